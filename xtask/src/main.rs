@@ -1,0 +1,54 @@
+//! The project's own commands, run as `cargo xtask <command>`.
+//!
+//! `test` is everything that CI checks and the only command a contributor needs. What takes longer than people
+//! are willing to wait before each commit becomes a command of its own beside it.
+
+mod process;
+mod smoke;
+mod stage;
+mod style;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::stage::Selection;
+use crate::workspace::Workspace;
+
+/// A tool's failure is read by a person and handled by nobody: the message is all there is to it.
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own commands")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check everything that CI checks, and stop at the first failure
+    Test(Selection),
+    /// Check only how the sources look: sizes, crate arrows, SQL, banned words, links
+    Style,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<()> {
+    let workspace = Workspace::locate()?;
+    match command {
+        Command::Test(selection) => stage::run(&workspace, selection),
+        Command::Style => style::run(&workspace),
+    }
+}
