@@ -1,0 +1,296 @@
+//! What can be asked of an execution, and what follows.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Event, ExecutionId, Failure, InvalidName, Message, MessageId, NameClash, Op, Outcome, Payload, Start,
+    Status, StepRecord, Timestamp, TooLarge,
+};
+
+/// Something that the holder of the lease wants to record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// A step has its final outcome.
+    RecordStep(StepRecord),
+    /// An attempt of a step or task failed, and another one follows.
+    FailAttempt {
+        /// The step or task.
+        op: Op,
+        /// The number of the failed attempt.
+        attempt: u32,
+        /// Why it failed.
+        failure: Failure,
+        /// When the next attempt is due.
+        retry_at: Timestamp,
+    },
+    /// A sleep begins, or a receipt with a timeout.
+    SetTimer {
+        /// The sleep or receipt.
+        op: Op,
+        /// When it is over.
+        due_at: Timestamp,
+    },
+    /// A sleep is over, or a receipt timed out.
+    FireTimer {
+        /// The sleep or receipt.
+        op: Op,
+    },
+    /// A signal is taken from the inbox.
+    ReceiveSignal {
+        /// The receipt.
+        op: Op,
+        /// The message that carried it.
+        message: MessageId,
+        /// What it carried.
+        payload: Payload,
+    },
+    /// A child is to be started.
+    StartChild {
+        /// The start.
+        op: Op,
+        /// The id of the child.
+        child: ExecutionId,
+        /// How it starts.
+        start: Box<Start>,
+    },
+    /// A child has its outcome.
+    FinishChild {
+        /// The wait for the result.
+        op: Op,
+        /// The outcome.
+        outcome: Outcome,
+    },
+    /// A child is no longer wanted.
+    CancelChild {
+        /// The wait for the result that was given up.
+        op: Op,
+        /// The id of the child.
+        child: ExecutionId,
+    },
+    /// Start nothing new until resumed.
+    Pause {
+        /// Who asks.
+        by: By,
+        /// Why.
+        reason: String,
+    },
+    /// Go on after a pause.
+    Resume {
+        /// Who asks.
+        by: By,
+    },
+    /// Let the workflow's code wind down.
+    Cancel {
+        /// Who asks.
+        by: By,
+        /// Why.
+        reason: String,
+    },
+    /// End at once, without the workflow's code.
+    Terminate {
+        /// Who asks.
+        by: By,
+        /// Why.
+        reason: String,
+    },
+    /// The deadline has passed.
+    ExpireDeadline,
+    /// The code or the data does not allow to go on.
+    Block(Block),
+    /// Try again what was blocked.
+    Unblock {
+        /// Who asks.
+        by: By,
+    },
+    /// The workflow or task returned a result.
+    Complete {
+        /// The result.
+        result: Payload,
+        /// Recorded operations that the code never asked for.
+        unused: Vec<Op>,
+    },
+    /// The workflow or task returned an error.
+    Fail(Failure),
+    /// The workflow wants a next run with an empty journal.
+    ContinueAsNew {
+        /// The input of the next run.
+        input: Payload,
+    },
+}
+
+/// What follows from a command: events to append and messages to send, in one commit. Nothing, when the
+/// command asks for what is so already.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// To append, in this order.
+    pub events: Vec<Event>,
+    /// To send with the same commit.
+    pub emits: Vec<Message>,
+}
+
+/// Who did something: a user, a program, a parent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct By(pub String);
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why an execution cannot go on. The order of the variants is written to disk: new ones go last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Block {
+    /// The code does not match the journal.
+    Mismatch {
+        /// What the journal has.
+        expected: String,
+        /// What the code asks for.
+        found: String,
+    },
+    /// Recorded data cannot be read as the type that the code wants.
+    Undecodable {
+        /// Whose data.
+        what: String,
+        /// The type that the code wants.
+        expected: String,
+        /// The recorded data, or its beginning, and the complaint.
+        found: String,
+    },
+    /// A step happened, but its result could not be recorded.
+    Unrecordable {
+        /// The step.
+        op: Op,
+        /// The limit or the serializer's complaint.
+        reason: String,
+    },
+    /// The workflow awaits something that is not an operation of its `ctx`.
+    ForeignAwait {
+        /// The workflow.
+        workflow: String,
+    },
+    /// One name is used for two kinds of operation.
+    NameClash(NameClash),
+    /// A durable operation was used where none can be: inside a step, or on a task of the runtime.
+    Misplaced {
+        /// The operation.
+        op: String,
+        /// Where it was used.
+        place: String,
+    },
+    /// A limit of the journal or of a payload was reached.
+    Limit {
+        /// What is over which limit.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mismatch { expected, found } => {
+                write!(f, "the code no longer matches its journal: expected {expected}, found {found}")
+            }
+            Self::Undecodable { what, expected, found } => {
+                write!(f, "{what} cannot be read: expected {expected}, found {found}")
+            }
+            Self::Unrecordable { op, reason } => {
+                write!(f, "{op} has run, but its result could not be recorded: {reason}")
+            }
+            Self::ForeignAwait { workflow } => write!(
+                f,
+                "workflow {workflow:?} awaits something that is not a ctx operation; \
+                 put it into a step, or use ctx.sleep for time"
+            ),
+            Self::NameClash(clash) => clash.fmt(f),
+            Self::Misplaced { op, place } => write!(f, "{op} is used {place}, where nothing can be recorded"),
+            Self::Limit { reason } => f.write_str(reason),
+        }
+    }
+}
+
+/// Why a request was not carried out. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The run has ended.
+    Finished {
+        /// How.
+        status: Status,
+    },
+    /// It is paused.
+    Paused,
+    /// It is not paused.
+    NotPaused,
+    /// It is being cancelled.
+    Cancelling,
+    /// It is blocked.
+    Blocked,
+    /// It is not blocked.
+    NotBlocked,
+    /// It has no deadline, or the deadline has not passed.
+    NotDue,
+    /// A task has no journal for this.
+    NotAWorkflow,
+    /// The id is taken by something else.
+    Conflict {
+        /// The id.
+        id: ExecutionId,
+        /// What has it.
+        existing: String,
+        /// What was asked for.
+        requested: String,
+    },
+    /// There is no such execution.
+    Unknown {
+        /// The id.
+        id: ExecutionId,
+    },
+    /// Something is over its limit.
+    TooLarge(TooLarge),
+    /// Something has no proper name.
+    InvalidName(InvalidName),
+    /// The store cannot do what was asked.
+    Unsupported {
+        /// What was asked and what would do it.
+        what: String,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Finished { status } => write!(f, "it is {status} already"),
+            Self::Paused => f.write_str("it is paused"),
+            Self::NotPaused => f.write_str("it is not paused"),
+            Self::Cancelling => f.write_str("it is being cancelled"),
+            Self::Blocked => f.write_str("it is blocked"),
+            Self::NotBlocked => f.write_str("it is not blocked"),
+            Self::NotDue => f.write_str("its deadline has not passed"),
+            Self::NotAWorkflow => f.write_str("it is a task, which has no journal of its own"),
+            Self::Conflict { id, existing, requested } => {
+                write!(f, "{id:?} exists as {existing}, the request is for {requested}")
+            }
+            Self::Unknown { id } => write!(f, "there is no execution {id:?}"),
+            Self::TooLarge(large) => large.fmt(f),
+            Self::InvalidName(invalid) => invalid.fmt(f),
+            Self::Unsupported { what } => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<TooLarge> for Refusal {
+    fn from(large: TooLarge) -> Self {
+        Self::TooLarge(large)
+    }
+}
+
+impl From<InvalidName> for Refusal {
+    fn from(invalid: InvalidName) -> Self {
+        Self::InvalidName(invalid)
+    }
+}

@@ -1,0 +1,239 @@
+//! What a journal is made of.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Block, By, ExecutionId, Failure, MessageId, Op, OpKind, Payload, Start, Timestamp};
+
+/// One numbered entry of a run's journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its number in the run, from 1.
+    pub seq: u64,
+    /// When it was decided.
+    pub at: Timestamp,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What happened. The order of the variants is written to disk: new ones go last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// The run began.
+    Started(Box<Start>),
+    /// A step or transaction has its final outcome.
+    StepRecorded(StepRecord),
+    /// An attempt of a step or of a whole task failed, and another one follows.
+    AttemptFailed {
+        /// The step or task.
+        op: Op,
+        /// The number of the failed attempt, from 1.
+        attempt: u32,
+        /// Why it failed.
+        failure: Failure,
+        /// When the next attempt is due.
+        retry_at: Timestamp,
+    },
+    /// A sleep began, or a receipt with a timeout.
+    TimerSet {
+        /// The sleep or receipt.
+        op: Op,
+        /// When it is over.
+        due_at: Timestamp,
+    },
+    /// A sleep is over, or a receipt timed out.
+    TimerFired {
+        /// The sleep or receipt.
+        op: Op,
+    },
+    /// A signal was taken from the inbox.
+    SignalReceived {
+        /// The receipt.
+        op: Op,
+        /// The message that carried it.
+        message: MessageId,
+        /// What it carried.
+        payload: Payload,
+    },
+    /// A child was started.
+    ChildStarted {
+        /// The start.
+        op: Op,
+        /// The id of the child.
+        child: ExecutionId,
+    },
+    /// A child that was waited for has its outcome, or could not be started.
+    ChildFinished {
+        /// The wait for the result.
+        op: Op,
+        /// Its outcome.
+        outcome: Outcome,
+    },
+    /// The workflow no longer wants a child, which was asked to stop.
+    ChildCancelled {
+        /// The wait for the result that was given up.
+        op: Op,
+    },
+    /// Somebody paused the execution.
+    Paused {
+        /// Who.
+        by: By,
+        /// Why.
+        reason: String,
+    },
+    /// Somebody let a paused execution go on.
+    Resumed {
+        /// Who.
+        by: By,
+    },
+    /// Somebody asked for cancellation; the workflow's code sees it.
+    CancelRequested {
+        /// Who.
+        by: By,
+        /// Why.
+        reason: String,
+    },
+    /// The execution cannot go on until something about its code or data changes.
+    Blocked(Block),
+    /// The obstacle is believed gone.
+    Unblocked {
+        /// Who says so.
+        by: By,
+    },
+    /// The run ended with a result.
+    Completed {
+        /// The result.
+        result: Payload,
+        /// Recorded operations that the finishing code never asked for; a bounded excerpt.
+        unused: Vec<Op>,
+    },
+    /// The run ended with an error.
+    Failed(Failure),
+    /// The run was cancelled.
+    Cancelled {
+        /// Who asked.
+        by: By,
+        /// Why.
+        reason: String,
+    },
+    /// The run ended and the next run began with this input.
+    ContinuedAsNew {
+        /// The input of the next run.
+        input: Payload,
+    },
+}
+
+impl Event {
+    /// The word for this event in journals that people read.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Started(_) => "started",
+            Self::StepRecorded(_) => "step-recorded",
+            Self::AttemptFailed { .. } => "attempt-failed",
+            Self::TimerSet { .. } => "timer-set",
+            Self::TimerFired { .. } => "timer-fired",
+            Self::SignalReceived { .. } => "signal-received",
+            Self::ChildStarted { .. } => "child-started",
+            Self::ChildFinished { .. } => "child-finished",
+            Self::ChildCancelled { .. } => "child-cancelled",
+            Self::Paused { .. } => "paused",
+            Self::Resumed { .. } => "resumed",
+            Self::CancelRequested { .. } => "cancel-requested",
+            Self::Blocked(_) => "blocked",
+            Self::Unblocked { .. } => "unblocked",
+            Self::Completed { .. } => "completed",
+            Self::Failed(_) => "failed",
+            Self::Cancelled { .. } => "cancelled",
+            Self::ContinuedAsNew { .. } => "continued-as-new",
+        }
+    }
+
+    /// The operation that this event belongs to, if it belongs to one.
+    pub fn op(&self) -> Option<&Op> {
+        match self {
+            Self::StepRecorded(StepRecord { op, .. })
+            | Self::AttemptFailed { op, .. }
+            | Self::TimerSet { op, .. }
+            | Self::TimerFired { op }
+            | Self::SignalReceived { op, .. }
+            | Self::ChildStarted { op, .. }
+            | Self::ChildFinished { op, .. }
+            | Self::ChildCancelled { op } => Some(op),
+            _ => None,
+        }
+    }
+
+    /// Whether this event closes its operation and is handed to the workflow's code.
+    pub fn is_delivery(&self) -> bool {
+        matches!(
+            self,
+            Self::StepRecorded(_)
+                | Self::TimerFired { .. }
+                | Self::SignalReceived { .. }
+                | Self::ChildStarted { .. }
+                | Self::ChildFinished { .. }
+        )
+    }
+
+    /// Whether this event ends its run.
+    pub fn is_terminal(&self) -> bool {
+        matches!(
+            self,
+            Self::Completed { .. } | Self::Failed(_) | Self::Cancelled { .. } | Self::ContinuedAsNew { .. }
+        )
+    }
+}
+
+/// The final outcome of a step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepRecord {
+    /// The step.
+    pub op: Op,
+    /// Its outcome.
+    pub outcome: Outcome,
+    /// The number of the attempt that gave it, from 1.
+    pub attempt: u32,
+    /// A hash of the step's declared input.
+    pub input_hash: Option<u64>,
+}
+
+/// How an operation ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// With a result.
+    Success(Payload),
+    /// With an error.
+    Failure(Failure),
+    /// It happened, but what it gave could not be recorded; only an operator's decision goes on from here.
+    Unrecordable(Unrecordable),
+}
+
+/// Why a result could not be recorded although the effect has happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unrecordable {
+    /// One sentence that names the limit or the serializer's complaint.
+    pub reason: String,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Success(payload) => f.write_str(&payload.excerpt()),
+            Self::Failure(failure) => write!(f, "error: {failure}"),
+            Self::Unrecordable(Unrecordable { reason }) => write!(f, "not recordable: {reason}"),
+        }
+    }
+}
+
+impl Entry {
+    /// Whether a step's recorded input hash contradicts the one that the code declares now.
+    pub fn contradicts_input(&self, declared: Option<u64>) -> bool {
+        match &self.event {
+            Event::StepRecorded(StepRecord { input_hash: Some(recorded), op, .. }) => {
+                op.kind != OpKind::Task && declared.is_some_and(|hash| hash != *recorded)
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! The execution state machine: what may follow what.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Address, Block, Body, By, Command, Decision, Entry, Event, Failure, FailureKind, Kind, Message, MessageId,
+    Name, Outcome, Parent, Payload, Refusal, Retry, Route, Start, Status, Summary, Timestamp, Waiting,
+};
+
+/// The state of one execution: what its journal adds up to.
+///
+/// Small, because a store writes it with every commit: the input and everything else of the user's stays in the
+/// journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Execution {
+    #[serde(skip, default = "nowhere")]
+    address: Address,
+    kind: Kind,
+    name: Name,
+    lane: Name,
+    requires: Vec<Name>,
+    priority: i16,
+    start_at: Option<Timestamp>,
+    deadline_at: Option<Timestamp>,
+    retry: Option<Retry>,
+    parent: Option<Parent>,
+    run: u32,
+    entry_count: u64,
+    attempt_count: u32,
+    phase: Phase,
+}
+
+/// Where an execution is in its life. The order of the variants is written to disk: new ones go last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// It runs or waits.
+    Running,
+    /// It starts nothing new until resumed.
+    Paused {
+        /// Who paused it.
+        by: By,
+        /// Why.
+        reason: String,
+    },
+    /// Its code winds down.
+    Cancelling {
+        /// Who asked.
+        by: By,
+        /// Why.
+        reason: String,
+    },
+    /// It cannot go on until something about its code or data changes.
+    Blocked {
+        /// What is in the way.
+        reason: Block,
+        /// The cancellation that was under way, by whom and why.
+        cancelling: Option<(By, String)>,
+    },
+    /// It ended with a result.
+    Completed,
+    /// It ended with an error.
+    Failed,
+    /// It was cancelled.
+    Cancelled,
+    /// Its run ended and the next one begins.
+    Continued,
+}
+
+fn nowhere() -> Address {
+    let id = crate::ExecutionId::composed("?");
+    Address { namespace: crate::Namespace::default(), id }
+}
+
+impl Execution {
+    /// The first run of an execution that begins with `start`, and its first entry.
+    pub fn start(address: Address, start: Start, now: Timestamp) -> (Self, Entry) {
+        let mut execution = Self::before(address, 1, &start);
+        let entry = Entry { seq: 1, at: now, event: Event::Started(Box::new(start)) };
+        execution.apply(&entry);
+        (execution, entry)
+    }
+
+    /// Folds a run's entries, of which the first must be [`Event::Started`].
+    pub fn fold<'a>(
+        address: Address,
+        run: u32,
+        entries: impl IntoIterator<Item = &'a Entry>,
+    ) -> Option<Self> {
+        let mut entries = entries.into_iter().peekable();
+        let Event::Started(start) = &entries.peek()?.event else { return None };
+        let mut execution = Self::before(address, run, start);
+        entries.for_each(|entry| execution.apply(entry));
+        Some(execution)
+    }
+
+    fn before(address: Address, run: u32, start: &Start) -> Self {
+        let Start { kind, name, lane, requires, priority, start_at, deadline_at, retry, parent, .. } = start;
+        Self {
+            address,
+            kind: *kind,
+            name: name.clone(),
+            lane: lane.clone(),
+            requires: requires.clone(),
+            priority: *priority,
+            start_at: *start_at,
+            deadline_at: *deadline_at,
+            retry: retry.clone(),
+            parent: parent.clone(),
+            run,
+            entry_count: 0,
+            attempt_count: 0,
+            phase: Phase::Running,
+        }
+    }
+
+    /// What follows from `command` at `now`. Reads nothing but its arguments.
+    pub fn decide(&self, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
+        match &self.phase {
+            Phase::Completed | Phase::Failed | Phase::Cancelled | Phase::Continued => {
+                Err(Refusal::Finished { status: self.status() })
+            }
+            Phase::Running => self.decide_running(command, now),
+            Phase::Paused { .. } => self.decide_paused(command, now),
+            Phase::Cancelling { by, reason } => self.decide_cancelling((by, reason), command, now),
+            Phase::Blocked { reason, .. } => self.decide_blocked(reason, command, now),
+        }
+    }
+
+    fn decide_running(&self, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
+        match command {
+            Command::Pause { by, reason } => Ok(Event::Paused { by, reason }.into()),
+            Command::Resume { .. } => Err(Refusal::NotPaused),
+            // Code that has recorded nothing has nothing to clean up, and a task has no place to see it.
+            Command::Cancel { by, reason } if self.entry_count <= 1 || self.kind == Kind::Task => {
+                Ok(self.cancelled(by, reason))
+            }
+            Command::Cancel { by, reason } => Ok(Event::CancelRequested { by, reason }.into()),
+            Command::Block(reason) => Ok(Event::Blocked(reason).into()),
+            Command::Unblock { .. } => Err(Refusal::NotBlocked),
+            other => self.decide_work(other, now),
+        }
+    }
+
+    /// A pause lets closures that run finish and be recorded; nothing else moves.
+    fn decide_paused(&self, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
+        match command {
+            Command::Pause { .. } => Ok(Decision::default()),
+            Command::Resume { by } => Ok(Event::Resumed { by }.into()),
+            Command::Cancel { by, reason } if self.entry_count <= 2 || self.kind == Kind::Task => {
+                Ok(self.cancelled(by, reason))
+            }
+            Command::Cancel { by, reason } => Ok(Event::CancelRequested { by, reason }.into()),
+            Command::Unblock { .. } => Err(Refusal::NotBlocked),
+            Command::RecordStep(_)
+            | Command::FailAttempt { .. }
+            | Command::Terminate { .. }
+            | Command::ExpireDeadline => self.decide_work(command, now),
+            // The whole of a task is a closure that may finish.
+            Command::Complete { .. } | Command::Fail(_) if self.kind == Kind::Task => {
+                self.decide_work(command, now)
+            }
+            _ => Err(Refusal::Paused),
+        }
+    }
+
+    fn decide_cancelling(
+        &self,
+        (by, reason): (&By, &str),
+        command: Command,
+        now: Timestamp,
+    ) -> Result<Decision, Refusal> {
+        match command {
+            Command::Pause { .. } => Err(Refusal::Cancelling),
+            Command::Resume { .. } => Err(Refusal::NotPaused),
+            Command::Cancel { .. } => Ok(Decision::default()),
+            Command::Block(reason) => Ok(Event::Blocked(reason).into()),
+            Command::Unblock { .. } => Err(Refusal::NotBlocked),
+            // The workflow let the cancellation through; any other error is a failure of its clean-up.
+            Command::Fail(failure) if failure.kind == FailureKind::Cancelled => {
+                Ok(self.cancelled(by.clone(), reason.to_owned()))
+            }
+            Command::ContinueAsNew { .. } => Err(Refusal::Cancelling),
+            other => self.decide_work(other, now),
+        }
+    }
+
+    fn decide_blocked(
+        &self,
+        current: &Block,
+        command: Command,
+        now: Timestamp,
+    ) -> Result<Decision, Refusal> {
+        match command {
+            Command::Unblock { by } => Ok(Event::Unblocked { by }.into()),
+            Command::Block(reason) if reason == *current => Ok(Decision::default()),
+            Command::Block(reason) => Ok(Event::Blocked(reason).into()),
+            // Its code cannot run, so it cannot see the cancellation either.
+            Command::Cancel { by, reason } => Ok(self.cancelled(by, reason)),
+            Command::Resume { .. } => Err(Refusal::NotPaused),
+            Command::Terminate { .. } | Command::ExpireDeadline => self.decide_work(command, now),
+            _ => Err(Refusal::Blocked),
+        }
+    }
+
+    /// What is the same in every phase that allows it.
+    fn decide_work(&self, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
+        match command {
+            Command::Terminate { by, reason } => Ok(self.cancelled(by, reason)),
+            Command::ExpireDeadline => self.expire(now),
+            Command::Complete { result, unused } => Ok(self.completed(result, unused)),
+            Command::Fail(failure) => Ok(self.failed(failure)),
+            Command::FailAttempt { op, attempt, failure, retry_at } => {
+                Ok(Event::AttemptFailed { op, attempt, failure, retry_at }.into())
+            }
+            _ if self.kind == Kind::Task => Err(Refusal::NotAWorkflow),
+            Command::RecordStep(record) => Ok(Event::StepRecorded(record).into()),
+            Command::SetTimer { op, due_at } => Ok(Event::TimerSet { op, due_at }.into()),
+            Command::FireTimer { op } => Ok(Event::TimerFired { op }.into()),
+            Command::ReceiveSignal { op, message, payload } => {
+                Ok(Event::SignalReceived { op, message, payload }.into())
+            }
+            Command::StartChild { op, child, start } => {
+                let message = self.message_to(child.clone(), "start", Body::Start(start));
+                Ok(Decision { events: vec![Event::ChildStarted { op, child }], emits: vec![message] })
+            }
+            Command::FinishChild { op, outcome } => Ok(Event::ChildFinished { op, outcome }.into()),
+            Command::CancelChild { op, child } => {
+                let by = By(format!("parent {:?}", self.address.id));
+                let body = Body::Cancel { by, reason: "no longer wanted by its parent".to_owned() };
+                let message = self.message_to(child, "cancel", body);
+                Ok(Decision { events: vec![Event::ChildCancelled { op }], emits: vec![message] })
+            }
+            Command::ContinueAsNew { input } => Ok(Event::ContinuedAsNew { input }.into()),
+            Command::Pause { .. }
+            | Command::Resume { .. }
+            | Command::Cancel { .. }
+            | Command::Block(_)
+            | Command::Unblock { .. } => unreachable!("every phase decides about control itself"),
+        }
+    }
+
+    fn expire(&self, now: Timestamp) -> Result<Decision, Refusal> {
+        match self.deadline_at {
+            Some(deadline_at) if deadline_at <= now => {
+                let message = format!("the deadline {deadline_at} has passed");
+                Ok(self.failed(Failure::new(FailureKind::Deadline, message)))
+            }
+            _ => Err(Refusal::NotDue),
+        }
+    }
+
+    fn completed(&self, result: Payload, unused: Vec<crate::Op>) -> Decision {
+        let emits = self.answer(|| Outcome::Success(result.clone()));
+        Decision { events: vec![Event::Completed { result, unused }], emits }
+    }
+
+    fn failed(&self, failure: Failure) -> Decision {
+        let emits = self.answer(|| Outcome::Failure(failure.clone()));
+        Decision { events: vec![Event::Failed(failure)], emits }
+    }
+
+    fn cancelled(&self, by: By, reason: String) -> Decision {
+        let emits = self.answer(|| {
+            let message = format!("{} was cancelled by {by}: {reason}", self.address);
+            Outcome::Failure(Failure::new(FailureKind::Cancelled, message))
+        });
+        Decision { events: vec![Event::Cancelled { by, reason }], emits }
+    }
+
+    /// The message to whoever waits for the outcome.
+    fn answer(&self, outcome: impl FnOnce() -> Outcome) -> Vec<Message> {
+        let Some(parent) = &self.parent else { return Vec::new() };
+        let body = Body::ChildDone { op: parent.op.clone(), outcome: outcome() };
+        vec![self.message_to(parent.id.clone(), "done", body)]
+    }
+
+    /// Deterministic ids make a repeated emit harmless; the run keeps a later run's messages apart.
+    fn message_to(&self, id: crate::ExecutionId, what: &str, body: Body) -> Message {
+        let name = MessageId::new(format!("{what}:{}:{}", self.address.id, self.run));
+        let to = Address { namespace: self.address.namespace.clone(), id };
+        Message { id: name, to, body }
+    }
+
+    /// Folds one recorded entry. Total: what was recorded can always be applied.
+    pub fn apply(&mut self, entry: &Entry) {
+        self.entry_count = entry.seq;
+        match &entry.event {
+            Event::AttemptFailed { op, attempt, .. } if op.kind == crate::OpKind::Task => {
+                self.attempt_count = *attempt;
+            }
+            Event::Paused { by, reason } => {
+                self.phase = Phase::Paused { by: by.clone(), reason: reason.clone() };
+            }
+            Event::CancelRequested { by, reason } => {
+                self.phase = Phase::Cancelling { by: by.clone(), reason: reason.clone() };
+            }
+            Event::Resumed { .. } => self.phase = Phase::Running,
+            Event::Blocked(reason) => {
+                self.phase = Phase::Blocked { reason: reason.clone(), cancelling: self.cancellation() };
+            }
+            Event::Unblocked { .. } => {
+                self.phase = match self.cancellation() {
+                    Some((by, reason)) => Phase::Cancelling { by, reason },
+                    None => Phase::Running,
+                };
+            }
+            Event::Completed { .. } => self.phase = Phase::Completed,
+            Event::Failed(_) => self.phase = Phase::Failed,
+            Event::Cancelled { .. } => self.phase = Phase::Cancelled,
+            Event::ContinuedAsNew { .. } => self.phase = Phase::Continued,
+            Event::Started(_)
+            | Event::StepRecorded(_)
+            | Event::AttemptFailed { .. }
+            | Event::TimerSet { .. }
+            | Event::TimerFired { .. }
+            | Event::SignalReceived { .. }
+            | Event::ChildStarted { .. }
+            | Event::ChildFinished { .. }
+            | Event::ChildCancelled { .. } => {}
+        }
+    }
+
+    fn cancellation(&self) -> Option<(By, String)> {
+        match &self.phase {
+            Phase::Cancelling { by, reason } => Some((by.clone(), reason.clone())),
+            Phase::Blocked { cancelling, .. } => cancelling.clone(),
+            _ => None,
+        }
+    }
+}
+
+/// What can be seen.
+impl Execution {
+    /// Where it lives.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Puts it back where it lives, after its state was read from a row that knows the address.
+    pub fn at(mut self, address: Address) -> Self {
+        self.address = address;
+        self
+    }
+
+    /// Where it is in its life.
+    pub fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// The number of its run, from 1.
+    pub fn run(&self) -> u32 {
+        self.run
+    }
+
+    /// The number of entries in the run's journal.
+    pub fn entry_count(&self) -> u64 {
+        self.entry_count
+    }
+
+    /// For a task: how many attempts have failed.
+    pub fn attempt_count(&self) -> u32 {
+        self.attempt_count
+    }
+
+    /// Workflow or task.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The name it is registered under.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// Higher goes first within a lane.
+    pub fn priority(&self) -> i16 {
+        self.priority
+    }
+
+    /// For a task: when to try again.
+    pub fn retry(&self) -> Option<&Retry> {
+        self.retry.as_ref()
+    }
+
+    /// Who waits for its outcome.
+    pub fn parent(&self) -> Option<&Parent> {
+        self.parent.as_ref()
+    }
+
+    /// Failed if not finished by then.
+    pub fn deadline_at(&self) -> Option<Timestamp> {
+        self.deadline_at
+    }
+
+    /// Which workers may take it.
+    pub fn route(&self) -> Route {
+        Route {
+            namespace: self.address.namespace.clone(),
+            lane: self.lane.clone(),
+            kind: self.kind,
+            name: self.name.clone(),
+            requires: self.requires.iter().cloned().collect(),
+        }
+    }
+
+    /// Whether nothing follows in this run.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.phase, Phase::Completed | Phase::Failed | Phase::Cancelled | Phase::Continued)
+    }
+
+    /// Whether an arriving message makes it worth a look. What is paused or blocked only listens to control:
+    /// anything else would be looked at, put back and looked at again for ever.
+    pub fn wakes_on(&self, body: &Body) -> bool {
+        match self.phase {
+            Phase::Running | Phase::Cancelling { .. } => true,
+            Phase::Paused { .. } | Phase::Blocked { .. } => body.control().is_some(),
+            Phase::Completed | Phase::Failed | Phase::Cancelled | Phase::Continued => false,
+        }
+    }
+
+    /// Whether a message may be put into the inbox now.
+    pub fn accepts(&self, body: &Body, now: Timestamp) -> Result<(), Refusal> {
+        if self.is_finished() {
+            return Err(Refusal::Finished { status: self.status() });
+        }
+        match body.control() {
+            Some(command) => self.decide(command, now).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// What a new execution looks like before anybody took it.
+    pub fn summary_at_start(&self, now: Timestamp) -> Summary {
+        match self.start_at {
+            Some(start_at) if start_at > now => {
+                Summary { status: Status::Scheduled, wake_at: Some(start_at), waiting: Vec::new() }
+            }
+            _ => self.summary(&[]),
+        }
+    }
+
+    /// What a store keeps in the indexed row, given what the execution waits for.
+    pub fn summary(&self, waiting: &[Waiting]) -> Summary {
+        let active = matches!(self.phase, Phase::Running | Phase::Cancelling { .. });
+        let timers = waiting.iter().filter(|_| active).filter_map(Waiting::wake_at);
+        let deadline = self.deadline_at.filter(|_| !self.is_finished());
+        Summary {
+            status: if active { status_of(waiting) } else { self.status() },
+            wake_at: timers.chain(deadline).min(),
+            waiting: waiting.iter().filter(|_| active).take(Summary::WAITING_COUNT_MAX).cloned().collect(),
+        }
+    }
+
+    fn status(&self) -> Status {
+        match self.phase {
+            Phase::Running | Phase::Cancelling { .. } => Status::Running,
+            Phase::Paused { .. } => Status::Paused,
+            Phase::Blocked { .. } => Status::Blocked,
+            Phase::Completed | Phase::Continued => Status::Completed,
+            Phase::Failed => Status::Failed,
+            Phase::Cancelled => Status::Cancelled,
+        }
+    }
+}
+
+/// An execution sleeps when only time can wake it, waits when something else can, and runs otherwise.
+fn status_of(waiting: &[Waiting]) -> Status {
+    let is_step = |wait: &Waiting| matches!(wait, Waiting::Step { .. });
+    let is_time = |wait: &Waiting| matches!(wait, Waiting::Sleep { .. } | Waiting::Retry { .. });
+    if waiting.is_empty() || waiting.iter().any(is_step) {
+        Status::Running
+    } else if waiting.iter().all(is_time) {
+        Status::Sleeping
+    } else {
+        Status::Waiting
+    }
+}
+
+impl From<Event> for Decision {
+    fn from(event: Event) -> Self {
+        Self { events: vec![event], emits: Vec::new() }
+    }
+}
+
+impl Decision {
+    /// Numbers the events, folds them into `execution` and hands them out as entries.
+    pub fn record(self, execution: &mut Execution, now: Timestamp) -> (Vec<Entry>, Vec<Message>) {
+        let number = |event| {
+            let entry = Entry { seq: execution.entry_count + 1, at: now, event };
+            execution.apply(&entry);
+            entry
+        };
+        (self.events.into_iter().map(number).collect(), self.emits)
+    }
+}

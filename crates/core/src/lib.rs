@@ -1,0 +1,44 @@
+//! The rules of abide, as pure code.
+//!
+//! Everything that decides lives here: what may follow what in an execution ([`Execution::decide`]), how a
+//! recorded entry changes it ([`Execution::apply`]), which recorded entry a replayed workflow is given next
+//! ([`Cursor`]), who may write ([`Lease`]), who may run what ([`Route`]), when to try again ([`Retry`]).
+//!
+//! What is deliberately absent: async, I/O, clocks, randomness, threads. Time and ids come in as arguments,
+//! what must happen goes out as values. Two stores that only copy what this crate decides cannot disagree.
+
+pub mod codec;
+mod command;
+mod entry;
+mod execution;
+mod failure;
+mod hash;
+mod lease;
+mod limits;
+mod message;
+mod name;
+mod op;
+mod payload;
+mod replay;
+mod retry;
+mod route;
+mod start;
+mod summary;
+mod time;
+
+pub use command::{Block, By, Command, Decision, Refusal};
+pub use entry::{Entry, Event, Outcome, StepRecord, Unrecordable};
+pub use execution::{Execution, Phase};
+pub use failure::{Failure, FailureKind};
+pub use lease::{Epoch, Fence, Lease, LeaseRow, SessionId, Version};
+pub use limits::{Limits, TooLarge};
+pub use message::{Address, Body, Message, MessageId};
+pub use name::{ExecutionId, InvalidName, Name, Namespace, check_reason};
+pub use op::{NameClash, Op, OpKey, OpKind, OpUse, Uses};
+pub use payload::Payload;
+pub use replay::{Cursor, Mismatch, Next, Note};
+pub use retry::Retry;
+pub use route::{Ability, Kind, Route};
+pub use start::{Parent, Start, StartMatch, Tag, child_id, start_matches};
+pub use summary::{Status, Summary, Waiting};
+pub use time::Timestamp;

@@ -1,0 +1,72 @@
+//! Every bound that has to do with what is recorded, with its name and default.
+
+use std::fmt;
+
+use crate::Payload;
+
+/// Bounds on what may be recorded. Each can be set when a store is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest input, step result, signal or error value, in bytes.
+    pub payload_bytes_max: usize,
+    /// The most tags of one execution.
+    pub tag_count_max: usize,
+    /// The most capabilities that one execution may require.
+    pub requires_count_max: usize,
+    /// The most unread messages of one execution.
+    pub inbox_count_max: usize,
+    /// The most entries of one run's journal.
+    pub entry_count_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            payload_bytes_max: 4 << 20,
+            tag_count_max: 64,
+            requires_count_max: 32,
+            inbox_count_max: 100_000,
+            entry_count_max: 10_000_000,
+        }
+    }
+}
+
+impl Limits {
+    /// Checks the size of one payload; `what` names it in the error.
+    pub fn check_payload(&self, what: &str, payload: &Payload) -> Result<(), TooLarge> {
+        self.check("payload_bytes_max", what, (payload.as_bytes().len(), self.payload_bytes_max))
+    }
+
+    pub(crate) fn check(
+        &self,
+        limit: &'static str,
+        what: &str,
+        (found, max): (usize, usize),
+    ) -> Result<(), TooLarge> {
+        if found <= max {
+            return Ok(());
+        }
+        Err(TooLarge { what: what.to_owned(), limit, found, max })
+    }
+}
+
+/// Something over its limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TooLarge {
+    /// What is too large, for example `input of "order-42"`.
+    pub what: String,
+    /// The name of the limit.
+    pub limit: &'static str,
+    /// How large it is.
+    pub found: usize,
+    /// How large it may be.
+    pub max: usize,
+}
+
+impl fmt::Display for TooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is over the limit {}: {}, at most {}", self.what, self.limit, self.found, self.max)
+    }
+}
+
+impl std::error::Error for TooLarge {}

@@ -1,0 +1,137 @@
+//! What arrives from outside at an execution's inbox.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{By, Command, ExecutionId, Name, Namespace, Op, Outcome, Payload, Start};
+
+/// Where an execution lives.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Address {
+    /// Its tenant.
+    pub namespace: Namespace,
+    /// Its id there.
+    pub id: ExecutionId,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.id)
+    }
+}
+
+/// The sender's name for a message. Sending the same one again changes nothing.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct MessageId(Arc<str>);
+
+impl MessageId {
+    /// The id with this text.
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text of the id.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// A message and where it goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// The sender's name for it, unique at its target.
+    pub id: MessageId,
+    /// Where it goes.
+    pub to: Address,
+    /// What it says.
+    pub body: Body,
+}
+
+/// What a message says. The order of the variants is written to disk: new ones go last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Body {
+    /// Begin to exist.
+    Start(Box<Start>),
+    /// A value under a name, for `recv`.
+    Signal {
+        /// The name.
+        name: Name,
+        /// The value.
+        payload: Payload,
+    },
+    /// A child has its outcome, or its start was refused.
+    ChildDone {
+        /// The parent's wait for the result.
+        op: Op,
+        /// The outcome.
+        outcome: Outcome,
+    },
+    /// Start nothing new until resumed.
+    Pause {
+        /// Who asks.
+        by: By,
+        /// Why.
+        reason: String,
+    },
+    /// Go on after a pause.
+    Resume {
+        /// Who asks.
+        by: By,
+    },
+    /// Let the workflow's code wind down.
+    Cancel {
+        /// Who asks.
+        by: By,
+        /// Why.
+        reason: String,
+    },
+    /// End at once, without the workflow's code.
+    Terminate {
+        /// Who asks.
+        by: By,
+        /// Why.
+        reason: String,
+    },
+    /// Try again what was blocked.
+    Unblock {
+        /// Who asks.
+        by: By,
+    },
+}
+
+impl Body {
+    /// The command that this message stands for, when it is control: what any engine can apply.
+    pub fn control(&self) -> Option<Command> {
+        Some(match self.clone() {
+            Self::Pause { by, reason } => Command::Pause { by, reason },
+            Self::Resume { by } => Command::Resume { by },
+            Self::Cancel { by, reason } => Command::Cancel { by, reason },
+            Self::Terminate { by, reason } => Command::Terminate { by, reason },
+            Self::Unblock { by } => Command::Unblock { by },
+            Self::Start(_) | Self::Signal { .. } | Self::ChildDone { .. } => return None,
+        })
+    }
+
+    /// The word for this message in texts that people read.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Start(_) => "start",
+            Self::Signal { .. } => "signal",
+            Self::ChildDone { .. } => "child-done",
+            Self::Pause { .. } => "pause",
+            Self::Resume { .. } => "resume",
+            Self::Cancel { .. } => "cancel",
+            Self::Terminate { .. } => "terminate",
+            Self::Unblock { .. } => "unblock",
+        }
+    }
+}

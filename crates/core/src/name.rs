@@ -1,0 +1,158 @@
+//! Names that users give: checked once, at the edge.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest name, in bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+/// A text that is no name: which kind of name was wanted, what was given and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidName {
+    what: &'static str,
+    given: String,
+    problem: String,
+}
+
+impl fmt::Display for InvalidName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?} {}", self.what, self.given, self.problem)
+    }
+}
+
+impl std::error::Error for InvalidName {}
+
+/// Checks `text` as a name of the kind `what`: 1 to 255 bytes without control characters.
+fn check(what: &'static str, text: &str) -> Result<(), InvalidName> {
+    let problem = if text.is_empty() {
+        "is empty".to_owned()
+    } else if text.len() > NAME_BYTES_MAX {
+        format!("is too long: {} bytes, at most {NAME_BYTES_MAX}", text.len())
+    } else if let Some(found) = text.chars().find(|c| c.is_control()) {
+        format!("contains the control character U+{:04X}", found as u32)
+    } else {
+        return Ok(());
+    };
+    // The message must stay readable when the name itself is the problem.
+    let given = text.chars().take(40).collect();
+    Err(InvalidName { what, given, problem })
+}
+
+/// Checks a reason that a person or program gives: at most 256 bytes, no control characters, possibly empty.
+pub fn check_reason(what: &'static str, text: &str) -> Result<(), InvalidName> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    check(what, text)
+}
+
+macro_rules! names {
+    ($($(#[$doc:meta])* $type:ident = $what:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $type(Arc<str>);
+
+        impl $type {
+            /// Checks `text`: 1 to 255 bytes, no control characters.
+            pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidName> {
+                let text = text.as_ref();
+                check($what, text)?;
+                Ok(Self(text.into()))
+            }
+
+            /// The text of the name.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        impl Borrow<str> for $type {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+    )*};
+}
+
+names! {
+    /// The user-visible id of an execution, unique in its namespace.
+    ExecutionId = "execution id";
+    /// The name of a workflow, task, step, signal, lane, capability, tag or worker.
+    Name = "name";
+    /// A tenant; everything belongs to one.
+    Namespace = "namespace";
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self("default".into())
+    }
+}
+
+impl ExecutionId {
+    /// The id made of `parts`, shortened to fit: what does not fit is replaced by its hash.
+    pub(crate) fn composed(text: &str) -> Self {
+        if text.len() <= NAME_BYTES_MAX {
+            return Self(text.into());
+        }
+        let hash = crate::hash::of(text.as_bytes());
+        let mut kept = NAME_BYTES_MAX - 17;
+        while !text.is_char_boundary(kept) {
+            kept -= 1;
+        }
+        Self(format!("{}~{hash:016x}", &text[..kept]).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_names_are_refused_with_the_reason() {
+        let long = "x".repeat(256);
+        let rows = [
+            ("", r#"execution id "" is empty"#),
+            ("a\nb", r#"execution id "a\nb" contains the control character U+000A"#),
+            ("\u{7f}", r#"execution id "\u{7f}" contains the control character U+007F"#),
+            (
+                &long,
+                r#"execution id "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" is too long: 256 bytes, at most 255"#,
+            ),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(ExecutionId::new(text).expect_err("must be refused").to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn names_with_commas_and_umlauts_are_names() {
+        for text in ["a,b", "größe", "x y", &"x".repeat(255)] {
+            assert_eq!(Name::new(text).expect("a name").as_str(), text);
+        }
+    }
+
+    #[test]
+    fn composed_ids_stay_distinct_and_short() {
+        let long = "é".repeat(300);
+        let (a, b) = (ExecutionId::composed(&format!("{long}/1")), ExecutionId::composed(&format!("{long}/2")));
+        assert_ne!(a, b);
+        assert!(a.as_str().len() <= NAME_BYTES_MAX);
+    }
+}

@@ -1,0 +1,204 @@
+//! Durable operations and how a replay knows them again.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Name;
+use crate::hash::Hash;
+
+/// What sort of durable operation. The numbers are written to disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum OpKind {
+    /// A closure of the user's whose result is recorded.
+    Step,
+    /// A closure of the user's whose database writes and result commit together.
+    Transaction,
+    /// A sleep.
+    Timer,
+    /// The receipt of a signal.
+    Signal,
+    /// The start of a child.
+    Child,
+    /// The result of a child that was started by the [`OpKind::Child`] of the same name and number.
+    ChildResult,
+    /// A one-shot value that somebody outside resolves.
+    Promise,
+    /// The whole of a task.
+    Task,
+}
+
+impl OpKind {
+    /// The word for this kind in messages.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Step => "step",
+            Self::Transaction => "transaction",
+            Self::Timer => "timer",
+            Self::Signal => "signal",
+            Self::Child => "child",
+            Self::ChildResult => "result of child",
+            Self::Promise => "promise",
+            Self::Task => "task",
+        }
+    }
+}
+
+/// The identity of an operation within a run: its kind, its name and the how-many-th use of that name it is.
+///
+/// Names rather than positions, so that inserting or reordering other operations in new code does not break
+/// executions that are under way.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Op {
+    /// What sort of operation.
+    pub kind: OpKind,
+    /// Its name.
+    pub name: Name,
+    /// The how-many-th use of the name, from 1.
+    pub nth: u32,
+}
+
+impl Op {
+    /// The number that stands for this operation in the replay index.
+    pub fn key(&self) -> OpKey {
+        let hash = Hash::new().with(&[self.kind as u8]).with(self.name.as_str().as_bytes());
+        OpKey(hash.with(&self.nth.to_le_bytes()).finish())
+    }
+
+    /// The operation that awaits the result of this child.
+    pub fn child_result(&self) -> Self {
+        Self { kind: OpKind::ChildResult, ..self.clone() }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.kind.word(), self.name.as_str())?;
+        if self.nth > 1 { write!(f, " #{}", self.nth) } else { Ok(()) }
+    }
+}
+
+impl fmt::Debug for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// A 64-bit stand-in for an [`Op`]. What is found by key is compared by name before it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpKey(pub(crate) u64);
+
+/// How a workflow names one operation, before it is counted.
+#[derive(Clone, Copy, Debug)]
+pub struct OpUse<'a> {
+    /// What sort of operation.
+    pub kind: OpKind,
+    /// Its name.
+    pub name: &'a Name,
+}
+
+/// Counts the uses of each name in one run.
+///
+/// A run may use a million names, so a name that was used once costs one hash and nothing else.
+#[derive(Debug, Default)]
+pub struct Uses {
+    once: HashSet<u64, BuildHasherDefault<Identity>>,
+    more: HashMap<u64, u32, BuildHasherDefault<Identity>>,
+}
+
+impl Uses {
+    /// The identity of the next use of a name, or the kind that has the name already.
+    pub fn next(&mut self, wanted: OpUse<'_>) -> Result<Op, NameClash> {
+        self.check_kind(wanted)?;
+        let key = use_key(wanted.kind, wanted.name);
+        let nth = if self.once.insert(key) {
+            1
+        } else {
+            let count = self.more.entry(key).or_insert(1);
+            *count += 1;
+            *count
+        };
+        Ok(Op { kind: wanted.kind, name: wanted.name.clone(), nth })
+    }
+
+    /// A name belongs to one kind of operation. Children are exempt: they are named after their workflow,
+    /// which knows nothing of the steps of its parents.
+    fn check_kind(&self, wanted: OpUse<'_>) -> Result<(), NameClash> {
+        const NAMED: [OpKind; 5] =
+            [OpKind::Step, OpKind::Transaction, OpKind::Timer, OpKind::Signal, OpKind::Promise];
+        if !NAMED.contains(&wanted.kind) {
+            return Ok(());
+        }
+        let taken = |kind: &OpKind| *kind != wanted.kind && self.once.contains(&use_key(*kind, wanted.name));
+        match NAMED.into_iter().find(taken) {
+            None => Ok(()),
+            Some(first) => Err(NameClash { name: wanted.name.clone(), first, second: wanted.kind }),
+        }
+    }
+}
+
+fn use_key(kind: OpKind, name: &Name) -> u64 {
+    Hash::new().with(name.as_str().as_bytes()).with(&[kind as u8]).finish()
+}
+
+/// One name used for two kinds of operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameClash {
+    /// The name.
+    pub name: Name,
+    /// The kind that used it first.
+    pub first: OpKind,
+    /// The kind that wants it too.
+    pub second: OpKind,
+}
+
+impl fmt::Display for NameClash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, first, second } = self;
+        write!(f, "the name {name:?} is used for a {} and for a {}", first.word(), second.word())
+    }
+}
+
+/// A hasher for keys that are hashes already.
+#[derive(Debug, Default)]
+pub(crate) struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only u64 keys are hashed");
+    }
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(uses: &mut Uses, kind: OpKind, name: &str) -> String {
+        let name = Name::new(name).expect("a name");
+        uses.next(OpUse { kind, name: &name }).map_or_else(|clash| clash.to_string(), |op| op.to_string())
+    }
+
+    #[test]
+    fn uses_are_counted_by_kind_and_name() {
+        let mut uses = Uses::default();
+        let rows = [
+            (OpKind::Step, "a", r#"step "a""#),
+            (OpKind::Step, "a", r#"step "a" #2"#),
+            (OpKind::Step, "b", r#"step "b""#),
+            (OpKind::Step, "a", r#"step "a" #3"#),
+            (OpKind::Child, "a", r#"child "a""#),
+            (OpKind::Timer, "a", r#"the name "a" is used for a step and for a timer"#),
+        ];
+        for (kind, name, expected) in rows {
+            assert_eq!(used(&mut uses, kind, name), expected);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Which recorded entry a replayed workflow is given next.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt;
+use std::hash::BuildHasherDefault;
+
+use crate::op::Identity;
+use crate::{Entry, Event, Failure, Op, OpKey, Timestamp};
+
+type KeyHasher = BuildHasherDefault<Identity>;
+
+/// Walks a journal beside the workflow that is replayed from it.
+///
+/// The rule: deliver the earliest recorded entry whose operation is open; only when no remaining entry matches an
+/// open operation may an unrecorded one start. The caller announces which operations are open, offers entries in
+/// journal order ([`Cursor::offer`]) and is told what to do with them.
+///
+/// An entry whose operation is not open when it is passed is *skipped*: its key and number are kept (16 bytes), its
+/// contents are read again should the code ask for it later. Unchanged code skips nothing.
+#[derive(Debug, Default)]
+pub struct Cursor {
+    strict: bool,
+    passed: u64,
+    open: HashSet<u64, KeyHasher>,
+    skipped: HashMap<u64, u32, KeyHasher>,
+    /// Open operations whose entry was skipped before they opened, by entry number.
+    wanted: BTreeSet<(u32, u64)>,
+    notes: HashMap<u64, Note, KeyHasher>,
+}
+
+/// What is recorded of an operation that has no outcome yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Note {
+    /// How many attempts have failed.
+    pub attempt_count: u32,
+    /// Why the last one failed.
+    pub failure: Option<Failure>,
+    /// When it is due: the next attempt, the end of a sleep, the end of the patience for a signal.
+    pub due_at: Option<Timestamp>,
+    /// Whether a child was asked to stop already.
+    pub cancelled: bool,
+}
+
+/// What is to be done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Read this entry again and deliver it.
+    Fetch(u64),
+    /// Offer the entry with this number.
+    Offer(u64),
+}
+
+/// The code asks for something that the journal does not have at this place. Only strict workflows see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// What the journal has.
+    pub expected: Op,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the journal has {}", self.expected)
+    }
+}
+
+impl Cursor {
+    /// A cursor before the first entry. A strict one refuses to skip.
+    pub fn new(strict: bool) -> Self {
+        Self { strict, ..Self::default() }
+    }
+
+    /// The workflow waits for the outcome of an operation.
+    pub fn open(&mut self, key: OpKey) {
+        self.open.insert(key.0);
+        if let Some(seq) = self.skipped.get(&key.0) {
+            self.wanted.insert((*seq, key.0));
+        }
+    }
+
+    /// The workflow no longer waits for it.
+    pub fn close(&mut self, key: OpKey) {
+        self.open.remove(&key.0);
+        if let Some(seq) = self.skipped.get(&key.0) {
+            self.wanted.remove(&(*seq, key.0));
+        }
+    }
+
+    /// What to do next. The caller knows where the journal ends.
+    pub fn next(&self) -> Next {
+        match self.wanted.first() {
+            Some((seq, _)) => Next::Fetch(u64::from(*seq)),
+            None => Next::Offer(self.passed + 1),
+        }
+    }
+
+    /// Takes the entry after the last one. `true`: deliver it now, its operation is open (and now closed).
+    pub fn offer(&mut self, entry: &Entry) -> Result<bool, Mismatch> {
+        debug_assert_eq!(entry.seq, self.passed + 1, "entries are offered in order");
+        self.passed = entry.seq;
+        if matches!(entry.event, Event::CancelRequested { .. }) {
+            return Ok(true);
+        }
+        let Some(op) = entry.event.op() else { return Ok(false) };
+        let key = op.key().0;
+        if !entry.event.is_delivery() {
+            self.note(key, &entry.event);
+            return Ok(false);
+        }
+        self.notes.remove(&key);
+        if self.open.remove(&key) {
+            return Ok(true);
+        }
+        if self.strict {
+            return Err(Mismatch { expected: op.clone() });
+        }
+        // A journal is bounded far below 2^32 entries (`entry_count_max`).
+        self.skipped.insert(key, u32::try_from(entry.seq).expect("journals are bounded"));
+        Ok(false)
+    }
+
+    /// Takes an entry that [`Next::Fetch`] asked for; it is to be delivered.
+    pub fn fetched(&mut self, entry: &Entry) {
+        let Some(op) = entry.event.op() else { return };
+        let key = op.key().0;
+        self.open.remove(&key);
+        if let Some(seq) = self.skipped.remove(&key) {
+            self.wanted.remove(&(seq, key));
+        }
+    }
+
+    fn note(&mut self, key: u64, event: &Event) {
+        let note = self.notes.entry(key).or_default();
+        match event {
+            Event::AttemptFailed { attempt, failure, retry_at, .. } => {
+                note.attempt_count = *attempt;
+                note.failure = Some(failure.clone());
+                note.due_at = Some(*retry_at);
+            }
+            Event::TimerSet { due_at, .. } => note.due_at = Some(*due_at),
+            Event::ChildCancelled { .. } => note.cancelled = true,
+            _ => {}
+        }
+    }
+
+    /// What is recorded of an operation that turned out to have no outcome yet.
+    pub fn take_note(&mut self, key: OpKey) -> Note {
+        self.notes.remove(&key.0).unwrap_or_default()
+    }
+
+    /// Whether the journal has an outcome of this operation that nobody has asked for.
+    pub fn is_skipped(&self, key: OpKey) -> bool {
+        self.skipped.contains_key(&key.0)
+    }
+
+    /// The numbers of entries that were passed and never asked for, in order, at most `limit`.
+    pub fn unused(&self, limit: usize) -> Vec<u64> {
+        let mut seqs: Vec<_> = self.skipped.values().copied().map(u64::from).collect();
+        seqs.sort_unstable();
+        seqs.truncate(limit);
+        seqs
+    }
+
+    /// The number of the last entry that was offered.
+    pub fn passed(&self) -> u64 {
+        self.passed
+    }
+}

@@ -1,0 +1,162 @@
+//! What can be seen of an execution without its journal.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ExecutionId, Name, Timestamp};
+
+/// Where an execution stands. The numbers are written to disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(u8)]
+pub enum Status {
+    /// It is to start at a later time.
+    Scheduled = 0,
+    /// It runs, or is ready to.
+    Running = 1,
+    /// It waits for a time.
+    Sleeping = 2,
+    /// It waits for a signal, a child or a promise.
+    Waiting = 3,
+    /// Somebody paused it.
+    Paused = 4,
+    /// It cannot go on until something about its code or data changes.
+    Blocked = 5,
+    /// It ended with a result.
+    Completed = 6,
+    /// It ended with an error.
+    Failed = 7,
+    /// It was cancelled.
+    Cancelled = 8,
+}
+
+impl Status {
+    /// Every status, in the order of their numbers.
+    pub const ALL: [Self; 9] = [
+        Self::Scheduled,
+        Self::Running,
+        Self::Sleeping,
+        Self::Waiting,
+        Self::Paused,
+        Self::Blocked,
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+    ];
+
+    /// The status with this number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+
+    /// Whether nothing follows.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
+    }
+
+    /// The word for this status, the same everywhere.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Running => "running",
+            Self::Sleeping => "sleeping",
+            Self::Waiting => "waiting",
+            Self::Paused => "paused",
+            Self::Blocked => "blocked",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+/// One thing that an execution waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Waiting {
+    /// A closure that runs.
+    Step {
+        /// Its name.
+        name: Name,
+        /// The number of the attempt, from 1.
+        attempt: u32,
+    },
+    /// The next attempt of a failed step or task.
+    Retry {
+        /// Its name.
+        name: Name,
+        /// The number of the next attempt.
+        attempt: u32,
+        /// When it is due.
+        at: Timestamp,
+    },
+    /// A time.
+    Sleep {
+        /// When.
+        until: Timestamp,
+    },
+    /// A signal.
+    Signal {
+        /// Its name.
+        name: Name,
+        /// When the wait is given up.
+        until: Option<Timestamp>,
+    },
+    /// A child.
+    Child {
+        /// Its id.
+        id: ExecutionId,
+    },
+}
+
+impl Waiting {
+    /// When this wait ends by itself.
+    pub fn wake_at(&self) -> Option<Timestamp> {
+        match self {
+            Self::Retry { at, .. } => Some(*at),
+            Self::Sleep { until } => Some(*until),
+            Self::Signal { until, .. } => *until,
+            Self::Step { .. } | Self::Child { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step { name, attempt: 1 } => write!(f, "running step {name:?}"),
+            Self::Step { name, attempt } => write!(f, "running step {name:?}, attempt {attempt}"),
+            Self::Retry { name, attempt, at } => {
+                write!(f, "waiting until {at} for attempt {attempt} of {name:?}")
+            }
+            Self::Sleep { until } => write!(f, "sleeping until {until}"),
+            Self::Signal { name, until: None } => write!(f, "waiting for signal {name:?}"),
+            Self::Signal { name, until: Some(until) } => {
+                write!(f, "waiting for signal {name:?} until {until}")
+            }
+            Self::Child { id } => write!(f, "waiting for child {id:?}"),
+        }
+    }
+}
+
+/// What a store keeps in the indexed row of an execution, beside its state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Where it stands.
+    pub status: Status,
+    /// When it has to be looked at again, if nothing arrives before.
+    pub wake_at: Option<Timestamp>,
+    /// What it waits for; a bounded excerpt.
+    pub waiting: Vec<Waiting>,
+}
+
+impl Summary {
+    /// The most waits that a summary tells.
+    pub const WAITING_COUNT_MAX: usize = 8;
+}
