@@ -93,6 +93,11 @@ impl Cursor {
         }
     }
 
+    /// Whether an open operation has an entry that was passed before it opened.
+    pub fn is_wanted(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
     /// Takes the entry after the last one. `true`: deliver it now, its operation is open (and now closed).
     pub fn offer(&mut self, entry: &Entry) -> Result<bool, Mismatch> {
         debug_assert_eq!(entry.seq, self.passed + 1, "entries are offered in order");

@@ -1,0 +1,264 @@
+//! The state machine: its table, and what holds for every sequence of commands.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use abide_core::{
+    Address, Block, Body, By, Command, Entry, Execution, ExecutionId, Failure, FailureKind, Kind, MessageId, Name,
+    Namespace, Op, OpKind, Outcome, Payload, Phase, Refusal, Retry, Start, StepRecord, Timestamp, codec,
+};
+use expect_test::expect_file;
+use proptest::prelude::*;
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+fn address() -> Address {
+    Address { namespace: Namespace::default(), id: ExecutionId::new("order-1").expect("an id") }
+}
+
+fn op(kind: OpKind) -> Op {
+    Op { kind, name: name("charge"), nth: 1 }
+}
+
+fn by() -> By {
+    By("alice".to_owned())
+}
+
+fn start(kind: Kind) -> Start {
+    Start {
+        kind,
+        name: name("order"),
+        input: Payload::from("{}"),
+        lane: name("default"),
+        requires: Vec::new(),
+        priority: 0,
+        start_at: None,
+        deadline_at: Some(at(1_000)),
+        retry: Some(Retry::never()),
+        tags: Vec::new(),
+        parent: None,
+    }
+}
+
+fn at(millis: i64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+/// Every command once, by name.
+fn commands() -> Vec<(&'static str, Command)> {
+    let failure = |kind| Failure::new(kind, "no");
+    let record = StepRecord {
+        op: op(OpKind::Step),
+        outcome: Outcome::Success(Payload::from("1")),
+        attempt: 1,
+        input_hash: None,
+    };
+    let child = ExecutionId::new("child").expect("an id");
+    let block = |reason: &str| Command::Block(Block::Limit { reason: reason.to_owned() });
+    let retry_at = at(5);
+    vec![
+        ("record-step", Command::RecordStep(record)),
+        (
+            "fail-attempt",
+            Command::FailAttempt {
+                op: op(OpKind::Step),
+                attempt: 1,
+                failure: failure(FailureKind::Error),
+                retry_at,
+            },
+        ),
+        ("set-timer", Command::SetTimer { op: op(OpKind::Timer), due_at: at(9) }),
+        ("fire-timer", Command::FireTimer { op: op(OpKind::Timer) }),
+        (
+            "receive-signal",
+            Command::ReceiveSignal {
+                op: op(OpKind::Signal),
+                message: MessageId::new("m"),
+                payload: Payload::from("1"),
+            },
+        ),
+        (
+            "start-child",
+            Command::StartChild {
+                op: op(OpKind::Child),
+                child: child.clone(),
+                start: Box::new(start(Kind::Task)),
+            },
+        ),
+        (
+            "finish-child",
+            Command::FinishChild {
+                op: op(OpKind::ChildResult),
+                outcome: Outcome::Success(Payload::from("1")),
+            },
+        ),
+        ("cancel-child", Command::CancelChild { op: op(OpKind::ChildResult), child }),
+        ("pause", Command::Pause { by: by(), reason: "lunch".to_owned() }),
+        ("resume", Command::Resume { by: by() }),
+        ("cancel", Command::Cancel { by: by(), reason: "no".to_owned() }),
+        ("terminate", Command::Terminate { by: by(), reason: "no".to_owned() }),
+        ("expire-deadline", Command::ExpireDeadline),
+        ("block", block("first")),
+        ("block-again", block("second")),
+        ("unblock", Command::Unblock { by: by() }),
+        ("complete", Command::Complete { result: Payload::from("1"), unused: Vec::new() }),
+        ("fail", Command::Fail(failure(FailureKind::Error))),
+        ("fail-cancelled", Command::Fail(failure(FailureKind::Cancelled))),
+        ("continue-as-new", Command::ContinueAsNew { input: Payload::from("2") }),
+    ]
+}
+
+/// An execution in each phase, reached by real commands.
+fn phases(kind: Kind) -> Vec<(&'static str, Execution)> {
+    let named = |wanted: &str| {
+        let found = commands().into_iter().find(|(name, _)| *name == wanted);
+        found.unwrap_or_else(|| panic!("no command {wanted}")).1
+    };
+    let reach = |path: &[&str]| {
+        let (mut execution, _) = Execution::start(address(), start(kind), at(0));
+        for step in path {
+            let decision = execution.decide(named(step), at(1)).unwrap_or_else(|refusal| panic!("{step}: {refusal}"));
+            decision.record(&mut execution, at(1));
+        }
+        execution
+    };
+    let mut all = vec![("started", reach(&[]))];
+    if kind == Kind::Workflow {
+        all.extend([
+            ("running", reach(&["record-step"])),
+            ("paused", reach(&["record-step", "pause"])),
+            ("cancelling", reach(&["record-step", "cancel"])),
+            ("blocked", reach(&["record-step", "block"])),
+            ("cancelling+blocked", reach(&["record-step", "cancel", "block"])),
+            ("continued", reach(&["continue-as-new"])),
+        ]);
+    } else {
+        all.extend([
+            ("retrying", reach(&["fail-attempt"])),
+            ("paused", reach(&["pause"])),
+            ("blocked", reach(&["block"])),
+        ]);
+    }
+    all.extend([
+        ("completed", reach(&["complete"])),
+        ("failed", reach(&["fail"])),
+        ("cancelled", reach(&["terminate"])),
+    ]);
+    all
+}
+
+fn outcome_of(execution: &Execution, command: Command) -> String {
+    match execution.decide(command, at(2_000)) {
+        Err(refusal) => format!("refused: {refusal}"),
+        Ok(decision) if decision.events.is_empty() => "nothing: it is so already".to_owned(),
+        Ok(decision) => {
+            let words: Vec<_> = decision.events.iter().map(|event| event.word()).collect();
+            let mut after = execution.clone();
+            let emits = decision.emits.iter().map(|message| message.body.word()).collect::<Vec<_>>();
+            decision.record(&mut after, at(2_000));
+            let emits = if emits.is_empty() { String::new() } else { format!(", sends {}", emits.join(", ")) };
+            format!("{} -> {}{emits}", words.join(", "), phase_word(after.phase()))
+        }
+    }
+}
+
+fn phase_word(phase: &Phase) -> &'static str {
+    match phase {
+        Phase::Running => "running",
+        Phase::Paused { .. } => "paused",
+        Phase::Cancelling { .. } => "cancelling",
+        Phase::Blocked { cancelling: None, .. } => "blocked",
+        Phase::Blocked { cancelling: Some(_), .. } => "cancelling+blocked",
+        Phase::Completed => "completed",
+        Phase::Failed => "failed",
+        Phase::Cancelled => "cancelled",
+        Phase::Continued => "continued",
+    }
+}
+
+#[test]
+fn the_table_of_phases_and_commands_is_the_golden_one() {
+    let mut table = String::new();
+    for (kind, word) in [(Kind::Workflow, "workflow"), (Kind::Task, "task")] {
+        for (phase, execution) in phases(kind) {
+            writeln!(table, "{word}, {phase}").expect("a string takes everything");
+            for (command, value) in commands() {
+                let outcome = outcome_of(&execution, value);
+                writeln!(table, "  {command:16} {outcome}").expect("a string takes everything");
+            }
+        }
+    }
+    expect_file!["golden/machine.txt"].assert_eq(&table);
+}
+
+#[test]
+fn terminal_phases_accept_nothing() {
+    for kind in [Kind::Workflow, Kind::Task] {
+        for (phase, execution) in phases(kind) {
+            if !execution.is_finished() {
+                continue;
+            }
+            for (command, value) in commands() {
+                let refused = matches!(execution.decide(value, at(2_000)), Err(Refusal::Finished { .. }));
+                assert!(refused, "{phase} accepted {command}");
+            }
+            let signal = Body::Signal { name: name("x"), payload: Payload::from("1") };
+            assert!(execution.accepts(&signal, at(1)).is_err() && !execution.wakes_on(&signal), "{phase}");
+        }
+    }
+}
+
+#[test]
+fn a_deadline_expires_only_when_it_has_passed() {
+    let (execution, _) = Execution::start(address(), start(Kind::Workflow), at(0));
+    assert_eq!(execution.decide(Command::ExpireDeadline, at(999)), Err(Refusal::NotDue));
+    assert!(execution.decide(Command::ExpireDeadline, at(1_000)).is_ok());
+}
+
+proptest! {
+    #[test]
+    fn any_sequence_of_commands_keeps_the_promises(
+        is_task in any::<bool>(),
+        sequence in prop::collection::vec((0_usize..20, 0_u64..2_000), 0..60),
+    ) {
+        let kind = if is_task { Kind::Task } else { Kind::Workflow };
+        let (mut execution, first) = Execution::start(address(), start(kind), at(0));
+        let mut journal: Vec<Entry> = vec![first];
+        let commands = commands();
+        for (index, millis) in sequence {
+            let now = Timestamp::default().after(Duration::from_millis(millis));
+            let before = execution.clone();
+            let decided = execution.decide(commands[index % commands.len()].1.clone(), now);
+            prop_assert_eq!(&before, &execution, "deciding changes nothing");
+            match decided {
+                Err(_) => {}
+                Ok(decision) => {
+                    prop_assert!(!before.is_finished(), "terminal is final");
+                    let (entries, _) = decision.record(&mut execution, now);
+                    journal.extend(entries);
+                }
+            }
+        }
+        let seqs: Vec<_> = journal.iter().map(|entry| entry.seq).collect();
+        prop_assert_eq!(seqs, (1..=journal.len() as u64).collect::<Vec<_>>());
+        let terminal_count = journal.iter().filter(|entry| entry.event.is_terminal()).count();
+        prop_assert!(terminal_count <= 1, "one completion a run");
+        let folded = Execution::fold(address(), 1, &journal).expect("the journal begins with its start");
+        prop_assert_eq!(&folded, &execution, "folding the journal equals the live state");
+        let bytes = codec::encode(&execution);
+        let read: Execution = codec::decode(&bytes).expect("what was written can be read");
+        prop_assert_eq!(read.at(address()), execution);
+        for entry in journal {
+            let read: Entry = codec::decode(&codec::encode(&entry)).expect("what was written can be read");
+            prop_assert_eq!(read, entry);
+        }
+    }
+
+    #[test]
+    fn damaged_bytes_are_an_error_and_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = codec::decode::<Entry>(&bytes);
+        let _ = codec::decode::<Execution>(&bytes);
+    }
+}
