@@ -1,0 +1,131 @@
+//! The cases that every store must pass.
+//!
+//! A store's own tests call [`check_all`] with a function that opens an empty one, and [`differential`] with the same
+//! function for random sequences that are compared with [`crate::memory::MemoryStore`]:
+//!
+//! ```
+//! use abide_store::conformance::{check_all, limits};
+//! use abide_store::memory::MemoryStore;
+//! check_all(|clock| MemoryStore::new(clock, limits()));
+//! ```
+//!
+//! The store must be opened with [`limits`] and read the time from the clock that it is handed. Cases are plain
+//! functions; each is listed in the table of its file, and one that is not does not compile.
+
+// A case that is not listed, or a table that is not in `TABLES`, is dead code.
+#![deny(dead_code)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use abide_core::Limits;
+
+use crate::Store;
+
+mod block_on;
+mod born;
+mod claims;
+mod clock;
+mod commits;
+mod differential;
+mod emits;
+mod feed;
+mod fences;
+mod held;
+mod journals;
+mod lists;
+mod make;
+mod messages;
+mod notices;
+mod parking;
+mod prunes;
+mod registry;
+mod sizes;
+mod starts;
+mod subject;
+mod takeovers;
+mod timers;
+
+pub use block_on::block_on;
+pub use clock::TestClock;
+pub use differential::{differential, differential_limits};
+pub use subject::Subject;
+
+/// One fact about stores.
+pub struct Case {
+    /// The fact.
+    pub name: &'static str,
+    /// Panics when it is not so.
+    pub run: fn(&Subject),
+}
+
+/// Makes the table of a file out of the names of its cases.
+macro_rules! table {
+    ($($case:ident,)*) => {
+        pub(super) const CASES: &[super::Case] =
+            &[$(super::Case { name: stringify!($case), run: $case }),*];
+    };
+}
+use table;
+
+/// All tables of cases.
+pub const TABLES: &[&[Case]] = &[
+    starts::CASES,
+    messages::CASES,
+    claims::CASES,
+    timers::CASES,
+    fences::CASES,
+    takeovers::CASES,
+    registry::CASES,
+    commits::CASES,
+    parking::CASES,
+    emits::CASES,
+    born::CASES,
+    journals::CASES,
+    lists::CASES,
+    feed::CASES,
+    prunes::CASES,
+    sizes::CASES,
+    notices::CASES,
+];
+
+/// Every case of every table.
+pub fn cases() -> impl Iterator<Item = &'static Case> {
+    TABLES.iter().copied().flatten()
+}
+
+/// The limits that a store under test must be opened with: small, so that they can be reached.
+pub fn limits() -> Limits {
+    Limits { payload_bytes_max: 64 << 10, inbox_count_max: 200, ..Limits::default() }
+}
+
+/// Runs every case on a store of its own.
+///
+/// # Panics
+///
+/// With the list of the cases that failed, if any did.
+pub fn check_all(make: impl Fn(Arc<TestClock>) -> Arc<dyn Store>) {
+    let failed: Vec<_> = cases().filter(|case| !passes(case, &make)).map(|case| case.name).collect();
+    assert!(failed.is_empty(), "{} cases failed:\n  {}", failed.len(), failed.join("\n  "));
+}
+
+/// Runs one case; for the hunt of a fault.
+///
+/// # Panics
+///
+/// When the case fails or there is none of that name.
+pub fn check_one(name: &str, make: impl Fn(Arc<TestClock>) -> Arc<dyn Store>) {
+    let case = cases().find(|case| case.name == name).expect("there is a case of this name");
+    (case.run)(&subject(&make));
+}
+
+fn subject(make: &impl Fn(Arc<TestClock>) -> Arc<dyn Store>) -> Subject {
+    let clock = TestClock::new();
+    Subject::new(make(clock.clone()), clock)
+}
+
+fn passes(case: &Case, make: &impl Fn(Arc<TestClock>) -> Arc<dyn Store>) -> bool {
+    let outcome = catch_unwind(AssertUnwindSafe(|| (case.run)(&subject(make))));
+    println!("{} {}", if outcome.is_ok() { "ok    " } else { "FAILED" }, case.name);
+    outcome.is_ok()
+}

@@ -1,0 +1,78 @@
+//! Random sequences of operations, on a store and on the reference.
+
+use std::sync::Arc;
+
+use abide_core::Limits;
+
+use super::{Subject, TestClock};
+use crate::Store;
+use crate::memory::MemoryStore;
+use crate::prng::Prng;
+
+mod step;
+mod tell;
+mod world;
+
+use step::Step;
+use world::World;
+
+/// Applies `step_count` random operations to a store and to [`MemoryStore`], and compares every answer and, at the end,
+/// everything that can be read. Stale leases, dead sessions, repeated requests and lost answers are part of it.
+///
+/// The store must be opened with [`differential_limits`]. The same seed gives the same operations.
+///
+/// # Panics
+///
+/// At the first difference, after the seed and the operations so far were printed.
+pub fn differential(seed: u64, step_count: usize, make: impl Fn(Arc<TestClock>) -> Arc<dyn Store>) {
+    let mut prng = Prng::new(seed);
+    let mut reference = world(|clock| MemoryStore::new(clock, differential_limits()));
+    let mut other = world(make);
+    let mut log = Log { seed, steps: Vec::new() };
+    for _ in 0..step_count {
+        let step = Step::draw(&mut prng, reference.extent());
+        log.steps.push(format!("{step:?}"));
+        let expected = reference.apply(&step);
+        let found = other.apply(&step);
+        log.steps.push(format!("     -> {}", expected.join(" | ")));
+        check_same(&found, &expected);
+    }
+    check_same(&other.everything(), &reference.everything());
+}
+
+/// Compares answers line by line, so that a difference in a long one can be seen.
+fn check_same(found: &[String], expected: &[String]) {
+    for (found, expected) in found.iter().zip(expected) {
+        assert_eq!(found, expected, "the store (left) and the reference (right) differ");
+    }
+    assert_eq!(
+        found.len(),
+        expected.len(),
+        "the store tells as much as the reference: {found:#?} {expected:#?}"
+    );
+}
+
+/// The limits that a store must be opened with for [`differential`]: an inbox is full soon.
+pub fn differential_limits() -> Limits {
+    Limits { inbox_count_max: 6, ..super::limits() }
+}
+
+fn world(make: impl Fn(Arc<TestClock>) -> Arc<dyn Store>) -> World {
+    let clock = TestClock::new();
+    World::new(Subject::new(make(clock.clone()), clock))
+}
+
+/// Prints what led to a failure, also when a store's own assertion ends the run.
+struct Log {
+    seed: u64,
+    steps: Vec<String>,
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("differential(seed {}) failed after these steps:", self.seed);
+            self.steps.iter().for_each(|step| println!("  {step}"));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! One random operation, in words that mean the same to both stores.
+
+use crate::prng::Prng;
+
+/// How many different executions there may be at a time.
+pub(super) const ID_COUNT: usize = 12;
+
+/// How many sessions and leases there are to choose from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    pub(super) session_count: usize,
+    pub(super) held_count: usize,
+}
+
+/// An operation. Numbers choose among ids, sessions and leases.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    Register {
+        variant: usize,
+    },
+    Submit {
+        sends: Vec<Send>,
+        born_to: Option<usize>,
+    },
+    Claim {
+        session: usize,
+        slots: usize,
+        with_inboxes: bool,
+        sweep: bool,
+    },
+    Commit {
+        held: usize,
+        act: Act,
+        hold: Keeping,
+        emits: Vec<Send>,
+        born_slots: usize,
+        lost: bool,
+    },
+    /// The last operation once more: its answer was lost.
+    Repeat,
+    Heartbeat {
+        session: usize,
+    },
+    Retire {
+        session: usize,
+    },
+    Advance {
+        millis: u64,
+    },
+    Prune {
+        age_ms: u64,
+        limit: usize,
+    },
+    /// Compare everything that can be read.
+    Look,
+}
+
+/// A message to be sent.
+#[derive(Clone, Debug)]
+pub(super) enum Send {
+    Start { to: usize, variant: usize },
+    Signal { to: usize, id: usize },
+    Pause { to: usize, id: usize },
+    Resume { to: usize, id: usize },
+    Cancel { to: usize, id: usize },
+}
+
+/// What a commit records, as far as it is possible.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Act {
+    Nothing,
+    Steps(usize),
+    /// Take messages from the inbox and do what they say.
+    Obey(usize),
+    Block,
+    Complete,
+    Fail,
+}
+
+/// What becomes of the lease.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Keeping {
+    Keep,
+    Park { sleep_ms: Option<u64>, blind: bool },
+    Yield,
+}
+
+impl Step {
+    pub(super) fn draw(prng: &mut Prng, extent: Extent) -> Self {
+        if extent.session_count < 2 {
+            return Self::Register { variant: prng.below(4) };
+        }
+        let session = recent(prng, extent.session_count, 4);
+        match prng.below(100) {
+            0..22 => {
+                let sends = draw_sends(prng, 3, 1);
+                Self::Submit { sends, born_to: prng.chance(400).then_some(session) }
+            }
+            22..42 => Self::Claim {
+                session,
+                slots: prng.below(4),
+                with_inboxes: prng.chance(500),
+                sweep: prng.chance(300),
+            },
+            42..78 => Self::draw_commit(prng, extent),
+            78..84 => Self::Repeat,
+            84..87 => Self::Heartbeat { session },
+            87..89 => Self::Retire { session },
+            89..91 => Self::Register { variant: prng.below(4) },
+            91..97 => Self::Advance { millis: *prng.pick(&[1, 5, 50, 900, 4_000, 11_000]) },
+            97 => Self::Prune { age_ms: *prng.pick(&[0, 100, 5_000]), limit: 1 + prng.below(3) },
+            _ => Self::Look,
+        }
+    }
+
+    fn draw_commit(prng: &mut Prng, extent: Extent) -> Self {
+        let act = match prng.below(20) {
+            0..3 => Act::Nothing,
+            3..10 => Act::Steps(1 + prng.below(3)),
+            10..16 => Act::Obey(1 + prng.below(3)),
+            16 => Act::Block,
+            17..19 => Act::Complete,
+            _ => Act::Fail,
+        };
+        let hold = match prng.below(10) {
+            0..5 => Keeping::Keep,
+            5..8 => Keeping::Park {
+                sleep_ms: prng.chance(500).then(|| *prng.pick(&[0, 3, 60, 2_000])),
+                blind: prng.chance(400),
+            },
+            _ => Keeping::Yield,
+        };
+        let emits = if prng.chance(350) { draw_sends(prng, 3, 1) } else { Vec::new() };
+        let held = recent(prng, extent.held_count, 6);
+        Self::Commit { held, act, hold, emits, born_slots: prng.below(3), lost: prng.chance(120) }
+    }
+}
+
+/// An index below `count`, mostly one of the last `favoured`.
+fn recent(prng: &mut Prng, count: usize, favoured: usize) -> usize {
+    if prng.chance(150) {
+        return prng.below(count);
+    }
+    count.saturating_sub(1 + prng.below(favoured.min(count)))
+}
+
+fn draw_sends(prng: &mut Prng, most: usize, least: usize) -> Vec<Send> {
+    let count = least + prng.below(most);
+    (0..count).map(|_| draw_send(prng)).collect()
+}
+
+fn draw_send(prng: &mut Prng) -> Send {
+    // Few message ids, so that duplicates are common.
+    let (to, id) = (prng.below(ID_COUNT), prng.below(30));
+    match prng.below(20) {
+        0..8 => Send::Start { to, variant: prng.below(8) },
+        8..16 => Send::Signal { to, id },
+        16 => Send::Pause { to, id },
+        17..19 => Send::Resume { to, id },
+        _ => Send::Cancel { to, id },
+    }
+}

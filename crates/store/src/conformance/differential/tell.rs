@@ -1,0 +1,108 @@
+//! Answers in words that are the same for every store: no keys, no session numbers, no sizes of pages.
+
+use abide_core::{Fence, Refusal, SessionId, Timestamp};
+
+use crate::{Claimed, CommitOutcome, Error, ExecutionKey, Leased, Snapshot, Submitted};
+
+/// What numbers of a store mean.
+pub(super) trait Names {
+    fn session(&self, session: SessionId) -> String;
+    fn execution(&self, key: ExecutionKey) -> String;
+    fn now(&self) -> Timestamp;
+}
+
+pub(super) fn error(error: &Error) -> String {
+    match error {
+        Error::Refused(Refusal::TooLarge(large)) => format!("refused by {}", large.limit),
+        // It names the session.
+        Error::Refused(Refusal::Unsupported { .. }) => "refused".to_owned(),
+        Error::Refused(refusal) => format!("refused: {refusal}"),
+        other => format!("{other:?}"),
+    }
+}
+
+pub(super) fn submitted(names: &impl Names, submitted: &Submitted) -> String {
+    let target = names.execution(submitted.key());
+    match submitted {
+        Submitted::Started(_, None) => format!("{target} started"),
+        Submitted::Started(_, Some(leased)) => format!("{target} born as {}", self::leased(names, leased)),
+        Submitted::Attached(_) => format!("{target} attached"),
+        Submitted::Delivered(_) => format!("{target} delivered"),
+        Submitted::Duplicate(_) => format!("{target} duplicate"),
+    }
+}
+
+fn leased(names: &impl Names, leased: &Leased) -> String {
+    let ids: Vec<_> = leased.inbox.iter().map(|message| message.id.as_str()).collect();
+    format!(
+        "{} by {} epoch {} version {} takeovers {} state {:?} first {:?} inbox {ids:?}",
+        leased.address(),
+        names.session(leased.lease.session),
+        leased.lease.epoch,
+        leased.version,
+        leased.takeover_count,
+        leased.execution,
+        leased.journal.first(),
+    )
+}
+
+/// Leases are sorted: the order of those that are told again is open, and the conformance table checks the first time.
+pub(super) fn claimed(names: &impl Names, claimed: &Claimed) -> String {
+    let mut leases: Vec<_> = claimed.leased.iter().map(|leased| self::leased(names, leased)).collect();
+    leases.sort();
+    let is_new = |key: &ExecutionKey| claimed.leased.iter().any(|leased| leased.key == *key);
+    let inboxes = claimed.inboxes.iter().filter(|(key, inbox)| !inbox.is_empty() && !is_new(key));
+    let mut inboxes: Vec<_> =
+        inboxes.map(|(key, inbox)| format!("{} has {inbox:?}", names.execution(*key))).collect();
+    inboxes.sort();
+    // When more is ready, nobody looks at the timers.
+    let next_wake_at = claimed.next_wake_at.filter(|_| !claimed.more);
+    format!("leased {leases:?} inboxes {inboxes:?} more {} next {next_wake_at:?}", claimed.more)
+}
+
+pub(super) fn word(outcome: &CommitOutcome) -> &'static str {
+    match outcome {
+        CommitOutcome::Committed(_) => "committed",
+        CommitOutcome::Fenced(Fence::StaleEpoch { .. }) => "fenced: stale epoch",
+        CommitOutcome::Fenced(Fence::StaleVersion { .. }) => "fenced: stale version",
+        CommitOutcome::Fenced(Fence::Released) => "fenced: released",
+        CommitOutcome::Fenced(Fence::DeadSession(_)) => "fenced: dead session",
+        CommitOutcome::Fenced(Fence::Open | Fence::Applied) => "fenced for no reason",
+    }
+}
+
+pub(super) fn outcome(names: &impl Names, outcome: &CommitOutcome, exists: bool) -> String {
+    match outcome {
+        CommitOutcome::Committed(committed) => {
+            let born: Vec<_> = committed.born.iter().map(|leased| self::leased(names, leased)).collect();
+            format!("committed, dropped {}, born {born:?}", committed.dropped_count)
+        }
+        // Why nobody may write what is gone is not said.
+        CommitOutcome::Fenced(_) if !exists => "fenced: gone".to_owned(),
+        fenced @ CommitOutcome::Fenced(_) => word(fenced).to_owned(),
+    }
+}
+
+pub(super) fn snapshot(names: &impl Names, found: &Snapshot) -> String {
+    let mut tags: Vec<_> = found.tags.iter().map(|tag| (&tag.key, &tag.value)).collect();
+    tags.sort();
+    tags.dedup();
+    let holder = found.lease.session.map(|session| names.session(session));
+    // A store may forget a timer that has gone off.
+    let wake_at = found.summary.wake_at.filter(|wake_at| *wake_at > names.now());
+    format!(
+        "{} {:?} wake {wake_at:?} waiting {:?} holder {holder:?} epoch {} version {} created {:?} ready {:?} \
+         takeovers {} tags {tags:?} state {:?} journal {:?} inbox {:?}",
+        found.execution.address(),
+        found.summary.status,
+        found.summary.waiting,
+        found.lease.epoch,
+        found.lease.version,
+        found.created_at,
+        found.ready_at,
+        found.takeover_count,
+        found.execution,
+        found.journal,
+        found.inbox,
+    )
+}

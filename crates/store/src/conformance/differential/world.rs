@@ -1,0 +1,324 @@
+//! A store and what its workers know: executes steps, and tells the answers in words that can be compared.
+
+use std::time::Duration;
+
+use abide_core::{
+    Block, Body, Command, Failure, FailureKind, Kind, Message, Namespace, SessionId, Start, Timestamp,
+    Waiting,
+};
+
+use super::step::{Act, Extent, Keeping, Send, Step};
+use super::tell::{self, Names};
+use crate::conformance::held::{Draft, Held};
+use crate::conformance::{Subject, block_on, make};
+use crate::{Claim, Claimed, CommitOutcome, Leased, Submit, Submitted, Target, Worker, Workers};
+
+pub(super) struct World {
+    subject: Subject,
+    seats: Vec<Seat>,
+    held: Vec<Holding>,
+    last: Option<Last>,
+}
+
+struct Seat {
+    session: SessionId,
+    request: u64,
+}
+
+/// A lease that a worker has or had.
+struct Holding {
+    held: Held,
+    /// A commit whose answer was lost. It is repeated before the next one, as every worker must.
+    lost: Option<Draft>,
+}
+
+/// The last operation, for repetition.
+#[derive(Clone)]
+enum Last {
+    Submit(Submit),
+    Claim(Claim),
+    Commit(usize, Box<Draft>),
+}
+
+impl World {
+    pub(super) fn new(subject: Subject) -> Self {
+        Self { subject, seats: Vec::new(), held: Vec::new(), last: None }
+    }
+
+    pub(super) fn extent(&self) -> Extent {
+        Extent { session_count: self.seats.len(), held_count: self.held.len() }
+    }
+
+    /// Carries out a step; tells the answer.
+    pub(super) fn apply(&mut self, step: &Step) -> Vec<String> {
+        if matches!(step, Step::Look) {
+            return self.everything();
+        }
+        vec![self.answer(step)]
+    }
+
+    fn answer(&mut self, step: &Step) -> String {
+        match step {
+            Step::Register { variant } => self.register(*variant),
+            Step::Submit { sends, born_to } => {
+                let messages = sends.iter().map(|send| self.message(send, None)).collect();
+                let born_to = born_to.map(|index| self.seats[index].session);
+                self.submit(Submit { messages, born_to, alone: false })
+            }
+            Step::Claim { session, slots, with_inboxes, sweep } => {
+                let seat = &mut self.seats[*session];
+                seat.request += 1;
+                let (session, request) = (seat.session, seat.request);
+                let (slots, with_inboxes, sweep) = (*slots, *with_inboxes, *sweep);
+                self.claim(Claim { session, request, slots, with_inboxes, sweep })
+            }
+            Step::Commit { held, .. } if self.held.is_empty() => format!("lease {held} is yet to be given"),
+            Step::Commit { held, .. } => self.commit(*held, step),
+            Step::Repeat => self.repeat(),
+            Step::Heartbeat { session } => {
+                let beat = block_on(self.subject.store.heartbeat(self.seats[*session].session));
+                format!("{:?}", beat.expect("a heartbeat is answered"))
+            }
+            Step::Retire { session } => {
+                let retire =
+                    crate::Retire { session: self.seats[*session].session, reason: "chance".to_owned() };
+                format!("{:?}", block_on(self.subject.store.retire(retire)).is_ok())
+            }
+            Step::Advance { millis } => {
+                self.subject.advance_ms(*millis);
+                self.subject.now().to_string()
+            }
+            Step::Prune { age_ms, limit } => {
+                let micros = self.subject.now().as_micros() - i64::try_from(*age_ms).unwrap_or(0) * 1_000;
+                format!("pruned {}", self.subject.prune(Timestamp::from_micros(micros), *limit))
+            }
+            Step::Look => "it is told elsewhere".to_owned(),
+        }
+    }
+
+    fn register(&mut self, variant: usize) -> String {
+        let registered =
+            block_on(self.subject.store.register(worker(variant))).expect("a worker is registered");
+        self.seats.push(Seat { session: registered.session, request: 0 });
+        format!("until {}", registered.expires_at)
+    }
+
+    fn submit(&mut self, submit: Submit) -> String {
+        self.last = Some(Last::Submit(submit.clone()));
+        match block_on(self.subject.store.submit(submit)) {
+            Err(error) => tell::error(&error),
+            Ok(submitted) => {
+                let told: Vec<_> = submitted.iter().map(|one| tell::submitted(self, one)).collect();
+                for one in submitted {
+                    if let Submitted::Started(_, Some(leased)) = one {
+                        self.adopt(*leased);
+                    }
+                }
+                told.join("; ")
+            }
+        }
+    }
+
+    fn claim(&mut self, claim: Claim) -> String {
+        let last = Last::Claim(claim.clone());
+        match block_on(self.subject.store.claim(claim)) {
+            Err(error) => tell::error(&error),
+            Ok(claimed) => {
+                // A claim that gave nothing need not be noted, and may give something when it is repeated.
+                self.last = Some(last).filter(|_| !claimed.leased.is_empty());
+                let told = tell::claimed(self, &claimed);
+                self.learn(claimed);
+                told
+            }
+        }
+    }
+
+    fn learn(&mut self, claimed: Claimed) {
+        for (key, inbox) in claimed.inboxes {
+            let newest = self.held.iter_mut().rev().find(|holding| holding.held.key == key);
+            if let Some(holding) = newest {
+                holding.held.inbox = inbox;
+            }
+        }
+        let mut leased = claimed.leased;
+        leased.sort_by(|a, b| a.address().cmp(b.address()));
+        leased.into_iter().for_each(|leased| self.adopt(leased));
+    }
+
+    /// A worker has a lease: a new one, or one that it is told of again.
+    fn adopt(&mut self, leased: Leased) {
+        let (key, lease) = (leased.key, leased.lease);
+        let held = Held::of(leased);
+        let known = self.held.iter_mut().find(|known| known.held.key == key && known.held.lease == lease);
+        match known {
+            Some(known) => *known = Holding { held, lost: None },
+            None => self.held.push(Holding { held, lost: None }),
+        }
+    }
+
+    fn commit(&mut self, index: usize, step: &Step) -> String {
+        let Step::Commit { act, hold, emits, born_slots, lost, .. } = step else { return String::new() };
+        if let Some(draft) = self.held[index].lost.take() {
+            return format!("first the lost one: {}", self.resend(index, &draft));
+        }
+        let held = &self.held[index].held;
+        let (draft, taken_count) = acted(held.draft(self.subject.now()), held, *act);
+        let known_count = held.inbox.len() - taken_count;
+        let draft = self.keeping(draft, *hold, known_count).born_slots(*born_slots);
+        let emitter = held.clone();
+        let draft =
+            emits.iter().fold(draft, |draft, send| draft.emitting(self.message(send, Some(&emitter))));
+        self.last = Some(Last::Commit(index, Box::new(draft.clone())));
+        if *lost {
+            let outcome = self.subject.attempt(&draft);
+            self.held[index].lost = matches!(outcome, CommitOutcome::Committed(_)).then_some(draft);
+            return "lost".to_owned();
+        }
+        self.send(index, &draft)
+    }
+
+    fn keeping(&self, draft: Draft, keeping: Keeping, known_count: usize) -> Draft {
+        match keeping {
+            Keeping::Keep => draft,
+            Keeping::Yield => draft.yielded(),
+            Keeping::Park { sleep_ms, blind } => {
+                let sleep = sleep_ms.map(|millis| Waiting::Sleep { until: self.subject.later_ms(millis) });
+                let draft = sleep.into_iter().fold(draft, Draft::waiting);
+                draft.park(if blind { 0 } else { known_count })
+            }
+        }
+    }
+
+    fn send(&mut self, index: usize, draft: &Draft) -> String {
+        let outcome = self.subject.attempt(draft);
+        let exists = self.subject.find(&Target::Key(self.held[index].held.key)).is_some();
+        let told = tell::outcome(self, &outcome, exists);
+        if let CommitOutcome::Committed(committed) = outcome {
+            self.held[index].held.follow(draft);
+            committed.born.into_iter().for_each(|leased| self.adopt(leased));
+        }
+        told
+    }
+
+    fn repeat(&mut self) -> String {
+        match self.last.clone() {
+            None => "nothing to repeat".to_owned(),
+            Some(Last::Submit(submit)) => self.submit(submit),
+            Some(Last::Claim(claim)) => self.claim(claim),
+            Some(Last::Commit(index, draft)) => {
+                self.held[index].lost = None;
+                self.resend(index, &draft)
+            }
+        }
+    }
+
+    /// Sends a commit again. What was born is told again or not, both are right; so nobody learns of it.
+    fn resend(&mut self, index: usize, draft: &Draft) -> String {
+        let outcome = self.subject.attempt(draft);
+        let is_news = self.held[index].held.version == draft.version();
+        if is_news && matches!(outcome, CommitOutcome::Committed(_)) {
+            self.held[index].held.follow(draft);
+        }
+        tell::word(&outcome).to_owned()
+    }
+
+    /// Everything that can be read, one line for each thing.
+    pub(super) fn everything(&self) -> Vec<String> {
+        let listed = self.subject.list(make::everything()).items;
+        let find = |key| self.subject.find(&Target::Key(key)).expect("what is listed exists");
+        let snapshots = listed.iter().map(|item| tell::snapshot(self, &find(item.key)));
+        let feed = self.subject.feed(0, 100_000);
+        let items = feed.iter().map(|item| format!("feed {} {:?}", item.address, item.record));
+        let workers = Workers { namespace: Namespace::default(), after: None, limit: 10_000 };
+        let workers = block_on(self.subject.store.workers(workers)).expect("workers are listed");
+        let live = workers.iter().filter(|row| row.is_live(self.subject.now()));
+        let live = live.map(|row| format!("session until {} holds {}", row.expires_at, row.lease_count));
+        snapshots.chain(items).chain(live).collect()
+    }
+
+    fn message(&self, send: &Send, emitter: Option<&Held>) -> Message {
+        let id = |to: &usize| format!("id {to}");
+        let message = |word: &str, number: &usize, to: &usize, body| {
+            make::message(&format!("{word} {number}"), &id(to), body)
+        };
+        let (by, reason) = (make::by(), String::new());
+        match send {
+            Send::Start { to, variant } => make::start_of(&id(to), self.start(*variant, *to, emitter)),
+            Send::Signal { to, id: number } => make::signal(&format!("signal {number}"), &id(to)),
+            Send::Pause { to, id } => message("pause", id, to, Body::Pause { by, reason }),
+            Send::Resume { to, id } => message("resume", id, to, Body::Resume { by }),
+            Send::Cancel { to, id } => message("cancel", id, to, Body::Cancel { by, reason }),
+        }
+    }
+
+    fn start(&self, variant: usize, to: usize, emitter: Option<&Held>) -> Start {
+        let plain = match emitter.filter(|_| variant.is_multiple_of(2)) {
+            Some(parent) => make::child_of(parent.id(), &format!("child {to}")),
+            None => make::flow(),
+        };
+        match variant {
+            0..3 => plain,
+            3 => Start { priority: 5, tags: vec![make::tag("k", "v")], ..plain },
+            4 => Start { requires: vec![make::name("cuda")], ..plain },
+            5 => Start { start_at: Some(self.subject.later_ms(40)), ..plain },
+            6 => Start { lane: make::name("gpu"), deadline_at: Some(self.subject.later_ms(3_000)), ..plain },
+            _ => Start { kind: Kind::Task, input: "other".into(), ..plain },
+        }
+    }
+}
+
+impl Names for World {
+    fn session(&self, session: SessionId) -> String {
+        let index = self.seats.iter().position(|seat| seat.session == session);
+        index.map_or_else(|| "nobody".to_owned(), |index| format!("session {index}"))
+    }
+
+    fn execution(&self, key: crate::ExecutionKey) -> String {
+        let found = self.subject.find(&Target::Key(key));
+        found.map_or_else(|| "nothing".to_owned(), |found| found.execution.address().to_string())
+    }
+
+    fn now(&self) -> Timestamp {
+        self.subject.now()
+    }
+}
+
+fn worker(variant: usize) -> Worker {
+    let mut worker = make::capable(if variant == 1 { &["cuda"] } else { &[] });
+    if variant >= 2 {
+        worker.ability.lanes = make::names(&["main", "gpu"]);
+    }
+    if variant == 3 {
+        worker.ability.runs.insert((Kind::Task, make::name("flow")));
+        worker.ttl = Duration::from_secs(3);
+    }
+    worker
+}
+
+/// The draft with what `act` records, as far as it is possible, and how many messages it takes.
+fn acted(draft: Draft, held: &Held, act: Act) -> (Draft, usize) {
+    match act {
+        Act::Nothing => (draft, 0),
+        Act::Steps(count) => {
+            let steps = (0..count).map(|n| make::step(&format!("step {n}")));
+            (steps.fold(draft, Draft::then_if_possible), 0)
+        }
+        Act::Block => {
+            let block = Command::Block(Block::Limit { reason: "by chance".to_owned() });
+            (draft.then_if_possible(block), 0)
+        }
+        Act::Complete => (draft.then_if_possible(make::complete()), 0),
+        Act::Fail => {
+            (draft.then_if_possible(Command::Fail(Failure::new(FailureKind::Fatal, "by chance"))), 0)
+        }
+        Act::Obey(count) => {
+            let taken = held.inbox.iter().take(count);
+            let taken_count = taken.len();
+            let obeyed = taken.fold(draft, |draft, message| {
+                let draft = draft.consuming(&[message.id.as_str()]);
+                draft.then_if_possible(message.body.control().unwrap_or_else(|| make::step("received")))
+            });
+            (obeyed, taken_count)
+        }
+    }
+}

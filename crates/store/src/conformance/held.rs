@@ -1,0 +1,142 @@
+//! What a worker knows of an execution that it holds, and the commits that it prepares.
+
+use abide_core::{Command, Execution, Lease, Message, MessageId, Timestamp, Version, Waiting, codec};
+
+use crate::{Commit, ExecutionKey, Hold, Leased, Record};
+
+/// An execution that a worker holds, or believes to.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) key: ExecutionKey,
+    pub(crate) lease: Lease,
+    pub(crate) version: Version,
+    pub(crate) takeover_count: u32,
+    pub(crate) execution: Execution,
+    pub(crate) inbox: Vec<Message>,
+}
+
+impl Held {
+    pub(crate) fn of(leased: Leased) -> Self {
+        let Leased { key, lease, version, takeover_count, execution, inbox, .. } = leased;
+        Self { key, lease, version, takeover_count, execution, inbox }
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        self.execution.address().id.as_str()
+    }
+
+    /// A commit that changes nothing yet and keeps the lease.
+    pub(crate) fn draft(&self, now: Timestamp) -> Draft {
+        Draft {
+            before: self.clone(),
+            after: self.execution.clone(),
+            now,
+            records: Vec::new(),
+            waiting: Vec::new(),
+            consumed: Vec::new(),
+            emits: Vec::new(),
+            born_slots: 0,
+            hold: Hold::Keep,
+        }
+    }
+
+    /// What the worker knows after `draft` was committed.
+    pub(crate) fn follow(&mut self, draft: &Draft) {
+        self.version = draft.before.version.next();
+        self.execution = draft.after.clone();
+        self.inbox.retain(|message| !draft.consumed.contains(&message.id));
+    }
+}
+
+/// A commit that is being prepared.
+#[derive(Clone, Debug)]
+pub(crate) struct Draft {
+    before: Held,
+    after: Execution,
+    now: Timestamp,
+    records: Vec<Record>,
+    waiting: Vec<Waiting>,
+    consumed: Vec<MessageId>,
+    emits: Vec<Message>,
+    born_slots: usize,
+    hold: Hold,
+}
+
+impl Draft {
+    /// Records what follows from `command`, and sends what it sends.
+    pub(crate) fn then(mut self, command: Command) -> Self {
+        let decision = self.after.decide(command, self.now).expect("cases ask for what is possible");
+        let (entries, emits) = decision.record(&mut self.after, self.now);
+        self.records.extend(entries.iter().map(Record::of));
+        self.emits.extend(emits);
+        self
+    }
+
+    /// The same, unless the execution refuses.
+    pub(crate) fn then_if_possible(self, command: Command) -> Self {
+        if self.after.decide(command.clone(), self.now).is_ok() { self.then(command) } else { self }
+    }
+
+    /// The version that it was prepared at.
+    pub(crate) fn version(&self) -> Version {
+        self.before.version
+    }
+
+    pub(crate) fn waiting(mut self, waiting: Waiting) -> Self {
+        self.waiting.push(waiting);
+        self
+    }
+
+    pub(crate) fn sleeping(self, until: Timestamp) -> Self {
+        self.waiting(Waiting::Sleep { until })
+    }
+
+    pub(crate) fn consuming(mut self, ids: &[&str]) -> Self {
+        self.consumed.extend(ids.iter().map(|id| MessageId::new(*id)));
+        self
+    }
+
+    pub(crate) fn emitting(mut self, message: Message) -> Self {
+        self.emits.push(message);
+        self
+    }
+
+    pub(crate) fn born_slots(mut self, count: usize) -> Self {
+        self.born_slots = count;
+        self
+    }
+
+    pub(crate) fn park(mut self, seen_count: usize) -> Self {
+        self.hold = Hold::Park { seen_count };
+        self
+    }
+
+    pub(crate) fn yielded(mut self) -> Self {
+        self.hold = Hold::Yield;
+        self
+    }
+
+    /// The same commit under another lease.
+    pub(crate) fn under(mut self, lease: Lease) -> Self {
+        self.before.lease = lease;
+        self
+    }
+
+    /// The commit, ready to be sent; as often as wanted.
+    pub(crate) fn commit(&self) -> Commit {
+        Commit {
+            key: self.before.key,
+            lease: self.before.lease,
+            expected: self.before.version,
+            records: self.records.clone(),
+            state: codec::encode(&self.after),
+            summary: self.after.summary(&self.waiting),
+            consumed: self.consumed.clone(),
+            emits: self.emits.clone(),
+            born_slots: self.born_slots,
+            hold: self.hold,
+            transaction: None,
+            alone: false,
+        }
+    }
+}

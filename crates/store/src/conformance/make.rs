@@ -1,0 +1,138 @@
+//! Short ways to make what the cases are about.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use abide_core::{
+    Ability, Address, Body, By, Command, ExecutionId, Kind, Message, MessageId, Name, Namespace, Op, OpKind,
+    Outcome, Parent, Payload, Start, StepRecord, Tag, Timestamp,
+};
+
+use crate::{List, ListOrder, Worker};
+
+pub(crate) const TTL: Duration = Duration::from_secs(10);
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text).expect("cases use good names")
+}
+
+pub(crate) fn names(texts: &[&str]) -> BTreeSet<Name> {
+    texts.iter().map(|text| name(text)).collect()
+}
+
+pub(crate) fn address(id: &str) -> Address {
+    let id = ExecutionId::new(id).expect("cases use good ids");
+    Address { namespace: Namespace::default(), id }
+}
+
+pub(crate) fn tag(key: &str, value: &str) -> Tag {
+    Tag { key: name(key), value: name(value) }
+}
+
+/// A start of workflow `flow` in lane `main`.
+pub(crate) fn flow() -> Start {
+    Start {
+        kind: Kind::Workflow,
+        name: name("flow"),
+        input: Payload::from("1"),
+        lane: name("main"),
+        requires: Vec::new(),
+        priority: 0,
+        start_at: None,
+        deadline_at: None,
+        retry: None,
+        tags: Vec::new(),
+        parent: None,
+    }
+}
+
+/// A start of workflow `flow` that nobody can run who cannot do all of `requires`.
+pub(crate) fn requiring(requires: &[&str]) -> Start {
+    Start { requires: requires.iter().map(|text| name(text)).collect(), ..flow() }
+}
+
+/// A start at a later time.
+pub(crate) fn delayed(start_at: Timestamp) -> Start {
+    Start { start_at: Some(start_at), ..flow() }
+}
+
+/// A start whose outcome `parent` waits for, under the operation `op`.
+pub(crate) fn child_of(parent: &str, op: &str) -> Start {
+    let op = Op { kind: OpKind::ChildResult, name: name(op), nth: 1 };
+    Start { parent: Some(Parent { id: address(parent).id, run: 1, op }), ..flow() }
+}
+
+/// A worker for workflow `flow` in lane `main`.
+pub(crate) fn worker() -> Worker {
+    let ability = Ability {
+        namespace: Namespace::default(),
+        lanes: names(&["main"]),
+        runs: [(Kind::Workflow, name("flow"))].into(),
+        capabilities: BTreeSet::new(),
+    };
+    Worker { name: name("worker"), ability, ttl: TTL }
+}
+
+/// A worker for workflow `flow` in lane `main` that can do more.
+pub(crate) fn capable(capabilities: &[&str]) -> Worker {
+    let mut worker = worker();
+    worker.ability.capabilities = names(capabilities);
+    worker
+}
+
+pub(crate) fn message(id: &str, to: &str, body: Body) -> Message {
+    Message { id: MessageId::new(id), to: address(to), body }
+}
+
+pub(crate) fn start_of(id: &str, start: Start) -> Message {
+    message(&format!("start {id}"), id, Body::Start(Box::new(start)))
+}
+
+/// A signal `note` that says its own message id.
+pub(crate) fn signal(id: &str, to: &str) -> Message {
+    message(id, to, Body::Signal { name: name("note"), payload: Payload::from(id) })
+}
+
+pub(crate) fn by() -> By {
+    By("ann".to_owned())
+}
+
+pub(crate) fn pause(to: &str) -> Message {
+    message("pause", to, Body::Pause { by: by(), reason: "stop".to_owned() })
+}
+
+pub(crate) fn resume(to: &str) -> Message {
+    message("resume", to, Body::Resume { by: by() })
+}
+
+pub(crate) fn cancel(to: &str) -> Message {
+    message("cancel", to, Body::Cancel { by: by(), reason: "enough".to_owned() })
+}
+
+pub(crate) fn terminate(to: &str) -> Message {
+    message("terminate", to, Body::Terminate { by: by(), reason: "enough".to_owned() })
+}
+
+pub(crate) fn step(text: &str) -> Command {
+    let op = Op { kind: OpKind::Step, name: name(text), nth: 1 };
+    let outcome = Outcome::Success(Payload::from(text));
+    Command::RecordStep(StepRecord { op, outcome, attempt: 1, input_hash: None })
+}
+
+pub(crate) fn complete() -> Command {
+    Command::Complete { result: Payload::from("done"), unused: Vec::new() }
+}
+
+/// Every execution, oldest first.
+pub(crate) fn everything() -> List {
+    List {
+        namespace: Namespace::default(),
+        statuses: Vec::new(),
+        name: None,
+        tags: Vec::new(),
+        top_level: false,
+        order: ListOrder::OldestFirst,
+        after: None,
+        limit: 1_000,
+    }
+}

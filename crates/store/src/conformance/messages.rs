@@ -1,0 +1,182 @@
+//! What arrives at executions that exist.
+
+use abide_core::{Block, Body, Command, Kind, Start, Status};
+
+use super::make::{by, cancel, complete, flow, message, name, pause, resume, signal, step, terminate};
+use super::{Subject, table};
+use crate::Submitted;
+
+table![
+    signals_are_unread_in_order_of_arrival,
+    p6_signal_to_an_unknown_execution_is_refused,
+    p4_every_message_to_a_finished_execution_is_refused,
+    unread_message_is_a_duplicate,
+    consumed_message_is_a_duplicate,
+    message_ids_stay_after_the_end,
+    duplicate_with_another_body_changes_nothing,
+    duplicate_in_one_submit_is_told,
+    message_ids_belong_to_their_execution,
+    control_that_cannot_be_is_refused,
+    cancel_of_a_task_is_accepted,
+    message_does_not_touch_a_held_execution,
+    message_to_a_ready_execution_keeps_its_place,
+    paused_execution_is_woken_by_resume_and_not_by_a_signal,
+    blocked_execution_is_woken_by_unblock_and_not_by_a_signal,
+    message_to_a_scheduled_execution_makes_it_ready,
+];
+
+fn signals_are_unread_in_order_of_arrival(subject: &Subject) {
+    subject.start("a", flow());
+    for id in ["z", "y", "x"] {
+        assert!(matches!(subject.send(signal(id, "a")), Submitted::Delivered(_)));
+    }
+    subject.submit(vec![signal("w", "a"), signal("v", "a")]).expect("both are taken");
+    assert_eq!(subject.unread("a"), ["z", "y", "x", "w", "v"]);
+    let held = subject.seat(super::make::worker()).claim_one();
+    assert_eq!(held.inbox, subject.look("a").inbox, "a lease brings the inbox");
+    assert_eq!(held.inbox[0], signal("z", "a"));
+}
+
+fn p6_signal_to_an_unknown_execution_is_refused(subject: &Subject) {
+    let refusal = subject.refusal(vec![signal("s", "nobody")]);
+    assert!(refusal.contains(r#""nobody""#), "{refusal}");
+    subject.start("nobody", flow());
+    assert!(subject.unread("nobody").is_empty(), "the refused signal left no trace");
+    assert!(matches!(subject.send(signal("s", "nobody")), Submitted::Delivered(_)));
+}
+
+fn p4_every_message_to_a_finished_execution_is_refused(subject: &Subject) {
+    let (mut seat, mut held) = subject.held("a");
+    subject.record(&mut held, complete());
+    let before = subject.picture();
+    for message in [signal("s", "a"), pause("a"), resume("a"), cancel("a"), terminate("a")] {
+        let refusal = subject.refusal(vec![message]);
+        assert!(refusal.contains("completed"), "{refusal}");
+    }
+    assert_eq!(subject.picture(), before);
+    assert!(seat.claim_ids(9).is_empty());
+}
+
+fn unread_message_is_a_duplicate(subject: &Subject) {
+    let key = subject.start("a", flow());
+    subject.send(signal("s", "a"));
+    let before = subject.picture();
+    let again = subject.send(signal("s", "a"));
+    assert!(matches!(again, Submitted::Duplicate(found) if found == key), "{again:?}");
+    assert_eq!(subject.picture(), before);
+}
+
+fn consumed_message_is_a_duplicate(subject: &Subject) {
+    let (mut seat, mut held) = subject.held("a");
+    subject.send(signal("s", "a"));
+    subject.commit(&subject.draft(&held).consuming(&["s"]).park(0), &mut held);
+    let again = subject.send(signal("s", "a"));
+    assert!(matches!(again, Submitted::Duplicate(_)), "{again:?}");
+    assert!(subject.unread("a").is_empty());
+    assert!(seat.claim_ids(1).is_empty(), "a duplicate wakes nobody");
+}
+
+fn message_ids_stay_after_the_end(subject: &Subject) {
+    let (_seat, mut held) = subject.held("a");
+    subject.send(signal("read", "a"));
+    subject.send(signal("unread", "a"));
+    subject.commit(&subject.draft(&held).consuming(&["read"]).then(complete()), &mut held);
+    for id in ["read", "unread"] {
+        // The sender did not get its first answer; what it asked for has happened.
+        assert!(matches!(subject.send(signal(id, "a")), Submitted::Duplicate(_)));
+    }
+}
+
+fn duplicate_with_another_body_changes_nothing(subject: &Subject) {
+    subject.start("a", flow());
+    subject.send(signal("s", "a"));
+    let other = Body::Signal { name: name("other"), payload: "other".into() };
+    assert!(matches!(subject.send(message("s", "a", other)), Submitted::Duplicate(_)));
+    assert_eq!(subject.look("a").inbox, [signal("s", "a")]);
+}
+
+fn duplicate_in_one_submit_is_told(subject: &Subject) {
+    subject.start("a", flow());
+    let submitted = subject.submit(vec![signal("s", "a"), signal("s", "a")]).expect("both are taken");
+    assert!(
+        matches!(submitted.as_slice(), [Submitted::Delivered(_), Submitted::Duplicate(_)]),
+        "{submitted:?}"
+    );
+    assert_eq!(subject.unread("a"), ["s"]);
+}
+
+fn message_ids_belong_to_their_execution(subject: &Subject) {
+    subject.start("a", flow());
+    subject.start("b", flow());
+    subject.send(signal("s", "a"));
+    assert!(matches!(subject.send(signal("s", "b")), Submitted::Delivered(_)));
+    assert_eq!((subject.unread("a").len(), subject.unread("b").len()), (1, 1));
+}
+
+fn control_that_cannot_be_is_refused(subject: &Subject) {
+    subject.start("a", flow());
+    let before = subject.picture();
+    assert!(subject.refusal(vec![resume("a")]).contains("not paused"));
+    let unblock = message("unblock", "a", Body::Unblock { by: by() });
+    assert!(subject.refusal(vec![unblock]).contains("not blocked"));
+    assert_eq!(subject.picture(), before);
+}
+
+fn cancel_of_a_task_is_accepted(subject: &Subject) {
+    subject.start("a", Start { kind: Kind::Task, ..flow() });
+    assert!(matches!(subject.send(cancel("a")), Submitted::Delivered(_)));
+    assert_eq!(subject.look("a").summary.status, Status::Running, "the store itself applies no control");
+}
+
+fn message_does_not_touch_a_held_execution(subject: &Subject) {
+    let (_seat, mut held) = subject.held("a");
+    let before = subject.look("a");
+    subject.send(signal("s", "a"));
+    let mut after = subject.look("a");
+    assert_eq!(after.inbox.len(), 1);
+    after.inbox.clear();
+    assert_eq!(after, before);
+    subject.record(&mut held, step("still mine"));
+}
+
+fn message_to_a_ready_execution_keeps_its_place(subject: &Subject) {
+    subject.start("a", flow());
+    let ready_at = subject.look("a").ready_at;
+    subject.advance_ms(5);
+    subject.start("b", flow());
+    subject.advance_ms(5);
+    subject.send(signal("s", "a"));
+    assert_eq!(subject.look("a").ready_at, ready_at);
+    assert_eq!(subject.seat(super::make::worker()).claim_ids(9), ["a", "b"]);
+}
+
+fn paused_execution_is_woken_by_resume_and_not_by_a_signal(subject: &Subject) {
+    let (mut seat, mut held) = subject.held("a");
+    let pausing = Command::Pause { by: by(), reason: String::new() };
+    subject.commit(&subject.draft(&held).then(pausing).park(0), &mut held);
+    subject.send(signal("s", "a"));
+    assert_eq!(subject.look("a").summary.status, Status::Paused);
+    assert_eq!(subject.look("a").ready_at, None, "a pause is not disturbed");
+    assert!(seat.claim_ids(1).is_empty());
+    subject.send(resume("a"));
+    let held = seat.claim_one();
+    assert_eq!(held.inbox.len(), 2, "the signal waited");
+}
+
+fn blocked_execution_is_woken_by_unblock_and_not_by_a_signal(subject: &Subject) {
+    let (mut seat, mut held) = subject.held("a");
+    let block = Command::Block(Block::Limit { reason: "too long".to_owned() });
+    subject.commit(&subject.draft(&held).then(block).park(0), &mut held);
+    subject.send(signal("s", "a"));
+    assert!(seat.claim_ids(1).is_empty());
+    subject.send(message("unblock", "a", Body::Unblock { by: by() }));
+    assert_eq!(seat.claim_ids(1), ["a"]);
+}
+
+fn message_to_a_scheduled_execution_makes_it_ready(subject: &Subject) {
+    subject.start("a", super::make::delayed(subject.later_ms(1_000)));
+    let mut seat = subject.seat(super::make::worker());
+    assert!(seat.claim_ids(1).is_empty());
+    subject.send(cancel("a"));
+    assert_eq!(seat.claim_ids(1), ["a"], "a cancel does not wait for the time to come");
+}

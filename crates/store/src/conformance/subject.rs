@@ -1,0 +1,261 @@
+//! The store under test, and short ways to use it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_core::{Command, Fence, Message, Name, SessionId, Start, Timestamp};
+
+use super::held::{Draft, Held};
+use super::{TestClock, block_on, make};
+use crate::{
+    Claim, Claimed, Clock, CommitOutcome, Committed, Error, ExecutionKey, Feed, FeedItem, Heartbeat, List,
+    Listing, Notice, Prune, Read, Record, Retire, Snapshot, Store, Submit, Submitted, Target, Worker,
+};
+
+/// A store and its clock.
+pub struct Subject {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// Where it reads the time.
+    pub clock: Arc<TestClock>,
+}
+
+/// Everything that can be seen in a store, for comparison.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Picture {
+    snapshots: Vec<Snapshot>,
+    feed: Vec<FeedItem>,
+}
+
+impl Subject {
+    /// The store under test, with the clock that it was handed.
+    pub fn new(store: Arc<dyn Store>, clock: Arc<TestClock>) -> Self {
+        Self { store, clock }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(crate) fn advance_ms(&self, millis: u64) {
+        self.clock.advance(Duration::from_millis(millis));
+    }
+
+    pub(crate) fn later_ms(&self, millis: u64) -> Timestamp {
+        self.now().after(Duration::from_millis(millis))
+    }
+
+    pub(crate) fn submit(&self, messages: Vec<Message>) -> crate::Result<Vec<Submitted>> {
+        block_on(self.store.submit(Submit { messages, born_to: None, alone: false }))
+    }
+
+    /// Submits one message that must be taken.
+    pub(crate) fn send(&self, message: Message) -> Submitted {
+        let mut submitted = self.submit(vec![message]).expect("the message is taken");
+        assert_eq!(submitted.len(), 1, "one answer a message");
+        submitted.remove(0)
+    }
+
+    /// Submits messages that must be refused; tells the refusal.
+    pub(crate) fn refusal(&self, messages: Vec<Message>) -> String {
+        match self.submit(messages) {
+            Err(Error::Refused(refusal)) => refusal.to_string(),
+            other => panic!("expected a refusal, found {other:?}"),
+        }
+    }
+
+    pub(crate) fn start(&self, id: &str, start: Start) -> ExecutionKey {
+        match self.send(make::start_of(id, start)) {
+            Submitted::Started(key, None) => key,
+            other => panic!("expected {id:?} to be started and unleased, found {other:?}"),
+        }
+    }
+
+    pub(crate) fn start_born(&self, to: &Seat<'_>, messages: Vec<Message>) -> Vec<Submitted> {
+        let submit = Submit { messages, born_to: Some(to.session), alone: true };
+        block_on(self.store.submit(submit)).expect("the messages are taken")
+    }
+
+    pub(crate) fn seat(&self, worker: Worker) -> Seat<'_> {
+        let session = block_on(self.store.register(worker)).expect("a worker is registered").session;
+        Seat { subject: self, session, request: 0 }
+    }
+
+    /// A new execution of workflow `flow`, held by a new worker.
+    pub(crate) fn held(&self, id: &str) -> (Seat<'_>, Held) {
+        self.start(id, make::flow());
+        let mut seat = self.seat(make::worker());
+        let held = seat.claim_one();
+        assert_eq!(held.id(), id, "the only one that is ready is claimed");
+        (seat, held)
+    }
+
+    pub(crate) fn draft(&self, held: &Held) -> Draft {
+        held.draft(self.now())
+    }
+
+    pub(crate) fn attempt(&self, draft: &Draft) -> CommitOutcome {
+        block_on(self.store.commit(draft.commit())).expect("a commit is answered")
+    }
+
+    /// Commits what must be committed.
+    pub(crate) fn commit(&self, draft: &Draft, held: &mut Held) -> Committed {
+        match self.attempt(draft) {
+            CommitOutcome::Committed(committed) => {
+                held.follow(draft);
+                committed
+            }
+            CommitOutcome::Fenced(fence) => panic!("expected {} to be committed: {fence}", held.id()),
+        }
+    }
+
+    /// Commits one command that must be committed, and keeps the lease.
+    pub(crate) fn record(&self, held: &mut Held, command: Command) {
+        self.commit(&self.draft(held).then(command), held);
+    }
+
+    /// Commits what must be fenced, and checks that it left no trace.
+    pub(crate) fn fenced(&self, draft: &Draft) -> Fence {
+        let before = self.picture();
+        match self.attempt(draft) {
+            CommitOutcome::Fenced(fence) => {
+                assert_eq!(self.picture(), before, "a fenced commit leaves no trace");
+                fence
+            }
+            CommitOutcome::Committed(_) => panic!("expected a stale commit to be fenced"),
+        }
+    }
+
+    pub(crate) fn page(&self, id: &str, from: u64, limit: usize) -> Vec<Record> {
+        let target = Target::Address(make::address(id));
+        let read = Read { target, from, limit, with_inbox: false };
+        block_on(self.store.read(read)).expect("it is read").expect("it exists").journal
+    }
+
+    /// The execution with its whole journal and inbox.
+    pub(crate) fn find(&self, target: &Target) -> Option<Snapshot> {
+        let read = |from| Read { target: target.clone(), from, limit: 1_000, with_inbox: true };
+        let mut snapshot = block_on(self.store.read(read(1))).expect("it is read")?;
+        loop {
+            let from = snapshot.journal.len() as u64 + 1;
+            let next = block_on(self.store.read(read(from))).expect("it is read").expect("it exists");
+            if next.journal.is_empty() {
+                return Some(snapshot);
+            }
+            snapshot.journal.extend(next.journal);
+        }
+    }
+
+    pub(crate) fn exists(&self, id: &str) -> bool {
+        self.find(&Target::Address(make::address(id))).is_some()
+    }
+
+    pub(crate) fn look(&self, id: &str) -> Snapshot {
+        self.find(&Target::Address(make::address(id))).expect("the execution exists")
+    }
+
+    /// The ids of unread messages, in order.
+    pub(crate) fn unread(&self, id: &str) -> Vec<String> {
+        self.look(id).inbox.iter().map(|message| message.id.as_str().to_owned()).collect()
+    }
+
+    pub(crate) fn list(&self, list: List) -> Listing {
+        block_on(self.store.list(list)).expect("it is listed")
+    }
+
+    pub(crate) fn feed(&self, after: u64, limit: usize) -> Vec<FeedItem> {
+        block_on(self.store.feed(Feed { after, limit })).expect("it is fed")
+    }
+
+    pub(crate) fn prune(&self, finished_before: Timestamp, limit: usize) -> u64 {
+        block_on(self.store.prune(Prune { finished_before, limit })).expect("it is pruned")
+    }
+
+    pub(crate) fn picture(&self) -> Picture {
+        let listed = self.list(make::everything()).items;
+        let find = |key| self.find(&Target::Key(key)).expect("what is listed exists");
+        Picture { snapshots: listed.iter().map(|item| find(item.key)).collect(), feed: self.feed(0, 10_000) }
+    }
+}
+
+/// A worker's session.
+pub(crate) struct Seat<'a> {
+    subject: &'a Subject,
+    pub(crate) session: SessionId,
+    request: u64,
+}
+
+impl Seat<'_> {
+    /// The next claim of this session, not sent yet.
+    pub(crate) fn next_claim(&mut self, slots: usize) -> Claim {
+        self.request += 1;
+        Claim { session: self.session, request: self.request, slots, with_inboxes: false, sweep: false }
+    }
+
+    pub(crate) fn try_claim(&self, claim: &Claim) -> crate::Result<Claimed> {
+        block_on(self.subject.store.claim(claim.clone()))
+    }
+
+    pub(crate) fn send(&self, claim: &Claim) -> Claimed {
+        self.try_claim(claim).expect("a live session may claim")
+    }
+
+    pub(crate) fn claim(&mut self, slots: usize) -> Claimed {
+        let claim = self.next_claim(slots);
+        self.send(&claim)
+    }
+
+    /// Claims, and takes from the dead.
+    pub(crate) fn sweep(&mut self, slots: usize) -> Claimed {
+        let claim = Claim { sweep: true, ..self.next_claim(slots) };
+        self.send(&claim)
+    }
+
+    pub(crate) fn claim_ids(&mut self, slots: usize) -> Vec<String> {
+        ids(&self.claim(slots))
+    }
+
+    pub(crate) fn claim_one(&mut self) -> Held {
+        let mut claimed = self.claim(1);
+        assert_eq!(claimed.leased.len(), 1, "one execution is ready");
+        Held::of(claimed.leased.remove(0))
+    }
+
+    pub(crate) fn heartbeat(&self) -> Heartbeat {
+        block_on(self.subject.store.heartbeat(self.session)).expect("a heartbeat is answered")
+    }
+
+    pub(crate) fn lease_count(&self) -> u64 {
+        match self.heartbeat() {
+            Heartbeat::Refreshed { lease_count, .. } => lease_count,
+            Heartbeat::NotRegistered => panic!("expected session {} to live", self.session),
+        }
+    }
+
+    pub(crate) fn retire(&self) {
+        let retire = Retire { session: self.session, reason: "done".to_owned() };
+        block_on(self.subject.store.retire(retire)).expect("a session may be retired");
+    }
+
+    /// Waits until a notice comes that is one of those wanted.
+    pub(crate) fn wait_for(&self, wanted: impl Fn(&Notice) -> bool) {
+        loop {
+            let notices = block_on(self.subject.store.wait(self.session)).expect("a live session may wait");
+            if notices.iter().any(&wanted) {
+                return;
+            }
+        }
+    }
+}
+
+/// The ids of what was claimed, in order.
+pub(crate) fn ids(claimed: &Claimed) -> Vec<String> {
+    claimed.leased.iter().map(|leased| leased.address().id.as_str().to_owned()).collect()
+}
+
+/// The lane `text` served by a worker for workflow `flow`.
+pub(crate) fn serving(lane: Name) -> Worker {
+    let mut worker = make::worker();
+    worker.ability.lanes = [lane].into();
+    worker
+}

@@ -1,0 +1,81 @@
+//! What can go wrong at the seam, by what the caller can do about it.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use abide_core::Refusal;
+
+/// The result of every operation of a store.
+pub type Result<T> = std::result::Result<T, Error>;
+
+type Source = Box<dyn StdError + Send + Sync>;
+
+/// Why a store did not do what it was asked.
+#[derive(Debug)]
+pub enum Error {
+    /// The request makes no sense as things are; asking again will not help. Nothing was changed.
+    Refused(Refusal),
+    /// Others kept the store occupied for longer than `busy_ms_max`. Nothing was changed; try again later.
+    Busy {
+        /// What was tried.
+        what: &'static str,
+    },
+    /// The database cannot be used now: the disk is full, the file is read-only, the connection is gone. Nothing was
+    /// changed; try again when the cause is gone.
+    Unavailable {
+        /// What was tried.
+        what: &'static str,
+        /// The database's complaint.
+        source: Source,
+    },
+    /// It may have happened. Ask again with the same ids: a repetition changes nothing.
+    Indeterminate {
+        /// What was tried.
+        what: &'static str,
+        /// The database's complaint.
+        source: Source,
+    },
+    /// The database contains what no version of this program writes.
+    Corrupt {
+        /// Which row, and what is wrong with it.
+        what: String,
+    },
+    /// The store was closed.
+    Closed,
+}
+
+impl Error {
+    /// Whether asking again later can help.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Busy { .. } | Self::Unavailable { .. } | Self::Indeterminate { .. })
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Busy { what } => write!(f, "{what}: the store is kept busy by others"),
+            Self::Unavailable { what, source } => write!(f, "{what}: the store is unavailable: {source}"),
+            Self::Indeterminate { what, source } => write!(f, "{what}: the outcome is unknown: {source}"),
+            Self::Corrupt { what } => write!(f, "the store is damaged: {what}"),
+            Self::Closed => f.write_str("the store is closed"),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            Self::Unavailable { source, .. } | Self::Indeterminate { source, .. } => Some(source.as_ref()),
+            Self::Busy { .. } | Self::Corrupt { .. } | Self::Closed => None,
+        }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}

@@ -1,0 +1,251 @@
+//! A store whose operations fail, hang or lose their answers.
+//!
+//! [`FaultyStore`] decorates any store. What happens to each operation is decided by a seed, a script or a closure, so
+//! that a failing run can be repeated.
+
+use std::collections::VecDeque;
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use abide_core::SessionId;
+
+use crate::prng::Prng;
+use crate::{
+    Answer, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedItem, Heartbeat, List, Listing, Notice,
+    Prune, Read, Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Worker, WorkerRow, Workers,
+};
+
+/// What happens to one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing unusual.
+    None,
+    /// It happens at once, and its answer is there after so many polls.
+    Delay {
+        /// How often the answer is polled in vain. It wakes its task each time; no clock takes part.
+        poll_count: u32,
+    },
+    /// It does not happen: [`Error::Unavailable`].
+    Unavailable,
+    /// It happens, and its answer is lost: [`Error::Indeterminate`].
+    Indeterminate,
+}
+
+/// How likely each fault is, in thousandths of the operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chances {
+    /// Of [`Fault::Delay`].
+    pub delay_permille: u16,
+    /// The most polls of one delay.
+    pub delay_poll_count_max: u32,
+    /// Of [`Fault::Unavailable`].
+    pub unavailable_permille: u16,
+    /// Of [`Fault::Indeterminate`].
+    pub indeterminate_permille: u16,
+}
+
+/// How often what was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Operations in all.
+    pub operations: u64,
+    /// Of them delayed.
+    pub delayed: u64,
+    /// Of them failed without happening.
+    pub unavailable: u64,
+    /// Of them happened without an answer.
+    pub indeterminate: u64,
+}
+
+type Decide = Box<dyn FnMut(&'static str) -> Fault + Send>;
+
+/// A store that does to its operations what was decided.
+pub struct FaultyStore {
+    inner: Arc<dyn Store>,
+    decide: Mutex<Decide>,
+    healed: AtomicBool,
+    tally: Tally,
+}
+
+#[derive(Default)]
+struct Tally {
+    operations: AtomicU64,
+    delayed: AtomicU64,
+    unavailable: AtomicU64,
+    indeterminate: AtomicU64,
+}
+
+impl FaultyStore {
+    /// Faults by chance; the same seed and operations give the same faults.
+    pub fn seeded(inner: Arc<dyn Store>, seed: u64, chances: Chances) -> Arc<Self> {
+        let mut prng = Prng::new(seed);
+        Self::deciding(inner, move |_| chances.draw(&mut prng))
+    }
+
+    /// One fault after the other, whatever the operations are; none when the script is over.
+    pub fn scripted(inner: Arc<dyn Store>, script: Vec<Fault>) -> Arc<Self> {
+        let mut script = VecDeque::from(script);
+        Self::deciding(inner, move |_| script.pop_front().unwrap_or(Fault::None))
+    }
+
+    /// Faults as `decide` says, which is told the name of each operation: the name of the method.
+    pub fn deciding(
+        inner: Arc<dyn Store>,
+        decide: impl FnMut(&'static str) -> Fault + Send + 'static,
+    ) -> Arc<Self> {
+        let decide: Mutex<Decide> = Mutex::new(Box::new(decide));
+        Arc::new(Self { inner, decide, healed: AtomicBool::new(false), tally: Tally::default() })
+    }
+
+    /// No more faults from now on.
+    pub fn heal(&self) {
+        self.healed.store(true, Ordering::SeqCst);
+    }
+
+    /// How often what was done so far.
+    pub fn counts(&self) -> Counts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+        Counts {
+            operations: read(&self.tally.operations),
+            delayed: read(&self.tally.delayed),
+            unavailable: read(&self.tally.unavailable),
+            indeterminate: read(&self.tally.indeterminate),
+        }
+    }
+
+    fn pass<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        operation: impl FnOnce(&dyn Store) -> Answer<T>,
+    ) -> Answer<T> {
+        let fault = self.next_fault(what);
+        self.tally.count(fault);
+        match fault {
+            Fault::None => operation(&*self.inner),
+            Fault::Delay { poll_count } => Box::pin(Delayed { answer: operation(&*self.inner), poll_count }),
+            Fault::Unavailable => {
+                Box::pin(ready(Err(Error::Unavailable { what, source: "an injected fault".into() })))
+            }
+            Fault::Indeterminate => Box::pin(lose(what, operation(&*self.inner))),
+        }
+    }
+
+    fn next_fault(&self, what: &'static str) -> Fault {
+        if self.healed.load(Ordering::SeqCst) {
+            return Fault::None;
+        }
+        // A closure that panicked may still decide: it has no state that others rely on.
+        let mut decide = self.decide.lock().unwrap_or_else(PoisonError::into_inner);
+        decide(what)
+    }
+}
+
+impl Chances {
+    fn draw(&self, prng: &mut Prng) -> Fault {
+        let drawn = prng.below(1_000);
+        let delay = usize::from(self.delay_permille);
+        let unavailable = delay + usize::from(self.unavailable_permille);
+        let indeterminate = unavailable + usize::from(self.indeterminate_permille);
+        if drawn < delay {
+            let more = prng.below(usize::try_from(self.delay_poll_count_max).unwrap_or(0));
+            Fault::Delay { poll_count: 1 + u32::try_from(more).unwrap_or(0) }
+        } else if drawn < unavailable {
+            Fault::Unavailable
+        } else if drawn < indeterminate {
+            Fault::Indeterminate
+        } else {
+            Fault::None
+        }
+    }
+}
+
+impl Tally {
+    fn count(&self, fault: Fault) {
+        self.operations.fetch_add(1, Ordering::SeqCst);
+        let counter = match fault {
+            Fault::None => return,
+            Fault::Delay { .. } => &self.delayed,
+            Fault::Unavailable => &self.unavailable,
+            Fault::Indeterminate => &self.indeterminate,
+        };
+        counter.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits until it has happened, and does not say how.
+async fn lose<T>(what: &'static str, answer: Answer<T>) -> Result<T> {
+    drop(answer.await);
+    Err(Error::Indeterminate { what, source: "an injected timeout".into() })
+}
+
+/// An answer that is held back.
+struct Delayed<T> {
+    answer: Answer<T>,
+    poll_count: u32,
+}
+
+impl<T> Future for Delayed<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.poll_count == 0 {
+            return self.answer.as_mut().poll(context);
+        }
+        self.poll_count -= 1;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Store for FaultyStore {
+    fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>> {
+        self.pass("submit", |store| store.submit(submit))
+    }
+
+    fn claim(&self, claim: Claim) -> Answer<Claimed> {
+        self.pass("claim", |store| store.claim(claim))
+    }
+
+    fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
+        self.pass("commit", |store| store.commit(commit))
+    }
+
+    fn register(&self, worker: Worker) -> Answer<Registered> {
+        self.pass("register", |store| store.register(worker))
+    }
+
+    fn heartbeat(&self, session: SessionId) -> Answer<Heartbeat> {
+        self.pass("heartbeat", |store| store.heartbeat(session))
+    }
+
+    fn retire(&self, retire: Retire) -> Answer<()> {
+        self.pass("retire", |store| store.retire(retire))
+    }
+
+    fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
+        self.pass("workers", |store| store.workers(workers))
+    }
+
+    fn read(&self, read: Read) -> Answer<Option<Snapshot>> {
+        self.pass("read", |store| store.read(read))
+    }
+
+    fn list(&self, list: List) -> Answer<Listing> {
+        self.pass("list", |store| store.list(list))
+    }
+
+    fn feed(&self, feed: Feed) -> Answer<Vec<FeedItem>> {
+        self.pass("feed", |store| store.feed(feed))
+    }
+
+    fn prune(&self, prune: Prune) -> Answer<u64> {
+        self.pass("prune", |store| store.prune(prune))
+    }
+
+    fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
+        self.pass("wait", |store| store.wait(session))
+    }
+}

@@ -1,0 +1,30 @@
+//! The seam between abide's engine and its databases.
+//!
+//! [`Store`] is everything that the engine asks of a database: a dozen methods, each one transaction. What may follow
+//! what is decided in `abide-core`; a store only keeps rows, fences writes and wakes readers.
+//!
+//! Also here: [`memory::MemoryStore`], the strict reference that every other store is compared with;
+//! [`faults::FaultyStore`], which makes operations fail, hang or succeed and lose their answer; and
+//! [`conformance`], the table of cases that every store must pass.
+//!
+//! What is deliberately absent: SQL, threads, retries. A store is handed its clock and reads it when it applies an
+//! operation, never when the operation was queued.
+
+pub mod conformance;
+mod error;
+pub mod faults;
+pub mod memory;
+mod prng;
+mod refused;
+mod seam;
+mod view;
+mod worker;
+
+pub use error::{Error, Result};
+pub use refused::refused_start;
+pub use seam::{
+    Answer, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold, Leased, Notice,
+    Record, Store, Submit, Submitted, Transacted, Transaction,
+};
+pub use view::{Feed, FeedItem, List, ListCursor, ListOrder, Listed, Listing, Prune, Read, Snapshot, Target};
+pub use worker::{Heartbeat, Registered, Retire, Worker, WorkerRow, Workers};

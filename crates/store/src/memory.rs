@@ -1,0 +1,135 @@
+//! The strict reference store: what the seam means, without a database.
+//!
+//! Everything happens under one lock while the method is called, so every answer is ready when it is returned; only
+//! [`Store::wait`] waits. Nothing survives the process. It is stricter than a database: a caller that appends out of
+//! order, reports a state that its journal does not add up to or consumes what it never had is stopped by a panic.
+
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use abide_core::{Limits, SessionId, Timestamp};
+
+use crate::{
+    Answer, Claim, Claimed, Clock, Commit, CommitOutcome, Feed, FeedItem, Heartbeat, List, Listing, Notice,
+    Prune, Read, Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Worker, WorkerRow, Workers,
+};
+
+mod admission;
+mod claim;
+mod commit;
+mod notices;
+mod row;
+mod sessions;
+mod state;
+mod submit;
+mod views;
+
+use state::State;
+
+/// A store in memory.
+pub struct MemoryStore {
+    clock: Arc<dyn Clock>,
+    state: Arc<Mutex<State>>,
+}
+
+impl MemoryStore {
+    /// An empty store that reads the time from `clock`.
+    pub fn new(clock: Arc<dyn Clock>, limits: Limits) -> Arc<Self> {
+        Arc::new(Self { clock, state: Arc::new(Mutex::new(State::new(limits))) })
+    }
+
+    fn apply<T: Send + 'static>(
+        &self,
+        operation: impl FnOnce(&mut State, Timestamp) -> Result<T>,
+    ) -> Answer<T> {
+        let (answer, wakers) = {
+            let mut state = lock(&self.state);
+            let answer = operation(&mut state, self.clock.now());
+            (answer, state.notices.take_wakers())
+        };
+        // The lock is released before anybody is woken: a waker may poll at once and would find it taken.
+        wakers.into_iter().for_each(Waker::wake);
+        Box::pin(ready(answer))
+    }
+}
+
+impl Store for MemoryStore {
+    fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>> {
+        self.apply(|state, now| state.submit(submit, now))
+    }
+
+    fn claim(&self, claim: Claim) -> Answer<Claimed> {
+        self.apply(|state, now| state.claim(&claim, now))
+    }
+
+    fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
+        self.apply(|state, now| state.commit(commit, now))
+    }
+
+    fn register(&self, worker: Worker) -> Answer<Registered> {
+        self.apply(|state, now| Ok(state.register(worker, now)))
+    }
+
+    fn heartbeat(&self, session: SessionId) -> Answer<Heartbeat> {
+        self.apply(|state, now| Ok(state.heartbeat(session, now)))
+    }
+
+    fn retire(&self, retire: Retire) -> Answer<()> {
+        self.apply(|state, now| state.retire(&retire, now))
+    }
+
+    fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
+        self.apply(|state, _| Ok(state.workers(&workers)))
+    }
+
+    fn read(&self, read: Read) -> Answer<Option<Snapshot>> {
+        self.apply(|state, _| Ok(state.read(&read)))
+    }
+
+    fn list(&self, list: List) -> Answer<Listing> {
+        self.apply(|state, _| Ok(state.list(&list)))
+    }
+
+    fn feed(&self, feed: Feed) -> Answer<Vec<FeedItem>> {
+        self.apply(|state, _| Ok(state.feed(feed)))
+    }
+
+    fn prune(&self, prune: Prune) -> Answer<u64> {
+        self.apply(|state, _| Ok(state.prune(prune)))
+    }
+
+    fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
+        Box::pin(Wait { clock: self.clock.clone(), state: self.state.clone(), session })
+    }
+}
+
+/// Takes the notices of a session when there are some. They are taken in the poll that returns them, so dropping it
+/// loses none.
+struct Wait {
+    clock: Arc<dyn Clock>,
+    state: Arc<Mutex<State>>,
+    session: SessionId,
+}
+
+impl Future for Wait {
+    type Output = Result<Vec<Notice>>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = lock(&self.state);
+        let notices = state.notices.take(self.session);
+        if !notices.is_empty() {
+            return Poll::Ready(Ok(notices));
+        }
+        if let Err(dead) = state.live(self.session, self.clock.now()) {
+            return Poll::Ready(Err(dead));
+        }
+        state.notices.wake_later(self.session, context.waker());
+        Poll::Pending
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().expect("an operation before this one was stopped by a broken invariant")
+}

@@ -1,0 +1,92 @@
+//! Whether a message may be put where it wants to go.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abide_core::{
+    Address, Body, Execution, Limits, Message, MessageId, Refusal, Start, StartMatch, Timestamp, TooLarge,
+    start_matches,
+};
+
+use super::state::State;
+
+/// What is to be done with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Create an execution.
+    Create,
+    /// Nothing: the execution began the same way.
+    Attach,
+    /// Put it into the inbox.
+    Deliver,
+    /// Nothing: it was there before.
+    Duplicate,
+}
+
+/// The state as it would be after messages that were admitted but not written yet. All of a submit are admitted before
+/// the first is written, so that a refusal leaves no trace.
+pub(super) struct Ahead<'a> {
+    state: &'a State,
+    started: BTreeMap<&'a Address, &'a Start>,
+    delivered: BTreeMap<&'a Address, BTreeSet<&'a MessageId>>,
+    now: Timestamp,
+}
+
+impl<'a> Ahead<'a> {
+    pub(super) fn of(state: &'a State, now: Timestamp) -> Self {
+        Self { state, started: BTreeMap::new(), delivered: BTreeMap::new(), now }
+    }
+
+    pub(super) fn admit(&mut self, message: &'a Message) -> Result<Admission, Refusal> {
+        match &message.body {
+            Body::Start(start) => self.admit_start(&message.to, start),
+            body => self.admit_message(message, body),
+        }
+    }
+
+    fn admit_start(&mut self, to: &'a Address, start: &'a Start) -> Result<Admission, Refusal> {
+        start.check(&self.state.limits)?;
+        let stored = self.state.at(to).map(|row| &row.start);
+        let Some(existing) = self.started.get(to).copied().or(stored) else {
+            self.started.insert(to, start);
+            return Ok(Admission::Create);
+        };
+        match start_matches(&to.id, existing, start) {
+            StartMatch::Attach => Ok(Admission::Attach),
+            StartMatch::Conflict(refusal) => Err(refusal),
+        }
+    }
+
+    fn admit_message(&mut self, message: &'a Message, body: &'a Body) -> Result<Admission, Refusal> {
+        let to = &message.to;
+        let stored = self.state.at(to);
+        let delivered = self.delivered.get(to);
+        let seen = stored.is_some_and(|row| row.seen.contains(&message.id))
+            || delivered.is_some_and(|ids| ids.contains(&message.id));
+        if seen {
+            return Ok(Admission::Duplicate);
+        }
+        let created = || Some(Execution::start(to.clone(), (*self.started.get(to)?).clone(), self.now).0);
+        let execution = stored.map(|row| row.execution.clone()).or_else(created);
+        let execution = execution.ok_or_else(|| Refusal::Unknown { id: to.id.clone() })?;
+        execution.accepts(body, self.now)?;
+        let unread_count = stored.map_or(0, |row| row.inbox.len()) + delivered.map_or(0, BTreeSet::len);
+        check_limits(&self.state.limits, message, unread_count)?;
+        self.delivered.entry(to).or_default().insert(&message.id);
+        Ok(Admission::Deliver)
+    }
+}
+
+fn check_limits(limits: &Limits, message: &Message, unread_count: usize) -> Result<(), Refusal> {
+    match &message.body {
+        Body::Signal { name, payload } => limits.check_payload(&format!("the signal {name:?}"), payload)?,
+        // An outcome that is turned away would leave its parent waiting for ever. There are never more of them than
+        // children that the parent started.
+        Body::ChildDone { .. } => return Ok(()),
+        _ => {}
+    }
+    if unread_count < limits.inbox_count_max {
+        return Ok(());
+    }
+    let (limit, found, max) = ("inbox_count_max", unread_count + 1, limits.inbox_count_max);
+    Err(TooLarge { what: format!("the inbox of {}", message.to), limit, found, max }.into())
+}

@@ -1,0 +1,83 @@
+//! Leases for those who ask.
+
+use abide_core::{SessionId, Timestamp};
+
+use super::row::Place;
+use super::state::State;
+use crate::{Claim, Claimed, ExecutionKey, Result};
+
+impl State {
+    pub(super) fn claim(&mut self, claim: &Claim, now: Timestamp) -> Result<Claimed> {
+        // Before anything is swept: a session that is dead itself changes nothing (P6).
+        let last_request = self.live(claim.session, now)?.request;
+        if claim.sweep {
+            self.sweep(now);
+        }
+        self.promote(claim.session, now);
+        if claim.request > last_request {
+            self.give(claim);
+        }
+        Ok(self.claimed(claim, now))
+    }
+
+    /// Due timers of what the session could run make it ready, since when they were due.
+    fn promote(&mut self, session: SessionId, now: Timestamp) {
+        let ability = &self.sessions.get(&session).expect("it was found to be live").worker.ability;
+        let due = self.timers.iter().take_while(|(wake_at, _)| *wake_at <= now);
+        let served = due.filter(|(_, key)| ability.serves(&self.row(*key).route));
+        let due: Vec<_> = served.copied().collect();
+        for (wake_at, key) in due {
+            self.change(key, |row| {
+                row.ready_at = Some(wake_at);
+                row.wake_at = None;
+            });
+        }
+    }
+
+    fn give(&mut self, claim: &Claim) {
+        let mut given = Vec::new();
+        while given.len() < claim.slots
+            && let Some(key) = self.first_for(claim.session)
+        {
+            self.change(key, |row| row.lease_to(claim.session));
+            given.push((key, self.row(key).lease.epoch));
+        }
+        let session = self.sessions.get_mut(&claim.session).expect("it was found to be live");
+        session.request = claim.request;
+        session.given = given;
+    }
+
+    /// The first of the queues that the session serves.
+    fn first_for(&self, session: SessionId) -> Option<ExecutionKey> {
+        let ability = &self.sessions.get(&session)?.worker.ability;
+        let queues = self.queues.iter().filter(|(route, _)| ability.serves(route));
+        let first: Option<&Place> = queues.filter_map(|(_, queue)| queue.first()).min();
+        first.map(|(_, _, key)| *key)
+    }
+
+    fn claimed(&self, claim: &Claim, now: Timestamp) -> Claimed {
+        let session = self.sessions.get(&claim.session).expect("it was found to be live");
+        // An older request than the last gives nothing: nobody waits for its answer any more.
+        let given = if claim.request == session.request { session.given.as_slice() } else { &[] };
+        let still_held = given
+            .iter()
+            .filter(|(key, epoch)| session.held.contains(key) && self.row(*key).lease.epoch == *epoch);
+        let leased: Vec<_> = still_held.map(|(key, _)| self.row(*key).leased()).collect();
+        let before = session.held.iter().filter(|key| !leased.iter().any(|lease| lease.key == **key));
+        let inboxes = before.filter(|_| claim.with_inboxes).map(|key| (*key, self.row(*key).inbox.clone()));
+        let inboxes = inboxes.filter(|(_, inbox)| !inbox.is_empty());
+        Claimed {
+            inboxes: inboxes.collect(),
+            leased,
+            more: self.first_for(claim.session).is_some(),
+            next_wake_at: self.next_wake_at(claim.session, now),
+        }
+    }
+
+    fn next_wake_at(&self, session: SessionId, now: Timestamp) -> Option<Timestamp> {
+        let ability = &self.sessions.get(&session)?.worker.ability;
+        let mut future = self.timers.iter().filter(|(wake_at, _)| *wake_at > now);
+        let served = future.find(|(_, key)| ability.serves(&self.row(*key).route));
+        served.map(|(wake_at, _)| *wake_at)
+    }
+}

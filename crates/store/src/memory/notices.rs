@@ -1,0 +1,60 @@
+//! Hints for those who wait.
+
+use std::collections::BTreeMap;
+use std::task::Waker;
+
+use abide_core::SessionId;
+
+use crate::Notice;
+
+/// The most notices that are kept for one session; when there are more, one that tells nothing replaces them.
+const NOTICE_COUNT_MAX: usize = 1_024;
+
+#[derive(Default)]
+pub(super) struct Notices {
+    queues: BTreeMap<SessionId, Queue>,
+    /// To be woken when the lock is released.
+    woken: Vec<Waker>,
+}
+
+#[derive(Default)]
+struct Queue {
+    notices: Vec<Notice>,
+    wakers: Vec<Waker>,
+}
+
+impl Notices {
+    pub(super) fn push(&mut self, session: SessionId, notice: Notice) {
+        let queue = self.queues.entry(session).or_default();
+        let told = !matches!(notice, Notice::Message(..)) && queue.notices.contains(&notice);
+        if !told {
+            queue.notices.push(notice);
+        }
+        if queue.notices.len() > NOTICE_COUNT_MAX {
+            queue.notices = vec![Notice::Ready, Notice::Changed];
+        }
+        self.woken.append(&mut queue.wakers);
+    }
+
+    pub(super) fn take(&mut self, session: SessionId) -> Vec<Notice> {
+        self.queues.get_mut(&session).map(|queue| std::mem::take(&mut queue.notices)).unwrap_or_default()
+    }
+
+    pub(super) fn wake_later(&mut self, session: SessionId, waker: &Waker) {
+        let wakers = &mut self.queues.entry(session).or_default().wakers;
+        if !wakers.iter().any(|known| known.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
+    }
+
+    /// Nobody waits for an ended session any more.
+    pub(super) fn close(&mut self, session: SessionId) {
+        if let Some(mut queue) = self.queues.remove(&session) {
+            self.woken.append(&mut queue.wakers);
+        }
+    }
+
+    pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.woken)
+    }
+}

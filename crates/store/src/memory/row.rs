@@ -1,0 +1,252 @@
+//! One execution as the reference store keeps it.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use abide_core::{
+    Address, Entry, Execution, LeaseRow, Message, MessageId, Route, SessionId, Start, Status, Summary,
+    Timestamp, codec,
+};
+
+use super::sessions::Ending;
+use crate::{Commit, ExecutionKey, Hold, Leased, Listed, Record, Snapshot};
+
+/// Journals up to this length are folded again at every commit, to see whether the state is what they add up to.
+const FOLDED_COUNT_MAX: usize = 64;
+
+/// The most entries that are told at once. Small, so that callers which forget to page are found out.
+const PAGE_COUNT_MAX: usize = 128;
+
+/// Where a ready execution stands in the queue of its route.
+pub(super) type Place = (Reverse<i16>, Timestamp, ExecutionKey);
+
+pub(super) struct Row {
+    pub(super) key: ExecutionKey,
+    pub(super) execution: Execution,
+    pub(super) route: Route,
+    pub(super) start: Start,
+    pub(super) summary: Summary,
+    pub(super) lease: LeaseRow,
+    pub(super) created_at: Timestamp,
+    /// Set when the run has ended. Nothing changes after that.
+    pub(super) finished_at: Option<Timestamp>,
+    pub(super) ready_at: Option<Timestamp>,
+    pub(super) wake_at: Option<Timestamp>,
+    pub(super) takeover_count: u32,
+    /// The records and their positions in the feed.
+    pub(super) journal: Vec<(u64, Record)>,
+    /// Unread messages in order of arrival.
+    pub(super) inbox: Vec<Message>,
+    /// The ids of all messages that ever arrived.
+    pub(super) seen: BTreeSet<MessageId>,
+}
+
+impl Row {
+    pub(super) fn address(&self) -> &Address {
+        self.execution.address()
+    }
+
+    /// Where it stands in the queue; `None` when it is not ready.
+    pub(super) fn place(&self) -> Option<Place> {
+        Some((Reverse(self.execution.priority()), self.ready_at?, self.key))
+    }
+
+    /// Its timer, when a timer could make it ready.
+    pub(super) fn timer(&self) -> Option<(Timestamp, ExecutionKey)> {
+        let idle = self.lease.session.is_none() && self.ready_at.is_none();
+        Some((self.wake_at.filter(|_| idle)?, self.key))
+    }
+
+    pub(super) fn lease_to(&mut self, session: SessionId) {
+        self.lease.session = Some(session);
+        self.lease.epoch = self.lease.epoch.next();
+        self.ready_at = None;
+    }
+
+    /// A message arrived: whoever holds the lease is told, otherwise it may be worth a look.
+    pub(super) fn receive(&mut self, message: Message, now: Timestamp) {
+        let wakes = self.lease.session.is_none() && self.execution.wakes_on(&message.body);
+        if wakes {
+            self.ready_at = Some(self.ready_at.map_or(now, |ready_at| ready_at.min(now)));
+        }
+        assert!(self.seen.insert(message.id.clone()), "a message id is recorded once: {:?}", message.id);
+        self.inbox.push(message);
+    }
+
+    /// Replaces state and summary and takes read messages out. The records are appended by the caller, which
+    /// numbers them in the feed.
+    pub(super) fn replace(&mut self, execution: Execution, commit: &Commit) {
+        self.execution = execution;
+        self.summary = commit.summary.clone();
+        self.wake_at = commit.summary.wake_at;
+        self.lease.version = self.lease.version.next();
+        self.inbox.retain(|message| !commit.consumed.contains(&message.id));
+        if !commit.records.is_empty() {
+            self.takeover_count = 0;
+        }
+    }
+
+    /// What becomes of the lease after a commit.
+    pub(super) fn hold(&mut self, hold: Hold, now: Timestamp) {
+        if self.execution.is_finished() {
+            self.lease.session = None;
+            self.wake_at = None;
+            self.finished_at = Some(now);
+            return;
+        }
+        match hold {
+            Hold::Keep => {}
+            Hold::Park { seen_count } => {
+                self.lease.session = None;
+                self.ready_at = self.has_unseen(seen_count).then_some(now);
+            }
+            Hold::Yield => {
+                self.lease.session = None;
+                self.ready_at = Some(now);
+            }
+        }
+    }
+
+    /// Whether there are messages that the holder did not know of, and one that is worth a look.
+    fn has_unseen(&self, seen_count: usize) -> bool {
+        self.inbox.len() > seen_count
+            && self.inbox.iter().any(|message| self.execution.wakes_on(&message.body))
+    }
+
+    /// The session that held it has ended.
+    pub(super) fn release(&mut self, ending: Ending, now: Timestamp) {
+        self.lease.session = None;
+        self.ready_at = Some(now);
+        self.takeover_count += u32::from(ending == Ending::Death);
+    }
+
+    /// The page of the journal from entry `from` on.
+    pub(super) fn page(&self, from: u64, limit: usize) -> Vec<Record> {
+        let skipped = usize::try_from(from.saturating_sub(1)).unwrap_or(usize::MAX);
+        let wanted = limit.min(PAGE_COUNT_MAX);
+        self.journal.iter().skip(skipped).take(wanted).map(|(_, record)| record.clone()).collect()
+    }
+
+    pub(super) fn leased(&self) -> Leased {
+        let session = self.lease.session.expect("only leased executions are told as leased");
+        Leased {
+            key: self.key,
+            lease: abide_core::Lease { session, epoch: self.lease.epoch },
+            version: self.lease.version,
+            takeover_count: self.takeover_count,
+            execution: self.execution.clone(),
+            journal: self.page(1, PAGE_COUNT_MAX),
+            inbox: self.inbox.clone(),
+        }
+    }
+
+    pub(super) fn snapshot(&self, journal: Vec<Record>, inbox: Vec<Message>) -> Snapshot {
+        Snapshot {
+            key: self.key,
+            execution: self.execution.clone(),
+            summary: self.summary.clone(),
+            lease: self.lease,
+            created_at: self.created_at,
+            ready_at: self.ready_at,
+            takeover_count: self.takeover_count,
+            tags: self.start.tags.clone(),
+            journal,
+            inbox,
+        }
+    }
+
+    pub(super) fn listed(&self) -> Listed {
+        Listed {
+            key: self.key,
+            address: self.address().clone(),
+            kind: self.execution.kind(),
+            name: self.execution.name().clone(),
+            run: self.execution.run(),
+            summary: self.summary.clone(),
+            created_at: self.created_at,
+        }
+    }
+}
+
+/// What must hold before and after every write.
+impl Row {
+    /// Stops a commit that no correct caller makes; gives the state that it reports.
+    pub(super) fn checked(&self, commit: &Commit) -> Execution {
+        let address = self.address();
+        for (record, seq) in commit.records.iter().zip(self.execution.entry_count() + 1..) {
+            assert_eq!(record.seq, seq, "the journal of {address} has no gaps");
+            record.entry().expect("appended records can be read");
+        }
+        for id in &commit.consumed {
+            let unread = self.inbox.iter().any(|message| message.id == *id);
+            assert!(unread, "{address} consumes {id:?}, which is not in its inbox");
+        }
+        let execution: Execution = codec::decode(&commit.state).expect("a reported state can be read");
+        let execution = execution.at(address.clone());
+        let entry_count = self.execution.entry_count() + commit.records.len() as u64;
+        assert_eq!(execution.entry_count(), entry_count, "the state of {address} counts its entries");
+        assert_eq!(
+            commit.summary.status.is_terminal(),
+            execution.is_finished(),
+            "state and summary of {address} agree about its end"
+        );
+        self.check_fold(&execution, &commit.records);
+        execution
+    }
+
+    fn check_fold(&self, reported: &Execution, appended: &[Record]) {
+        if !cfg!(debug_assertions) || self.journal.len() + appended.len() > FOLDED_COUNT_MAX {
+            return;
+        }
+        let records = self.journal.iter().map(|(_, record)| record).chain(appended);
+        let entries: Vec<Entry> =
+            records.map(|record| record.entry().expect("recorded entries can be read")).collect();
+        let folded = Execution::fold(self.address().clone(), reported.run(), &entries);
+        assert_eq!(folded.as_ref(), Some(reported), "the state is what the journal adds up to");
+    }
+
+    pub(super) fn marks(&self) -> Marks {
+        Marks {
+            lease: self.lease,
+            seen_count: self.seen.len(),
+            entry_count: self.journal.len(),
+            finished: self.finished_at.is_some(),
+        }
+    }
+
+    /// What may never happen to a row, whatever the operation.
+    pub(super) fn check_since(&self, before: &Marks) {
+        let address = self.address();
+        let (old, new) = (before.lease, self.lease);
+        assert!(!before.finished, "{address} has ended and nothing changes it");
+        assert!(new.epoch == old.epoch || new.epoch == old.epoch.next(), "epochs of {address} grow by one");
+        assert!(new.version == old.version || new.version == old.version.next(), "versions grow by one");
+        let taken = new.session.is_some() && new.session != old.session;
+        assert_eq!(taken, new.epoch != old.epoch, "a lease of {address} is an epoch");
+        assert!(self.seen.len() >= before.seen_count, "message ids of {address} stay");
+        assert!(self.journal.len() >= before.entry_count, "entries of {address} stay");
+        self.check();
+    }
+
+    /// What holds for every row.
+    pub(super) fn check(&self) {
+        let address = self.address();
+        assert_eq!(self.journal.len() as u64, self.execution.entry_count(), "{address} has its entries");
+        let held = self.lease.session.is_some();
+        assert!(!held || self.ready_at.is_none(), "{address} is held or ready, not both");
+        if self.finished_at.is_some() {
+            assert!(!held && self.ready_at.is_none() && self.wake_at.is_none(), "{address} has ended");
+        }
+        let scheduled = self.summary.status == Status::Scheduled;
+        assert!(!scheduled || self.lease.version.0 == 0, "{address} was scheduled before its first commit");
+        assert!(self.inbox.iter().all(|message| self.seen.contains(&message.id)), "unread ids are recorded");
+    }
+}
+
+/// What a row may not fall behind.
+pub(super) struct Marks {
+    lease: LeaseRow,
+    seen_count: usize,
+    entry_count: usize,
+    finished: bool,
+}

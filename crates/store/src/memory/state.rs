@@ -1,0 +1,152 @@
+//! The tables of the reference store and their indexes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abide_core::{Address, Limits, Route, SessionId, Timestamp};
+
+use super::notices::Notices;
+use super::row::{Place, Row};
+use super::sessions::Session;
+use crate::{ExecutionKey, Notice, Record};
+
+pub(super) struct State {
+    pub(super) limits: Limits,
+    pub(super) rows: BTreeMap<ExecutionKey, Row>,
+    pub(super) by_address: BTreeMap<Address, ExecutionKey>,
+    /// What is ready, by route: work that nobody here can take never stands before work that somebody can.
+    pub(super) queues: BTreeMap<Route, BTreeSet<Place>>,
+    /// The timers of what nobody holds.
+    pub(super) timers: BTreeSet<(Timestamp, ExecutionKey)>,
+    /// Positions, executions and entry numbers.
+    pub(super) feed: BTreeMap<u64, (ExecutionKey, u64)>,
+    pub(super) sessions: BTreeMap<SessionId, Session>,
+    pub(super) notices: Notices,
+    last_key: u64,
+    last_position: u64,
+    last_session: u64,
+}
+
+impl State {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            rows: BTreeMap::new(),
+            by_address: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            feed: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            notices: Notices::default(),
+            last_key: 0,
+            last_position: 0,
+            last_session: 0,
+        }
+    }
+
+    pub(super) fn row(&self, key: ExecutionKey) -> &Row {
+        self.rows.get(&key).expect("a key that was found belongs to a row")
+    }
+
+    pub(super) fn at(&self, address: &Address) -> Option<&Row> {
+        self.by_address.get(address).map(|key| self.row(*key))
+    }
+
+    /// A number that no execution had before, also none that was pruned.
+    pub(super) fn next_key(&mut self) -> ExecutionKey {
+        self.last_key += 1;
+        ExecutionKey(self.last_key)
+    }
+
+    /// A number that no session had before.
+    pub(super) fn next_session(&mut self) -> SessionId {
+        self.last_session += 1;
+        SessionId(self.last_session)
+    }
+
+    /// Records with positions in the feed that were never given before.
+    pub(super) fn positioned(&mut self, key: ExecutionKey, records: Vec<Record>) -> Vec<(u64, Record)> {
+        let place = |record: Record| {
+            self.last_position += 1;
+            self.feed.insert(self.last_position, (key, record.seq));
+            (self.last_position, record)
+        };
+        records.into_iter().map(place).collect()
+    }
+
+    pub(super) fn insert(&mut self, row: Row) {
+        row.check();
+        let key = row.key;
+        let taken = self.by_address.insert(row.address().clone(), key);
+        assert!(taken.is_none(), "an address belongs to one execution");
+        self.rows.insert(key, row);
+        self.index(key);
+        self.announce(key);
+    }
+
+    /// The only way to change a row: indexes follow, invariants are checked, those whom it concerns are told.
+    pub(super) fn change(&mut self, key: ExecutionKey, change: impl FnOnce(&mut Row)) {
+        self.unindex(key);
+        let row = self.rows.get_mut(&key).expect("a key that was found belongs to a row");
+        let (before, was) = (row.marks(), (row.place(), row.timer()));
+        change(row);
+        row.check_since(&before);
+        let is = (row.place(), row.timer());
+        self.index(key);
+        if is != was {
+            self.announce(key);
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: ExecutionKey) {
+        self.unindex(key);
+        let row = self.rows.remove(&key).expect("a key that was found belongs to a row");
+        assert!(row.finished_at.is_some(), "only what has ended is deleted");
+        self.by_address.remove(row.address());
+        for (position, _) in row.journal {
+            self.feed.remove(&position);
+        }
+    }
+
+    fn index(&mut self, key: ExecutionKey) {
+        let row = self.rows.get(&key).expect("a key that was found belongs to a row");
+        if let Some(place) = row.place() {
+            self.queues.entry(row.route.clone()).or_default().insert(place);
+        }
+        self.timers.extend(row.timer());
+        if let Some(session) = row.lease.session {
+            self.sessions.get_mut(&session).expect("leases belong to sessions").held.insert(key);
+        }
+    }
+
+    fn unindex(&mut self, key: ExecutionKey) {
+        let row = self.rows.get(&key).expect("a key that was found belongs to a row");
+        if let Some(place) = row.place() {
+            let queue = self.queues.get_mut(&row.route).expect("what is ready is in a queue");
+            assert!(queue.remove(&place), "what is ready is in its queue");
+            if queue.is_empty() {
+                self.queues.remove(&row.route);
+            }
+        }
+        if let Some(timer) = row.timer() {
+            self.timers.remove(&timer);
+        }
+        if let Some(session) = row.lease.session {
+            self.sessions.get_mut(&session).expect("leases belong to sessions").held.remove(&key);
+        }
+    }
+
+    /// Tells those who could run it that it is ready, or that it has a timer.
+    fn announce(&mut self, key: ExecutionKey) {
+        let row = self.rows.get(&key).expect("a key that was found belongs to a row");
+        let notice = match (row.place(), row.timer()) {
+            (Some(_), _) => Notice::Ready,
+            (None, Some(_)) => Notice::Changed,
+            (None, None) => return,
+        };
+        for (session, found) in &self.sessions {
+            if found.retired.is_none() && found.worker.ability.serves(&row.route) {
+                self.notices.push(*session, notice.clone());
+            }
+        }
+    }
+}

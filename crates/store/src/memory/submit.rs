@@ -1,0 +1,109 @@
+//! Messages into inboxes, and new executions.
+
+use std::collections::BTreeSet;
+
+use abide_core::{
+    Address, Body, Epoch, Execution, LeaseRow, Message, SessionId, Start, Status, Timestamp, Version,
+};
+
+use super::admission::{Admission, Ahead};
+use super::row::Row;
+use super::state::State;
+use crate::{ExecutionKey, Notice, Record, Result, Submit, Submitted};
+
+impl State {
+    pub(super) fn submit(&mut self, submit: Submit, now: Timestamp) -> Result<Vec<Submitted>> {
+        let mut ahead = Ahead::of(self, now);
+        let admissions: Vec<Admission> =
+            submit.messages.iter().map(|message| Ok(ahead.admit(message)?)).collect::<Result<_>>()?;
+        let written = submit
+            .messages
+            .into_iter()
+            .zip(admissions)
+            .map(|(message, admission)| (admission, self.write(message, admission, submit.born_to, now)))
+            .collect::<Vec<_>>();
+        // Leases are told when everything is written: what was started together with a signal has it in its inbox.
+        Ok(written.into_iter().map(|(admission, key)| self.submitted(admission, key)).collect())
+    }
+
+    fn submitted(&self, admission: Admission, key: ExecutionKey) -> Submitted {
+        match admission {
+            Admission::Create => {
+                let row = self.row(key);
+                let leased = row.lease.session.map(|_| Box::new(row.leased()));
+                Submitted::Started(key, leased)
+            }
+            Admission::Attach => Submitted::Attached(key),
+            Admission::Deliver => Submitted::Delivered(key),
+            Admission::Duplicate => Submitted::Duplicate(key),
+        }
+    }
+
+    /// Does what was admitted; gives the execution that the message went to.
+    pub(super) fn write(
+        &mut self,
+        message: Message,
+        admission: Admission,
+        offer: Option<SessionId>,
+        now: Timestamp,
+    ) -> ExecutionKey {
+        if let (Admission::Create, Body::Start(start)) = (admission, &message.body) {
+            return self.create(message.to.clone(), (**start).clone(), offer, now);
+        }
+        let key =
+            *self.by_address.get(&message.to).expect("only messages to existing executions are admitted");
+        if admission == Admission::Deliver {
+            self.deliver(key, message, now);
+        }
+        key
+    }
+
+    fn deliver(&mut self, key: ExecutionKey, message: Message, now: Timestamp) {
+        if let Some(session) = self.row(key).lease.session {
+            self.notices.push(session, Notice::Message(key, message.clone()));
+        }
+        self.change(key, |row| row.receive(message, now));
+    }
+
+    fn create(
+        &mut self,
+        address: Address,
+        start: Start,
+        offer: Option<SessionId>,
+        now: Timestamp,
+    ) -> ExecutionKey {
+        let key = self.next_key();
+        let (execution, entry) = Execution::start(address, start.clone(), now);
+        let summary = execution.summary_at_start(now);
+        let journal = self.positioned(key, vec![Record::of(&entry)]);
+        let mut row = Row {
+            key,
+            route: execution.route(),
+            execution,
+            start,
+            ready_at: (summary.status != Status::Scheduled).then_some(now),
+            wake_at: summary.wake_at,
+            summary,
+            lease: LeaseRow { session: None, epoch: Epoch(0), version: Version(0) },
+            created_at: now,
+            finished_at: None,
+            takeover_count: 0,
+            journal,
+            inbox: Vec::new(),
+            seen: BTreeSet::new(),
+        };
+        if let Some(session) = offer.filter(|session| self.takes(*session, &row, now)) {
+            row.lease_to(session);
+        }
+        self.insert(row);
+        key
+    }
+
+    /// Whether a new execution is born leased to the session that offers to run it.
+    fn takes(&self, session: SessionId, row: &Row, now: Timestamp) -> bool {
+        let able = self.live(session, now).is_ok_and(|found| found.worker.ability.serves(&row.route));
+        let first = self.queues.get(&row.route).and_then(|queue| queue.first());
+        let is_behind = first.is_some_and(|(priority, _, _)| priority.0 >= row.execution.priority());
+        able && row.ready_at.is_some() && !is_behind
+    }
+}

@@ -1,0 +1,18 @@
+//! What a store answers to a child start that it refuses.
+
+use abide_core::{Address, Body, Failure, FailureKind, Message, MessageId, Outcome, Refusal};
+
+/// The message that brings a refused child start back to `emitter`: its child is done, with a failure.
+///
+/// `None` when nobody waits for the child, or when `message` is no start: then the emit is dropped and counted.
+pub fn refused_start(emitter: &Address, message: &Message, refusal: &Refusal) -> Option<Message> {
+    let Body::Start(start) = &message.body else { return None };
+    let parent = start.parent.as_ref()?;
+    // The operation is part of the id: one run may fail to start the same child more than once, and each of
+    // its waits needs an answer.
+    let (child, op) = (&message.to.id, &parent.op);
+    let id = MessageId::new(format!("refused:{child}:{}:{}:{}", parent.run, op.name, op.nth));
+    let failure = Failure::new(FailureKind::Fatal, format!("child {child:?} was not started: {refusal}"));
+    let body = Body::ChildDone { op: op.clone(), outcome: Outcome::Failure(failure) };
+    Some(Message { id, to: emitter.clone(), body })
+}

@@ -1,0 +1,301 @@
+//! The trait [`Store`] and what its writing methods take and give.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use abide_core::{
+    Address, Entry, Execution, Fence, Lease, Message, MessageId, SessionId, Summary, Timestamp, Version,
+    codec,
+};
+
+use crate::{
+    Error, Feed, FeedItem, Heartbeat, List, Listing, Prune, Read, Registered, Result, Retire, Snapshot,
+    Worker, WorkerRow, Workers,
+};
+
+/// The answer of a store, some time later. Dropping it does not undo the operation.
+pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+
+/// Where a store reads the time.
+pub trait Clock: Send + Sync + 'static {
+    /// The time now.
+    fn now(&self) -> Timestamp;
+}
+
+/// A database that keeps executions. Each method is one transaction: it happens whole or leaves no trace.
+///
+/// Two kinds of writes. Anyone may [`submit`](Store::submit) messages; they are idempotent by message id and never
+/// wait for a running execution. Only the holder of a lease may [`commit`](Store::commit), fenced by epoch and version.
+pub trait Store: Send + Sync + 'static {
+    /// Puts messages into inboxes, all or none. A start creates its execution; to an id that exists, the same start
+    /// attaches and another one is refused. A message whose id was seen before changes nothing. A message to an
+    /// unknown or finished execution is refused.
+    fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>>;
+
+    /// Leases executions that are ready to the session: higher priority first, then those that have been ready for
+    /// longer. Due timers are ready. Repeating the last request returns the leases of it that are still held.
+    fn claim(&self, claim: Claim) -> Answer<Claimed>;
+
+    /// Appends entries, replaces the summary, consumes inbox messages and emits messages, all or nothing, if the lease
+    /// is the newest, its session lives and nobody else committed since. Repeating a commit whose answer was lost
+    /// answers [`CommitOutcome::Committed`] again.
+    ///
+    /// An emit never fails its emitter: to an unknown or finished target it is dropped and counted, and a refused child
+    /// start comes back to the emitter's inbox as a [`abide_core::Body::ChildDone`] with a failure.
+    fn commit(&self, commit: Commit) -> Answer<CommitOutcome>;
+
+    /// Makes a worker's session, which lives until its time to live passes without a heartbeat.
+    fn register(&self, worker: Worker) -> Answer<Registered>;
+
+    /// Lengthens a session's life, and with it all its leases.
+    fn heartbeat(&self, session: SessionId) -> Answer<Heartbeat>;
+
+    /// Ends a session; what it held is ready for others at once. Ending an ended one changes nothing.
+    fn retire(&self, retire: Retire) -> Answer<()>;
+
+    /// The sessions of a namespace.
+    fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>>;
+
+    /// One execution and a page of its journal; `None` when there is no such execution.
+    fn read(&self, read: Read) -> Answer<Option<Snapshot>>;
+
+    /// Executions, in pages.
+    fn list(&self, list: List) -> Answer<Listing>;
+
+    /// What happened, in the order in which it was committed.
+    fn feed(&self, feed: Feed) -> Answer<Vec<FeedItem>>;
+
+    /// Deletes executions that finished long ago, with everything that belongs to them; says how many.
+    fn prune(&self, prune: Prune) -> Answer<u64>;
+
+    /// Resolves when something may have happened that concerns the session. A hint: it may come late, twice or not
+    /// at all, and everything that it tells can be found out by [`claim`](Store::claim) and [`read`](Store::read).
+    /// Dropping the answer loses no notice.
+    fn wait(&self, session: SessionId) -> Answer<Vec<Notice>>;
+}
+
+/// A store's own number for an execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ExecutionKey(pub u64);
+
+/// One journal entry as a store keeps it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Record {
+    /// The number of the entry.
+    pub seq: u64,
+    /// The entry, encoded. A store never looks inside.
+    pub bytes: Vec<u8>,
+}
+
+impl Record {
+    /// The record of `entry`.
+    pub fn of(entry: &Entry) -> Self {
+        Self { seq: entry.seq, bytes: codec::encode(entry) }
+    }
+
+    /// The entry in this record.
+    pub fn entry(&self) -> Result<Entry> {
+        let entry: Entry = codec::decode(&self.bytes)
+            .map_err(|error| Error::Corrupt { what: format!("journal entry {}: {error}", self.seq) })?;
+        if entry.seq != self.seq {
+            let what = format!("journal entry {} says that it is number {}", self.seq, entry.seq);
+            return Err(Error::Corrupt { what });
+        }
+        Ok(entry)
+    }
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.entry() {
+            Ok(entry) => entry.fmt(f),
+            Err(error) => write!(f, "Record({}, {error})", self.seq),
+        }
+    }
+}
+
+/// Messages to be put into inboxes, all or none.
+#[derive(Clone, Debug)]
+pub struct Submit {
+    /// The messages, in order.
+    pub messages: Vec<Message>,
+    /// The session that offers to run what is started here, if it can; such an execution is born leased when nothing of
+    /// its route waits before it.
+    pub born_to: Option<SessionId>,
+    /// The caller has nothing else to do: the store may work on the caller's thread.
+    pub alone: bool,
+}
+
+/// What became of one submitted message.
+#[derive(Clone, Debug)]
+pub enum Submitted {
+    /// An execution was created, and leased if the offer was taken.
+    Started(ExecutionKey, Option<Box<Leased>>),
+    /// The execution exists and began the same way.
+    Attached(ExecutionKey),
+    /// The message is in the inbox.
+    Delivered(ExecutionKey),
+    /// The message was there before, read or unread.
+    Duplicate(ExecutionKey),
+}
+
+/// A request for executions to run.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Who asks.
+    pub session: SessionId,
+    /// A number that grows by one with each new request of the session, from 1.
+    pub request: u64,
+    /// At most so many.
+    pub slots: usize,
+    /// Also tell the unread messages of what the session holds.
+    pub with_inboxes: bool,
+    /// Also look for sessions that died, and take what they held from them.
+    pub sweep: bool,
+}
+
+/// What a claim gives.
+#[derive(Clone, Debug, Default)]
+pub struct Claimed {
+    /// What the session may run from now on.
+    pub leased: Vec<Leased>,
+    /// Unread messages of what it held before, if asked for.
+    pub inboxes: Vec<(ExecutionKey, Vec<Message>)>,
+    /// Whether more is ready that the session could run.
+    pub more: bool,
+    /// When the next timer of something that the session could run is due.
+    pub next_wake_at: Option<Timestamp>,
+}
+
+/// An execution with everything that is needed to run it.
+#[derive(Clone, Debug)]
+pub struct Leased {
+    /// The store's number for it.
+    pub key: ExecutionKey,
+    /// The right to write it.
+    pub lease: Lease,
+    /// How many commits it has had.
+    pub version: Version,
+    /// How often in a row a session died while holding it, without a commit that appended something.
+    pub takeover_count: u32,
+    /// Its state.
+    pub execution: Execution,
+    /// The first page of its journal.
+    pub journal: Vec<Record>,
+    /// Its unread messages, in order of arrival.
+    pub inbox: Vec<Message>,
+}
+
+/// One commit of one execution.
+pub struct Commit {
+    /// Which execution.
+    pub key: ExecutionKey,
+    /// The right to write it.
+    pub lease: Lease,
+    /// The version that the commit was prepared at. It also names the commit: under one epoch there is one commit
+    /// after each version.
+    pub expected: Version,
+    /// To be appended.
+    pub records: Vec<Record>,
+    /// The state after them, encoded.
+    pub state: Vec<u8>,
+    /// The summary after them.
+    pub summary: Summary,
+    /// Inbox messages that were read.
+    pub consumed: Vec<MessageId>,
+    /// Messages for others.
+    pub emits: Vec<Message>,
+    /// How many of the emitted starts the session would like to run itself.
+    pub born_slots: usize,
+    /// What becomes of the lease. A terminal status always releases it.
+    pub hold: Hold,
+    /// A transaction step of the user's, which gives the only record of this commit.
+    pub transaction: Option<Transaction>,
+    /// Nothing else is runnable: the store may work on the caller's thread.
+    pub alone: bool,
+}
+
+/// What becomes of a lease after a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// The session goes on.
+    Keep,
+    /// Nobody needs it until `wake_at` or a message. The holder knows of `seen_count` messages that it leaves unread;
+    /// if there are more, it is ready at once.
+    Park {
+        /// How many unread messages the holder knows of.
+        seen_count: usize,
+    },
+    /// Anybody may go on at once.
+    Yield,
+}
+
+/// What became of a commit.
+#[derive(Debug)]
+pub enum CommitOutcome {
+    /// It is durable.
+    Committed(Committed),
+    /// The writer has no right to write. Nothing was changed.
+    Fenced(Fence),
+}
+
+/// What a commit gave.
+#[derive(Debug, Default)]
+pub struct Committed {
+    /// Emitted starts that were leased to the session in the same transaction.
+    pub born: Vec<Leased>,
+    /// Emits whose target is unknown or finished.
+    pub dropped_count: usize,
+    /// The record that the transaction step gave.
+    pub transacted: Option<Record>,
+}
+
+/// A closure of the user's that runs inside the store's own transaction. It gets the store's connection
+/// (`rusqlite::Connection` for SQLite) as [`Any`].
+pub struct Transaction(pub Box<dyn FnOnce(&dyn Any) -> Transacted + Send>);
+
+impl fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Transaction(..)")
+    }
+}
+
+/// What a transaction step gave.
+#[derive(Debug)]
+pub struct Transacted {
+    /// Whether the user's writes are kept.
+    pub keep: bool,
+    /// The entry to append in either case.
+    pub record: Record,
+    /// The state after it, encoded.
+    pub state: Vec<u8>,
+}
+
+/// Something that may concern a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A message arrived for an execution that the session holds.
+    Message(ExecutionKey, Message),
+    /// Something may be ready to be claimed.
+    Ready,
+    /// Something changed that this store cannot tell in detail.
+    Changed,
+}
+
+impl Submitted {
+    /// The execution that the message went to.
+    pub fn key(&self) -> ExecutionKey {
+        match self {
+            Self::Started(key, _) | Self::Attached(key) | Self::Delivered(key) | Self::Duplicate(key) => *key,
+        }
+    }
+}
+
+impl Leased {
+    /// Where the execution lives.
+    pub fn address(&self) -> &Address {
+        self.execution.address()
+    }
+}

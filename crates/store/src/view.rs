@@ -1,0 +1,146 @@
+//! What can be read from a store.
+
+use abide_core::{
+    Address, Execution, Kind, LeaseRow, Message, Name, Namespace, Status, Summary, Tag, Timestamp,
+};
+
+use crate::{ExecutionKey, Record};
+
+/// Which execution is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// By the store's number.
+    Key(ExecutionKey),
+    /// By its id.
+    Address(Address),
+}
+
+/// One execution and a page of its journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Which.
+    pub target: Target,
+    /// The first entry wanted; a number after the last one gives none.
+    pub from: u64,
+    /// At most so many entries; 0 for none. A store may give fewer, but at least one if there is one.
+    pub limit: usize,
+    /// Whether to tell the unread messages too.
+    pub with_inbox: bool,
+}
+
+/// An execution as it was at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The store's number for it.
+    pub key: ExecutionKey,
+    /// Its state.
+    pub execution: Execution,
+    /// Its summary.
+    pub summary: Summary,
+    /// Who may write it.
+    pub lease: LeaseRow,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Since when it is ready to be claimed; `None` when it is held or waits.
+    pub ready_at: Option<Timestamp>,
+    /// How often in a row a session died while holding it, without progress.
+    pub takeover_count: u32,
+    /// What it can be found by.
+    pub tags: Vec<Tag>,
+    /// The page of its journal.
+    pub journal: Vec<Record>,
+    /// Its unread messages, if asked for.
+    pub inbox: Vec<Message>,
+}
+
+/// Which executions to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List {
+    /// Of this tenant.
+    pub namespace: Namespace,
+    /// With one of these statuses; all if empty.
+    pub statuses: Vec<Status>,
+    /// Of this workflow or task.
+    pub name: Option<Name>,
+    /// With all of these tags.
+    pub tags: Vec<Tag>,
+    /// Only those without a parent.
+    pub top_level: bool,
+    /// In this order.
+    pub order: ListOrder,
+    /// After this one.
+    pub after: Option<ListCursor>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// The order of a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListOrder {
+    /// Newest first.
+    #[default]
+    NewestFirst,
+    /// Oldest first.
+    OldestFirst,
+}
+
+/// A place in a list: the last one seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListCursor(pub ExecutionKey);
+
+/// A page of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The executions.
+    pub items: Vec<Listed>,
+    /// Where to go on; `None` at the end.
+    pub next: Option<ListCursor>,
+}
+
+/// One execution in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The store's number for it.
+    pub key: ExecutionKey,
+    /// Where it lives.
+    pub address: Address,
+    /// Workflow or task.
+    pub kind: Kind,
+    /// Which one.
+    pub name: Name,
+    /// Its run.
+    pub run: u32,
+    /// Its summary.
+    pub summary: Summary,
+    /// When it was created.
+    pub created_at: Timestamp,
+}
+
+/// A part of the feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feed {
+    /// After this position; 0 for the beginning.
+    pub after: u64,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeedItem {
+    /// Its position; grows, with gaps.
+    pub position: u64,
+    /// To which execution.
+    pub address: Address,
+    /// What.
+    pub record: Record,
+}
+
+/// What to delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prune {
+    /// Executions that finished before this.
+    pub finished_before: Timestamp,
+    /// At most so many.
+    pub limit: usize,
+}

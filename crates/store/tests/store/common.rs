@@ -1,0 +1,54 @@
+//! What the tests of this crate have in common.
+
+use std::time::Duration;
+
+use abide_core::{
+    Ability, Address, Body, Entry, Execution, ExecutionId, Kind, Message, MessageId, Name, Namespace,
+    Payload, Start, Timestamp,
+};
+use abide_store::Worker;
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+fn flow() -> Start {
+    Start {
+        kind: Kind::Workflow,
+        name: name("flow"),
+        input: Payload::from("1"),
+        lane: name("main"),
+        requires: Vec::new(),
+        priority: 0,
+        start_at: None,
+        deadline_at: None,
+        retry: None,
+        tags: Vec::new(),
+        parent: None,
+    }
+}
+
+fn address(id: &str) -> Address {
+    Address { namespace: Namespace::default(), id: ExecutionId::new(id).expect("an id") }
+}
+
+/// A start of workflow `flow`.
+pub(crate) fn start(id: &str) -> Message {
+    Message { id: MessageId::new("start"), to: address(id), body: Body::Start(Box::new(flow())) }
+}
+
+/// What such a start gives.
+pub(crate) fn begun(id: &str) -> (Execution, Entry) {
+    Execution::start(address(id), flow(), Timestamp::from_millis(0))
+}
+
+/// A worker for workflow `flow`.
+pub(crate) fn worker() -> Worker {
+    let ability = Ability {
+        namespace: Namespace::default(),
+        lanes: [name("main")].into(),
+        runs: [(Kind::Workflow, name("flow"))].into(),
+        capabilities: [].into(),
+    };
+    Worker { name: name("worker"), ability, ttl: Duration::from_secs(10) }
+}

@@ -1,0 +1,106 @@
+//! The decorator that makes stores fail.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use abide_store::conformance::{TestClock, block_on, check_all, limits};
+use abide_store::faults::{Chances, Counts, Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
+use abide_store::{Error, Feed, Store, Submit};
+
+use crate::common;
+
+fn memory() -> Arc<MemoryStore> {
+    MemoryStore::new(TestClock::new(), limits())
+}
+
+fn start(store: &FaultyStore, id: &str) -> Option<Error> {
+    let submit = Submit { messages: vec![common::start(id)], born_to: None, alone: false };
+    block_on(store.submit(submit)).err()
+}
+
+/// How many executions began.
+fn begun_count(store: &MemoryStore) -> usize {
+    block_on(store.feed(Feed { after: 0, limit: 100 })).expect("it is fed").len()
+}
+
+#[test]
+fn delayed_answers_change_nothing() {
+    let chances = Chances { delay_permille: 700, delay_poll_count_max: 4, ..Chances::default() };
+    check_all(|clock| FaultyStore::seeded(MemoryStore::new(clock, limits()), 7, chances));
+}
+
+#[test]
+fn unavailable_does_not_happen_and_indeterminate_does() {
+    let inner = memory();
+    let store = FaultyStore::scripted(inner.clone(), vec![Fault::Unavailable, Fault::Indeterminate]);
+    assert!(matches!(start(&store, "a"), Some(Error::Unavailable { what: "submit", .. })));
+    assert_eq!(begun_count(&inner), 0);
+    assert!(matches!(start(&store, "b"), Some(Error::Indeterminate { what: "submit", .. })));
+    assert_eq!(begun_count(&inner), 1);
+    assert!(start(&store, "c").is_none(), "the script is over");
+    let expected = Counts { operations: 3, delayed: 0, unavailable: 1, indeterminate: 1 };
+    assert_eq!(store.counts(), expected);
+}
+
+#[test]
+fn delayed_answer_comes_after_its_polls() {
+    let inner = memory();
+    let store = FaultyStore::scripted(inner.clone(), vec![Fault::Delay { poll_count: 2 }]);
+    let submit = Submit { messages: vec![common::start("a")], born_to: None, alone: false };
+    let mut answer = store.submit(submit);
+    assert_eq!(begun_count(&inner), 1, "the operation happens, its answer is late");
+    let mut context = Context::from_waker(Waker::noop());
+    let mut poll = || answer.as_mut().poll(&mut context).is_ready();
+    assert_eq!([poll(), poll(), poll()], [false, false, true]);
+}
+
+#[test]
+fn dropped_answer_does_not_undo_the_operation() {
+    let inner = memory();
+    for (fault, id) in [(Fault::Delay { poll_count: 9 }, "a"), (Fault::Indeterminate, "b")] {
+        let store = FaultyStore::scripted(inner.clone(), vec![fault]);
+        drop(store.submit(Submit { messages: vec![common::start(id)], born_to: None, alone: false }));
+    }
+    assert_eq!(begun_count(&inner), 2);
+}
+
+#[test]
+fn faults_are_decided_by_operation() {
+    let inner = memory();
+    let only_feed = |what| if what == "feed" { Fault::Unavailable } else { Fault::None };
+    let store = FaultyStore::deciding(inner, only_feed);
+    assert!(start(&store, "a").is_none());
+    let feed = block_on(store.feed(Feed { after: 0, limit: 1 }));
+    assert!(matches!(feed, Err(Error::Unavailable { what: "feed", .. })));
+}
+
+#[test]
+fn seed_gives_the_same_faults_until_healed() {
+    let chances = Chances { unavailable_permille: 300, indeterminate_permille: 300, ..Chances::default() };
+    let run = |seed| {
+        let store = FaultyStore::seeded(memory(), seed, chances);
+        let outcomes: Vec<_> =
+            (0..100).map(|n| start(&store, &format!("{n}")).map(|e| e.to_string())).collect();
+        (outcomes, store)
+    };
+    let ((first, store), (again, _), (other, _)) = (run(1), run(1), run(2));
+    assert_eq!(first, again);
+    assert_ne!(first, other);
+    let counts = store.counts();
+    assert!(counts.unavailable > 10 && counts.indeterminate > 10, "{counts:?}");
+    store.heal();
+    assert!((100..200).all(|n| start(&store, &format!("{n}")).is_none()));
+}
+
+#[test]
+fn lost_wait_is_woken_by_a_notice() {
+    let inner = memory();
+    let session = block_on(inner.register(common::worker())).expect("a worker is registered").session;
+    let store = FaultyStore::scripted(inner, vec![Fault::Indeterminate]);
+    let mut waiting = store.wait(session);
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(waiting.as_mut().poll(&mut context).is_pending());
+    assert!(start(&store, "a").is_none());
+    assert!(matches!(waiting.as_mut().poll(&mut context), Poll::Ready(Err(Error::Indeterminate { .. }))));
+}

@@ -1,0 +1,5 @@
+//! The reference store and its decorator.
+
+mod common;
+mod faults;
+mod memory;

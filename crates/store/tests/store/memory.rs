@@ -1,0 +1,88 @@
+//! The reference store against the conformance table.
+
+use abide_core::{Epoch, Lease, Refusal, SessionId, Version, codec};
+use abide_store::conformance::{TestClock, block_on, check_all, differential, differential_limits, limits};
+use abide_store::memory::MemoryStore;
+use abide_store::{Commit, Error, Hold, Read, Store, Submit, Submitted, Target, Transaction};
+
+use crate::common::{self, start, worker};
+
+#[test]
+fn memory_store_conforms() {
+    check_all(|clock| MemoryStore::new(clock, limits()));
+}
+
+#[test]
+fn two_memory_stores_do_not_differ() {
+    for seed in 0..60 {
+        differential(seed, 400, |clock| MemoryStore::new(clock, differential_limits()));
+    }
+}
+
+/// A store with the execution "a", born leased, and an empty commit of it.
+fn held() -> (std::sync::Arc<MemoryStore>, Commit) {
+    let store = MemoryStore::new(TestClock::new(), limits());
+    let session = block_on(store.register(worker())).expect("a worker is registered").session;
+    let submit = Submit { messages: vec![start("a")], born_to: Some(session), alone: false };
+    let submitted = block_on(store.submit(submit)).expect("it is taken").remove(0);
+    let Submitted::Started(key, Some(leased)) = submitted else { panic!("expected a lease: {submitted:?}") };
+    let commit = Commit {
+        key,
+        lease: leased.lease,
+        expected: leased.version,
+        records: Vec::new(),
+        state: codec::encode(&leased.execution),
+        summary: leased.execution.summary(&[]),
+        consumed: Vec::new(),
+        emits: Vec::new(),
+        born_slots: 0,
+        hold: Hold::Keep,
+        transaction: None,
+        alone: false,
+    };
+    (store, commit)
+}
+
+#[test]
+fn transaction_steps_are_refused_and_change_nothing() {
+    let (store, mut commit) = held();
+    let read = || Read { target: Target::Key(commit.key), from: 1, limit: 9, with_inbox: true };
+    let before = block_on(store.read(read())).expect("it is read");
+    let again = read();
+    commit.transaction = Some(Transaction(Box::new(|_| unreachable!("it is never run"))));
+    match block_on(store.commit(commit)) {
+        Err(Error::Refused(Refusal::Unsupported { what })) => assert!(what.contains("SQLite"), "{what}"),
+        other => panic!("expected a refusal, found {other:?}"),
+    }
+    assert_eq!(block_on(store.read(again)).expect("it is read"), before);
+}
+
+#[test]
+#[should_panic(expected = "counts its entries")]
+fn state_that_is_ahead_of_its_journal_is_stopped() {
+    let (store, mut commit) = held();
+    let (mut execution, _) = common::begun("a");
+    let pause = abide_core::Command::Pause { by: abide_core::By("ann".to_owned()), reason: String::new() };
+    let now = abide_core::Timestamp::from_millis(0);
+    execution.decide(pause, now).expect("it may be paused").record(&mut execution, now);
+    commit.state = codec::encode(&execution);
+    let _ = block_on(store.commit(commit));
+}
+
+#[test]
+#[should_panic(expected = "not in its inbox")]
+fn consuming_what_never_came_is_stopped() {
+    let (store, mut commit) = held();
+    commit.consumed = vec![abide_core::MessageId::new("never sent")];
+    let _ = block_on(store.commit(commit));
+}
+
+#[test]
+fn stale_commit_is_fenced_before_it_is_looked_at() {
+    let (store, mut commit) = held();
+    commit.lease = Lease { session: SessionId(1), epoch: Epoch(9) };
+    commit.expected = Version(9);
+    commit.state = b"no state".to_vec();
+    let outcome = block_on(store.commit(commit)).expect("a commit is answered");
+    assert!(matches!(outcome, abide_store::CommitOutcome::Fenced(_)), "{outcome:?}");
+}
