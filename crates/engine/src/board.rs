@@ -1,0 +1,499 @@
+//! What a workflow's code and the runner that polls it share.
+//!
+//! The code opens operations and waits for them; the runner decides what happens to them. Both take turns on one
+//! thread at a time, inside the runner's poll, so the lock is never contended. Only wakers come from elsewhere.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use abide_core::{
+    Address, Block, Execution, ExecutionId, Failure, FailureKind, Op, OpUse, Outcome, Payload, Retry, Start,
+    Timestamp, Uses,
+};
+
+use crate::task_waker::TaskWaker;
+
+/// The code's side of an execution.
+#[derive(Clone)]
+pub struct Board(pub(crate) Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) address: Address,
+    pub(crate) run: u32,
+    state: Mutex<State>,
+    /// The waker of the runner's own task.
+    task: Arc<TaskWaker>,
+    /// Operations whose closures asked to be polled.
+    woken: Mutex<Vec<u64>>,
+    /// Somebody who is not an operation woke the workflow.
+    foreign: AtomicBool,
+    /// The workflow's own future asked to be polled again.
+    again: AtomicBool,
+    /// The thread that polls the workflow now; 0 for none.
+    polling_thread: AtomicU64,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) slots: BTreeMap<u64, Slot>,
+    pub(crate) opened: Vec<u64>,
+    pub(crate) dropped: Vec<Slot>,
+    pub(crate) finished: VecDeque<u64>,
+    pub(crate) block: Option<Block>,
+    pub(crate) cancelled: bool,
+    pub(crate) evicting: bool,
+    pub(crate) running_count: usize,
+    pub(crate) now: Timestamp,
+    uses: Uses,
+    next_slot: u64,
+    random_count: u64,
+    in_step: Option<Op>,
+    shield_depth: u32,
+}
+
+/// One open operation.
+pub(crate) struct Slot {
+    pub(crate) op: Op,
+    pub(crate) request: Request,
+    pub(crate) state: SlotState,
+    pub(crate) shielded: bool,
+    pub(crate) waker: Option<Waker>,
+    pub(crate) attempt_count: u32,
+}
+
+/// What the code wants.
+pub enum Request {
+    /// To run a closure and have its result recorded.
+    Step(StepOptions),
+    /// To run a closure inside the store's transaction.
+    Transaction(Option<UserTransaction>),
+    /// To wait for a duration, from now.
+    Sleep(Duration),
+    /// To wait for a point in time.
+    SleepUntil(Timestamp),
+    /// To wait for a signal, perhaps only for so long.
+    Signal {
+        /// How long.
+        timeout: Option<Duration>,
+    },
+    /// To start a child.
+    Child {
+        /// How; its parent is filled in.
+        start: Box<Start>,
+        /// Its id, if it is to have a certain one.
+        id: Option<ExecutionId>,
+    },
+    /// To wait for the result of a child.
+    ChildResult {
+        /// Its id.
+        child: ExecutionId,
+    },
+}
+
+/// A user's closure, made ready to run inside the store: it gives the outcome and whether to keep the writes.
+pub type UserTransaction = Box<dyn FnOnce(&dyn std::any::Any) -> (bool, Outcome) + Send>;
+
+/// How a step is run.
+#[derive(Clone, Debug, Default)]
+pub struct StepOptions {
+    /// When to try again; the engine's default when not said.
+    pub retry: Option<Retry>,
+    /// How long one attempt may take.
+    pub timeout: Option<Duration>,
+    /// A hash of the declared input.
+    pub input_hash: Option<u64>,
+}
+
+/// Where an operation stands.
+pub(crate) enum SlotState {
+    /// The runner has not looked at it, or waits for something on its behalf.
+    Waiting,
+    /// Its closure may start.
+    Go { attempt: u32 },
+    /// Its closure runs.
+    Running { attempt: u32 },
+    /// Its closure has ended; the runner will record it.
+    Done { attempt: u32, outcome: Outcome },
+    /// It has an outcome for the code.
+    Delivered(Delivery),
+    /// The execution is being cancelled.
+    Cancelled,
+}
+
+/// What an operation gives to the code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// A result, error or signal.
+    Outcome(Outcome),
+    /// A time has come: the end of a sleep, or of the patience for a signal.
+    Due,
+    /// A child was started under this id.
+    Started(ExecutionId),
+    /// The execution is being cancelled.
+    Cancelled,
+}
+
+/// What an operation is told when it asks.
+#[derive(Debug)]
+pub enum Turn {
+    /// Start the closure: this is attempt so-and-so.
+    Go(u32),
+    /// Poll the closure of this attempt on, if it runs; drop it if another one does.
+    Running(u32),
+    /// Wait, and drop the closure if one runs.
+    Wait,
+    /// It is over.
+    Delivered(Delivery),
+}
+
+impl Board {
+    pub(crate) fn new(execution: &Execution, now: Timestamp, task: Arc<TaskWaker>) -> Self {
+        Self(Arc::new(Shared {
+            address: execution.address().clone(),
+            run: execution.run(),
+            state: Mutex::new(State { now, ..State::default() }),
+            task,
+            woken: Mutex::default(),
+            foreign: AtomicBool::new(false),
+            again: AtomicBool::new(true),
+            polling_thread: AtomicU64::new(0),
+        }))
+    }
+
+    /// Where the execution lives.
+    pub fn address(&self) -> &Address {
+        &self.0.address
+    }
+
+    /// The number of the run.
+    pub fn run(&self) -> u32 {
+        self.0.run
+    }
+
+    /// The time of the last delivered entry.
+    pub fn now(&self) -> Timestamp {
+        self.0.lock().now
+    }
+
+    /// A number that is random across executions and the same in every replay of this one.
+    pub fn random(&self) -> u64 {
+        let nth = {
+            let mut state = self.0.lock();
+            state.random_count += 1;
+            state.random_count
+        };
+        let seed =
+            format!("{}\u{0}{}\u{0}{}\u{0}{nth}", self.0.address.namespace, self.0.address.id, self.0.run);
+        Payload::from(seed.as_str()).hash()
+    }
+
+    /// Inside a step: a name for that step that is the same in every attempt and replay, and different from that of every
+    /// other step. Elsewhere: a name for the run.
+    pub fn idempotency_key(&self) -> String {
+        let Shared { address, run, .. } = &*self.0;
+        let home = format!("{}/{}/{run}", address.namespace, address.id);
+        match &self.0.lock().in_step {
+            Some(op) => format!("{home}/{}/{}", op.name, op.nth),
+            None => home,
+        }
+    }
+
+    /// Stops the execution until somebody changes its code or data. The caller stays pending.
+    pub fn block(&self, reason: Block) {
+        let mut state = self.0.lock();
+        state.block.get_or_insert(reason);
+    }
+
+    /// Opens an operation. `None`: it was refused, the execution is blocked, and the caller stays pending.
+    pub fn open(&self, wanted: OpUse<'_>, request: Request) -> Option<OpHandle> {
+        let mut state = self.0.lock();
+        if let Some(place) = self.misplaced(&state) {
+            let op = format!("{} {:?}", wanted.kind.word(), wanted.name);
+            state.block.get_or_insert(Block::Misplaced { op, place });
+            return None;
+        }
+        let op = match state.uses.next(wanted) {
+            Ok(op) => op,
+            Err(clash) => {
+                state.block.get_or_insert(Block::NameClash(clash));
+                return None;
+            }
+        };
+        Some(self.insert(&mut state, op, request))
+    }
+
+    /// Opens the wait for the result of a child that was started by `start`.
+    pub fn open_result(&self, start: &Op, child: ExecutionId) -> OpHandle {
+        let mut state = self.0.lock();
+        self.insert(&mut state, start.child_result(), Request::ChildResult { child })
+    }
+
+    fn insert(&self, state: &mut State, op: Op, request: Request) -> OpHandle {
+        let shielded = state.shield_depth > 0;
+        let cancelled = state.cancelled && !shielded;
+        let slot = if cancelled { SlotState::Cancelled } else { SlotState::Waiting };
+        let id = state.next_slot;
+        state.next_slot += 1;
+        state.slots.insert(
+            id,
+            Slot { op: op.clone(), request, state: slot, shielded, waker: None, attempt_count: 0 },
+        );
+        if !cancelled {
+            state.opened.push(id);
+        }
+        OpHandle { board: self.clone(), id, op, is_open: true }
+    }
+
+    /// Where the caller is, if that is no place for a durable operation.
+    fn misplaced(&self, state: &State) -> Option<String> {
+        if let Some(outer) = &state.in_step {
+            return Some(format!("inside {outer}"));
+        }
+        if self.0.polling_thread.load(Ordering::Relaxed) != this_thread() {
+            return Some("outside of its workflow's own code".to_owned());
+        }
+        None
+    }
+
+    /// Marks what is opened during `poll` as not to be interrupted by a cancellation.
+    pub fn shielded<T>(&self, poll: impl FnOnce() -> T) -> T {
+        self.0.lock().shield_depth += 1;
+        let result = poll();
+        self.0.lock().shield_depth -= 1;
+        result
+    }
+}
+
+/// An open operation, held by the future that waits for it. Dropping it gives the operation up.
+pub struct OpHandle {
+    board: Board,
+    id: u64,
+    op: Op,
+    is_open: bool,
+}
+
+impl OpHandle {
+    /// Its identity.
+    pub fn op(&self) -> &Op {
+        &self.op
+    }
+
+    /// Asks how it stands, and to be woken when that changes.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Turn {
+        let mut state = self.board.0.lock();
+        let slot = state.slots.get_mut(&self.id).expect("an open operation has its slot");
+        match &slot.waker {
+            Some(waker) if waker.will_wake(cx.waker()) => {}
+            _ => slot.waker = Some(cx.waker().clone()),
+        }
+        match slot.state {
+            SlotState::Waiting | SlotState::Done { .. } => Turn::Wait,
+            SlotState::Running { attempt } => Turn::Running(attempt),
+            SlotState::Go { attempt } => {
+                slot.state = SlotState::Running { attempt };
+                state.running_count += 1;
+                Turn::Go(attempt)
+            }
+            SlotState::Delivered(_) | SlotState::Cancelled => {
+                let slot = state.slots.remove(&self.id).expect("it was there a moment ago");
+                self.is_open = false;
+                match slot.state {
+                    SlotState::Delivered(delivery) => Turn::Delivered(delivery),
+                    _ => {
+                        // A child whose result nobody waits for any longer is asked to stop.
+                        state.dropped.push(slot);
+                        Turn::Delivered(Delivery::Cancelled)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Polls the closure of this operation: with a waker of its own, and marked as being inside a step.
+    pub fn poll_closure<T>(&self, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+        let shared = &self.board.0;
+        let outer = shared.lock().in_step.replace(self.op.clone());
+        let waker = Waker::from(Arc::new(StepWaker { shared: shared.clone(), id: self.id }));
+        let result = poll(&mut Context::from_waker(&waker));
+        shared.lock().in_step = outer;
+        result
+    }
+
+    /// Hands over the outcome of an attempt. The runner records it and tells what follows.
+    pub fn finish(&self, attempt: u32, outcome: Outcome) {
+        let mut state = self.board.0.lock();
+        let slot = state.slots.get_mut(&self.id).expect("an open operation has its slot");
+        if matches!(slot.state, SlotState::Running { attempt: running } if running == attempt) {
+            slot.state = SlotState::Done { attempt, outcome };
+            state.running_count -= 1;
+            state.finished.push_back(self.id);
+        }
+    }
+
+    /// Makes a handle for another thread that finishes the attempt from there.
+    pub fn finisher(&self, attempt: u32) -> Finisher {
+        Finisher { shared: self.board.0.clone(), id: self.id, attempt }
+    }
+}
+
+impl Drop for OpHandle {
+    fn drop(&mut self) {
+        if !self.is_open {
+            return;
+        }
+        let mut state = self.board.0.lock();
+        if state.evicting {
+            return;
+        }
+        if let Some(slot) = state.slots.remove(&self.id) {
+            if matches!(slot.state, SlotState::Running { .. }) {
+                state.running_count -= 1;
+            }
+            state.finished.retain(|id| *id != self.id);
+            state.dropped.push(slot);
+        }
+    }
+}
+
+/// Finishes an attempt from another thread.
+pub struct Finisher {
+    shared: Arc<Shared>,
+    id: u64,
+    attempt: u32,
+}
+
+impl Finisher {
+    /// Hands over the outcome and wakes the runner. Does nothing if the attempt was given up meanwhile.
+    pub fn finish(self, outcome: Outcome) {
+        {
+            let mut state = self.shared.lock();
+            let Some(slot) = state.slots.get_mut(&self.id) else { return };
+            if !matches!(slot.state, SlotState::Running { attempt } if attempt == self.attempt) {
+                return;
+            }
+            slot.state = SlotState::Done { attempt: self.attempt, outcome };
+            state.running_count -= 1;
+            state.finished.push_back(self.id);
+        }
+        self.shared.task.wake();
+    }
+}
+
+/// The runner's side.
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while the lock is held; should it happen, the state is still whole.
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Whether the workflow's future has a reason to be polled, which is taken.
+    pub(crate) fn take_reason_to_poll(self: &Arc<Self>) -> bool {
+        let woken =
+            std::mem::take(&mut *self.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        if !woken.is_empty() {
+            self.wake_slots(&woken);
+        }
+        self.again.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether the workflow's future has a reason to be polled.
+    pub(crate) fn is_to_be_polled(&self) -> bool {
+        self.again.load(Ordering::Acquire)
+    }
+
+    /// Wakes the wakers that operations left, as if from inside the poll: combinators such as `FuturesUnordered` only
+    /// poll what was woken.
+    pub(crate) fn wake_slots(self: &Arc<Self>, ids: &[u64]) {
+        let wakers: Vec<_> = {
+            let mut state = self.lock();
+            ids.iter().filter_map(|id| state.slots.get_mut(id)?.waker.take()).collect()
+        };
+        self.as_polling(|| wakers.into_iter().for_each(Waker::wake));
+        self.again.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn as_polling<T>(&self, action: impl FnOnce() -> T) -> T {
+        self.polling_thread.store(this_thread(), Ordering::Relaxed);
+        let result = action();
+        self.polling_thread.store(0, Ordering::Relaxed);
+        result
+    }
+
+    /// Whether something woke the workflow that is not an operation of its `ctx`.
+    pub(crate) fn has_foreign_wake(&self) -> bool {
+        self.foreign.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn root_waker(self: &Arc<Self>) -> Waker {
+        Waker::from(Arc::new(RootWaker(self.clone())))
+    }
+}
+
+/// The waker that the workflow's own future is polled with.
+///
+/// Every wake that belongs to an operation comes from the runner, on the thread that polls. A wake from anywhere
+/// else means that the workflow awaits something whose outcome is not recorded.
+struct RootWaker(Arc<Shared>);
+
+impl Wake for RootWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.0.polling_thread.load(Ordering::Relaxed) == this_thread() {
+            self.0.again.store(true, Ordering::Release);
+        } else {
+            self.0.foreign.store(true, Ordering::Release);
+            self.0.task.wake();
+        }
+    }
+}
+
+/// Why an attempt was given up.
+pub(crate) fn timed_out(after: Duration) -> Failure {
+    Failure::new(FailureKind::Timeout, format!("the attempt took longer than {after:?}"))
+}
+
+/// The waker that a step's closure is polled with.
+struct StepWaker {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Wake for StepWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.shared.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(self.id);
+        self.shared.task.wake();
+    }
+}
+
+/// A number for the current thread, never 0.
+fn this_thread() -> u64 {
+    use std::cell::Cell;
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local!(static ID: Cell<u64> = const { Cell::new(0) });
+    ID.with(|id| {
+        if id.get() == 0 {
+            id.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        id.get()
+    })
+}
+
+impl Slot {
+    /// What the code declared as this step's input.
+    pub(crate) fn input_hash(&self) -> Option<u64> {
+        match &self.request {
+            Request::Step(options) => options.input_hash,
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What can be done from outside: start, send, watch.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_core::{
+    Address, Body, Event, ExecutionId, Message, MessageId, Name, Namespace, Payload, Refusal, Start, Status,
+};
+use abide_store::{Error, ExecutionKey, Read, Result, Snapshot, Store, Submit, Submitted, Target};
+
+use crate::engine::Engine;
+use crate::runtime::Runtime;
+use crate::watch::Watchers;
+
+/// Starts and watches executions of one namespace. With an engine beside it, what it starts runs there if it can.
+#[derive(Clone)]
+pub struct Client {
+    store: Arc<dyn Store>,
+    runtime: Arc<dyn Runtime>,
+    namespace: Namespace,
+    watchers: Arc<Watchers>,
+    engine: Option<Engine>,
+}
+
+impl Client {
+    /// A client whose starts are offered to `engine`.
+    pub fn beside(engine: &Engine) -> Self {
+        let inner = &engine.0;
+        Self {
+            store: inner.store.clone(),
+            runtime: inner.runtime.clone(),
+            namespace: inner.options.namespace.clone(),
+            watchers: inner.watchers.clone(),
+            engine: Some(engine.clone()),
+        }
+    }
+
+    /// A client that runs nothing.
+    pub fn alone(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, namespace: Namespace) -> Self {
+        Self { store, runtime, namespace, watchers: Arc::default(), engine: None }
+    }
+
+    /// The store behind it.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Its tenant.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The time.
+    pub fn now(&self) -> abide_core::Timestamp {
+        self.runtime.now()
+    }
+
+    /// A new id that sorts by the time it was made.
+    pub fn fresh_id(&self) -> ExecutionId {
+        let (micros, random) = (self.runtime.now().as_micros(), self.runtime.random());
+        ExecutionId::new(format!("{micros:013x}-{random:016x}")).expect("hexadecimal digits are a name")
+    }
+
+    /// Where an id of this namespace lives.
+    pub fn address(&self, id: &ExecutionId) -> Address {
+        Address { namespace: self.namespace.clone(), id: id.clone() }
+    }
+
+    /// Starts an execution, or attaches to the one that began the same way.
+    pub async fn start(&self, id: &ExecutionId, start: Start) -> Result<ExecutionKey> {
+        let message =
+            Message { id: MessageId::new("start"), to: self.address(id), body: Body::Start(Box::new(start)) };
+        let mut submitted = self.submit(vec![message]).await?;
+        let first = submitted.pop().ok_or(Error::Closed)?;
+        Ok(first.key())
+    }
+
+    /// Sends a message under an id of its own: sent again after a lost answer, it arrives once.
+    pub async fn send(&self, id: &ExecutionId, body: Body) -> Result<()> {
+        let name = MessageId::new(format!("{:016x}{:016x}", self.runtime.random(), self.runtime.random()));
+        let message = Message { id: name, to: self.address(id), body };
+        self.submit(vec![message]).await.map(|_| ())
+    }
+
+    /// Sends a signal.
+    pub async fn signal(&self, id: &ExecutionId, name: Name, payload: Payload) -> Result<()> {
+        self.send(id, Body::Signal { name, payload }).await
+    }
+
+    /// Submits messages; again while the store cannot say what became of them, because a repetition changes nothing.
+    async fn submit(&self, messages: Vec<Message>) -> Result<Vec<Submitted>> {
+        const TRY_COUNT_MAX: u32 = 5;
+        let mut tried_count = 0;
+        loop {
+            let (born_to, alone) = match &self.engine {
+                Some(engine) if engine.0.free_slots() > 0 => (Some(engine.0.session()), engine.0.is_idle()),
+                Some(engine) => (None, engine.0.is_idle()),
+                None => (None, true),
+            };
+            let submit = Submit { messages: messages.clone(), born_to, alone };
+            match self.store.submit(submit).await {
+                Ok(submitted) => return Ok(self.adopt(submitted, tried_count > 0).await),
+                Err(error @ Error::Indeterminate { .. }) if tried_count < TRY_COUNT_MAX => {
+                    tracing::debug!(%error, "a submit is repeated");
+                    tried_count += 1;
+                    let pause = Duration::from_millis(10) * tried_count;
+                    self.runtime.sleep_until(self.runtime.now().after(pause)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Runs what was born to the engine. After a lost answer it may have been born without our knowing.
+    async fn adopt(&self, mut submitted: Vec<Submitted>, was_repeated: bool) -> Vec<Submitted> {
+        let Some(engine) = &self.engine else { return submitted };
+        for one in &mut submitted {
+            match one {
+                Submitted::Started(_, leased) => {
+                    engine.0.adopt(leased.take().map(|leased| *leased).into_iter().collect())
+                }
+                Submitted::Attached(key) if was_repeated && !engine.0.is_resident(*key) => {
+                    engine.0.recover(Target::Key(*key)).await;
+                }
+                _ => {}
+            }
+        }
+        submitted
+    }
+
+    /// The execution and the entries of its journal from number `from` on, at most `limit`.
+    pub async fn read(&self, id: &ExecutionId, from: u64, limit: usize) -> Result<Snapshot> {
+        let read = Read { target: Target::Address(self.address(id)), from, limit, with_inbox: false };
+        let snapshot = self.store.read(read).await?;
+        snapshot.ok_or_else(|| Refusal::Unknown { id: id.clone() }.into())
+    }
+
+    /// Waits until the execution has ended, and says how.
+    pub async fn ended(&self, id: &ExecutionId) -> Result<Event> {
+        loop {
+            let watch = self.watchers.watch(id);
+            let snapshot = self.read(id, 0, 0).await?;
+            if snapshot.summary.status.is_terminal() {
+                return self.last_event(id, &snapshot).await;
+            }
+            let look_at = self.runtime.now().after(self.patience());
+            tokio::select! {
+                biased;
+                event = watch => {
+                    if let Ok(Some(event)) = event {
+                        return Ok(event);
+                    }
+                }
+                () = self.runtime.sleep_until(look_at) => {}
+            }
+        }
+    }
+
+    /// How long to wait for news before looking by oneself: hints may fail, and without an engine there are none.
+    fn patience(&self) -> Duration {
+        const WITHOUT_HINTS: Duration = Duration::from_millis(50);
+        self.engine.as_ref().map_or(WITHOUT_HINTS, |engine| engine.0.options.look_again_every)
+    }
+
+    async fn last_event(&self, id: &ExecutionId, snapshot: &Snapshot) -> Result<Event> {
+        let last = snapshot.execution.entry_count();
+        let page = self.read(id, last, 1).await?;
+        let record = page.journal.first().ok_or_else(|| Error::Corrupt {
+            what: format!("execution {id:?} is {} but has no entry {last}", snapshot.summary.status),
+        })?;
+        Ok(record.entry()?.event)
+    }
+
+    /// Where the execution stands.
+    pub async fn status(&self, id: &ExecutionId) -> Result<Status> {
+        Ok(self.read(id, 0, 0).await?.summary.status)
+    }
+}

@@ -1,0 +1,138 @@
+//! Brings work to the engine: notices, timers, claims, the search for dead sessions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_core::{SessionId, Timestamp};
+use abide_store::{Answer, Claim, Notice};
+
+use crate::engine::Inner;
+
+/// Dispatches until the engine closes.
+pub(crate) async fn run(engine: Arc<Inner>) {
+    let mut dispatcher = Dispatcher::new(engine);
+    while !dispatcher.engine.is_closing() {
+        dispatcher.turn().await;
+    }
+}
+
+struct Dispatcher {
+    engine: Arc<Inner>,
+    session: SessionId,
+    wait: Answer<Vec<Notice>>,
+    request: u64,
+    /// What the next claim is to do beside claiming.
+    with_inboxes: bool,
+    wants_claim: bool,
+    sweep_at: Timestamp,
+    next_wake_at: Option<Timestamp>,
+}
+
+impl Dispatcher {
+    fn new(engine: Arc<Inner>) -> Self {
+        let session = engine.session();
+        Self {
+            wait: engine.store.wait(session),
+            session,
+            request: 0,
+            with_inboxes: false,
+            wants_claim: true,
+            sweep_at: engine.runtime.now(),
+            next_wake_at: None,
+            engine,
+        }
+    }
+
+    async fn turn(&mut self) {
+        self.follow_session();
+        let now = self.engine.runtime.now();
+        let is_due = |at: Timestamp| at <= now;
+        if self.wants_claim || is_due(self.sweep_at) || self.next_wake_at.is_some_and(is_due) {
+            self.claim().await;
+            return;
+        }
+        let alarm = self.next_wake_at.map_or(self.sweep_at, |at| at.min(self.sweep_at));
+        let kicked = self.engine.kick.notified();
+        tokio::select! {
+            biased;
+            notices = &mut self.wait => {
+                self.wait = self.engine.store.wait(self.session);
+                match notices {
+                    Ok(notices) => self.take(notices),
+                    Err(error) => {
+                        tracing::warn!(%error, "notices do not come");
+                        self.pause().await;
+                    }
+                }
+            }
+            () = kicked => self.wants_claim = true,
+            () = self.engine.runtime.sleep_until(alarm) => {}
+        }
+    }
+
+    /// A new session has new notices and counts its requests anew.
+    fn follow_session(&mut self) {
+        let session = self.engine.session();
+        if session != self.session {
+            self.session = session;
+            self.request = 0;
+            self.wait = self.engine.store.wait(session);
+            self.wants_claim = true;
+        }
+    }
+
+    fn take(&mut self, notices: Vec<Notice>) {
+        for notice in notices {
+            match notice {
+                Notice::Message(key, message) => self.engine.deliver(key, vec![message]),
+                Notice::Ready => self.wants_claim = true,
+                Notice::Changed => {
+                    self.wants_claim = true;
+                    self.with_inboxes = true;
+                    self.engine.watchers.look_again();
+                }
+            }
+        }
+    }
+
+    /// Claims what fits. A claim whose answer was lost is repeated under its old number, so that it strands nobody.
+    async fn claim(&mut self) {
+        let now = self.engine.runtime.now();
+        let sweep = self.sweep_at <= now;
+        let claim = Claim {
+            session: self.session,
+            request: self.request + 1,
+            slots: self.engine.free_slots(),
+            with_inboxes: self.with_inboxes,
+            sweep,
+        };
+        match self.engine.store.claim(claim).await {
+            Ok(claimed) => {
+                self.request += 1;
+                self.with_inboxes = false;
+                let is_full = claimed.leased.len() >= self.engine.free_slots();
+                // What is full is claimed for again when somebody leaves, which kicks.
+                self.wants_claim = claimed.more && !is_full;
+                self.next_wake_at = claimed.next_wake_at;
+                for (key, messages) in claimed.inboxes {
+                    self.engine.deliver(key, messages);
+                }
+                self.engine.adopt(claimed.leased);
+                if sweep {
+                    self.engine.forget_early();
+                    self.sweep_at = now.after(self.engine.options.sweep_every);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a claim did not go through");
+                self.wants_claim = true;
+                self.pause().await;
+            }
+        }
+    }
+
+    async fn pause(&mut self) {
+        const PAUSE: Duration = Duration::from_millis(100);
+        self.engine.runtime.sleep_until(self.engine.runtime.now().after(PAUSE)).await;
+    }
+}

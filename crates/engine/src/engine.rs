@@ -1,0 +1,347 @@
+//! A worker: its session, what it holds in memory, and how that begins and ends.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use abide_core::{Ability, Address, Body, By, Kind, Lease, Message, MessageId, Payload, SessionId, Status};
+use abide_store::{
+    Error, ExecutionKey, Leased, List, ListOrder, Read, Result, Retire, Snapshot, Store, Submit, Target,
+    Worker,
+};
+use tokio::sync::Notify;
+
+use crate::mailbox::{Mailbox, Order};
+use crate::options::Options;
+use crate::registry::Registry;
+use crate::runner::{End, Runner};
+use crate::runtime::Runtime;
+use crate::task::TaskRunner;
+use crate::watch::Watchers;
+use crate::{dispatch, heartbeat};
+
+/// Runs executions on one store under one session.
+#[derive(Clone)]
+pub struct Engine(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) options: Options,
+    pub(crate) empty_payload: Payload,
+    pub(crate) watchers: Arc<Watchers>,
+    /// Something changed that the dispatcher should look at.
+    pub(crate) kick: Notify,
+    registry: Registry,
+    session: AtomicU64,
+    residents: Mutex<Residents>,
+    runnable_count: AtomicUsize,
+    is_closing: AtomicBool,
+    /// Every resident left.
+    emptied: Notify,
+}
+
+#[derive(Default)]
+struct Residents {
+    mailboxes: HashMap<ExecutionKey, Arc<Mailbox>>,
+    /// Messages that arrived for executions whose lease is known to the store but not yet to us.
+    early: HashMap<ExecutionKey, Vec<Message>>,
+}
+
+/// How many executions may have early messages; beyond, the next claim tells them.
+const EARLY_COUNT_MAX: usize = 1_024;
+
+impl Engine {
+    /// Registers a session and begins to work.
+    pub async fn open(
+        store: Arc<dyn Store>,
+        runtime: Arc<dyn Runtime>,
+        registry: Registry,
+        options: Options,
+    ) -> Result<Self> {
+        let inner = Arc::new(Inner {
+            store,
+            runtime,
+            options,
+            empty_payload: Payload::from(""),
+            watchers: Arc::default(),
+            kick: Notify::new(),
+            registry,
+            session: AtomicU64::new(0),
+            residents: Mutex::default(),
+            runnable_count: AtomicUsize::new(0),
+            is_closing: AtomicBool::new(false),
+            emptied: Notify::new(),
+        });
+        inner.register().await?;
+        inner.unblock_all().await?;
+        inner.runtime.spawn_urgent("abide-heartbeat", Box::pin(heartbeat::run(inner.clone())));
+        inner.runtime.spawn(Box::pin(dispatch::run(inner.clone())));
+        Ok(Self(inner))
+    }
+
+    /// Stops: takes nothing new, lets running closures finish for up to the grace period, gives every lease back and
+    /// ends the session. No attempt is counted for what was interrupted.
+    pub async fn shutdown(&self) {
+        let inner = &self.0;
+        if inner.is_closing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        inner.kick.notify_one();
+        inner.order_all(Order::Drain);
+        let grace_ends_at = inner.runtime.now().after(inner.options.shutdown_grace);
+        inner.wait_until_empty(grace_ends_at).await;
+        inner.order_all(Order::Leave);
+        inner.wait_until_empty(inner.runtime.now().after(Duration::from_secs(5))).await;
+        inner.order_all(Order::Abandon);
+        let retire = Retire { session: inner.session(), reason: "shut down".to_owned() };
+        if let Err(error) = inner.store.retire(retire).await {
+            tracing::warn!(%error, "the session could not be retired; it will expire");
+        }
+        inner.watchers.look_again();
+    }
+}
+
+impl Inner {
+    pub(crate) fn session(&self) -> SessionId {
+        SessionId(self.session.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
+    /// Makes a new session. Whatever was held under an old one is lost.
+    pub(crate) async fn register(&self) -> Result<()> {
+        self.order_all(Order::Abandon);
+        let options = &self.options;
+        let ability = Ability {
+            namespace: options.namespace.clone(),
+            lanes: options.lanes.clone(),
+            runs: self.registry.names(),
+            capabilities: options.capabilities.clone(),
+        };
+        let worker = Worker { name: options.worker_name.clone(), ability, ttl: options.session_ttl };
+        let registered = self.store.register(worker).await?;
+        self.session.store(registered.session.0, Ordering::Release);
+        Ok(())
+    }
+
+    /// What was blocked is tried once more by a worker that starts: its code may be the fixed one.
+    async fn unblock_all(&self) -> Result<()> {
+        let mut after = None;
+        loop {
+            let list = List {
+                namespace: self.options.namespace.clone(),
+                statuses: vec![Status::Blocked],
+                name: None,
+                tags: Vec::new(),
+                top_level: false,
+                order: ListOrder::OldestFirst,
+                after,
+                limit: 1_000,
+            };
+            let page = self.store.list(list).await?;
+            let names = self.registry.names();
+            let ours = |kind, name: &abide_core::Name| names.contains(&(kind, name.clone()));
+            for item in page.items.into_iter().filter(|item| ours(item.kind, &item.name)) {
+                let id = MessageId::new(format!("restart:{}", self.session()));
+                let body = Body::Unblock { by: By(format!("start of {}", self.options.worker_name)) };
+                let messages = vec![Message { id, to: item.address, body }];
+                match self.store.submit(Submit { messages, born_to: None, alone: false }).await {
+                    // It moved on by itself meanwhile.
+                    Ok(_) | Err(Error::Refused(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// How many more executions may be taken into memory.
+    pub(crate) fn free_slots(&self) -> usize {
+        if self.is_closing() {
+            return 0;
+        }
+        self.options.execution_count_max.saturating_sub(self.resident_count())
+    }
+
+    pub(crate) fn resident_count(&self) -> usize {
+        self.residents().mailboxes.len()
+    }
+
+    pub(crate) fn count_runnable(&self, is_runnable: bool) {
+        if is_runnable {
+            self.runnable_count.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.runnable_count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether nothing but the caller wants to work: then a commit need not be handed to another thread.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.runnable_count.load(Ordering::Relaxed) <= 1
+    }
+
+    /// Whether nothing wants to work.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.runnable_count.load(Ordering::Relaxed) == 0
+    }
+
+    /// Takes leased executions into memory and runs them.
+    pub(crate) fn adopt(self: &Arc<Self>, leased: Vec<Leased>) {
+        for leased in leased {
+            let key = leased.key;
+            let mailbox = Arc::new(Mailbox::default());
+            {
+                let mut residents = self.residents();
+                if residents.mailboxes.contains_key(&key) {
+                    continue;
+                }
+                mailbox.deliver(residents.early.remove(&key).unwrap_or_default());
+                residents.mailboxes.insert(key, mailbox.clone());
+            }
+            let engine = self.clone();
+            self.runtime.spawn(Box::pin(async move { engine.run(mailbox, leased).await }));
+        }
+    }
+
+    /// Runs one execution until it leaves memory.
+    async fn run(self: Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) {
+        let (key, address) = (leased.key, leased.address().clone());
+        let end = self.run_code(mailbox.clone(), leased).await;
+        let is_last = {
+            let mut residents = self.residents();
+            if residents.mailboxes.get(&key).is_some_and(|known| Arc::ptr_eq(known, &mailbox)) {
+                residents.mailboxes.remove(&key);
+            }
+            residents.mailboxes.is_empty()
+        };
+        match end {
+            End::Finished(event) => self.watchers.ended(&address.id, &event),
+            End::Released => self.kick.notify_one(),
+            End::Lost(why) => {
+                tracing::warn!(%address, why, "an execution left memory");
+                self.recover(Target::Key(key)).await;
+            }
+        }
+        if is_last {
+            self.emptied.notify_waiters();
+        }
+    }
+
+    async fn run_code(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> End {
+        let (kind, name) = (leased.execution.kind(), leased.execution.name().clone());
+        match kind {
+            Kind::Workflow => match self.registry.workflow(&name) {
+                Some(code) => Runner::new(self.clone(), code.clone(), mailbox, leased).run().await,
+                None => End::Lost(format!("there is no workflow {name:?} here")),
+            },
+            Kind::Task => match self.registry.task(&name) {
+                Some(code) => match TaskRunner::new(self.clone(), code.clone(), mailbox, leased) {
+                    Ok(runner) => runner.run().await,
+                    Err(why) => End::Lost(why),
+                },
+                None => End::Lost(format!("there is no task {name:?} here")),
+            },
+        }
+    }
+
+    /// Looks after executions that may have been leased to us by an operation whose answer was lost.
+    pub(crate) fn recover_all(self: &Arc<Self>, addresses: Vec<Address>) {
+        for address in addresses {
+            let engine = self.clone();
+            self.runtime.spawn(Box::pin(async move { engine.recover(Target::Address(address)).await }));
+        }
+    }
+
+    /// Looks whether a lost execution is ours, and if so begins with what is recorded.
+    pub(crate) async fn recover(self: &Arc<Self>, target: Target) {
+        const PAUSE: Duration = Duration::from_millis(200);
+        while !self.is_closing() {
+            let read = Read { target: target.clone(), from: 1, limit: 1_024, with_inbox: true };
+            match self.store.read(read).await {
+                Ok(Some(snapshot)) => {
+                    if let Some(leased) = leased_to(self.session(), snapshot) {
+                        self.adopt(vec![leased]);
+                    }
+                    return;
+                }
+                Ok(None) => return,
+                Err(error) if error.is_transient() => {
+                    self.runtime.sleep_until(self.runtime.now().after(PAUSE)).await;
+                }
+                Err(error) => {
+                    tracing::error!(%error, ?target, "an execution cannot be read");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Gives messages to the executions that they are for.
+    pub(crate) fn deliver(&self, key: ExecutionKey, messages: Vec<Message>) {
+        let mailbox = {
+            let mut residents = self.residents();
+            match residents.mailboxes.get(&key) {
+                Some(mailbox) => mailbox.clone(),
+                None if residents.early.len() < EARLY_COUNT_MAX => {
+                    residents.early.entry(key).or_default().extend(messages);
+                    return;
+                }
+                None => return,
+            }
+        };
+        mailbox.deliver(messages);
+    }
+
+    /// Forgets early messages of executions that never came: their inboxes still have them.
+    pub(crate) fn forget_early(&self) {
+        self.residents().early.clear();
+    }
+
+    /// Whether an execution is in memory.
+    pub(crate) fn is_resident(&self, key: ExecutionKey) -> bool {
+        self.residents().mailboxes.contains_key(&key)
+    }
+
+    pub(crate) fn order_all(&self, order: Order) {
+        let all: Vec<_> = self.residents().mailboxes.values().cloned().collect();
+        all.iter().for_each(|mailbox| mailbox.order(order));
+    }
+
+    async fn wait_until_empty(&self, until: abide_core::Timestamp) {
+        loop {
+            let emptied = self.emptied.notified();
+            if self.resident_count() == 0 {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = emptied => {}
+                () = self.runtime.sleep_until(until) => return,
+            }
+        }
+    }
+
+    fn residents(&self) -> MutexGuard<'_, Residents> {
+        self.residents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a snapshot says, if the execution is leased to `session`.
+fn leased_to(session: SessionId, snapshot: Snapshot) -> Option<Leased> {
+    (snapshot.lease.session == Some(session)).then(|| Leased {
+        key: snapshot.key,
+        lease: Lease { session, epoch: snapshot.lease.epoch },
+        version: snapshot.lease.version,
+        takeover_count: snapshot.takeover_count,
+        execution: snapshot.execution,
+        journal: snapshot.journal,
+        inbox: snapshot.inbox,
+    })
+}

@@ -1,0 +1,241 @@
+//! The right to write one execution, and what is decided but not yet durable.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use abide_core::{
+    Address, Body, Command, Entry, Execution, Lease, Message, MessageId, Refusal, Summary, Timestamp,
+    Version, codec,
+};
+use abide_store::{
+    Answer, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Store, Transaction,
+};
+
+use crate::runtime::{BoxFuture, Runtime};
+
+/// Decides commands, collects what follows and commits it, one commit at a time.
+///
+/// A commit whose outcome is unknown, or that the store could not take, is sent again unchanged: the version that it was
+/// prepared at is its name, so it happens once.
+pub(crate) struct Ledger {
+    store: Arc<dyn Store>,
+    runtime: Arc<dyn Runtime>,
+    pub(crate) key: ExecutionKey,
+    lease: Lease,
+    version: Version,
+    execution: Execution,
+    records: Vec<Record>,
+    consumed: Vec<MessageId>,
+    emits: Vec<Message>,
+    durable: u64,
+    in_flight: Option<InFlight>,
+}
+
+struct InFlight {
+    answer: Answer<CommitOutcome>,
+    /// What to send again; a user's transaction cannot be.
+    again: Option<Commit>,
+    entry_count: u64,
+    pause: Option<BoxFuture<()>>,
+    failed_count: u32,
+}
+
+/// What became of a commit.
+pub(crate) enum Flushed {
+    /// It is durable. After a lost answer, `stranded` may have been leased to us without our knowing.
+    Committed { committed: Committed, stranded: Vec<Address> },
+    /// The store refused it.
+    Refused(Refusal),
+    /// The lease is lost, or the outcome of a transaction is unknown: forget everything that is in memory.
+    Lost(String),
+}
+
+/// How a commit is to be made.
+pub(crate) struct Terms {
+    pub(crate) summary: Summary,
+    pub(crate) hold: Hold,
+    pub(crate) born_slots: usize,
+    pub(crate) alone: bool,
+}
+
+impl Ledger {
+    pub(crate) fn new(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, leased: &Leased) -> Self {
+        Self {
+            store,
+            runtime,
+            key: leased.key,
+            lease: leased.lease,
+            version: leased.version,
+            durable: leased.execution.entry_count(),
+            execution: leased.execution.clone(),
+            records: Vec::new(),
+            consumed: Vec::new(),
+            emits: Vec::new(),
+            in_flight: None,
+        }
+    }
+
+    pub(crate) fn execution(&self) -> &Execution {
+        &self.execution
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.runtime.now()
+    }
+
+    /// Decides a command and takes down what follows. The entries are not durable yet.
+    pub(crate) fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
+        let now = self.runtime.now();
+        let decision = self.execution.decide(command, now)?;
+        let (entries, emits) = decision.record(&mut self.execution, now);
+        self.records.extend(entries.iter().map(Record::of));
+        self.emits.extend(emits);
+        Ok(entries)
+    }
+
+    /// A message was read for good.
+    pub(crate) fn consume(&mut self, id: MessageId) {
+        self.consumed.push(id);
+    }
+
+    /// Sends a message with the next commit.
+    pub(crate) fn emit(&mut self, message: Message) {
+        self.emits.push(message);
+    }
+
+    /// Whether everything that was decided is durable.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.durable == self.execution.entry_count()
+    }
+
+    /// Whether something waits to be committed.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.records.is_empty() || !self.consumed.is_empty() || !self.emits.is_empty()
+    }
+
+    /// Whether a commit is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// Sends everything that was decided as one commit.
+    pub(crate) fn flush(&mut self, terms: Terms) {
+        let commit = self.commit(terms, None);
+        let again = Some(copy(&commit));
+        self.send(commit, again);
+    }
+
+    /// Sends a user's transaction, which gives the one record of its commit.
+    pub(crate) fn transact(&mut self, terms: Terms, transaction: Transaction) {
+        debug_assert!(
+            self.is_durable() && !self.has_news(),
+            "a transaction is an effect: all before it is durable"
+        );
+        let commit = self.commit(terms, Some(transaction));
+        self.send(commit, None);
+    }
+
+    /// Folds the entry that a transaction gave.
+    pub(crate) fn transacted(&mut self, entry: &Entry) {
+        self.execution.apply(entry);
+        self.durable = entry.seq;
+    }
+
+    fn commit(&mut self, terms: Terms, transaction: Option<Transaction>) -> Commit {
+        debug_assert!(self.in_flight.is_none(), "one commit at a time");
+        Commit {
+            key: self.key,
+            lease: self.lease,
+            expected: self.version,
+            records: std::mem::take(&mut self.records),
+            state: codec::encode(&self.execution),
+            summary: terms.summary,
+            consumed: std::mem::take(&mut self.consumed),
+            emits: std::mem::take(&mut self.emits),
+            born_slots: terms.born_slots,
+            hold: terms.hold,
+            transaction,
+            alone: terms.alone,
+        }
+    }
+
+    fn send(&mut self, commit: Commit, again: Option<Commit>) {
+        let answer = self.store.commit(commit);
+        let entry_count = self.execution.entry_count();
+        self.in_flight = Some(InFlight { answer, again, entry_count, pause: None, failed_count: 0 });
+    }
+
+    /// Asks after the commit under way. Pending also when there is none.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Flushed> {
+        loop {
+            let Some(flight) = &mut self.in_flight else { return Poll::Pending };
+            if let Some(pause) = &mut flight.pause {
+                std::task::ready!(pause.as_mut().poll(cx));
+                flight.pause = None;
+                let Some(commit) = &flight.again else { unreachable!("only what can be sent again waits") };
+                flight.answer = self.store.commit(copy(commit));
+            }
+            match std::task::ready!(flight.answer.as_mut().poll(cx)) {
+                Ok(CommitOutcome::Committed(committed)) => return Poll::Ready(self.committed(committed)),
+                Ok(CommitOutcome::Fenced(fence)) => {
+                    let address = self.execution.address();
+                    return Poll::Ready(Flushed::Lost(format!("execution {address} was fenced: {fence}")));
+                }
+                Err(Error::Refused(refusal)) => {
+                    self.in_flight = None;
+                    return Poll::Ready(Flushed::Refused(refusal));
+                }
+                Err(error) if error.is_transient() && flight.again.is_some() => {
+                    self.wait_to_send_again(&error)
+                }
+                Err(error) => return Poll::Ready(Flushed::Lost(error.to_string())),
+            }
+        }
+    }
+
+    fn committed(&mut self, committed: Committed) -> Flushed {
+        let flight = self.in_flight.take().expect("its answer just came");
+        self.version = self.version.next();
+        self.durable = self.durable.max(flight.entry_count);
+        let stranded = match flight.again {
+            Some(commit) if flight.failed_count > 0 => started(&commit.emits),
+            _ => Vec::new(),
+        };
+        Flushed::Committed { committed, stranded }
+    }
+
+    fn wait_to_send_again(&mut self, error: &Error) {
+        const PAUSE_FIRST: Duration = Duration::from_millis(20);
+        const PAUSE_MAX: Duration = Duration::from_secs(2);
+        let address = self.execution.address();
+        tracing::warn!(%address, %error, "a commit did not go through and is sent again");
+        let Some(flight) = &mut self.in_flight else { return };
+        let pause = PAUSE_FIRST.saturating_mul(1 << flight.failed_count.min(10)).min(PAUSE_MAX);
+        flight.failed_count += 1;
+        flight.pause = Some(self.runtime.sleep_until(self.runtime.now().after(pause)));
+    }
+}
+
+/// The executions that these messages start.
+fn started(messages: &[Message]) -> Vec<Address> {
+    let starts = messages.iter().filter(|message| matches!(message.body, Body::Start(_)));
+    starts.map(|message| message.to.clone()).collect()
+}
+
+fn copy(commit: &Commit) -> Commit {
+    Commit {
+        key: commit.key,
+        lease: commit.lease,
+        expected: commit.expected,
+        records: commit.records.clone(),
+        state: commit.state.clone(),
+        summary: commit.summary.clone(),
+        consumed: commit.consumed.clone(),
+        emits: commit.emits.clone(),
+        born_slots: commit.born_slots,
+        hold: commit.hold,
+        transaction: None,
+        alone: commit.alone,
+    }
+}

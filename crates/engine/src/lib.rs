@@ -1,0 +1,33 @@
+//! Runs executions.
+//!
+//! An [`Engine`] is a worker: it registers a session with a [`Store`](abide_store::Store), claims executions, polls
+//! workflow futures, records what they do and gives leases back. A [`Client`] starts and watches executions. Time, tasks and
+//! chance come through [`Runtime`], so that the simulator can own them.
+//!
+//! What is deliberately absent: SQL, and any knowledge of which store is behind the trait; rules about what may follow what,
+//! which are in `abide-core`; user-facing types, which are in `abide`.
+
+mod board;
+mod client;
+mod dispatch;
+mod engine;
+mod heartbeat;
+mod journal;
+mod ledger;
+mod mailbox;
+mod options;
+pub mod panics;
+mod registry;
+mod runner;
+mod runtime;
+pub mod sim;
+mod task;
+mod task_waker;
+mod watch;
+
+pub use board::{Board, Delivery, Finisher, OpHandle, Request, StepOptions, Turn, UserTransaction};
+pub use client::Client;
+pub use engine::Engine;
+pub use options::Options;
+pub use registry::{CodeFuture, Registry, TaskAttempt, TaskCode, WorkflowCode};
+pub use runtime::{BoxFuture, Runtime, SystemClock, TokioRuntime};

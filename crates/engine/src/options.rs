@@ -1,0 +1,70 @@
+//! What an engine can be told, with names and defaults.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use abide_core::{Limits, Name, Namespace, Retry};
+
+/// How an engine works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The tenant it works for.
+    pub namespace: Namespace,
+    /// Its worker's name, for people.
+    pub worker_name: Name,
+    /// The lanes it serves.
+    pub lanes: BTreeSet<Name>,
+    /// What else it can do.
+    pub capabilities: BTreeSet<Name>,
+    /// Bounds on what may be recorded.
+    pub limits: Limits,
+    /// The policy of steps and tasks that have none of their own.
+    pub default_retry: Retry,
+    /// The most executions in memory at a time.
+    pub execution_count_max: usize,
+    /// How long an execution that only waits stays in memory.
+    pub park_after: Duration,
+    /// How long an execution waits before it tells what for.
+    pub publish_after: Duration,
+    /// How long the worker's session lives without a heartbeat.
+    pub session_ttl: Duration,
+    /// How often to look for sessions that died.
+    pub sweep_every: Duration,
+    /// How often whoever waits for a result looks by themselves: hints may fail.
+    pub look_again_every: Duration,
+    /// How long a shutdown waits for closures that run.
+    pub shutdown_grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let name = |text| Name::new(text).expect("a literal name");
+        Self {
+            namespace: Namespace::default(),
+            worker_name: name("worker"),
+            lanes: [name("default")].into(),
+            capabilities: BTreeSet::new(),
+            limits: Limits::default(),
+            default_retry: Retry::never(),
+            execution_count_max: 10_000,
+            park_after: Duration::from_secs(1),
+            publish_after: Duration::from_millis(20),
+            session_ttl: Duration::from_secs(15),
+            sweep_every: Duration::from_secs(1),
+            look_again_every: Duration::from_secs(5),
+            shutdown_grace: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Options {
+    /// For a virtual clock: nothing that recurs, because such a clock jumps from one timer to the next, and a month of heartbeats
+    /// is long.
+    pub fn without_recurrence(mut self) -> Self {
+        const NEVER: Duration = Duration::from_secs(3_600 * 24 * 365 * 1_000);
+        self.session_ttl = NEVER * 3;
+        self.sweep_every = NEVER;
+        self.look_again_every = NEVER;
+        self
+    }
+}

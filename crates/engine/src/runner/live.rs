@@ -1,0 +1,333 @@
+//! The part of a run that is new.
+
+use super::*;
+use crate::board::{Request, StepOptions, UserTransaction};
+use abide_core::{Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec};
+use abide_store::{Record, Transacted, Transaction};
+
+impl Runner {
+    /// Does one new thing. `true`: there may be more.
+    pub(super) fn live(&mut self) -> bool {
+        if self.give_up() || self.record_finished() {
+            return true;
+        }
+        if !self.may_run() || self.active.is_none() {
+            return false;
+        }
+        self.timers.extend(self.held_timers.drain(..).map(Reverse));
+        if let Some((_, entry)) = self.undelivered.pop_front() {
+            // Whoever waited for it may have been dropped since; then it is simply unused.
+            self.deliver(&entry);
+            return true;
+        }
+        self.receive() || self.settle() || self.start_closures()
+    }
+
+    /// A child that nobody waits for any longer is asked to stop.
+    fn give_up(&mut self) -> bool {
+        let Some((op, child)) = self.given_up.pop() else { return false };
+        let key = op.key();
+        if self.children.contains_key(&key) && !self.cursor.take_note(key).cancelled {
+            // Refused while paused: asked again when the resumed code gives it up again.
+            let _ = self.decide(Command::CancelChild { op, child });
+        }
+        true
+    }
+
+    /// Records the outcome of one attempt that has ended.
+    fn record_finished(&mut self) -> bool {
+        let Some(active) = &self.active else { return false };
+        let (op, attempt, outcome, options) = {
+            let mut guard = active.board.0.lock();
+            let state = &mut *guard;
+            let Some(id) = state.finished.pop_front() else { return false };
+            let Some(slot) = state.slots.get_mut(&id) else { return true };
+            let SlotState::Done { attempt, outcome } = std::mem::replace(&mut slot.state, SlotState::Waiting)
+            else {
+                return true;
+            };
+            slot.attempt_count = attempt;
+            let Request::Step(options) = &slot.request else { return true };
+            (slot.op.clone(), attempt, outcome, options.clone())
+        };
+        let outcome = self.checked(&op, outcome);
+        if let Some(retry_at) = self.retry_at(&outcome, attempt, &options) {
+            let Outcome::Failure(failure) = outcome else { unreachable!("only failures are retried") };
+            let id = self.slots.get(&op.key()).copied();
+            if self.decide(Command::FailAttempt { op, attempt, failure, retry_at }).is_ok() {
+                self.timers.extend(id.map(|id| Reverse((retry_at, id, TimerKind::Retry))));
+            }
+            return true;
+        }
+        let record = StepRecord { op: op.clone(), outcome, attempt, input_hash: options.input_hash };
+        if let Ok(entries) = self.decide(Command::RecordStep(record)) {
+            self.undelivered.extend(entries.into_iter().map(|entry| (op.key(), entry)));
+        }
+        true
+    }
+
+    /// A result over the limit is recorded as such: its effect has happened.
+    fn checked(&self, op: &Op, outcome: Outcome) -> Outcome {
+        let Outcome::Success(payload) = &outcome else { return outcome };
+        match self.engine.options.limits.check_payload(&format!("the result of {op}"), payload) {
+            Ok(()) => outcome,
+            Err(large) => Outcome::Unrecordable(Unrecordable { reason: large.to_string() }),
+        }
+    }
+
+    fn retry_at(&self, outcome: &Outcome, attempt: u32, options: &StepOptions) -> Option<Timestamp> {
+        let Outcome::Failure(failure) = outcome else { return None };
+        if !failure.is_retryable() {
+            return None;
+        }
+        let retry = options.retry.as_ref().unwrap_or(&self.engine.options.default_retry);
+        Some(self.ledger.now().after(retry.delay_after(attempt)?))
+    }
+
+    /// Gives a signal or a child's result that is at hand to an operation that waits for one.
+    fn receive(&mut self) -> bool {
+        let signal = self.signal_waiters.iter().find_map(|(name, waiters)| {
+            let id = *waiters.front()?;
+            self.signals.get(name).is_some_and(|queue| !queue.is_empty()).then(|| (name.clone(), id))
+        });
+        if let Some((name, id)) = signal {
+            return self.receive_signal(&name, id);
+        }
+        let result = self.results.iter().position(|(key, _)| self.slots.contains_key(key));
+        result.is_some_and(|index| self.receive_result(index))
+    }
+
+    fn deliver_all(&mut self, entries: &[Entry]) {
+        for entry in entries {
+            self.deliver(entry);
+        }
+    }
+
+    fn receive_signal(&mut self, name: &Name, id: u64) -> bool {
+        if let Some(waiters) = self.signal_waiters.get_mut(name) {
+            waiters.pop_front();
+        }
+        // The waiter may have been dropped since it began to wait.
+        let Some(op) = self.open_op(id) else { return true };
+        let Some((message, payload)) = self.signals.get_mut(name).and_then(VecDeque::pop_front) else {
+            return true;
+        };
+        self.ledger.consume(message.clone());
+        if let Ok(entries) = self.decide(Command::ReceiveSignal { op, message, payload }) {
+            self.deliver_all(&entries);
+        }
+        true
+    }
+
+    fn receive_result(&mut self, index: usize) -> bool {
+        let Some((_, Message { id, body: Body::ChildDone { op, outcome }, .. })) = self.results.remove(index)
+        else {
+            return false;
+        };
+        self.ledger.consume(id);
+        if let Ok(entries) = self.decide(Command::FinishChild { op, outcome }) {
+            self.deliver_all(&entries);
+        }
+        true
+    }
+
+    /// Begins one operation that the journal has no outcome of.
+    fn settle(&mut self) -> bool {
+        let Some(id) = self.unsettled.pop_front() else { return false };
+        let Some(op) = self.open_op(id) else { return true };
+        if let Some(recorded) = self.other_kind(&op) {
+            return self.block(Block::Mismatch { expected: recorded.to_string(), found: op.to_string() });
+        }
+        let note = self.cursor.take_note(op.key());
+        match self.request(id) {
+            Some(Wanted::Closure) => self.settle_closure(id, &note),
+            Some(Wanted::Timer(after)) => self.settle_timer(id, op, note.due_at, after),
+            Some(Wanted::Signal(timeout)) => self.settle_signal(id, op, note.due_at, timeout),
+            Some(Wanted::Child(start, child)) => self.settle_child(op, start, child),
+            Some(Wanted::Result) | None => {}
+        }
+        true
+    }
+
+    /// The journal has this name and number, as another kind of step.
+    fn other_kind(&self, op: &Op) -> Option<Op> {
+        let kind = match op.kind {
+            OpKind::Step => OpKind::Transaction,
+            OpKind::Transaction => OpKind::Step,
+            _ => return None,
+        };
+        let other = of_kind(op, kind);
+        self.cursor.is_skipped(other.key()).then_some(other)
+    }
+
+    fn request(&mut self, id: u64) -> Option<Wanted> {
+        let mut state = self.active.as_ref()?.board.0.lock();
+        let slot = state.slots.get_mut(&id)?;
+        Some(match &slot.request {
+            Request::Step(_) | Request::Transaction(_) => Wanted::Closure,
+            Request::Sleep(duration) => Wanted::Timer(Due::After(*duration)),
+            Request::SleepUntil(at) => Wanted::Timer(Due::At(*at)),
+            Request::Signal { timeout } => Wanted::Signal(*timeout),
+            Request::Child { start, id } => Wanted::Child(start.clone(), id.clone()),
+            Request::ChildResult { .. } => Wanted::Result,
+        })
+    }
+
+    fn settle_closure(&mut self, id: u64, note: &Note) {
+        if let Some(active) = &self.active {
+            if let Some(slot) = active.board.0.lock().slots.get_mut(&id) {
+                slot.attempt_count = note.attempt_count;
+            }
+        }
+        match note.due_at {
+            Some(due_at) => self.timers.push(Reverse((due_at, id, TimerKind::Retry))),
+            None => self.startable.push_back(id),
+        }
+    }
+
+    fn settle_timer(&mut self, id: u64, op: Op, recorded: Option<Timestamp>, due: Due) {
+        let due_at = recorded.unwrap_or_else(|| match due {
+            Due::After(duration) => self.ledger.now().after(duration),
+            Due::At(at) => at,
+        });
+        if recorded.is_none() && self.decide(Command::SetTimer { op, due_at }).is_err() {
+            return;
+        }
+        self.timers.push(Reverse((due_at, id, TimerKind::Due)));
+    }
+
+    fn settle_signal(
+        &mut self,
+        id: u64,
+        op: Op,
+        recorded: Option<Timestamp>,
+        timeout: Option<std::time::Duration>,
+    ) {
+        self.signal_waiters.entry(op.name.clone()).or_default().push_back(id);
+        if let Some(timeout) = timeout {
+            self.settle_timer(id, op, recorded, Due::After(timeout));
+        }
+    }
+
+    fn settle_child(&mut self, op: Op, mut start: Box<abide_core::Start>, child: Option<ExecutionId>) {
+        let (address, run) = (self.ledger.execution().address(), self.ledger.execution().run());
+        let child = child.unwrap_or_else(|| child_id(&address.id, run, &op));
+        start.parent = Some(Parent { id: address.id.clone(), run, op: op.child_result() });
+        if let Ok(entries) = self.decide(Command::StartChild { op, child, start }) {
+            self.deliver_all(&entries);
+        }
+    }
+
+    /// Lets closures start once everything before them is durable.
+    fn start_closures(&mut self) -> bool {
+        if self.startable.is_empty() || !self.ledger.is_durable() || self.order != Order::Run {
+            return false;
+        }
+        let Some(active) = &self.active else { return false };
+        let shared = active.board.0.clone();
+        let mut started = Vec::new();
+        while let Some(id) = self.startable.pop_front() {
+            let mut state = shared.lock();
+            let Some(slot) = state.slots.get_mut(&id) else { continue };
+            let attempt = slot.attempt_count + 1;
+            match &mut slot.request {
+                Request::Step(options) => {
+                    let timeout_at = options.timeout.map(|timeout| self.ledger.now().after(timeout));
+                    self.timers.extend(timeout_at.map(|at| Reverse((at, id, TimerKind::Timeout(attempt)))));
+                    slot.state = SlotState::Go { attempt };
+                    started.push(id);
+                }
+                Request::Transaction(_) if self.ledger.is_busy() || self.ledger.has_news() => {
+                    drop(state);
+                    self.startable.push_front(id);
+                    break;
+                }
+                Request::Transaction(transaction) => {
+                    let (op, transaction) = (slot.op.clone(), transaction.take());
+                    drop(state);
+                    shared.wake_slots(&started);
+                    self.transact(op, transaction);
+                    return true;
+                }
+                _ => {}
+            }
+        }
+        shared.wake_slots(&started);
+        !started.is_empty()
+    }
+
+    /// Sends a user's transaction to the store: its writes and its record commit together.
+    fn transact(&mut self, op: Op, transaction: Option<UserTransaction>) {
+        let Some(transaction) = transaction else { return };
+        let (mut execution, now) = (self.ledger.execution().clone(), self.ledger.now());
+        let limits = self.engine.options.limits.clone();
+        self.transacting = Some(op.key());
+        let run = move |connection: &dyn std::any::Any| {
+            let (keep, outcome) = transaction(connection);
+            let (keep, outcome) = match &outcome {
+                // Unlike a step's, these effects can still be undone.
+                Outcome::Success(payload) => {
+                    match limits.check_payload(&format!("the result of {op}"), payload) {
+                        Ok(()) => (keep, outcome),
+                        Err(large) => (false, Outcome::Failure(fatal(large.to_string()))),
+                    }
+                }
+                _ => (keep, outcome),
+            };
+            let record = StepRecord { op, outcome, attempt: 1, input_hash: None };
+            let decision = execution.decide(Command::RecordStep(record), now).unwrap_or_default();
+            let (entries, _) = decision.record(&mut execution, now);
+            let record =
+                Record::of(entries.first().expect("a step may be recorded: the phase was checked before"));
+            Transacted { keep, record, state: codec::encode(&execution) }
+        };
+        let summary = self.ledger.execution().summary(&self.waiting());
+        let terms = Terms { summary, hold: Hold::Keep, born_slots: 0, alone: self.engine.is_alone() };
+        self.ledger.transact(terms, Transaction(Box::new(run)));
+    }
+
+    /// Takes what a transaction step gave.
+    pub(super) fn transacted(&mut self, record: &Record) -> Turn {
+        self.transacting = None;
+        match record.entry() {
+            Ok(entry) => {
+                self.ledger.transacted(&entry);
+                if let Some(op) = entry.event.op() {
+                    self.undelivered.push_back((op.key(), entry.clone()));
+                }
+                Turn::Progress
+            }
+            Err(error) => Turn::End(End::Lost(error.to_string())),
+        }
+    }
+
+    /// The store refused a commit: a transaction step on the wrong store fails, anything else is a bug of ours.
+    pub(super) fn refused(&mut self, refusal: &Refusal) -> Turn {
+        let Some(key) = self.transacting.take() else {
+            return Turn::End(End::Lost(format!("a commit was refused: {refusal}")));
+        };
+        let op = self.slots.get(&key).and_then(|id| self.open_op(*id));
+        if let Some(op) = op {
+            let outcome = Outcome::Failure(fatal(refusal.to_string()));
+            let record = StepRecord { op: op.clone(), outcome, attempt: 1, input_hash: None };
+            if let Ok(entries) = self.decide(Command::RecordStep(record)) {
+                self.undelivered.extend(entries.into_iter().map(|entry| (op.key(), entry)));
+            }
+        }
+        Turn::Progress
+    }
+}
+
+/// What an operation without a record needs.
+enum Wanted {
+    Closure,
+    Timer(Due),
+    Signal(Option<std::time::Duration>),
+    Child(Box<abide_core::Start>, Option<ExecutionId>),
+    Result,
+}
+
+enum Due {
+    After(std::time::Duration),
+    At(Timestamp),
+}

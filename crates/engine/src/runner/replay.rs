@@ -1,0 +1,107 @@
+//! The part of a run that was recorded before.
+
+use super::*;
+use abide_core::Next;
+
+impl Runner {
+    /// One turn of the replay; `None` when this turn belongs to the code.
+    pub(super) fn replay(&mut self, cx: &mut Context<'_>) -> Option<Turn> {
+        if self.active.is_none() {
+            return self.begin(cx);
+        }
+        if self.active.as_ref().is_some_and(|active| active.board.0.is_to_be_polled()) {
+            return None;
+        }
+        loop {
+            let (seq, is_fetch) = match self.cursor.next() {
+                Next::Fetch(seq) => (seq, true),
+                Next::Offer(seq) if seq > self.journal.end() => {
+                    self.is_replaying = false;
+                    self.interrupt_late();
+                    return Some(Turn::Progress);
+                }
+                Next::Offer(seq) => (seq, false),
+            };
+            let entry = match self.journal.poll_entry(seq, cx) {
+                Poll::Pending => return Some(Turn::Idle),
+                Poll::Ready(Ok(entry)) => entry,
+                Poll::Ready(Err(error)) => return Some(Turn::End(End::Lost(error.to_string()))),
+            };
+            if self.pass(&entry, is_fetch) {
+                return Some(Turn::Progress);
+            }
+        }
+    }
+
+    /// Reads the first entry, which has the input, and calls the code.
+    fn begin(&mut self, cx: &mut Context<'_>) -> Option<Turn> {
+        let entry = match self.journal.poll_entry(1, cx) {
+            Poll::Pending => return Some(Turn::Idle),
+            Poll::Ready(Ok(entry)) => entry,
+            Poll::Ready(Err(error)) => return Some(Turn::End(End::Lost(error.to_string()))),
+        };
+        let Event::Started(start) = &entry.event else {
+            let what = format!("the journal begins with {}", entry.event.word());
+            return Some(Turn::End(End::Lost(what)));
+        };
+        let board = Board::new(self.ledger.execution(), entry.at, self.mailbox.task.clone());
+        let called = board
+            .0
+            .as_polling(|| catch_unwind(AssertUnwindSafe(|| self.code.call(board.clone(), &start.input))));
+        match called {
+            Ok(Ok(future)) => {
+                let waker = board.0.root_waker();
+                self.active = Some(Active { board, future: Some(future), waker });
+            }
+            Ok(Err(reason)) => {
+                self.is_replaying = false;
+                self.block(reason);
+            }
+            Err(panic) => self.result = Some(Err(panics::failure(panic.as_ref()))),
+        }
+        Some(Turn::Progress)
+    }
+
+    /// Passes one entry: delivers it, or keeps in mind what it says. `true`: the code has something to do.
+    fn pass(&mut self, entry: &Entry, is_fetch: bool) -> bool {
+        if is_fetch {
+            self.cursor.fetched(entry);
+            return self.deliver(entry);
+        }
+        match self.cursor.offer(entry) {
+            Ok(is_wanted) => {
+                self.follow(entry);
+                match &entry.event {
+                    Event::CancelRequested { .. } => self.interrupt(entry.at),
+                    _ => is_wanted && self.deliver(entry),
+                }
+            }
+            Err(mismatch) => {
+                let found = self.asked_for();
+                self.block(Block::Mismatch { expected: mismatch.expected.to_string(), found })
+            }
+        }
+    }
+
+    /// What the code asks for now, for messages.
+    fn asked_for(&self) -> String {
+        let Some(active) = &self.active else { return "nothing".to_owned() };
+        let state = active.board.0.lock();
+        let mut ops: Vec<_> = state.slots.values().map(|slot| slot.op.to_string()).take(3).collect();
+        if ops.is_empty() {
+            ops.push(if self.result.is_some() { "the end of the workflow" } else { "nothing" }.to_owned());
+        }
+        ops.join(" and ")
+    }
+
+    /// Recorded operations that the finished code never asked for, as far as they are at hand.
+    pub(super) fn unused(&mut self) -> Vec<Op> {
+        const UNUSED_COUNT_MAX: usize = 32;
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut op_of = |seq| match self.journal.poll_entry(seq, &mut cx) {
+            Poll::Ready(Ok(entry)) => entry.event.op().cloned(),
+            _ => None,
+        };
+        self.cursor.unused(UNUSED_COUNT_MAX).into_iter().filter_map(&mut op_of).collect()
+    }
+}

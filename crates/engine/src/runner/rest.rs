@@ -1,0 +1,157 @@
+//! When there is nothing to do: commit, wait, leave memory.
+
+use super::*;
+use crate::board::Request;
+use abide_core::Summary;
+
+impl Runner {
+    /// The last turn: sends what is decided, ends what has ended, or waits.
+    pub(super) fn rest(&mut self, cx: &mut Context<'_>) -> Turn {
+        if !self.is_replaying && self.may_run() {
+            if let Some(result) = self.result.take() {
+                return self.finish(result);
+            }
+        }
+        if self.ledger.is_busy() {
+            return Turn::Idle;
+        }
+        if self.is_replaying && self.may_run() {
+            return if self.order >= Order::Drain { self.release(Hold::Yield) } else { Turn::Idle };
+        }
+        let is_running = self.running_count() > 0;
+        if self.order == Order::Leave || (self.order == Order::Drain && !is_running) {
+            return self.release(Hold::Yield);
+        }
+        if !self.may_run() && !is_running {
+            return self.park();
+        }
+        if self.ledger.has_news() {
+            return self.commit_news(is_running);
+        }
+        self.wait(cx, is_running)
+    }
+
+    /// Commits what was decided; what sleeps for long leaves memory with the same commit.
+    fn commit_news(&mut self, is_running: bool) -> Turn {
+        if !is_running && self.startable.is_empty() && self.sleeps_long() {
+            return self.park();
+        }
+        self.send(Hold::Keep, None);
+        Turn::Progress
+    }
+
+    /// Waits for the next event; after a while tells what it waits for, after a longer while leaves memory.
+    fn wait(&mut self, cx: &mut Context<'_>, is_running: bool) -> Turn {
+        let now = self.ledger.now();
+        let idle_since = *self.idle_since.get_or_insert(now);
+        let mut wake_at = self.next_timer();
+        if !is_running && self.startable.is_empty() {
+            if self.sleeps_long() {
+                return self.park();
+            }
+            let options = &self.engine.options;
+            let (publish_at, park_at) =
+                (idle_since.after(options.publish_after), idle_since.after(options.park_after));
+            if park_at <= now {
+                return self.park();
+            }
+            let is_published = self.published.as_ref().is_some_and(|published| *published == self.waiting());
+            if !is_published && publish_at <= now {
+                self.send(Hold::Keep, None);
+                return Turn::Progress;
+            }
+            let next = if is_published { park_at } else { publish_at };
+            wake_at = Some(wake_at.map_or(next, |at| at.min(next)));
+        }
+        self.set_alarm(wake_at, cx)
+    }
+
+    fn set_alarm(&mut self, wake_at: Option<Timestamp>, cx: &mut Context<'_>) -> Turn {
+        let Some(at) = wake_at else {
+            self.alarm = None;
+            return Turn::Idle;
+        };
+        if self.alarm.as_ref().is_none_or(|(set, _)| *set != at) {
+            self.alarm = Some((at, self.engine.runtime.sleep_until(at)));
+        }
+        let (_, alarm) = self.alarm.as_mut().expect("it was just set");
+        match alarm.as_mut().poll(cx) {
+            Poll::Ready(()) => {
+                self.alarm = None;
+                // Not progress: the idle time goes on.
+                cx.waker().wake_by_ref();
+                Turn::Idle
+            }
+            Poll::Pending => Turn::Idle,
+        }
+    }
+
+    /// Whether only time can wake it, and not soon.
+    fn sleeps_long(&self) -> bool {
+        let Some(active) = &self.active else { return false };
+        let only_timers = {
+            let state = active.board.0.lock();
+            state.slots.values().all(|slot| {
+                let is_timer =
+                    matches!(slot.request, Request::Sleep(_) | Request::SleepUntil(_) | Request::Step(_));
+                is_timer && matches!(slot.state, SlotState::Waiting)
+            })
+        };
+        let soon = self.ledger.now().after(self.engine.options.park_after);
+        only_timers && self.next_timer().is_some_and(|at| at > soon)
+    }
+
+    fn park(&mut self) -> Turn {
+        let seen_count =
+            self.signals.values().map(VecDeque::len).sum::<usize>() + self.results.len() + self.mail.len();
+        self.release(Hold::Park { seen_count })
+    }
+
+    fn release(&mut self, hold: Hold) -> Turn {
+        self.send(hold, Some(End::Released));
+        Turn::Progress
+    }
+
+    pub(super) fn running_count(&self) -> usize {
+        self.active.as_ref().map_or(0, |active| active.board.0.lock().running_count)
+    }
+
+    /// When the next timer is due.
+    pub(super) fn next_timer(&self) -> Option<Timestamp> {
+        self.timers.peek().map(|Reverse((at, _, _))| *at)
+    }
+
+    /// What it waits for, for people; a bounded excerpt.
+    pub(super) fn waiting(&self) -> Vec<Waiting> {
+        let Some(active) = &self.active else { return Vec::new() };
+        let state = active.board.0.lock();
+        state
+            .slots
+            .iter()
+            .filter_map(|(id, slot)| self.wait_of(*id, slot))
+            .take(Summary::WAITING_COUNT_MAX)
+            .collect()
+    }
+
+    fn wait_of(&self, id: u64, slot: &crate::board::Slot) -> Option<Waiting> {
+        let name = slot.op.name.clone();
+        let attempt = slot.attempt_count + 1;
+        let due_at = || {
+            let of_slot =
+                |Reverse((at, slot, _)): &Reverse<(Timestamp, u64, TimerKind)>| (*slot == id).then_some(*at);
+            self.timers.iter().find_map(of_slot)
+        };
+        Some(match &slot.request {
+            Request::Step(_) | Request::Transaction(_) => match slot.state {
+                SlotState::Waiting if slot.attempt_count > 0 => {
+                    Waiting::Retry { name, attempt, at: due_at().unwrap_or_default() }
+                }
+                _ => Waiting::Step { name, attempt },
+            },
+            Request::Sleep(_) | Request::SleepUntil(_) => Waiting::Sleep { until: due_at()? },
+            Request::Signal { timeout } => Waiting::Signal { name, until: timeout.and_then(|_| due_at()) },
+            Request::Child { .. } => return None,
+            Request::ChildResult { child } => Waiting::Child { id: child.clone() },
+        })
+    }
+}

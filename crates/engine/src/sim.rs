@@ -1,0 +1,272 @@
+//! A runtime that owns time, order and chance: the same seed gives the same run.
+//!
+//! One thread polls all tasks, in an order that the seed decides. When nothing is ready the clock jumps to the next timer.
+//! Tasks belong to groups; killing a group is the crash of a process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use abide_core::Timestamp;
+use abide_store::Clock;
+
+use crate::runtime::{BoxFuture, Runtime};
+
+/// The world that simulated processes live in.
+#[derive(Clone)]
+pub struct Sim(Arc<World>);
+
+struct World {
+    state: Mutex<State>,
+    /// Signalled when something outside of the simulation wakes a task.
+    woken: Condvar,
+    /// How long to wait, in real time, for user code that waits for the outside world before the clock jumps.
+    patience: Duration,
+}
+
+struct State {
+    now: Timestamp,
+    random: u64,
+    next_task: u64,
+    tasks: BTreeMap<u64, Task>,
+    ready: BTreeSet<u64>,
+    timers: BTreeMap<(Timestamp, u64), Waker>,
+    next_timer: u64,
+    outside_count: i64,
+}
+
+struct Task {
+    group: u32,
+    /// Nothing while it is being polled.
+    future: Option<BoxFuture<()>>,
+}
+
+/// The task that the caller of `block_on` is.
+const MAIN: u64 = 0;
+
+impl Sim {
+    /// A world that begins at a fixed time and whose every choice follows from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self::with_patience(seed, Duration::ZERO)
+    }
+
+    /// A world whose clock waits, in real time, for closures that wait for the outside world.
+    pub fn with_patience(seed: u64, patience: Duration) -> Self {
+        let state = State {
+            now: Timestamp::from_millis(1_750_000_000_000),
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            next_task: MAIN + 1,
+            tasks: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            timers: BTreeMap::new(),
+            next_timer: 0,
+            outside_count: 0,
+        };
+        Self(Arc::new(World { state: Mutex::new(state), woken: Condvar::new(), patience }))
+    }
+
+    /// A simulated process: what it spawns dies with it.
+    pub fn process(&self, group: u32) -> Arc<SimProcess> {
+        Arc::new(SimProcess { sim: self.clone(), group })
+    }
+
+    /// Drops every task of a process, wherever it is.
+    pub fn kill(&self, group: u32) {
+        let dead = {
+            let mut state = self.lock();
+            let ids: Vec<_> =
+                state.tasks.iter().filter(|(_, task)| task.group == group).map(|(id, _)| *id).collect();
+            ids.iter().filter_map(|id| state.tasks.remove(id)).collect::<Vec<_>>()
+        };
+        // Destructors run without the lock: they may wake or spawn.
+        drop(dead);
+    }
+
+    /// The next random number.
+    pub fn random(&self) -> u64 {
+        self.lock().next_random()
+    }
+
+    /// Runs `future`, and everything that is spawned meanwhile, until it is done.
+    ///
+    /// # Panics
+    /// If nothing can ever move again.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        self.lock().ready.insert(MAIN);
+        loop {
+            let Some(id) = self.next_ready() else { continue };
+            let waker = Waker::from(Arc::new(SimWaker { world: self.0.clone(), id }));
+            let mut cx = Context::from_waker(&waker);
+            if id == MAIN {
+                if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
+                    return value;
+                }
+                continue;
+            }
+            let Some(mut running) = self.lock().tasks.get_mut(&id).and_then(|task| task.future.take()) else {
+                continue;
+            };
+            let polled = running.as_mut().poll(&mut cx);
+            let mut state = self.lock();
+            match polled {
+                Poll::Ready(()) => drop(state.tasks.remove(&id)),
+                // It may have been killed while it ran.
+                Poll::Pending => match state.tasks.get_mut(&id) {
+                    Some(task) => task.future = Some(running),
+                    None => {
+                        drop(state);
+                        drop(running);
+                    }
+                },
+            }
+        }
+    }
+
+    /// A task that is ready, chosen by chance; lets time pass if there is none.
+    fn next_ready(&self) -> Option<u64> {
+        let mut state = self.lock();
+        if state.ready.is_empty() && state.outside_count > 0 && !self.0.patience.is_zero() {
+            let waited =
+                self.0.woken.wait_timeout_while(state, self.0.patience, |state| state.ready.is_empty());
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if state.ready.is_empty() {
+            let due = state.pass_time();
+            // Wakers lock the state themselves.
+            drop(state);
+            due.into_iter().for_each(Waker::wake);
+            return None;
+        }
+        let nth = usize::try_from(state.next_random() % state.ready.len() as u64).unwrap_or_default();
+        let id = state.ready.iter().nth(nth).copied()?;
+        state.ready.remove(&id);
+        Some(id)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Jumps to the next timer and takes the wakers that are due then.
+    fn pass_time(&mut self) -> Vec<Waker> {
+        let Some((&(at, _), _)) = self.timers.first_key_value() else {
+            panic!("the simulation stands still: nothing is ready and no timer is set");
+        };
+        self.now = self.now.max(at);
+        let later = self.timers.split_off(&(at, u64::MAX));
+        std::mem::replace(&mut self.timers, later).into_values().collect()
+    }
+
+    /// xorshift64*: short, and good enough to vary an order.
+    fn next_random(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
+
+struct SimWaker {
+    world: Arc<World>,
+    id: u64,
+}
+
+impl Wake for SimWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.world.state.lock().unwrap_or_else(PoisonError::into_inner).ready.insert(self.id);
+        self.world.woken.notify_one();
+    }
+}
+
+/// One simulated process: the runtime of an engine.
+pub struct SimProcess {
+    sim: Sim,
+    group: u32,
+}
+
+impl Clock for SimProcess {
+    fn now(&self) -> Timestamp {
+        self.sim.lock().now
+    }
+}
+
+impl Clock for Sim {
+    fn now(&self) -> Timestamp {
+        self.lock().now
+    }
+}
+
+impl Runtime for SimProcess {
+    fn sleep_until(&self, at: Timestamp) -> BoxFuture<()> {
+        Box::pin(SimSleep { sim: self.sim.clone(), at, timer: None })
+    }
+
+    fn spawn(&self, future: BoxFuture<()>) {
+        let mut state = self.sim.lock();
+        let id = state.next_task;
+        state.next_task += 1;
+        state.tasks.insert(id, Task { group: self.group, future: Some(future) });
+        state.ready.insert(id);
+    }
+
+    fn spawn_urgent(&self, _name: &str, future: BoxFuture<()>) {
+        self.spawn(future);
+    }
+
+    fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send>) {
+        self.spawn(Box::pin(async move { work() }));
+    }
+
+    fn random(&self) -> u64 {
+        self.sim.random()
+    }
+
+    fn count_outside(&self, change: i64) {
+        self.sim.lock().outside_count += change;
+    }
+}
+
+struct SimSleep {
+    sim: Sim,
+    at: Timestamp,
+    timer: Option<(Timestamp, u64)>,
+}
+
+impl Future for SimSleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let sim = self.sim.clone();
+        let mut state = sim.lock();
+        if let Some(timer) = self.timer.take() {
+            state.timers.remove(&timer);
+        }
+        if state.now >= self.at {
+            return Poll::Ready(());
+        }
+        state.next_timer += 1;
+        let timer = (self.at, state.next_timer);
+        state.timers.insert(timer, cx.waker().clone());
+        self.timer = Some(timer);
+        Poll::Pending
+    }
+}
+
+impl Drop for SimSleep {
+    fn drop(&mut self) {
+        if let Some(timer) = self.timer.take() {
+            let waker = self.sim.lock().timers.remove(&timer);
+            drop(waker);
+        }
+    }
+}

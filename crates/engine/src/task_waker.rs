@@ -1,0 +1,28 @@
+//! The waker of a task that several parties wake.
+
+use std::sync::{Mutex, PoisonError};
+use std::task::Waker;
+
+/// Holds the newest waker of one task.
+#[derive(Debug, Default)]
+pub(crate) struct TaskWaker(Mutex<Option<Waker>>);
+
+impl TaskWaker {
+    /// Remembers the waker that the task was polled with last.
+    pub(crate) fn register(&self, waker: &Waker) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*known {
+            Some(known) if known.will_wake(waker) => {}
+            _ => *known = Some(waker.clone()),
+        }
+    }
+
+    /// Has the task polled again.
+    pub(crate) fn wake(&self) {
+        // Cloned out of the lock: the waker may run the task at once, which registers again.
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(waker) = known {
+            waker.wake();
+        }
+    }
+}
