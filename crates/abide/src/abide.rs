@@ -1,0 +1,131 @@
+//! The entry point.
+
+use std::sync::Arc;
+
+use abide_core::{ExecutionId, Kind, Payload};
+use abide_engine::{Client, Engine};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::client_error::ClientError;
+use crate::code::Code;
+use crate::data;
+use crate::filter::{Filter, Listed};
+use crate::handle::Handle;
+use crate::open::{Builder, Closer};
+use crate::start::{Run, Start, StartOptions};
+
+/// A store and, unless it is only a client, a worker that runs what is in it. Cheap to clone.
+#[derive(Clone)]
+pub struct Abide {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: Client,
+    engine: Option<Engine>,
+    /// The names of the workflows and tasks that can be run here.
+    names: std::collections::BTreeSet<(Kind, abide_core::Name)>,
+    closer: Closer,
+}
+
+impl Abide {
+    /// Opens a store, creates it if need be, and resumes what was left there. `url` is `sqlite:PATH`, `sqlite::memory:` or a path.
+    ///
+    /// Runs every workflow and task that is linked into the program.
+    pub async fn open(url: &str) -> Result<Self, ClientError> {
+        Self::builder(url).open().await
+    }
+
+    /// Opens a store with options.
+    pub fn builder(url: impl Into<String>) -> Builder {
+        Builder::new(url.into())
+    }
+
+    /// Opens a store to start and watch executions there, but to run none.
+    pub async fn client(url: &str) -> Result<Self, ClientError> {
+        Self::builder(url).client().await
+    }
+
+    pub(crate) fn new(
+        client: Client,
+        engine: Option<(Engine, abide_engine::Registry)>,
+        closer: Closer,
+    ) -> Self {
+        let (engine, names) = match engine {
+            Some((engine, registry)) => (Some(engine), registry.names()),
+            None => (None, Default::default()),
+        };
+        Self { inner: Arc::new(Inner { client, engine, names, closer }) }
+    }
+
+    /// Starts a workflow or task.
+    pub fn start<C: Code>(&self, _code: C, input: C::Input) -> Start<C> {
+        Start::new(self, &input)
+    }
+
+    /// Starts a workflow or task and waits for its result.
+    pub fn run<C: Code>(&self, _code: C, input: C::Input) -> Run<C> {
+        Run::new(self, &input)
+    }
+
+    /// Starts the workflow or task that is registered under `name`, for programs that learn the name at run time.
+    pub async fn start_named<I: Serialize, T>(
+        &self,
+        id: &str,
+        name: &str,
+        input: &I,
+    ) -> Result<Handle<T>, ClientError> {
+        let client = &self.inner.client;
+        let id = ExecutionId::new(id)?;
+        let wanted = abide_core::Name::new(name)?;
+        let found = self.inner.names.iter().find(|(_, known)| *known == wanted);
+        let Some((kind, _)) = found else { return Err(ClientError::UnknownCode { name: name.to_owned() }) };
+        let payload: Payload = data::encode(input).map_err(|error| ClientError::Data {
+            message: format!("the input of {name:?} does not serialize: {error}"),
+        })?;
+        let start = StartOptions::default().start(*kind, name, payload, client.now())?;
+        client.start(&id, start).await.map_err(|error| ClientError::of(id.as_str(), error))?;
+        Ok(Handle::new(client.clone(), Ok(id)))
+    }
+
+    /// A handle on the execution with this id, whose result is a `T`.
+    pub fn handle<T: DeserializeOwned>(&self, id: &str) -> Handle<T> {
+        Handle::new(self.inner.client.clone(), ExecutionId::new(id))
+    }
+
+    /// Executions, as the filter says.
+    pub async fn list(&self, filter: Filter) -> Result<Vec<Listed>, ClientError> {
+        let client = &self.inner.client;
+        let mut list = filter.list(client.namespace())?;
+        let mut found = Vec::new();
+        loop {
+            let page = client.store().list(list.clone()).await.map_err(|error| ClientError::of("", error))?;
+            found.extend(page.items.into_iter().map(Listed::from));
+            list.after = page.next;
+            list.limit = filter.wanted_count().saturating_sub(found.len());
+            if list.after.is_none() || list.limit == 0 {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Stops working: takes nothing new, lets running steps finish for a grace period, gives everything back to other workers at
+    /// once, and closes the store. What was interrupted counts as no attempt.
+    pub async fn shutdown(&self) {
+        if let Some(engine) = &self.inner.engine {
+            engine.shutdown().await;
+        }
+        self.inner.closer.close();
+    }
+
+    pub(crate) fn client_part(&self) -> &Client {
+        &self.inner.client
+    }
+}
+
+impl std::fmt::Debug for Abide {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Abide").field("namespace", self.inner.client.namespace()).finish_non_exhaustive()
+    }
+}

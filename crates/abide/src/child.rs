@@ -1,0 +1,189 @@
+//! `ctx.start` and `ctx.run`: children.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use abide_core::{Block, ExecutionId, Op, OpKind};
+use abide_engine::{Delivery, OpHandle, Request, Turn};
+use serde::de::DeserializeOwned;
+
+use crate::code::Code;
+use crate::ctx::{Ctx, Opened};
+use crate::data;
+use crate::error::{Error, Result};
+use crate::start::{StartOptions, start_options};
+use crate::step::{Slot, delivered};
+
+/// A child that is about to be started. Await it to get a [`Child`]; options come first.
+#[must_use = "no child is started unless it is awaited"]
+pub struct StartChild<C: Code> {
+    ctx: Ctx,
+    input: Option<C::Input>,
+    options: StartOptions,
+    slot: Slot,
+}
+
+// The input is never pinned.
+impl<C: Code> Unpin for StartChild<C> {}
+
+impl<C: Code> StartChild<C> {
+    pub(crate) fn new(ctx: Ctx, _code: C, input: C::Input) -> Self {
+        Self { ctx, input: Some(input), options: StartOptions::default(), slot: Slot::New }
+    }
+
+    start_options!();
+
+    /// What the runner is asked for; a problem with it blocks the execution, as its code has to change.
+    fn request(
+        ctx: &Ctx,
+        options: &StartOptions,
+        input: Option<C::Input>,
+    ) -> std::result::Result<Request, Block> {
+        let limit = |reason: String| Block::Limit { reason };
+        let input = input.expect("it is opened once");
+        let payload = data::encode(&input).map_err(|error| {
+            limit(format!("the input of child {:?} does not serialize: {error}", C::NAME))
+        })?;
+        let start =
+            options.start(C::KIND, C::NAME, payload, ctx.now()).map_err(|error| limit(error.to_string()))?;
+        let id = options
+            .id
+            .as_ref()
+            .map(ExecutionId::new)
+            .transpose()
+            .map_err(|error| limit(error.to_string()))?;
+        Ok(Request::Child { start: Box::new(start), id })
+    }
+
+    fn open(ctx: &Ctx, options: &StartOptions, input: Option<C::Input>) -> Opened {
+        match Self::request(ctx, options, input) {
+            Ok(request) => ctx.open(OpKind::Child, C::NAME, request),
+            Err(reason) => match ctx.board() {
+                Some(board) => {
+                    board.block(reason);
+                    Opened::Blocked
+                }
+                None => Opened::Refused(Error::fatal(reason)),
+            },
+        }
+    }
+}
+
+impl<C: Code> Future for StartChild<C> {
+    type Output = Result<Child<C::Output>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let (ctx, options, input) = (&this.ctx, &this.options, &mut this.input);
+        let op = match this.slot.open(|| Self::open(ctx, options, input.take())) {
+            Ok(op) => op,
+            Err(answer) => return answer,
+        };
+        match op.poll(cx) {
+            Turn::Delivered(Delivery::Started(id)) => {
+                let child = Child { ctx: this.ctx.clone(), start: op.op().clone(), id, output: PhantomData };
+                this.slot = Slot::Closed;
+                Poll::Ready(Ok(child))
+            }
+            Turn::Delivered(_) => {
+                this.slot = Slot::Closed;
+                Poll::Ready(Err(Error::cancelled()))
+            }
+            Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,
+        }
+    }
+}
+
+/// A child that was started. Dropping it does not stop it; the end of its parent does.
+pub struct Child<T> {
+    ctx: Ctx,
+    start: Op,
+    id: ExecutionId,
+    output: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned> Child<T> {
+    /// The id of the child.
+    pub fn id(&self) -> &str {
+        self.id.as_str()
+    }
+
+    /// Waits for its result. Dropping the future cancels the child.
+    pub fn result(self) -> ChildResult<T> {
+        let board = self.ctx.board().expect("only workflows have children");
+        let slot = Slot::Open(board.open_result(&self.start, self.id));
+        ChildResult { ctx: self.ctx, slot, output: PhantomData }
+    }
+}
+
+/// A wait for the result of a child. Dropping it cancels the child.
+#[must_use = "nothing is waited for unless it is awaited"]
+pub struct ChildResult<T> {
+    ctx: Ctx,
+    slot: Slot,
+    output: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned> Future for ChildResult<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let this = self.get_mut();
+        let turn = match &mut this.slot {
+            Slot::Open(op) => OpHandle::poll(op, cx),
+            Slot::New | Slot::Closed => return Poll::Pending,
+        };
+        match turn {
+            Turn::Delivered(delivery) => delivered(&this.ctx, &mut this.slot, delivery),
+            Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,
+        }
+    }
+}
+
+/// A child whose result is waited for. Await it; options come first. Dropping it cancels the child.
+#[must_use = "no child is started unless it is awaited"]
+pub struct RunChild<C: Code> {
+    options: StartOptions,
+    phase: RunPhase<C>,
+}
+
+enum RunPhase<C: Code> {
+    New(Option<(Ctx, C::Input)>),
+    Starting(StartChild<C>),
+    Running(ChildResult<C::Output>),
+}
+
+// Nothing in here is ever pinned.
+impl<C: Code> Unpin for RunChild<C> {}
+
+impl<C: Code> RunChild<C> {
+    pub(crate) fn new(ctx: Ctx, _code: C, input: C::Input) -> Self {
+        Self { options: StartOptions::default(), phase: RunPhase::New(Some((ctx, input))) }
+    }
+
+    start_options!();
+}
+
+impl<C: Code> Future for RunChild<C> {
+    type Output = Result<C::Output>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        loop {
+            this.phase = match &mut this.phase {
+                RunPhase::New(parts) => {
+                    let (ctx, input) = parts.take().expect("it becomes a start once");
+                    let options = std::mem::take(&mut this.options);
+                    RunPhase::Starting(StartChild { ctx, input: Some(input), options, slot: Slot::New })
+                }
+                RunPhase::Starting(start) => match std::task::ready!(Pin::new(start).poll(cx)) {
+                    Ok(child) => RunPhase::Running(child.result()),
+                    Err(error) => return Poll::Ready(Err(error)),
+                },
+                RunPhase::Running(result) => return Pin::new(result).poll(cx),
+            };
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What can go wrong outside of workflows, by what the caller can do about it.
+
+use std::fmt;
+
+use abide_core::{FailureKind, InvalidName, Refusal};
+use serde::de::DeserializeOwned;
+
+use crate::Error;
+
+/// An error of a call from outside. Its variants say what the caller can do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The execution failed: this is its error. Asking again gives the same answer.
+    Failed {
+        /// The id of the execution.
+        id: String,
+        /// Its error.
+        error: Error,
+    },
+    /// The execution was cancelled. Asking again gives the same answer.
+    Cancelled {
+        /// The id of the execution.
+        id: String,
+        /// By whom and why.
+        reason: String,
+    },
+    /// There is no such execution.
+    Unknown {
+        /// The id.
+        id: String,
+    },
+    /// No workflow or task of this name is registered here.
+    UnknownCode {
+        /// The name.
+        name: String,
+    },
+    /// The id is taken by another workflow or another input.
+    Conflict {
+        /// Both sides.
+        message: String,
+    },
+    /// The request makes no sense as things are: it has finished already, is not paused, is over a limit …
+    Refused {
+        /// The id of the execution.
+        id: String,
+        /// Why.
+        message: String,
+    },
+    /// Something that was given cannot be: a name, an id, a tag, an option.
+    Invalid {
+        /// What and why.
+        message: String,
+    },
+    /// A value does not serialize, or a result is not of the type that was asked for.
+    Data {
+        /// Which value and why.
+        message: String,
+    },
+    /// The store cannot be opened.
+    Open {
+        /// The URL that was given.
+        url: String,
+        /// Why.
+        message: String,
+    },
+    /// The store is busy or out of reach. Nothing was changed; try again later.
+    Unavailable {
+        /// The store's complaint.
+        source: abide_store::Error,
+    },
+    /// It may have happened. Ask again with the same id: a repetition changes nothing.
+    Indeterminate {
+        /// The store's complaint.
+        source: abide_store::Error,
+    },
+    /// The store contains what it cannot contain; see `abide verify`.
+    Corrupt {
+        /// The store's complaint.
+        source: abide_store::Error,
+    },
+    /// `shutdown` was called.
+    Closed,
+}
+
+impl ClientError {
+    /// The value of a failed execution's [typed](Error::typed) error, if it is an `E`.
+    pub fn get<E: DeserializeOwned>(&self) -> Option<E> {
+        match self {
+            Self::Failed { error, .. } => error.get(),
+            _ => None,
+        }
+    }
+
+    /// Whether the same call can succeed later.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Unavailable { .. } | Self::Indeterminate { .. })
+    }
+
+    pub(crate) fn of(id: &str, error: abide_store::Error) -> Self {
+        match error {
+            abide_store::Error::Refused(refusal) => Self::refused(id, refusal),
+            abide_store::Error::Busy { .. } | abide_store::Error::Unavailable { .. } => {
+                Self::Unavailable { source: error }
+            }
+            abide_store::Error::Indeterminate { .. } => Self::Indeterminate { source: error },
+            abide_store::Error::Corrupt { .. } => Self::Corrupt { source: error },
+            abide_store::Error::Closed => Self::Closed,
+        }
+    }
+
+    fn refused(id: &str, refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unknown { id } => Self::Unknown { id: id.to_string() },
+            Refusal::Conflict { .. } => Self::Conflict { message: refusal.to_string() },
+            Refusal::InvalidName(invalid) => invalid.into(),
+            other => Self::Refused { id: id.to_owned(), message: other.to_string() },
+        }
+    }
+
+    pub(crate) fn failed(id: &str, error: Error) -> Self {
+        match error.kind() {
+            FailureKind::Cancelled => {
+                Self::Cancelled { id: id.to_owned(), reason: error.message().to_owned() }
+            }
+            _ => Self::Failed { id: id.to_owned(), error },
+        }
+    }
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed { id, error } => write!(f, "execution {id:?} failed: {error}"),
+            Self::Cancelled { id, reason } => write!(f, "execution {id:?} was cancelled: {reason}"),
+            Self::Unknown { id } => write!(f, "there is no execution {id:?}"),
+            Self::UnknownCode { name } => write!(f, "no workflow or task {name:?} is registered here"),
+            Self::Conflict { message } => write!(f, "execution {message}"),
+            Self::Refused { id, message } => write!(f, "execution {id:?}: {message}"),
+            Self::Invalid { message } | Self::Data { message } => f.write_str(message),
+            Self::Open { url, message } => write!(f, "the store {url:?} cannot be opened: {message}"),
+            Self::Unavailable { source } | Self::Indeterminate { source } | Self::Corrupt { source } => {
+                source.fmt(f)
+            }
+            Self::Closed => f.write_str("abide was shut down"),
+        }
+    }
+}
+
+impl std::error::Error for ClientError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unavailable { source } | Self::Indeterminate { source } | Self::Corrupt { source } => {
+                Some(source)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl From<InvalidName> for ClientError {
+    fn from(invalid: InvalidName) -> Self {
+        Self::Invalid { message: invalid.to_string() }
+    }
+}

@@ -1,0 +1,138 @@
+//! Functions that can be run durably.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use abide_core::{Block, Kind, Payload};
+use abide_engine::{Board, CodeFuture, TaskAttempt, TaskCode, WorkflowCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::ctx::{Ctx, State};
+use crate::data;
+
+/// A registered async function. The attributes [`workflow`](macro@crate::workflow) and [`task`](macro@crate::task) implement it.
+pub trait Code: Send + Sync + 'static {
+    /// What it is called with.
+    type Input: Serialize + DeserializeOwned + Send + 'static;
+    /// What it gives.
+    type Output: Serialize + DeserializeOwned + Send + 'static;
+    /// The name it is registered under.
+    const NAME: &'static str;
+    /// Workflow or task.
+    const KIND: Kind;
+    /// Whether a replay demands the recorded order and every entry.
+    const STRICT: bool;
+
+    /// The function itself.
+    fn call(ctx: Ctx, input: Self::Input) -> impl Future<Output = crate::Result<Self::Output>> + Send;
+}
+
+/// A function whose progress is journalled and replayed.
+pub trait Workflow: Code {}
+
+/// A function without a journal of its own: runs whole, retried whole.
+pub trait Task: Code {}
+
+/// The success type of a `Result`, for the macros.
+pub trait Returns {
+    /// The type.
+    type Ok;
+}
+
+impl<T, E> Returns for Result<T, E> {
+    type Ok = T;
+}
+
+/// A function that was registered at link time.
+pub struct Registered {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) module: &'static str,
+    workflow: fn(&State) -> Arc<dyn WorkflowCode>,
+    task: fn(&State) -> Arc<dyn TaskCode>,
+}
+
+inventory::collect!(Registered);
+
+impl Registered {
+    /// The registration of `C`, which is defined in `module`.
+    pub const fn of<C: Code>(module: &'static str) -> Self {
+        Self {
+            name: C::NAME,
+            kind: C::KIND,
+            module,
+            workflow: |state| Arc::new(Native::<C>::new(state)),
+            task: |state| Arc::new(Native::<C>::new(state)),
+        }
+    }
+
+    pub(crate) fn workflow(&self, state: &State) -> Arc<dyn WorkflowCode> {
+        (self.workflow)(state)
+    }
+
+    pub(crate) fn task(&self, state: &State) -> Arc<dyn TaskCode> {
+        (self.task)(state)
+    }
+}
+
+/// A Rust function as the engine calls it.
+struct Native<C> {
+    state: State,
+    code: std::marker::PhantomData<fn() -> C>,
+}
+
+impl<C: Code> Native<C> {
+    fn new(state: &State) -> Self {
+        Self { state: state.clone(), code: std::marker::PhantomData }
+    }
+
+    fn input(input: &Payload) -> Result<C::Input, Block> {
+        let what = || format!("the input of {} {:?}", C::KIND.word(), C::NAME);
+        data::decode(input).map_err(|error| data::undecodable::<C::Input>(&what(), input, &error))
+    }
+}
+
+impl<C: Code> WorkflowCode for Native<C> {
+    fn name(&self) -> &str {
+        C::NAME
+    }
+
+    fn is_strict(&self) -> bool {
+        C::STRICT
+    }
+
+    fn call(&self, board: Board, input: &Payload) -> Result<CodeFuture, Block> {
+        let input = Self::input(input)?;
+        let ctx = Ctx::of_workflow(board.clone(), self.state.clone());
+        // Unconstrained: tokio's own fairness would wake the workflow from outside when a poll has done much, which is not
+        // to be told from an await that is not recorded.
+        Ok(Box::pin(tokio::task::unconstrained(async move {
+            let output = C::call(ctx, input).await.map_err(crate::Error::into_failure)?;
+            match data::encode(&output) {
+                Ok(payload) => Ok(payload),
+                Err(error) => {
+                    let reason = format!("the result of workflow {:?} does not serialize: {error}", C::NAME);
+                    board.block(Block::Limit { reason });
+                    std::future::pending().await
+                }
+            }
+        })))
+    }
+}
+
+impl<C: Code> TaskCode for Native<C> {
+    fn name(&self) -> &str {
+        C::NAME
+    }
+
+    fn call(&self, attempt: TaskAttempt, input: &Payload) -> Result<CodeFuture, Block> {
+        let input = Self::input(input)?;
+        let ctx = Ctx::of_task(attempt, self.state.clone());
+        Ok(Box::pin(async move {
+            let output = C::call(ctx, input).await.map_err(crate::Error::into_failure)?;
+            let describe = |error| format!("the result of task {:?} does not serialize: {error}", C::NAME);
+            data::encode(&output).map_err(|error| crate::Error::fatal(describe(error)).into_failure())
+        }))
+    }
+}

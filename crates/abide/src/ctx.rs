@@ -1,0 +1,227 @@
+//! What a workflow's or task's code is given.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_core::{Name, OpKind, OpUse, Timestamp};
+use abide_engine::{Board, OpHandle, Request, TaskAttempt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::blocking::Blocking;
+use crate::child::{RunChild, StartChild};
+use crate::code::Code;
+use crate::error::{Error, Result};
+use crate::signal::Receive;
+use crate::sleep::Sleep;
+use crate::step::Step;
+use crate::transaction::{SqliteTransaction, Transact};
+
+/// The context of a workflow or task: everything durable goes through it.
+///
+/// In a task, which has no journal, durable operations fail; its state, id and idempotency key are there.
+#[derive(Clone)]
+pub struct Ctx {
+    home: Home,
+    state: State,
+}
+
+#[derive(Clone)]
+enum Home {
+    Workflow(Board),
+    Task(Arc<TaskAttempt>),
+}
+
+/// The application's own values, shared with every workflow and task by type.
+#[derive(Clone, Default)]
+pub struct State(Arc<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>);
+
+impl State {
+    pub(crate) fn with<S: Send + Sync + 'static>(&self, value: S) -> Self {
+        let mut values = (*self.0).clone();
+        values.insert(TypeId::of::<S>(), Arc::new(value));
+        Self(Arc::new(values))
+    }
+
+    fn get<S: 'static>(&self) -> Option<&S> {
+        self.0.get(&TypeId::of::<S>())?.downcast_ref()
+    }
+}
+
+impl Ctx {
+    pub(crate) fn of_workflow(board: Board, state: State) -> Self {
+        Self { home: Home::Workflow(board), state }
+    }
+
+    pub(crate) fn of_task(attempt: TaskAttempt, state: State) -> Self {
+        Self { home: Home::Task(Arc::new(attempt)), state }
+    }
+
+    /// Runs a closure and records its result: after that it never runs again.
+    ///
+    /// The closure may borrow local variables, also across retries. It must not use durable operations itself. Until its result is
+    /// recorded it may run more than once; see [`Ctx::idempotency_key`].
+    pub fn step<F, Fut, T>(&self, name: &str, run: F) -> Step<F, Fut, T>
+    where
+        F: FnMut() -> Fut + Send,
+        Fut: Future<Output = Result<T>> + Send,
+        T: Serialize + DeserializeOwned + Send,
+    {
+        Step::new(self.clone(), name, run)
+    }
+
+    /// Runs a closure on a thread of the blocking pool and records its result.
+    pub fn blocking<F, T>(&self, name: &str, run: F) -> Blocking<F, T>
+    where
+        F: FnOnce() -> Result<T> + Clone + Send + 'static,
+        T: Serialize + DeserializeOwned + Send + 'static,
+    {
+        Blocking::new(self.clone(), name, run)
+    }
+
+    /// Runs a closure inside the transaction that records its result: exactly once. Needs a SQLite store.
+    pub fn sqlite<F, T>(&self, name: &str, run: F) -> Transact<T>
+    where
+        F: FnOnce(&SqliteTransaction<'_>) -> Result<T> + Send + 'static,
+        T: Serialize + DeserializeOwned + Send + 'static,
+    {
+        Transact::new(self.clone(), name, run)
+    }
+
+    /// Sleeps, for seconds or months; a crash does not start it anew.
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        Sleep::new(self.clone(), Request::Sleep(duration))
+    }
+
+    /// Sleeps until a point in time.
+    pub fn sleep_until(&self, at: Timestamp) -> Sleep {
+        Sleep::new(self.clone(), Request::SleepUntil(at))
+    }
+
+    /// Waits for the next signal of this name, first in first out.
+    pub fn recv<T: DeserializeOwned>(&self, name: &str) -> Receive<T> {
+        Receive::new(self.clone(), name)
+    }
+
+    /// Runs a child workflow or task and waits for its result. Dropping the future cancels the child.
+    pub fn run<C: Code>(&self, code: C, input: C::Input) -> RunChild<C> {
+        RunChild::new(self.clone(), code, input)
+    }
+
+    /// Starts a child workflow or task; its result can be waited for later.
+    pub fn start<C: Code>(&self, code: C, input: C::Input) -> StartChild<C> {
+        StartChild::new(self.clone(), code, input)
+    }
+
+    /// The time of the last recorded result that this code has seen: the same in every replay.
+    pub fn now(&self) -> Timestamp {
+        match &self.home {
+            Home::Workflow(board) => board.now(),
+            Home::Task(_) => abide_store::Clock::now(&abide_engine::SystemClock),
+        }
+    }
+
+    /// A random number: the same in every replay, another one at each call and in each execution.
+    pub fn random(&self) -> u64 {
+        match &self.home {
+            Home::Workflow(board) => board.random(),
+            Home::Task(attempt) => abide_core::Payload::from(self.task_key(attempt).as_str()).hash(),
+        }
+    }
+
+    /// A random UUID (version 4) in its usual text form: the same in every replay.
+    pub fn uuid(&self) -> String {
+        let (high, low) = (self.random(), self.random());
+        let high = (high & !0xf000) | 0x4000;
+        let low = (low & !(0b11 << 62)) | (0b10 << 62);
+        format!(
+            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+            high >> 32,
+            (high >> 16) & 0xffff,
+            high & 0xffff,
+            low >> 48,
+            low & 0xffff_ffff_ffff
+        )
+    }
+
+    /// A value that was given to the builder's `state`.
+    ///
+    /// # Panics
+    /// If there is none of this type; the panic becomes the error of the step or workflow.
+    pub fn state<S: Send + Sync + 'static>(&self) -> &S {
+        let missing = || panic!("no state of type {} was given to the builder", std::any::type_name::<S>());
+        self.state.get().unwrap_or_else(missing)
+    }
+
+    /// The id of this execution.
+    pub fn id(&self) -> &str {
+        match &self.home {
+            Home::Workflow(board) => board.address().id.as_str(),
+            Home::Task(attempt) => attempt.address.id.as_str(),
+        }
+    }
+
+    /// The number of this run, from 1.
+    pub fn run_number(&self) -> u32 {
+        match &self.home {
+            Home::Workflow(board) => board.run(),
+            Home::Task(attempt) => attempt.run,
+        }
+    }
+
+    /// Called inside a step's closure: a name for that step that is the same in every attempt and replay and belongs to no other
+    /// step, for services that deduplicate. Inside a task: the same for the whole task.
+    pub fn idempotency_key(&self) -> String {
+        match &self.home {
+            Home::Workflow(board) => board.idempotency_key(),
+            Home::Task(attempt) => self.task_key(attempt),
+        }
+    }
+
+    fn task_key(&self, attempt: &TaskAttempt) -> String {
+        format!("{}/{}/{}", attempt.address.namespace, attempt.address.id, attempt.run)
+    }
+
+    /// Opens a durable operation; an error where there is no journal.
+    pub(crate) fn open(&self, kind: OpKind, name: &str, request: Request) -> Opened {
+        let board = match &self.home {
+            Home::Workflow(board) => board,
+            Home::Task(_) => {
+                let word = kind.word();
+                return Opened::Refused(Error::fatal(format!(
+                    "{word} {name:?} needs a workflow: a task has no journal"
+                )));
+            }
+        };
+        let name = match Name::new(name) {
+            Ok(name) => name,
+            Err(invalid) => {
+                let reason = format!("{}: {invalid}", kind.word());
+                board.block(abide_core::Block::Limit { reason });
+                return Opened::Blocked;
+            }
+        };
+        match board.open(OpUse { kind, name: &name }, request) {
+            Some(handle) => Opened::Open(handle),
+            None => Opened::Blocked,
+        }
+    }
+
+    pub(crate) fn board(&self) -> Option<&Board> {
+        match &self.home {
+            Home::Workflow(board) => Some(board),
+            Home::Task(_) => None,
+        }
+    }
+}
+
+/// What became of an attempt to open an operation.
+pub(crate) enum Opened {
+    Open(OpHandle),
+    /// The execution is blocked; the operation stays pending.
+    Blocked,
+    Refused(Error),
+}

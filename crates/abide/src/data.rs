@@ -1,0 +1,54 @@
+//! Values of the user's as payloads: JSON, so that people and other languages can read them.
+
+use abide_core::{Block, Outcome, Payload, Unrecordable};
+use abide_engine::Board;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The payload of a value.
+pub(crate) fn encode<T: Serialize>(value: &T) -> Result<Payload, serde_json::Error> {
+    serde_json::to_vec(value).map(Payload::from)
+}
+
+/// The value in a payload.
+pub(crate) fn decode<T: DeserializeOwned>(payload: &Payload) -> Result<T, serde_json::Error> {
+    serde_json::from_slice(payload.as_bytes())
+}
+
+/// What a closure's value becomes in the journal: it has happened, so it is recorded even if its value cannot be.
+pub(crate) fn outcome_of<T: Serialize>(result: crate::Result<T>) -> Outcome {
+    match result {
+        Ok(value) => match encode(&value) {
+            Ok(payload) => Outcome::Success(payload),
+            Err(error) => {
+                let reason = format!("{} does not serialize: {error}", std::any::type_name::<T>());
+                Outcome::Unrecordable(Unrecordable { reason })
+            }
+        },
+        Err(error) => Outcome::Failure(error.into_failure()),
+    }
+}
+
+/// The value in a recorded payload. `None`: it cannot be read as a `T`, and the execution is blocked.
+pub(crate) fn decode_or_block<T: DeserializeOwned>(
+    board: &Board,
+    what: &str,
+    payload: &Payload,
+) -> Option<T> {
+    match decode(payload) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            board.block(undecodable::<T>(what, payload, &error));
+            None
+        }
+    }
+}
+
+/// Why a payload cannot be read as a `T`.
+pub(crate) fn undecodable<T>(what: &str, payload: &Payload, error: &serde_json::Error) -> Block {
+    Block::Undecodable {
+        what: what.to_owned(),
+        expected: std::any::type_name::<T>().to_owned(),
+        found: format!("{} ({error})", payload.excerpt()),
+    }
+}

@@ -1,0 +1,150 @@
+//! Which executions to list.
+
+use abide_core::{InvalidName, Name, Namespace, Status, Tag, Timestamp, Waiting};
+use abide_store::{List, ListOrder};
+
+/// Which executions to list: all of them, narrowed down.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    statuses: Vec<Status>,
+    code: Option<String>,
+    tags: Vec<(String, String)>,
+    top_level: bool,
+    oldest_first: bool,
+    limit: usize,
+}
+
+impl Filter {
+    /// The most executions that a list gives when nothing else is said.
+    pub const LIMIT_DEFAULT: usize = 100;
+
+    /// All of them, the newest first, at most [`Filter::LIMIT_DEFAULT`].
+    pub fn all() -> Self {
+        Self {
+            statuses: Vec::new(),
+            code: None,
+            tags: Vec::new(),
+            top_level: false,
+            oldest_first: false,
+            limit: Self::LIMIT_DEFAULT,
+        }
+    }
+
+    /// Those that failed.
+    pub fn failed() -> Self {
+        Self::all().status(Status::Failed)
+    }
+
+    /// Those that completed.
+    pub fn completed() -> Self {
+        Self::all().status(Status::Completed)
+    }
+
+    /// Those that are blocked.
+    pub fn blocked() -> Self {
+        Self::all().status(Status::Blocked)
+    }
+
+    /// Those that have not ended.
+    pub fn open() -> Self {
+        let open = Status::ALL.into_iter().filter(|status| !status.is_terminal());
+        open.fold(Self::all(), Self::status)
+    }
+
+    /// Also those with this status.
+    pub fn status(mut self, status: Status) -> Self {
+        self.statuses.push(status);
+        self
+    }
+
+    /// Only those of this workflow or task.
+    pub fn workflow(mut self, name: impl Into<String>) -> Self {
+        self.code = Some(name.into());
+        self
+    }
+
+    /// Only those with this tag.
+    pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.tags.push((key.into(), value.into()));
+        self
+    }
+
+    /// Only those without a parent.
+    pub fn top_level(mut self) -> Self {
+        self.top_level = true;
+        self
+    }
+
+    /// The oldest first.
+    pub fn oldest_first(mut self) -> Self {
+        self.oldest_first = true;
+        self
+    }
+
+    /// At most so many.
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    pub(crate) fn list(&self, namespace: &Namespace) -> Result<List, InvalidName> {
+        let tag =
+            |(key, value): &(String, String)| Ok(Tag { key: Name::new(key)?, value: Name::new(value)? });
+        Ok(List {
+            namespace: namespace.clone(),
+            statuses: self.statuses.clone(),
+            name: self.code.as_ref().map(Name::new).transpose()?,
+            tags: self.tags.iter().map(tag).collect::<Result<_, _>>()?,
+            top_level: self.top_level,
+            order: if self.oldest_first { ListOrder::OldestFirst } else { ListOrder::NewestFirst },
+            after: None,
+            limit: self.limit,
+        })
+    }
+
+    pub(crate) fn wanted_count(&self) -> usize {
+        self.limit
+    }
+}
+
+impl Default for Filter {
+    fn default() -> Self {
+        Self::all()
+    }
+}
+
+/// One execution in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its id.
+    pub id: String,
+    /// Workflow or task.
+    pub kind: abide_core::Kind,
+    /// The name of the workflow or task.
+    pub name: String,
+    /// Where it stands.
+    pub status: Status,
+    /// Its run, from 1.
+    pub run: u32,
+    /// What it waits for; a bounded excerpt.
+    pub waiting: Vec<Waiting>,
+    /// When it has to be looked at again, if nothing arrives before.
+    pub wake_at: Option<Timestamp>,
+    /// When it was created.
+    pub created_at: Timestamp,
+}
+
+impl From<abide_store::Listed> for Listed {
+    fn from(listed: abide_store::Listed) -> Self {
+        Self {
+            id: listed.address.id.to_string(),
+            kind: listed.kind,
+            name: listed.name.to_string(),
+            status: listed.summary.status,
+            run: listed.run,
+            waiting: listed.summary.waiting,
+            wake_at: listed.summary.wake_at,
+            created_at: listed.created_at,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! One execution, from outside.
+
+use std::marker::PhantomData;
+
+use abide_core::{Body, By, Event, ExecutionId, FailureKind, InvalidName, Name, Phase, Status};
+use abide_engine::Client;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::client_error::ClientError;
+use crate::data;
+use crate::error::Error;
+
+/// A handle on one execution: watch it and steer it. Cheap to clone; dropping it changes nothing.
+pub struct Handle<T> {
+    client: Client,
+    id: Result<ExecutionId, InvalidName>,
+    output: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Handle<T> {
+    fn clone(&self) -> Self {
+        Self { client: self.client.clone(), id: self.id.clone(), output: PhantomData }
+    }
+}
+
+impl<T> std::fmt::Debug for Handle<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Handle").field(&self.id()).finish()
+    }
+}
+
+impl<T> Handle<T> {
+    pub(crate) fn new(client: Client, id: Result<ExecutionId, InvalidName>) -> Self {
+        Self { client, id, output: PhantomData }
+    }
+
+    /// The id of the execution; empty when the one that was given is no id.
+    pub fn id(&self) -> &str {
+        self.id.as_ref().map(ExecutionId::as_str).unwrap_or_default()
+    }
+
+    fn checked_id(&self) -> Result<&ExecutionId, ClientError> {
+        self.id.as_ref().map_err(|invalid| invalid.clone().into())
+    }
+
+    /// Where it stands.
+    pub async fn status(&self) -> Result<Status, ClientError> {
+        let id = self.checked_id()?;
+        self.client.status(id).await.map_err(|error| ClientError::of(id.as_str(), error))
+    }
+
+    /// Why it is where it is, in one sentence.
+    pub async fn why(&self) -> Result<String, ClientError> {
+        let id = self.checked_id()?;
+        let snapshot =
+            self.client.read(id, 0, 0).await.map_err(|error| ClientError::of(id.as_str(), error))?;
+        Ok(match snapshot.execution.phase() {
+            Phase::Blocked { reason, .. } => format!("blocked: {reason}"),
+            Phase::Paused { by, reason } => format!("paused by {by}: {reason}"),
+            _ if snapshot.summary.waiting.is_empty() => snapshot.summary.status.to_string(),
+            _ => {
+                let waits: Vec<_> = snapshot.summary.waiting.iter().map(ToString::to_string).collect();
+                waits.join(" and ")
+            }
+        })
+    }
+
+    /// Sends a signal, for `ctx.recv` of the same name. Refused for an unknown or finished execution.
+    pub async fn signal<S: Serialize + ?Sized>(&self, name: &str, value: &S) -> Result<(), ClientError> {
+        let id = self.checked_id()?;
+        let name = Name::new(name)?;
+        let payload = data::encode(&value).map_err(|error| ClientError::Data {
+            message: format!("signal {name:?} does not serialize: {error}"),
+        })?;
+        self.client.signal(id, name, payload).await.map_err(|error| ClientError::of(id.as_str(), error))
+    }
+
+    /// Asks it to wind down: its code sees the cancellation as an error of what it awaits.
+    pub async fn cancel(&self, reason: impl Into<String>) -> Result<(), ClientError> {
+        let reason = checked_reason(reason.into())?;
+        self.send(Body::Cancel { by: By("client".to_owned()), reason }).await
+    }
+
+    /// Ends it at once, without its code.
+    pub async fn terminate(&self, reason: impl Into<String>) -> Result<(), ClientError> {
+        let reason = checked_reason(reason.into())?;
+        self.send(Body::Terminate { by: By("client".to_owned()), reason }).await
+    }
+
+    /// Lets it start nothing new; closures that run are recorded.
+    pub async fn pause(&self) -> Result<(), ClientError> {
+        self.send(Body::Pause { by: By("client".to_owned()), reason: String::new() }).await
+    }
+
+    /// Lets it go on after a pause.
+    pub async fn resume(&self) -> Result<(), ClientError> {
+        self.send(Body::Resume { by: By("client".to_owned()) }).await
+    }
+
+    /// Has it tried again after it was blocked.
+    pub async fn unblock(&self) -> Result<(), ClientError> {
+        self.send(Body::Unblock { by: By("client".to_owned()) }).await
+    }
+
+    async fn send(&self, body: Body) -> Result<(), ClientError> {
+        let id = self.checked_id()?;
+        self.client.send(id, body).await.map_err(|error| ClientError::of(id.as_str(), error))
+    }
+}
+
+impl<T: DeserializeOwned> Handle<T> {
+    /// Waits until it has ended, and gives its result or its error. Dropping the future changes nothing.
+    pub async fn result(&self) -> Result<T, ClientError> {
+        let id = self.checked_id()?;
+        let event = self.client.ended(id).await.map_err(|error| ClientError::of(id.as_str(), error))?;
+        match event {
+            Event::Completed { result, .. } => data::decode(&result).map_err(|error| ClientError::Data {
+                message: format!(
+                    "the result of execution {id:?} is no {}: {} ({error})",
+                    std::any::type_name::<T>(),
+                    result.excerpt()
+                ),
+            }),
+            Event::Failed(failure) if failure.kind != FailureKind::Cancelled => {
+                Err(ClientError::failed(id.as_str(), Error::from_failure(failure)))
+            }
+            Event::Failed(failure) => {
+                Err(ClientError::Failed { id: id.to_string(), error: Error::from_failure(failure) })
+            }
+            Event::Cancelled { by, reason } => {
+                Err(ClientError::Cancelled { id: id.to_string(), reason: format!("{reason} (by {by})") })
+            }
+            other => {
+                Err(ClientError::Data { message: format!("execution {id:?} ended with {}", other.word()) })
+            }
+        }
+    }
+}
+
+fn checked_reason(reason: String) -> Result<String, ClientError> {
+    abide_core::check_reason("reason", &reason)?;
+    Ok(reason)
+}

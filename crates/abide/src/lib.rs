@@ -1,0 +1,87 @@
+//! Durable execution for Rust.
+//!
+//! Write an ordinary async function; every step result, timer, message and child of it is recorded, so that after a crash, a
+//! deploy or the loss of a machine it continues where it was.
+//!
+//! ```no_run
+//! use abide::prelude::*;
+//!
+//! #[workflow]
+//! async fn greet(ctx: Ctx, name: String) -> Result<String> {
+//!     ctx.step("format", || async { Ok(format!("Hello, {name}!")) }).await
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<()> {
+//!     let abide = Abide::open("sqlite:app.db").await?;
+//!     println!("{}", abide.run(greet, "World".to_string()).id("greet-1").await?);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! [`Abide`] opens a store and runs what was left there; [`Ctx`] is what a workflow's code is given; [`Handle`] watches and
+//! steers one execution from outside; [`testing`] has the virtual clock.
+
+mod abide;
+mod blocking;
+mod child;
+mod client_error;
+mod code;
+mod ctx;
+mod data;
+mod durations;
+mod error;
+mod filter;
+mod handle;
+mod open;
+pub mod prelude;
+mod signal;
+mod sleep;
+mod start;
+mod step;
+pub mod testing;
+mod transaction;
+
+pub use crate::abide::Abide;
+pub use crate::blocking::Blocking;
+pub use crate::child::{Child, RunChild, StartChild};
+pub use crate::client_error::ClientError;
+pub use crate::code::{Code, Task, Workflow};
+pub use crate::ctx::{Ctx, State};
+pub use crate::durations::{days, hours, minutes, ms, secs};
+pub use crate::error::{Error, Result, ResultExt};
+pub use crate::filter::{Filter, Listed};
+pub use crate::handle::Handle;
+pub use crate::open::Builder;
+pub use crate::signal::Receive;
+pub use crate::sleep::Sleep;
+pub use crate::start::{Run, Start};
+pub use crate::step::Step;
+pub use crate::transaction::{SqliteTransaction, Transact};
+
+pub use abide_core::{FailureKind, Kind, Retry, Status, Timestamp};
+pub use abide_macros::{task, test, workflow};
+pub use rusqlite;
+
+/// What the macros need; not for use by hand.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::code::{Registered, Returns};
+    pub use inventory;
+    pub use tokio::select as tokio_select;
+}
+
+/// Waits for the first of several futures, polled in the order in which they are written: the same in every replay.
+///
+/// ```ignore
+/// select! {
+///     answer = ctx.recv::<Answer>("answer") => …,
+///     _ = ctx.sleep(days(3)) => …,
+/// }
+/// ```
+#[macro_export]
+macro_rules! select {
+    ($($tokens:tt)*) => {
+        $crate::__private::tokio_select! { biased; $($tokens)* }
+    };
+}

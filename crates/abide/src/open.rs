@@ -1,0 +1,309 @@
+//! Opening a store and starting a worker on it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_core::{InvalidName, Kind, Name, Namespace, Retry};
+use abide_engine::{Client, Engine, Options, Registry, Runtime, TokioRuntime};
+use abide_sqlite::SqliteStore;
+use abide_store::{Clock, Store};
+
+use crate::abide::Abide;
+use crate::client_error::ClientError;
+use crate::code::{Registered, Task, Workflow};
+use crate::ctx::State;
+
+/// Options of [`Abide::open`]. End with [`open`](Builder::open) or [`client`](Builder::client).
+#[must_use = "nothing is opened until `open` is called"]
+pub struct Builder {
+    url: String,
+    options: Options,
+    state: State,
+    explicit: Vec<Registered>,
+    simulated: Option<(Arc<dyn Runtime>, Option<Arc<dyn Store>>)>,
+    store: abide_sqlite::Options,
+    problem: Option<InvalidName>,
+}
+
+impl Builder {
+    pub(crate) fn new(url: String) -> Self {
+        Self {
+            url,
+            options: Options::default(),
+            state: State::default(),
+            explicit: Vec::new(),
+            simulated: None,
+            store: abide_sqlite::Options::default(),
+            problem: None,
+        }
+    }
+
+    /// Registers a workflow by hand; it takes the place of a linked one of the same name.
+    pub fn workflow<W: Workflow>(mut self, _workflow: W) -> Self {
+        self.explicit.push(Registered::of::<W>("the builder"));
+        self
+    }
+
+    /// Registers a task by hand; it takes the place of a linked one of the same name.
+    pub fn task<T: Task>(mut self, _task: T) -> Self {
+        self.explicit.push(Registered::of::<T>("the builder"));
+        self
+    }
+
+    /// Shares a value of the application's with every workflow and task: `ctx.state::<S>()`.
+    pub fn state<S: Send + Sync + 'static>(mut self, value: S) -> Self {
+        self.state = self.state.with(value);
+        self
+    }
+
+    /// The tenant that everything belongs to; `default` when not said.
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        match Namespace::new(namespace) {
+            Ok(namespace) => self.options.namespace = namespace,
+            Err(invalid) => self.problem = Some(invalid),
+        }
+        self
+    }
+
+    /// The name of this worker, for people.
+    pub fn worker_name(mut self, name: &str) -> Self {
+        match Name::new(name) {
+            Ok(name) => self.options.worker_name = name,
+            Err(invalid) => self.problem = Some(invalid),
+        }
+        self
+    }
+
+    /// The lanes that this worker serves; `default` when not said.
+    pub fn lanes<'a>(mut self, lanes: impl IntoIterator<Item = &'a str>) -> Self {
+        match lanes.into_iter().map(Name::new).collect() {
+            Ok(lanes) => self.options.lanes = lanes,
+            Err(invalid) => self.problem = Some(invalid),
+        }
+        self
+    }
+
+    /// What this worker can do beside running code: `requires` asks for it.
+    pub fn capabilities<'a>(mut self, capabilities: impl IntoIterator<Item = &'a str>) -> Self {
+        match capabilities.into_iter().map(Name::new).collect() {
+            Ok(capabilities) => self.options.capabilities = capabilities,
+            Err(invalid) => self.problem = Some(invalid),
+        }
+        self
+    }
+
+    /// The retry policy of steps and tasks that have none of their own; without it they run once.
+    pub fn default_retry(mut self, retry: Retry) -> Self {
+        self.options.default_retry = retry;
+        self
+    }
+
+    /// The largest input, result or signal, in bytes (`payload_bytes_max`, 4 MiB).
+    pub fn payload_bytes_max(mut self, bytes: usize) -> Self {
+        self.options.limits.payload_bytes_max = bytes;
+        self
+    }
+
+    /// The most executions in memory at a time (`execution_count_max`, 10,000).
+    pub fn execution_count_max(mut self, count: usize) -> Self {
+        self.options.execution_count_max = count.max(1);
+        self
+    }
+
+    /// How long the worker's session lives without a heartbeat (15 seconds).
+    pub fn session_ttl(mut self, ttl: Duration) -> Self {
+        self.options.session_ttl = ttl;
+        self
+    }
+
+    /// How long a shutdown waits for steps that run (10 seconds).
+    pub fn shutdown_grace(mut self, grace: Duration) -> Self {
+        self.options.shutdown_grace = grace;
+        self
+    }
+
+    /// How long an execution that only waits stays in memory (1 second).
+    pub fn park_after(mut self, duration: Duration) -> Self {
+        self.options.park_after = duration;
+        self
+    }
+
+    /// How long a call may be kept waiting by other processes on the same file (`busy_ms_max`, 5 seconds).
+    pub fn busy_ms_max(mut self, millis: u64) -> Self {
+        self.store.busy_ms_max = millis;
+        self
+    }
+
+    /// Runs in virtual time, on a store that others share if one is given.
+    pub(crate) fn simulated(mut self, runtime: Arc<dyn Runtime>, store: Option<Arc<dyn Store>>) -> Self {
+        if store.is_none() {
+            self.options = self.options.without_recurrence();
+        }
+        self.simulated = Some((runtime, store));
+        self
+    }
+
+    /// Opens the store and runs what is in it.
+    pub async fn open(mut self) -> Result<Abide, ClientError> {
+        let (runtime, opened) = self.prepare()?;
+        let registry = self.registry()?;
+        let engine = Engine::open(opened.store, runtime, registry.clone(), self.options)
+            .await
+            .map_err(|error| ClientError::of("", error))?;
+        Ok(Abide::new(Client::beside(&engine), Some((engine, registry)), opened.closer))
+    }
+
+    /// Opens the store to start and watch executions, but to run none.
+    pub async fn client(mut self) -> Result<Abide, ClientError> {
+        let (runtime, opened) = self.prepare()?;
+        let client = Client::alone(opened.store, runtime, self.options.namespace);
+        Ok(Abide::new(client, None, opened.closer))
+    }
+
+    fn prepare(&mut self) -> Result<(Arc<dyn Runtime>, Opened), ClientError> {
+        if let Some(invalid) = self.problem.take() {
+            return Err(invalid.into());
+        }
+        let (runtime, given) = match self.simulated.take() {
+            Some((runtime, given)) => (runtime, given),
+            None => {
+                let message = "it must be opened inside a tokio runtime".to_owned();
+                let runtime = TokioRuntime::current();
+                (
+                    runtime.ok_or(ClientError::Open { url: self.url.clone(), message })? as Arc<dyn Runtime>,
+                    None,
+                )
+            }
+        };
+        let opened = match given {
+            Some(store) => Opened { store, closer: Closer(None) },
+            None => self
+                .open_sqlite(&runtime)
+                .map_err(|message| ClientError::Open { url: self.url.clone(), message })?,
+        };
+        Ok((runtime, opened))
+    }
+
+    fn open_sqlite(&mut self, runtime: &Arc<dyn Runtime>) -> Result<Opened, String> {
+        self.store.limits = self.options.limits.clone();
+        let clock: Arc<dyn Clock> = runtime.clone();
+        let store = match place(&self.url)? {
+            Place::Memory => SqliteStore::in_memory(clock, self.store.clone()),
+            Place::File(path) => SqliteStore::open(&path, clock, self.store.clone()),
+        };
+        let store = store.map_err(|error| error.to_string())?;
+        Ok(Opened { closer: Closer(Some(store.clone())), store })
+    }
+
+    /// Everything that is linked in, with what was registered by hand in its place.
+    fn registry(&self) -> Result<Registry, ClientError> {
+        let mut by_name: BTreeMap<(Kind, &str), &Registered> = BTreeMap::new();
+        let is_explicit =
+            |one: &Registered| self.explicit.iter().any(|two| (two.kind, two.name) == (one.kind, one.name));
+        let mut all: Vec<&Registered> = self.explicit.iter().collect();
+        for one in inventory::iter::<Registered> {
+            if !is_explicit(one) {
+                all.push(one);
+            }
+        }
+        for one in all {
+            if let Some(other) = by_name.insert((one.kind, one.name), one) {
+                let (kind, name) = (one.kind.word(), one.name);
+                let message = format!(
+                    "two {kind}s are named {name:?}, in {} and in {}: rename one, for example by \
+                     #[{kind}(name = \"…\")], or register one of them by the builder",
+                    other.module, one.module
+                );
+                return Err(ClientError::Invalid { message });
+            }
+        }
+        let mut registry = Registry::default();
+        for ((kind, name), code) in by_name {
+            let name = Name::new(name)?;
+            match kind {
+                Kind::Workflow => registry.add_workflow(name, code.workflow(&self.state)),
+                Kind::Task => registry.add_task(name, code.task(&self.state)),
+            };
+        }
+        Ok(registry)
+    }
+}
+
+/// A store, and how to close it.
+struct Opened {
+    store: Arc<dyn Store>,
+    closer: Closer,
+}
+
+/// Closes the store behind an [`Abide`], unless somebody else owns it.
+pub(crate) struct Closer(Option<Arc<SqliteStore>>);
+
+impl Closer {
+    pub(crate) fn close(&self) {
+        if let Some(store) = &self.0 {
+            store.close();
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    Memory,
+    File(PathBuf),
+}
+
+/// What a URL means.
+fn place(url: &str) -> Result<Place, String> {
+    if let Some(path) = url.strip_prefix("sqlite:") {
+        return match path {
+            ":memory:" => Ok(Place::Memory),
+            "" => Err("the path is missing: write sqlite:PATH or sqlite::memory:".to_owned()),
+            path => Ok(Place::File(path.strip_prefix("//").unwrap_or(path).into())),
+        };
+    }
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        return Err("this version has no PostgreSQL store yet; write sqlite:PATH".to_owned());
+    }
+    let scheme = url.split_once(':').map(|(scheme, _)| scheme);
+    match scheme {
+        // A path may contain a colon, but not where a scheme would end.
+        Some(scheme)
+            if !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+') =>
+        {
+            Err(format!("the scheme {scheme:?} is unknown: write sqlite:PATH, sqlite::memory: or a path"))
+        }
+        _ if url.is_empty() => {
+            Err("the URL is empty: write sqlite:PATH, sqlite::memory: or a path".to_owned())
+        }
+        _ => Ok(Place::File(url.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_paths_memory_or_refused() {
+        let file = |path: &str| Ok(Place::File(path.into()));
+        let rows = [
+            ("sqlite:app.db", file("app.db")),
+            ("sqlite:///tmp/app.db", file("/tmp/app.db")),
+            ("sqlite::memory:", Ok(Place::Memory)),
+            ("data/app.db", file("data/app.db")),
+            ("./odd:name.db", file("./odd:name.db")),
+            (
+                "mysql://x",
+                Err("the scheme \"mysql\" is unknown: write sqlite:PATH, sqlite::memory: or a path"
+                    .to_owned()),
+            ),
+            ("", Err("the URL is empty: write sqlite:PATH, sqlite::memory: or a path".to_owned())),
+            ("sqlite:", Err("the path is missing: write sqlite:PATH or sqlite::memory:".to_owned())),
+        ];
+        for (url, expected) in rows {
+            assert_eq!(place(url), expected, "{url}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! `ctx.recv`.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use abide_core::{Failure, FailureKind, OpKind};
+use abide_engine::{Delivery, Request, Turn};
+use serde::de::DeserializeOwned;
+
+use crate::ctx::Ctx;
+use crate::error::{Error, Result};
+use crate::step::{Slot, delivered};
+
+/// A wait for a signal that is about to begin. Await it. Dropping it leaves the signal for the next one.
+#[must_use = "nothing is received unless it is awaited"]
+pub struct Receive<T> {
+    ctx: Ctx,
+    name: String,
+    timeout: Option<Duration>,
+    slot: Slot,
+    result: PhantomData<fn() -> T>,
+}
+
+impl<T> Receive<T> {
+    pub(crate) fn new(ctx: Ctx, name: &str) -> Self {
+        Self { ctx, name: name.to_owned(), timeout: None, slot: Slot::New, result: PhantomData }
+    }
+
+    /// Gives up after this long, with an error for which [`Error::is_timeout`] holds.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl<T: DeserializeOwned> Future for Receive<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let this = self.get_mut();
+        let (ctx, name, timeout) = (&this.ctx, &this.name, this.timeout);
+        let op = match this.slot.open(|| ctx.open(OpKind::Signal, name, Request::Signal { timeout })) {
+            Ok(op) => op,
+            Err(answer) => return answer,
+        };
+        match op.poll(cx) {
+            Turn::Delivered(Delivery::Due) => {
+                this.slot = Slot::Closed;
+                let message = format!("no signal {name:?} came within {:?}", timeout.unwrap_or_default());
+                Poll::Ready(Err(Error::from_failure(Failure::new(FailureKind::Timeout, message))))
+            }
+            Turn::Delivered(delivery) => delivered(&this.ctx, &mut this.slot, delivery),
+            Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,
+        }
+    }
+}

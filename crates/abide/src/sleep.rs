@@ -1,0 +1,57 @@
+//! `ctx.sleep` and `ctx.sleep_until`.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use abide_core::OpKind;
+use abide_engine::{Delivery, Request, Turn};
+
+use crate::ctx::Ctx;
+use crate::error::{Error, Result};
+use crate::step::Slot;
+
+/// A sleep that is about to begin. Await it. Dropping it ends it.
+#[must_use = "a sleep does nothing unless it is awaited"]
+pub struct Sleep {
+    ctx: Ctx,
+    name: String,
+    request: Option<Request>,
+    slot: Slot,
+}
+
+impl Sleep {
+    pub(crate) fn new(ctx: Ctx, request: Request) -> Self {
+        Self { ctx, name: "(sleep)".to_owned(), request: Some(request), slot: Slot::New }
+    }
+
+    /// Gives it a name of its own, so that other sleeps can be added or removed before it.
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+}
+
+impl Future for Sleep {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let this = self.get_mut();
+        let (ctx, name, request) = (&this.ctx, &this.name, &mut this.request);
+        let mut open = || {
+            let request = request.take().expect("it is opened once");
+            ctx.open(OpKind::Timer, name, request)
+        };
+        let op = match this.slot.open(&mut open) {
+            Ok(op) => op,
+            Err(answer) => return answer,
+        };
+        match op.poll(cx) {
+            Turn::Delivered(delivery) => {
+                this.slot = Slot::Closed;
+                Poll::Ready(if delivery == Delivery::Cancelled { Err(Error::cancelled()) } else { Ok(()) })
+            }
+            Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! `abide.start` and `abide.run`.
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::time::Duration;
+
+use abide_core::{ExecutionId, InvalidName, Kind, Name, Payload, Retry, Tag, Timestamp};
+
+use crate::abide::Abide;
+use crate::client_error::ClientError;
+use crate::code::Code;
+use crate::data;
+use crate::handle::Handle;
+
+/// What can be said about a start, wherever it is made.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StartOptions {
+    pub(crate) id: Option<String>,
+    lane: Option<String>,
+    requires: Vec<String>,
+    priority: i16,
+    delay: Option<Duration>,
+    deadline: Option<Duration>,
+    retry: Option<Retry>,
+    tags: Vec<(String, String)>,
+}
+
+/// The builder methods of everything that starts an execution.
+macro_rules! start_options {
+    () => {
+        /// The id of the execution, unique in its namespace. Starting the same id again with the same input attaches to it.
+        pub fn id(mut self, id: impl Into<String>) -> Self {
+            self.options.id = Some(id.into());
+            self
+        }
+
+        /// The named queue that it waits in; `default` when not said.
+        pub fn lane(mut self, lane: impl Into<String>) -> Self {
+            self.options.set_lane(lane.into());
+            self
+        }
+
+        /// What a worker must be able to do to take it.
+        pub fn requires<R: Into<String>>(mut self, capabilities: impl IntoIterator<Item = R>) -> Self {
+            self.options.add_requires(capabilities.into_iter().map(Into::into));
+            self
+        }
+
+        /// Higher goes first within a lane.
+        pub fn priority(mut self, priority: i16) -> Self {
+            self.options.set_priority(priority);
+            self
+        }
+
+        /// Not before this long from now.
+        pub fn delay(mut self, delay: std::time::Duration) -> Self {
+            self.options.set_delay(delay);
+            self
+        }
+
+        /// Failed if not finished this long from now.
+        pub fn deadline(mut self, deadline: std::time::Duration) -> Self {
+            self.options.set_deadline(deadline);
+            self
+        }
+
+        /// For a task: when to try again after an error.
+        pub fn retry(mut self, retry: abide_core::Retry) -> Self {
+            self.options.set_retry(retry);
+            self
+        }
+
+        /// Something that it can be found by.
+        pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+            self.options.add_tag(key.into(), value.into());
+            self
+        }
+    };
+}
+pub(crate) use start_options;
+
+impl StartOptions {
+    pub(crate) fn set_lane(&mut self, lane: String) {
+        self.lane = Some(lane);
+    }
+    pub(crate) fn add_requires(&mut self, capabilities: impl Iterator<Item = String>) {
+        self.requires.extend(capabilities);
+    }
+    pub(crate) fn set_priority(&mut self, priority: i16) {
+        self.priority = priority;
+    }
+    pub(crate) fn set_delay(&mut self, delay: Duration) {
+        self.delay = Some(delay);
+    }
+    pub(crate) fn set_deadline(&mut self, deadline: Duration) {
+        self.deadline = Some(deadline);
+    }
+    pub(crate) fn set_retry(&mut self, retry: Retry) {
+        self.retry = Some(retry);
+    }
+    pub(crate) fn add_tag(&mut self, key: String, value: String) {
+        self.tags.push((key, value));
+    }
+
+    /// The start that these options describe, at `now`.
+    pub(crate) fn start(
+        &self,
+        kind: Kind,
+        name: &str,
+        input: Payload,
+        now: Timestamp,
+    ) -> Result<abide_core::Start, InvalidName> {
+        let tag =
+            |(key, value): &(String, String)| Ok(Tag { key: Name::new(key)?, value: Name::new(value)? });
+        Ok(abide_core::Start {
+            kind,
+            name: Name::new(name)?,
+            input,
+            lane: Name::new(self.lane.as_deref().unwrap_or("default"))?,
+            requires: self.requires.iter().map(Name::new).collect::<Result<_, _>>()?,
+            priority: self.priority,
+            start_at: self.delay.map(|delay| now.after(delay)),
+            deadline_at: self.deadline.map(|deadline| now.after(deadline)),
+            retry: self.retry.clone(),
+            tags: self.tags.iter().map(tag).collect::<Result<_, _>>()?,
+            parent: None,
+        })
+    }
+}
+
+/// A start that is about to be made. Await it to get a [`Handle`]; options come first.
+#[must_use = "nothing is started unless it is awaited"]
+pub struct Start<C: Code> {
+    pub(crate) abide: Abide,
+    pub(crate) input: Result<Payload, ClientError>,
+    pub(crate) options: StartOptions,
+    code: std::marker::PhantomData<fn() -> C>,
+}
+
+impl<C: Code> Start<C> {
+    pub(crate) fn new(abide: &Abide, input: &C::Input) -> Self {
+        let input = data::encode(input).map_err(|error| ClientError::Data {
+            message: format!("the input of {} {:?} does not serialize: {error}", C::KIND.word(), C::NAME),
+        });
+        Self { abide: abide.clone(), input, options: StartOptions::default(), code: std::marker::PhantomData }
+    }
+
+    start_options!();
+
+    async fn send(self) -> Result<Handle<C::Output>, ClientError> {
+        let client = self.abide.client_part();
+        let id = match &self.options.id {
+            Some(id) => ExecutionId::new(id)?,
+            None => client.fresh_id(),
+        };
+        let start = self.options.start(C::KIND, C::NAME, self.input?, client.now())?;
+        client.start(&id, start).await.map_err(|error| ClientError::of(id.as_str(), error))?;
+        Ok(Handle::new(client.clone(), Ok(id)))
+    }
+}
+
+impl<C: Code> IntoFuture for Start<C> {
+    type Output = Result<Handle<C::Output>, ClientError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}
+
+/// A start whose result is waited for. Await it; options come first. Dropping it leaves the execution running.
+#[must_use = "nothing is started unless it is awaited"]
+pub struct Run<C: Code> {
+    abide: Abide,
+    input: Result<Payload, ClientError>,
+    options: StartOptions,
+    code: std::marker::PhantomData<fn() -> C>,
+}
+
+impl<C: Code> Run<C> {
+    pub(crate) fn new(abide: &Abide, input: &C::Input) -> Self {
+        let Start { abide, input, options, code } = Start::<C>::new(abide, input);
+        Self { abide, input, options, code }
+    }
+
+    start_options!();
+}
+
+impl<C: Code> IntoFuture for Run<C> {
+    type Output = Result<C::Output, ClientError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { abide, input, options, code } = self;
+        let start: Start<C> = Start { abide, input, options, code };
+        Box::pin(async move { start.send().await?.result().await })
+    }
+}

@@ -1,0 +1,172 @@
+//! `ctx.step`.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use abide_core::{OpKind, Outcome, Retry};
+use abide_engine::{Delivery, OpHandle, Request, StepOptions, Turn, panics};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::ctx::{Ctx, Opened};
+use crate::data;
+use crate::error::{Error, Result};
+
+/// A step that is about to run. Await it; options come first.
+///
+/// Dropping it cancels the closure if it runs.
+#[must_use = "a step does nothing unless it is awaited"]
+pub struct Step<F, Fut, T> {
+    ctx: Ctx,
+    name: String,
+    run: F,
+    options: StepOptions,
+    slot: Slot,
+    running: Option<(u32, Pin<Box<Fut>>)>,
+    result: PhantomData<fn() -> T>,
+}
+
+/// An operation that is opened at its first poll.
+pub(crate) enum Slot {
+    New,
+    Open(OpHandle),
+    /// The execution is blocked, or it is over.
+    Closed,
+}
+
+impl Slot {
+    /// The open operation; opens it first if need be. An `Err` is the answer to the caller.
+    pub(crate) fn open<T>(
+        &mut self,
+        open: impl FnOnce() -> Opened,
+    ) -> std::result::Result<&mut OpHandle, Poll<Result<T>>> {
+        if let Self::New = self {
+            match open() {
+                Opened::Open(handle) => *self = Self::Open(handle),
+                Opened::Blocked => *self = Self::Closed,
+                Opened::Refused(error) => {
+                    *self = Self::Closed;
+                    return Err(Poll::Ready(Err(error)));
+                }
+            }
+        }
+        match self {
+            Self::Open(handle) => Ok(handle),
+            Self::New | Self::Closed => Err(Poll::Pending),
+        }
+    }
+}
+
+// The closure's future is pinned in its own box; nothing else here is ever pinned.
+impl<F, Fut, T> Unpin for Step<F, Fut, T> {}
+
+impl<F, Fut, T> Step<F, Fut, T> {
+    pub(crate) fn new(ctx: Ctx, name: &str, run: F) -> Self {
+        let (name, options, slot) = (name.to_owned(), StepOptions::default(), Slot::New);
+        Self { ctx, name, run, options, slot, running: None, result: PhantomData }
+    }
+
+    /// When to try again after an error.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.options.retry = Some(retry);
+        self
+    }
+
+    /// How long one attempt may take.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options.timeout = Some(timeout);
+        self
+    }
+
+    /// Records a hash of `input` with the result: should the code ask for this step with another input later, the execution is
+    /// blocked instead of given the result of the first one.
+    pub fn input<I: Serialize>(mut self, input: &I) -> Self {
+        // What does not serialize has no hash and is compared with nothing.
+        self.options.input_hash = data::encode(input).ok().map(|payload| payload.hash());
+        self
+    }
+}
+
+impl<F, Fut, T> Future for Step<F, Fut, T>
+where
+    F: FnMut() -> Fut + Send,
+    Fut: Future<Output = Result<T>> + Send,
+    T: Serialize + DeserializeOwned + Send,
+{
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let this = self.get_mut();
+        let (ctx, options) = (&this.ctx, &this.options);
+        let open = || ctx.open(OpKind::Step, &this.name, Request::Step(options.clone()));
+        let op = match this.slot.open(open) {
+            Ok(op) => op,
+            Err(answer) => return answer,
+        };
+        let attempt = match op.poll(cx) {
+            Turn::Wait => {
+                this.running = None;
+                return Poll::Pending;
+            }
+            Turn::Delivered(delivery) => {
+                this.running = None;
+                return delivered(&this.ctx, &mut this.slot, delivery);
+            }
+            Turn::Running(attempt) => attempt,
+            Turn::Go(attempt) => {
+                let run = &mut this.run;
+                match op.poll_closure(|_| Poll::Ready(catch_unwind(AssertUnwindSafe(|| Box::pin(run()))))) {
+                    Poll::Ready(Ok(future)) => this.running = Some((attempt, future)),
+                    Poll::Ready(Err(panic)) => {
+                        op.finish(attempt, Outcome::Failure(panics::failure(panic.as_ref())))
+                    }
+                    Poll::Pending => {}
+                }
+                attempt
+            }
+        };
+        let Some((_, future)) = this.running.as_mut().filter(|(running, _)| *running == attempt) else {
+            return Poll::Pending;
+        };
+        let polled =
+            op.poll_closure(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+                Ok(polled) => polled.map(data::outcome_of),
+                Err(panic) => Poll::Ready(Outcome::Failure(panics::failure(panic.as_ref()))),
+            });
+        if let Poll::Ready(outcome) = polled {
+            this.running = None;
+            op.finish(attempt, outcome);
+        }
+        Poll::Pending
+    }
+}
+
+/// What an operation gave, as the code sees it.
+pub(crate) fn delivered<T: DeserializeOwned>(
+    ctx: &Ctx,
+    slot: &mut Slot,
+    delivery: Delivery,
+) -> Poll<Result<T>> {
+    let op = match std::mem::replace(slot, Slot::Closed) {
+        Slot::Open(handle) => handle.op().to_string(),
+        Slot::New | Slot::Closed => String::new(),
+    };
+    match delivery {
+        Delivery::Cancelled => Poll::Ready(Err(Error::cancelled())),
+        Delivery::Outcome(Outcome::Failure(failure)) => Poll::Ready(Err(Error::from_failure(failure))),
+        Delivery::Outcome(Outcome::Success(payload)) => {
+            let board = ctx.board().expect("only workflows open operations");
+            match data::decode_or_block(board, &format!("the recorded result of {op}"), &payload) {
+                Some(value) => Poll::Ready(Ok(value)),
+                None => Poll::Pending,
+            }
+        }
+        Delivery::Outcome(Outcome::Unrecordable(_)) | Delivery::Due | Delivery::Started(_) => {
+            unreachable!("the runner delivers what the operation waits for")
+        }
+    }
+}

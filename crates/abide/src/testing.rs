@@ -1,0 +1,145 @@
+//! Tests of workflows: an engine in memory, with a virtual clock.
+//!
+//! ```
+//! use abide::prelude::*;
+//!
+//! #[workflow]
+//! async fn patient(ctx: Ctx, days_to_wait: u64) -> Result<String> {
+//!     ctx.sleep(days(days_to_wait)).await?;
+//!     Ok("done".to_string())
+//! }
+//!
+//! #[abide::test]
+//! async fn a_month_passes_at_once(abide: Abide) -> Result<()> {
+//!     assert_eq!(abide.run(patient, 30).await?, "done");
+//!     Ok(())
+//! }
+//! ```
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use abide_core::Limits;
+use abide_engine::Runtime;
+use abide_engine::sim::Sim;
+use abide_store::Store;
+use abide_store::memory::MemoryStore;
+
+use crate::{Abide, Builder, ClientError};
+
+/// Runs `test` on a new engine in memory whose clock jumps to the next timer whenever nothing else is to be done.
+///
+/// Steps may use tokio; while one waits for the outside world the clock waits for it, for a moment. This is what
+/// [`#[abide::test]`](macro@crate::test) expands to.
+///
+/// # Panics
+/// If the store cannot be made, or the test panics.
+pub fn run<F, Fut>(test: F) -> Fut::Output
+where
+    F: FnOnce(Abide) -> Fut,
+    Fut: Future,
+{
+    const PATIENCE: Duration = Duration::from_millis(200);
+    let sim = Sim::with_patience(0, PATIENCE);
+    inside_tokio(|| {
+        sim.block_on(async {
+            let builder = Abide::builder("sqlite::memory:").simulated(sim.process(1), None);
+            let abide = builder.open().await.expect("a store in memory opens");
+            test(abide).await
+        })
+    })
+}
+
+/// Several simulated machines on one store in memory: workers can be added, and crashed at any moment.
+///
+/// Everything follows from the seed: the order in which tasks run, and every random number.
+#[derive(Clone)]
+pub struct Lab {
+    sim: Sim,
+    store: Arc<dyn Store>,
+    machine_count: Arc<AtomicU32>,
+}
+
+/// One machine of a [`Lab`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine(u32);
+
+impl Lab {
+    /// Runs `test` in a new laboratory.
+    pub fn run<F, Fut>(seed: u64, test: F) -> Fut::Output
+    where
+        F: FnOnce(Self) -> Fut,
+        Fut: Future,
+    {
+        Self::run_on(seed, |store| store, test)
+    }
+
+    /// Runs `test` in a new laboratory whose store is wrapped, for example to inject faults.
+    #[doc(hidden)]
+    pub fn run_on<F, Fut>(
+        seed: u64,
+        wrap: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>,
+        test: F,
+    ) -> Fut::Output
+    where
+        F: FnOnce(Self) -> Fut,
+        Fut: Future,
+    {
+        let sim = Sim::new(seed);
+        let clock: Arc<Sim> = Arc::new(sim.clone());
+        let store = wrap(MemoryStore::new(clock, Limits::default()));
+        let lab = Self { sim: sim.clone(), store, machine_count: Arc::default() };
+        inside_tokio(|| sim.block_on(test(lab)))
+    }
+
+    /// Opens a worker on a machine of its own.
+    pub async fn worker(&self) -> Result<(Machine, Abide), ClientError> {
+        self.worker_with(|builder| builder).await
+    }
+
+    /// Opens a worker with options on a machine of its own.
+    pub async fn worker_with(
+        &self,
+        options: impl FnOnce(Builder) -> Builder,
+    ) -> Result<(Machine, Abide), ClientError> {
+        let machine = Machine(self.machine_count.fetch_add(1, Ordering::Relaxed) + 1);
+        let builder = options(Abide::builder("memory"));
+        let process = self.sim.process(machine.0);
+        let abide = builder.simulated(process, Some(self.store.clone())).open().await?;
+        Ok((machine, abide))
+    }
+
+    /// Stops a machine at once, wherever it is.
+    pub fn crash(&self, machine: Machine) {
+        self.sim.kill(machine.0);
+    }
+
+    /// Lets virtual time pass.
+    pub async fn sleep(&self, duration: Duration) {
+        let process = self.sim.process(0);
+        process.sleep_until(abide_store::Clock::now(&self.sim).after(duration)).await;
+    }
+
+    /// A random number that follows from the seed.
+    pub fn random(&self) -> u64 {
+        self.sim.random()
+    }
+
+    /// The store that all machines share.
+    #[doc(hidden)]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+}
+
+fn inside_tokio<T>(body: impl FnOnce() -> T) -> T {
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a tokio runtime for the steps of the test");
+    let _inside = tokio.enter();
+    body()
+}

@@ -1,0 +1,124 @@
+//! `ctx.sqlite`: a step whose database writes and record commit together.
+
+use std::any::Any;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use abide_core::{OpKind, Outcome};
+use abide_engine::{Request, Turn, UserTransaction, panics};
+use rusqlite::{Connection, Params, Row, Statement};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::ctx::Ctx;
+use crate::data;
+use crate::error::{Error, Result};
+use crate::step::{Slot, delivered};
+
+/// The transaction that a [`ctx.sqlite`](Ctx::sqlite) closure writes in. It commits together with the closure's recorded result.
+///
+/// Transaction control, `PRAGMA`, `ATTACH` and abide's own tables are out of reach.
+pub struct SqliteTransaction<'a>(&'a Connection);
+
+impl SqliteTransaction<'_> {
+    /// Runs one statement; the number of rows it changed.
+    pub fn execute(&self, sql: &str, params: impl Params) -> rusqlite::Result<usize> {
+        self.0.execute(sql, params)
+    }
+
+    /// Runs several statements without parameters.
+    pub fn execute_batch(&self, sql: &str) -> rusqlite::Result<()> {
+        self.0.execute_batch(sql)
+    }
+
+    /// The first row of a query.
+    pub fn query_row<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        self.0.query_row(sql, params, read)
+    }
+
+    /// Every row of a query.
+    pub fn query_rows<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<Vec<T>> {
+        self.0.prepare(sql)?.query_map(params, read)?.collect()
+    }
+
+    /// A prepared statement.
+    pub fn prepare(&self, sql: &str) -> rusqlite::Result<Statement<'_>> {
+        self.0.prepare(sql)
+    }
+
+    /// The row id of the last insert.
+    pub fn last_insert_rowid(&self) -> i64 {
+        self.0.last_insert_rowid()
+    }
+}
+
+/// A transaction step that is about to run. Await it.
+#[must_use = "a transaction does nothing unless it is awaited"]
+pub struct Transact<T> {
+    ctx: Ctx,
+    name: String,
+    run: Option<UserTransaction>,
+    slot: Slot,
+    result: PhantomData<fn() -> T>,
+}
+
+impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
+    pub(crate) fn new<F>(ctx: Ctx, name: &str, run: F) -> Self
+    where
+        F: FnOnce(&SqliteTransaction<'_>) -> Result<T> + Send + 'static,
+    {
+        let run: UserTransaction = Box::new(move |connection| on(connection, run));
+        Self { ctx, name: name.to_owned(), run: Some(run), slot: Slot::New, result: PhantomData }
+    }
+}
+
+/// Runs the closure on the store's connection: its outcome, and whether its writes are kept.
+fn on<T: Serialize>(
+    connection: &dyn Any,
+    run: impl FnOnce(&SqliteTransaction<'_>) -> Result<T>,
+) -> (bool, Outcome) {
+    let Some(connection) = connection.downcast_ref().map(SqliteTransaction) else {
+        let error = Error::fatal("ctx.sqlite needs a SQLite store");
+        return (false, Outcome::Failure(error.into_failure()));
+    };
+    let outcome = match catch_unwind(AssertUnwindSafe(|| run(&connection))) {
+        Ok(result) => data::outcome_of(result),
+        Err(panic) => Outcome::Failure(panics::failure(panic.as_ref())),
+    };
+    match outcome {
+        // Unlike a step's effects, these are undone, so that the failure can be told as one.
+        Outcome::Unrecordable(lost) => (false, Outcome::Failure(Error::fatal(lost.reason).into_failure())),
+        outcome => (matches!(outcome, Outcome::Success(_)), outcome),
+    }
+}
+
+impl<T: DeserializeOwned> Future for Transact<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let this = self.get_mut();
+        let (ctx, name, run) = (&this.ctx, &this.name, &mut this.run);
+        let op =
+            match this.slot.open(|| ctx.open(OpKind::Transaction, name, Request::Transaction(run.take()))) {
+                Ok(op) => op,
+                Err(answer) => return answer,
+            };
+        match op.poll(cx) {
+            Turn::Delivered(delivery) => delivered(&this.ctx, &mut this.slot, delivery),
+            Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! What becomes of executions that are under way when their code changes.
+
+use abide::prelude::*;
+use abide::testing::Lab;
+use abide::{Builder, Workflow};
+use std::sync::Arc;
+use std::sync::Mutex;
+
+/// The steps that ran, in order.
+#[derive(Clone, Default)]
+struct Ran(Arc<Mutex<Vec<String>>>);
+
+impl Ran {
+    fn take(&self) -> String {
+        std::mem::take(&mut *self.0.lock().unwrap()).join(" ")
+    }
+}
+
+async fn step(ctx: &Ctx, name: &str) -> Result<String> {
+    let ran = ctx.state::<Ran>();
+    ctx.step(name, || async {
+        ran.0.lock().unwrap().push(name.to_owned());
+        Ok(name.to_uppercase())
+    })
+    .await
+}
+
+async fn go(ctx: &Ctx) -> Result<()> {
+    ctx.recv("go").await
+}
+
+#[workflow(name = "flow")]
+async fn original(ctx: Ctx) -> Result<String> {
+    let (a, b) = (step(&ctx, "a").await?, step(&ctx, "b").await?);
+    go(&ctx).await?;
+    Ok(format!("{a}{b}{}", step(&ctx, "c").await?))
+}
+
+#[workflow(name = "flow")]
+async fn added(ctx: Ctx) -> Result<String> {
+    let (a, x, b) = (step(&ctx, "a").await?, step(&ctx, "x").await?, step(&ctx, "b").await?);
+    go(&ctx).await?;
+    Ok(format!("{a}{x}{b}{}", step(&ctx, "c").await?))
+}
+
+#[workflow(name = "flow")]
+async fn removed(ctx: Ctx) -> Result<String> {
+    let a = step(&ctx, "a").await?;
+    go(&ctx).await?;
+    Ok(format!("{a}{}", step(&ctx, "c").await?))
+}
+
+#[workflow(name = "flow")]
+async fn reordered(ctx: Ctx) -> Result<String> {
+    let (b, a) = (step(&ctx, "b").await?, step(&ctx, "a").await?);
+    go(&ctx).await?;
+    Ok(format!("{b}{a}{}", step(&ctx, "c").await?))
+}
+
+#[workflow(name = "flow")]
+async fn renamed(ctx: Ctx) -> Result<String> {
+    let (a, b) = (step(&ctx, "a").await?, step(&ctx, "bee").await?);
+    go(&ctx).await?;
+    Ok(format!("{a}{b}{}", step(&ctx, "c").await?))
+}
+
+#[workflow(name = "flow")]
+async fn retyped(ctx: Ctx) -> Result<String> {
+    let a = step(&ctx, "a").await?;
+    let b: u64 = ctx.step("b", || async { Ok(1) }).await?;
+    go(&ctx).await?;
+    Ok(format!("{a}{b}"))
+}
+
+#[workflow(name = "flow")]
+async fn rekinded(ctx: Ctx) -> Result<String> {
+    let a = step(&ctx, "a").await?;
+    let b: String = ctx.sqlite("b", |_| Ok("B".to_owned())).await?;
+    go(&ctx).await?;
+    Ok(format!("{a}{b}"))
+}
+
+#[workflow(name = "flow", strict)]
+async fn strictly_reordered(ctx: Ctx) -> Result<String> {
+    let (b, a) = (step(&ctx, "b").await?, step(&ctx, "a").await?);
+    go(&ctx).await?;
+    Ok(format!("{b}{a}"))
+}
+
+#[workflow(name = "flow", strict)]
+async fn strictly_the_same(ctx: Ctx) -> Result<String> {
+    let (a, b) = (step(&ctx, "a").await?, step(&ctx, "b").await?);
+    go(&ctx).await?;
+    Ok(format!("{a}{b}"))
+}
+
+#[workflow(name = "flow")]
+async fn with_other_input(ctx: Ctx) -> Result<String> {
+    let a: String = ctx.step("a", || async { Ok("A".to_owned()) }).input(&"other").await?;
+    go(&ctx).await?;
+    Ok(a)
+}
+
+#[workflow(name = "flow")]
+async fn with_input(ctx: Ctx) -> Result<String> {
+    let a: String = ctx.step("a", || async { Ok("A".to_owned()) }).input(&"one").await?;
+    go(&ctx).await?;
+    Ok(a)
+}
+
+#[workflow(name = "flow")]
+async fn with_another_input_type(_ctx: Ctx, n: u64) -> Result<String> {
+    Ok(n.to_string())
+}
+
+/// Runs `old` until it waits, loses the machine, and goes on with `new`: what ran again, and the result or why it is blocked.
+fn changed<O, N>(old: O, new: N) -> String
+where
+    O: Workflow<Input = (), Output = String> + Copy,
+    N: Workflow<Output = String> + Copy,
+{
+    Lab::run(7, |lab| async move {
+        let ran = Ran::default();
+        let with = |builder: Builder| builder.state(ran.clone()).session_ttl(secs(3));
+        let (machine, abide) = lab.worker_with(|builder| with(builder).workflow(old)).await.unwrap();
+        let handle = abide.start(old, ()).id("one").await.unwrap();
+        lab.sleep(secs(2)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Waiting);
+        lab.crash(machine);
+        ran.take();
+        let (_, abide) = lab.worker_with(|builder| with(builder).workflow(new)).await.unwrap();
+        let handle = abide.handle::<String>("one");
+        handle.signal("go", &()).await.unwrap();
+        lab.sleep(secs(10)).await;
+        let status = handle.status().await.unwrap();
+        let end = match status {
+            Status::Completed => handle.result().await.unwrap(),
+            Status::Blocked => why(&lab).await,
+            other => other.to_string(),
+        };
+        format!("ran [{}], {status}: {end}", ran.take())
+    })
+}
+
+async fn why(lab: &Lab) -> String {
+    use abide_core::{Address, ExecutionId, Namespace, Phase};
+    use abide_store::{Read, Target};
+    let id = ExecutionId::new("one").unwrap();
+    let target = Target::Address(Address { namespace: Namespace::default(), id });
+    let read = Read { target, from: 1, limit: 100, with_inbox: false };
+    let snapshot = lab.store().read(read).await.unwrap().unwrap();
+    match snapshot.execution.phase() {
+        Phase::Blocked { reason, .. } => reason.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_step_that_was_added_runs_and_the_rest_is_replayed() {
+    assert_eq!(changed(original, added), "ran [x c], completed: AXBC");
+}
+
+#[test]
+fn a_step_that_was_removed_is_left_unused() {
+    assert_eq!(changed(original, removed), "ran [c], completed: AC");
+}
+
+#[test]
+fn steps_that_were_reordered_are_replayed_by_name() {
+    assert_eq!(changed(original, reordered), "ran [c], completed: BAC");
+}
+
+#[test]
+fn a_step_that_was_renamed_runs_under_its_new_name() {
+    assert_eq!(changed(original, renamed), "ran [bee c], completed: ABEEC");
+}
+
+#[test]
+fn a_result_of_another_type_blocks_with_expected_and_found() {
+    assert_eq!(
+        changed(original, retyped),
+        r#"ran [], blocked: the recorded result of step "b" cannot be read: expected u64, found "B" (invalid type: string "B", expected u64 at line 1 column 3)"#
+    );
+}
+
+#[test]
+fn a_step_that_became_a_transaction_blocks() {
+    assert_eq!(
+        changed(original, rekinded),
+        r#"ran [], blocked: the code no longer matches its journal: expected step "b", found transaction "b""#
+    );
+}
+
+#[test]
+fn a_strict_workflow_blocks_on_another_order() {
+    assert_eq!(
+        changed(strictly_the_same, strictly_reordered),
+        r#"ran [], blocked: the code no longer matches its journal: expected step "a", found step "b""#
+    );
+}
+
+#[test]
+fn a_strict_workflow_continues_unchanged() {
+    assert_eq!(changed(strictly_the_same, strictly_the_same), "ran [], completed: AB");
+}
+
+#[test]
+fn a_step_with_another_declared_input_blocks() {
+    assert_eq!(
+        changed(with_input, with_other_input),
+        r#"ran [], blocked: the code no longer matches its journal: expected step "a" with the input that it was recorded with, found step "a" with another input"#
+    );
+    assert_eq!(changed(with_input, with_input), "ran [], completed: A");
+}
+
+#[test]
+fn an_input_of_another_type_blocks() {
+    assert_eq!(
+        changed(original, with_another_input_type),
+        r#"ran [], blocked: the input of workflow "flow" cannot be read: expected u64, found null (invalid type: null, expected u64 at line 1 column 4)"#
+    );
+}
+
+#[test]
+fn what_was_blocked_continues_after_a_fixed_deploy() {
+    Lab::run(3, |lab| async move {
+        let ran = Ran::default();
+        let with = |builder: Builder| builder.state(ran.clone()).session_ttl(secs(3));
+        let (first, abide) = lab.worker_with(|builder| with(builder).workflow(original)).await.unwrap();
+        abide.start(original, ()).id("one").await.unwrap();
+        lab.sleep(secs(2)).await;
+        lab.crash(first);
+        let (second, abide) = lab.worker_with(|builder| with(builder).workflow(retyped)).await.unwrap();
+        abide.handle::<String>("one").signal("go", &()).await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(abide.handle::<String>("one").status().await.unwrap(), Status::Blocked);
+        lab.crash(second);
+        ran.take();
+        let (_, abide) = lab.worker_with(|builder| with(builder).workflow(original)).await.unwrap();
+        assert_eq!(abide.handle::<String>("one").result().await.unwrap(), "ABC");
+        assert_eq!(ran.take(), "c");
+    });
+}

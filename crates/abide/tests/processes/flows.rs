@@ -1,0 +1,202 @@
+//! The workflows and tasks that run in the children.
+
+use std::path::PathBuf;
+
+use abide::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::{pause, wall_us};
+use crate::effects::Effects;
+
+/// What every flow is given: where the outside world is.
+#[derive(Clone)]
+pub(crate) struct Bench {
+    pub(crate) folder: PathBuf,
+    pub(crate) effects: Effects,
+}
+
+/// What a step gives: which of its runs it was.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct Ran {
+    pub(crate) value: u64,
+    pub(crate) nonce: String,
+}
+
+impl Bench {
+    /// Something happened outside, in the step that calls this.
+    fn ran(&self, ctx: &Ctx, value: u64) -> Ran {
+        Ran { value, nonce: self.effects.happen(ctx.id(), ctx.idempotency_key(), "ran") }
+    }
+
+    /// Waits until the parent opens the gate of this process: a file.
+    async fn gate(&self) {
+        let gate = self.folder.join(format!("gate-{}", std::process::id()));
+        while !gate.exists() {
+            pause(ms(2)).await;
+        }
+    }
+}
+
+#[task]
+pub(crate) async fn square(ctx: Ctx, n: u64) -> Result<u64> {
+    Ok(ctx.state::<Bench>().ran(&ctx, n * n).value)
+}
+
+#[workflow]
+pub(crate) async fn leaf(ctx: Ctx, n: u64) -> Result<u64> {
+    let bench = ctx.state::<Bench>();
+    ctx.sleep(ms(n % 5 * 40)).await?;
+    Ok(ctx.step("add", || async { Ok(bench.ran(&ctx, n + 1)) }).await?.value)
+}
+
+/// What an order gives.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct Receipt {
+    pub(crate) sum: u64,
+    /// The signals, in order of arrival.
+    pub(crate) bonuses: Vec<u64>,
+}
+
+/// How many signals order `n` waits for.
+pub(crate) fn bonus_count(n: u64) -> u64 {
+    n % 3 + 1
+}
+
+/// What order `n` must give, from its signals 100, 101, ….
+pub(crate) fn receipt(n: u64) -> Receipt {
+    let items: u64 = (1..=n % 4 + 1).sum();
+    Receipt { sum: items + (n + 1) + n * n + 7 + 9 + 1, bonuses: (100..100 + bonus_count(n)).collect() }
+}
+
+/// Steps, retries, a transaction, a blocking step, a child workflow beside a task, signals and sleeps.
+#[workflow]
+pub(crate) async fn order(ctx: Ctx, n: u64) -> Result<Receipt> {
+    let bench = ctx.state::<Bench>();
+    let mut sum = 0;
+    for i in 0..n % 4 + 1 {
+        let mut tries = 0;
+        let item = ctx.step("item", || {
+            tries += 1;
+            let fails = i == 1 && tries == 1;
+            let ctx = &ctx;
+            async move {
+                let ran = bench.ran(ctx, i + 1);
+                if fails { Err(Error::new("the first try fails")) } else { Ok(ran) }
+            }
+        });
+        sum += item.retry(Retry::fixed(ms(15)).max_attempts(1_000)).await?.value;
+    }
+    let id = ctx.id().to_owned();
+    let pid = std::process::id();
+    sum += ctx
+        .sqlite("book", move |tx| {
+            tx.execute("INSERT INTO booked (id, pid) VALUES (?1, ?2)", (&id, pid))?;
+            Ok(7u64)
+        })
+        .await?;
+    let (effects, id) = (bench.effects.clone(), ctx.id().to_owned());
+    let crunched = ctx.blocking("crunch", move || {
+        let nonce = effects.happen(&id, format!("default/{id}/1/crunch/1"), "ran");
+        Ok(Ran { value: 9, nonce })
+    });
+    sum += crunched.await?.value;
+    let (a, b) = futures_util::try_join!(ctx.run(leaf, n), ctx.run(square, n))?;
+    let mut bonuses = Vec::new();
+    for _ in 0..bonus_count(n) {
+        bonuses.push(ctx.recv("bonus").timeout(days(1)).await?);
+    }
+    ctx.sleep(ms(n % 7 * 10)).await?;
+    sum += ctx.step("last", || async { Ok(bench.ran(&ctx, 1)) }).await?.value;
+    Ok(Receipt { sum: sum + a + b, bonuses })
+}
+
+/// A step that waits for the gate of its process, then one that does not.
+#[workflow]
+pub(crate) async fn gated(ctx: Ctx, _n: u64) -> Result<(Ran, Ran)> {
+    let bench = ctx.state::<Bench>();
+    let wait = async || {
+        bench.effects.happen(ctx.id(), ctx.idempotency_key(), "begin");
+        bench.gate().await;
+        let nonce = bench.effects.happen(ctx.id(), ctx.idempotency_key(), "end");
+        Ok(Ran { value: 1, nonce })
+    };
+    // Twice would be possible, but an attempt that is taken away counts as none.
+    let first = ctx.step("first", wait).retry(Retry::fixed(ms(10)).max_attempts(2)).await?;
+    let second = ctx.step("second", || async { Ok(bench.ran(&ctx, 2)) }).await?;
+    Ok((first, second))
+}
+
+/// Three steps, nothing to wait for.
+#[workflow]
+pub(crate) async fn quick(ctx: Ctx, n: u64) -> Result<u64> {
+    let bench = ctx.state::<Bench>();
+    let mut sum = 0;
+    for _ in 0..3 {
+        sum += ctx.step("add", || async { Ok(bench.ran(&ctx, n)) }).await?.value;
+    }
+    Ok(sum)
+}
+
+/// Receives so many signals, each with the time at which it was sent; how long each took, in microseconds.
+#[workflow]
+pub(crate) async fn listener(ctx: Ctx, count: u64) -> Result<Vec<i64>> {
+    let bench = ctx.state::<Bench>();
+    let mut took = Vec::new();
+    for _ in 0..count {
+        let sent_at_us: i64 = ctx.recv("ping").await?;
+        took.push(
+            ctx.step("note", || async {
+                let took_us = wall_us() - sent_at_us;
+                bench.ran(&ctx, 0);
+                Ok(took_us)
+            })
+            .await?,
+        );
+    }
+    Ok(took)
+}
+
+/// Waits for a signal and then takes one step.
+#[workflow]
+pub(crate) async fn waiter(ctx: Ctx, n: u64) -> Result<u64> {
+    let bench = ctx.state::<Bench>();
+    let more: u64 = ctx.recv("go").await?;
+    Ok(ctx.step("after", || async { Ok(bench.ran(&ctx, n + more)) }).await?.value)
+}
+
+/// Sleeps for an hour.
+#[workflow]
+pub(crate) async fn sleeper(ctx: Ctx, n: u64) -> Result<u64> {
+    ctx.sleep(hours(1)).await?;
+    Ok(n)
+}
+
+/// Takes steps of some ten milliseconds.
+#[workflow]
+pub(crate) async fn ticker(ctx: Ctx, count: u64) -> Result<u64> {
+    let bench = ctx.state::<Bench>();
+    for _ in 0..count {
+        ctx.step("tick", || async {
+            bench.ran(&ctx, 1);
+            pause(ms(20)).await;
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(count)
+}
+
+/// Records much: its input, and as much again in each of four steps.
+#[workflow]
+pub(crate) async fn bulky(ctx: Ctx, text: String) -> Result<usize> {
+    let bench = ctx.state::<Bench>();
+    let mut sum = 0;
+    for _ in 0..4 {
+        let copy = ctx.step("copy", || async {
+            bench.ran(&ctx, 0);
+            Ok(text.clone())
+        });
+        sum += copy.await?.len();
+    }
+    Ok(sum)
+}

@@ -1,0 +1,128 @@
+//! The disk is full for a while: errors are typed, nothing that was acknowledged is lost, and all goes on when there is room.
+
+use std::path::{Path, PathBuf};
+
+use abide::prelude::*;
+use abide::rusqlite::Connection;
+
+use crate::clock::{Stopwatch, pause, until, within};
+use crate::flows::bulky;
+use crate::in_turn;
+use crate::look::{self, Look};
+use crate::process::Process;
+use crate::roles::Role;
+use crate::unusable::{mount, run};
+
+const DISK: &str = "size=6m";
+const BALLAST_BYTES: usize = 3 << 20;
+const INPUT_BYTES: usize = 8 << 10;
+/// So many starts in a row must fail before the disk counts as full.
+const FAILED_COUNT: u32 = 10;
+
+/// A file system of a few megabytes.
+struct Disk(PathBuf);
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        run("umount", &["-l", &self.0.display().to_string()]);
+    }
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_all_goes_on_when_there_is_room() {
+    in_turn(async {
+        let (folder, outside) =
+            (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        if !mount(folder.path(), DISK) {
+            println!("SKIPPED: no file system can be mounted here (needs root)");
+            return;
+        }
+        let disk = Disk(folder.path().to_owned());
+        println!("a full disk by a tmpfs with {DISK}");
+        std::fs::write(disk.0.join("ballast"), vec![1; BALLAST_BYTES]).expect("a ballast");
+        let client = Abide::builder(look::url(&disk.0)).busy_ms_max(2_000).client().await.expect("a client");
+        let role = Role { outside: outside.path().to_owned(), ..Role::worker(&disk.0) };
+        let mut worker = Process::spawn_ready(&role).await;
+        let mut acknowledged = fill(&client).await;
+        assert!(worker.is_alive(), "the worker crashed");
+        println!("{} executions were acknowledged before the disk was full", acknowledged.len());
+        // The worker meets the full disk too, for a while.
+        pause(ms(1_000)).await;
+        assert!(worker.is_alive(), "the worker crashed");
+        std::fs::remove_file(disk.0.join("ballast")).expect("room");
+        let watch = Stopwatch::start();
+        acknowledged.push(start_again(&client).await);
+        let out = std::process::Command::new("sh")
+            .arg("-c")
+            .arg(format!("df {0}; ls -la {0}", disk.0.display()))
+            .output()
+            .unwrap();
+        println!("{}", String::from_utf8_lossy(&out.stdout));
+        println!("a start went through {:?} after there was room", watch.elapsed());
+        check_all(&client, &disk.0, &acknowledged).await;
+        println!("all was finished {:?} after there was room", watch.elapsed());
+        assert!(worker.is_alive(), "the worker crashed");
+        drop(worker);
+        drop(client);
+    });
+}
+
+/// Starts executions until that fails again and again; which of them were acknowledged.
+async fn fill(client: &Abide) -> Vec<String> {
+    let mut acknowledged = Vec::new();
+    let mut failed_count = 0;
+    for n in 0..100_000 {
+        let id = format!("bulky-{n}");
+        match client.start(bulky, "x".repeat(INPUT_BYTES)).id(&id).await {
+            Ok(_) => {
+                acknowledged.push(id);
+                failed_count = 0;
+            }
+            Err(error) => {
+                if failed_count == 0 {
+                    println!("{id}: {error}");
+                }
+                assert!(
+                    matches!(error, ClientError::Unavailable { .. } | ClientError::Indeterminate { .. }),
+                    "{error:?}"
+                );
+                assert!(error.is_transient());
+                failed_count += 1;
+            }
+        }
+        if failed_count == FAILED_COUNT {
+            return acknowledged;
+        }
+    }
+    panic!("the disk was never full");
+}
+
+async fn start_again(client: &Abide) -> String {
+    let id = "after".to_owned();
+    until("a start after there is room", secs(10), async || {
+        client.start(bulky, "x".repeat(INPUT_BYTES)).id(&id).await.ok().map(drop)
+    })
+    .await;
+    id
+}
+
+async fn check_all(client: &Abide, disk: &Path, acknowledged: &[String]) {
+    for id in acknowledged {
+        let handle = client.handle::<usize>(id);
+        let what = format!("{id} ends");
+        let result = until(&what, secs(20), async || match within(&what, secs(20), handle.result()).await {
+            Ok(result) => Some(result),
+            Err(error) if error.is_transient() => None,
+            Err(error) => panic!("{id}: {error}"),
+        });
+        assert_eq!(result.await, INPUT_BYTES * 4, "{id}");
+    }
+    let mut look = Look::at(disk);
+    look.again().await;
+    assert!(look.ends().values().all(|ends| ends.len() == 1));
+    assert_eq!(look.recorded().len() % 4, 0);
+    let connection = Connection::open(look::database(disk)).expect("the database");
+    let verdict: String =
+        connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("a check");
+    assert_eq!(verdict, "ok");
+}

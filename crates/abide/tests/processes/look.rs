@@ -1,0 +1,102 @@
+//! Looks into a store without writing to it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use abide_core::{Address, Entry, Event, ExecutionId, Namespace, Outcome, StepRecord, Timestamp};
+use abide_engine::SystemClock;
+use abide_sqlite::{Options, SqliteStore};
+use abide_store::{Feed, Read, Snapshot, Store, Target, WorkerRow, Workers};
+
+use crate::clock::wall_us;
+
+/// The file of the database in a test's folder.
+pub(crate) fn database(folder: &Path) -> PathBuf {
+    folder.join("app.db")
+}
+
+pub(crate) fn url(folder: &Path) -> String {
+    format!("sqlite:{}", database(folder).display())
+}
+
+/// A reader of a store that remembers how far in the feed it has read.
+pub(crate) struct Look {
+    store: Arc<SqliteStore>,
+    position: u64,
+    /// Everything in the feed so far.
+    pub(crate) entries: Vec<(String, Entry)>,
+}
+
+/// A step that is recorded.
+pub(crate) struct Recorded {
+    pub(crate) at_us: i64,
+    pub(crate) attempt: u32,
+    pub(crate) outcome: Outcome,
+}
+
+impl Look {
+    pub(crate) fn at(folder: &Path) -> Self {
+        let options = Options { read_only: true, ..Options::default() };
+        let store = SqliteStore::open(&database(folder), Arc::new(SystemClock), options)
+            .expect("a look into the store");
+        Self { store, position: 0, entries: Vec::new() }
+    }
+
+    /// Reads what is new in the feed.
+    pub(crate) async fn again(&mut self) {
+        loop {
+            let page = self.store.feed(Feed { after: self.position, limit: 1_000 }).await.expect("the feed");
+            let Some(last) = page.last() else { return };
+            self.position = last.position;
+            for item in page {
+                let entry = item.record.entry().expect("an entry");
+                self.entries.push((item.address.id.to_string(), entry));
+            }
+        }
+    }
+
+    /// The steps, transactions and tasks that are recorded, by idempotency key. Panics when one is recorded twice.
+    pub(crate) fn recorded(&self) -> BTreeMap<String, Recorded> {
+        let mut recorded = BTreeMap::new();
+        for (id, entry) in &self.entries {
+            let Event::StepRecorded(StepRecord { op, outcome, attempt, .. }) = &entry.event else { continue };
+            let key = format!("default/{id}/1/{}/{}", op.name, op.nth);
+            let at_us = entry.at.as_micros();
+            let record = Recorded { at_us, attempt: *attempt, outcome: outcome.clone() };
+            assert!(recorded.insert(key, record).is_none(), "{op} of {id} was recorded twice");
+        }
+        recorded
+    }
+
+    /// How often and when each execution ended.
+    pub(crate) fn ends(&self) -> BTreeMap<&str, Vec<i64>> {
+        let mut ends: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+        for (id, entry) in self.entries.iter().filter(|(_, entry)| entry.event.is_terminal()) {
+            ends.entry(id).or_default().push(entry.at.as_micros());
+        }
+        ends
+    }
+
+    pub(crate) async fn snapshot(&self, id: &str) -> Option<Snapshot> {
+        let address = Address { namespace: Namespace::default(), id: ExecutionId::new(id).expect("an id") };
+        let read = Read { target: Target::Address(address), from: 0, limit: 0, with_inbox: false };
+        self.store.read(read).await.expect("a snapshot")
+    }
+
+    pub(crate) async fn sessions(&self) -> Vec<WorkerRow> {
+        let all = Workers { namespace: Namespace::default(), after: None, limit: 10_000 };
+        self.store.workers(all).await.expect("the sessions")
+    }
+
+    pub(crate) async fn live_sessions(&self) -> Vec<WorkerRow> {
+        let now = Timestamp::from_micros(wall_us());
+        self.sessions().await.into_iter().filter(|row| row.is_live(now)).collect()
+    }
+}
+
+/// The value in a recorded outcome.
+pub(crate) fn value<T: serde::de::DeserializeOwned>(outcome: &Outcome) -> T {
+    let Outcome::Success(payload) = outcome else { panic!("this step failed: {outcome}") };
+    serde_json::from_slice(payload.as_bytes()).expect("a recorded value")
+}

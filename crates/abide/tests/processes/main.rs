@@ -1,0 +1,42 @@
+//! Real processes, real files, real signals.
+//!
+//! The test binary starts itself again: a child is this same program with the one test `role`, told by an environment
+//! variable what to be. The parent kills, stops and continues its children, and looks into the store without writing it.
+
+mod busy;
+mod clock;
+mod effects;
+mod flows;
+mod full_disk;
+mod idle;
+mod kills;
+mod look;
+mod pairs;
+mod process;
+mod restart;
+mod roles;
+mod shutdown;
+mod stops;
+mod unusable;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a child enters; a test that does nothing otherwise.
+#[test]
+fn role() {
+    roles::play();
+}
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Times are measured here: one test at a time.
+fn my_turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The runtime of a parent, with its turn.
+fn in_turn<T>(test: impl Future<Output = T>) -> T {
+    let _turn = my_turn();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime").block_on(test)
+}

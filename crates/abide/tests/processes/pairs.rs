@@ -1,0 +1,149 @@
+//! Two processes on one file share the work, and wake each other.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use abide::prelude::*;
+
+use crate::clock::{pause, until, within};
+use crate::effects;
+use crate::flows::{listener, quick};
+use crate::in_turn;
+use crate::look::{self, Look};
+use crate::process::Process;
+use crate::roles::Role;
+
+/// Executions a measurement.
+const QUICK_COUNT: u64 = 1_600;
+/// Executions of the backlog that two share.
+const BACKLOG_COUNT: u64 = 300;
+const RATIO_MIN: f64 = 0.8;
+const MEASUREMENT_COUNT_MAX: u32 = 3;
+const SIGNAL_COUNT: u64 = 250;
+const SIGNAL_MS_P99_MAX: i64 = 50;
+/// Signals after the receiver has become quiet, which only asks 20 times a second.
+const QUIET_SIGNAL_COUNT: u64 = 4;
+
+#[test]
+fn two_processes_share_a_backlog_and_neither_runs_what_the_other_holds() {
+    in_turn(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        let starts = (0..BACKLOG_COUNT).map(|n| client.start(quick, n).id(format!("b-{n}")).into_future());
+        for start in futures_util::future::join_all(starts).await {
+            start.expect("a start");
+        }
+        let role = Role { slots: Some(8), ..Role::worker(folder.path()) };
+        let mut one = Process::spawn(&role);
+        let mut other = Process::spawn(&Role { generation: 1, ..role });
+        one.hear("ready").await;
+        other.hear("ready").await;
+        for n in 0..BACKLOG_COUNT {
+            let result = client.handle::<u64>(&format!("b-{n}"));
+            assert_eq!(within("a result", secs(20), result.result()).await.expect("a result"), n * 3);
+        }
+        let shares = check_one_pid_each(folder.path());
+        println!("two processes shared {BACKLOG_COUNT} executions: {shares:?}");
+        assert_eq!(shares.len(), 2, "one process did everything");
+    });
+}
+
+/// Every execution was run by one process, every step once; how many by each.
+fn check_one_pid_each(folder: &Path) -> BTreeMap<u32, u64> {
+    let mut pids: BTreeMap<String, u32> = BTreeMap::new();
+    let mut keys = std::collections::BTreeSet::new();
+    for effect in effects::read(folder) {
+        let pid = *pids.entry(effect.id.clone()).or_insert(effect.pid);
+        assert_eq!(pid, effect.pid, "{} was run by two processes", effect.id);
+        assert!(keys.insert(effect.key.clone()), "{} ran twice", effect.key);
+    }
+    let mut shares = BTreeMap::new();
+    for pid in pids.into_values() {
+        *shares.entry(pid).or_default() += 1;
+    }
+    shares
+}
+
+#[test]
+fn two_processes_are_together_about_as_fast_as_one() {
+    in_turn(async {
+        let mut best = 0.0_f64;
+        for _ in 0..MEASUREMENT_COUNT_MAX {
+            let alone = throughput(1).await;
+            let together = throughput(2).await;
+            let ratio = together / alone;
+            println!("one process {alone:.0}/s, two together {together:.0}/s, ratio {ratio:.2}");
+            best = best.max(ratio);
+            if best >= RATIO_MIN {
+                break;
+            }
+        }
+        assert!(best >= RATIO_MIN, "two processes reach only {best:.2} of what one does");
+    });
+}
+
+/// Executions a second of so many processes, each of which starts its part itself.
+async fn throughput(process_count: u64) -> f64 {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut processes = Vec::new();
+    for n in 0..process_count {
+        let generation = u32::try_from(n).expect("few");
+        processes.push(Process::spawn_ready(&Role { generation, ..Role::worker(folder.path()) }).await);
+    }
+    for (n, process) in processes.iter_mut().enumerate() {
+        process.tell(&format!("run p{n} {}", QUICK_COUNT / process_count));
+    }
+    let (mut from_us, mut to_us) = (i64::MAX, 0);
+    for process in &mut processes {
+        let times = process.hear("ran").await;
+        let (from, to) = times.split_once(' ').expect("two times");
+        from_us = from_us.min(from.parse().expect("a time"));
+        to_us = to_us.max(to.parse().expect("a time"));
+    }
+    check_one_pid_each(folder.path());
+    QUICK_COUNT as f64 / ((to_us - from_us) as f64 / 1e6)
+}
+
+#[test]
+fn a_signal_from_one_process_wakes_a_workflow_in_the_other_at_once() {
+    in_turn(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let role = |lane: &str| Role { lane: Some(lane.to_owned()), ..Role::worker(folder.path()) };
+        let _receiver = Process::spawn_ready(&role("receiver")).await;
+        let mut sender = Process::spawn_ready(&role("sender")).await;
+        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        let lively =
+            client.start(listener, SIGNAL_COUNT).id("lively").lane("receiver").await.expect("a start");
+        sender.tell(&format!("ping lively {SIGNAL_COUNT} 30"));
+        sender.hear("pinged").await;
+        let (p50, p99) =
+            percentiles(within("the signals arrive", secs(20), lively.result()).await.expect("times"));
+        println!("{SIGNAL_COUNT} signals to another process: p50 {p50} us, p99 {p99} us");
+        let quiet =
+            client.start(listener, QUIET_SIGNAL_COUNT).id("quiet").lane("receiver").await.expect("a start");
+        for n in 0..QUIET_SIGNAL_COUNT {
+            // Longer than the receiver stays lively, and longer than it keeps what waits in memory.
+            pause(ms(1_300)).await;
+            sender.tell("ping quiet 1 0");
+            until("the signal arrives", secs(5), async || {
+                let count = effects::read(folder.path()).iter().filter(|effect| effect.id == "quiet").count();
+                (count as u64 > n).then_some(())
+            })
+            .await;
+        }
+        let (quiet_p50, quiet_max) =
+            percentiles(within("the signals arrive", secs(20), quiet.result()).await.expect("times"));
+        println!("{QUIET_SIGNAL_COUNT} signals to a quiet process: p50 {quiet_p50} us, max {quiet_max} us");
+        assert!(p99 <= SIGNAL_MS_P99_MAX * 1_000, "p99 is {p99} us");
+        assert!(quiet_max <= 3 * SIGNAL_MS_P99_MAX * 1_000, "a quiet process took {quiet_max} us");
+        let mut look = Look::at(folder.path());
+        look.again().await;
+        assert_eq!(look.recorded().len() as u64, SIGNAL_COUNT + QUIET_SIGNAL_COUNT);
+    });
+}
+
+fn percentiles(mut took_us: Vec<i64>) -> (i64, i64) {
+    println!("{took_us:?}");
+    took_us.sort_unstable();
+    (took_us[took_us.len() / 2], took_us[took_us.len() * 99 / 100])
+}

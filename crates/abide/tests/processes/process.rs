@@ -1,0 +1,125 @@
+//! A child process that the parent kills, stops and continues.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::clock::{self, until};
+use crate::roles::{ROLE, Role};
+
+pub(crate) struct Process {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    /// Starts a child in a role.
+    pub(crate) fn spawn(role: &Role) -> Self {
+        let program = std::env::current_exe().expect("this program has a path");
+        let mut command = Command::new(program);
+        command.args(["--exact", "role", "--nocapture", "--test-threads", "1"]);
+        command.env(ROLE, serde_json::to_string(role).expect("a role serializes"));
+        // A process group of its own: a signal from the terminal reaches only the parent, which cleans up.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().expect("a child process starts");
+        let stdin = child.stdin.take().expect("it is piped");
+        let stdout = child.stdout.take().expect("it is piped");
+        let (sender, lines) = channel();
+        clock::beside(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // The test harness of the child prints too.
+                if let Some(word) = line.strip_prefix("@") {
+                    let _ = sender.send(word.to_owned());
+                }
+            }
+        });
+        Self { child, stdin, lines }
+    }
+
+    /// Starts a child and waits until it has opened the store.
+    pub(crate) async fn spawn_ready(role: &Role) -> Self {
+        let mut process = Self::spawn(role);
+        process.hear("ready").await;
+        process
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until the child says `word`; what it says after it.
+    pub(crate) async fn hear(&mut self, word: &str) -> String {
+        let what = format!("child {} says {word:?}", self.pid());
+        until(&what, Duration::from_secs(30), async || {
+            let heard = self
+                .lines
+                .try_iter()
+                .find_map(|line| line.strip_prefix(word).map(|rest| rest.trim().to_owned()));
+            if heard.is_none()
+                && let Ok(Some(status)) = self.child.try_wait()
+                && !status.success()
+            {
+                panic!("{what}: it ended with {status}");
+            }
+            heard
+        })
+        .await
+    }
+
+    pub(crate) fn tell(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").expect("the child listens");
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("the child is there until it is waited for");
+    }
+
+    /// SIGSTOP, and waits until every thread has stopped.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        while !self.is_stopped() {
+            std::thread::yield_now();
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("a process has threads");
+        let is_stopped = |stat: &str| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'));
+        let mut stats = threads.flatten().map(|thread| std::fs::read_to_string(thread.path().join("stat")));
+        stats.all(|stat| stat.is_ok_and(|stat| is_stopped(&stat)))
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// SIGKILL, and waits until the process is gone.
+    pub(crate) fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.child.wait().expect("a killed child is gone");
+    }
+
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_none()
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
+        let what = format!("child {} ends", self.pid());
+        until(&what, Duration::from_secs(30), async || self.child.try_wait().expect("it is our child")).await
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,183 @@
+//! What a child does.
+
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+
+use abide::prelude::*;
+use abide::rusqlite::Connection;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::{self, Chance, pause, wall_us};
+use crate::effects::Effects;
+use crate::flows::{Bench, order, quick};
+use crate::look;
+
+/// The environment variable that makes a child of this program.
+pub(crate) const ROLE: &str = "ABIDE_TEST_ROLE";
+
+/// What a child is told.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Role {
+    /// Where the database is.
+    pub(crate) folder: PathBuf,
+    /// Where the effects are.
+    pub(crate) outside: PathBuf,
+    pub(crate) generation: u32,
+    pub(crate) kind: Kind,
+    pub(crate) ttl_ms: Option<u64>,
+    pub(crate) busy_ms_max: Option<u64>,
+    pub(crate) grace_ms: Option<u64>,
+    pub(crate) slots: Option<usize>,
+    pub(crate) lane: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(crate) enum Kind {
+    /// Runs executions, and does what it is told on its standard input.
+    #[default]
+    Worker,
+    /// A worker that also starts orders of its own, and notes outside which of them were acknowledged.
+    Starter,
+    /// Holds the write lock of the database until it is told to let go.
+    Holder,
+}
+
+impl Role {
+    pub(crate) fn worker(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), outside: folder.to_owned(), ..Self::default() }
+    }
+}
+
+/// Plays the role that the environment says, and never returns from it. Returns at once if there is none.
+pub(crate) fn play() {
+    let Ok(text) = std::env::var(ROLE) else { return };
+    let role: Role = serde_json::from_str(&text).expect("a role");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        match role.kind {
+            Kind::Worker | Kind::Starter => work(role).await,
+            Kind::Holder => hold(&role).await,
+        }
+    });
+    std::process::exit(0);
+}
+
+fn say(word: &str) {
+    let mut out = std::io::stdout().lock();
+    // A parent that is gone hears nothing.
+    let _ = writeln!(out, "\n@{word}").and_then(|()| out.flush());
+}
+
+/// The lines of the standard input. A parent that is gone ends the child.
+fn orders() -> tokio::sync::mpsc::UnboundedReceiver<String> {
+    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+    clock::beside(move || {
+        for line in std::io::stdin().lock().lines().map_while(std::result::Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+        std::process::exit(0);
+    });
+    receiver
+}
+
+async fn work(role: Role) {
+    let mut orders = orders();
+    let effects = Effects::open(&role.outside, role.generation);
+    let bench = Bench { folder: role.outside.clone(), effects };
+    let mut builder = Abide::builder(look::url(&role.folder)).state(bench.clone());
+    if let Some(ttl) = role.ttl_ms {
+        builder = builder.session_ttl(ms(ttl));
+    }
+    if let Some(millis) = role.busy_ms_max {
+        builder = builder.busy_ms_max(millis);
+    }
+    if let Some(grace) = role.grace_ms {
+        builder = builder.shutdown_grace(ms(grace));
+    }
+    if let Some(slots) = role.slots {
+        builder = builder.execution_count_max(slots);
+    }
+    if let Some(lane) = &role.lane {
+        builder = builder.lanes([lane.as_str()]);
+    }
+    say(&format!("opening {}", wall_us()));
+    let abide = match builder.open().await {
+        Ok(abide) => abide,
+        Err(error) => {
+            say(&format!("error {error}"));
+            panic!("a worker cannot open its store: {error}");
+        }
+    };
+    say(&format!("ready {}", wall_us()));
+    if let Kind::Starter = role.kind {
+        start_orders(&abide, &bench.effects, role.generation).await;
+        say("shopped");
+    }
+    while let Some(line) = orders.recv().await {
+        obey(&abide, &line).await;
+    }
+}
+
+/// Two orders a process; the acknowledgement is an effect.
+async fn start_orders(abide: &Abide, effects: &Effects, generation: u32) {
+    for i in 0..2 {
+        let id = format!("own-{generation}-{i}");
+        if abide.start(order, u64::from(generation)).id(&id).await.is_ok() {
+            effects.happen(&id, String::new(), "started");
+        }
+        let handle = abide.handle::<()>(&id);
+        for n in 0..crate::flows::bonus_count(u64::from(generation)) {
+            if handle.signal("bonus", &(100 + n)).await.is_ok() {
+                effects.happen(&id, String::new(), "signalled");
+            }
+        }
+    }
+}
+
+async fn obey(abide: &Abide, line: &str) {
+    let words: Vec<&str> = line.split(' ').collect();
+    match words[..] {
+        ["shutdown"] => {
+            abide.shutdown().await;
+            say(&format!("shut {}", wall_us()));
+            std::process::exit(0);
+        }
+        // Runs so many quick workflows; says when it is done.
+        ["run", prefix, count] => {
+            let count: u64 = count.parse().expect("a number");
+            let runs = (0..count).map(|n| {
+                let run = abide.run(quick, n).id(format!("{prefix}-{n}"));
+                async move { assert_eq!(run.await.expect("a quick workflow"), n * 3) }
+            });
+            let from_us = wall_us();
+            futures_util::future::join_all(runs).await;
+            say(&format!("ran {from_us} {}", wall_us()));
+        }
+        // Sends so many signals to a listener, with pauses of up to so many milliseconds.
+        ["ping", id, count, pause_ms] => {
+            let (count, pause_ms): (u64, u64) =
+                (count.parse().expect("a number"), pause_ms.parse().expect("a number"));
+            let mut chance = Chance::seeded(1);
+            let handle = abide.handle::<()>(id);
+            for _ in 0..count {
+                pause(ms(chance.below(pause_ms + 1))).await;
+                handle.signal("ping", &wall_us()).await.expect("a signal");
+            }
+            say("pinged");
+        }
+        _ => panic!("what does {line:?} mean?"),
+    }
+}
+
+async fn hold(role: &Role) {
+    let mut orders = orders();
+    let connection = Connection::open(look::database(&role.folder)).expect("the database");
+    connection.busy_timeout(secs(10)).expect("a timeout");
+    connection.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
+    say("ready");
+    orders.recv().await;
+    connection.execute_batch("ROLLBACK").expect("an end");
+    say("released");
+}

@@ -1,0 +1,222 @@
+//! A worker that is stopped past its session's time to live is refused when it goes on: safety rests on epochs, not on
+//! clocks.
+
+use std::path::Path;
+
+use abide::prelude::*;
+use abide::rusqlite::Connection;
+
+use crate::clock::until;
+use crate::effects::{self, Effect};
+use crate::flows::{Ran, gated};
+use crate::in_turn;
+use crate::look::{self, Look};
+use crate::process::Process;
+use crate::roles::Role;
+
+const ROUND_COUNT: u32 = 6;
+const LONE_ROUND_COUNT: u32 = 2;
+const EXECUTION_COUNT: u64 = 8;
+const TTL_MS: u64 = 400;
+
+/// Everything of one round.
+struct Round {
+    folder: tempfile::TempDir,
+    client: Abide,
+    look: Look,
+}
+
+impl Round {
+    async fn open() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        let look = Look::at(folder.path());
+        Self { folder, client, look }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn role(&self, generation: u32) -> Role {
+        Role { ttl_ms: Some(TTL_MS), generation, ..Role::worker(self.path()) }
+    }
+
+    /// Starts executions on the one worker that is there, and waits until it runs the first step of each.
+    async fn start(&self) {
+        for n in 0..EXECUTION_COUNT {
+            self.client.start(gated, n).id(format!("gated-{n}")).await.expect("a start");
+        }
+        self.wait_for("begin", 0).await;
+    }
+
+    /// Waits until process `generation` has written this word for every execution.
+    async fn wait_for(&self, word: &str, generation: u32) {
+        let what = format!("process {generation} writes {word:?} of every execution");
+        until(&what, secs(15), async || {
+            (self.lines(word, generation).len() as u64 >= EXECUTION_COUNT).then_some(())
+        })
+        .await;
+    }
+
+    fn lines(&self, word: &str, generation: u32) -> Vec<Effect> {
+        let mine = |effect: &Effect| effect.word == word && effect.generation == generation;
+        effects::read(self.path()).into_iter().filter(mine).collect()
+    }
+
+    /// Stops a process, but not in the middle of a transaction: then nobody could take over.
+    async fn stop(&self, process: &Process) {
+        let connection = Connection::open(look::database(self.path())).expect("the database");
+        connection.busy_timeout(ms(0)).expect("a timeout");
+        until("a stop between two transactions", secs(5), async || {
+            process.stop();
+            let begun = connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK");
+            if begun.is_err() {
+                process.go_on();
+            }
+            begun.ok()
+        })
+        .await;
+    }
+
+    async fn wait_until_expired(&self) {
+        until("the session expires", secs(5), async || {
+            self.look.live_sessions().await.is_empty().then_some(())
+        })
+        .await;
+    }
+
+    fn open_gate(&self, process: &Process) {
+        std::fs::write(self.path().join(format!("gate-{}", process.pid())), "").expect("a gate");
+    }
+
+    async fn epochs(&self) -> Vec<u64> {
+        let mut epochs = Vec::new();
+        for n in 0..EXECUTION_COUNT {
+            let snapshot = self.look.snapshot(&format!("gated-{n}")).await.expect("it was started");
+            epochs.push(snapshot.lease.epoch.0);
+        }
+        epochs
+    }
+
+    /// Every result is that of a run whose nonce is in `allowed`; everything is recorded once and at the first attempt.
+    async fn check(&mut self, allowed: &[Effect]) {
+        for n in 0..EXECUTION_COUNT {
+            let id = format!("gated-{n}");
+            let (first, _) = self.client.handle::<(Ran, Ran)>(&id).result().await.expect("a result");
+            let is_allowed = allowed.iter().any(|effect| effect.nonce == first.nonce && effect.id == id);
+            if !is_allowed {
+                for line in effects::read(self.path()).iter().filter(|line| line.id == id) {
+                    println!("{line:?}");
+                }
+            }
+            assert!(is_allowed, "{id} has the result of the stopped worker: {first:?}");
+        }
+        self.look.again().await;
+        for (key, record) in self.look.recorded() {
+            assert_eq!(record.attempt, 1, "{key}");
+        }
+        assert_eq!(self.look.recorded().len() as u64, EXECUTION_COUNT * 2);
+        let ends = self.look.ends();
+        assert_eq!(ends.len() as u64, EXECUTION_COUNT);
+        assert!(ends.values().all(|ends| ends.len() == 1), "one completion a run");
+    }
+}
+
+#[test]
+fn what_a_stopped_worker_writes_late_is_refused() {
+    in_turn(async {
+        for round in 0..ROUND_COUNT {
+            take_over(Round::open().await, round % 2 == 1).await;
+        }
+    });
+}
+
+/// One worker is stopped and another takes over, which was there before (`is_waiting`) or comes after.
+async fn take_over(mut round: Round, is_waiting: bool) {
+    let stopped = Process::spawn_ready(&round.role(0)).await;
+    round.start().await;
+    let epochs_before = round.epochs().await;
+    let mut other = None;
+    if is_waiting {
+        other = Some(Process::spawn_ready(&round.role(1)).await);
+    }
+    round.stop(&stopped).await;
+    round.open_gate(&stopped);
+    if !is_waiting {
+        round.wait_until_expired().await;
+    }
+    let other = match other {
+        Some(other) => other,
+        None => Process::spawn_ready(&round.role(1)).await,
+    };
+    round.wait_for("begin", 1).await;
+    let epochs = round.epochs().await;
+    assert!(
+        epochs.iter().zip(&epochs_before).all(|(now, before)| now > before),
+        "{epochs_before:?} {epochs:?}"
+    );
+    stopped.go_on();
+    // The steps of the stopped one finish now, and it tries to record them. It has been heard out when it has a new session and
+    // does new work.
+    round.wait_for("end", 0).await;
+    prove_back(&round, &stopped).await;
+    round.look.again().await;
+    let late =
+        round.look.recorded().into_keys().filter(|key| key.ends_with("/first/1") && key.contains("gated-"));
+    assert_eq!(
+        late.collect::<Vec<_>>(),
+        Vec::<String>::new(),
+        "late writes of the stopped worker were accepted"
+    );
+    assert_eq!(round.epochs().await, epochs, "the stopped worker took the leases back");
+    round.open_gate(&other);
+    let allowed = {
+        round.wait_for("end", 1).await;
+        round.lines("end", 1)
+    };
+    round.check(&allowed).await;
+}
+
+/// Waits until the worker that was stopped has a session again.
+async fn prove_back(round: &Round, _stopped: &Process) {
+    until("the stopped worker registers anew", secs(10), async || {
+        (round.look.live_sessions().await.len() == 2).then_some(())
+    })
+    .await;
+}
+
+#[test]
+fn a_worker_whose_session_expired_is_refused_even_if_nobody_took_over() {
+    in_turn(async {
+        for _ in 0..LONE_ROUND_COUNT {
+            let mut round = Round::open().await;
+            let alone = Process::spawn_ready(&round.role(0)).await;
+            round.start().await;
+            let epochs_before = round.epochs().await;
+            round.stop(&alone).await;
+            round.open_gate(&alone);
+            round.wait_until_expired().await;
+            let stale = round.lines("begin", 0);
+            alone.go_on();
+            let what = "every execution is begun again";
+            until(what, secs(15), async || (round.lines("begin", 0).len() >= stale.len() * 2).then_some(()))
+                .await;
+            // The second "end" of each execution is of the run that holds a lease.
+            let allowed = until("every execution ends again", secs(15), async || {
+                let ends = round.lines("end", 0);
+                (ends.len() as u64 >= EXECUTION_COUNT * 2).then_some(ends)
+            })
+            .await;
+            let allowed: Vec<Effect> = second_of_each(allowed);
+            round.check(&allowed).await;
+            let epochs = round.epochs().await;
+            assert!(epochs.iter().zip(&epochs_before).all(|(now, before)| now > before));
+        }
+    });
+}
+
+fn second_of_each(effects: Vec<Effect>) -> Vec<Effect> {
+    let mut seen = std::collections::BTreeSet::new();
+    effects.into_iter().filter(|effect| !seen.insert(effect.id.clone())).collect()
+}

@@ -1,0 +1,216 @@
+//! Several workers, crashes at any await, lost answers: whatever the seed, every execution ends once, with the right result, and no
+//! recorded step runs again.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use abide::prelude::*;
+use abide::testing::Lab;
+use abide_core::{Event, Namespace, Outcome};
+use abide_store::faults::{Chances, FaultyStore};
+use abide_store::{Feed, FeedItem, List, ListOrder, Listed, Read, Store, Target};
+
+/// How often each step ran, and when its result was recorded.
+#[derive(Default)]
+struct Effects(Mutex<BTreeMap<String, u32>>);
+
+impl Effects {
+    fn ran(&self, key: String) -> u32 {
+        let mut runs = self.0.lock().unwrap();
+        let count = runs.entry(key).or_default();
+        *count += 1;
+        *count
+    }
+}
+
+#[task]
+async fn square(ctx: Ctx, n: u64) -> Result<u64> {
+    ctx.state::<Arc<Effects>>().ran(ctx.idempotency_key());
+    Ok(n * n)
+}
+
+#[workflow]
+async fn leaf(ctx: Ctx, n: u64) -> Result<u64> {
+    let effects = ctx.state::<Arc<Effects>>();
+    ctx.sleep(ms(n % 7 * 400)).await?;
+    ctx.step("add", || async { Ok(effects.ran(ctx.idempotency_key()).min(1) as u64 + n) }).await
+}
+
+#[workflow]
+async fn order(ctx: Ctx, n: u64) -> Result<u64> {
+    let effects = ctx.state::<Arc<Effects>>();
+    let mut sum = 0;
+    for i in 0..n % 4 + 1 {
+        sum += ctx
+            .step("item", || async {
+                // Fails on its first run, whoever runs it.
+                if effects.ran(ctx.idempotency_key()) == 1 && i == 1 {
+                    return Err(Error::new("the first try fails"));
+                }
+                Ok(i + 1)
+            })
+            .retry(Retry::fixed(ms(50)).max_attempts(50))
+            .await?;
+    }
+    let (a, b) = futures_util::try_join!(ctx.run(leaf, n), ctx.run(square, n))?;
+    let bonus: u64 = ctx.recv("bonus").timeout(days(1)).await?;
+    ctx.sleep(secs(3)).await?;
+    sum += ctx.step("last", || async { Ok(effects.ran(ctx.idempotency_key()).min(1) as u64) }).await?;
+    Ok(sum + a + b + bonus)
+}
+
+fn expected(n: u64) -> u64 {
+    let items: u64 = (1..=n % 4 + 1).sum();
+    items + 1 + (n + 1) + n * n + 100
+}
+
+const ORDER_COUNT: u64 = 6;
+
+/// Runs one seed: three workers, of which one after the other crashes.
+fn check(seed: u64) {
+    let wrap = |store: Arc<dyn Store>| -> Arc<dyn Store> {
+        let chances = Chances {
+            delay_permille: 100,
+            delay_poll_count_max: 5,
+            unavailable_permille: 15,
+            indeterminate_permille: 30,
+        };
+        FaultyStore::seeded(store, seed, chances)
+    };
+    Lab::run_on(seed, wrap, |lab| async move {
+        let effects = Arc::new(Effects::default());
+        let open = || {
+            let (lab, effects) = (lab.clone(), effects.clone());
+            async move {
+                loop {
+                    let effects = effects.clone();
+                    if let Ok(opened) = lab.worker_with(|b| b.state(effects).session_ttl(secs(5))).await {
+                        return opened;
+                    }
+                    lab.sleep(ms(10)).await;
+                }
+            }
+        };
+        let (mut machine, mut abide) = open().await;
+        let mut others = vec![open().await, open().await];
+        for n in 0..ORDER_COUNT {
+            while abide.start(order, n).id(format!("order-{n}")).await.is_err() {
+                lab.sleep(ms(10)).await;
+            }
+        }
+        let mut signalled = 0;
+        for _ in 0..12 {
+            lab.sleep(ms(lab.random() % 1_500)).await;
+            lab.crash(machine);
+            others.push(open().await);
+            (machine, abide) = others.remove(0);
+            while signalled < ORDER_COUNT && lab.random() % 3 > 0 {
+                let handle = abide.handle::<u64>(&format!("order-{signalled}"));
+                if handle.signal("bonus", &100u64).await.is_ok() {
+                    signalled += 1;
+                }
+            }
+        }
+        while signalled < ORDER_COUNT {
+            let handle = abide.handle::<u64>(&format!("order-{signalled}"));
+            if handle.signal("bonus", &100u64).await.is_ok() {
+                signalled += 1;
+            }
+        }
+        tokio::select! {
+            biased;
+            () = check_results(&lab, &abide, seed) => {}
+            () = lab.sleep(hours(12)) => panic!("seed {seed}: stuck: {}", open_executions(&lab).await),
+        }
+        check_journals(&lab, seed).await;
+    });
+}
+
+async fn check_results(lab: &Lab, abide: &Abide, seed: u64) {
+    for n in 0..ORDER_COUNT {
+        let handle = abide.handle::<u64>(&format!("order-{n}"));
+        let result = loop {
+            match handle.result().await {
+                Err(error) if error.is_transient() => lab.sleep(ms(10)).await,
+                other => break other,
+            }
+        };
+        assert_eq!(result.unwrap(), expected(n), "seed {seed}, order {n}");
+    }
+}
+
+/// What has not ended, in full, for the message of a failed test.
+async fn open_executions(lab: &Lab) -> String {
+    let store = lab.store();
+    let mut story = String::new();
+    for item in executions(lab).await.into_iter().filter(|item| !item.summary.status.is_terminal()) {
+        let read = Read { target: Target::Key(item.key), from: 1, limit: 100, with_inbox: true };
+        let snapshot = loop {
+            if let Ok(Some(snapshot)) = store.read(read.clone()).await {
+                break snapshot;
+            }
+        };
+        story.push_str(&format!("\n{snapshot:#?}"));
+    }
+    story
+}
+
+/// Every execution has ended once, and every operation was recorded once.
+async fn check_journals(lab: &Lab, seed: u64) {
+    let store = lab.store();
+    let items = executions(lab).await;
+    assert_eq!(items.len() as u64, ORDER_COUNT * 3, "seed {seed}");
+    let feed = loop {
+        if let Ok(feed) = store.feed(Feed { after: 0, limit: 100_000 }).await {
+            break feed;
+        }
+    };
+    check_feed(&feed, items.len(), seed);
+}
+
+async fn executions(lab: &Lab) -> Vec<Listed> {
+    let list = List {
+        namespace: Namespace::default(),
+        statuses: Vec::new(),
+        name: None,
+        tags: Vec::new(),
+        top_level: false,
+        order: ListOrder::OldestFirst,
+        after: None,
+        limit: 10_000,
+    };
+    loop {
+        if let Ok(page) = lab.store().list(list.clone()).await {
+            break page.items;
+        }
+    }
+}
+
+fn check_feed(feed: &[FeedItem], execution_count: usize, seed: u64) {
+    let mut ends: BTreeMap<String, u32> = BTreeMap::new();
+    let mut outcomes: BTreeMap<(String, String), Outcome> = BTreeMap::new();
+    for item in feed {
+        let entry = item.record.entry().unwrap();
+        let id = item.address.id.to_string();
+        if entry.event.is_terminal() {
+            *ends.entry(id.clone()).or_default() += 1;
+        }
+        if let Event::StepRecorded(record) = entry.event {
+            let before = outcomes.insert((id, record.op.to_string()), record.outcome);
+            assert!(before.is_none(), "seed {seed}: {} was recorded twice", record.op);
+        }
+    }
+    assert!(ends.values().all(|count| *count == 1), "seed {seed}: {ends:?}");
+    assert_eq!(ends.len(), execution_count, "seed {seed}");
+}
+
+#[test]
+fn a_hundred_seeds_of_crashes_and_lost_answers_change_nothing() {
+    let seeds = std::env::var("ABIDE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
+    let from = std::env::var("ABIDE_SEED_FROM").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    for seed in from..from + seeds {
+        // Shown only when the test fails or hangs.
+        println!("seed {seed}");
+        check(seed);
+    }
+}
