@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Address, Block, Body, By, Command, Decision, Entry, Event, Failure, FailureKind, Kind, Message, MessageId,
-    Name, Outcome, Parent, Payload, Refusal, Retry, Route, Start, Status, Summary, Timestamp, Waiting,
+    Address, Block, Body, By, Command, Decision, Entry, Event, Failure, FailureKind, Kind, Message,
+    MessageId, Name, Outcome, Parent, Payload, Refusal, Retry, Route, Start, Status, Summary, Timestamp,
+    Waiting,
 };
 
 /// The state of one execution: what its journal adds up to.
@@ -184,12 +185,7 @@ impl Execution {
         }
     }
 
-    fn decide_blocked(
-        &self,
-        current: &Block,
-        command: Command,
-        now: Timestamp,
-    ) -> Result<Decision, Refusal> {
+    fn decide_blocked(&self, current: &Block, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
         match command {
             Command::Unblock { by } => Ok(Event::Unblocked { by }.into()),
             Command::Block(reason) if reason == *current => Ok(Decision::default()),

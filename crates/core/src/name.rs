@@ -151,7 +151,8 @@ mod tests {
     #[test]
     fn composed_ids_stay_distinct_and_short() {
         let long = "é".repeat(300);
-        let (a, b) = (ExecutionId::composed(&format!("{long}/1")), ExecutionId::composed(&format!("{long}/2")));
+        let (a, b) =
+            (ExecutionId::composed(&format!("{long}/1")), ExecutionId::composed(&format!("{long}/2")));
         assert_ne!(a, b);
         assert!(a.as_str().len() <= NAME_BYTES_MAX);
     }

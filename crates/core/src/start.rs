@@ -88,7 +88,8 @@ pub fn start_matches(id: &ExecutionId, existing: &Start, requested: &Start) -> S
 }
 
 fn describe(start: &Start) -> String {
-    let parent = start.parent.as_ref().map(|parent| format!(" as child of {:?}", parent.id)).unwrap_or_default();
+    let parent =
+        start.parent.as_ref().map(|parent| format!(" as child of {:?}", parent.id)).unwrap_or_default();
     format!("{} {:?} with input {}{parent}", start.kind.word(), start.name, start.input.excerpt())
 }
 

@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use abide_core::{
-    Address, Block, Body, By, Command, Entry, Execution, ExecutionId, Failure, FailureKind, Kind, MessageId, Name,
-    Namespace, Op, OpKind, Outcome, Payload, Phase, Refusal, Retry, Start, StepRecord, Timestamp, codec,
+    Address, Block, Body, By, Command, Entry, Execution, ExecutionId, Failure, FailureKind, Kind, MessageId,
+    Name, Namespace, Op, OpKind, Outcome, Payload, Phase, Refusal, Retry, Start, StartMatch, StepRecord,
+    Timestamp, codec, start_matches,
 };
 use expect_test::expect_file;
 use proptest::prelude::*;
@@ -119,7 +120,8 @@ fn phases(kind: Kind) -> Vec<(&'static str, Execution)> {
     let reach = |path: &[&str]| {
         let (mut execution, _) = Execution::start(address(), start(kind), at(0));
         for step in path {
-            let decision = execution.decide(named(step), at(1)).unwrap_or_else(|refusal| panic!("{step}: {refusal}"));
+            let decision =
+                execution.decide(named(step), at(1)).unwrap_or_else(|refusal| panic!("{step}: {refusal}"));
             decision.record(&mut execution, at(1));
         }
         execution
@@ -149,6 +151,17 @@ fn phases(kind: Kind) -> Vec<(&'static str, Execution)> {
     all
 }
 
+/// A start of an id that exists is compared with the one it began with, whatever the phase.
+fn starts(kind: Kind) -> [(&'static str, String); 2] {
+    let existing = start(kind);
+    let other = Start { input: Payload::from("[]"), ..existing.clone() };
+    let outcome = |requested: &Start| match start_matches(&address().id, &existing, requested) {
+        StartMatch::Attach => "attached to what is there".to_owned(),
+        StartMatch::Conflict(refusal) => format!("refused: {refusal}"),
+    };
+    [("start-same", outcome(&existing)), ("start-other", outcome(&other))]
+}
+
 fn outcome_of(execution: &Execution, command: Command) -> String {
     match execution.decide(command, at(2_000)) {
         Err(refusal) => format!("refused: {refusal}"),
@@ -158,7 +171,8 @@ fn outcome_of(execution: &Execution, command: Command) -> String {
             let mut after = execution.clone();
             let emits = decision.emits.iter().map(|message| message.body.word()).collect::<Vec<_>>();
             decision.record(&mut after, at(2_000));
-            let emits = if emits.is_empty() { String::new() } else { format!(", sends {}", emits.join(", ")) };
+            let emits =
+                if emits.is_empty() { String::new() } else { format!(", sends {}", emits.join(", ")) };
             format!("{} -> {}{emits}", words.join(", "), phase_word(after.phase()))
         }
     }
@@ -184,6 +198,9 @@ fn the_table_of_phases_and_commands_is_the_golden_one() {
     for (kind, word) in [(Kind::Workflow, "workflow"), (Kind::Task, "task")] {
         for (phase, execution) in phases(kind) {
             writeln!(table, "{word}, {phase}").expect("a string takes everything");
+            for (command, outcome) in starts(kind) {
+                writeln!(table, "  {command:16} {outcome}").expect("a string takes everything");
+            }
             for (command, value) in commands() {
                 let outcome = outcome_of(&execution, value);
                 writeln!(table, "  {command:16} {outcome}").expect("a string takes everything");

@@ -1,7 +1,8 @@
 //! The replay cursor: which entry comes next, for unchanged and for changed code.
 
 use abide_core::{
-    Cursor, Entry, Event, Failure, FailureKind, Name, Next, Op, OpKind, Outcome, Payload, StepRecord, Timestamp,
+    Cursor, Entry, Event, Failure, FailureKind, Name, Next, Op, OpKind, Outcome, Payload, StepRecord,
+    Timestamp,
 };
 
 fn op(name: &str) -> Op {
@@ -46,7 +47,11 @@ fn replayed(journal: &[Entry], asked: &[&str]) -> String {
         cursor.close(op(name).key());
     }
     let unused: Vec<_> = cursor.unused(9).iter().map(u64::to_string).collect();
-    format!("{}; unused {}", story.join(", "), if unused.is_empty() { "-".to_owned() } else { unused.join(",") })
+    format!(
+        "{}; unused {}",
+        story.join(", "),
+        if unused.is_empty() { "-".to_owned() } else { unused.join(",") }
+    )
 }
 
 #[test]
@@ -96,5 +101,8 @@ fn notes_tell_what_is_recorded_of_an_operation_without_an_outcome() {
     let mut cursor = Cursor::new(false);
     assert_eq!(cursor.offer(&Entry { seq: 1, at: Timestamp::default(), event }), Ok(false));
     let note = cursor.take_note(op("a").key());
-    assert_eq!((note.attempt_count, note.failure, note.due_at), (3, Some(failure), Some(Timestamp::from_millis(7))));
+    assert_eq!(
+        (note.attempt_count, note.failure, note.due_at),
+        (3, Some(failure), Some(Timestamp::from_millis(7)))
+    );
 }

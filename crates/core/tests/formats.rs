@@ -1,0 +1,222 @@
+//! What was written once must stay readable for ever: one golden line for each kind of record of each format.
+//!
+//! A new kind of record adds a line. A line that is there never changes: if this test fails after a change of a type, the change needs a
+//! new format version, not a new golden file.
+
+use abide_core::{
+    Address, Block, Body, By, Command, Entry, Event, Execution, ExecutionId, Failure, FailureKind, Kind,
+    Message, MessageId, Name, NameClash, Namespace, Op, OpKind, Outcome, Parent, Payload, Retry, Start,
+    StepRecord, Tag, Timestamp, Unrecordable, Waiting, codec,
+};
+use expect_test::expect_file;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt::{Debug, Write as _};
+use std::time::Duration;
+
+const GOLDEN: &str = include_str!("golden/format-1.txt");
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+fn op(kind: OpKind) -> Op {
+    Op { kind, name: name("größe"), nth: 300 }
+}
+
+fn by() -> By {
+    By("alice".to_owned())
+}
+
+fn failure() -> Failure {
+    Failure {
+        kind: FailureKind::Fatal,
+        type_name: "app::Declined".to_owned(),
+        message: "card declined".to_owned(),
+        chain: vec!["code 51".to_owned()],
+        value: Some(Payload::from(r#"{"code":51}"#)),
+    }
+}
+
+fn start() -> Start {
+    Start {
+        kind: Kind::Task,
+        name: name("mail"),
+        input: Payload::from(r#"{"to":"ann"}"#),
+        lane: name("slow, but sure"),
+        requires: vec![name("smtp")],
+        priority: -3,
+        start_at: Some(Timestamp::from_millis(1_000)),
+        deadline_at: Some(Timestamp::MAX),
+        retry: Some(Retry::exponential(Duration::from_millis(100)).max_attempts(5)),
+        tags: vec![Tag { key: name("customer"), value: name("c7") }],
+        parent: Some(Parent {
+            id: ExecutionId::new("order-1").expect("an id"),
+            run: 2,
+            op: op(OpKind::ChildResult),
+        }),
+    }
+}
+
+fn events() -> Vec<Event> {
+    let child = ExecutionId::new("order-1/2/mail/1").expect("an id");
+    let record = |outcome| {
+        Event::StepRecorded(StepRecord {
+            op: op(OpKind::Step),
+            outcome,
+            attempt: 2,
+            input_hash: Some(u64::MAX),
+        })
+    };
+    let lost = Unrecordable { reason: "too large".to_owned() };
+    let reason = || "lunch".to_owned();
+    let text = |text: &str| text.to_owned();
+    let clash = NameClash { name: name("x"), first: OpKind::Step, second: OpKind::Promise };
+    vec![
+        Event::Started(Box::new(start())),
+        record(Outcome::Success(Payload::from("1"))),
+        record(Outcome::Failure(failure())),
+        record(Outcome::Unrecordable(lost)),
+        Event::AttemptFailed {
+            op: op(OpKind::Task),
+            attempt: 1,
+            failure: failure(),
+            retry_at: Timestamp::from_millis(5),
+        },
+        Event::TimerSet { op: op(OpKind::Timer), due_at: Timestamp::from_millis(-1) },
+        Event::TimerFired { op: op(OpKind::Timer) },
+        Event::SignalReceived {
+            op: op(OpKind::Signal),
+            message: MessageId::new("m-1"),
+            payload: Payload::from("true"),
+        },
+        Event::ChildStarted { op: op(OpKind::Child), child },
+        Event::ChildFinished {
+            op: op(OpKind::ChildResult),
+            outcome: Outcome::Success(Payload::from("null")),
+        },
+        Event::ChildCancelled { op: op(OpKind::ChildResult) },
+        Event::Paused { by: by(), reason: reason() },
+        Event::Resumed { by: by() },
+        Event::CancelRequested { by: by(), reason: reason() },
+        Event::Blocked(Block::Mismatch { expected: text("a"), found: text("b") }),
+        Event::Blocked(Block::Undecodable { what: text("w"), expected: text("a"), found: text("b") }),
+        Event::Blocked(Block::Unrecordable { op: op(OpKind::Transaction), reason: reason() }),
+        Event::Blocked(Block::ForeignAwait { workflow: text("order") }),
+        Event::Blocked(Block::NameClash(clash)),
+        Event::Blocked(Block::Misplaced { op: text("step x"), place: text("inside step y") }),
+        Event::Blocked(Block::Limit { reason: reason() }),
+        Event::Unblocked { by: by() },
+        Event::Completed { result: Payload::from("42"), unused: vec![op(OpKind::Step)] },
+        Event::Failed(failure()),
+        Event::Cancelled { by: by(), reason: reason() },
+        Event::ContinuedAsNew { input: Payload::from("2") },
+    ]
+}
+
+fn bodies() -> Vec<Body> {
+    let reason = || "lunch".to_owned();
+    vec![
+        Body::Start(Box::new(start())),
+        Body::Signal { name: name("approval"), payload: Payload::from("true") },
+        Body::ChildDone { op: op(OpKind::ChildResult), outcome: Outcome::Failure(failure()) },
+        Body::Pause { by: by(), reason: reason() },
+        Body::Resume { by: by() },
+        Body::Cancel { by: by(), reason: reason() },
+        Body::Terminate { by: by(), reason: reason() },
+        Body::Unblock { by: by() },
+    ]
+}
+
+fn address() -> Address {
+    Address { namespace: Namespace::default(), id: ExecutionId::new("order-1/2/mail/1").expect("an id") }
+}
+
+fn executions() -> Vec<Execution> {
+    let (fresh, _) = Execution::start(address(), start(), Timestamp::from_millis(1));
+    let after = |command| {
+        let mut execution = fresh.clone();
+        let decision = execution.decide(command, Timestamp::from_millis(2)).expect("a fresh one takes it");
+        decision.record(&mut execution, Timestamp::from_millis(2));
+        execution
+    };
+    vec![
+        fresh.clone(),
+        after(Command::Pause { by: by(), reason: "lunch".to_owned() }),
+        after(Command::Block(Block::Limit { reason: "too long".to_owned() })),
+        after(Command::Complete { result: Payload::from("1"), unused: Vec::new() }),
+        after(Command::Fail(failure())),
+        after(Command::Terminate { by: by(), reason: "no".to_owned() }),
+    ]
+}
+
+fn waits() -> Vec<Waiting> {
+    let at = Timestamp::from_millis(9);
+    vec![
+        Waiting::Step { name: name("a"), attempt: 1 },
+        Waiting::Retry { name: name("a"), attempt: 2, at },
+        Waiting::Sleep { until: at },
+        Waiting::Signal { name: name("s"), until: Some(at) },
+        Waiting::Child { id: address().id },
+    ]
+}
+
+/// One line for a record: what it is, and its bytes.
+fn line<T: Serialize>(table: &mut String, what: &str, value: &T) {
+    let hex: String = codec::encode(value).iter().map(|byte| format!("{byte:02x}")).collect();
+    writeln!(table, "{what} {hex}").expect("a string takes everything");
+}
+
+/// The record of the next golden line.
+fn read<T: DeserializeOwned>(lines: &mut std::str::Lines<'_>, what: &str) -> T {
+    let line = lines.next().expect("the golden file has a line for each record");
+    let (word, hex) = line.split_once(' ').expect("a line is a word and bytes");
+    assert_eq!(word, what);
+    let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal digits");
+    let bytes: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+    codec::decode(&bytes).expect("an old record can be read")
+}
+
+/// Checks that the golden line of a record still reads as that record.
+fn check<T: DeserializeOwned + PartialEq + Debug>(lines: &mut std::str::Lines<'_>, what: &str, value: &T) {
+    assert_eq!(&read::<T>(lines, what), value);
+}
+
+fn entry(event: Event) -> Entry {
+    Entry { seq: 129, at: Timestamp::from_millis(1_750_000_000_000), event }
+}
+
+fn message(body: Body) -> Message {
+    Message { id: MessageId::new("m-1"), to: address(), body }
+}
+
+#[test]
+fn what_is_written_is_the_golden_format() {
+    let mut table = String::new();
+    events().into_iter().for_each(|event| line(&mut table, event.word(), &entry(event.clone())));
+    bodies().into_iter().for_each(|body| line(&mut table, body.word(), &message(body.clone())));
+    executions().iter().for_each(|execution| line(&mut table, "execution", execution));
+    line(&mut table, "waiting", &waits());
+    expect_file!["golden/format-1.txt"].assert_eq(&table);
+}
+
+#[test]
+fn what_was_written_in_format_1_can_be_read() {
+    let mut lines = GOLDEN.lines();
+    events().into_iter().for_each(|event| check(&mut lines, event.word(), &entry(event.clone())));
+    bodies().into_iter().for_each(|body| check(&mut lines, body.word(), &message(body.clone())));
+    for execution in executions() {
+        // The address is the row's, not the record's.
+        assert_eq!(read::<Execution>(&mut lines, "execution").at(address()), execution);
+    }
+    check(&mut lines, "waiting", &waits());
+    assert_eq!(lines.next(), None);
+}
+
+#[test]
+fn a_newer_format_is_refused_by_number() {
+    let mut bytes = codec::encode(&waits());
+    bytes[0] = 2;
+    let error = codec::decode::<Vec<Waiting>>(&bytes).expect_err("format 2 is not known");
+    assert_eq!(error.to_string(), "the record has format 2, this program knows formats up to 1");
+}
