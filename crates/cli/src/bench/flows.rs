@@ -1,0 +1,175 @@
+//! What the benchmark runs.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+
+use abide::prelude::*;
+
+use super::stopwatch::Stopwatch;
+
+/// How many bytes a step records, as they are stored.
+pub(super) const PAYLOAD_BYTES: usize = 120;
+/// The same without the quotes of a JSON text.
+pub(super) const TEXT_BYTES: usize = PAYLOAD_BYTES - 2;
+
+/// How many steps of a long journal are recorded together.
+const BUILD_WIDTH: u64 = 200;
+
+/// What follows the number in a payload. Copied, not formatted: the benchmark's own work should not be what is measured.
+const FILLING: &str =
+    "..................................................................................................";
+
+/// What the step number `nth` returns: always as long, never twice the same.
+pub(super) fn payload(nth: u64) -> String {
+    let mut text = String::with_capacity(TEXT_BYTES);
+    text.push_str(FILLING);
+    let mut digits = [b'0'; TEXT_BYTES - FILLING.len()];
+    let mut rest = nth;
+    for digit in digits.iter_mut().rev() {
+        *digit += (rest % 10) as u8;
+        rest /= 10;
+    }
+    text.extend(digits.map(char::from));
+    text
+}
+
+/// One step, whose result is the workflow's.
+#[workflow(name = "abide-bench-one")]
+pub(super) async fn one(ctx: Ctx, nth: u64) -> Result<String> {
+    ctx.step("work", || async move { Ok(payload(nth)) }).await
+}
+
+/// Steps one after the other; returns how many bytes they gave.
+#[workflow(name = "abide-bench-chain")]
+pub(super) async fn chain(ctx: Ctx, count: u64) -> Result<usize> {
+    let mut bytes = 0;
+    for nth in 0..count {
+        bytes += ctx.step("work", || async move { Ok(payload(nth)) }).await?.len();
+    }
+    Ok(bytes)
+}
+
+/// Starts children, then waits for all of them; returns how many bytes they gave.
+#[workflow(name = "abide-bench-parent")]
+pub(super) async fn parent(ctx: Ctx, count: u64) -> Result<usize> {
+    let mut children = Vec::new();
+    for nth in 0..count {
+        children.push(ctx.start(one, nth).await?);
+    }
+    let mut bytes = 0;
+    for child in children {
+        bytes += child.result().await?.len();
+    }
+    Ok(bytes)
+}
+
+/// Sleeps longer than any benchmark takes.
+#[workflow(name = "abide-bench-sleeper")]
+pub(super) async fn sleeper(ctx: Ctx, nth: u64) -> Result<u64> {
+    ctx.sleep(days(30)).await?;
+    Ok(nth)
+}
+
+/// Records steps under names of their own, and after that one more for each signal.
+#[workflow(name = "abide-bench-long")]
+pub(super) async fn long(ctx: Ctx, count: u64) -> Result<usize> {
+    let probe = ctx.state::<Arc<Probe>>().clone();
+    let step = |nth| ctx.step(&format!("step-{nth}"), move || async move { Ok(payload(nth)) });
+    let mut bytes = 0;
+    if probe.builds {
+        // Steps that wait for each other need a commit each. Side by side they are recorded in the same order, in fewer
+        // commits; and since they are known by name, what is recorded so is resumed by code that takes them one by one.
+        for first in (0..count).step_by(BUILD_WIDTH as usize) {
+            bytes += side_by_side((first..count.min(first + BUILD_WIDTH)).map(step).collect()).await?;
+        }
+    } else {
+        for nth in 0..count {
+            bytes += step(nth).await?.len();
+        }
+    }
+    loop {
+        let goes_on: bool = ctx.recv("go").await?;
+        if !goes_on {
+            return Ok(bytes);
+        }
+        let reach = || async {
+            probe.reach();
+            Ok(())
+        };
+        ctx.step("more", reach).await?;
+    }
+}
+
+/// Waits for all steps; polled in their order, so that each replay sees the same.
+async fn side_by_side<S>(mut steps: Vec<S>) -> Result<usize>
+where
+    S: Future<Output = Result<String>> + Unpin,
+{
+    let mut bytes = 0;
+    poll_fn(|cx| {
+        let mut failed = None;
+        steps.retain_mut(|step| match Pin::new(step).poll(cx) {
+            Poll::Pending => true,
+            Poll::Ready(Ok(text)) => {
+                bytes += text.len();
+                false
+            }
+            Poll::Ready(Err(error)) => {
+                failed = Some(error);
+                false
+            }
+        });
+        match failed {
+            Some(error) => Poll::Ready(Err(error)),
+            None if steps.is_empty() => Poll::Ready(Ok(())),
+            None => Poll::Pending,
+        }
+    })
+    .await?;
+    Ok(bytes)
+}
+
+/// Tells the outside when the step after a replay runs.
+#[derive(Debug)]
+pub(super) struct Probe {
+    builds: bool,
+    begun: Stopwatch,
+    reached: Mutex<Option<tokio::sync::oneshot::Sender<f64>>>,
+}
+
+impl Probe {
+    /// For the run that records the journal.
+    pub(super) fn building() -> Arc<Self> {
+        Arc::new(Self { builds: true, begun: Stopwatch::start(), reached: Mutex::default() })
+    }
+
+    /// For a run that resumes it: gives the seconds from now to the first step that is new.
+    pub(super) fn resuming() -> (Arc<Self>, tokio::sync::oneshot::Receiver<f64>) {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let reached = Mutex::new(Some(sender));
+        (Arc::new(Self { builds: false, begun: Stopwatch::start(), reached }), receiver)
+    }
+
+    fn reach(&self) {
+        let took = self.begun.elapsed().as_secs_f64();
+        if let Some(sender) = self.reached.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // Nobody listens when the work was given up.
+            let _ = sender.send(took);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_are_as_long_as_the_raw_ones() {
+        for nth in [0, 7, u64::MAX] {
+            assert_eq!(serde_json::to_vec(&payload(nth)).unwrap().len(), PAYLOAD_BYTES);
+            assert!(payload(nth).ends_with(&format!("{nth:020}")));
+        }
+    }
+}

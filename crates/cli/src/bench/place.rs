@@ -1,0 +1,80 @@
+//! Where the benchmark keeps its files.
+
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+use crate::output;
+
+/// A folder that is removed at the end.
+#[derive(Debug)]
+pub(super) struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    /// A new folder in `parent`, or in the system's folder for temporary files.
+    pub(super) fn new(parent: Option<&Path>) -> Result<Self, Failure> {
+        let builder = || {
+            let mut builder = tempfile::Builder::new();
+            builder.prefix("abide-bench-");
+            builder
+        };
+        let folder = match parent {
+            Some(parent) => builder().tempdir_in(parent),
+            None => builder().tempdir(),
+        };
+        let folder = folder.map_err(|error| Failure::failed(format!("no folder for the files: {error}")))?;
+        let place = Self { folder };
+        place.warn_about_memory();
+        Ok(place)
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn warn_about_memory(&self) {
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+        let folder = self.folder().canonicalize().unwrap_or_else(|_| self.folder().to_owned());
+        let found = mount_of(&mounts, &folder);
+        if let Some(("tmpfs" | "ramfs", mount)) = found {
+            output::say(format_args!(
+                "warning: {mount} is memory and not a disk, where a sync costs nothing: say --dir with a folder on a disk"
+            ));
+        }
+    }
+}
+
+/// The kind of file system that a folder is on, and where it begins.
+fn mount_of<'a>(mounts: &'a str, folder: &Path) -> Option<(&'a str, &'a str)> {
+    let mount = |line: &'a str| {
+        let mut words = line.split(' ');
+        let (_, path, kind) = (words.next()?, words.next()?, words.next()?);
+        folder.starts_with(path).then_some((kind, path))
+    };
+    // The longest path is the innermost; of two equal ones the later hides the earlier.
+    mounts.lines().filter_map(mount).max_by_key(|(_, path)| path.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_innermost_file_system_counts() {
+        let mounts = "/dev/vda / ext4 rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n/dev/vdb /tmp/disk xfs rw 0 0\n";
+        let rows = [
+            ("/var/x", Some(("ext4", "/"))),
+            ("/tmp/x", Some(("tmpfs", "/tmp"))),
+            ("/tmpx", Some(("ext4", "/"))),
+            ("/tmp/disk/x", Some(("xfs", "/tmp/disk"))),
+        ];
+        for (folder, expected) in rows {
+            assert_eq!(mount_of(mounts, Path::new(folder)), expected, "{folder}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What a whole process costs: measured in one of its own, which has done nothing else.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use abide::Abide;
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+
+use super::figure::{Bound, Figure, Goal, Work};
+use super::flows;
+use super::resume;
+use super::setting::{Setting, WAVE_COUNT, check, url};
+use super::stopwatch::Stopwatch;
+use crate::clock;
+use crate::failure::Failure;
+
+/// How long a process settles before it is looked at.
+const SETTLE: Duration = Duration::from_secs(2);
+/// How long its processor time is watched.
+const WATCH: Duration = Duration::from_secs(6);
+const SLEEPER_COUNT: u64 = 100_000;
+const MEGABYTE: f64 = 1e6;
+
+/// What such a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Child {
+    /// Nothing.
+    Idle,
+    /// Starts executions that sleep.
+    Sleeping,
+    /// Resumes a journal.
+    Replay,
+}
+
+impl Child {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Sleeping => "sleeping",
+            Self::Replay => "replay",
+        }
+    }
+}
+
+/// What it found out about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Report {
+    /// Memory.
+    pub(super) bytes: f64,
+    /// Per cent of one processor.
+    pub(super) cpu: f64,
+}
+
+/// Memory and processor time of a process that waits for work. The limits are the goals.
+pub(super) fn idle(setting: &Setting) -> Result<[Figure; 2], Failure> {
+    let report = run(Child::Idle, &setting.file("idle"))?;
+    let memory = figure(Work::IdleRss, (report.bytes / MEGABYTE, "MB"), (15.0, Goal(&[Bound::AtMost(15.0)])));
+    let cpu = figure(Work::IdleCpu, (report.cpu, "%"), (0.1, Goal(&[Bound::AtMost(0.1)])));
+    Ok([memory, cpu])
+}
+
+/// Memory with sleeping executions, of the process that started them. The limit is the goal.
+pub(super) fn sleeping(setting: &Setting) -> Result<Figure, Failure> {
+    let report = run(Child::Sleeping, &setting.file("sleeping"))?;
+    Ok(figure(Work::SleepingRss, (report.bytes / MEGABYTE, "MB"), (60.0, Goal(&[Bound::AtMost(60.0)]))))
+}
+
+fn figure(work: Work, (figure, unit): (f64, &'static str), (raw, goal): (f64, Goal)) -> Figure {
+    Figure { work, figure, unit, raw, goal, entry_count: None }
+}
+
+/// Has a process measure itself.
+pub(super) fn run(child: Child, file: &Path) -> Result<Report, Failure> {
+    let binary = std::env::current_exe()?;
+    let output = std::process::Command::new(binary)
+        .args(["bench", "--child", child.name(), "--file"])
+        .arg(file)
+        .stderr(std::process::Stdio::inherit())
+        .output()?;
+    let name = child.name();
+    check(output.status.success(), || format!("the process {name:?}: {}", output.status))?;
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| Failure::failed(format!("the process {name:?} printed no figures: {error}")))
+}
+
+/// The work of such a process.
+pub(super) fn serve(child: Child, file: &Path) -> Result<Report, Failure> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let abide = match child {
+        Child::Replay => return runtime.block_on(resume::replay_memory(file)),
+        Child::Idle => runtime.block_on(opened(file))?,
+        Child::Sleeping => runtime.block_on(asleep(file))?,
+    };
+    clock::pause(SETTLE);
+    let bytes = resident_bytes()?;
+    let (before, begun) = (cpu_seconds()?, Stopwatch::start());
+    clock::pause(WATCH);
+    let cpu = (cpu_seconds()? - before) / begun.elapsed().as_secs_f64() * 100.0;
+    runtime.block_on(abide.shutdown());
+    Ok(Report { bytes, cpu })
+}
+
+/// A store that has been used once, so that everything is there that a working process has.
+async fn opened(file: &Path) -> Result<Abide, Failure> {
+    let abide = Abide::open(&url(file)).await?;
+    abide.run(flows::one, 1).await?;
+    Ok(abide)
+}
+
+async fn asleep(file: &Path) -> Result<Abide, Failure> {
+    let abide = Abide::open(&url(file)).await?;
+    for first in (0..SLEEPER_COUNT).step_by(WAVE_COUNT as usize) {
+        let mut all = JoinSet::new();
+        for nth in first..first + WAVE_COUNT {
+            all.spawn(abide.start(flows::sleeper, nth).into_future());
+        }
+        while let Some(started) = all.join_next().await {
+            started.map_err(Failure::failed)??;
+        }
+    }
+    let filter = abide::Filter::all().workflow("abide-bench-sleeper").status(abide::Status::Running).limit(1);
+    while !abide.list(filter.clone()).await?.is_empty() {
+        clock::pause(Duration::from_millis(50));
+    }
+    Ok(abide)
+}
+
+/// Everything that is in memory for this process.
+fn resident_bytes() -> Result<f64, Failure> {
+    status_bytes("VmRSS:")
+}
+
+/// What this process has allocated, without the pages of files.
+pub(super) fn own_bytes() -> Result<f64, Failure> {
+    status_bytes("RssAnon:")
+}
+
+fn status_bytes(key: &str) -> Result<f64, Failure> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(key));
+    let kilobytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+    kilobytes
+        .map(|kilobytes| kilobytes * 1_024.0)
+        .ok_or_else(|| Failure::failed(format!("/proc/self/status lacks {key}")))
+}
+
+/// The processor time of all threads. Of each thread by itself, because only there it is told in nanoseconds.
+fn cpu_seconds() -> Result<f64, Failure> {
+    let mut nanos = 0.0;
+    for thread in std::fs::read_dir("/proc/self/task")? {
+        let file: PathBuf = thread?.path().join("schedstat");
+        // A thread that has just ended has no file any longer.
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        nanos += text.split_whitespace().next().and_then(|word| word.parse::<f64>().ok()).unwrap_or(0.0);
+    }
+    Ok(nanos / 1e9)
+}

@@ -1,0 +1,142 @@
+//! W5: resuming a long journal, and the memory that it takes.
+
+use std::path::{Path, PathBuf};
+
+use abide::Abide;
+use abide_sqlite::raw;
+
+use super::figure::{Bound, Figure, Goal, Work};
+use super::flows::{self, PAYLOAD_BYTES, Probe, TEXT_BYTES};
+use super::process::{self, Child, Report};
+use super::setting::{Depth, Setting, check, url};
+use super::stopwatch::{Stopwatch, median};
+use crate::failure::Failure;
+use crate::output;
+
+const ID: &str = "abide-bench-long";
+const SHORT: u64 = 10_000;
+
+/// The time from the opening of the store to the first new step, without what it takes to open an empty one. The limit is
+/// the time to read as many rows in order.
+pub(super) async fn resume(setting: &Setting) -> Result<Vec<Figure>, Failure> {
+    let long = if setting.depth == Depth::Quick { 100_000 } else { 1_000_000 };
+    let mut figures = vec![resume_one(setting, SHORT).await?.0];
+    let (figure, memory) = resume_one(setting, long).await?;
+    figures.extend([figure, memory]);
+    Ok(figures)
+}
+
+async fn resume_one(setting: &Setting, count: u64) -> Result<(Figure, Figure), Failure> {
+    let journal = Journal { file: setting.file(&format!("W5-{count}")), id: format!("{ID}-{count}"), count };
+    output::say(format_args!("W5: records {count} steps"));
+    journal.build().await?;
+    let size = (count as usize, PAYLOAD_BYTES);
+    let before = raw::read_rows(setting.place.folder(), size)?;
+    let empty = median(open_empty(setting).await?);
+    let mut seconds = Vec::new();
+    for _ in 0..setting.rounds() {
+        seconds.push((journal.resume().await? - empty).max(0.0));
+    }
+    journal.send(true).await?;
+    let report = process::run(Child::Replay, &journal.file)?;
+    journal.end().await?;
+    let after = raw::read_rows(setting.place.folder(), size)?;
+    let raw = (before + after).as_secs_f64() / 2.0;
+    let goal = match count {
+        SHORT => Goal(&[Bound::AtMost(20.0)]),
+        100_000 => Goal(&[Bound::AtMost(200.0)]),
+        _ => Goal(&[Bound::AtMost(2_000.0)]),
+    };
+    let (work, entry_count) = (Work::W5, Some(count));
+    let time = Figure { work, figure: median(seconds) * 1e3, unit: "ms", raw: raw * 1e3, goal, entry_count };
+    Ok((time, memory(&report, count)))
+}
+
+/// The limit is the goal.
+fn memory(report: &Report, count: u64) -> Figure {
+    const BYTES_MAX: f64 = 32.0;
+    let figure = report.bytes / count as f64;
+    let goal = Goal(&[Bound::AtMost(BYTES_MAX)]);
+    Figure { work: Work::W5, figure, unit: "bytes/entry", raw: BYTES_MAX, goal, entry_count: Some(count) }
+}
+
+/// The seconds that it takes to open a store with nothing in it.
+async fn open_empty(setting: &Setting) -> Result<Vec<f64>, Failure> {
+    let file = setting.place.file("empty.db");
+    Abide::open(&url(&file)).await?.shutdown().await;
+    let mut seconds = Vec::new();
+    for _ in 0..setting.rounds() {
+        let begun = Stopwatch::start();
+        let abide = Abide::open(&url(&file)).await?;
+        seconds.push(begun.elapsed().as_secs_f64());
+        abide.shutdown().await;
+    }
+    Ok(seconds)
+}
+
+/// A workflow whose journal is resumed again and again.
+struct Journal {
+    file: PathBuf,
+    id: String,
+    count: u64,
+}
+
+impl Journal {
+    async fn build(&self) -> Result<(), Failure> {
+        let abide = Abide::builder(url(&self.file)).state(Probe::building()).open().await?;
+        let handle = abide.start(flows::long, self.count).id(&self.id).await?;
+        while handle.status().await? == abide::Status::Running {
+            crate::clock::pause(std::time::Duration::from_millis(20));
+        }
+        abide.shutdown().await;
+        Ok(())
+    }
+
+    /// Sends the signal that the workflow waits for after its replay.
+    async fn send(&self, goes_on: bool) -> Result<(), Failure> {
+        let client = Abide::client(&url(&self.file)).await?;
+        client.handle::<usize>(&self.id).signal("go", &goes_on).await?;
+        client.shutdown().await;
+        Ok(())
+    }
+
+    async fn resume(&self) -> Result<f64, Failure> {
+        self.send(true).await?;
+        reach(&self.file).await
+    }
+
+    async fn end(&self) -> Result<(), Failure> {
+        self.send(false).await?;
+        let (probe, _) = Probe::resuming();
+        let abide = Abide::builder(url(&self.file)).state(probe).open().await?;
+        let bytes = abide.handle::<usize>(&self.id).result().await?;
+        abide.shutdown().await;
+        check(bytes == self.count as usize * TEXT_BYTES, || {
+            format!("{} steps gave {bytes} bytes", self.count)
+        })
+    }
+}
+
+/// Opens a store in which a journal waits to be resumed; gives the seconds until its first new step runs.
+async fn reach(file: &Path) -> Result<f64, Failure> {
+    let (probe, reached) = Probe::resuming();
+    let abide = Abide::builder(url(file)).state(probe).open().await?;
+    let seconds = reached.await.map_err(|_| Failure::failed("the journal was not resumed"))?;
+    abide.shutdown().await;
+    Ok(seconds)
+}
+
+/// In a process of its own: how much memory grows while a journal is resumed. What the file's pages take is the system's
+/// and not ours, so only memory of our own is counted.
+pub(super) async fn replay_memory(file: &Path) -> Result<Report, Failure> {
+    let warm = Abide::open("sqlite::memory:").await?;
+    warm.run(flows::one, 1).await?;
+    let before = process::own_bytes()?;
+    let (probe, reached) = Probe::resuming();
+    let abide = Abide::builder(url(file)).state(probe).open().await?;
+    reached.await.map_err(|_| Failure::failed("the journal was not resumed"))?;
+    let bytes = process::own_bytes()? - before;
+    abide.shutdown().await;
+    warm.shutdown().await;
+    Ok(Report { bytes: bytes.max(0.0), cpu: 0.0 })
+}

@@ -1,0 +1,145 @@
+//! What all works share: how thorough to be, where the files are, and what the disk can do.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use abide::Abide;
+use abide_sqlite::raw;
+use tokio::task::JoinSet;
+
+use super::flows::{self, PAYLOAD_BYTES, payload};
+use super::place::Place;
+use super::stopwatch::Stopwatch;
+use crate::failure::Failure;
+use crate::output;
+
+/// How many rows share a commit where the works group them.
+const ROWS_PER_COMMIT: usize = 100;
+/// How many executions a store holds before the works of `--full` begin.
+pub(super) const FINISHED_COUNT: u64 = 1_000_000;
+/// How many one-step workflows are started at once.
+pub(super) const WAVE_COUNT: u64 = 5_000;
+
+/// How thorough to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Depth {
+    Quick,
+    Usual,
+    Full,
+}
+
+/// What all works share.
+pub(super) struct Setting {
+    pub(super) depth: Depth,
+    pub(super) place: Place,
+}
+
+/// Raw limits, of before and after a work.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Raw {
+    pub(super) commits_per_second: f64,
+    pub(super) commit_us: f64,
+    pub(super) rows_per_second: f64,
+}
+
+impl Setting {
+    /// How often a work is measured; the median counts.
+    pub(super) fn rounds(&self) -> usize {
+        if self.depth == Depth::Quick { 3 } else { 5 }
+    }
+
+    /// The file that a work uses: its own, or the one that is full already.
+    pub(super) fn file(&self, work: &str) -> PathBuf {
+        let name = if self.depth == Depth::Full { "full.db".to_owned() } else { format!("{work}.db") };
+        self.place.file(&name)
+    }
+
+    pub(super) async fn open(&self, work: &str) -> Result<Abide, Failure> {
+        Ok(Abide::open(&url(&self.file(work))).await?)
+    }
+
+    /// Waits, after a warm-up, until the store has made its log as large as it is to be: that happens once in the life of a
+    /// store, in the background, and the raw limits are measured with a log that is large from the start.
+    pub(super) fn settle(&self, work: &str) {
+        let mut log = self.file(work).into_os_string();
+        log.push("-wal");
+        let is_sized = || std::fs::metadata(&log).is_ok_and(|file| file.len() >= 64 << 20);
+        let begun = Stopwatch::start();
+        while !is_sized() && begun.elapsed() < Duration::from_secs(2) {
+            crate::clock::pause(Duration::from_millis(10));
+        }
+    }
+
+    /// Measures the limits, does the work, measures the limits again. Machines drift, so the mean counts.
+    pub(super) async fn beside_raw<T>(
+        &self,
+        work: impl AsyncFnOnce() -> Result<T, Failure>,
+    ) -> Result<(T, Raw), Failure> {
+        let before = self.raw()?;
+        let done = work().await?;
+        let after = self.raw()?;
+        let mean = |of: fn(&Raw) -> f64| (of(&before) + of(&after)) / 2.0;
+        let raw = Raw {
+            commits_per_second: mean(|raw| raw.commits_per_second),
+            commit_us: mean(|raw| raw.commit_us),
+            rows_per_second: mean(|raw| raw.rows_per_second),
+        };
+        Ok((done, raw))
+    }
+
+    fn raw(&self) -> Result<Raw, Failure> {
+        let duration = Duration::from_millis(if self.depth == Depth::Quick { 300 } else { 1_000 });
+        let folder = self.place.folder();
+        let single = raw::single_row_commits(folder, PAYLOAD_BYTES, duration)?;
+        let rows = raw::rows_per_second(folder, (ROWS_PER_COMMIT, PAYLOAD_BYTES), duration)?;
+        Ok(Raw {
+            commits_per_second: single.per_second,
+            commit_us: single.p50.as_secs_f64() * 1e6,
+            rows_per_second: rows,
+        })
+    }
+
+    /// Makes the store that the works of `--full` run on.
+    pub(super) async fn fill(&self) -> Result<(), Failure> {
+        let abide = self.open("full").await?;
+        for first in (0..FINISHED_COUNT).step_by(WAVE_COUNT as usize) {
+            wave(&abide, WAVE_COUNT).await?;
+            let done = first + WAVE_COUNT;
+            if done.is_multiple_of(100_000) {
+                output::say(format_args!("{done} of {FINISHED_COUNT} executions are in the store"));
+            }
+        }
+        abide.shutdown().await;
+        Ok(())
+    }
+}
+
+/// The URL of a database file.
+pub(super) fn url(file: &std::path::Path) -> String {
+    format!("sqlite:{}", file.display())
+}
+
+/// Starts one-step workflows all at once and waits for all results; gives the seconds that it took.
+pub(super) async fn wave(abide: &Abide, count: u64) -> Result<f64, Failure> {
+    let begun = Stopwatch::start();
+    let mut all = JoinSet::new();
+    for nth in 0..count {
+        let run = abide.run(flows::one, nth).into_future();
+        all.spawn(async move { run.await.map(|text| (nth, text)) });
+    }
+    let mut results = Vec::with_capacity(count as usize);
+    while let Some(ended) = all.join_next().await {
+        results.push(ended.map_err(Failure::failed)??);
+    }
+    let took = begun.elapsed().as_secs_f64();
+    for (nth, text) in &results {
+        check(text == &payload(*nth), || format!("workflow {nth} gave {text:?}"))?;
+    }
+    check(results.len() as u64 == count, || format!("{} of {count} workflows ended", results.len()))?;
+    Ok(took)
+}
+
+/// A work whose result is wrong has failed, however fast it was.
+pub(super) fn check(is_right: bool, wrong: impl FnOnce() -> String) -> Result<(), Failure> {
+    if is_right { Ok(()) } else { Err(Failure::failed(wrong())) }
+}

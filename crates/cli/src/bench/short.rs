@@ -1,0 +1,84 @@
+//! W1: one-step workflows, many at once and one at a time.
+
+use abide::Abide;
+
+use super::figure::{Bound, Figure, Goal, Work};
+use super::flows::{self, payload};
+use super::setting::{Depth, Setting, WAVE_COUNT, check, wave};
+use super::stopwatch::{Stopwatch, median};
+use crate::failure::Failure;
+
+/// One wave is over in a moment, so several are measured together.
+const WAVES: usize = 4;
+
+/// All at once. The limit is that of rows in commits of 100: a workflow that starts and ends is at least one.
+pub(super) async fn at_once(setting: &Setting) -> Result<Figure, Failure> {
+    let (rate, raw) = setting
+        .beside_raw(async || {
+            let abide = setting.open("W1").await?;
+            wave(&abide, WAVE_COUNT).await?;
+            setting.settle("W1");
+            let mut rates = Vec::new();
+            for _ in 0..setting.rounds() {
+                let mut seconds = 0.0;
+                for _ in 0..WAVES {
+                    seconds += wave(&abide, WAVE_COUNT).await?;
+                }
+                rates.push(WAVES as f64 * WAVE_COUNT as f64 / seconds);
+            }
+            abide.shutdown().await;
+            Ok(median(rates))
+        })
+        .await?;
+    Ok(Figure {
+        work: Work::W1,
+        figure: rate,
+        unit: "wf/s",
+        raw: raw.rows_per_second,
+        goal: Goal(&[Bound::AtLeast(100_000.0)]),
+        entry_count: None,
+    })
+}
+
+/// One at a time. The limit is one commit; a workflow that starts and ends is two.
+pub(super) async fn latency(setting: &Setting) -> Result<Figure, Failure> {
+    let count = if setting.depth == Depth::Quick { 500 } else { 2_000 };
+    let (p50, raw) = setting
+        .beside_raw(async || {
+            let abide = setting.open("W1-latency").await?;
+            one_by_one(&abide, count).await?;
+            setting.settle("W1-latency");
+            let mut all = Vec::new();
+            for _ in 0..setting.rounds() {
+                all.push(median(one_by_one(&abide, count).await?));
+            }
+            abide.shutdown().await;
+            Ok(median(all) * 1e6)
+        })
+        .await?;
+    Ok(Figure {
+        work: Work::W1Latency,
+        figure: p50,
+        unit: "µs",
+        raw: raw.commit_us,
+        goal: Goal(&[Bound::RatioAtMost(2.5)]),
+        entry_count: None,
+    })
+}
+
+/// The seconds that each took. On a worker thread of the runtime, where a server's handlers run.
+async fn one_by_one(abide: &Abide, count: u64) -> Result<Vec<f64>, Failure> {
+    let abide = abide.clone();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(async move {
+        let mut took = Vec::with_capacity(count as usize);
+        for nth in 0..count {
+            let begun = Stopwatch::start();
+            let text = abide.run(flows::one, nth).await?;
+            took.push(begun.elapsed().as_secs_f64());
+            check(text == payload(nth), || format!("workflow {nth} gave {text:?}"))?;
+        }
+        Ok(took)
+    });
+    tasks.join_next().await.expect("one task was spawned").map_err(Failure::failed)?
+}

@@ -1,0 +1,153 @@
+//! W2, W3 and W4: sequential steps of one and of many workflows, and children.
+
+use std::time::Duration;
+
+use abide::Abide;
+use tokio::task::JoinSet;
+
+use super::figure::{Bound, Figure, Goal, Work};
+use super::flows::{self, TEXT_BYTES};
+use super::setting::{Depth, Setting, check};
+use super::stopwatch::{Stopwatch, median};
+use crate::failure::Failure;
+use crate::output;
+
+const CHAIN_STEPS: u64 = 1_000;
+const WIDE_WORKFLOWS: u64 = 100;
+const WIDE_STEPS: u64 = 100;
+/// One time 100 × 100 steps is over in a moment, so several are measured together.
+const WIDE_REPEATS: u64 = 5;
+const CHILD_COUNT: u64 = 1_000;
+const CHILD_REPEATS: u64 = 5;
+const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE_COUNT: usize = 5;
+
+/// One workflow of 1,000 steps. The limit is that of commits of one row.
+pub(super) async fn one_chain(setting: &Setting) -> Result<Figure, Failure> {
+    let (rate, raw) = setting
+        .beside_raw(async || {
+            let abide = setting.open("W2").await?;
+            run_chain(&abide, CHAIN_STEPS).await?;
+            setting.settle("W2");
+            let mut rates = Vec::new();
+            for _ in 0..setting.rounds() {
+                let begun = Stopwatch::start();
+                run_chain(&abide, CHAIN_STEPS).await?;
+                rates.push(CHAIN_STEPS as f64 / begun.elapsed().as_secs_f64());
+            }
+            abide.shutdown().await;
+            Ok(median(rates))
+        })
+        .await?;
+    let goal = Goal(&[Bound::RatioAtLeast(0.8)]);
+    Ok(figure(Work::W2, (rate, "steps/s"), raw.commits_per_second, goal))
+}
+
+/// 100 workflows of 100 steps. The limit is that of rows in commits of 100.
+pub(super) async fn many_chains(setting: &Setting) -> Result<Figure, Failure> {
+    let (rate, raw) = setting
+        .beside_raw(async || {
+            let abide = setting.open("W3").await?;
+            wide_round(&abide).await?;
+            setting.settle("W3");
+            let rate = match setting.depth {
+                Depth::Full => worst_minute(&abide).await?,
+                Depth::Quick | Depth::Usual => usual_rate(setting, &abide).await?,
+            };
+            abide.shutdown().await;
+            Ok(rate)
+        })
+        .await?;
+    let goal = Goal(&[Bound::AtLeast(120_000.0), Bound::RatioAtLeast(0.2)]);
+    Ok(figure(Work::W3, (rate, "steps/s"), raw.rows_per_second, goal))
+}
+
+async fn usual_rate(setting: &Setting, abide: &Abide) -> Result<f64, Failure> {
+    let mut rates = Vec::new();
+    for _ in 0..setting.rounds() {
+        let begun = Stopwatch::start();
+        for _ in 0..WIDE_REPEATS {
+            wide_round(abide).await?;
+        }
+        rates.push((WIDE_REPEATS * WIDE_WORKFLOWS * WIDE_STEPS) as f64 / begun.elapsed().as_secs_f64());
+    }
+    Ok(median(rates))
+}
+
+async fn wide_round(abide: &Abide) -> Result<(), Failure> {
+    let mut all = JoinSet::new();
+    for _ in 0..WIDE_WORKFLOWS {
+        let abide = abide.clone();
+        all.spawn(async move { run_chain(&abide, WIDE_STEPS).await });
+    }
+    while let Some(ended) = all.join_next().await {
+        ended.map_err(Failure::failed)??;
+    }
+    Ok(())
+}
+
+/// Five minutes without a pause; the slowest of them counts.
+async fn worst_minute(abide: &Abide) -> Result<f64, Failure> {
+    let mut worst = f64::INFINITY;
+    for minute in 1..=MINUTE_COUNT {
+        let begun = Stopwatch::start();
+        let mut all = JoinSet::new();
+        for _ in 0..WIDE_WORKFLOWS {
+            let abide = abide.clone();
+            // Each goes on as soon as it has ended, so that always 100 of them run.
+            all.spawn(async move {
+                let mut step_count = 0;
+                while begun.elapsed() < MINUTE {
+                    run_chain(&abide, WIDE_STEPS).await?;
+                    step_count += WIDE_STEPS;
+                }
+                Ok::<_, Failure>(step_count)
+            });
+        }
+        let mut step_count = 0;
+        while let Some(ended) = all.join_next().await {
+            step_count += ended.map_err(Failure::failed)??;
+        }
+        let rate = step_count as f64 / begun.elapsed().as_secs_f64();
+        output::say(format_args!("minute {minute} of W3: {rate:.0} steps/s"));
+        worst = worst.min(rate);
+    }
+    Ok(worst)
+}
+
+/// One workflow that starts 1,000 one-step workflows and waits for them. The limit is that of rows in commits of 100.
+pub(super) async fn children(setting: &Setting) -> Result<Figure, Failure> {
+    let (rate, raw) = setting
+        .beside_raw(async || {
+            let abide = setting.open("W4").await?;
+            run_parent(&abide).await?;
+            setting.settle("W4");
+            let mut rates = Vec::new();
+            for _ in 0..setting.rounds() {
+                let begun = Stopwatch::start();
+                for _ in 0..CHILD_REPEATS {
+                    run_parent(&abide).await?;
+                }
+                rates.push((CHILD_COUNT * CHILD_REPEATS) as f64 / begun.elapsed().as_secs_f64());
+            }
+            abide.shutdown().await;
+            Ok(median(rates))
+        })
+        .await?;
+    let goal = Goal(&[Bound::AtLeast(50_000.0)]);
+    Ok(figure(Work::W4, (rate, "children/s"), raw.rows_per_second, goal))
+}
+
+async fn run_chain(abide: &Abide, count: u64) -> Result<(), Failure> {
+    let bytes = abide.run(flows::chain, count).await?;
+    check(bytes == count as usize * TEXT_BYTES, || format!("{count} steps gave {bytes} bytes"))
+}
+
+async fn run_parent(abide: &Abide) -> Result<(), Failure> {
+    let bytes = abide.run(flows::parent, CHILD_COUNT).await?;
+    check(bytes == CHILD_COUNT as usize * TEXT_BYTES, || format!("{CHILD_COUNT} children gave {bytes} bytes"))
+}
+
+fn figure(work: Work, (figure, unit): (f64, &'static str), raw: f64, goal: Goal) -> Figure {
+    Figure { work, figure, unit, raw, goal, entry_count: None }
+}

@@ -1,0 +1,43 @@
+//! The home of time in the benchmark.
+
+use std::time::{Duration, Instant};
+
+/// Measures how long something takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stopwatch(Instant);
+
+impl Stopwatch {
+    #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+    pub(super) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+    pub(super) fn elapsed(self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// The middle one of several measurements; the mean of the two in the middle of an even number.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match (values.len() % 2, values.get(middle)) {
+        (_, None) => 0.0,
+        (0, Some(upper)) => (values[middle - 1] + upper) / 2.0,
+        (_, Some(only)) => *only,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        let rows = [(vec![], 0.0), (vec![3.0], 3.0), (vec![9.0, 1.0], 5.0), (vec![5.0, 100.0, 1.0], 5.0)];
+        for (values, expected) in rows {
+            assert_eq!(median(values), expected);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The play: start the order, start a worker, kill it, start another, sign for the parcel, collect the evidence.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide::{Abide, Handle};
+use abide_core::{Address, Entry, Event, ExecutionId, Namespace, Status, Timestamp, Waiting};
+use abide_engine::SystemClock;
+use abide_sqlite::{Options, SqliteStore};
+use abide_store::{Read, Record, Snapshot, Store, Target};
+
+use super::effects::{Effect, Effects};
+use super::order::{self, Order, Receipt};
+use crate::failure::Failure;
+use crate::{clock, connect, output};
+
+/// How long anything may take before the demo gives up.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks at the store.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// From the moment that everything is under way to the kill.
+const BEFORE_KILL: Duration = Duration::from_millis(350);
+/// How long nobody works.
+const DOWN: Duration = Duration::from_millis(500);
+/// How long the order waits for the signature.
+const BEFORE_SIGNAL: Duration = Duration::from_millis(400);
+
+/// Everything that is known about what happened.
+pub(super) struct Evidence {
+    /// The process that was killed.
+    pub(super) first: Life,
+    /// The process that went on.
+    pub(super) second: Life,
+    /// The order's journal as it was when nobody worked.
+    pub(super) before: Vec<Record>,
+    /// The order and its children as they are now.
+    pub(super) after: Vec<Story>,
+    /// What the closures left behind.
+    pub(super) effects: Vec<Effect>,
+}
+
+/// One process.
+pub(super) struct Life {
+    pub(super) pid: u32,
+    pub(super) began_at: Timestamp,
+    pub(super) ended_at: Timestamp,
+    pub(super) status: ExitStatus,
+}
+
+/// One execution and its journal.
+pub(super) struct Story {
+    pub(super) id: String,
+    pub(super) status: Status,
+    pub(super) records: Vec<Record>,
+    pub(super) entries: Vec<Entry>,
+}
+
+/// Plays it in `folder`.
+pub(super) fn play(folder: &Path) -> Result<Evidence, Failure> {
+    let stage = Stage { folder: folder.to_owned() };
+    connect::block_on(async {
+        let client = Abide::client(&stage.url()).await?;
+        let order = Order { pieces: 3, cents_each: 1_499 };
+        let handle = client.start(order::fulfil, order).id(order::ID).await?;
+        let evidence = stage.acts(&handle).await;
+        client.shutdown().await;
+        evidence
+    })
+}
+
+struct Stage {
+    folder: PathBuf,
+}
+
+impl Stage {
+    fn url(&self) -> String {
+        format!("sqlite:{}", self.file().display())
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.join("demo.db")
+    }
+
+    fn effects(&self) -> PathBuf {
+        self.folder.join("effects.jsonl")
+    }
+
+    async fn acts(&self, handle: &Handle<Receipt>) -> Result<Evidence, Failure> {
+        let options = Options { read_only: true, ..Options::default() };
+        let store = SqliteStore::open(&self.file(), Arc::new(SystemClock), options)?;
+
+        let mut worker = self.spawn()?;
+        output::say(format_args!("process {} works on {:?}", worker.pid(), order::ID));
+        until(&*store, &mut worker, is_half_done).await?;
+        clock::pause(BEFORE_KILL);
+        let first = worker.kill()?;
+        output::say(format_args!("process {} was killed with SIGKILL", first.pid));
+        let before = story(&*store, order::ID).await?.records;
+        clock::pause(DOWN);
+
+        let mut worker = self.spawn()?;
+        output::say(format_args!("process {} goes on", worker.pid()));
+        until(&*store, &mut worker, awaits_signature).await?;
+        clock::pause(BEFORE_SIGNAL);
+        handle.signal(order::SIGNAL, "Ada").await?;
+        output::say(format_args!("signal {:?} was sent to {:?}", order::SIGNAL, order::ID));
+        let second = worker.wait()?;
+
+        let mut after = Vec::new();
+        for id in [order::ID.to_owned(), format!("{}/pack", order::ID), format!("{}/invoice", order::ID)] {
+            after.push(story(&*store, &id).await?);
+        }
+        store.close();
+        let effects = Effects::at(&self.effects()).read()?;
+        Ok(Evidence { first, second, before, after, effects })
+    }
+
+    fn spawn(&self) -> Result<Worker, Failure> {
+        let program = std::env::current_exe()?;
+        let mut command = Command::new(program);
+        command.args(["demo-worker", "--url", &self.url()]).arg("--effects").arg(self.effects());
+        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let process =
+            process.map_err(|error| Failure::failed(format!("the worker process did not start: {error}")))?;
+        Ok(Worker { process, began_at: clock::now() })
+    }
+}
+
+/// A worker process. It is killed when the demo gives up.
+struct Worker {
+    process: Child,
+    began_at: Timestamp,
+}
+
+impl Worker {
+    fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    fn kill(&mut self) -> Result<Life, Failure> {
+        self.process.kill()?;
+        let ended_at = clock::now();
+        let status = self.process.wait()?;
+        Ok(Life { pid: self.pid(), began_at: self.began_at, ended_at, status })
+    }
+
+    /// Waits until it has ended by itself.
+    fn wait(&mut self) -> Result<Life, Failure> {
+        let give_up_at = clock::now().after(PATIENCE);
+        while clock::now() < give_up_at {
+            if let Some(status) = self.process.try_wait()? {
+                return Ok(Life { pid: self.pid(), began_at: self.began_at, ended_at: clock::now(), status });
+            }
+            clock::pause(LOOK_EVERY);
+        }
+        Err(Failure::failed(format!("process {} has not ended within {PATIENCE:?}", self.pid())))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It has ended by itself when all went well.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Looks at the order and its children until `is_so`.
+async fn until(
+    store: &dyn Store,
+    worker: &mut Worker,
+    is_so: impl Fn(&[Snapshot]) -> bool,
+) -> Result<(), Failure> {
+    let give_up_at = clock::now().after(PATIENCE);
+    while clock::now() < give_up_at {
+        let mut seen = Vec::new();
+        for id in [order::ID.to_owned(), format!("{}/pack", order::ID), format!("{}/invoice", order::ID)] {
+            seen.extend(look(store, &id).await?);
+        }
+        if is_so(&seen) {
+            return Ok(());
+        }
+        if let Some(status) = worker.process.try_wait()? {
+            return Err(Failure::failed(format!("process {} ended too early: {status}", worker.pid())));
+        }
+        clock::pause(LOOK_EVERY);
+    }
+    Err(Failure::failed(format!("process {} has not come far enough within {PATIENCE:?}", worker.pid())))
+}
+
+/// The order sleeps, one child sleeps, the other is done.
+fn is_half_done(seen: &[Snapshot]) -> bool {
+    let [order, pack, invoice] = seen else { return false };
+    let has_timer = |snapshot: &Snapshot| {
+        let is_timer =
+            |record: &Record| matches!(record.entry(), Ok(Entry { event: Event::TimerSet { .. }, .. }));
+        snapshot.journal.iter().any(is_timer)
+    };
+    has_timer(order) && has_timer(pack) && invoice.summary.status == Status::Completed
+}
+
+fn awaits_signature(seen: &[Snapshot]) -> bool {
+    let is_signal =
+        |wait: &Waiting| matches!(wait, Waiting::Signal { name, .. } if name.as_str() == order::SIGNAL);
+    seen.first().is_some_and(|order| order.summary.waiting.iter().any(is_signal))
+}
+
+async fn look(store: &dyn Store, id: &str) -> Result<Option<Snapshot>, Failure> {
+    let id = ExecutionId::new(id).map_err(Failure::failed)?;
+    let target = Target::Address(Address { namespace: Namespace::default(), id });
+    Ok(store.read(Read { target, from: 1, limit: 1_000, with_inbox: false }).await?)
+}
+
+async fn story(store: &dyn Store, id: &str) -> Result<Story, Failure> {
+    let snapshot = look(store, id).await?;
+    let snapshot =
+        snapshot.ok_or_else(|| Failure::failed(format!("there is no execution {id:?} in the store")))?;
+    let mut entries = Vec::new();
+    for record in &snapshot.journal {
+        entries.push(record.entry()?);
+    }
+    Ok(Story { id: id.to_owned(), status: snapshot.summary.status, records: snapshot.journal, entries })
+}

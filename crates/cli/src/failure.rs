@@ -1,0 +1,154 @@
+//! Why a command did not do what it was asked, and the exit code that says so.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use abide::ClientError;
+use abide_core::Refusal;
+use abide_sqlite::OpenError;
+use abide_store::Error;
+
+/// The exit codes, which scripts rely on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Code {
+    /// Nobody listens any longer to what is printed, which is no fault.
+    Quiet = 0,
+    /// The operation failed, the store is damaged, or the demo did not hold its promise.
+    Failed = 1,
+    /// The command line makes no sense.
+    Usage = 2,
+    /// There is no such execution.
+    Unknown = 3,
+    /// It cannot be done as things are.
+    Refused = 4,
+    /// The store cannot be opened, is busy or out of reach.
+    Unavailable = 5,
+}
+
+/// A command that failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, message: impl fmt::Display) -> Self {
+        Self { code, message: message.to_string() }
+    }
+
+    pub(crate) fn failed(message: impl fmt::Display) -> Self {
+        Self::new(Code::Failed, message)
+    }
+
+    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+        Self::new(Code::Usage, message)
+    }
+
+    /// A refusal that does not name its execution by itself.
+    pub(crate) fn about(id: &abide_core::ExecutionId, error: Error) -> Self {
+        match error {
+            Error::Refused(refusal @ (Refusal::Unknown { .. } | Refusal::Conflict { .. })) => {
+                Error::Refused(refusal).into()
+            }
+            Error::Refused(refusal) => Self::new(code_of(&refusal), format!("execution {id:?}: {refusal}")),
+            error => error.into(),
+        }
+    }
+
+    /// Says it on stderr, in one line.
+    pub(crate) fn report(&self) -> ExitCode {
+        if self.code != Code::Quiet {
+            crate::output::say(format_args!("{}", crate::text::clean(&self.message)));
+        }
+        ExitCode::from(self.code as u8)
+    }
+}
+
+fn code_of(refusal: &Refusal) -> Code {
+    match refusal {
+        Refusal::Unknown { .. } => Code::Unknown,
+        Refusal::InvalidName(_) | Refusal::TooLarge(_) => Code::Usage,
+        _ => Code::Refused,
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match &error {
+            Error::Refused(refusal) => code_of(refusal),
+            Error::Busy { .. } | Error::Unavailable { .. } | Error::Indeterminate { .. } | Error::Closed => {
+                Code::Unavailable
+            }
+            Error::Corrupt { .. } => Code::Failed,
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        let code = match &error {
+            OpenError::Exists(_) => Code::Refused,
+            _ => Code::Unavailable,
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let code = match &error {
+            ClientError::Unknown { .. } => Code::Unknown,
+            ClientError::Conflict { .. } | ClientError::Refused { .. } => Code::Refused,
+            ClientError::Invalid { .. } => Code::Usage,
+            ClientError::Open { .. }
+            | ClientError::Unavailable { .. }
+            | ClientError::Indeterminate { .. } => Code::Unavailable,
+            _ => Code::Failed,
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        let code = if error.kind() == io::ErrorKind::BrokenPipe { Code::Quiet } else { Code::Failed };
+        Self::new(code, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_core::{ExecutionId, Status};
+
+    use super::*;
+
+    #[test]
+    fn exit_codes_say_what_can_be_done() {
+        let id = ExecutionId::new("x").unwrap();
+        let unavailable = || Error::Unavailable { what: "read", source: "the disk is full".into() };
+        let rows = [
+            (Error::Refused(Refusal::Unknown { id: id.clone() }), 3, r#"there is no execution "x""#),
+            (
+                Error::Refused(Refusal::Finished { status: Status::Failed }),
+                4,
+                r#"execution "x": it is failed already"#,
+            ),
+            (Error::Busy { what: "submit" }, 5, "submit: the store is kept busy by others"),
+            (unavailable(), 5, "read: the store is unavailable: the disk is full"),
+            (Error::Corrupt { what: "row 3".to_owned() }, 1, "the store is damaged: row 3"),
+        ];
+        for (error, code, message) in rows {
+            let failure = Failure::about(&id, error);
+            assert_eq!((failure.code as u8, failure.message.as_str()), (code, message));
+        }
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_fault() {
+        assert_eq!(Failure::from(io::Error::from(io::ErrorKind::BrokenPipe)).code, Code::Quiet);
+    }
+}

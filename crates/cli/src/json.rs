@@ -1,0 +1,182 @@
+//! Executions as JSON. Times are RFC 3339 in UTC, payloads are the values that they contain.
+
+use abide_core::{
+    Address, Block, Body, Entry, Event, Failure, FailureKind, Message, Name, Op, Outcome, Payload, Start,
+    StepRecord, Tag, Timestamp, Waiting,
+};
+use serde_json::{Map, Value, json};
+
+/// A time.
+pub(crate) fn time(at: Timestamp) -> Value {
+    Value::String(at.to_string())
+}
+
+/// A time that may be missing.
+pub(crate) fn time_maybe(at: Option<Timestamp>) -> Value {
+    at.map_or(Value::Null, time)
+}
+
+/// What the user's bytes say; text when they are no JSON.
+pub(crate) fn payload(payload: &Payload) -> Value {
+    serde_json::from_slice(payload.as_bytes())
+        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(payload.as_bytes()).into_owned()))
+}
+
+/// What an execution waits for.
+pub(crate) fn waiting(waiting: &[Waiting]) -> Value {
+    waiting.iter().map(one_wait).collect()
+}
+
+fn one_wait(waiting: &Waiting) -> Value {
+    match waiting {
+        Waiting::Step { name, attempt } => {
+            json!({ "for": "step", "name": name.as_str(), "attempt": attempt })
+        }
+        Waiting::Retry { name, attempt, at } => {
+            json!({ "for": "retry", "name": name.as_str(), "attempt": attempt, "until": time(*at) })
+        }
+        Waiting::Sleep { until } => json!({ "for": "time", "until": time(*until) }),
+        Waiting::Signal { name, until } => {
+            json!({ "for": "signal", "name": name.as_str(), "until": time_maybe(*until) })
+        }
+        Waiting::Child { id } => json!({ "for": "child", "id": id.as_str() }),
+    }
+}
+
+/// Tags, as an object.
+pub(crate) fn tags(tags: &[Tag]) -> Value {
+    let pairs = tags.iter().map(|tag| (tag.key.to_string(), Value::String(tag.value.to_string())));
+    Value::Object(pairs.collect())
+}
+
+/// A recorded error.
+pub(crate) fn failure(failure: &Failure) -> Value {
+    json!({
+        "kind": failure_kind(failure.kind),
+        "type": failure.type_name,
+        "message": failure.message,
+        "chain": failure.chain,
+        "value": failure.value.as_ref().map(payload),
+    })
+}
+
+/// The word for why something failed.
+pub(crate) fn failure_kind(kind: FailureKind) -> &'static str {
+    match kind {
+        FailureKind::Error => "error",
+        FailureKind::Fatal => "fatal",
+        FailureKind::Timeout => "timeout",
+        FailureKind::Panic => "panic",
+        FailureKind::Cancelled => "cancelled",
+        FailureKind::Deadline => "deadline",
+    }
+}
+
+/// An unread message.
+pub(crate) fn message(message: &Message) -> Value {
+    let mut fields = object(json!({ "id": message.id.as_str(), "message": message.body.word() }));
+    fields.extend(object(match &message.body {
+        Body::Signal { name, payload: value } => json!({ "name": name.as_str(), "payload": payload(value) }),
+        Body::ChildDone { op, outcome: end } => json!({ "op": operation(op), "outcome": outcome(end) }),
+        Body::Pause { by, reason } | Body::Cancel { by, reason } | Body::Terminate { by, reason } => {
+            json!({ "by": by.0, "reason": reason })
+        }
+        Body::Resume { by } | Body::Unblock { by } => json!({ "by": by.0 }),
+        Body::Start(start) => started(start),
+    }));
+    Value::Object(fields)
+}
+
+/// One journal entry.
+pub(crate) fn entry(entry: &Entry) -> Value {
+    let mut fields = object(json!({ "seq": entry.seq, "at": time(entry.at), "event": entry.event.word() }));
+    if let Some(op) = entry.event.op() {
+        fields.insert("op".to_owned(), operation(op));
+    }
+    fields.extend(object(details(&entry.event)));
+    Value::Object(fields)
+}
+
+/// What an event says beside its name and its operation.
+fn details(event: &Event) -> Value {
+    match event {
+        Event::Started(start) => started(start),
+        Event::StepRecorded(StepRecord { outcome: end, attempt, .. }) => {
+            json!({ "attempt": attempt, "outcome": outcome(end) })
+        }
+        Event::AttemptFailed { attempt, failure: error, retry_at, .. } => {
+            json!({ "attempt": attempt, "error": failure(error), "retry_at": time(*retry_at) })
+        }
+        Event::TimerSet { due_at, .. } => json!({ "due_at": time(*due_at) }),
+        Event::SignalReceived { message, payload: value, .. } => {
+            json!({ "message": message.as_str(), "payload": payload(value) })
+        }
+        Event::ChildStarted { child, .. } => json!({ "child": child.as_str() }),
+        Event::ChildFinished { outcome: end, .. } => json!({ "outcome": outcome(end) }),
+        Event::TimerFired { .. } | Event::ChildCancelled { .. } => json!({}),
+        Event::Paused { by, reason }
+        | Event::CancelRequested { by, reason }
+        | Event::Cancelled { by, reason } => {
+            json!({ "by": by.0, "reason": reason })
+        }
+        Event::Resumed { by } | Event::Unblocked { by } => json!({ "by": by.0 }),
+        Event::Blocked(reason) => block(reason),
+        Event::Completed { result, unused } => {
+            json!({ "result": payload(result), "unused": unused.iter().map(operation).collect::<Value>() })
+        }
+        Event::Failed(error) => json!({ "error": failure(error) }),
+        Event::ContinuedAsNew { input } => json!({ "input": payload(input) }),
+    }
+}
+
+fn started(start: &Start) -> Value {
+    json!({
+        "kind": start.kind.word(),
+        "name": start.name.as_str(),
+        "input": payload(&start.input),
+        "lane": start.lane.as_str(),
+        "requires": start.requires.iter().map(Name::as_str).collect::<Vec<_>>(),
+        "priority": start.priority,
+        "start_at": time_maybe(start.start_at),
+        "deadline_at": time_maybe(start.deadline_at),
+        "tags": tags(&start.tags),
+        "parent": start.parent.as_ref().map(|parent| parent.id.as_str()),
+    })
+}
+
+fn block(reason: &Block) -> Value {
+    let (expected, found) = match reason {
+        Block::Mismatch { expected, found } | Block::Undecodable { expected, found, .. } => {
+            (Some(expected), Some(found))
+        }
+        _ => (None, None),
+    };
+    json!({ "reason": reason.to_string(), "expected": expected, "found": found })
+}
+
+/// How an operation ended: one of `ok`, `error` and `unrecordable`.
+fn outcome(outcome: &Outcome) -> Value {
+    match outcome {
+        Outcome::Success(value) => json!({ "ok": payload(value) }),
+        Outcome::Failure(error) => json!({ "error": failure(error) }),
+        Outcome::Unrecordable(lost) => json!({ "unrecordable": lost.reason }),
+    }
+}
+
+/// Which operation.
+pub(crate) fn operation(op: &Op) -> Value {
+    json!({ "kind": op.kind.word(), "name": op.name.as_str(), "nth": op.nth })
+}
+
+/// Where an execution lives.
+pub(crate) fn address(address: &Address) -> Value {
+    json!({ "id": address.id.as_str(), "namespace": address.namespace.as_str() })
+}
+
+/// The fields of an object.
+pub(crate) fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}

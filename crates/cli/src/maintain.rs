@@ -1,0 +1,75 @@
+//! `abide verify`, `abide backup` and `abide restore`: the store as a whole.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use abide_engine::SystemClock;
+use abide_sqlite::{Options, SqliteStore, Verification};
+use serde_json::json;
+
+use crate::args::{Backup, Global, Output, Restore};
+use crate::connect;
+use crate::failure::Failure;
+use crate::{output, text};
+
+/// Checks the integrity of the store.
+pub(crate) fn verify(global: &Global) -> Result<(), Failure> {
+    let path = connect::path(global)?;
+    let store = open(&path)?;
+    let found = store.verify()?;
+    store.close();
+    tell(&found, global.output)?;
+    match found.problems.len() {
+        0 => Ok(()),
+        1 => Err(Failure::failed(format!("{path:?}: the store is damaged: 1 problem"))),
+        count => Err(Failure::failed(format!("{path:?}: the store is damaged: {count} problems"))),
+    }
+}
+
+fn tell(found: &Verification, format: Output) -> Result<(), Failure> {
+    if format != Output::Table {
+        let document = json!({
+            "sound": found.is_sound(),
+            "execution_count": found.execution_count,
+            "entry_count": found.entry_count,
+            "problems": found.problems,
+        });
+        return output::document(&document, format);
+    }
+    let counts = format!("{} executions, {} journal entries", found.execution_count, found.entry_count);
+    let mut lines =
+        if found.is_sound() { format!("sound: {counts}\n") } else { format!("damaged: {counts}\n") };
+    for problem in &found.problems {
+        lines.push_str(&format!("  {}\n", text::clean(problem)));
+    }
+    output::write(lines.as_bytes())
+}
+
+/// Copies the store into a new file.
+pub(crate) fn backup(global: &Global, args: &Backup) -> Result<(), Failure> {
+    let path = connect::path(global)?;
+    let store = open(&path)?;
+    store.backup(&args.to)?;
+    store.close();
+    done(global, "backed up", (&path, &args.to))
+}
+
+/// Makes the store, which must not exist yet, from a backup.
+pub(crate) fn restore(global: &Global, args: &Restore) -> Result<(), Failure> {
+    let path = connect::path(global)?;
+    SqliteStore::restore(&args.from, &path, &SystemClock)?;
+    done(global, "restored", (&args.from, &path))
+}
+
+fn open(path: &Path) -> Result<Arc<SqliteStore>, Failure> {
+    let options = Options { read_only: true, ..Options::default() };
+    Ok(SqliteStore::open(path, Arc::new(SystemClock), options)?)
+}
+
+fn done(global: &Global, what: &str, (from, to): (&Path, &Path)) -> Result<(), Failure> {
+    match global.output {
+        Output::Table => output::say(format_args!("{what} {from:?} to {to:?}")),
+        format => output::document(&json!({ "from": from, "to": to }), format)?,
+    }
+    Ok(())
+}

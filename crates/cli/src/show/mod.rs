@@ -1,0 +1,148 @@
+//! `abide show`: everything about one execution.
+
+mod page;
+
+use abide_core::{Address, Entry, Event, ExecutionId, Name, Refusal, Status};
+use abide_store::{Error, Read, Snapshot, Store, Target, WorkerRow};
+use serde_json::{Value, json};
+
+use crate::args::{Global, Output, Show};
+use crate::failure::Failure;
+use crate::{clock, connect, json, output, why};
+
+/// What is shown.
+struct Picture {
+    snapshot: Snapshot,
+    journal: Vec<Entry>,
+    /// Who holds it.
+    holder: Option<WorkerRow>,
+    children: Vec<Child>,
+    why: String,
+}
+
+/// A child that a shown entry has started.
+struct Child {
+    id: ExecutionId,
+    /// What became of it; `None` when it was deleted or never began.
+    found: Option<(Name, Status)>,
+}
+
+/// Shows an execution.
+pub(crate) fn run(global: &Global, args: &Show) -> Result<(), Failure> {
+    let picture = connect::read(global, async |store| look(&*store, global, args).await)?;
+    match global.output {
+        Output::Table => output::write(page::of(&picture, clock::now()).as_bytes())?,
+        format => output::document(&document(&picture), format)?,
+    }
+    say_what_is_left(&picture, args);
+    Ok(())
+}
+
+fn say_what_is_left(picture: &Picture, args: &Show) {
+    let (entry_count, id) = (picture.snapshot.execution.entry_count(), &args.id);
+    let next = picture.journal.last().map_or(args.from, |entry| entry.seq + 1);
+    if args.limit > 0 && next <= entry_count {
+        output::say(format_args!("{id:?} has {entry_count} entries: go on with --from {next}"));
+    }
+}
+
+async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture, Failure> {
+    let address = Address { namespace: global.namespace.clone(), id: args.id.clone() };
+    let unknown = || Error::Refused(Refusal::Unknown { id: args.id.clone() });
+    let snapshot = why::snapshot(store, &address).await?.ok_or_else(unknown)?;
+    let journal = journal(store, &snapshot, args).await?;
+    let session = snapshot.lease.session;
+    let mut workers = why::workers(store, &address, session).await?.into_iter();
+    let holder = workers.find(|row| Some(row.session) == session);
+    let children = children(store, &address, &journal).await?;
+    let (_, why) = why::explain(store, &address).await?;
+    Ok(Picture { snapshot, journal, holder, children, why })
+}
+
+/// The entries that were asked for, page by page.
+async fn journal(store: &dyn Store, snapshot: &Snapshot, args: &Show) -> Result<Vec<Entry>, Failure> {
+    let mut entries: Vec<Entry> = Vec::new();
+    while entries.len() < args.limit {
+        let from = entries.last().map_or(args.from.max(1), |entry| entry.seq + 1);
+        let limit = args.limit - entries.len();
+        let read = Read { target: Target::Key(snapshot.key), from, limit, with_inbox: false };
+        let page = store.read(read).await?.map(|snapshot| snapshot.journal).unwrap_or_default();
+        if page.is_empty() {
+            break;
+        }
+        for record in &page {
+            entries.push(record.entry()?);
+        }
+    }
+    Ok(entries)
+}
+
+async fn children(store: &dyn Store, parent: &Address, journal: &[Entry]) -> Result<Vec<Child>, Failure> {
+    let mut children = Vec::new();
+    for entry in journal {
+        let Event::ChildStarted { child: id, .. } = &entry.event else { continue };
+        let address = Address { namespace: parent.namespace.clone(), id: id.clone() };
+        let read = Read { target: Target::Address(address), from: 0, limit: 0, with_inbox: false };
+        let found = store.read(read).await?;
+        let found = found.map(|child| (child.execution.name().clone(), child.summary.status));
+        children.push(Child { id: id.clone(), found });
+    }
+    Ok(children)
+}
+
+fn document(picture: &Picture) -> Value {
+    let snapshot = &picture.snapshot;
+    let route = snapshot.execution.route();
+    let mut fields = json::object(json::address(snapshot.execution.address()));
+    fields.extend(json::object(json!({
+        "kind": route.kind.word(),
+        "name": route.name.as_str(),
+        "status": snapshot.summary.status.word(),
+        "why": picture.why,
+        "run": snapshot.execution.run(),
+        "created_at": json::time(snapshot.created_at),
+        "ready_at": json::time_maybe(snapshot.ready_at),
+        "wake_at": json::time_maybe(snapshot.summary.wake_at),
+        "deadline_at": json::time_maybe(snapshot.execution.deadline_at()),
+        "waiting": json::waiting(&snapshot.summary.waiting),
+        "lane": route.lane.as_str(),
+        "requires": route.requires.iter().map(Name::as_str).collect::<Vec<_>>(),
+        "priority": snapshot.execution.priority(),
+        "tags": json::tags(&snapshot.tags),
+        "parent": snapshot.execution.parent().map(|parent| parent.id.as_str()),
+        "holder": holder(picture),
+        "epoch": snapshot.lease.epoch.0,
+        "version": snapshot.lease.version.0,
+        "takeover_count": snapshot.takeover_count,
+        "entry_count": snapshot.execution.entry_count(),
+        "journal": picture.journal.iter().map(json::entry).collect::<Value>(),
+        "failed_attempts": failed_attempts(&picture.journal).map(json::entry).collect::<Value>(),
+        "children": picture.children.iter().map(child).collect::<Value>(),
+        "inbox": snapshot.inbox.iter().map(json::message).collect::<Value>(),
+    })));
+    Value::Object(fields)
+}
+
+fn holder(picture: &Picture) -> Value {
+    let Some(session) = picture.snapshot.lease.session else { return Value::Null };
+    let row = picture.holder.as_ref();
+    json!({
+        "session": session.0,
+        "worker": row.map(|row| row.worker.name.as_str()),
+        "is_live": row.is_some_and(|row| row.is_live(clock::now())),
+        "expires_at": json::time_maybe(row.map(|row| row.expires_at)),
+    })
+}
+
+fn child(child: &Child) -> Value {
+    let found = child.found.as_ref();
+    json!({
+        "id": child.id.as_str(),
+        "name": found.map(|(name, _)| name.as_str()),
+        "status": found.map(|(_, status)| status.word()),
+    })
+}
+
+fn failed_attempts(journal: &[Entry]) -> impl Iterator<Item = &Entry> {
+    journal.iter().filter(|entry| matches!(entry.event, Event::AttemptFailed { .. }))
+}

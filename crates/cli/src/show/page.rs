@@ -1,0 +1,191 @@
+//! An execution as a page for people.
+
+use std::fmt::Write as _;
+
+use abide_core::{Event, Outcome, StepRecord, Timestamp};
+use abide_store::Snapshot;
+
+use super::{Picture, failed_attempts};
+use crate::output::Table;
+use crate::text;
+
+/// The most characters of a detail.
+const DETAIL_CHARS: usize = 100;
+
+/// The whole page.
+pub(super) fn of(picture: &Picture, now: Timestamp) -> String {
+    let mut page = head(picture, now);
+    section(&mut page, "JOURNAL", journal(picture));
+    section(&mut page, "FAILED ATTEMPTS", attempts(picture));
+    section(&mut page, "CHILDREN", children(picture));
+    section(&mut page, "UNREAD MESSAGES", inbox(&picture.snapshot));
+    page
+}
+
+/// A table under a title, if it has rows.
+fn section(page: &mut String, title: &str, table: Option<Table>) {
+    if let Some(table) = table {
+        let _ = write!(page, "\n{title}\n{table}");
+    }
+}
+
+fn head(picture: &Picture, now: Timestamp) -> String {
+    let snapshot = &picture.snapshot;
+    let (execution, summary) = (&snapshot.execution, &snapshot.summary);
+    let route = execution.route();
+    let mut head = format!("{}  {}\n", execution.address().id, summary.status);
+    let mut line = |word: &str, text: String| {
+        let _ = writeln!(head, "  {word:9} {text}");
+    };
+    line("why", picture.why.clone());
+    line(route.kind.word(), route.name.to_string());
+    line("run", format!("{}, {} journal entries", execution.run(), execution.entry_count()));
+    line("created", text::when(snapshot.created_at, now));
+    if !execution.is_finished() {
+        line("held by", holder(picture, now));
+    }
+    if let Some(at) = execution.deadline_at() {
+        line("deadline", text::when(at, now));
+    }
+    line("lane", lane(snapshot));
+    if let Some(parent) = execution.parent() {
+        line("parent", parent.id.to_string());
+    }
+    if !snapshot.tags.is_empty() {
+        let tags = snapshot.tags.iter().map(|tag| format!("{}={}", tag.key, tag.value));
+        line("tags", tags.collect::<Vec<_>>().join(" "));
+    }
+    head
+}
+
+fn lane(snapshot: &Snapshot) -> String {
+    let (route, priority) = (snapshot.execution.route(), snapshot.execution.priority());
+    let mut lane = route.lane.to_string();
+    if priority != 0 {
+        let _ = write!(lane, ", priority {priority}");
+    }
+    if !route.requires.is_empty() {
+        let _ = write!(lane, ", requires {}", text::names(&route.requires));
+    }
+    lane
+}
+
+fn holder(picture: &Picture, now: Timestamp) -> String {
+    match (picture.snapshot.lease.session, &picture.holder) {
+        (None, _) => "nobody".to_owned(),
+        (Some(session), None) => format!("session {session}"),
+        (Some(session), Some(row)) => {
+            let live = if row.is_live(now) { "live" } else { "no longer live" };
+            format!("worker {:?}, session {session}, {live}", row.worker.name)
+        }
+    }
+}
+
+fn journal(picture: &Picture) -> Option<Table> {
+    if picture.journal.is_empty() {
+        return None;
+    }
+    let mut table = Table::new(["#", "TIME", "EVENT", "NAME", "DETAIL"]);
+    for entry in &picture.journal {
+        let name = match &entry.event {
+            Event::Started(start) => start.name.to_string(),
+            event => event.op().map(nth).unwrap_or_default(),
+        };
+        let detail = text::excerpt(&detail(&entry.event), DETAIL_CHARS);
+        let (seq, at, word) = (entry.seq.to_string(), entry.at.to_string(), entry.event.word().to_owned());
+        table.push(vec![seq, at, word, name, detail]);
+    }
+    Some(table)
+}
+
+/// The name of an operation, with its number when it is not the first of that name.
+fn nth(op: &abide_core::Op) -> String {
+    if op.nth > 1 { format!("{} #{}", op.name, op.nth) } else { op.name.to_string() }
+}
+
+fn detail(event: &Event) -> String {
+    match event {
+        Event::Started(start) => format!("input {}", start.input.excerpt()),
+        Event::StepRecorded(StepRecord { outcome, attempt, .. }) => with_attempt(outcome, *attempt),
+        Event::AttemptFailed { attempt, failure, retry_at, .. } => {
+            format!("attempt {attempt}: {failure}; again at {retry_at}")
+        }
+        Event::TimerSet { due_at, .. } => format!("due at {due_at}"),
+        Event::SignalReceived { payload, .. } => payload.excerpt(),
+        Event::ChildStarted { child, .. } => child.to_string(),
+        Event::ChildFinished { outcome, .. } => outcome.to_string(),
+        Event::TimerFired { .. } | Event::ChildCancelled { .. } => String::new(),
+        Event::Paused { by, reason }
+        | Event::CancelRequested { by, reason }
+        | Event::Cancelled { by, reason } => {
+            if reason.is_empty() {
+                format!("by {by}")
+            } else {
+                format!("by {by}: {reason}")
+            }
+        }
+        Event::Resumed { by } | Event::Unblocked { by } => format!("by {by}"),
+        Event::Blocked(reason) => reason.to_string(),
+        Event::Completed { result, .. } => format!("result {}", result.excerpt()),
+        Event::Failed(failure) => failure.to_string(),
+        Event::ContinuedAsNew { input } => format!("input {}", input.excerpt()),
+    }
+}
+
+fn with_attempt(outcome: &Outcome, attempt: u32) -> String {
+    if attempt > 1 { format!("{outcome} (attempt {attempt})") } else { outcome.to_string() }
+}
+
+fn attempts(picture: &Picture) -> Option<Table> {
+    let mut table = Table::new(["#", "TIME", "OF", "ATTEMPT", "ERROR"]);
+    let mut is_empty = true;
+    for entry in failed_attempts(&picture.journal) {
+        let Event::AttemptFailed { op, attempt, failure, .. } = &entry.event else { continue };
+        let error = text::excerpt(&failure.to_string(), DETAIL_CHARS);
+        table.push(vec![
+            entry.seq.to_string(),
+            entry.at.to_string(),
+            op.to_string(),
+            attempt.to_string(),
+            error,
+        ]);
+        is_empty = false;
+    }
+    (!is_empty).then_some(table)
+}
+
+fn children(picture: &Picture) -> Option<Table> {
+    if picture.children.is_empty() {
+        return None;
+    }
+    let mut table = Table::new(["ID", "WORKFLOW", "STATUS"]);
+    for child in &picture.children {
+        let (name, status) = match &child.found {
+            Some((name, status)) => (name.to_string(), status.to_string()),
+            None => (String::new(), "not there".to_owned()),
+        };
+        table.push(vec![child.id.to_string(), name, status]);
+    }
+    Some(table)
+}
+
+fn inbox(snapshot: &Snapshot) -> Option<Table> {
+    use abide_core::Body;
+    if snapshot.inbox.is_empty() {
+        return None;
+    }
+    let mut table = Table::new(["MESSAGE", "NAME", "DETAIL"]);
+    for message in &snapshot.inbox {
+        let (name, detail) = match &message.body {
+            Body::Signal { name, payload } => (name.to_string(), payload.excerpt()),
+            Body::ChildDone { op, outcome } => (nth(op), outcome.to_string()),
+            Body::Pause { by, reason } | Body::Cancel { by, reason } | Body::Terminate { by, reason } => {
+                (String::new(), format!("by {by} {reason}"))
+            }
+            Body::Resume { by } | Body::Unblock { by } => (String::new(), format!("by {by}")),
+            Body::Start(start) => (start.name.to_string(), String::new()),
+        };
+        table.push(vec![message.body.word().to_owned(), name, text::excerpt(&detail, DETAIL_CHARS)]);
+    }
+    Some(table)
+}

@@ -1,0 +1,92 @@
+//! Small texts that people read.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use abide_core::{Name, Timestamp};
+
+/// Text without control characters: what users recorded must not move the cursor of whoever reads it.
+pub(crate) fn clean(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let escaped =
+        |c: char| -> String { if c.is_control() { c.escape_default().collect() } else { c.into() } };
+    Cow::Owned(text.chars().map(escaped).collect())
+}
+
+/// The beginning of a text, on one line.
+pub(crate) fn excerpt(text: &str, chars_max: usize) -> String {
+    let cleaned = clean(text);
+    match cleaned.char_indices().nth(chars_max) {
+        None => cleaned.into_owned(),
+        Some((end, _)) => format!("{}…", &cleaned[..end]),
+    }
+}
+
+/// A duration as people say it: the two largest units that matter.
+pub(crate) fn duration(duration: Duration) -> String {
+    let (secs, millis) = (duration.as_secs(), duration.as_millis());
+    let two = |count: u64, unit: &str, rest: u64, small: &str| match rest {
+        0 => format!("{count} {unit}"),
+        rest => format!("{count} {unit} {rest} {small}"),
+    };
+    match secs {
+        0 => format!("{millis} ms"),
+        1..10 => format!("{}.{} s", secs, millis % 1_000 / 100),
+        10..60 => format!("{secs} s"),
+        60..3_600 => two(secs / 60, "min", secs % 60, "s"),
+        3_600..86_400 => two(secs / 3_600, "h", secs / 60 % 60, "min"),
+        _ => two(secs / 86_400, "d", secs / 3_600 % 24, "h"),
+    }
+}
+
+/// A point in time and how far away it is: `2026-11-14T23:59:59.999Z (in 3 h)`.
+pub(crate) fn when(at: Timestamp, now: Timestamp) -> String {
+    if at > now {
+        format!("{at} (in {})", duration(at.since(now)))
+    } else {
+        format!("{at} ({} ago)", duration(now.since(at)))
+    }
+}
+
+/// Names in quotes, with commas.
+pub(crate) fn names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
+    names.into_iter().map(|name| format!("{:?}", name.as_str())).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_two_units() {
+        let rows = [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_250, "1.2 s"),
+            (59_999, "59 s"),
+            (60_000, "1 min"),
+            (61_000, "1 min 1 s"),
+            (3_660_000, "1 h 1 min"),
+            (86_400_000 * 30, "30 d"),
+            (86_400_000 + 7_200_000, "1 d 2 h"),
+        ];
+        for (millis, expected) in rows {
+            assert_eq!(duration(Duration::from_millis(millis)), expected);
+        }
+    }
+
+    #[test]
+    fn control_characters_are_shown_and_not_obeyed() {
+        assert_eq!(clean("a\u{1b}[31m\nb"), "a\\u{1b}[31m\\nb");
+        assert_eq!(excerpt("größe", 3), "grö…");
+    }
+
+    #[test]
+    fn points_in_time_say_how_far_away_they_are() {
+        let (now, later) = (Timestamp::from_millis(0), Timestamp::from_millis(90_000));
+        assert_eq!(when(later, now), "1970-01-01T00:01:30.000Z (in 1 min 30 s)");
+        assert_eq!(when(now, later), "1970-01-01T00:00:00.000Z (1 min 30 s ago)");
+    }
+}

@@ -1,0 +1,164 @@
+//! `abide why`: looks up the facts; [`sentence`] puts them into words.
+
+mod sentence;
+
+use abide_core::{Address, Entry, ExecutionId, Refusal, SessionId, Status, Waiting};
+use abide_store::{Error, List, ListOrder, Read, Snapshot, Store, Target, WorkerRow, Workers};
+use serde_json::json;
+
+use crate::args::{Global, Id, Output};
+use crate::clock;
+use crate::connect;
+use crate::failure::Failure;
+use crate::output;
+use sentence::{Ahead, Child, Facts};
+
+/// How far a chain of children is followed.
+const DEPTH_MAX: usize = 16;
+/// How many entries from the end of the journal may explain something.
+const TAIL_COUNT: u64 = 32;
+/// How many executions are looked at to count those that go first.
+const AHEAD_COUNT_MAX: usize = 1_000;
+/// How many pages are looked at for them: a large store has many others between.
+const AHEAD_PAGE_COUNT_MAX: usize = 5;
+
+/// Says why an execution is where it is.
+pub(crate) fn run(global: &Global, args: &Id) -> Result<(), Failure> {
+    let address = Address { namespace: global.namespace.clone(), id: args.id.clone() };
+    let (status, sentence) = connect::read(global, async |store| explain(&*store, &address).await)?;
+    match global.output {
+        Output::Table => output::write(format!("{sentence}\n").as_bytes()),
+        format => {
+            let document = json!({ "id": args.id.as_str(), "status": status.word(), "why": sentence });
+            output::document(&document, format)
+        }
+    }
+}
+
+/// The status of an execution, and the sentence about it.
+pub(crate) async fn explain(store: &dyn Store, address: &Address) -> Result<(Status, String), Failure> {
+    let unknown = || Error::Refused(Refusal::Unknown { id: address.id.clone() });
+    let facts = facts(store, address).await?.ok_or_else(unknown)?;
+    Ok((facts.snapshot.summary.status, sentence::of(&facts)))
+}
+
+/// Everything about an execution, and about the children that it waits for, one below the other.
+async fn facts(store: &dyn Store, address: &Address) -> Result<Option<Facts>, Failure> {
+    let Some(first) = one(store, address).await? else { return Ok(None) };
+    let mut chain = vec![first];
+    let mut end = None;
+    while let Some(id) = chain.last().and_then(awaited_child) {
+        if chain.len() == DEPTH_MAX {
+            end = Some(Child::TooDeep);
+            break;
+        }
+        let address = Address { namespace: address.namespace.clone(), id };
+        match one(store, &address).await? {
+            Some(facts) => chain.push(facts),
+            None => {
+                end = Some(Child::Missing);
+                break;
+            }
+        }
+    }
+    let whole = chain.into_iter().rev().fold(None, |below: Option<Facts>, mut facts| {
+        facts.child = below.map(|facts| Child::Known(Box::new(facts))).or(end.take());
+        Some(facts)
+    });
+    Ok(whole)
+}
+
+fn awaited_child(facts: &Facts) -> Option<ExecutionId> {
+    facts.snapshot.summary.waiting.iter().find_map(|wait| match wait {
+        Waiting::Child { id } => Some(id.clone()),
+        _ => None,
+    })
+}
+
+async fn one(store: &dyn Store, address: &Address) -> Result<Option<Facts>, Failure> {
+    let Some(snapshot) = snapshot(store, address).await? else { return Ok(None) };
+    let tail = tail(store, &snapshot).await?;
+    let workers = workers(store, address, snapshot.lease.session).await?;
+    let ahead = match snapshot.ready_at {
+        Some(_) if !snapshot.execution.is_finished() => ahead(store, &snapshot).await?,
+        _ => Ahead::default(),
+    };
+    Ok(Some(Facts { snapshot, tail, workers, ahead, child: None, now: clock::now() }))
+}
+
+/// An execution without its journal, and its unread messages.
+pub(crate) async fn snapshot(store: &dyn Store, address: &Address) -> Result<Option<Snapshot>, Failure> {
+    let target = Target::Address(address.clone());
+    Ok(store.read(Read { target, from: 0, limit: 0, with_inbox: true }).await?)
+}
+
+async fn tail(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Entry>, Failure> {
+    let last = snapshot.execution.entry_count();
+    let from = last.saturating_sub(TAIL_COUNT - 1).max(1);
+    let read =
+        Read { target: Target::Key(snapshot.key), from, limit: TAIL_COUNT as usize, with_inbox: false };
+    let page = store.read(read).await?.map(|snapshot| snapshot.journal).unwrap_or_default();
+    page.iter().map(|record| Ok(record.entry()?)).collect()
+}
+
+/// The live workers of the namespace, and the one that holds the execution, live or not.
+pub(crate) async fn workers(
+    store: &dyn Store,
+    address: &Address,
+    holder: Option<SessionId>,
+) -> Result<Vec<WorkerRow>, Failure> {
+    const PAGE_COUNT: usize = 1_000;
+    let mut found = Vec::new();
+    let mut after = None;
+    loop {
+        let query = Workers { namespace: address.namespace.clone(), after, limit: PAGE_COUNT };
+        let page = store.workers(query).await?;
+        after = page.last().map(|row| row.session);
+        let is_last = page.len() < PAGE_COUNT;
+        let now = clock::now();
+        found.extend(page.into_iter().filter(|row| row.is_live(now) || Some(row.session) == holder));
+        if is_last {
+            return Ok(found);
+        }
+    }
+}
+
+/// How many executions of the same route are ready and go first.
+async fn ahead(store: &dyn Store, snapshot: &Snapshot) -> Result<Ahead, Failure> {
+    let mut list = List {
+        namespace: snapshot.execution.address().namespace.clone(),
+        statuses: Status::ALL.into_iter().filter(|status| !status.is_terminal()).collect(),
+        name: Some(snapshot.execution.name().clone()),
+        tags: Vec::new(),
+        top_level: false,
+        order: ListOrder::OldestFirst,
+        after: None,
+        limit: AHEAD_COUNT_MAX,
+    };
+    let mut ahead = Ahead::default();
+    for _ in 0..AHEAD_PAGE_COUNT_MAX {
+        let page = store.list(list.clone()).await?;
+        list.limit = list.limit.saturating_sub(page.items.len());
+        list.after = page.next;
+        for item in page.items {
+            let read = Read { target: Target::Key(item.key), from: 0, limit: 0, with_inbox: false };
+            let other = store.read(read).await?;
+            ahead.count += u64::from(other.is_some_and(|other| goes_before(&other, snapshot)));
+        }
+        if list.after.is_none() || list.limit == 0 {
+            break;
+        }
+    }
+    ahead.is_more = list.after.is_some();
+    Ok(ahead)
+}
+
+/// Whether `other` is claimed before `this`: higher priority first, then those that have been ready for longer.
+fn goes_before(other: &Snapshot, this: &Snapshot) -> bool {
+    let (Some(other_since), Some(since)) = (other.ready_at, this.ready_at) else { return false };
+    let rank = |snapshot: &Snapshot, since| (-i32::from(snapshot.execution.priority()), since);
+    other.key != this.key
+        && other.lease.session.is_none()
+        && other.execution.route() == this.execution.route()
+        && rank(other, other_since) < rank(this, since)
+}

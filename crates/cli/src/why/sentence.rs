@@ -1,0 +1,319 @@
+//! Why an execution is where it is, in one sentence. Pure: facts in, words out.
+
+use std::fmt::Write as _;
+
+use abide_core::{Body, By, Entry, Event, ExecutionId, Phase, Status, Timestamp, Waiting};
+use abide_store::{Snapshot, WorkerRow};
+
+use crate::text;
+
+/// The most characters of a result, error or reason.
+const EXCERPT_CHARS: usize = 200;
+/// The most workers whose objection is told.
+const OBJECTION_COUNT_MAX: usize = 3;
+
+/// What is known about an execution at one moment.
+pub(super) struct Facts {
+    /// Its state and its unread messages.
+    pub(super) snapshot: Snapshot,
+    /// The last entries of its journal.
+    pub(super) tail: Vec<Entry>,
+    /// The live workers of its namespace, and the one that holds it.
+    pub(super) workers: Vec<WorkerRow>,
+    /// Who is claimed before it.
+    pub(super) ahead: Ahead,
+    /// The first child that it waits for.
+    pub(super) child: Option<Child>,
+    /// When all this was so.
+    pub(super) now: Timestamp,
+}
+
+/// How many executions go first.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ahead {
+    /// So many were found.
+    pub(super) count: u64,
+    /// Not all were looked at.
+    pub(super) is_more: bool,
+}
+
+/// A child that is waited for.
+pub(super) enum Child {
+    /// What is known about it.
+    Known(Box<Facts>),
+    /// There is no such execution.
+    Missing,
+    /// The chain is too long to be followed.
+    TooDeep,
+}
+
+/// The sentence.
+pub(super) fn of(facts: &Facts) -> String {
+    let execution = &facts.snapshot.execution;
+    let subject = format!("{} {:?}", execution.kind().word(), execution.address().id);
+    text::clean(&format!("{subject} {}.", predicate(facts))).into_owned()
+}
+
+fn predicate(facts: &Facts) -> String {
+    let mut words = match facts.snapshot.summary.status {
+        Status::Completed | Status::Failed | Status::Cancelled => return ended(facts),
+        Status::Paused => paused(facts),
+        Status::Blocked => blocked(facts),
+        Status::Scheduled | Status::Running | Status::Sleeping | Status::Waiting => active(facts),
+    };
+    words.push_str(&deaths(facts.snapshot.takeover_count));
+    words.push_str(&unread(facts));
+    words
+}
+
+fn ended(facts: &Facts) -> String {
+    let Some(Entry { at, event, .. }) = facts.tail.last() else {
+        return format!("is {}", facts.snapshot.summary.status);
+    };
+    let at = text::when(*at, facts.now);
+    match event {
+        Event::Completed { result, .. } => format!("completed at {at} with the result {}", result.excerpt()),
+        Event::Failed(failure) => format!("failed at {at}: {}", excerpt(&failure.to_string())),
+        Event::Cancelled { by, reason } => format!("was cancelled at {at} {}", by_whom(by, reason)),
+        other => format!("ended at {at} with {}", other.word()),
+    }
+}
+
+fn paused(facts: &Facts) -> String {
+    let since = since(facts, |event| matches!(event, Event::Paused { .. }));
+    match facts.snapshot.execution.phase() {
+        Phase::Paused { by, reason } => format!("is paused{since} {}", by_whom(by, reason)),
+        _ => format!("is paused{since}"),
+    }
+}
+
+fn blocked(facts: &Facts) -> String {
+    let since = since(facts, |event| matches!(event, Event::Blocked(_)));
+    match facts.snapshot.execution.phase() {
+        Phase::Blocked { reason, .. } => format!("is blocked{since}: {reason}"),
+        _ => format!("is blocked{since}"),
+    }
+}
+
+fn active(facts: &Facts) -> String {
+    let cancelling = match facts.snapshot.execution.phase() {
+        Phase::Cancelling { by, reason } => format!("is being cancelled {} and ", by_whom(by, reason)),
+        _ => String::new(),
+    };
+    let rest = match facts.snapshot.lease.session {
+        Some(_) => held(facts),
+        None => match ready_since(facts) {
+            Some(since) => queued(facts, since),
+            None => resting(facts),
+        },
+    };
+    format!("{cancelling}{rest}")
+}
+
+/// Since when anybody may take it. A timer that is due makes it ready, although only the next claim writes that down.
+fn ready_since(facts: &Facts) -> Option<Timestamp> {
+    let due_at = facts.snapshot.summary.wake_at.filter(|at| *at <= facts.now);
+    facts.snapshot.ready_at.or(due_at)
+}
+
+fn queued(facts: &Facts, since: Timestamp) -> String {
+    let since = text::when(since, facts.now);
+    if let Some(objections) = objections(facts) {
+        return format!("is ready since {since}, but no live worker can run it: {objections}");
+    }
+    let able = able(facts).next().map(worker_name).unwrap_or_default();
+    match facts.ahead {
+        Ahead { count: 0, is_more: false } => {
+            format!("is ready since {since} and next in its queue for {able}")
+        }
+        Ahead { count, is_more } => {
+            let others = if count == 1 { "other" } else { "others" };
+            let least = if is_more { "at least " } else { "" };
+            format!("is queued since {since} behind {least}{count} {others} for {able}")
+        }
+    }
+}
+
+fn held(facts: &Facts) -> String {
+    let session = facts.snapshot.lease.session.unwrap_or_default();
+    let Some(row) = facts.workers.iter().find(|row| row.session == session) else {
+        return format!("is held by session {session}, of which nothing is known");
+    };
+    let name = worker_name(row);
+    if !row.is_live(facts.now) {
+        let end = match &row.retired {
+            Some(reason) => format!("ended: {reason}"),
+            None => {
+                format!("has given no sign of life and expired at {}", text::when(row.expires_at, facts.now))
+            }
+        };
+        let next = match objections(facts) {
+            Some(objections) => format!("no live worker can take it over: {objections}"),
+            None => "it is about to be taken over".to_owned(),
+        };
+        return format!("is held by {name}, which {end}; {next}");
+    }
+    match waits(facts) {
+        Some(waits) => format!("is {waits}, held by {name}"),
+        None => format!("is running on {name}{}", progress(facts)),
+    }
+}
+
+fn resting(facts: &Facts) -> String {
+    let summary = &facts.snapshot.summary;
+    let mut words = match (waits(facts), summary.wake_at) {
+        (Some(waits), _) => format!("is {waits}"),
+        (None, Some(at)) if summary.status == Status::Scheduled => {
+            format!("is scheduled to start at {}", text::when(at, facts.now))
+        }
+        (None, Some(at)) => format!("rests until {}", text::when(at, facts.now)),
+        (None, None) => format!("is {} but nobody holds it and it waits for nothing", summary.status),
+    };
+    let is_time = |wait: &Waiting| matches!(wait, Waiting::Sleep { .. } | Waiting::Retry { .. });
+    // Somebody will have to run it when its time comes; of what waits for others that cannot be said yet.
+    if summary.waiting.iter().all(is_time)
+        && let Some(objections) = objections(facts)
+    {
+        let _ = write!(words, ", and no live worker can run it then: {objections}");
+    }
+    words
+}
+
+/// The last sign of progress of code that has not told what it waits for.
+fn progress(facts: &Facts) -> String {
+    let Some(Entry { seq, at, event }) = facts.tail.last() else { return String::new() };
+    let op = event.op().map(|op| format!(" of {op}")).unwrap_or_default();
+    format!(" since entry {seq} ({}{op}) at {}", event.word(), text::when(*at, facts.now))
+}
+
+/// Everything that it waits for; `None` when it has not told.
+fn waits(facts: &Facts) -> Option<String> {
+    let mut child = facts.child.as_ref();
+    let told = facts.snapshot.summary.waiting.iter().map(|wait| match wait {
+        // Only the first child is followed.
+        Waiting::Child { id } => waits_for_child(id, child.take()),
+        wait => waits_for(facts, wait),
+    });
+    let mut told: Vec<String> = told.collect();
+    let last = told.pop()?;
+    Some(if told.is_empty() { last } else { format!("{} and {last}", told.join(", ")) })
+}
+
+fn waits_for(facts: &Facts, wait: &Waiting) -> String {
+    match wait {
+        Waiting::Sleep { until } => format!("sleeping until {}", text::when(*until, facts.now)),
+        Waiting::Retry { name, attempt, at } => {
+            let is_it = |entry: &&Entry| entry.event.op().is_some_and(|op| op.name == *name);
+            let failed = facts.tail.iter().rev().find(is_it).map(|entry| &entry.event);
+            let why = match failed {
+                Some(Event::AttemptFailed { attempt, failure, .. }) => {
+                    format!(", because attempt {attempt} failed: {}", excerpt(&failure.to_string()))
+                }
+                _ => String::new(),
+            };
+            format!("waiting until {} for attempt {attempt} of {name:?}{why}", text::when(*at, facts.now))
+        }
+        Waiting::Signal { name, until } => {
+            let since = since(facts, |_| true);
+            let until = until.map(|until| format!(", and gives up at {}", text::when(until, facts.now)));
+            format!("waiting for signal {name:?}{since}{}", until.unwrap_or_default())
+        }
+        Waiting::Step { .. } | Waiting::Child { .. } => wait.to_string(),
+    }
+}
+
+fn waits_for_child(id: &ExecutionId, child: Option<&Child>) -> String {
+    match child {
+        Some(Child::Known(facts)) => format!("waiting for child {id:?}, which {}", predicate(facts)),
+        Some(Child::Missing) => format!("waiting for child {id:?}, which does not exist"),
+        Some(Child::TooDeep) | None => format!("waiting for child {id:?}"),
+    }
+}
+
+/// Since the last entry of this kind.
+fn since(facts: &Facts, is_it: impl Fn(&Event) -> bool) -> String {
+    let entry = facts.tail.iter().rev().find(|entry| is_it(&entry.event));
+    entry.map(|entry| format!(" since {}", text::when(entry.at, facts.now))).unwrap_or_default()
+}
+
+fn by_whom(by: &By, reason: &str) -> String {
+    if reason.is_empty() { format!("by {by}") } else { format!("by {by}: {}", excerpt(reason)) }
+}
+
+fn deaths(takeover_count: u32) -> String {
+    match takeover_count {
+        0 => String::new(),
+        1 => "; a worker died while holding it".to_owned(),
+        count => format!("; {count} workers in a row died while holding it"),
+    }
+}
+
+/// Messages that nobody has read: orders that are still to be followed, signals that nothing has asked for.
+fn unread(facts: &Facts) -> String {
+    let mut told: Vec<(String, usize)> = Vec::new();
+    for message in &facts.snapshot.inbox {
+        let words = match &message.body {
+            Body::Signal { name, .. } => format!("signal {name:?}"),
+            Body::Pause { by, reason } | Body::Cancel { by, reason } | Body::Terminate { by, reason } => {
+                format!("{} {}", message.body.word(), by_whom(by, reason))
+            }
+            Body::Resume { by } | Body::Unblock { by } => format!("{} by {by}", message.body.word()),
+            // The code asks for these when it comes to them.
+            Body::ChildDone { .. } | Body::Start(_) => continue,
+        };
+        match told.iter_mut().find(|(known, _)| *known == words) {
+            Some((_, count)) => *count += 1,
+            None => told.push((words, 1)),
+        }
+    }
+    if told.is_empty() {
+        return String::new();
+    }
+    let words =
+        told.into_iter().map(|(words, count)| if count > 1 { format!("{words} ({count})") } else { words });
+    let words = words.collect::<Vec<_>>().join(", ");
+    // What is paused or blocked says nothing about workers by itself, yet somebody must read this.
+    let stopped = matches!(facts.snapshot.summary.status, Status::Paused | Status::Blocked);
+    match objections(facts).filter(|_| stopped && facts.snapshot.lease.session.is_none()) {
+        Some(objections) => format!("; unread: {words}, and no live worker can read it: {objections}"),
+        None => format!("; unread: {words}"),
+    }
+}
+
+fn able(facts: &Facts) -> impl Iterator<Item = &WorkerRow> {
+    let route = facts.snapshot.execution.route();
+    facts.workers.iter().filter(move |row| row.is_live(facts.now) && row.worker.ability.serves(&route))
+}
+
+/// Why no live worker can run it; `None` when one can.
+fn objections(facts: &Facts) -> Option<String> {
+    if able(facts).next().is_some() {
+        return None;
+    }
+    let route = facts.snapshot.execution.route();
+    let live: Vec<_> = facts.workers.iter().filter(|row| row.is_live(facts.now)).collect();
+    if live.is_empty() {
+        return Some("there is none".to_owned());
+    }
+    let told = live.iter().take(OBJECTION_COUNT_MAX).map(|row| {
+        let objection = row.worker.ability.objection(&route);
+        format!("{} {}", worker_name(row), objection.unwrap_or_else(|| "serves another namespace".to_owned()))
+    });
+    let mut words = told.collect::<Vec<_>>().join(", ");
+    if live.len() > OBJECTION_COUNT_MAX {
+        let _ = write!(words, " and {} more", live.len() - OBJECTION_COUNT_MAX);
+    }
+    Some(words)
+}
+
+fn worker_name(row: &WorkerRow) -> String {
+    format!("worker {:?} (session {})", row.worker.name, row.session)
+}
+
+fn excerpt(words: &str) -> String {
+    text::excerpt(words, EXCERPT_CHARS)
+}
+
+#[cfg(test)]
+#[path = "sentence_tests.rs"]
+mod tests;

@@ -1,0 +1,274 @@
+//! Sentences about executions in every situation.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use abide_core::{
+    Ability, Address, Block, Epoch, Execution, Failure, FailureKind, Kind, LeaseRow, Message, MessageId,
+    Name, Namespace, Op, OpKind, Payload, SessionId, Start, Version,
+};
+use abide_store::{ExecutionKey, Worker};
+
+use super::*;
+
+fn at(secs: i64) -> Timestamp {
+    Timestamp::from_millis(secs * 1_000)
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+/// An execution "x" of workflow "order" that began at 0 s and lived through `events`, one a second, and is looked at
+/// at 100 s.
+fn facts(events: Vec<Event>, waiting: &[Waiting]) -> Facts {
+    let address = Address { namespace: Namespace::default(), id: ExecutionId::new("x").unwrap() };
+    let start = Start {
+        kind: Kind::Workflow,
+        name: name("order"),
+        input: Payload::from("1"),
+        lane: name("default"),
+        requires: Vec::new(),
+        priority: 0,
+        start_at: None,
+        deadline_at: None,
+        retry: None,
+        tags: Vec::new(),
+        parent: None,
+    };
+    let (mut execution, first) = Execution::start(address, start, at(0));
+    let mut tail = vec![first];
+    for (event, number) in events.into_iter().zip(1i64..) {
+        let entry = Entry { seq: number as u64 + 1, at: at(number), event };
+        execution.apply(&entry);
+        tail.push(entry);
+    }
+    let snapshot = Snapshot {
+        key: ExecutionKey(1),
+        summary: execution.summary(waiting),
+        execution,
+        lease: LeaseRow { session: None, epoch: Epoch(1), version: Version(1) },
+        created_at: at(0),
+        ready_at: None,
+        takeover_count: 0,
+        tags: Vec::new(),
+        journal: Vec::new(),
+        inbox: Vec::new(),
+    };
+    Facts { snapshot, tail, workers: Vec::new(), ahead: Ahead::default(), child: None, now: at(100) }
+}
+
+fn worker(session: u64, workflow: &str, lane: &str) -> WorkerRow {
+    let ability = Ability {
+        namespace: Namespace::default(),
+        lanes: BTreeSet::from([name(lane)]),
+        runs: BTreeSet::from([(Kind::Workflow, name(workflow))]),
+        capabilities: BTreeSet::new(),
+    };
+    WorkerRow {
+        session: SessionId(session),
+        worker: Worker { name: name("w"), ability, ttl: Duration::from_secs(15) },
+        registered_at: at(0),
+        expires_at: at(110),
+        retired: None,
+        lease_count: 0,
+    }
+}
+
+fn message(body: Body) -> Message {
+    let to = Address { namespace: Namespace::default(), id: ExecutionId::new("x").unwrap() };
+    Message { id: MessageId::new("m"), to, body }
+}
+
+fn check(facts: &Facts, expected: &str) {
+    assert_eq!(of(facts), expected);
+}
+
+#[test]
+fn what_has_ended_says_how() {
+    let by = || By("ann".to_owned());
+    let rows = [
+        (
+            Event::Completed { result: Payload::from("42"), unused: Vec::new() },
+            "completed at 1970-01-01T00:00:01.000Z (1 min 39 s ago) with the result 42.",
+        ),
+        (
+            Event::Failed(Failure::new(FailureKind::Error, "no\nmoney")),
+            "failed at 1970-01-01T00:00:01.000Z (1 min 39 s ago): no\\nmoney.",
+        ),
+        (
+            Event::Cancelled { by: by(), reason: "too late".to_owned() },
+            "was cancelled at 1970-01-01T00:00:01.000Z (1 min 39 s ago) by ann: too late.",
+        ),
+    ];
+    for (event, expected) in rows {
+        check(&facts(vec![event], &[]), &format!("workflow \"x\" {expected}"));
+    }
+}
+
+#[test]
+fn what_is_stopped_says_by_whom_and_why() {
+    let paused = Event::Paused { by: By("ann".to_owned()), reason: "audit".to_owned() };
+    let mut facts_of_paused = facts(vec![paused], &[]);
+    check(
+        &facts_of_paused,
+        r#"workflow "x" is paused since 1970-01-01T00:00:01.000Z (1 min 39 s ago) by ann: audit."#,
+    );
+    facts_of_paused.snapshot.inbox = vec![message(Body::Resume { by: By("bob".to_owned()) })];
+    check(
+        &facts_of_paused,
+        r#"workflow "x" is paused since 1970-01-01T00:00:01.000Z (1 min 39 s ago) by ann: audit; unread: resume by bob, and no live worker can read it: there is none."#,
+    );
+    let block = Block::Mismatch { expected: "step \"a\"".to_owned(), found: "step \"b\"".to_owned() };
+    check(
+        &facts(vec![Event::Blocked(block)], &[]),
+        r#"workflow "x" is blocked since 1970-01-01T00:00:01.000Z (1 min 39 s ago): the code no longer matches its journal: expected step "a", found step "b"."#,
+    );
+}
+
+#[test]
+fn what_is_ready_says_who_could_run_it() {
+    let mut ready = facts(Vec::new(), &[]);
+    ready.snapshot.ready_at = Some(at(40));
+    check(
+        &ready,
+        r#"workflow "x" is ready since 1970-01-01T00:00:40.000Z (1 min ago), but no live worker can run it: there is none."#,
+    );
+    ready.workers = vec![worker(3, "other", "default"), worker(4, "order", "gpu")];
+    check(
+        &ready,
+        r#"workflow "x" is ready since 1970-01-01T00:00:40.000Z (1 min ago), but no live worker can run it: worker "w" (session 3) has no workflow "order", worker "w" (session 4) does not serve lane "default"."#,
+    );
+    ready.workers.push(worker(5, "order", "default"));
+    check(
+        &ready,
+        r#"workflow "x" is ready since 1970-01-01T00:00:40.000Z (1 min ago) and next in its queue for worker "w" (session 5)."#,
+    );
+    ready.ahead = Ahead { count: 7, is_more: true };
+    check(
+        &ready,
+        r#"workflow "x" is queued since 1970-01-01T00:00:40.000Z (1 min ago) behind at least 7 others for worker "w" (session 5)."#,
+    );
+}
+
+#[test]
+fn many_objections_are_cut_short() {
+    let mut ready = facts(Vec::new(), &[]);
+    ready.snapshot.ready_at = Some(at(40));
+    ready.workers = (1..=5).map(|session| worker(session, "other", "default")).collect();
+    assert!(
+        of(&ready).ends_with(r#"worker "w" (session 3) has no workflow "order" and 2 more."#),
+        "{}",
+        of(&ready)
+    );
+}
+
+#[test]
+fn what_waits_says_for_what() {
+    let signal = Waiting::Signal { name: name("approval"), until: None };
+    let mut waits = facts(Vec::new(), std::slice::from_ref(&signal));
+    check(
+        &waits,
+        r#"workflow "x" is waiting for signal "approval" since 1970-01-01T00:00:00.000Z (1 min 40 s ago)."#,
+    );
+    let body = || Body::Signal { name: name("aproval"), payload: Payload::from("1") };
+    waits.snapshot.inbox = vec![message(body()), message(body())];
+    check(
+        &waits,
+        r#"workflow "x" is waiting for signal "approval" since 1970-01-01T00:00:00.000Z (1 min 40 s ago); unread: signal "aproval" (2)."#,
+    );
+    let until = Waiting::Signal { name: name("approval"), until: Some(at(160)) };
+    check(
+        &facts(Vec::new(), &[Waiting::Sleep { until: at(200) }, until]),
+        r#"workflow "x" is sleeping until 1970-01-01T00:03:20.000Z (in 1 min 40 s) and waiting for signal "approval" since 1970-01-01T00:00:00.000Z (1 min 40 s ago), and gives up at 1970-01-01T00:02:40.000Z (in 1 min)."#,
+    );
+}
+
+#[test]
+fn what_sleeps_says_until_when_and_whether_anybody_can_wake_it() {
+    let mut sleeps = facts(Vec::new(), &[Waiting::Sleep { until: at(200) }]);
+    check(
+        &sleeps,
+        r#"workflow "x" is sleeping until 1970-01-01T00:03:20.000Z (in 1 min 40 s), and no live worker can run it then: there is none."#,
+    );
+    sleeps.workers = vec![worker(1, "order", "default")];
+    check(&sleeps, r#"workflow "x" is sleeping until 1970-01-01T00:03:20.000Z (in 1 min 40 s)."#);
+    let overdue = facts(Vec::new(), &[Waiting::Sleep { until: at(99) }]);
+    check(
+        &overdue,
+        r#"workflow "x" is ready since 1970-01-01T00:01:39.000Z (1.0 s ago), but no live worker can run it: there is none."#,
+    );
+}
+
+#[test]
+fn a_failed_attempt_is_the_reason_for_the_next() {
+    let op = Op { kind: OpKind::Step, name: name("charge"), nth: 1 };
+    let failure = Failure::new(FailureKind::Error, "503");
+    let failed = Event::AttemptFailed { op, attempt: 2, failure, retry_at: at(130) };
+    let mut retries =
+        facts(vec![failed], &[Waiting::Retry { name: name("charge"), attempt: 3, at: at(130) }]);
+    retries.workers = vec![worker(1, "order", "default")];
+    check(
+        &retries,
+        r#"workflow "x" is waiting until 1970-01-01T00:02:10.000Z (in 30 s) for attempt 3 of "charge", because attempt 2 failed: 503."#,
+    );
+}
+
+#[test]
+fn what_is_held_says_by_whom() {
+    let op = Op { kind: OpKind::Step, name: name("charge"), nth: 1 };
+    let outcome = abide_core::Outcome::Success(Payload::from("1"));
+    let record = abide_core::StepRecord { op, outcome, attempt: 1, input_hash: None };
+    let mut held = facts(vec![Event::StepRecorded(record)], &[]);
+    held.snapshot.lease.session = Some(SessionId(3));
+    check(&held, r#"workflow "x" is held by session 3, of which nothing is known."#);
+    held.workers = vec![worker(3, "order", "default")];
+    check(
+        &held,
+        r#"workflow "x" is running on worker "w" (session 3) since entry 2 (step-recorded of step "charge") at 1970-01-01T00:00:01.000Z (1 min 39 s ago)."#,
+    );
+    held.snapshot.summary.waiting = vec![Waiting::Step { name: name("ship"), attempt: 1 }];
+    check(&held, r#"workflow "x" is running step "ship", held by worker "w" (session 3)."#);
+    held.workers[0].expires_at = at(70);
+    held.snapshot.takeover_count = 2;
+    check(
+        &held,
+        r#"workflow "x" is held by worker "w" (session 3), which has given no sign of life and expired at 1970-01-01T00:01:10.000Z (30 s ago); no live worker can take it over: there is none; 2 workers in a row died while holding it."#,
+    );
+    held.workers.push(worker(4, "order", "default"));
+    held.workers[0].retired = Some("its process is gone".to_owned());
+    held.snapshot.takeover_count = 0;
+    check(
+        &held,
+        r#"workflow "x" is held by worker "w" (session 3), which ended: its process is gone; it is about to be taken over."#,
+    );
+}
+
+#[test]
+fn a_chain_of_children_is_followed() {
+    let child = Waiting::Child { id: ExecutionId::new("c").unwrap() };
+    let mut parent = facts(Vec::new(), std::slice::from_ref(&child));
+    check(&parent, r#"workflow "x" is waiting for child "c"."#);
+    parent.child = Some(Child::Missing);
+    check(&parent, r#"workflow "x" is waiting for child "c", which does not exist."#);
+    let mut below = facts(Vec::new(), &[child]);
+    let paused = Event::Paused { by: By("ann".to_owned()), reason: String::new() };
+    below.child = Some(Child::Known(Box::new(facts(vec![paused], &[]))));
+    parent.child = Some(Child::Known(Box::new(below)));
+    check(
+        &parent,
+        r#"workflow "x" is waiting for child "c", which is waiting for child "c", which is paused since 1970-01-01T00:00:01.000Z (1 min 39 s ago) by ann."#,
+    );
+}
+
+#[test]
+fn a_cancellation_under_way_is_told() {
+    let cancel = Event::CancelRequested { by: By("ann".to_owned()), reason: "changed my mind".to_owned() };
+    let mut cancelling = facts(vec![cancel], &[]);
+    cancelling.snapshot.ready_at = Some(at(40));
+    cancelling.workers = vec![worker(5, "order", "default")];
+    check(
+        &cancelling,
+        r#"workflow "x" is being cancelled by ann: changed my mind and is ready since 1970-01-01T00:00:40.000Z (1 min ago) and next in its queue for worker "w" (session 5)."#,
+    );
+}

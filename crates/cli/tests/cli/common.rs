@@ -1,0 +1,112 @@
+//! The real binary, and stores for it that were made through the SDK.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use abide::prelude::*;
+use serde_json::Value;
+
+/// What the binary printed and how it ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code().expect("it ends by itself"),
+            stdout: String::from_utf8(output.stdout).expect("text"),
+            stderr: String::from_utf8(output.stderr).expect("text"),
+        }
+    }
+
+    /// The one JSON document on stdout.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// It ended well.
+    #[track_caller]
+    pub(crate) fn ok(self) -> Self {
+        assert_eq!(self.code, 0, "{self:?}");
+        self
+    }
+
+    /// It ended with this code, with nothing on stdout and one line on stderr.
+    #[track_caller]
+    pub(crate) fn refused(self, code: i32, message: &str) {
+        assert_eq!((self.code, self.stdout.as_str()), (code, ""), "{self:?}");
+        assert_eq!(self.stderr, format!("abide: {message}\n"));
+    }
+}
+
+/// A store in a folder of its own.
+pub(crate) struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a folder") }
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("sqlite:{}/app.db", self.folder().display())
+    }
+
+    /// Runs `abide` on this store.
+    pub(crate) fn abide(&self, args: &[&str]) -> Ran {
+        Ran::of(command(args).env("ABIDE_STORE", self.url()).output().expect("the binary runs"))
+    }
+
+    /// Runs `abide` with something on its stdin.
+    pub(crate) fn abide_with(&self, args: &[&str], stdin: &str) -> Ran {
+        let mut command = command(args);
+        command
+            .env("ABIDE_STORE", self.url())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary runs");
+        child.stdin.take().expect("it is piped").write_all(stdin.as_bytes()).expect("it reads");
+        Ran::of(child.wait_with_output().expect("it ends"))
+    }
+
+    pub(crate) async fn open(&self) -> Abide {
+        Abide::builder(self.url()).worker_name("tester").park_after(ms(20)).open().await.expect("it opens")
+    }
+}
+
+/// The binary without a store of its own.
+pub(crate) fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_abide"));
+    command.args(args).env_remove("ABIDE_STORE").env("USER", "ann").stdin(Stdio::null());
+    command
+}
+
+/// Runs the binary without a store of its own.
+pub(crate) fn abide(args: &[&str]) -> Ran {
+    Ran::of(command(args).output().expect("the binary runs"))
+}
+
+/// Looks until it is so. What another process or thread does tells nobody when it is done.
+#[expect(clippy::disallowed_methods, reason = "other processes are watched in real time")]
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..1_000 {
+        if let Some(found) = look() {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{what} did not happen within ten seconds");
+}

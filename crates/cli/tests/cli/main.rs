@@ -1,0 +1,5 @@
+//! The binary `abide`, run as a user runs it.
+
+mod binary;
+mod common;
+mod store;

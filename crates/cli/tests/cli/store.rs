@@ -1,0 +1,295 @@
+//! Every command on stores that were made through the SDK, with and without a live worker.
+
+use std::process::Stdio;
+
+use crate::common::{Place, command, until};
+use abide::prelude::*;
+use serde_json::{Value, json};
+
+#[workflow]
+async fn greet(ctx: Ctx, name: String) -> Result<String> {
+    ctx.step("format", || async { Ok(format!("Hello, {name}!")) }).await
+}
+
+#[workflow]
+async fn broke(ctx: Ctx, _: ()) -> Result<()> {
+    ctx.step("charge", || async { Err(Error::new("no money\nat all")) }).await
+}
+
+#[workflow]
+async fn flaky(ctx: Ctx, _: ()) -> Result<()> {
+    let again = Retry::exponential(hours(1)).max_attempts(5);
+    ctx.step("call", || async { Err(Error::new("503")) }).retry(again).await
+}
+
+#[workflow]
+async fn decide(ctx: Ctx, _: ()) -> Result<bool> {
+    ctx.recv("approval").await
+}
+
+#[workflow]
+async fn nap(ctx: Ctx, days_to_wait: u64) -> Result<()> {
+    ctx.sleep(days(days_to_wait)).await
+}
+
+#[workflow]
+async fn family(ctx: Ctx, _: ()) -> Result<bool> {
+    ctx.run(decide, ()).id("child").await
+}
+
+/// The status of an execution, as `abide list` tells it.
+fn status(place: &Place, id: &str) -> Option<String> {
+    let list = place.abide(&["list", "-o", "json"]).ok().json();
+    let found = list.as_array()?.iter().find(|item| item["id"] == id)?;
+    found["status"].as_str().map(str::to_owned)
+}
+
+fn until_status(place: &Place, id: &str, wanted: &str) {
+    until(&format!("{id} is {wanted}"), || status(place, id).filter(|status| status == wanted));
+}
+
+/// A store with one execution of each sort, whose worker has gone.
+async fn left_behind() -> Place {
+    let place = Place::new();
+    let abide = place.open().await;
+    abide.run(greet, "World".to_owned()).id("greet-1").tag("customer", "c7").await.expect("it runs");
+    abide.run(broke, ()).id("broke-1").await.expect_err("it has no money");
+    abide.start(flaky, ()).id("flaky-1").await.expect("it runs");
+    abide.start(nap, 30).id("nap-1").await.expect("it runs");
+    abide.start(family, ()).id("family-1").await.expect("it runs");
+    for (id, wanted) in
+        [("flaky-1", "sleeping"), ("nap-1", "sleeping"), ("family-1", "waiting"), ("child", "waiting")]
+    {
+        until_status(&place, id, wanted);
+    }
+    abide.shutdown().await;
+    place
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn list_shows_and_filters() {
+    let place = left_behind().await;
+    let ids = |args: &[&str]| -> Vec<String> {
+        let list = place.abide(&[&["list", "-o", "jsonl"], args].concat()).ok();
+        let id = |line: &str| serde_json::from_str::<Value>(line).unwrap()["id"].as_str().unwrap().to_owned();
+        list.stdout.lines().map(id).collect()
+    };
+    assert_eq!(ids(&[]), ["child", "family-1", "nap-1", "flaky-1", "broke-1", "greet-1"]);
+    assert_eq!(ids(&["--oldest-first", "--limit", "2"]), ["greet-1", "broke-1"]);
+    assert_eq!(ids(&["--status", "failed", "--status", "completed"]), ["broke-1", "greet-1"]);
+    assert_eq!(ids(&["--workflow", "decide"]), ["child"]);
+    assert_eq!(ids(&["--status", "waiting", "--top-level"]), ["family-1"]);
+    assert_eq!(ids(&["--tag", "customer=c7"]), ["greet-1"]);
+    assert_eq!(ids(&["--namespace", "other"]), Vec::<String>::new());
+
+    let table = place.abide(&["list"]).ok();
+    let lines: Vec<_> = table.stdout.lines().collect();
+    assert_eq!(lines.len(), 7);
+    assert!(lines[0].starts_with("ID        WORKFLOW  STATUS     RUN  CREATED"), "{table:?}");
+    assert!(lines[2].contains(r#"waiting for child "child""#), "{table:?}");
+    let none = place.abide(&["list", "--status", "blocked"]).ok();
+    assert_eq!((none.stdout.as_str(), none.stderr.as_str()), ("", "abide: no executions\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn show_tells_journal_attempts_children_and_tags() {
+    let place = left_behind().await;
+    let of_greet = place.abide(&["show", "greet-1", "-o", "json"]).ok().json();
+    assert_eq!(of_greet["status"], "completed");
+    assert_eq!(of_greet["tags"], json!({ "customer": "c7" }));
+    assert_eq!(of_greet["journal"][0]["input"], "World");
+    assert_eq!(of_greet["journal"][1]["outcome"], json!({ "ok": "Hello, World!" }));
+    assert_eq!(of_greet["journal"][2]["result"], "Hello, World!");
+    assert_eq!((&of_greet["entry_count"], &of_greet["holder"]), (&json!(3), &Value::Null));
+
+    let of_flaky = place.abide(&["show", "flaky-1", "-o", "json"]).ok().json();
+    assert_eq!(of_flaky["failed_attempts"][0]["error"]["message"], "503");
+    assert_eq!(of_flaky["waiting"][0]["for"], "retry");
+    let of_family = place.abide(&["show", "family-1", "-o", "json"]).ok().json();
+    assert_eq!(of_family["children"], json!([{ "id": "child", "name": "decide", "status": "waiting" }]));
+
+    let page = place.abide(&["show", "flaky-1"]).ok().stdout;
+    for part in [
+        "flaky-1  sleeping",
+        "workflow  flaky",
+        "held by   nobody",
+        "FAILED ATTEMPTS",
+        "step \"call\"  1        503",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let cut = place.abide(&["show", "greet-1", "--from", "2", "--limit", "1"]).ok();
+    assert!(cut.stdout.contains("step-recorded") && !cut.stdout.contains("started"), "{cut:?}");
+    assert_eq!(cut.stderr, "abide: \"greet-1\" has 3 entries: go on with --from 3\n");
+    let of_broke = place.abide(&["show", "broke-1"]).ok().stdout;
+    assert!(of_broke.contains(r"no money\nat all"), "control characters are escaped: {of_broke}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_is_one_sentence_for_everything() {
+    let place = left_behind().await;
+    let rows = [
+        ("greet-1", r#"workflow "greet-1" completed at "#, r#" with the result "Hello, World!"."#),
+        ("broke-1", r#"workflow "broke-1" failed at "#, r": no money\nat all."),
+        (
+            "flaky-1",
+            r#"workflow "flaky-1" is waiting until "#,
+            r#"for attempt 2 of "call", because attempt 1 failed: 503, and no live worker can run it then: there is none."#,
+        ),
+        (
+            "nap-1",
+            r#"workflow "nap-1" is sleeping until "#,
+            "(in 29 d 23 h), and no live worker can run it then: there is none.",
+        ),
+        (
+            "family-1",
+            r#"workflow "family-1" is waiting for child "child", which is waiting for signal "approval" since "#,
+            "ago).",
+        ),
+    ];
+    for (id, begin, end) in rows {
+        let said = place.abide(&["why", id]).ok().stdout;
+        assert!(said.starts_with(begin) && said.trim_end().ends_with(end), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let document = place.abide(&["why", "greet-1", "-o", "json"]).ok().json();
+    assert_eq!((&document["id"], &document["status"]), (&json!("greet-1"), &json!("completed")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_wait_for_a_worker() {
+    let place = left_behind().await;
+    place.abide(&["signal", "child", "approval", "true"]).ok();
+    let said = place.abide(&["why", "child"]).ok().stdout;
+    assert!(said.contains("no live worker can run it: there is none"), "{said}");
+    assert!(said.ends_with("; unread: signal \"approval\".\n"), "{said}");
+    let shown = place.abide(&["show", "child", "-o", "json"]).ok().json();
+    assert_eq!(shown["inbox"][0]["payload"], true);
+    let said = place.abide(&["pause", "nap-1", "--reason", "audit"]).ok();
+    assert_eq!((said.stdout.as_str(), said.stderr.as_str()), ("", "abide: pause was sent to \"nap-1\"\n"));
+
+    let abide = place.open().await;
+    assert!(abide.handle::<bool>("family-1").result().await.unwrap());
+    until_status(&place, "nap-1", "paused");
+    let said = place.abide(&["why", "nap-1"]).ok().stdout;
+    assert!(said.contains("is paused since") && said.ends_with("by ann: audit.\n"), "{said}");
+    abide.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_live_worker_obeys() {
+    let place = Place::new();
+    let abide = place.open().await;
+    let nap_handle = abide.start(nap, 30).id("nap").await.unwrap();
+    abide.start(decide, ()).id("d-1").await.unwrap();
+    abide.start(decide, ()).id("d-2").await.unwrap();
+    for (id, wanted) in [("nap", "sleeping"), ("d-1", "waiting"), ("d-2", "waiting")] {
+        until_status(&place, id, wanted);
+    }
+    place.abide(&["pause", "nap"]).ok();
+    until_status(&place, "nap", "paused");
+    place.abide(&["resume", "nap", "--by", "bob"]).ok();
+    until_status(&place, "nap", "sleeping");
+    let sent = place.abide(&["cancel", "nap", "--reason", "changed my mind", "-o", "jsonl"]).ok();
+    assert_eq!(sent.json(), json!({ "id": "nap", "sent": "cancel" }));
+    nap_handle.result().await.unwrap_err();
+    let said = place.abide(&["why", "nap"]).ok().stdout;
+    assert!(said.contains("was cancelled at") && said.ends_with("by ann: changed my mind.\n"), "{said}");
+    place.abide(&["terminate", "d-2"]).ok();
+    until_status(&place, "d-2", "cancelled");
+    place.abide_with(&["signal", "d-1", "approval", "-"], " false\n").ok();
+    assert!(!abide.handle::<bool>("d-1").result().await.unwrap());
+    abide.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_blocked_says_what_was_expected_and_found() {
+    let place = Place::new();
+    let abide = place.open().await;
+    abide.start(decide, ()).id("d").await.unwrap();
+    place.abide(&["signal", "d", "approval", r#""maybe""#]).ok();
+    until_status(&place, "d", "blocked");
+    let said = place.abide(&["why", "d"]).ok().stdout;
+    assert!(
+        said.contains(r#"is blocked since"#) && said.contains(r#"expected bool, found "maybe""#),
+        "{said}"
+    );
+    assert_eq!(place.abide(&["list", "--status", "blocked", "-o", "json"]).ok().json()[0]["id"], "d");
+    place.abide(&["unblock", "d"]).ok();
+    let entry_count = || place.abide(&["show", "d", "-o", "json"]).ok().json()["entry_count"].as_u64();
+    // Unblocked, looked at once more, and blocked again for the same reason.
+    until("it is tried again", || entry_count().filter(|count| *count >= 5));
+    until_status(&place, "d", "blocked");
+    place.abide(&["cancel", "d"]).ok();
+    until_status(&place, "d", "cancelled");
+    abide.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_can_run_says_why() {
+    let place = Place::new();
+    let abide = place.open().await;
+    abide.start(nap, 1).id("gpu").lane("gpu").priority(3).requires(["cuda"]).await.unwrap();
+    let said = place.abide(&["why", "gpu"]).ok().stdout;
+    let reason = r#"but no live worker can run it: worker "tester" (session 1) does not serve lane "gpu"."#;
+    assert!(said.trim_end().ends_with(reason), "{said}");
+    let page = place.abide(&["show", "gpu"]).ok().stdout;
+    assert!(page.contains("lane      gpu, priority 3, requires \"cuda\""), "{page}");
+    abide.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_have_their_exit_codes() {
+    let place = left_behind().await;
+    for args in [
+        vec!["show", "nobody"],
+        vec!["why", "nobody"],
+        vec!["signal", "nobody", "x"],
+        vec!["cancel", "nobody"],
+        vec!["terminate", "nobody"],
+        vec!["pause", "nobody"],
+        vec!["resume", "nobody"],
+        vec!["unblock", "nobody"],
+    ] {
+        place.abide(&args).refused(3, r#"there is no execution "nobody""#);
+    }
+    place.abide(&["cancel", "greet-1"]).refused(4, r#"execution "greet-1": it is completed already"#);
+    place.abide(&["signal", "broke-1", "x"]).refused(4, r#"execution "broke-1": it is failed already"#);
+    place.abide(&["resume", "nap-1"]).refused(4, r#"execution "nap-1": it is not paused"#);
+    place.abide(&["unblock", "nap-1"]).refused(4, r#"execution "nap-1": it is not blocked"#);
+    let bad = "the value of signal \"approval\" is no JSON: expected ident at line 1 column 2";
+    place.abide(&["signal", "child", "approval", "nope"]).refused(2, bad);
+    let shown = place.abide(&["show", "child", "-o", "json"]).ok().json();
+    assert_eq!(shown["inbox"], json!([]), "a refusal leaves no trace");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_can_be_verified_copied_and_restored() {
+    let place = left_behind().await;
+    let sound = place.abide(&["verify", "-o", "json"]).ok().json();
+    assert_eq!((&sound["sound"], &sound["execution_count"]), (&json!(true), &json!(6)));
+    assert!(place.abide(&["verify"]).ok().stdout.starts_with("sound: 6 executions, "));
+
+    let path = |name: &str| place.folder().join(name).display().to_string();
+    place.abide(&["backup", &path("copy.db")]).ok();
+    let exists = format!("{:?}: the file exists and is not overwritten", path("copy.db"));
+    place.abide(&["backup", &path("copy.db")]).refused(4, &exists);
+    place.abide(&["--store", &path("new.db"), "restore", &path("copy.db")]).ok();
+    let list = |args: &[&str]| place.abide(&[args, &["list", "-o", "json"]].concat()).ok().json();
+    assert_eq!(list(&["--store", &path("new.db")]), list(&[]));
+    place.abide(&["--store", &path("new.db"), "verify"]).ok();
+    let exists = format!("{:?}: the file exists and is not overwritten", path("new.db"));
+    place.abide(&["--store", &path("new.db"), "restore", &path("copy.db")]).refused(4, &exists);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_leaves_ends_a_list_quietly() {
+    let place = left_behind().await;
+    for format in ["table", "json", "jsonl"] {
+        let mut command = command(&["--store", &place.url(), "list", "-o", format]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]), "{format}");
+    }
+}
