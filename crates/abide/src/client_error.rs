@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use abide_core::{FailureKind, InvalidName, Refusal};
+use abide_core::{InvalidName, Refusal};
 use serde::de::DeserializeOwned;
 
 use crate::Error;
@@ -115,15 +115,6 @@ impl ClientError {
             Refusal::Conflict { .. } => Self::Conflict { message: refusal.to_string() },
             Refusal::InvalidName(invalid) => invalid.into(),
             other => Self::Refused { id: id.to_owned(), message: other.to_string() },
-        }
-    }
-
-    pub(crate) fn failed(id: &str, error: Error) -> Self {
-        match error.kind() {
-            FailureKind::Cancelled => {
-                Self::Cancelled { id: id.to_owned(), reason: error.message().to_owned() }
-            }
-            _ => Self::Failed { id: id.to_owned(), error },
         }
     }
 }

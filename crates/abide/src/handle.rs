@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use abide_core::{Body, By, Event, ExecutionId, FailureKind, InvalidName, Name, Phase, Status};
+use abide_core::{Body, By, Event, ExecutionId, InvalidName, Name, Status};
 use abide_engine::Client;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -50,20 +50,12 @@ impl<T> Handle<T> {
         self.client.status(id).await.map_err(|error| ClientError::of(id.as_str(), error))
     }
 
-    /// Why it is where it is, in one sentence.
+    /// Why it is where it is, in one sentence: what it waits for, who paused it, what blocks it, why no worker takes it.
     pub async fn why(&self) -> Result<String, ClientError> {
         let id = self.checked_id()?;
-        let snapshot =
-            self.client.read(id, 0, 0).await.map_err(|error| ClientError::of(id.as_str(), error))?;
-        Ok(match snapshot.execution.phase() {
-            Phase::Blocked { reason, .. } => format!("blocked: {reason}"),
-            Phase::Paused { by, reason } => format!("paused by {by}: {reason}"),
-            _ if snapshot.summary.waiting.is_empty() => snapshot.summary.status.to_string(),
-            _ => {
-                let waits: Vec<_> = snapshot.summary.waiting.iter().map(ToString::to_string).collect();
-                waits.join(" and ")
-            }
-        })
+        let (store, address) = (self.client.store(), self.client.address(id));
+        let explained = abide_engine::why::explain(&**store, &address, self.client.now()).await;
+        explained.map(|(_, sentence)| sentence).map_err(|error| ClientError::of(id.as_str(), error))
     }
 
     /// Sends a signal, for `ctx.recv` of the same name. Refused for an unknown or finished execution.
@@ -114,27 +106,27 @@ impl<T: DeserializeOwned> Handle<T> {
     pub async fn result(&self) -> Result<T, ClientError> {
         let id = self.checked_id()?;
         let event = self.client.ended(id).await.map_err(|error| ClientError::of(id.as_str(), error))?;
-        match event {
-            Event::Completed { result, .. } => data::decode(&result).map_err(|error| ClientError::Data {
-                message: format!(
-                    "the result of execution {id:?} is no {}: {} ({error})",
-                    std::any::type_name::<T>(),
-                    result.excerpt()
-                ),
-            }),
-            Event::Failed(failure) if failure.kind != FailureKind::Cancelled => {
-                Err(ClientError::failed(id.as_str(), Error::from_failure(failure)))
-            }
-            Event::Failed(failure) => {
-                Err(ClientError::Failed { id: id.to_string(), error: Error::from_failure(failure) })
-            }
-            Event::Cancelled { by, reason } => {
-                Err(ClientError::Cancelled { id: id.to_string(), reason: format!("{reason} (by {by})") })
-            }
-            other => {
-                Err(ClientError::Data { message: format!("execution {id:?} ended with {}", other.word()) })
-            }
+        result_of(id, event)
+    }
+}
+
+/// What the event that ended an execution means to whoever waited for it.
+pub(crate) fn result_of<T: DeserializeOwned>(id: &ExecutionId, event: Event) -> Result<T, ClientError> {
+    match event {
+        Event::Completed { result, .. } => data::decode(&result).map_err(|error| ClientError::Data {
+            message: format!(
+                "the result of execution {id:?} is no {}: {} ({error})",
+                std::any::type_name::<T>(),
+                result.excerpt()
+            ),
+        }),
+        Event::Failed(failure) => {
+            Err(ClientError::Failed { id: id.to_string(), error: Error::from_failure(failure) })
         }
+        Event::Cancelled { by, reason } => {
+            Err(ClientError::Cancelled { id: id.to_string(), reason: format!("{reason} (by {by})") })
+        }
+        other => Err(ClientError::Data { message: format!("execution {id:?} ended with {}", other.word()) }),
     }
 }
 

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use abide_core::{ExecutionId, InvalidName, Kind, Name, Payload, Retry, Tag, Timestamp};
 
+use abide_engine::Client;
+
 use crate::abide::Abide;
 use crate::client_error::ClientError;
 use crate::code::Code;
 use crate::data;
-use crate::handle::Handle;
+use crate::handle::{Handle, result_of};
 
 /// What can be said about a start, wherever it is made.
 #[derive(Clone, Debug, Default)]
@@ -147,15 +149,21 @@ impl<C: Code> Start<C> {
 
     start_options!();
 
-    async fn send(self) -> Result<Handle<C::Output>, ClientError> {
-        let client = self.abide.client_part();
+    /// The id and the start itself.
+    fn prepared(self) -> Result<(Client, ExecutionId, abide_core::Start), ClientError> {
+        let client = self.abide.client_part().clone();
         let id = match &self.options.id {
             Some(id) => ExecutionId::new(id)?,
             None => client.fresh_id(),
         };
         let start = self.options.start(C::KIND, C::NAME, self.input?, client.now())?;
+        Ok((client, id, start))
+    }
+
+    async fn send(self) -> Result<Handle<C::Output>, ClientError> {
+        let (client, id, start) = self.prepared()?;
         client.start(&id, start).await.map_err(|error| ClientError::of(id.as_str(), error))?;
-        Ok(Handle::new(client.clone(), Ok(id)))
+        Ok(Handle::new(client, Ok(id)))
     }
 }
 
@@ -193,6 +201,10 @@ impl<C: Code> IntoFuture for Run<C> {
     fn into_future(self) -> Self::IntoFuture {
         let Self { abide, input, options, code } = self;
         let start: Start<C> = Start { abide, input, options, code };
-        Box::pin(async move { start.send().await?.result().await })
+        Box::pin(async move {
+            let (client, id, start) = start.prepared()?;
+            let event = client.run(&id, start).await.map_err(|error| ClientError::of(id.as_str(), error))?;
+            result_of(&id, event)
+        })
     }
 }

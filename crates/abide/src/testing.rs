@@ -24,8 +24,8 @@ use std::time::Duration;
 use abide_core::Limits;
 use abide_engine::Runtime;
 use abide_engine::sim::Sim;
-use abide_store::Store;
 use abide_store::memory::MemoryStore;
+use abide_store::{Clock, Store};
 
 use crate::{Abide, Builder, ClientError};
 
@@ -73,14 +73,14 @@ impl Lab {
         F: FnOnce(Self) -> Fut,
         Fut: Future,
     {
-        Self::run_on(seed, |store| store, test)
+        Self::run_on(seed, |clock| MemoryStore::new(clock, Limits::default()), test)
     }
 
-    /// Runs `test` in a new laboratory whose store is wrapped, for example to inject faults.
+    /// Runs `test` in a new laboratory on another store, for example one that injects faults.
     #[doc(hidden)]
     pub fn run_on<F, Fut>(
         seed: u64,
-        wrap: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>,
+        make: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>,
         test: F,
     ) -> Fut::Output
     where
@@ -88,8 +88,7 @@ impl Lab {
         Fut: Future,
     {
         let sim = Sim::new(seed);
-        let clock: Arc<Sim> = Arc::new(sim.clone());
-        let store = wrap(MemoryStore::new(clock, Limits::default()));
+        let store = make(Arc::new(sim.clone()));
         let lab = Self { sim: sim.clone(), store, machine_count: Arc::default() };
         inside_tokio(|| sim.block_on(test(lab)))
     }
@@ -116,10 +115,20 @@ impl Lab {
         self.sim.kill(machine.0);
     }
 
+    /// Stops a machine where it is, as SIGSTOP does: time goes on without it.
+    pub fn freeze(&self, machine: Machine) {
+        self.sim.freeze(machine.0);
+    }
+
+    /// Lets a stopped machine go on.
+    pub fn thaw(&self, machine: Machine) {
+        self.sim.thaw(machine.0);
+    }
+
     /// Lets virtual time pass.
     pub async fn sleep(&self, duration: Duration) {
         let process = self.sim.process(0);
-        process.sleep_until(abide_store::Clock::now(&self.sim).after(duration)).await;
+        process.sleep_until(self.sim.now().after(duration)).await;
     }
 
     /// A random number that follows from the seed.

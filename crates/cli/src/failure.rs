@@ -61,7 +61,7 @@ impl Failure {
     /// Says it on stderr, in one line.
     pub(crate) fn report(&self) -> ExitCode {
         if self.code != Code::Quiet {
-            crate::output::say(format_args!("{}", crate::text::clean(&self.message)));
+            crate::output::say(format_args!("{}", abide_core::text::clean(&self.message)));
         }
         ExitCode::from(self.code as u8)
     }

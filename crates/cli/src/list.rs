@@ -8,7 +8,9 @@ use crate::args::{Global, List, Output};
 use crate::connect;
 use crate::failure::Failure;
 use crate::output::{self, Table};
-use crate::{json, text};
+use abide_core::text;
+
+use crate::json;
 
 /// The most executions that are asked for at a time.
 const PAGE_COUNT_MAX: usize = 1_000;

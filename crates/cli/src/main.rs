@@ -18,7 +18,6 @@ mod list;
 mod maintain;
 mod output;
 mod show;
-mod text;
 mod why;
 
 use std::process::ExitCode;

@@ -10,7 +10,9 @@ use serde_json::json;
 use crate::args::{Backup, Global, Output, Restore};
 use crate::connect;
 use crate::failure::Failure;
-use crate::{output, text};
+use abide_core::text;
+
+use crate::output;
 
 /// Checks the integrity of the store.
 pub(crate) fn verify(global: &Global) -> Result<(), Failure> {

@@ -406,8 +406,12 @@ impl Execution {
 
     /// Whether an arriving message makes it worth a look. What is paused or blocked only listens to control:
     /// anything else would be looked at, put back and looked at again for ever.
-    pub fn wakes_on(&self, body: &Body) -> bool {
+    ///
+    /// A start that was delayed begins when it is due, not when the first signal comes.
+    pub fn wakes_on(&self, body: &Body, now: Timestamp) -> bool {
+        let is_early = self.entry_count <= 1 && self.start_at.is_some_and(|start_at| start_at > now);
         match self.phase {
+            Phase::Running if is_early => body.control().is_some(),
             Phase::Running | Phase::Cancelling { .. } => true,
             Phase::Paused { .. } | Phase::Blocked { .. } => body.control().is_some(),
             Phase::Completed | Phase::Failed | Phase::Cancelled | Phase::Continued => false,

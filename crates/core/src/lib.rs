@@ -24,6 +24,7 @@ mod retry;
 mod route;
 mod start;
 mod summary;
+pub mod text;
 mod time;
 
 pub use command::{Block, By, Command, Decision, Refusal};

@@ -222,7 +222,7 @@ fn terminal_phases_accept_nothing() {
                 assert!(refused, "{phase} accepted {command}");
             }
             let signal = Body::Signal { name: name("x"), payload: Payload::from("1") };
-            assert!(execution.accepts(&signal, at(1)).is_err() && !execution.wakes_on(&signal), "{phase}");
+            assert!(execution.accepts(&signal, at(1)).is_err() && !execution.wakes_on(&signal, at(1)), "{phase}");
         }
     }
 }

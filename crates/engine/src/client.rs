@@ -6,7 +6,7 @@ use std::time::Duration;
 use abide_core::{
     Address, Body, Event, ExecutionId, Message, MessageId, Name, Namespace, Payload, Refusal, Start, Status,
 };
-use abide_store::{Error, ExecutionKey, Read, Result, Snapshot, Store, Submit, Submitted, Target};
+use abide_store::{Error, Read, Result, Snapshot, Store, Submit, Submitted, Target};
 
 use crate::engine::Engine;
 use crate::runtime::Runtime;
@@ -21,6 +21,9 @@ pub struct Client {
     watchers: Arc<Watchers>,
     engine: Option<Engine>,
 }
+
+/// How often a client without an engine, to whom nobody tells anything, looks whether an execution has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl Client {
     /// A client whose starts are offered to `engine`.
@@ -67,12 +70,24 @@ impl Client {
     }
 
     /// Starts an execution, or attaches to the one that began the same way.
-    pub async fn start(&self, id: &ExecutionId, start: Start) -> Result<ExecutionKey> {
+    pub async fn start(&self, id: &ExecutionId, start: Start) -> Result<Submitted> {
         let message =
             Message { id: MessageId::new("start"), to: self.address(id), body: Body::Start(Box::new(start)) };
         let mut submitted = self.submit(vec![message]).await?;
-        let first = submitted.pop().ok_or(Error::Closed)?;
-        Ok(first.key())
+        submitted.pop().ok_or(Error::Closed)
+    }
+
+    /// Starts an execution, or attaches to it, and waits until it has ended.
+    pub async fn run(&self, id: &ExecutionId, start: Start) -> Result<Event> {
+        // Watched before it exists: what is new here needs no look into the store to see whether it has ended already.
+        let watch = self.watchers.watch(id);
+        let submitted = self.start(id, start).await?;
+        if let (Submitted::Started(..), Some(_)) = (submitted, &self.engine) {
+            if let Ok(Some(event)) = watch.await {
+                return Ok(event);
+            }
+        }
+        self.ended(id).await
     }
 
     /// Sends a message under an id of its own: sent again after a lost answer, it arrives once.
@@ -143,23 +158,17 @@ impl Client {
             if snapshot.summary.status.is_terminal() {
                 return self.last_event(id, &snapshot).await;
             }
-            let look_at = self.runtime.now().after(self.patience());
-            tokio::select! {
-                biased;
-                event = watch => {
-                    if let Ok(Some(event)) = event {
+            match &self.engine {
+                Some(engine) if engine.0.is_closing() => return Err(Error::Closed),
+                // The engine's dispatcher tells what it hears, and has everybody look again now and then.
+                Some(_) => {
+                    if let Ok(Some(event)) = watch.await {
                         return Ok(event);
                     }
                 }
-                () = self.runtime.sleep_until(look_at) => {}
+                None => self.runtime.sleep_until(self.runtime.now().after(LOOK_EVERY)).await,
             }
         }
-    }
-
-    /// How long to wait for news before looking by oneself: hints may fail, and without an engine there are none.
-    fn patience(&self) -> Duration {
-        const WITHOUT_HINTS: Duration = Duration::from_millis(50);
-        self.engine.as_ref().map_or(WITHOUT_HINTS, |engine| engine.0.options.look_again_every)
     }
 
     async fn last_event(&self, id: &ExecutionId, snapshot: &Snapshot) -> Result<Event> {

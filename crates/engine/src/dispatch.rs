@@ -25,6 +25,7 @@ struct Dispatcher {
     with_inboxes: bool,
     wants_claim: bool,
     sweep_at: Timestamp,
+    look_again_at: Timestamp,
     next_wake_at: Option<Timestamp>,
 }
 
@@ -38,6 +39,7 @@ impl Dispatcher {
             with_inboxes: false,
             wants_claim: true,
             sweep_at: engine.runtime.now(),
+            look_again_at: engine.runtime.now().after(engine.options.look_again_every),
             next_wake_at: None,
             engine,
         }
@@ -51,7 +53,12 @@ impl Dispatcher {
             self.claim().await;
             return;
         }
-        let alarm = self.next_wake_at.map_or(self.sweep_at, |at| at.min(self.sweep_at));
+        if is_due(self.look_again_at) {
+            self.look_again_at = now.after(self.engine.options.look_again_every);
+            self.engine.watchers.look_again();
+        }
+        let recurring = self.sweep_at.min(self.look_again_at);
+        let alarm = self.next_wake_at.map_or(recurring, |at| at.min(recurring));
         let kicked = self.engine.kick.notified();
         tokio::select! {
             biased;

@@ -21,9 +21,21 @@ use crate::task::TaskRunner;
 use crate::watch::Watchers;
 use crate::{dispatch, heartbeat};
 
-/// Runs executions on one store under one session.
+/// Runs executions on one store under one session. When the last clone is dropped without a [shutdown](Engine::shutdown), it
+/// stops working; its session ends when the store is closed or its time to live is over.
 #[derive(Clone)]
-pub struct Engine(pub(crate) Arc<Inner>);
+pub struct Engine(pub(crate) Arc<Inner>, #[expect(dead_code, reason = "its destructor counts")] Arc<LastOne>);
+
+/// Ends the work when nobody can ask for its results any longer.
+struct LastOne(Arc<Inner>);
+
+impl Drop for LastOne {
+    fn drop(&mut self) {
+        self.0.is_closing.store(true, Ordering::Release);
+        self.0.kick.notify_one();
+        self.0.order_all(Order::Leave);
+    }
+}
 
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
@@ -48,6 +60,9 @@ struct Residents {
     /// Messages that arrived for executions whose lease is known to the store but not yet to us.
     early: HashMap<ExecutionKey, Vec<Message>>,
 }
+
+/// How long to wait before a lost execution is looked at.
+const RECOVER_PAUSE: Duration = Duration::from_millis(200);
 
 /// How many executions may have early messages; beyond, the next claim tells them.
 const EARLY_COUNT_MAX: usize = 1_024;
@@ -76,9 +91,9 @@ impl Engine {
         });
         inner.register().await?;
         inner.unblock_all().await?;
-        inner.runtime.spawn_urgent("abide-heartbeat", Box::pin(heartbeat::run(inner.clone())));
+        inner.runtime.spawn_urgent("abide-heartbeat", Box::pin(heartbeat::run(Arc::downgrade(&inner))));
         inner.runtime.spawn(Box::pin(dispatch::run(inner.clone())));
-        Ok(Self(inner))
+        Ok(Self(inner.clone(), Arc::new(LastOne(inner))))
     }
 
     /// Stops: takes nothing new, lets running closures finish for up to the grace period, gives every lease back and
@@ -226,6 +241,8 @@ impl Inner {
             End::Released => self.kick.notify_one(),
             End::Lost(why) => {
                 tracing::warn!(%address, why, "an execution left memory");
+                // Whatever is wrong is not made worse by trying without a pause.
+                self.runtime.sleep_until(self.runtime.now().after(RECOVER_PAUSE)).await;
                 self.recover(Target::Key(key)).await;
             }
         }
@@ -261,7 +278,6 @@ impl Inner {
 
     /// Looks whether a lost execution is ours, and if so begins with what is recorded.
     pub(crate) async fn recover(self: &Arc<Self>, target: Target) {
-        const PAUSE: Duration = Duration::from_millis(200);
         while !self.is_closing() {
             let read = Read { target: target.clone(), from: 1, limit: 1_024, with_inbox: true };
             match self.store.read(read).await {
@@ -273,7 +289,7 @@ impl Inner {
                 }
                 Ok(None) => return,
                 Err(error) if error.is_transient() => {
-                    self.runtime.sleep_until(self.runtime.now().after(PAUSE)).await;
+                    self.runtime.sleep_until(self.runtime.now().after(RECOVER_PAUSE)).await;
                 }
                 Err(error) => {
                     tracing::error!(%error, ?target, "an execution cannot be read");

@@ -1,22 +1,24 @@
 //! Keeps a session, and with it every lease, alive.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use abide_store::Heartbeat;
 
 use crate::engine::Inner;
 
-/// Beats until the engine closes. A session that is gone is replaced: what it held is lost, and claimed anew.
-pub(crate) async fn run(engine: Arc<Inner>) {
+/// Beats until the engine closes or is dropped. A session that is gone is replaced: what it held is lost, and claimed anew.
+pub(crate) async fn run(engine: Weak<Inner>) {
+    let Some((runtime, every)) =
+        engine.upgrade().map(|engine| (engine.runtime.clone(), engine.options.session_ttl / 3))
+    else {
+        return;
+    };
     // Three beats fit into one life, so that a lost one harms nobody.
-    let every = engine.options.session_ttl / 3;
     let mut pause = every;
-    while !engine.is_closing() {
-        engine.runtime.sleep_until(engine.runtime.now().after(pause)).await;
-        if engine.is_closing() {
-            return;
-        }
+    loop {
+        runtime.sleep_until(runtime.now().after(pause)).await;
+        let Some(engine) = engine.upgrade().filter(|engine| !engine.is_closing()) else { return };
         pause = match beat(&engine).await {
             Ok(()) => every,
             Err(error) => {

@@ -24,6 +24,7 @@ pub mod sim;
 mod task;
 mod task_waker;
 mod watch;
+pub mod why;
 
 pub use board::{Board, Delivery, Finisher, OpHandle, Request, StepOptions, Turn, UserTransaction};
 pub use client::Client;

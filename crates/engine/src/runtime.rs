@@ -89,10 +89,14 @@ impl Runtime for TokioRuntime {
 
     #[expect(clippy::disallowed_methods, reason = "this is the home of threads")]
     fn spawn_urgent(&self, name: &str, future: BoxFuture<()>) {
-        let handle = self.handle.clone();
-        // A thread of its own: user code that blocks every worker thread must not delay a heartbeat.
+        // A thread and timers of its own: user code that blocks every worker thread must not delay a heartbeat, and the end of the
+        // user's runtime must not surprise it.
+        let body = move || match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+            Ok(runtime) => runtime.block_on(future),
+            Err(error) => tracing::error!(%error, "no timers could be made"),
+        };
         let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(256 << 10);
-        if let Err(error) = thread.spawn(move || handle.block_on(future)) {
+        if let Err(error) = thread.spawn(body) {
             tracing::error!(%error, name, "no thread could be started");
         }
     }

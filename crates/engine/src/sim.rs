@@ -33,6 +33,8 @@ struct State {
     next_task: u64,
     tasks: BTreeMap<u64, Task>,
     ready: BTreeSet<u64>,
+    /// Processes that are stopped, and what of them would be ready.
+    frozen: BTreeMap<u32, BTreeSet<u64>>,
     timers: BTreeMap<(Timestamp, u64), Waker>,
     next_timer: u64,
     outside_count: i64,
@@ -61,6 +63,7 @@ impl Sim {
             next_task: MAIN + 1,
             tasks: BTreeMap::new(),
             ready: BTreeSet::new(),
+            frozen: BTreeMap::new(),
             timers: BTreeMap::new(),
             next_timer: 0,
             outside_count: 0,
@@ -83,6 +86,18 @@ impl Sim {
         };
         // Destructors run without the lock: they may wake or spawn.
         drop(dead);
+    }
+
+    /// Stops a process where it is, as SIGSTOP does: time goes on without it.
+    pub fn freeze(&self, group: u32) {
+        self.lock().frozen.entry(group).or_default();
+    }
+
+    /// Lets a stopped process go on.
+    pub fn thaw(&self, group: u32) {
+        let mut state = self.lock();
+        let woken = state.frozen.remove(&group).unwrap_or_default();
+        state.ready.extend(woken);
     }
 
     /// The next random number.
@@ -144,7 +159,14 @@ impl Sim {
         let nth = usize::try_from(state.next_random() % state.ready.len() as u64).unwrap_or_default();
         let id = state.ready.iter().nth(nth).copied()?;
         state.ready.remove(&id);
-        Some(id)
+        let group = state.tasks.get(&id).map(|task| task.group);
+        match group.and_then(|group| state.frozen.get_mut(&group)) {
+            Some(held) => {
+                held.insert(id);
+                None
+            }
+            None => Some(id),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

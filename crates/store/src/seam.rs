@@ -254,7 +254,10 @@ pub struct Committed {
 
 /// A closure of the user's that runs inside the store's own transaction. It gets the store's connection
 /// (`rusqlite::Connection` for SQLite) as [`Any`].
-pub struct Transaction(pub Box<dyn FnOnce(&dyn Any) -> Transacted + Send>);
+pub struct Transaction(pub Run);
+
+/// The closure of a [`Transaction`].
+pub type Run = Box<dyn FnOnce(&dyn Any) -> Transacted + Send>;
 
 impl fmt::Debug for Transaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

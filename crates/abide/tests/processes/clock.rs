@@ -27,6 +27,10 @@ pub(crate) async fn pause(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
+pub(crate) fn pause_thread(duration: Duration) {
+    std::thread::sleep(duration);
+}
+
 /// Waits for an event that can only be seen by looking. Panics when it does not come.
 pub(crate) async fn until<T>(what: &str, patience: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let watch = Stopwatch::start();

@@ -13,8 +13,9 @@ use crate::process::Process;
 use crate::roles::Role;
 use crate::unusable::{mount, run};
 
-const DISK: &str = "size=6m";
-const BALLAST_BYTES: usize = 3 << 20;
+const DISK: &str = "size=24m";
+/// Leaves three megabytes. What is started until they are full needs more than twice as much to end.
+const BALLAST_BYTES: usize = 21 << 20;
 const INPUT_BYTES: usize = 8 << 10;
 /// So many starts in a row must fail before the disk counts as full.
 const FAILED_COUNT: u32 = 10;
@@ -34,7 +35,9 @@ fn a_full_disk_loses_nothing_and_all_goes_on_when_there_is_room() {
         let (folder, outside) =
             (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         if !mount(folder.path(), DISK) {
-            println!("SKIPPED: no file system can be mounted here (needs root)");
+            println!(
+                "no file system can be mounted here (needs root): only the limit on the size of files is tested"
+            );
             return;
         }
         let disk = Disk(folder.path().to_owned());
@@ -52,18 +55,51 @@ fn a_full_disk_loses_nothing_and_all_goes_on_when_there_is_room() {
         std::fs::remove_file(disk.0.join("ballast")).expect("room");
         let watch = Stopwatch::start();
         acknowledged.push(start_again(&client).await);
-        let out = std::process::Command::new("sh")
-            .arg("-c")
-            .arg(format!("df {0}; ls -la {0}", disk.0.display()))
-            .output()
-            .unwrap();
-        println!("{}", String::from_utf8_lossy(&out.stdout));
         println!("a start went through {:?} after there was room", watch.elapsed());
         check_all(&client, &disk.0, &acknowledged).await;
         println!("all was finished {:?} after there was room", watch.elapsed());
         assert!(worker.is_alive(), "the worker crashed");
         drop(worker);
         drop(client);
+    });
+}
+
+/// The worker may not make a file longer than this.
+const FILE_BYTES_MAX: u64 = 2 << 20;
+const LIMITED_COUNT: u64 = 100;
+
+#[test]
+fn a_worker_whose_writes_fail_loses_nothing_and_goes_on_when_they_succeed() {
+    in_turn(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        let mut worker = Process::spawn_deaf_to_limits(&Role::worker(folder.path()));
+        worker.hear("ready").await;
+        worker.limit_files(Some(FILE_BYTES_MAX));
+        let mut acknowledged = Vec::new();
+        for n in 0..LIMITED_COUNT {
+            let id = format!("bulky-{n}");
+            client.start(bulky, "x".repeat(INPUT_BYTES)).id(&id).await.expect("a start");
+            acknowledged.push(id);
+        }
+        let log = folder.path().join("app.db-wal");
+        until("the log is as long as it may be", secs(10), async || {
+            (std::fs::metadata(&log).expect("a log").len() >= FILE_BYTES_MAX).then_some(())
+        })
+        .await;
+        // The worker meets the limit for a while.
+        pause(ms(700)).await;
+        assert!(worker.is_alive(), "the worker crashed");
+        let mut look = Look::at(folder.path());
+        look.again().await;
+        let open = acknowledged.len() - look.ends().len();
+        println!("{open} of {LIMITED_COUNT} executions are open when the limit is lifted");
+        assert!(open > 0, "the limit was never met");
+        worker.limit_files(None);
+        let watch = Stopwatch::start();
+        check_all(&client, folder.path(), &acknowledged).await;
+        println!("all was finished {:?} after the limit was lifted", watch.elapsed());
+        assert!(worker.is_alive(), "the worker crashed");
     });
 }
 

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use abide::prelude::{Abide, Filter, Status, secs};
 use abide_core::{Address, Entry, Event, ExecutionId, Namespace, Outcome, StepRecord, Timestamp};
 use abide_engine::SystemClock;
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::{Feed, Read, Snapshot, Store, Target, WorkerRow, Workers};
 
-use crate::clock::wall_us;
+use crate::clock::{until, wall_us};
 
 /// The file of the database in a test's folder.
 pub(crate) fn database(folder: &Path) -> PathBuf {
@@ -87,6 +88,19 @@ impl Look {
     pub(crate) async fn sessions(&self) -> Vec<WorkerRow> {
         let all = Workers { namespace: Namespace::default(), after: None, limit: 10_000 };
         self.store.workers(all).await.expect("the sessions")
+    }
+
+    /// Waits until nothing runs or is ready to, and nobody holds anything in memory.
+    pub(crate) async fn wait_until_all_rest(&self, client: &Abide) {
+        until("all executions rest", secs(60), async || {
+            let held_count: u64 = self.live_sessions().await.iter().map(|row| row.lease_count).sum();
+            if held_count > 0 {
+                return None;
+            }
+            let running = client.list(Filter::all().status(Status::Running).limit(1)).await.expect("a list");
+            running.is_empty().then_some(())
+        })
+        .await;
     }
 
     pub(crate) async fn live_sessions(&self) -> Vec<WorkerRow> {

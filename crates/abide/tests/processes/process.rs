@@ -2,14 +2,22 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
 use crate::clock::{self, until};
 use crate::roles::{ROLE, Role};
+
+/// A user without rights.
+const NOBODY: u32 = 65_534;
+
+fn this_program() -> PathBuf {
+    std::env::current_exe().expect("this program has a path")
+}
 
 pub(crate) struct Process {
     child: Child,
@@ -20,8 +28,29 @@ pub(crate) struct Process {
 impl Process {
     /// Starts a child in a role.
     pub(crate) fn spawn(role: &Role) -> Self {
-        let program = std::env::current_exe().expect("this program has a path");
+        Self::spawn_by(Command::new(this_program()), role)
+    }
+
+    /// Starts a child that gets an error instead of a signal when it writes past the limit on the size of files.
+    pub(crate) fn spawn_deaf_to_limits(role: &Role) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(this_program());
+        Self::spawn_by(command, role)
+    }
+
+    /// Starts a child that permissions bind: as somebody else, if this is root. `folder` is for a copy of the program.
+    pub(crate) fn spawn_as_nobody(role: &Role, folder: &Path) -> Self {
+        if !rustix::process::getuid().is_root() {
+            return Self::spawn(role);
+        }
+        let program = folder.join("program");
+        std::fs::copy(this_program(), &program).expect("a copy of the program");
         let mut command = Command::new(program);
+        command.uid(NOBODY).gid(NOBODY).current_dir("/");
+        Self::spawn_by(command, role)
+    }
+
+    fn spawn_by(mut command: Command, role: &Role) -> Self {
         command.args(["--exact", "role", "--nocapture", "--test-threads", "1"]);
         command.env(ROLE, serde_json::to_string(role).expect("a role serializes"));
         // A process group of its own: a signal from the terminal reaches only the parent, which cleans up.
@@ -78,6 +107,12 @@ impl Process {
     fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("the child is there until it is waited for");
+    }
+
+    /// Limits the size of the files that the child writes, or no longer.
+    pub(crate) fn limit_files(&self, bytes: Option<u64>) {
+        let limit = Rlimit { current: bytes, maximum: None };
+        prlimit(Some(Pid::from_child(&self.child)), Resource::Fsize, limit).expect("a limit");
     }
 
     /// SIGSTOP, and waits until every thread has stopped.

@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use abide::prelude::*;
-use abide::rusqlite::Connection;
 
-use crate::clock::{Stopwatch, pause, until};
+use crate::clock::{Stopwatch, until};
 use crate::effects;
 use crate::flows::{sleeper, ticker, waiter};
 use crate::in_turn;
-use crate::look;
+use crate::look::{self, Look};
 use crate::process::Process;
 use crate::roles::Role;
 
@@ -26,7 +25,7 @@ fn a_restart_with_ten_thousand_open_executions_goes_on_within_a_second() {
         let client = Abide::client(&look::url(folder.path())).await.expect("a client");
         let mut first = Process::spawn_ready(&Role::worker(folder.path())).await;
         fill(&client).await;
-        wait_until_parked(folder.path()).await;
+        Look::at(folder.path()).wait_until_all_rest(&client).await;
         for n in 0..RUNNING_COUNT {
             client.start(ticker, 100_000).id(format!("ticker-{n}")).await.expect("a start");
         }
@@ -74,22 +73,6 @@ async fn fill(client: &Abide) {
         for start in futures_util::future::join_all(starts).await {
             start.expect("a start");
         }
-    }
-}
-
-/// Waits until all are written down as waiting, and nobody holds them in memory.
-async fn wait_until_parked(folder: &Path) {
-    let connection = Connection::open(look::database(folder)).expect("the database");
-    connection.execute_batch("PRAGMA query_only = ON").expect("only reading");
-    let query = "SELECT COUNT(*) FROM abide_executions WHERE session IS NULL AND ready_at IS NULL";
-    let watch = Stopwatch::start();
-    loop {
-        let parked: i64 = connection.query_row(query, [], |row| row.get(0)).expect("a count");
-        if parked == OPEN_COUNT as i64 {
-            return;
-        }
-        assert!(watch.elapsed() < secs(60), "only {parked} of {OPEN_COUNT} rest");
-        pause(ms(20)).await;
     }
 }
 

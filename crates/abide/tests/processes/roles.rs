@@ -38,6 +38,8 @@ pub(crate) enum Kind {
     Worker,
     /// A worker that also starts orders of its own, and notes outside which of them were acknowledged.
     Starter,
+    /// Tries to open the store, and says what came of it.
+    Opener,
     /// Holds the write lock of the database until it is told to let go.
     Holder,
 }
@@ -56,6 +58,7 @@ pub(crate) fn play() {
     runtime.expect("a runtime").block_on(async {
         match role.kind {
             Kind::Worker | Kind::Starter => work(role).await,
+            Kind::Opener => try_to_open(&role).await,
             Kind::Holder => hold(&role).await,
         }
     });
@@ -140,7 +143,8 @@ async fn obey(abide: &Abide, line: &str) {
     let words: Vec<&str> = line.split(' ').collect();
     match words[..] {
         ["shutdown"] => {
-            abide.shutdown().await;
+            // Polled in this order: it is shutting down when it says so.
+            tokio::join!(biased; abide.shutdown(), async { say("leaving") });
             say(&format!("shut {}", wall_us()));
             std::process::exit(0);
         }
@@ -168,6 +172,17 @@ async fn obey(abide: &Abide, line: &str) {
             say("pinged");
         }
         _ => panic!("what does {line:?} mean?"),
+    }
+}
+
+async fn try_to_open(role: &Role) {
+    let url = look::url(&role.folder);
+    for (way, opened) in [("open", Abide::open(&url).await), ("client", Abide::client(&url).await)] {
+        match opened {
+            Ok(_) => say(&format!("{way} Ok: it is open")),
+            Err(error @ ClientError::Open { .. }) => say(&format!("{way} Open: {error}")),
+            Err(error) => say(&format!("{way} not Open: {error:?}")),
+        }
     }
 }
 

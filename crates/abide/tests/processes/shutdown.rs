@@ -83,6 +83,7 @@ fn running_steps_finish_and_are_recorded_and_another_process_continues_at_once()
     in_turn(async {
         let mut case = Case::open(None).await;
         case.leaving.tell("shutdown");
+        case.leaving.hear("leaving").await;
         // It takes nothing new: what starts now is done by the other one, while the steps still run.
         case.client.start(gated, 99).id("new").await.expect("a start");
         let new = case.client.handle::<(Ran, Ran)>("new");

@@ -8,6 +8,9 @@ use abide::prelude::*;
 use abide::rusqlite::Connection;
 
 use crate::in_turn;
+use crate::look;
+use crate::process::Process;
+use crate::roles::{Kind, Role};
 
 /// Something that cannot be opened, and the words that the error must contain.
 struct Case {
@@ -61,8 +64,8 @@ fn cases(folder: &Path) -> Vec<Case> {
     let url = |path: &Path| format!("sqlite:{}", path.display());
     std::fs::write(at("letter.txt"), "Dear reader,\nthis is no database. ".repeat(200)).expect("a letter");
     std::fs::create_dir(at("folder.db")).expect("a folder");
-    newer(&at("newer.db"), "WAL");
-    newer(&at("newer-delete.db"), "DELETE");
+    newer(&at("newer.db"), "PRAGMA journal_mode = WAL");
+    newer(&at("newer-delete.db"), "PRAGMA journal_mode = DELETE");
     let case = |name, url: String, words: &[&str]| Case {
         name,
         url,
@@ -86,7 +89,7 @@ fn cases(folder: &Path) -> Vec<Case> {
 /// A database that a later abide has written.
 fn newer(path: &Path, journal_mode: &str) {
     let connection = Connection::open(path).expect("a database");
-    connection.query_row(&format!("PRAGMA journal_mode = {journal_mode}"), [], |_| Ok(())).expect("a mode");
+    connection.query_row(journal_mode, [], |_| Ok(())).expect("a mode");
     let sql = "CREATE TABLE abide_meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
                INSERT INTO abide_meta VALUES ('schema_version', 999);";
     connection.execute_batch(sql).expect("a schema");
@@ -108,76 +111,85 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
+/// How a store is kept from being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ban {
+    /// Nobody may write the file; others may be made beside it.
+    File,
+    /// Nobody may make files beside it.
+    Folder,
+    /// The file system is mounted read-only, if this is root.
+    Mount,
+}
+
 #[test]
 fn a_read_only_file_is_refused_by_name_and_left_as_it_was() {
     in_turn(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let place = ReadOnly::prepare(folder.path()).await;
-        println!("read-only by {}", place.how);
-        let before = contents(folder.path());
-        let url = format!("sqlite:{}", place.file.display());
         let mut problems = Vec::new();
-        for (way, opened) in [("open", Abide::open(&url).await), ("client", Abide::client(&url).await)] {
-            match opened {
-                Ok(abide) => {
-                    abide.shutdown().await;
-                    problems.push(format!("{way} succeeds"));
-                }
-                Err(error) => {
-                    let case = Case {
-                        name: "a read-only file",
-                        url: url.clone(),
-                        words: vec!["app.db".into(), "read-only".into()],
-                    };
-                    problems.extend(wrong(&case, way, &error));
-                }
-            }
+        for ban in [Ban::File, Ban::Folder, Ban::Mount] {
+            problems.extend(read_only(ban).await);
         }
-        let after = contents(folder.path());
-        drop(place);
         assert!(problems.is_empty(), "{problems:#?}");
-        assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
-        assert!(before == after, "the file was written");
     });
 }
 
-/// A store that cannot be written any more.
-struct ReadOnly {
-    file: PathBuf,
-    how: &'static str,
-    mounted: Option<PathBuf>,
+async fn read_only(ban: Ban) -> Vec<String> {
+    let outer = tempfile::tempdir().expect("a folder");
+    let folder = outer.path().join("data");
+    std::fs::create_dir(&folder).expect("a folder");
+    assert!(run("chmod", &["755", &outer.path().display().to_string()]), "permissions");
+    let mounted = Mounted(folder.clone());
+    if ban == Ban::Mount && !mount(&folder, "size=8m") {
+        println!("no file system can be mounted here (needs root)");
+        return Vec::new();
+    }
+    let abide = Abide::open(&look::url(&folder)).await.expect("a store");
+    abide.shutdown().await;
+    drop(abide);
+    ban.impose(&folder);
+    let before = contents(&folder);
+    let role = Role { kind: Kind::Opener, ..Role::worker(&folder) };
+    let mut opener = Process::spawn_as_nobody(&role, outer.path());
+    let mut problems = Vec::new();
+    for way in ["open", "client"] {
+        let answer = opener.hear(way).await;
+        println!("{ban:?}: {way}: {answer}");
+        if !(answer.starts_with("Open") && answer.contains("app.db") && answer.contains("read-only")) {
+            problems.push(format!("{ban:?}: {way}: {answer}"));
+        }
+    }
+    opener.ended().await;
+    let after = contents(&folder);
+    drop(mounted);
+    if before != after {
+        problems.push(format!("{ban:?}: it left a trace: {:?}", after.keys().collect::<Vec<_>>()));
+    }
+    problems
 }
 
-impl ReadOnly {
-    /// Permissions do not bind root, a read-only file system does.
-    async fn prepare(folder: &Path) -> Self {
-        let mounted = mount(folder, "size=8m").then(|| folder.to_owned());
-        let file = folder.join("app.db");
-        let abide = Abide::open(&format!("sqlite:{}", file.display())).await.expect("a store");
-        abide.shutdown().await;
-        drop(abide);
-        let how = if mounted.is_some() {
-            assert!(
-                run("mount", &["-o", "remount,ro", &folder.display().to_string()]),
-                "a read-only file system"
-            );
-            "a read-only file system"
-        } else {
-            assert!(run("chmod", &["-R", "a-w", &folder.display().to_string()]), "permissions");
-            "permissions"
+impl Ban {
+    fn impose(self, folder: &Path) {
+        let (file_mode, folder_mode) = match self {
+            Self::File => ("444", "777"),
+            Self::Folder => ("666", "555"),
+            Self::Mount => ("666", "777"),
         };
-        Self { file, how, mounted }
+        let (file, folder) = (look::database(folder).display().to_string(), folder.display().to_string());
+        assert!(run("chmod", &[file_mode, &file]), "permissions");
+        assert!(run("chmod", &[folder_mode, &folder]), "permissions");
+        if self == Self::Mount {
+            assert!(run("mount", &["-o", "remount,ro", &folder]), "a read-only file system");
+        }
     }
 }
 
-impl Drop for ReadOnly {
+/// Something may be mounted here.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
     fn drop(&mut self) {
-        match &self.mounted {
-            Some(folder) => run("umount", &["-l", &folder.display().to_string()]),
-            None => {
-                run("chmod", &["-R", "u+w", &self.file.parent().expect("a folder").display().to_string()])
-            }
-        };
+        run("umount", &["-l", &self.0.display().to_string()]);
+        run("chmod", &["755", &self.0.display().to_string()]);
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::order::{self, Receipt};
 use super::stage::{Evidence, Story};
 use super::timeline::{CHILD_STEPS, is_record, runs, short};
-use crate::text;
+use abide_core::text;
 
 /// What may pass between two readings of the clock by the same code.
 const MOMENT: Duration = Duration::from_millis(100);

@@ -6,9 +6,11 @@ use abide_core::{Address, Entry, Event, ExecutionId, Name, Refusal, Status};
 use abide_store::{Error, Read, Snapshot, Store, Target, WorkerRow};
 use serde_json::{Value, json};
 
+use abide_engine::why;
+
 use crate::args::{Global, Output, Show};
 use crate::failure::Failure;
-use crate::{clock, connect, json, output, why};
+use crate::{clock, connect, json, output};
 
 /// What is shown.
 struct Picture {
@@ -52,10 +54,10 @@ async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture
     let snapshot = why::snapshot(store, &address).await?.ok_or_else(unknown)?;
     let journal = journal(store, &snapshot, args).await?;
     let session = snapshot.lease.session;
-    let mut workers = why::workers(store, &address, session).await?.into_iter();
+    let mut workers = why::workers(store, &address, session, clock::now()).await?.into_iter();
     let holder = workers.find(|row| Some(row.session) == session);
     let children = children(store, &address, &journal).await?;
-    let (_, why) = why::explain(store, &address).await?;
+    let (_, why) = why::explain(store, &address, clock::now()).await?;
     Ok(Picture { snapshot, journal, holder, children, why })
 }
 

@@ -7,7 +7,7 @@ use abide_store::Snapshot;
 
 use super::{Picture, failed_attempts};
 use crate::output::Table;
-use crate::text;
+use abide_core::text;
 
 /// The most characters of a detail.
 const DETAIL_CHARS: usize = 100;

@@ -65,7 +65,7 @@ impl Row {
 
     /// A message arrived: whoever holds the lease is told, otherwise it may be worth a look.
     pub(super) fn receive(&mut self, message: Message, now: Timestamp) {
-        let wakes = self.lease.session.is_none() && self.execution.wakes_on(&message.body);
+        let wakes = self.lease.session.is_none() && self.execution.wakes_on(&message.body, now);
         if wakes {
             self.ready_at = Some(self.ready_at.map_or(now, |ready_at| ready_at.min(now)));
         }
@@ -98,7 +98,7 @@ impl Row {
             Hold::Keep => {}
             Hold::Park { seen_count } => {
                 self.lease.session = None;
-                self.ready_at = self.has_unseen(seen_count).then_some(now);
+                self.ready_at = self.has_unseen(seen_count, now).then_some(now);
             }
             Hold::Yield => {
                 self.lease.session = None;
@@ -108,9 +108,9 @@ impl Row {
     }
 
     /// Whether there are messages that the holder did not know of, and one that is worth a look.
-    fn has_unseen(&self, seen_count: usize) -> bool {
+    fn has_unseen(&self, seen_count: usize, now: Timestamp) -> bool {
         self.inbox.len() > seen_count
-            && self.inbox.iter().any(|message| self.execution.wakes_on(&message.body))
+            && self.inbox.iter().any(|message| self.execution.wakes_on(&message.body, now))
     }
 
     /// The session that held it has ended.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use abide_core::{Body, By, Entry, Event, ExecutionId, Phase, Status, Timestamp, Waiting};
 use abide_store::{Snapshot, WorkerRow};
 
-use crate::text;
+use abide_core::text;
 
 /// The most characters of a result, error or reason.
 const EXCERPT_CHARS: usize = 200;

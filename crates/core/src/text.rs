@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use abide_core::{Name, Timestamp};
+use crate::{Name, Timestamp};
 
 /// Text without control characters: what users recorded must not move the cursor of whoever reads it.
-pub(crate) fn clean(text: &str) -> Cow<'_, str> {
+pub fn clean(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
         return Cow::Borrowed(text);
     }
@@ -16,7 +16,7 @@ pub(crate) fn clean(text: &str) -> Cow<'_, str> {
 }
 
 /// The beginning of a text, on one line.
-pub(crate) fn excerpt(text: &str, chars_max: usize) -> String {
+pub fn excerpt(text: &str, chars_max: usize) -> String {
     let cleaned = clean(text);
     match cleaned.char_indices().nth(chars_max) {
         None => cleaned.into_owned(),
@@ -25,7 +25,7 @@ pub(crate) fn excerpt(text: &str, chars_max: usize) -> String {
 }
 
 /// A duration as people say it: the two largest units that matter.
-pub(crate) fn duration(duration: Duration) -> String {
+pub fn duration(duration: Duration) -> String {
     let (secs, millis) = (duration.as_secs(), duration.as_millis());
     let two = |count: u64, unit: &str, rest: u64, small: &str| match rest {
         0 => format!("{count} {unit}"),
@@ -42,7 +42,7 @@ pub(crate) fn duration(duration: Duration) -> String {
 }
 
 /// A point in time and how far away it is: `2026-11-14T23:59:59.999Z (in 3 h)`.
-pub(crate) fn when(at: Timestamp, now: Timestamp) -> String {
+pub fn when(at: Timestamp, now: Timestamp) -> String {
     if at > now {
         format!("{at} (in {})", duration(at.since(now)))
     } else {
@@ -51,7 +51,7 @@ pub(crate) fn when(at: Timestamp, now: Timestamp) -> String {
 }
 
 /// Names in quotes, with commas.
-pub(crate) fn names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
+pub fn names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
     names.into_iter().map(|name| format!("{:?}", name.as_str())).collect::<Vec<_>>().join(", ")
 }
 

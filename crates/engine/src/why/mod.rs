@@ -1,16 +1,9 @@
-//! `abide why`: looks up the facts; [`sentence`] puts them into words.
+//! Why an execution is where it is: looks up the facts; `sentence` puts them into words.
 
 mod sentence;
 
-use abide_core::{Address, Entry, ExecutionId, Refusal, SessionId, Status, Waiting};
+use abide_core::{Address, Entry, ExecutionId, Refusal, SessionId, Status, Timestamp, Waiting};
 use abide_store::{Error, List, ListOrder, Read, Snapshot, Store, Target, WorkerRow, Workers};
-use serde_json::json;
-
-use crate::args::{Global, Id, Output};
-use crate::clock;
-use crate::connect;
-use crate::failure::Failure;
-use crate::output;
 use sentence::{Ahead, Child, Facts};
 
 /// How far a chain of children is followed.
@@ -22,29 +15,20 @@ const AHEAD_COUNT_MAX: usize = 1_000;
 /// How many pages are looked at for them: a large store has many others between.
 const AHEAD_PAGE_COUNT_MAX: usize = 5;
 
-/// Says why an execution is where it is.
-pub(crate) fn run(global: &Global, args: &Id) -> Result<(), Failure> {
-    let address = Address { namespace: global.namespace.clone(), id: args.id.clone() };
-    let (status, sentence) = connect::read(global, async |store| explain(&*store, &address).await)?;
-    match global.output {
-        Output::Table => output::write(format!("{sentence}\n").as_bytes()),
-        format => {
-            let document = json!({ "id": args.id.as_str(), "status": status.word(), "why": sentence });
-            output::document(&document, format)
-        }
-    }
-}
-
 /// The status of an execution, and the sentence about it.
-pub(crate) async fn explain(store: &dyn Store, address: &Address) -> Result<(Status, String), Failure> {
+pub async fn explain(
+    store: &dyn Store,
+    address: &Address,
+    now: Timestamp,
+) -> Result<(Status, String), Error> {
     let unknown = || Error::Refused(Refusal::Unknown { id: address.id.clone() });
-    let facts = facts(store, address).await?.ok_or_else(unknown)?;
+    let facts = facts(store, address, now).await?.ok_or_else(unknown)?;
     Ok((facts.snapshot.summary.status, sentence::of(&facts)))
 }
 
 /// Everything about an execution, and about the children that it waits for, one below the other.
-async fn facts(store: &dyn Store, address: &Address) -> Result<Option<Facts>, Failure> {
-    let Some(first) = one(store, address).await? else { return Ok(None) };
+async fn facts(store: &dyn Store, address: &Address, now: Timestamp) -> Result<Option<Facts>, Error> {
+    let Some(first) = one(store, address, now).await? else { return Ok(None) };
     let mut chain = vec![first];
     let mut end = None;
     while let Some(id) = chain.last().and_then(awaited_child) {
@@ -53,7 +37,7 @@ async fn facts(store: &dyn Store, address: &Address) -> Result<Option<Facts>, Fa
             break;
         }
         let address = Address { namespace: address.namespace.clone(), id };
-        match one(store, &address).await? {
+        match one(store, &address, now).await? {
             Some(facts) => chain.push(facts),
             None => {
                 end = Some(Child::Missing);
@@ -75,38 +59,39 @@ fn awaited_child(facts: &Facts) -> Option<ExecutionId> {
     })
 }
 
-async fn one(store: &dyn Store, address: &Address) -> Result<Option<Facts>, Failure> {
+async fn one(store: &dyn Store, address: &Address, now: Timestamp) -> Result<Option<Facts>, Error> {
     let Some(snapshot) = snapshot(store, address).await? else { return Ok(None) };
     let tail = tail(store, &snapshot).await?;
-    let workers = workers(store, address, snapshot.lease.session).await?;
+    let workers = workers(store, address, snapshot.lease.session, now).await?;
     let ahead = match snapshot.ready_at {
         Some(_) if !snapshot.execution.is_finished() => ahead(store, &snapshot).await?,
         _ => Ahead::default(),
     };
-    Ok(Some(Facts { snapshot, tail, workers, ahead, child: None, now: clock::now() }))
+    Ok(Some(Facts { snapshot, tail, workers, ahead, child: None, now }))
 }
 
 /// An execution without its journal, and its unread messages.
-pub(crate) async fn snapshot(store: &dyn Store, address: &Address) -> Result<Option<Snapshot>, Failure> {
+pub async fn snapshot(store: &dyn Store, address: &Address) -> Result<Option<Snapshot>, Error> {
     let target = Target::Address(address.clone());
-    Ok(store.read(Read { target, from: 0, limit: 0, with_inbox: true }).await?)
+    store.read(Read { target, from: 0, limit: 0, with_inbox: true }).await
 }
 
-async fn tail(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Entry>, Failure> {
+async fn tail(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Entry>, Error> {
     let last = snapshot.execution.entry_count();
     let from = last.saturating_sub(TAIL_COUNT - 1).max(1);
     let read =
         Read { target: Target::Key(snapshot.key), from, limit: TAIL_COUNT as usize, with_inbox: false };
     let page = store.read(read).await?.map(|snapshot| snapshot.journal).unwrap_or_default();
-    page.iter().map(|record| Ok(record.entry()?)).collect()
+    page.iter().map(abide_store::Record::entry).collect()
 }
 
 /// The live workers of the namespace, and the one that holds the execution, live or not.
-pub(crate) async fn workers(
+pub async fn workers(
     store: &dyn Store,
     address: &Address,
     holder: Option<SessionId>,
-) -> Result<Vec<WorkerRow>, Failure> {
+    now: Timestamp,
+) -> Result<Vec<WorkerRow>, Error> {
     const PAGE_COUNT: usize = 1_000;
     let mut found = Vec::new();
     let mut after = None;
@@ -115,7 +100,6 @@ pub(crate) async fn workers(
         let page = store.workers(query).await?;
         after = page.last().map(|row| row.session);
         let is_last = page.len() < PAGE_COUNT;
-        let now = clock::now();
         found.extend(page.into_iter().filter(|row| row.is_live(now) || Some(row.session) == holder));
         if is_last {
             return Ok(found);
@@ -124,7 +108,7 @@ pub(crate) async fn workers(
 }
 
 /// How many executions of the same route are ready and go first.
-async fn ahead(store: &dyn Store, snapshot: &Snapshot) -> Result<Ahead, Failure> {
+async fn ahead(store: &dyn Store, snapshot: &Snapshot) -> Result<Ahead, Error> {
     let mut list = List {
         namespace: snapshot.execution.address().namespace.clone(),
         statuses: Status::ALL.into_iter().filter(|status| !status.is_terminal()).collect(),

@@ -1,0 +1,259 @@
+//! The promises of the README, by name, each on the in-memory store and on SQLite.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use abide::prelude::*;
+use abide::testing::{Lab, Machine};
+use abide_core::Limits;
+use abide_sqlite::SqliteStore;
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
+use abide_store::{Clock, Feed, Store};
+use tokio::sync::Notify;
+
+/// What the steps of a test do, seen from outside.
+#[derive(Default)]
+struct World {
+    run_count: AtomicU32,
+    begun: Notify,
+    may_end: Notify,
+}
+
+type Shared = Arc<World>;
+
+fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    MemoryStore::new(clock, Limits::default())
+}
+
+fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
+}
+
+/// Runs a test on both stores.
+fn on_both<Fut: Future<Output = ()>>(test: impl Fn(Lab, Shared) -> Fut) {
+    Lab::run_on(1, memory, |lab| test(lab, Shared::default()));
+    Lab::run_on(1, sqlite, |lab| test(lab, Shared::default()));
+}
+
+async fn worker(lab: &Lab, world: &Shared) -> (Machine, Abide) {
+    lab.worker_with(|builder| builder.state(world.clone()).session_ttl(secs(3))).await.unwrap()
+}
+
+#[workflow]
+async fn counted(ctx: Ctx) -> Result<u32> {
+    let world = ctx.state::<Shared>();
+    let n = ctx.step("count", || async { Ok(world.run_count.fetch_add(1, Ordering::Relaxed)) }).await?;
+    ctx.sleep(secs(10)).await?;
+    ctx.step("after", || async { Ok(()) }).await?;
+    Ok(n)
+}
+
+#[test]
+fn p1_recorded_once() {
+    on_both(async |lab, world| {
+        let (mut machine, abide) = worker(&lab, &world).await;
+        abide.start(counted, ()).id("one").await.unwrap();
+        for _ in 0..3 {
+            lab.sleep(secs(2)).await;
+            lab.crash(machine);
+            machine = worker(&lab, &world).await.0;
+        }
+        let (_, abide) = worker(&lab, &world).await;
+        assert_eq!(abide.handle::<u32>("one").result().await.unwrap(), 0);
+        assert_eq!(world.run_count.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn p2_acknowledged_means_durable() {
+    on_both(async |lab, world| {
+        let (machine, abide) = worker(&lab, &world).await;
+        abide.start(waits, ()).id("one").await.unwrap();
+        abide.handle::<u64>("one").signal("n", &7u64).await.unwrap();
+        // The machine is lost at the very moment of the answer.
+        lab.crash(machine);
+        let (_, abide) = worker(&lab, &world).await;
+        assert_eq!(abide.handle::<u64>("one").result().await.unwrap(), 7);
+    });
+}
+
+#[workflow]
+async fn waits(ctx: Ctx) -> Result<u64> {
+    ctx.recv("n").await
+}
+
+#[workflow]
+async fn slow(ctx: Ctx) -> Result<u32> {
+    let world = ctx.state::<Shared>();
+    ctx.step("slow", || async {
+        let nth = world.run_count.fetch_add(1, Ordering::Relaxed) + 1;
+        world.begun.notify_one();
+        world.may_end.notified().await;
+        Ok(nth)
+    })
+    .await
+}
+
+#[test]
+fn p3_one_writer() {
+    on_both(async |lab, world| {
+        let (stopped, abide) = worker(&lab, &world).await;
+        abide.start(slow, ()).id("one").await.unwrap();
+        world.begun.notified().await;
+        // Stopped in the middle of the step, past its time to live; another worker takes over and runs the step again.
+        lab.freeze(stopped);
+        let (_, other) = worker(&lab, &world).await;
+        world.begun.notified().await;
+        // The stopped one goes on first and finishes its step: its record and its completion are refused.
+        lab.thaw(stopped);
+        world.may_end.notify_waiters();
+        assert_eq!(other.handle::<u32>("one").result().await.unwrap(), 2);
+        let feed = lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap();
+        let ends = feed.iter().filter(|item| item.record.entry().unwrap().event.is_terminal()).count();
+        assert_eq!((feed.len(), ends), (3, 1), "started, recorded and completed, once: {feed:#?}");
+    });
+}
+
+#[test]
+fn p4_terminal_is_final() {
+    on_both(async |lab, world| {
+        let (_, abide) = worker(&lab, &world).await;
+        let handle = abide.start(waits, ()).id("one").await.unwrap();
+        handle.signal("n", &1u64).await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), 1);
+        let before = lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap();
+        assert!(handle.signal("n", &2u64).await.is_err());
+        assert!(handle.cancel("late").await.is_err());
+        assert!(handle.terminate("late").await.is_err());
+        assert!(handle.pause().await.is_err());
+        assert!(handle.resume().await.is_err());
+        assert!(handle.unblock().await.is_err());
+        assert_eq!(abide.run(waits, ()).id("one").await.unwrap(), 1, "the same start gets the stored result");
+        lab.sleep(hours(1)).await;
+        assert_eq!(lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap(), before);
+        assert_eq!(handle.status().await.unwrap(), Status::Completed);
+    });
+}
+
+#[workflow]
+async fn misbehaves(ctx: Ctx) -> Result<()> {
+    ctx.step("x", || async { Ok(()) }).await?;
+    ctx.sleep(ms(1)).named("x").await
+}
+
+#[workflow]
+async fn sleeps(ctx: Ctx) -> Result<()> {
+    ctx.sleep(days(30)).await
+}
+
+#[workflow]
+async fn parent(ctx: Ctx) -> Result<u64> {
+    ctx.run(waits, ()).id("child").await
+}
+
+#[test]
+fn p5_never_silently_stuck() {
+    on_both(async |lab, world| {
+        let (_, abide) = worker(&lab, &world).await;
+        abide.start(waits, ()).id("waits").await.unwrap();
+        abide.start(misbehaves, ()).id("blocked").await.unwrap();
+        abide.start(sleeps, ()).id("sleeps").await.unwrap();
+        abide.start(parent, ()).id("parent").await.unwrap();
+        abide.start(waits, ()).id("elsewhere").lane("gpu").await.unwrap();
+        let paused = abide.start(waits, ()).id("paused").await.unwrap();
+        paused.pause().await.unwrap();
+        lab.sleep(secs(5)).await;
+        let rows = [
+            ("waits", r#"waiting for signal "n""#),
+            ("blocked", r#"the name "x" is used for a step and for a timer"#),
+            ("sleeps", "sleeping until 2025-07-15T15:06:40"),
+            ("parent", r#"waiting for child "child""#),
+            ("paused", "paused by client"),
+            ("elsewhere", r#"does not serve lane "gpu""#),
+        ];
+        for (id, expected) in rows {
+            let why = abide.handle::<()>(id).why().await.unwrap();
+            assert!(why.contains(expected), "{id}: {why}");
+        }
+    });
+}
+
+#[test]
+fn p6_a_refusal_leaves_no_trace() {
+    on_both(async |lab, world| {
+        let (_, abide) = worker(&lab, &world).await;
+        abide.start(waits, ()).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let before = lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap();
+        let why = abide.handle::<()>("one").why().await.unwrap();
+        assert!(abide.start(counted, ()).id("one").await.is_err(), "another workflow under the same id");
+        assert!(abide.start(waits, ()).id("").await.is_err());
+        assert!(abide.handle::<()>("nobody").signal("n", &1).await.is_err());
+        assert!(abide.handle::<()>("one").resume().await.is_err());
+        assert!(abide.handle::<()>("one").unblock().await.is_err());
+        assert!(abide.handle::<()>("one").signal("n", &"x".repeat(5 << 20)).await.is_err());
+        lab.sleep(secs(5)).await;
+        assert_eq!(lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap(), before);
+        assert_eq!(abide.handle::<()>("one").why().await.unwrap(), why);
+        assert_eq!(abide.list(Filter::all()).await.unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn p7_idle_is_free() {
+    let operation_count = Arc::new(AtomicU64::new(0));
+    for make in [memory, sqlite] {
+        let counter = operation_count.clone();
+        let counting = |clock| -> Arc<dyn Store> {
+            FaultyStore::deciding(make(clock), move |name| {
+                // A wait is no query: it is woken.
+                if name != "wait" {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                }
+                Fault::None
+            })
+        };
+        let count = operation_count.clone();
+        Lab::run_on(1, counting, |lab| async move {
+            let (_, abide) = lab.worker().await.unwrap();
+            for n in 0..50 {
+                abide.start(sleeps, ()).id(format!("s-{n}")).await.unwrap();
+                abide.start(waits, ()).id(format!("w-{n}")).await.unwrap();
+            }
+            lab.sleep(secs(60)).await;
+            count.store(0, Ordering::Relaxed);
+            lab.sleep(secs(600)).await;
+            // One empty claim a second and one heartbeat every five, whatever sleeps and waits.
+            let operations = count.load(Ordering::Relaxed);
+            assert!(operations <= 600 + 120 + 2, "{operations} operations in 600 idle seconds");
+        });
+    }
+}
+
+#[test]
+fn p8_bounded() {
+    on_both(async |lab, world| {
+        let (_, abide) =
+            lab.worker_with(|builder| builder.state(world.clone()).execution_count_max(10)).await.unwrap();
+        for n in 0..200 {
+            abide.start(sleeps, ()).id(format!("s-{n}")).await.unwrap();
+        }
+        let error = abide.run(echo, "x".repeat(5 << 20)).await.unwrap_err();
+        assert!(error.to_string().contains("payload_bytes_max"), "{error}");
+        lab.sleep(secs(60)).await;
+        // Sleeping executions are held by nobody: they cost no memory here.
+        let session = lab.store().workers(all_workers()).await.unwrap();
+        assert_eq!(session.iter().map(|row| row.lease_count).sum::<u64>(), 0);
+        assert_eq!(abide.list(Filter::all().status(Status::Sleeping).limit(1_000)).await.unwrap().len(), 200);
+    });
+}
+
+#[workflow]
+async fn echo(_ctx: Ctx, text: String) -> Result<String> {
+    Ok(text)
+}
+
+fn all_workers() -> abide_store::Workers {
+    abide_store::Workers { namespace: abide_core::Namespace::default(), after: None, limit: 100 }
+}

@@ -1,0 +1,26 @@
+//! `abide why`: one sentence.
+
+use abide_core::Address;
+use serde_json::json;
+
+use crate::args::{Global, Id, Output};
+use crate::clock;
+use crate::connect;
+use crate::failure::Failure;
+use crate::output;
+
+/// Says why an execution is where it is.
+pub(crate) fn run(global: &Global, args: &Id) -> Result<(), Failure> {
+    let address = Address { namespace: global.namespace.clone(), id: args.id.clone() };
+    let explain = async |store: std::sync::Arc<dyn abide_store::Store>| -> Result<_, Failure> {
+        Ok(abide_engine::why::explain(&*store, &address, clock::now()).await?)
+    };
+    let (status, sentence) = connect::read(global, explain)?;
+    match global.output {
+        Output::Table => output::write(format!("{sentence}\n").as_bytes()),
+        format => {
+            let document = json!({ "id": args.id.as_str(), "status": status.word(), "why": sentence });
+            output::document(&document, format)
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `claim`: leases of what is ready.
+
+use abide_core::{Address, Epoch, Execution, ExecutionId, Lease, SessionId, Timestamp, Version};
+use abide_store::{Claim, Claimed, ExecutionKey, Leased};
+use rusqlite::OptionalExtension;
+
+use super::message::unread;
+use super::session::sweep;
+use crate::batch::Batch;
+use crate::error::Stop;
+use crate::job::Operation;
+use crate::journal::{Chain, Page};
+use crate::notices::not_live;
+use crate::place::{self, Columns, Holder, Place};
+use crate::rows::{count, decoded, integer};
+use crate::sql;
+
+pub(crate) struct ClaimWork(pub(crate) Claim);
+
+impl Operation for ClaimWork {
+    type Output = Claimed;
+    const WHAT: &'static str = "claim";
+
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Claimed, Stop> {
+        let claim = &self.0;
+        let now = batch.now();
+        // Before anything is swept: a session that is dead itself changes nothing.
+        if batch.live_session(claim.session, now)?.is_none() {
+            return Err(Stop::Refused(not_live(claim.session)));
+        }
+        if claim.sweep {
+            sweep(batch, now)?;
+        }
+        let timers = promote(batch, claim.session, now)?;
+        // Before new leases are given: what is told with those is not told twice.
+        let mut inboxes = if claim.with_inboxes { held_inboxes(batch, claim.session)? } else { Vec::new() };
+        let last_request = batch.last_request(claim.session);
+        let mut repeated = given(batch, claim)?;
+        // A claim whose COMMIT had an unknown outcome is known by its leases only.
+        let is_new = claim.request > last_request && repeated.is_empty();
+        if claim.request < last_request {
+            repeated.clear();
+        }
+        let slots = if is_new { claim.slots } else { 0 };
+        let (ready, more) = ready(batch, claim.session, slots)?;
+        for (key, position) in ready.iter().zip(0..) {
+            let holder = Holder { session: claim.session, request: claim.request, position };
+            let Columns { place, rank, since } = Place::Held(holder).columns();
+            batch.connection.prepare_cached(sql::CLAIM)?.execute([*key, place, rank, since])?;
+            batch.caches.hot.remove(key);
+        }
+        batch.effects.requests.push((claim.session, claim.request.max(last_request)));
+        let keys = if is_new { ready } else { repeated };
+        let leased =
+            keys.iter().map(|key| leased(batch, *key, claim.session)).collect::<Result<Vec<_>, Stop>>()?;
+        inboxes.retain(|(key, _)| !leased.iter().any(|leased| leased.key == *key));
+        Ok(Claimed { leased, inboxes, more: more || timers.more, next_wake_at: timers.next_wake_at })
+    }
+}
+
+/// What is still held of the leases that this request was given before.
+fn given(batch: &mut Batch<'_>, claim: &Claim) -> Result<Vec<i64>, Stop> {
+    let mut statement = batch.connection.prepare_cached(sql::CLAIMED_BEFORE)?;
+    let keys = statement.query_map([place::held(claim.session), integer(claim.request)], |row| row.get(0))?;
+    Ok(keys.collect::<rusqlite::Result<_>>()?)
+}
+
+/// What the timers of a session's routes say.
+struct Timers {
+    more: bool,
+    next_wake_at: Option<Timestamp>,
+}
+
+/// Makes ready what is due, since when it was due.
+fn promote(batch: &mut Batch<'_>, session: SessionId, now: Timestamp) -> Result<Timers, Stop> {
+    let routes = batch.served(session)?;
+    let mut left = batch.shared.options.due_count_max;
+    let mut next_wake_at: Option<Timestamp> = None;
+    for route in routes.iter() {
+        let next = |batch: &Batch<'_>| -> Result<Option<Timestamp>, Stop> {
+            let mut next = batch.connection.prepare_cached(sql::TIMER_NEXT)?;
+            let found = next.query_row([place::timers(*route)], |row| row.get(0)).optional()?;
+            Ok(found.map(Timestamp::from_micros))
+        };
+        let mut wake_at = next(batch)?;
+        if wake_at.is_some_and(|wake_at| wake_at <= now) {
+            let mut promote = batch.connection.prepare_cached(sql::TIMERS_PROMOTE)?;
+            left -= promote.execute([
+                place::timers(*route),
+                now.as_micros(),
+                integer(left as u64),
+                place::ready(*route),
+            ])?;
+            wake_at = next(batch)?;
+        }
+        next_wake_at = match (next_wake_at, wake_at) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+    }
+    Ok(Timers { more: left == 0, next_wake_at })
+}
+
+/// The first of what is ready, and whether there is more. Each route that the session serves has its own queue, so that
+/// nothing which it cannot run stands before what it can.
+fn ready(batch: &mut Batch<'_>, session: SessionId, slots: usize) -> Result<(Vec<i64>, bool), Stop> {
+    let mut ready = Vec::new();
+    let routes = batch.served(session)?;
+    let limit = integer(slots as u64).saturating_add(1);
+    for route in routes.iter() {
+        let mut head = batch.connection.prepare_cached(sql::READY_HEAD)?;
+        let rows = head.query_map([place::ready(*route), limit], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get(2)?))
+        })?;
+        for row in rows {
+            ready.push(row?);
+        }
+    }
+    ready.sort_unstable();
+    let more = ready.len() > slots;
+    ready.truncate(slots);
+    Ok((ready.into_iter().map(|(_, _, key)| key).collect(), more))
+}
+
+/// Everything that is needed to run an execution that the session holds.
+pub(crate) fn leased(batch: &mut Batch<'_>, key: i64, session: SessionId) -> Result<Leased, Stop> {
+    struct Found {
+        namespace: i64,
+        id: String,
+        epoch: Epoch,
+        version: Version,
+        takeover_count: u32,
+        chain: Chain,
+        execution: Execution,
+    }
+    let mut statement = batch.connection.prepare_cached(sql::EXECUTION_LEASED)?;
+    let found = statement.query_row([key], |row| {
+        Ok(Found {
+            namespace: row.get(0)?,
+            id: row.get(1)?,
+            epoch: Epoch(count(row.get(2)?)),
+            version: Version(count(row.get(3)?)),
+            takeover_count: row.get(4)?,
+            chain: Chain { key, first: row.get(5)?, head: row.get(6)?, entry_count: count(row.get(7)?) },
+            execution: decoded(row, 8)?,
+        })
+    })?;
+    drop(statement);
+    let namespace = batch.caches.interned(batch.connection)?.namespace(found.namespace).cloned();
+    let namespace = namespace.ok_or_else(|| Stop::corrupt(format!("execution {key} is in no namespace")))?;
+    let id = ExecutionId::new(&found.id).map_err(|error| Stop::corrupt(error.to_string()))?;
+    let options = &batch.shared.options;
+    let page =
+        Page { from: 1, entry_count_max: options.page_entry_count_max, bytes_max: options.page_bytes_max };
+    Ok(Leased {
+        key: ExecutionKey(count(key)),
+        lease: Lease { session, epoch: found.epoch },
+        version: found.version,
+        takeover_count: found.takeover_count,
+        execution: found.execution.at(Address { namespace, id }),
+        journal: found.chain.first_page(batch.connection, page)?,
+        inbox: unread(batch.connection, key)?,
+    })
+}
+
+fn held_inboxes(
+    batch: &Batch<'_>,
+    session: SessionId,
+) -> Result<Vec<(ExecutionKey, Vec<abide_core::Message>)>, Stop> {
+    let mut statement = batch.connection.prepare_cached(sql::INBOX_HELD)?;
+    let rows =
+        statement.query_map([place::held(session)], |row| Ok((count(row.get(0)?), decoded(row, 1)?)))?;
+    let mut inboxes: Vec<(ExecutionKey, Vec<abide_core::Message>)> = Vec::new();
+    for row in rows {
+        let (key, message) = row?;
+        match inboxes.last_mut() {
+            Some((last, messages)) if last.0 == key => messages.push(message),
+            _ => inboxes.push((ExecutionKey(key), vec![message])),
+        }
+    }
+    Ok(inboxes)
+}

@@ -1,0 +1,321 @@
+//! `commit`: what the holder of a lease writes.
+
+use abide_core::{Address, Body, Execution, Fence, Message, Timestamp, codec};
+use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, refused_start};
+use rusqlite::params;
+
+use super::claim::leased;
+use super::message::{Started, unread};
+use crate::batch::{Batch, Frequent};
+use crate::caches::Hot;
+use crate::error::Stop;
+use crate::job::Operation;
+use crate::journal;
+use crate::place::{self, Holder, Place};
+use crate::rows::{LeaseState, TargetState, count, integer, micros};
+use crate::view::address;
+use crate::{sql, user_transaction};
+
+pub(crate) struct CommitWork {
+    commit: Commit,
+    /// Encoded on the caller's thread.
+    waiting: Option<Vec<u8>>,
+    is_transaction: bool,
+}
+
+impl CommitWork {
+    pub(crate) fn new(commit: Commit) -> Self {
+        let waiting = &commit.summary.waiting;
+        let waiting = (!waiting.is_empty()).then(|| codec::encode(waiting));
+        let is_transaction = commit.transaction.is_some();
+        Self { commit, waiting, is_transaction }
+    }
+
+    fn key(&self) -> i64 {
+        integer(self.commit.key.0)
+    }
+}
+
+impl Operation for CommitWork {
+    type Output = CommitOutcome;
+    const WHAT: &'static str = "commit";
+
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<CommitOutcome, Stop> {
+        let now = batch.now();
+        let is_live = batch.live_session(self.commit.lease.session, now)?.is_some();
+        let Some(mut hot) = take_hot(batch, self.key())? else {
+            return Ok(CommitOutcome::Fenced(Fence::Released));
+        };
+        let fence = hot.state.lease.fence(self.commit.lease, self.commit.expected, is_live);
+        match fence {
+            Fence::Open => {}
+            Fence::Applied => {
+                let head = hot.state.head;
+                batch.caches.hot.insert(self.key(), hot);
+                return self.answer_again(batch, head);
+            }
+            stale => {
+                batch.caches.hot.insert(self.key(), hot);
+                return Ok(CommitOutcome::Fenced(stale));
+            }
+        }
+        check_numbers(hot.state.entry_count, &self.commit.records)?;
+        let committed = self.write(batch, &mut hot, now)?;
+        if hot.state.lease.session.is_some() || !self.commit.summary.status.is_terminal() {
+            batch.caches.hot.insert(self.key(), hot);
+        }
+        Ok(CommitOutcome::Committed(committed))
+    }
+
+    fn runs_user_code(&self) -> bool {
+        self.is_transaction
+    }
+}
+
+/// What the writer knows of an execution, from memory or from its row.
+fn take_hot(batch: &mut Batch<'_>, key: i64) -> Result<Option<Hot>, Stop> {
+    if let Some(hot) = batch.caches.hot.remove(&key) {
+        return Ok(Some(hot));
+    }
+    let state = LeaseState::read(batch.connection, key)?;
+    Ok(state.map(|state| Hot { state, rows: vec![state.head] }))
+}
+
+/// Records follow what is there, one by one.
+fn check_numbers(entry_count: u64, records: &[Record]) -> Result<(), Stop> {
+    let wrong = records.iter().zip(entry_count + 1..).find(|(record, seq)| record.seq != *seq);
+    match wrong {
+        None => Ok(()),
+        Some((record, seq)) => {
+            let what = format!("a commit with entry {} where {seq} belongs", record.seq);
+            Err(Stop::Refused(Error::Corrupt { what }))
+        }
+    }
+}
+
+impl CommitWork {
+    /// Writes everything, in an order in which the row comes last: it depends on the inbox.
+    fn write(&mut self, batch: &mut Batch<'_>, hot: &mut Hot, now: Timestamp) -> Result<Committed, Stop> {
+        let mut committed = Committed::default();
+        if self.is_transaction {
+            let transaction = self.commit.transaction.take();
+            // It ran, and another operation of the same transaction made SQLite fail.
+            let transaction = transaction
+                .ok_or_else(|| user_transaction::broken("the transaction step was rolled back"))?;
+            let transacted = user_transaction::run(batch, transaction)?;
+            if transacted.record.seq != hot.state.entry_count + 1 {
+                return Err(user_transaction::broken(
+                    "the transaction step gave an entry with a wrong number",
+                ));
+            }
+            journal::append(batch, self.key(), hot, std::slice::from_ref(&transacted.record))?;
+            self.commit.state = transacted.state;
+            committed.transacted = Some(transacted.record);
+        } else {
+            journal::append(batch, self.key(), hot, &self.commit.records)?;
+        }
+        self.consume(batch)?;
+        if self.commit.emits.is_empty() || self.commit.summary.status.is_terminal() {
+            let after = self.after(batch, hot, now)?;
+            self.update(batch, hot, after)?;
+            self.emit(batch, &mut committed)?;
+            self.tell(batch, hot, after)?;
+            return Ok(committed);
+        }
+        // The lease is still held while messages go out: one that the execution sends to itself is unread when the lease is
+        // given back, and what it starts does not wait behind it.
+        self.update(batch, hot, None)?;
+        self.emit(batch, &mut committed)?;
+        let after = self.after(batch, hot, now)?;
+        if let Some(place) = after {
+            let holder = Holder { session: self.commit.lease.session, request: 0, position: 0 };
+            batch.relocate((self.key(), self.commit.lease.epoch), Place::Held(holder), place)?;
+            hot.state.lease.session = None;
+        }
+        self.tell(batch, hot, after)?;
+        Ok(committed)
+    }
+
+    /// Tells others that the execution is theirs, now or when its timer is due.
+    fn tell(&self, batch: &mut Batch<'_>, hot: &Hot, after: Option<Place>) -> Result<(), Stop> {
+        if let Some(Place::Ready(..) | Place::Timer(..)) = after {
+            batch.announce(hot.state.queue.route)?;
+        }
+        Ok(())
+    }
+
+    fn consume(&self, batch: &mut Batch<'_>) -> Result<(), Stop> {
+        if self.commit.consumed.is_empty() {
+            return Ok(());
+        }
+        let mut consumed = 0;
+        let mut statement = batch.connection.prepare_cached(sql::INBOX_CONSUME)?;
+        for id in &self.commit.consumed {
+            consumed += statement.execute(params![self.key(), id.as_str()])?;
+        }
+        if let Some(unread) = batch.caches.unread.get_mut(&self.key()) {
+            *unread = unread.saturating_sub(consumed);
+        }
+        Ok(())
+    }
+
+    /// Sends messages to others. None of them fails the commit.
+    fn emit(&self, batch: &mut Batch<'_>, committed: &mut Committed) -> Result<(), Stop> {
+        for message in &self.commit.emits {
+            let Body::Start(start) = &message.body else {
+                match batch.put(message) {
+                    Ok(put) => batch.tell_newborn(committed.born.iter_mut(), &put, message),
+                    Err(Stop::Refused(_)) => committed.dropped_count += 1,
+                    Err(stop) => return Err(stop),
+                }
+                continue;
+            };
+            let wants_more = committed.born.len() < self.commit.born_slots;
+            let offer = wants_more.then_some(self.commit.lease.session);
+            let checked = start.check(&batch.shared.options.limits).map_err(Stop::from);
+            match checked.and_then(|()| batch.start(&message.to, start, offer)) {
+                Ok(Started::New(_, leased)) => committed.born.extend(leased.map(|leased| *leased)),
+                Ok(Started::Attached(_)) => {}
+                Err(Stop::Refused(error)) => self.come_back(batch, (message, &error), committed)?,
+                Err(stop) => return Err(stop),
+            }
+        }
+        Ok(())
+    }
+
+    /// A refused child start comes back to the emitter's inbox, if somebody waits for it there.
+    fn come_back(
+        &self,
+        batch: &mut Batch<'_>,
+        (message, error): (&Message, &Error),
+        committed: &mut Committed,
+    ) -> Result<(), Stop> {
+        let answer = match error {
+            Error::Refused(refusal) => refused_start(&self.address(batch)?, message, refusal),
+            _ => None,
+        };
+        let put = match answer {
+            Some(answer) => batch.put(&answer).map(Some),
+            None => Ok(None),
+        };
+        match put {
+            Ok(Some(_)) => {}
+            Ok(None) | Err(Stop::Refused(_)) => committed.dropped_count += 1,
+            Err(stop) => return Err(stop),
+        }
+        Ok(())
+    }
+
+    fn address(&self, batch: &mut Batch<'_>) -> Result<Address, Stop> {
+        let mut statement = batch.connection.prepare_cached(sql::EXECUTION_ADDRESS)?;
+        let (namespace, id): (i64, String) =
+            statement.query_row([self.key()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        address(batch.caches.interned(batch.connection)?, namespace, &id)
+    }
+
+    /// Where the commit leaves the execution; `None` when its holder keeps it.
+    fn after(&self, batch: &mut Batch<'_>, hot: &Hot, now: Timestamp) -> Result<Option<Place>, Stop> {
+        let summary = &self.commit.summary;
+        if summary.status.is_terminal() {
+            return Ok(Some(Place::Finished(now)));
+        }
+        let queue = hot.state.queue;
+        Ok(match self.commit.hold {
+            Hold::Keep => None,
+            Hold::Yield => Some(Place::Ready(queue, now)),
+            Hold::Park { seen_count } if self.has_unseen(batch, seen_count, now)? => {
+                Some(Place::Ready(queue, now))
+            }
+            Hold::Park { .. } => Some(Place::parked(queue.route, summary.wake_at)),
+        })
+    }
+
+    /// Whether something came that the holder does not know of, and something is worth a look.
+    fn has_unseen(&self, batch: &mut Batch<'_>, seen_count: usize, now: Timestamp) -> Result<bool, Stop> {
+        if batch.unread_count(self.key())? <= seen_count {
+            return Ok(false);
+        }
+        let execution: Execution = codec::decode(&self.commit.state)?;
+        let messages = unread(batch.connection, self.key())?;
+        Ok(messages.iter().any(|message| execution.wakes_on(&message.body, now)))
+    }
+
+    /// The row, fenced once more: what was remembered must not be able to write over what is there.
+    fn update(&self, batch: &mut Batch<'_>, hot: &mut Hot, after: Option<Place>) -> Result<(), Stop> {
+        let Commit { lease, expected, summary, .. } = &self.commit;
+        let progress = self.is_transaction || !self.commit.records.is_empty();
+        let fence = (self.key(), integer(lease.epoch.0), place::held(lease.session), integer(expected.0));
+        let (version, status) = (integer(expected.next().0), summary.status as u8);
+        let wake_at = micros(summary.wake_at.filter(|_| !summary.status.is_terminal()));
+        let (head, entries) = (hot.state.head, integer(hot.state.entry_count));
+        let kept_takeovers = i64::from(!progress);
+        let changed = match after.map(Place::columns) {
+            None => batch.statements.get(batch.connection, Frequent::ExecutionKeep)?.execute(params![
+                fence.0,
+                fence.1,
+                fence.2,
+                fence.3,
+                version,
+                status,
+                wake_at,
+                head,
+                entries,
+                kept_takeovers,
+                self.waiting,
+                self.commit.state
+            ])?,
+            Some(to) => {
+                batch.statements.get(batch.connection, Frequent::ExecutionRelease)?.execute(params![
+                    fence.0,
+                    fence.1,
+                    fence.2,
+                    fence.3,
+                    version,
+                    status,
+                    wake_at,
+                    head,
+                    entries,
+                    kept_takeovers,
+                    self.waiting,
+                    self.commit.state,
+                    to.place,
+                    to.rank,
+                    to.since
+                ])?
+            }
+        };
+        if changed != 1 {
+            let what = format!("the row of execution {} is not what it was a moment ago", self.key());
+            return Err(Stop::corrupt(what));
+        }
+        hot.state.lease.version = expected.next();
+        if after.is_some() {
+            hot.state.lease.session = None;
+        }
+        Ok(())
+    }
+
+    /// The answer to a commit that was applied before: what it gave is still there.
+    fn answer_again(&self, batch: &mut Batch<'_>, head: i64) -> Result<CommitOutcome, Stop> {
+        let mut committed = Committed::default();
+        if self.is_transaction {
+            let mut statement = batch.connection.prepare_cached(sql::JOURNAL_BODY)?;
+            let record = statement.query_row([head, self.key()], |row| {
+                Ok(Record { seq: count(row.get(0)?), bytes: row.get(1)? })
+            })?;
+            committed.transacted = Some(record);
+        }
+        for message in self.commit.emits.iter().filter(|message| matches!(message.body, Body::Start(_))) {
+            let interned = batch.caches.interned(batch.connection)?;
+            let Some(namespace) = interned.known(&message.to.namespace) else { continue };
+            let Some(child) = TargetState::read(batch.connection, namespace, message.to.id.as_str())? else {
+                continue;
+            };
+            let ours = child.place.session() == Some(self.commit.lease.session) && child.epoch.0 == 1;
+            if committed.born.len() < self.commit.born_slots && ours {
+                committed.born.push(leased(batch, child.key, self.commit.lease.session)?);
+            }
+        }
+        Ok(CommitOutcome::Committed(committed))
+    }
+}

@@ -1,0 +1,274 @@
+//! What submits and commits have in common: creating executions and filling inboxes.
+
+use abide_core::{
+    Address, Body, Epoch, Event, Execution, Lease, LeaseRow, Message, Refusal, SessionId, Start, StartMatch,
+    Status, Timestamp, TooLarge, Version, codec, start_matches,
+};
+use abide_store::{ExecutionKey, Leased, Record};
+use rusqlite::{OptionalExtension, params};
+
+use crate::batch::{Batch, Frequent};
+use crate::caches::Hot;
+use crate::error::Stop;
+use crate::place::{self, Columns, Holder, Place, Queue};
+use crate::rows::{LeaseState, TargetState, count, integer, micros};
+use crate::sql;
+
+/// What became of a start.
+pub(crate) enum Started {
+    New(ExecutionKey, Option<Box<Leased>>),
+    Attached(ExecutionKey),
+}
+
+/// What became of another message.
+pub(crate) enum Put {
+    Delivered(ExecutionKey),
+    Duplicate(ExecutionKey),
+}
+
+impl Batch<'_> {
+    /// Creates an execution, or finds the one that began the same way. `offer` is a live session that would run it.
+    pub(crate) fn start(
+        &mut self,
+        address: &Address,
+        start: &Start,
+        offer: Option<SessionId>,
+    ) -> Result<Started, Stop> {
+        let now = self.now();
+        let (execution, entry) = Execution::start(address.clone(), start.clone(), now);
+        let route = execution.route();
+        let interned = self.caches.interned(self.connection)?;
+        if interned.known_route(&route).is_none()
+            && let Some(namespace) = interned.known(&address.namespace)
+            && let Some(existing) = TargetState::read(self.connection, namespace, address.id.as_str())?
+        {
+            // Before the route is made: a refusal leaves no trace.
+            return self.attach(address, start, &existing);
+        }
+        let namespace = interned.intern_name(self.connection, &address.namespace)?;
+        let route = interned.intern_route(self.connection, route)?;
+        let born = Newborn { execution, entry: Record::of(&entry), namespace, route, offer, now };
+        if let Some(started) = self.insert(born, start)? {
+            return Ok(started);
+        }
+        let existing = TargetState::read(self.connection, namespace, address.id.as_str())?;
+        let existing =
+            existing.ok_or_else(|| Stop::corrupt(format!("execution {address} exists and does not")))?;
+        self.attach(address, start, &existing)
+    }
+
+    /// Inserts a new execution; `None` when its id is taken, and then nothing is changed.
+    fn insert(&mut self, born: Newborn, start: &Start) -> Result<Option<Started>, Stop> {
+        let Newborn { execution, entry, namespace, route, offer, now } = born;
+        let summary = execution.summary_at_start(now);
+        let is_ready = summary.status != Status::Scheduled;
+        let queue = Queue { route, priority: start.priority };
+        let session = match offer {
+            Some(session) if is_ready && self.may_be_born_to(session, queue)? => Some(session),
+            _ => None,
+        };
+        let place = match session {
+            Some(session) => Place::Held(Holder { session, request: 0, position: 0 }),
+            None if is_ready => Place::Ready(queue, now),
+            None => Place::parked(route, summary.wake_at),
+        };
+        let Columns { place, rank, since } = place.columns();
+        let key = self.caches.next_execution_key(self.connection)?;
+        let row = self.caches.next_journal_row(self.connection)?;
+        let epoch = Epoch(u64::from(session.is_some()));
+        let waiting = (!summary.waiting.is_empty()).then(|| codec::encode(&summary.waiting));
+        let insert = self.statements.get(self.connection, Frequent::ExecutionInsert)?;
+        let inserted = insert.execute(params![
+            key,
+            namespace,
+            execution.address().id.as_str(),
+            route,
+            start.priority,
+            start.parent.is_none(),
+            !start.tags.is_empty(),
+            now.as_micros(),
+            execution.run(),
+            integer(epoch.0),
+            place,
+            rank,
+            since,
+            summary.status as u8,
+            micros(summary.wake_at),
+            row,
+            waiting,
+            codec::encode(&execution)
+        ])?;
+        if inserted == 0 {
+            self.caches.execution_key_max = Some(key - 1);
+            self.caches.journal_row_max = Some(row - 1);
+            return Ok(None);
+        }
+        let append = self.statements.get(self.connection, Frequent::JournalAppend)?;
+        append.execute(params![row, key, None::<i64>, 1, None::<Vec<u8>>, entry.bytes])?;
+        for tag in &start.tags {
+            let mut insert = self.connection.prepare_cached(sql::TAG_INSERT)?;
+            insert.execute(params![namespace, tag.key.as_str(), tag.value.as_str(), key])?;
+        }
+        let execution_key = ExecutionKey(count(key));
+        let Some(session) = session else {
+            // Also for a later start: the sessions have to learn of the new timer.
+            self.announce(route)?;
+            return Ok(Some(Started::New(execution_key, None)));
+        };
+        self.remember_newborn((key, row), queue, session);
+        let leased = Leased {
+            key: execution_key,
+            lease: Lease { session, epoch },
+            version: Version(0),
+            takeover_count: 0,
+            execution,
+            journal: vec![entry],
+            inbox: Vec::new(),
+        };
+        Ok(Some(Started::New(execution_key, Some(Box::new(leased)))))
+    }
+
+    /// What was born leased is committed soon.
+    fn remember_newborn(&mut self, (key, row): (i64, i64), queue: Queue, session: SessionId) {
+        let lease = LeaseRow { session: Some(session), epoch: Epoch(1), version: Version(0) };
+        let state = LeaseState { lease, queue, head: row, entry_count: 1 };
+        // Room for a few more: most executions are short.
+        let mut rows = Vec::with_capacity(4);
+        rows.push(row);
+        self.caches.hot.insert(key, Hot { state, rows });
+        self.caches.unread.insert(key, 0);
+    }
+
+    /// Whether a new execution may be leased at once: the session serves it, and nothing waits before it.
+    fn may_be_born_to(&mut self, session: SessionId, queue: Queue) -> Result<bool, Stop> {
+        if self.served(session)?.binary_search(&queue.route).is_err() {
+            return Ok(false);
+        }
+        let before = self.statements.get(self.connection, Frequent::ReadyBefore)?;
+        Ok(!before.exists([place::ready(queue.route), -i64::from(queue.priority)])?)
+    }
+
+    fn attach(&mut self, address: &Address, start: &Start, existing: &TargetState) -> Result<Started, Stop> {
+        let first = first_start(self.connection, existing.key, existing.first)?;
+        match start_matches(&address.id, &first, start) {
+            StartMatch::Attach => Ok(Started::Attached(ExecutionKey(count(existing.key)))),
+            StartMatch::Conflict(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// Puts a message that is no start into its target's inbox.
+    pub(crate) fn put(&mut self, message: &Message) -> Result<Put, Stop> {
+        let unknown = || Refusal::Unknown { id: message.to.id.clone() };
+        let interned = self.caches.interned(self.connection)?;
+        let namespace = interned.known(&message.to.namespace).ok_or_else(unknown)?;
+        let target =
+            TargetState::read(self.connection, namespace, message.to.id.as_str())?.ok_or_else(unknown)?;
+        let key = ExecutionKey(count(target.key));
+        let mut seen = self.connection.prepare_cached(sql::INBOX_SEEN)?;
+        if seen.exists(params![target.key, message.id.as_str()])? {
+            return Ok(Put::Duplicate(key));
+        }
+        let now = self.now();
+        let execution = target.execution()?.at(message.to.clone());
+        execution.accepts(&message.body, now)?;
+        let unread = self.unread_count(target.key)?;
+        let max = self.shared.options.limits.inbox_count_max;
+        // An outcome that is turned away would leave its parent waiting for ever. There are never more of them than
+        // children that the parent started.
+        if unread >= max && !matches!(message.body, Body::ChildDone { .. }) {
+            let what = format!("the inbox of {}", message.to);
+            return Err(
+                Refusal::from(TooLarge { what, limit: "inbox_count_max", found: unread + 1, max }).into()
+            );
+        }
+        self.insert_message(target.key, message)?;
+        self.caches.unread.insert(target.key, unread + 1);
+        match target.place {
+            Place::Held(holder) if self.shared.notices.holds(holder.session) => {
+                self.effects.notices.messages.push((holder.session, key, message.clone()));
+            }
+            Place::Waiting | Place::Timer(..) if execution.wakes_on(&message.body, now) => {
+                self.relocate((target.key, target.epoch), target.place, Place::Ready(target.queue, now))?;
+                self.announce(target.queue.route)?;
+            }
+            // Held by a session of another process, which sees that the database has changed; or ready already.
+            Place::Held(_) | Place::Ready(..) | Place::Waiting | Place::Timer(..) | Place::Finished(_) => {}
+        }
+        Ok(Put::Delivered(key))
+    }
+
+    /// A message to an execution that was born by the same operation goes with its lease, not as a notice before it.
+    pub(crate) fn tell_newborn<'l>(
+        &mut self,
+        mut born: impl Iterator<Item = &'l mut Leased>,
+        put: &Put,
+        message: &Message,
+    ) {
+        let Put::Delivered(key) = put else { return };
+        if let Some(leased) = born.find(|leased| leased.key == *key) {
+            leased.inbox.push(message.clone());
+            self.effects.notices.messages.pop_if(|(_, to, _)| to == key);
+        }
+    }
+
+    fn insert_message(&mut self, key: i64, message: &Message) -> Result<(), Stop> {
+        let mut newest = self.connection.prepare_cached(sql::INBOX_NEWEST)?;
+        let newest: Option<i64> = newest.query_row([key], |row| row.get(0)).optional()?;
+        let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
+        let body = codec::encode(message);
+        insert.execute(params![key, message.id.as_str(), newest.unwrap_or(0) + 1, body])?;
+        Ok(())
+    }
+
+    /// Moves an execution from one place to another.
+    pub(crate) fn relocate(&self, (key, epoch): (i64, Epoch), from: Place, to: Place) -> Result<(), Stop> {
+        let to = to.columns();
+        let mut statement = self.connection.prepare_cached(sql::EXECUTION_MOVE)?;
+        let moved =
+            statement.execute([key, integer(epoch.0), from.columns().place, to.place, to.rank, to.since])?;
+        if moved != 1 {
+            return Err(Stop::corrupt(format!("execution {key} is not where it was a moment ago")));
+        }
+        Ok(())
+    }
+
+    /// How many messages of an execution are unread.
+    pub(crate) fn unread_count(&mut self, key: i64) -> Result<usize, Stop> {
+        if let Some(known) = self.caches.unread.get(&key) {
+            return Ok(*known);
+        }
+        let mut statement = self.connection.prepare_cached(sql::INBOX_COUNT)?;
+        let found: i64 = statement.query_row([key], |row| row.get(0))?;
+        let found = usize::try_from(found).unwrap_or(0);
+        self.caches.unread.insert(key, found);
+        Ok(found)
+    }
+}
+
+/// An execution that is about to be inserted.
+struct Newborn {
+    execution: Execution,
+    entry: Record,
+    namespace: i64,
+    route: i64,
+    offer: Option<SessionId>,
+    now: Timestamp,
+}
+
+/// The start that an execution began with, from the first entry of its journal.
+pub(crate) fn first_start(connection: &rusqlite::Connection, key: i64, row: i64) -> Result<Start, Stop> {
+    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
+    let record =
+        statement.query_row([row, key], |row| Ok(Record { seq: count(row.get(0)?), bytes: row.get(1)? }))?;
+    match record.entry().map_err(|error| Stop::corrupt(error.to_string()))?.event {
+        Event::Started(start) => Ok(*start),
+        other => Err(Stop::corrupt(format!("execution {key} begins with {:?}", other.word()))),
+    }
+}
+
+/// The unread messages of an execution, in order of arrival.
+pub(crate) fn unread(connection: &rusqlite::Connection, key: i64) -> rusqlite::Result<Vec<Message>> {
+    let mut statement = connection.prepare_cached(sql::INBOX_UNREAD)?;
+    let messages = statement.query_map([key], |row| crate::rows::decoded(row, 0))?;
+    messages.collect()
+}

@@ -1,0 +1,15 @@
+//! The operations that write, one a file.
+
+mod claim;
+mod commit;
+mod message;
+mod prune;
+mod session;
+mod submit;
+
+pub(crate) use claim::ClaimWork;
+pub(crate) use commit::CommitWork;
+pub(crate) use message::{first_start, unread};
+pub(crate) use prune::PruneWork;
+pub(crate) use session::{HeartbeatWork, RegisterWork, RetireWork};
+pub(crate) use submit::SubmitWork;

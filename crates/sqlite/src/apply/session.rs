@@ -1,0 +1,144 @@
+//! The worker registry: `register`, `heartbeat`, `retire`, and the sweep of what died.
+
+use std::sync::Arc;
+
+use abide_core::{SessionId, Timestamp, check_reason, codec};
+use abide_store::{Error, Heartbeat, Registered, Retire, Worker};
+use rusqlite::params;
+
+use crate::batch::Batch;
+use crate::error::{Failure, Stop};
+use crate::job::Operation;
+use crate::lockfile::{self, LockFile};
+use crate::place;
+use crate::rows::{SessionState, count, integer, timestamp};
+use crate::sql;
+
+pub(crate) struct RegisterWork(pub(crate) Worker);
+
+impl Operation for RegisterWork {
+    type Output = Registered;
+    const WHAT: &'static str = "register";
+
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Registered, Stop> {
+        let worker = &self.0;
+        let now = batch.now();
+        let expires_at = now.after(worker.ttl);
+        let namespace = batch
+            .caches
+            .interned(batch.connection)?
+            .intern_name(batch.connection, &worker.ability.namespace)?;
+        batch.connection.prepare_cached(sql::SESSION_INSERT)?.execute(params![
+            namespace,
+            worker.name.as_str(),
+            codec::encode(&worker.ability),
+            i64::try_from(worker.ttl.as_micros()).unwrap_or(i64::MAX),
+            now.as_micros(),
+            expires_at.as_micros()
+        ])?;
+        let session = SessionId(count(batch.connection.last_insert_rowid()));
+        // Locked before COMMIT: whoever sees the session finds its lock taken.
+        let lock = match &batch.shared.path {
+            Some(path) => Some(LockFile::acquire(path, session).map_err(|error| {
+                Stop::Broken(Failure::unavailable(format!(
+                    "cannot lock the file of session {session}: {error}"
+                )))
+            })?),
+            None => None,
+        };
+        let ability = Arc::new(worker.ability.clone());
+        batch.effects.registered.push((session, Arc::clone(&ability), lock));
+        let state = SessionState { ability, ttl: worker.ttl, expires_at, retired: false };
+        batch.caches.sessions.insert(session, state);
+        Ok(Registered { session, expires_at })
+    }
+}
+
+pub(crate) struct HeartbeatWork(pub(crate) SessionId);
+
+impl Operation for HeartbeatWork {
+    type Output = Heartbeat;
+    const WHAT: &'static str = "heartbeat";
+
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Heartbeat, Stop> {
+        let now = batch.now();
+        let Some(session) = batch.live_session(self.0, now)? else { return Ok(Heartbeat::NotRegistered) };
+        // A clock that was set back must not take away what was promised.
+        let expires_at = session.expires_at.max(now.after(session.ttl));
+        session.expires_at = expires_at;
+        let id = integer(self.0.0);
+        batch.connection.prepare_cached(sql::SESSION_EXTEND)?.execute([id, expires_at.as_micros()])?;
+        let mut held = batch.connection.prepare_cached(sql::SESSION_LEASE_COUNT)?;
+        let lease_count = count(held.query_row([place::held(self.0)], |row| row.get(0))?);
+        Ok(Heartbeat::Refreshed { expires_at, lease_count })
+    }
+}
+
+pub(crate) struct RetireWork(pub(crate) Retire);
+
+impl Operation for RetireWork {
+    type Output = ();
+    const WHAT: &'static str = "retire";
+
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<(), Stop> {
+        let Retire { session, reason } = &self.0;
+        check_reason("reason", reason).map_err(|invalid| Stop::Refused(Error::Refused(invalid.into())))?;
+        end(batch, *session, Ending::Orderly(reason))
+    }
+}
+
+/// How a session ends.
+#[derive(Clone, Copy)]
+enum Ending<'a> {
+    /// It said good-bye, or somebody did for it.
+    Orderly(&'a str),
+    /// It died, and what it held is suspected of having killed it.
+    Dead(&'a str),
+}
+
+/// Ends a session, and makes what it held ready for others.
+fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<(), Stop> {
+    let id = integer(session.0);
+    let (reason, takeovers) = match ending {
+        Ending::Orderly(reason) => (reason, 0),
+        Ending::Dead(reason) => (reason, 1),
+    };
+    let retired = batch.connection.prepare_cached(sql::SESSION_RETIRE)?.execute(params![id, reason])?;
+    if retired == 0 {
+        return Ok(());
+    }
+    let now = batch.now();
+    let mut release = batch.connection.prepare_cached(sql::SESSION_RELEASE)?;
+    let released = release.execute([place::held(session), now.as_micros(), takeovers])?;
+    batch.caches.sessions.remove(&session);
+    if released > 0 {
+        // What was remembered of its executions names it as their holder.
+        batch.caches.hot.clear();
+        for route in batch.served(session)?.iter() {
+            batch.announce(*route)?;
+        }
+    }
+    batch.caches.served.remove(&session);
+    batch.effects.ended.push(session);
+    Ok(())
+}
+
+/// Ends every session that is past its time or whose process is gone.
+pub(crate) fn sweep(batch: &mut Batch<'_>, now: Timestamp) -> Result<(), Stop> {
+    let mut statement = batch.connection.prepare_cached(sql::SESSIONS_LIVE)?;
+    let rows = statement.query_map([], |row| Ok((SessionId(count(row.get(0)?)), timestamp(row, 1)?)))?;
+    let sessions = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+    drop(statement);
+    for (session, expires_at) in sessions {
+        let is_abandoned = || match &batch.shared.path {
+            Some(path) => lockfile::is_abandoned(path, session),
+            None => false,
+        };
+        if expires_at <= now {
+            end(batch, session, Ending::Dead("expired"))?;
+        } else if is_abandoned() {
+            end(batch, session, Ending::Dead("its process is gone"))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! Copies of a database that is in use, and the way back.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use abide_store::Clock;
+use rusqlite::backup::{Backup, StepResult};
+use rusqlite::{Connection, OpenFlags};
+
+use crate::error::{OpenError, Stop};
+use crate::store::SqliteStore;
+use crate::{Options, schema, sql};
+
+impl SqliteStore {
+    /// Copies the database as it is now into a new file, while others go on reading and writing. The copy is one plain file
+    /// and can be opened as it is; where the original may still be in use, use [`SqliteStore::restore`].
+    pub fn backup(&self, to: &Path) -> Result<(), OpenError> {
+        let copied = self.view_on_this_thread("backup", |view| {
+            // Inside a read transaction: the copy is of one moment, and begins only once.
+            copy(view.connection, to, |_| Ok(())).map_err(|error| {
+                // The error is wanted whole, and a refusal is what passes through unchanged.
+                Stop::Refused(abide_store::Error::Unavailable { what: "backup", source: Box::new(error) })
+            })
+        });
+        copied.map_err(|error| match error {
+            abide_store::Error::Unavailable { source, .. } => match source.downcast::<OpenError>() {
+                Ok(error) => *error,
+                Err(source) => OpenError::Unusable { path: to.to_owned(), source },
+            },
+            other => OpenError::Unusable { path: to.to_owned(), source: Box::new(other) },
+        })
+    }
+
+    /// Makes a new database file out of a copy. The sessions that were alive when the copy was made are ended in it, so that
+    /// what they held can go on at once; the original, if it still runs, is another database from then on.
+    pub fn restore(from: &Path, to: &Path, clock: &dyn Clock) -> Result<(), OpenError> {
+        schema::check_read_only(from, &Options { read_only: false, ..Options::default() })?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let source =
+            Connection::open_with_flags(from, flags).map_err(|error| schema::explain(from, error))?;
+        copy(&source, to, |copied| {
+            copied.execute(sql::SESSIONS_EXPIRE_ALL, ["restored from a copy"])?;
+            copied.execute(sql::LEASES_RELEASE_ALL, [clock.now().as_micros()])?;
+            Ok(())
+        })
+    }
+}
+
+/// Copies `source` into the new file `to`: under another name first, so that a file of that name is always whole.
+fn copy(
+    source: &Connection,
+    to: &Path,
+    finish: impl FnOnce(&Connection) -> rusqlite::Result<()>,
+) -> Result<(), OpenError> {
+    schema::check_path(to)?;
+    if to.exists() {
+        return Err(OpenError::Exists(to.to_owned()));
+    }
+    let partial = partial_path(to);
+    let copied = copy_pages(source, &partial, finish)
+        .map_err(|error| schema::explain(to, error))
+        .and_then(|()| publish(&partial, to));
+    if copied.is_err() {
+        // Whatever is left of a failed attempt is of no use to anybody.
+        let _ = std::fs::remove_file(&partial);
+    }
+    copied
+}
+
+fn copy_pages(
+    source: &Connection,
+    partial: &Path,
+    finish: impl FnOnce(&Connection) -> rusqlite::Result<()>,
+) -> rusqlite::Result<()> {
+    // A name that no two copies share at the same time; what an interrupted one left is overwritten.
+    let _ = std::fs::remove_file(partial);
+    let mut target = Connection::open(partial)?;
+    let backup = Backup::new(source, &mut target)?;
+    while backup.step(-1)? != StepResult::Done {}
+    drop(backup);
+    // Out of the log's mode: the copy is one file. Changing the mode also syncs it.
+    target.query_row(sql::JOURNAL_MODE_DELETE, [], |_| Ok(()))?;
+    finish(&target)?;
+    target.close().map_err(|(_, error)| error)
+}
+
+/// Gives the finished copy its name, durably, unless somebody else took it meanwhile.
+fn publish(partial: &Path, to: &Path) -> Result<(), OpenError> {
+    let unusable = |error: io::Error| match error.kind() {
+        io::ErrorKind::AlreadyExists => OpenError::Exists(to.to_owned()),
+        _ => OpenError::Unusable { path: to.to_owned(), source: Box::new(error) },
+    };
+    File::open(partial).and_then(|file| file.sync_all()).map_err(unusable)?;
+    // A link, unlike a renaming, does not overwrite.
+    std::fs::hard_link(partial, to).map_err(unusable)?;
+    std::fs::remove_file(partial).map_err(unusable)?;
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(unusable)
+}
+
+fn partial_path(to: &Path) -> PathBuf {
+    let mut name = to.as_os_str().to_owned();
+    name.push("-partial");
+    name.into()
+}

@@ -1,0 +1,194 @@
+//! What an operation has at hand inside a transaction.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use abide_core::{SessionId, Timestamp};
+use abide_store::Clock;
+use rusqlite::{CachedStatement, Connection};
+
+use crate::Options;
+use crate::caches::Caches;
+use crate::lockfile::LockFile;
+use crate::notices::{Notices, Pending};
+use crate::poll::Poll;
+use crate::rows::SessionState;
+use crate::sql;
+
+/// What all parts of one store share.
+pub(crate) struct Shared {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) options: Options,
+    /// `None` for a store in memory.
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) notices: Notices,
+    pub(crate) poll: Poll,
+    /// The lock files of the sessions that were registered here.
+    pub(crate) locks: Mutex<HashMap<SessionId, LockFile>>,
+    /// The last claims of the sessions that were registered here.
+    pub(crate) requests: Mutex<HashMap<SessionId, u64>>,
+}
+
+impl Shared {
+    pub(crate) fn forget_locks(&self) {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// One transaction.
+pub(crate) struct Batch<'a> {
+    pub(crate) connection: &'a Connection,
+    /// Whether statements are prepared under the user's rules.
+    pub(crate) guarded: &'a AtomicBool,
+    pub(crate) shared: &'a Shared,
+    pub(crate) caches: &'a mut Caches,
+    pub(crate) effects: &'a mut Effects,
+    pub(crate) statements: Statements<'a>,
+}
+
+/// A statement that most operations use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Frequent {
+    ExecutionInsert,
+    ExecutionKeep,
+    ExecutionRelease,
+    JournalAppend,
+    ReadyBefore,
+}
+
+/// Frequent statements, held for the whole transaction: to fetch one from the cache of the connection costs a tenth of what
+/// an operation costs.
+#[derive(Default)]
+pub(crate) struct Statements<'c>([Option<CachedStatement<'c>>; 5]);
+
+impl<'c> Statements<'c> {
+    pub(crate) fn get(
+        &mut self,
+        connection: &'c Connection,
+        which: Frequent,
+    ) -> rusqlite::Result<&mut CachedStatement<'c>> {
+        let held = &mut self.0[which as usize];
+        match held {
+            Some(statement) => Ok(statement),
+            None => Ok(held.insert(connection.prepare_cached(which.text())?)),
+        }
+    }
+}
+
+impl Frequent {
+    fn text(self) -> &'static str {
+        match self {
+            Self::ExecutionInsert => sql::EXECUTION_INSERT,
+            Self::ExecutionKeep => sql::EXECUTION_KEEP,
+            Self::ExecutionRelease => sql::EXECUTION_RELEASE,
+            Self::JournalAppend => sql::JOURNAL_APPEND,
+            Self::ReadyBefore => sql::READY_BEFORE,
+        }
+    }
+}
+
+/// What is to be done when the transaction is durable, and undone when it is not.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    pub(crate) notices: Pending,
+    pub(crate) registered: Vec<(SessionId, Arc<abide_core::Ability>, Option<LockFile>)>,
+    pub(crate) ended: Vec<SessionId>,
+    pub(crate) requests: Vec<(SessionId, u64)>,
+}
+
+impl Batch<'_> {
+    /// The time at which the operation is applied.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.shared.clock.now()
+    }
+
+    /// The session, if it may write at `now`.
+    pub(crate) fn live_session(
+        &mut self,
+        session: SessionId,
+        now: Timestamp,
+    ) -> rusqlite::Result<Option<&mut SessionState>> {
+        let found = self.caches.session(self.connection, session)?;
+        Ok(found.filter(|session| session.is_live(now)))
+    }
+
+    /// The last claim of a session, in this transaction or before.
+    pub(crate) fn last_request(&self, session: SessionId) -> u64 {
+        let here =
+            self.effects.requests.iter().filter(|(of, _)| *of == session).map(|(_, request)| *request).max();
+        let known =
+            self.shared.requests.lock().unwrap_or_else(PoisonError::into_inner).get(&session).copied();
+        here.max(known).unwrap_or(0)
+    }
+
+    /// The routes that a session serves, in the order of their numbers.
+    pub(crate) fn served(&mut self, session: SessionId) -> rusqlite::Result<Arc<[i64]>> {
+        let route_count = self.caches.interned(self.connection)?.route_count();
+        if let Some((seen, routes)) = self.caches.served.get(&session)
+            && *seen == route_count
+        {
+            return Ok(Arc::clone(routes));
+        }
+        let ability = match self.caches.session(self.connection, session)? {
+            Some(state) => Arc::clone(&state.ability),
+            None => return Ok(Arc::default()),
+        };
+        let interned = self.caches.interned(self.connection)?;
+        let routes: Arc<[i64]> =
+            interned.routes().filter(|(_, route)| ability.serves(route)).map(|(id, _)| id).collect();
+        self.caches.served.insert(session, (route_count, Arc::clone(&routes)));
+        Ok(routes)
+    }
+
+    /// Remembers to tell the sessions that serve `route` that something is ready.
+    pub(crate) fn announce(&mut self, route: i64) -> rusqlite::Result<()> {
+        if self.shared.notices.is_empty() || self.effects.notices.ready.contains_key(&route) {
+            return Ok(());
+        }
+        if let Some(found) = self.caches.interned(self.connection)?.route(route) {
+            self.effects.notices.ready.insert(route, Arc::clone(found));
+        }
+        Ok(())
+    }
+}
+
+impl Effects {
+    /// After COMMIT.
+    pub(crate) fn happen(&mut self, shared: &Shared) {
+        for (session, ability, lock) in self.registered.drain(..) {
+            shared.notices.open(session, ability);
+            shared.poll.wake();
+            if let Some(lock) = lock {
+                shared.locks.lock().unwrap_or_else(PoisonError::into_inner).insert(session, lock);
+            }
+        }
+        if !self.requests.is_empty() {
+            shared.requests.lock().unwrap_or_else(PoisonError::into_inner).extend(self.requests.drain(..));
+        }
+        for session in self.ended.drain(..) {
+            shared.requests.lock().unwrap_or_else(PoisonError::into_inner).remove(&session);
+            shared.notices.end(session);
+            let lock = shared.locks.lock().unwrap_or_else(PoisonError::into_inner).remove(&session);
+            match (lock, &shared.path) {
+                (Some(lock), _) => lock.remove(),
+                (None, Some(path)) => crate::lockfile::remove_of(path, session),
+                (None, None) => {}
+            }
+        }
+        shared.notices.publish(std::mem::take(&mut self.notices), shared.options.notice_count_max);
+    }
+
+    /// After ROLLBACK.
+    pub(crate) fn forget(&mut self) {
+        for (_, _, lock) in self.registered.drain(..) {
+            if let Some(lock) = lock {
+                lock.remove();
+            }
+        }
+        self.ended.clear();
+        self.requests.clear();
+        self.notices = Pending::default();
+    }
+}

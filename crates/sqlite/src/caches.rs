@@ -1,0 +1,210 @@
+//! What the writer remembers between transactions.
+//!
+//! Everything here is also in the database. It is forgotten whole when a transaction is rolled back and when another
+//! connection has written, which `PRAGMA data_version` tells at the beginning of each transaction: between two own
+//! transactions without a change of that number, what was true at the end of the first is true at the beginning of the
+//! second.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use abide_core::{Namespace, Route, SessionId, codec};
+use rusqlite::Connection;
+
+use crate::rows::{LeaseState, SessionState, decoded};
+use crate::sql;
+
+/// The most executions that are remembered.
+const HOT_COUNT_MAX: usize = 16_384;
+
+#[derive(Debug, Default)]
+pub(crate) struct Caches {
+    pub(crate) interned: Option<Interned>,
+    pub(crate) sessions: BySession<SessionState>,
+    /// The routes that a session serves, and how many routes there were when that was found out.
+    pub(crate) served: BySession<(usize, Arc<[i64]>)>,
+    pub(crate) hot: ByKey<Hot>,
+    /// Unread messages by execution.
+    pub(crate) unread: ByKey<usize>,
+    pub(crate) execution_key_max: Option<i64>,
+    pub(crate) journal_row_max: Option<i64>,
+}
+
+impl Caches {
+    /// Makes room: it is simpler to forget all than to know what is old.
+    pub(crate) fn trim(&mut self) {
+        if self.hot.len() > HOT_COUNT_MAX {
+            self.hot.clear();
+        }
+        if self.unread.len() > HOT_COUNT_MAX {
+            self.unread.clear();
+        }
+    }
+
+    pub(crate) fn interned(&mut self, connection: &Connection) -> rusqlite::Result<&mut Interned> {
+        if self.interned.is_none() {
+            self.interned = Some(Interned::load(connection)?);
+        }
+        Ok(self.interned.as_mut().expect("it was just filled"))
+    }
+
+    pub(crate) fn session(
+        &mut self,
+        connection: &Connection,
+        session: SessionId,
+    ) -> rusqlite::Result<Option<&mut SessionState>> {
+        Ok(match self.sessions.entry(session) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(place) => SessionState::read(connection, session)?.map(|found| place.insert(found)),
+        })
+    }
+
+    pub(crate) fn next_execution_key(&mut self, connection: &Connection) -> rusqlite::Result<i64> {
+        next(&mut self.execution_key_max, connection, sql::EXECUTION_KEY_MAX)
+    }
+
+    pub(crate) fn next_journal_row(&mut self, connection: &Connection) -> rusqlite::Result<i64> {
+        next(&mut self.journal_row_max, connection, sql::JOURNAL_ROW_MAX)
+    }
+}
+
+/// Numbers that are never given twice, even after the row with the greatest one was pruned: a stale key could otherwise
+/// write another execution.
+fn next(max: &mut Option<i64>, connection: &Connection, statement: &str) -> rusqlite::Result<i64> {
+    let current = match *max {
+        Some(current) => current,
+        None => connection.prepare_cached(statement)?.query_row([], |row| row.get(0))?,
+    };
+    *max = Some(current + 1);
+    Ok(current + 1)
+}
+
+/// Something by the number of an execution. These numbers are ours and dense: one multiplication spreads them.
+pub(crate) type ByKey<T> = HashMap<i64, T, BuildHasherDefault<KeyHasher>>;
+/// Something by session.
+pub(crate) type BySession<T> = HashMap<SessionId, T, BuildHasherDefault<KeyHasher>>;
+
+#[derive(Debug, Default)]
+pub(crate) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only numbers are hashed");
+    }
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    fn write_i64(&mut self, key: i64) {
+        self.write_u64(key as u64);
+    }
+}
+
+/// An execution that was written lately.
+#[derive(Debug)]
+pub(crate) struct Hot {
+    pub(crate) state: LeaseState,
+    /// The rows of its newest entries, oldest first; as far back as they are known, at most to the last skip entry.
+    pub(crate) rows: Vec<i64>,
+}
+
+/// Names and routes by number. Both only grow.
+#[derive(Debug, Default)]
+pub(crate) struct Interned {
+    names: HashMap<Namespace, i64>,
+    namespaces: HashMap<i64, Namespace>,
+    route_ids: HashMap<Route, i64>,
+    routes: BTreeMap<i64, Arc<Route>>,
+    /// The route that was asked for last: most starts come in series, and to compare is cheaper than to hash.
+    last_route: Option<(Route, i64)>,
+}
+
+impl Interned {
+    pub(crate) fn load(connection: &Connection) -> rusqlite::Result<Self> {
+        let mut loaded = Self::default();
+        let mut names = connection.prepare_cached(sql::NAMES)?;
+        let mut rows = names.query([])?;
+        while let Some(row) = rows.next()? {
+            let text: String = row.get(1)?;
+            let name = Namespace::new(text).map_err(|error| {
+                rusqlite::Error::FromSqlConversionFailure(1, rusqlite::types::Type::Text, error.into())
+            })?;
+            loaded.add_name(row.get(0)?, name);
+        }
+        let mut routes = connection.prepare_cached(sql::ROUTES)?;
+        let mut rows = routes.query([])?;
+        while let Some(row) = rows.next()? {
+            loaded.add_route(row.get(0)?, decoded(row, 1)?);
+        }
+        Ok(loaded)
+    }
+
+    fn add_name(&mut self, id: i64, name: Namespace) {
+        self.namespaces.insert(id, name.clone());
+        self.names.insert(name, id);
+    }
+
+    fn add_route(&mut self, id: i64, route: Route) {
+        self.routes.insert(id, Arc::new(route.clone()));
+        self.route_ids.insert(route, id);
+    }
+
+    /// The number of a namespace that is known.
+    pub(crate) fn known(&self, name: &Namespace) -> Option<i64> {
+        self.names.get(name).copied()
+    }
+
+    /// The number of a route that is known.
+    pub(crate) fn known_route(&self, route: &Route) -> Option<i64> {
+        if let Some((last, id)) = &self.last_route
+            && last == route
+        {
+            return Some(*id);
+        }
+        self.route_ids.get(route).copied()
+    }
+
+    pub(crate) fn namespace(&self, id: i64) -> Option<&Namespace> {
+        self.namespaces.get(&id)
+    }
+
+    pub(crate) fn route(&self, id: i64) -> Option<&Arc<Route>> {
+        self.routes.get(&id)
+    }
+
+    /// Every route, in the order of their numbers.
+    pub(crate) fn routes(&self) -> impl Iterator<Item = (i64, &Arc<Route>)> {
+        self.routes.iter().map(|(id, route)| (*id, route))
+    }
+
+    pub(crate) fn route_count(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// The number of a namespace, which is made if there is none.
+    pub(crate) fn intern_name(&mut self, connection: &Connection, name: &Namespace) -> rusqlite::Result<i64> {
+        if let Some(id) = self.known(name) {
+            return Ok(id);
+        }
+        connection.prepare_cached(sql::NAME_INSERT)?.execute([name.as_str()])?;
+        let id = connection.last_insert_rowid();
+        self.add_name(id, name.clone());
+        Ok(id)
+    }
+
+    /// The number of a route, which is made if there is none.
+    pub(crate) fn intern_route(&mut self, connection: &Connection, route: Route) -> rusqlite::Result<i64> {
+        if let Some(id) = self.known_route(&route) {
+            self.last_route = Some((route, id));
+            return Ok(id);
+        }
+        connection.prepare_cached(sql::ROUTE_INSERT)?.execute([codec::encode(&route)])?;
+        let id = connection.last_insert_rowid();
+        self.add_route(id, route);
+        Ok(id)
+    }
+}

@@ -1,0 +1,213 @@
+//! What can go wrong when a store is opened, and what SQLite's complaints mean to a caller.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use abide_core::Refusal;
+use abide_store::Error;
+use rusqlite::ErrorCode;
+
+/// Why a database could not be opened, created, copied or restored.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The folder of the file does not exist.
+    MissingFolder(PathBuf),
+    /// There is no such file, and it may not be created.
+    MissingFile(PathBuf),
+    /// There is a file, and it may not be overwritten.
+    Exists(PathBuf),
+    /// The path names a folder.
+    IsFolder(PathBuf),
+    /// The file is no SQLite database.
+    NotADatabase(PathBuf),
+    /// The file is a SQLite database without abide's tables.
+    NotAbide(PathBuf),
+    /// The file, or its folder, cannot be written.
+    ReadOnly(PathBuf),
+    /// A newer version of abide has written the file.
+    NewerSchema {
+        /// The file.
+        path: PathBuf,
+        /// Its schema version.
+        found: i64,
+        /// The newest that this program knows.
+        known: i64,
+    },
+    /// The SQLite library can lose commits.
+    OldLibrary {
+        /// Its version number, as SQLite counts.
+        found: i32,
+        /// The oldest that is safe.
+        least: i32,
+    },
+    /// The file cannot be used for another reason.
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// The complaint.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MissingFolder(path) => write!(f, "{path:?}: the folder does not exist"),
+            Self::MissingFile(path) => write!(f, "{path:?}: there is no such file"),
+            Self::Exists(path) => write!(f, "{path:?}: the file exists and is not overwritten"),
+            Self::IsFolder(path) => write!(f, "{path:?}: this is a folder, not a database file"),
+            Self::NotADatabase(path) => write!(f, "{path:?}: this is not an SQLite database"),
+            Self::NotAbide(path) => write!(f, "{path:?}: this SQLite database has no tables of abide"),
+            Self::ReadOnly(path) => write!(f, "{path:?}: the file or its folder is read-only"),
+            Self::NewerSchema { path, found, known } => write!(
+                f,
+                "{path:?}: written by a newer abide: schema version {found}, this program knows {known}"
+            ),
+            Self::OldLibrary { found, least } => write!(
+                f,
+                "the SQLite library is version {}, but versions before {} can lose commits",
+                Library(*found),
+                Library(*least)
+            ),
+            Self::Unusable { path, source } => write!(f, "{path:?}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unusable { source, .. } => Some(source.as_ref()),
+            _ => None,
+        }
+    }
+}
+
+/// A version number of SQLite, for people.
+struct Library(i32);
+
+impl fmt::Display for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0 / 1_000_000, self.0 / 1_000 % 1_000, self.0 % 1_000)
+    }
+}
+
+/// What a failed operation means to its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    Busy,
+    Unavailable,
+    Indeterminate,
+    Corrupt,
+    /// The user's own closure is to blame; trying again would do the same.
+    Misuse,
+}
+
+/// A failure that several operations of one batch may share.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) meaning: Meaning,
+    pub(crate) complaint: String,
+}
+
+impl Failure {
+    pub(crate) fn of(error: &rusqlite::Error) -> Self {
+        Self { meaning: meaning(error), complaint: error.to_string() }
+    }
+
+    /// A failure of COMMIT. SQLite has told that nothing was written when it is busy or the disk is full; after any
+    /// other complaint the log may or may not be on disk.
+    pub(crate) fn of_commit(error: &rusqlite::Error) -> Self {
+        let meaning = match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Meaning::Busy,
+            Some(ErrorCode::DiskFull) => Meaning::Unavailable,
+            _ => Meaning::Indeterminate,
+        };
+        Self { meaning, complaint: error.to_string() }
+    }
+
+    pub(crate) fn unavailable(complaint: impl Into<String>) -> Self {
+        Self { meaning: Meaning::Unavailable, complaint: complaint.into() }
+    }
+
+    /// The error of the operation `what`.
+    pub(crate) fn error(&self, what: &'static str) -> Error {
+        let source = || self.complaint.clone().into();
+        match self.meaning {
+            Meaning::Busy => Error::Busy { what },
+            Meaning::Unavailable => Error::Unavailable { what, source: source() },
+            Meaning::Indeterminate => Error::Indeterminate { what, source: source() },
+            Meaning::Corrupt => Error::Corrupt { what: self.complaint.clone() },
+            Meaning::Misuse => Error::Refused(Refusal::Unsupported { what: self.complaint.clone() }),
+        }
+    }
+}
+
+fn meaning(error: &rusqlite::Error) -> Meaning {
+    use rusqlite::Error as Sql;
+    match error {
+        Sql::FromSqlConversionFailure(..)
+        | Sql::IntegralValueOutOfRange(..)
+        | Sql::InvalidColumnType(..)
+        | Sql::QueryReturnedNoRows
+        | Sql::Utf8Error(..) => Meaning::Corrupt,
+        other => match other.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Meaning::Busy,
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::ConstraintViolation) => {
+                Meaning::Corrupt
+            }
+            _ => Meaning::Unavailable,
+        },
+    }
+}
+
+/// The error of the reading operation `what`.
+pub(crate) fn reading(what: &'static str, error: &rusqlite::Error) -> Error {
+    Failure::of(error).error(what)
+}
+
+/// Why an operation stopped.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// It was refused before it wrote anything: the others of its batch go on.
+    Refused(Error),
+    /// SQLite failed: the batch is rolled back.
+    Sql(rusqlite::Error),
+    /// A row makes no sense, or a user's closure broke off: the batch is rolled back.
+    Broken(Failure),
+}
+
+impl Stop {
+    pub(crate) fn corrupt(what: impl Into<String>) -> Self {
+        Self::Broken(Failure { meaning: Meaning::Corrupt, complaint: what.into() })
+    }
+}
+
+impl From<rusqlite::Error> for Stop {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl From<abide_core::Refusal> for Stop {
+    fn from(refusal: abide_core::Refusal) -> Self {
+        Self::Refused(Error::Refused(refusal))
+    }
+}
+
+impl From<abide_core::codec::DecodeError> for Stop {
+    fn from(error: abide_core::codec::DecodeError) -> Self {
+        Self::corrupt(error.to_string())
+    }
+}
+
+impl From<Stop> for Error {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Refused(error) => error,
+            Stop::Sql(error) => reading("read", &error),
+            Stop::Broken(failure) => failure.error("read"),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The home of threads and of waiting for other processes. Everything else here is told the time.
+
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Starts a thread whose owner joins it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "SQLite blocks, so it has threads of its own; the store joins them"
+)]
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    Builder::new().name(name.to_owned()).spawn(work)
+}
+
+/// Waits for a thread to end. A store may be dropped by one of its own threads, when that wakes the last task which has it:
+/// such a thread ends by itself.
+pub(crate) fn join(thread: JoinHandle<()>) {
+    if thread.thread().id() != std::thread::current().id() {
+        // A panic was reported where it happened.
+        let _ = thread.join();
+    }
+}
+
+/// A point in real time. Other processes are waited for in real time, whatever the store's clock says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(Instant);
+
+impl Moment {
+    #[expect(clippy::disallowed_methods, reason = "waiting for other processes is bounded in real time")]
+    pub(crate) fn now() -> Self {
+        Self(Instant::now())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "waiting for other processes is bounded in real time")]
+    pub(crate) fn elapsed(self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// Gives another process time to finish its transaction: SQLite has no way to be told when it does.
+#[expect(clippy::disallowed_methods, reason = "waiting for other processes is bounded in real time")]
+pub(crate) fn pause(duration: Duration) {
+    std::thread::sleep(duration);
+}

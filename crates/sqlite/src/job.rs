@@ -1,0 +1,154 @@
+//! An operation on its way through the writer.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use abide_store::{Error, Result};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::batch::Batch;
+use crate::error::{Failure, Stop};
+use crate::home::Moment;
+
+/// Something that the writer does inside a transaction.
+pub(crate) trait Operation: Send + 'static {
+    type Output: Send + 'static;
+    /// What it is called in errors.
+    const WHAT: &'static str;
+
+    /// Does it. May be called again after the transaction was rolled back, so it consumes nothing; and refuses before it
+    /// writes, because a refusal does not roll back.
+    fn apply(&mut self, batch: &mut Batch<'_>) -> std::result::Result<Self::Output, Stop>;
+
+    /// Whether it runs a closure of the user's, which can end the transaction and cannot be run twice.
+    fn runs_user_code(&self) -> bool {
+        false
+    }
+}
+
+/// An operation without its type.
+pub(crate) trait Job: Send {
+    /// Applies it. A refusal is kept as its answer; an error is why the transaction cannot go on.
+    fn apply(&mut self, batch: &mut Batch<'_>) -> std::result::Result<(), Failed>;
+    /// Gives the answer, because the transaction is durable; and whom to wake.
+    fn answer(self: Box<Self>) -> Option<Waker>;
+    fn fail(self: Box<Self>, failure: &Failure) -> Option<Waker>;
+    fn runs_user_code(&self) -> bool;
+    fn queued_at(&self) -> Moment;
+    fn admit(&mut self, permit: OwnedSemaphorePermit);
+}
+
+/// Why a transaction cannot go on.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// SQLite failed, perhaps because of what came before in the same transaction.
+    Sql(Failure),
+    /// This operation is at fault, and only this one.
+    Broken(Failure),
+}
+
+pub(crate) struct Queued<O: Operation> {
+    operation: O,
+    output: Option<Result<O::Output>>,
+    sender: Sender<O::Output>,
+    queued_at: Moment,
+    // Gives the place in the queue back when the operation is answered.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// The job of an operation, and where its answer arrives.
+pub(crate) fn queue<O: Operation>(operation: O) -> (Box<Queued<O>>, Receiver<O::Output>) {
+    let slot = Arc::new(Mutex::new(Slot::Waiting(None)));
+    let sender = Sender(Arc::clone(&slot));
+    let queued_at = Moment::now();
+    (Box::new(Queued { operation, output: None, sender, queued_at, _permit: None }), Receiver(slot))
+}
+
+impl<O: Operation> Job for Queued<O> {
+    fn apply(&mut self, batch: &mut Batch<'_>) -> std::result::Result<(), Failed> {
+        self.output = match self.operation.apply(batch) {
+            Ok(output) => Some(Ok(output)),
+            Err(Stop::Refused(error)) => Some(Err(error)),
+            Err(Stop::Sql(error)) => return Err(Failed::Sql(Failure::of(&error))),
+            Err(Stop::Broken(failure)) => return Err(Failed::Broken(failure)),
+        };
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>) -> Option<Waker> {
+        self.sender.send(self.output.unwrap_or(Err(Error::Closed)))
+    }
+
+    fn fail(self: Box<Self>, failure: &Failure) -> Option<Waker> {
+        self.sender.send(Err(failure.error(O::WHAT)))
+    }
+
+    fn runs_user_code(&self) -> bool {
+        self.operation.runs_user_code()
+    }
+
+    fn queued_at(&self) -> Moment {
+        self.queued_at
+    }
+
+    fn admit(&mut self, permit: OwnedSemaphorePermit) {
+        self._permit = Some(permit);
+    }
+}
+
+/// Where an answer is put. A channel would wake its receiver with each answer, and on a busy machine every answer of a
+/// batch would cost two thread switches; here all answers are put first, and then all receivers are woken.
+#[derive(Debug)]
+enum Slot<T> {
+    Waiting(Option<Waker>),
+    Answered(Result<T>),
+    Taken,
+}
+
+#[derive(Debug)]
+struct Sender<T>(Arc<Mutex<Slot<T>>>);
+
+/// The answer of an operation. Dropping it does not undo the operation.
+#[derive(Debug)]
+pub(crate) struct Receiver<T>(Arc<Mutex<Slot<T>>>);
+
+impl<T> Sender<T> {
+    fn send(&self, answer: Result<T>) -> Option<Waker> {
+        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *slot, Slot::Answered(answer)) {
+            Slot::Waiting(waker) => waker,
+            Slot::Answered(_) | Slot::Taken => None,
+        }
+    }
+}
+
+/// A job that is dropped unanswered was lost in a panic, or came after the end.
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Slot::Waiting(waker) = &mut *slot {
+            let waker = waker.take();
+            *slot = Slot::Answered(Err(Error::Closed));
+            drop(slot);
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+impl<T> Future for Receiver<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *slot, Slot::Taken) {
+            Slot::Answered(answer) => Poll::Ready(answer),
+            Slot::Waiting(_) => {
+                *slot = Slot::Waiting(Some(context.waker().clone()));
+                Poll::Pending
+            }
+            Slot::Taken => Poll::Ready(Err(Error::Closed)),
+        }
+    }
+}

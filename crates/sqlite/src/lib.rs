@@ -1,0 +1,38 @@
+//! abide's store on SQLite.
+//!
+//! One file, any number of processes. One connection writes: operations queue up, and all that wait share one
+//! transaction and one sync. Readers have connections of their own and never wait for the writer. The journal is one
+//! append-only log in which every entry points at its predecessor; the row of an execution has the head.
+//!
+//! What is deliberately absent: decisions. What may follow what is asked of `abide-core`, and a store copies the
+//! answer into rows. No SQL is put together at run time: every statement is a name in [`mod@sql`].
+
+mod apply;
+mod backup;
+mod batch;
+mod caches;
+mod error;
+mod home;
+mod job;
+mod journal;
+mod lockfile;
+mod notices;
+mod options;
+mod place;
+mod poll;
+pub mod raw;
+mod reader;
+mod rows;
+mod schema;
+mod sql;
+mod store;
+mod user_transaction;
+mod verify;
+mod view;
+mod wal;
+mod writer;
+
+pub use error::OpenError;
+pub use options::Options;
+pub use store::SqliteStore;
+pub use verify::Verification;

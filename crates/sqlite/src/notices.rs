@@ -1,0 +1,162 @@
+//! Hints for the sessions of this process.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use abide_core::{Ability, Message, Refusal, Route, SessionId};
+use abide_store::{Answer, Error, ExecutionKey, Notice};
+use tokio::sync::Notify;
+
+/// The mailboxes of the sessions that were registered here.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    mailboxes: Mutex<BTreeMap<SessionId, Arc<Mailbox>>>,
+}
+
+#[derive(Debug, Default)]
+struct Mailbox {
+    ability: Option<Arc<Ability>>,
+    waiting: Mutex<Waiting>,
+    arrived: Notify,
+}
+
+/// Notices that nobody has taken. Only messages need an order.
+#[derive(Debug, Default)]
+struct Waiting {
+    messages: Vec<Notice>,
+    ready: bool,
+    changed: bool,
+    ended: Option<Ended>,
+}
+
+/// Why there is nothing to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Session(SessionId),
+    Store,
+}
+
+impl Ended {
+    fn error(self) -> Error {
+        match self {
+            Self::Session(session) => not_live(session),
+            Self::Store => Error::Closed,
+        }
+    }
+}
+
+/// What a session that is dead, or was never alive, is told.
+pub(crate) fn not_live(session: SessionId) -> Error {
+    Error::Refused(Refusal::Unsupported { what: format!("session {session} is not live") })
+}
+
+/// What is to be told when the transaction is durable.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    pub(crate) messages: Vec<(SessionId, ExecutionKey, Message)>,
+    pub(crate) ready: BTreeMap<i64, Arc<Route>>,
+}
+
+impl Notices {
+    pub(crate) fn open(&self, session: SessionId, ability: Arc<Ability>) {
+        let mailbox = Mailbox { ability: Some(ability), ..Mailbox::default() };
+        self.lock().insert(session, Arc::new(mailbox));
+    }
+
+    /// Ends a mailbox: whoever waits is told.
+    pub(crate) fn end(&self, session: SessionId) {
+        if let Some(mailbox) = self.lock().remove(&session) {
+            mailbox.put(|waiting| waiting.ended = Some(Ended::Session(session)));
+        }
+    }
+
+    pub(crate) fn holds(&self, session: SessionId) -> bool {
+        self.lock().contains_key(&session)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    pub(crate) fn publish(&self, pending: Pending, count_max: usize) {
+        if pending.messages.is_empty() && pending.ready.is_empty() {
+            return;
+        }
+        let mailboxes = self.lock();
+        for (session, key, message) in pending.messages {
+            let Some(mailbox) = mailboxes.get(&session) else { continue };
+            mailbox.put(|waiting| waiting.add(Notice::Message(key, message), count_max));
+        }
+        for mailbox in mailboxes.values() {
+            let serves =
+                |route: &Arc<Route>| mailbox.ability.as_ref().is_some_and(|ability| ability.serves(route));
+            if pending.ready.values().any(serves) {
+                mailbox.put(|waiting| waiting.ready = true);
+            }
+        }
+    }
+
+    /// Tells every session that something changed.
+    pub(crate) fn changed(&self) {
+        self.lock().values().for_each(|mailbox| mailbox.put(|waiting| waiting.changed = true));
+    }
+
+    pub(crate) fn close(&self) {
+        self.lock().values().for_each(|mailbox| mailbox.put(|waiting| waiting.ended = Some(Ended::Store)));
+    }
+
+    pub(crate) fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
+        let mailbox = self.lock().get(&session).map(Arc::clone);
+        Box::pin(async move {
+            let mailbox = mailbox.ok_or_else(|| not_live(session))?;
+            loop {
+                let arrived = mailbox.arrived.notified();
+                tokio::pin!(arrived);
+                // Listening begins before looking: what comes in between is heard.
+                arrived.as_mut().enable();
+                if let Some(answer) = mailbox.take() {
+                    return answer;
+                }
+                arrived.await;
+            }
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<Mailbox>>> {
+        self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Mailbox {
+    fn put(&self, change: impl FnOnce(&mut Waiting)) {
+        change(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        self.arrived.notify_waiters();
+    }
+
+    fn take(&self) -> Option<abide_store::Result<Vec<Notice>>> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notices = std::mem::take(&mut waiting.messages);
+        if std::mem::take(&mut waiting.ready) {
+            notices.push(Notice::Ready);
+        }
+        if std::mem::take(&mut waiting.changed) {
+            notices.push(Notice::Changed);
+        }
+        match waiting.ended {
+            Some(ended) if notices.is_empty() => Some(Err(ended.error())),
+            _ => (!notices.is_empty()).then_some(Ok(notices)),
+        }
+    }
+}
+
+impl Waiting {
+    fn add(&mut self, notice: Notice, count_max: usize) {
+        if self.messages.len() < count_max {
+            self.messages.push(notice);
+            return;
+        }
+        // Nobody takes them: one word stands for all, and what they say is in the inboxes.
+        self.messages.clear();
+        self.changed = true;
+    }
+}

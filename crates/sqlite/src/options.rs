@@ -1,0 +1,61 @@
+//! Every bound of this store, with its name and default.
+
+use abide_core::Limits;
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bounds on what may be recorded.
+    pub limits: Limits,
+    /// How long an operation waits for other processes that write, before it fails as busy.
+    pub busy_ms_max: u64,
+    /// The most operations that wait for the writer. More wait outside, each in its caller.
+    pub queue_count_max: usize,
+    /// The most operations in one transaction.
+    pub batch_count_max: usize,
+    /// The most connections, and threads, that read.
+    pub reader_count_max: usize,
+    /// How large the write-ahead log is made before it is needed: overwriting a log syncs twice as fast as
+    /// extending it.
+    pub wal_bytes_presized: u64,
+    /// Size the log when the store is opened, instead of when about a megabyte of it has been used.
+    pub wal_presized_at_open: bool,
+    /// The size at which the log is written back to the database file and restarted.
+    pub wal_bytes_max: u64,
+    /// The most journal entries in one page.
+    pub page_entry_count_max: usize,
+    /// The most bytes of journal entries in one page, unless a single entry is larger.
+    pub page_bytes_max: usize,
+    /// The most notices that wait for a session; on overflow it is told only that something changed.
+    pub notice_count_max: usize,
+    /// The longest that one transaction step may run.
+    pub transaction_ms_max: u64,
+    /// The most due timers that one claim makes ready.
+    pub due_count_max: usize,
+    /// The most executions that one page of a list looks at.
+    pub list_scan_count_max: usize,
+    /// Only read: nothing is created, migrated or written.
+    pub read_only: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            busy_ms_max: 5_000,
+            queue_count_max: 65_536,
+            batch_count_max: 4_096,
+            reader_count_max: 4,
+            wal_bytes_presized: 64 << 20,
+            wal_presized_at_open: false,
+            wal_bytes_max: 64 << 20,
+            page_entry_count_max: 1_024,
+            page_bytes_max: 1 << 20,
+            notice_count_max: 65_536,
+            transaction_ms_max: 5_000,
+            due_count_max: 10_000,
+            list_scan_count_max: 20_000,
+            read_only: false,
+        }
+    }
+}

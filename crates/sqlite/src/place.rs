@@ -1,0 +1,171 @@
+//! Where an execution stands.
+
+use abide_core::{SessionId, Timestamp};
+use rusqlite::Row;
+
+use crate::rows::{count, integer};
+
+/// An execution is in exactly one of these places, and one index over `(place, rank, since)` finds all of them: who holds
+/// what, what is ready in which order, which timer is next, what ended when. A partial index for each question would
+/// cost every insert and update a look at each.
+///
+/// `place` is four times a number plus a kind, so that each queue is one range of the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It waits for a message, and only for that.
+    Waiting,
+    /// It has ended.
+    Finished(Timestamp),
+    /// It can be claimed.
+    Ready(Queue, Timestamp),
+    /// It waits for a time, and perhaps for messages too.
+    Timer(i64, Timestamp),
+    /// A session holds it, by a claim or, with the request 0, since it was born or its lease was kept.
+    Held(Holder),
+}
+
+/// The queue of a route, and how far in front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Queue {
+    pub(crate) route: i64,
+    pub(crate) priority: i16,
+}
+
+/// Who holds an execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) session: SessionId,
+    /// The claim that gave it; 0 when it was born leased.
+    pub(crate) request: u64,
+    /// Its position among what that claim gave.
+    pub(crate) position: u64,
+}
+
+/// The columns of a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Columns {
+    pub(crate) place: i64,
+    pub(crate) rank: i64,
+    pub(crate) since: i64,
+}
+
+const FINISHED: i64 = 4;
+
+/// The place of what is ready in a route.
+pub(crate) fn ready(route: i64) -> i64 {
+    route * 4 + 1
+}
+
+/// The place of the timers of a route.
+pub(crate) fn timers(route: i64) -> i64 {
+    route * 4 + 2
+}
+
+/// The place of what a session holds.
+pub(crate) fn held(session: SessionId) -> i64 {
+    integer(session.0) * 4 + 3
+}
+
+/// The place of what has ended.
+pub(crate) fn finished() -> i64 {
+    FINISHED
+}
+
+impl Place {
+    pub(crate) fn columns(self) -> Columns {
+        match self {
+            Self::Waiting => Columns { place: 0, rank: 0, since: 0 },
+            Self::Finished(at) => Columns { place: FINISHED, rank: 0, since: at.as_micros() },
+            // The lowest rank comes first.
+            Self::Ready(Queue { route, priority }, at) => {
+                Columns { place: ready(route), rank: -i64::from(priority), since: at.as_micros() }
+            }
+            Self::Timer(route, at) => Columns { place: timers(route), rank: 0, since: at.as_micros() },
+            Self::Held(Holder { session, request, position }) => {
+                Columns { place: held(session), rank: integer(request), since: integer(position) }
+            }
+        }
+    }
+
+    pub(crate) fn of(Columns { place, rank, since }: Columns) -> Option<Self> {
+        let (number, at) = (place.div_euclid(4), Timestamp::from_micros(since));
+        Some(match (place.rem_euclid(4), number) {
+            (0, 0) => Self::Waiting,
+            (0, 1) => Self::Finished(at),
+            (1, route) => Self::Ready(Queue { route, priority: i16::try_from(-rank).ok()? }, at),
+            (2, route) => Self::Timer(route, at),
+            (3, session) => Self::Held(Holder {
+                session: SessionId(count(session)),
+                request: count(rank),
+                position: count(since),
+            }),
+            _ => return None,
+        })
+    }
+
+    /// Reads the three columns that begin at `index`.
+    pub(crate) fn read(row: &Row<'_>, index: usize) -> rusqlite::Result<Self> {
+        let columns =
+            Columns { place: row.get(index)?, rank: row.get(index + 1)?, since: row.get(index + 2)? };
+        Self::of(columns).ok_or_else(|| {
+            let complaint = format!("there is no place {}", columns.place);
+            rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Integer, complaint.into())
+        })
+    }
+
+    /// The session that holds it.
+    pub(crate) fn session(self) -> Option<SessionId> {
+        match self {
+            Self::Held(holder) => Some(holder.session),
+            _ => None,
+        }
+    }
+
+    /// Since when it is ready.
+    pub(crate) fn ready_at(self) -> Option<Timestamp> {
+        match self {
+            Self::Ready(_, at) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Where it stands when nobody holds it and nothing has come for it.
+    pub(crate) fn parked(route: i64, wake_at: Option<Timestamp>) -> Self {
+        wake_at.map_or(Self::Waiting, |at| Self::Timer(route, at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_survive_their_columns() {
+        let at = Timestamp::from_micros(7);
+        let holder = Holder { session: SessionId(9), request: 2, position: 5 };
+        let places = [
+            Place::Waiting,
+            Place::Finished(at),
+            Place::Ready(Queue { route: 3, priority: i16::MIN }, at),
+            Place::Ready(Queue { route: 3, priority: i16::MAX }, at),
+            Place::Timer(3, Timestamp::MAX),
+            Place::Held(holder),
+        ];
+        for place in places {
+            assert_eq!(Place::of(place.columns()), Some(place));
+        }
+        assert_eq!(Place::of(Columns { place: 8, rank: 0, since: 0 }), None);
+    }
+
+    #[test]
+    fn higher_priority_and_longer_wait_come_first() {
+        let columns = |priority, at| {
+            let Columns { place, rank, since } =
+                Place::Ready(Queue { route: 1, priority }, Timestamp::from_micros(at)).columns();
+            (place, rank, since)
+        };
+        let mut queue = [columns(0, 5), columns(-1, 1), columns(9, 9), columns(0, 4)];
+        queue.sort_unstable();
+        assert_eq!(queue, [columns(9, 9), columns(0, 4), columns(0, 5), columns(-1, 1)]);
+    }
+}

@@ -1,0 +1,167 @@
+//! Connections that read, each on a thread of its own. They never wait for the writer.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use abide_store::{Answer, Error, Result};
+use rusqlite::Connection;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::batch::Shared;
+use crate::error::{Stop, reading};
+use crate::view::{Memory, View};
+use crate::{home, schema, sql};
+
+type Task = Box<dyn FnOnce(Result<&Connection>) + Send>;
+
+/// The readers. Threads are started when they are needed, up to `reader_count_max`.
+pub(crate) struct Readers {
+    shared: Arc<Shared>,
+    memory: Arc<Memory>,
+    room: Arc<Semaphore>,
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    tasks: VecDeque<Task>,
+    idle_count: usize,
+    threads: Vec<JoinHandle<()>>,
+    closed: bool,
+}
+
+impl Readers {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let room = Semaphore::new(shared.options.queue_count_max.min(Semaphore::MAX_PERMITS));
+        let (queue, arrived) = (Mutex::default(), Condvar::new());
+        Self { shared, memory: Arc::default(), room: Arc::new(room), queue, arrived }
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Has something read, in one transaction.
+    pub(crate) fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        what: &'static str,
+        work: impl FnOnce(&View<'_>) -> std::result::Result<T, Stop> + Send + 'static,
+    ) -> Answer<T> {
+        let readers = Arc::clone(self);
+        Box::pin(async move {
+            let _permit = Arc::clone(&readers.room).acquire_owned().await.map_err(|_| Error::Closed)?;
+            let (sender, receiver) = oneshot::channel();
+            let (shared, memory) = (Arc::clone(&readers.shared), Arc::clone(&readers.memory));
+            let task: Task = Box::new(move |connection| {
+                let outcome = connection.and_then(|connection| {
+                    let view = View { connection, options: &shared.options, memory: &memory };
+                    in_transaction(what, &view, work)
+                });
+                // Nobody listens when the caller has gone.
+                let _ = sender.send(outcome);
+            });
+            readers.push(task)?;
+            receiver.await.unwrap_or(Err(Error::Closed))
+        })
+    }
+
+    fn push(self: &Arc<Self>, task: Task) -> Result<()> {
+        let mut queue = self.lock();
+        if queue.closed {
+            return Err(Error::Closed);
+        }
+        queue.tasks.push_back(task);
+        if queue.idle_count < queue.tasks.len()
+            && queue.threads.len() < self.shared.options.reader_count_max.max(1)
+        {
+            let readers = Arc::clone(self);
+            let started = home::spawn("abide-sqlite-reader", move || readers.serve());
+            match started {
+                Ok(thread) => queue.threads.push(thread),
+                Err(error) if queue.threads.is_empty() => {
+                    queue.tasks.pop_back();
+                    return Err(Error::Unavailable { what: "read", source: error.into() });
+                }
+                Err(_) => {}
+            }
+        }
+        drop(queue);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    fn serve(&self) {
+        let mut connection: Option<Connection> = None;
+        while let Some(task) = self.next_task() {
+            if connection.is_none() {
+                match self.open() {
+                    Ok(opened) => connection = Some(opened),
+                    Err(error) => {
+                        task(Err(error));
+                        continue;
+                    }
+                }
+            }
+            let Some(opened) = &connection else { continue };
+            if catch_unwind(AssertUnwindSafe(|| task(Ok(opened)))).is_err() {
+                tracing::error!("a reader panicked; its connection is given up");
+                connection = None;
+            }
+        }
+    }
+
+    fn open(&self) -> Result<Connection> {
+        let path = self.shared.path.as_ref().ok_or(Error::Closed)?;
+        schema::open_reader(path, &self.shared.options).map_err(|error| reading("open a reader", &error))
+    }
+
+    fn next_task(&self) -> Option<Task> {
+        let mut queue = self.lock();
+        loop {
+            if let Some(task) = queue.tasks.pop_front() {
+                return Some(task);
+            }
+            if queue.closed {
+                return None;
+            }
+            queue.idle_count += 1;
+            queue = self.arrived.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue.idle_count -= 1;
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        let mut queue = self.lock();
+        queue.closed = true;
+        let threads = std::mem::take(&mut queue.threads);
+        drop(queue);
+        self.room.close();
+        self.arrived.notify_all();
+        threads.into_iter().for_each(home::join);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One transaction around all that is read: otherwise locks are taken for each row, and rows may move in between.
+pub(crate) fn in_transaction<T>(
+    what: &'static str,
+    view: &View<'_>,
+    work: impl FnOnce(&View<'_>) -> std::result::Result<T, Stop>,
+) -> Result<T> {
+    let run = |text| view.connection.prepare_cached(text).and_then(|mut statement| statement.execute([]));
+    run(sql::BEGIN_READ).map_err(|error| reading(what, &error))?;
+    let outcome = work(view);
+    let ended = run(sql::COMMIT).map_err(|error| reading(what, &error));
+    match outcome {
+        Ok(value) => ended.map(|_| value),
+        Err(Stop::Refused(error)) => Err(error),
+        Err(Stop::Sql(error)) => Err(reading(what, &error)),
+        Err(Stop::Broken(failure)) => Err(failure.error(what)),
+    }
+}

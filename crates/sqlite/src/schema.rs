@@ -1,0 +1,210 @@
+//! Opening connections, and the way from an empty file to the current schema.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
+
+use crate::error::OpenError;
+use crate::user_transaction;
+use crate::{Options, sql};
+
+/// The schema that this program writes.
+pub(crate) const SCHEMA_VERSION: i64 = sql::MIGRATIONS.len() as i64;
+
+/// Older libraries can lose commits of a write-ahead log when a checkpoint meets a restart.
+const LIBRARY_VERSION_MIN: i32 = 3_051_003;
+
+/// More than there are statements, so that each is prepared once.
+const STATEMENT_COUNT_MAX: usize = 160;
+
+/// A connection for writing, and the switch that puts it under the user's rules.
+pub(crate) struct WriterConnection {
+    pub(crate) connection: Connection,
+    pub(crate) guarded: Arc<AtomicBool>,
+}
+
+/// Refuses a library that is not safe.
+pub(crate) fn check_library(found: i32) -> Result<(), OpenError> {
+    if found >= LIBRARY_VERSION_MIN {
+        return Ok(());
+    }
+    Err(OpenError::OldLibrary { found, least: LIBRARY_VERSION_MIN })
+}
+
+/// Opens the writer of a file, which is created and brought to the current schema.
+pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<WriterConnection, OpenError> {
+    check_library(rusqlite::version_number())?;
+    check_path(path)?;
+    // SQLite would open it, and complain only when something is written.
+    if path.metadata().is_ok_and(|file| file.permissions().readonly()) {
+        return Err(OpenError::ReadOnly(path.to_owned()));
+    }
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
+    let writer = set_up(connection, options, true).map_err(|error| explain(path, error))?;
+    migrate(&writer.connection, path)?;
+    Ok(writer)
+}
+
+/// Opens the only connection of a store in memory.
+pub(crate) fn open_in_memory(options: &Options) -> Result<WriterConnection, OpenError> {
+    check_library(rusqlite::version_number())?;
+    let path = Path::new(":memory:");
+    let connection = Connection::open_in_memory().map_err(|error| explain(path, error))?;
+    let writer = set_up(connection, options, false).map_err(|error| explain(path, error))?;
+    migrate(&writer.connection, path)?;
+    Ok(writer)
+}
+
+fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Result<WriterConnection> {
+    connection.set_prepared_statement_cache_capacity(STATEMENT_COUNT_MAX);
+    connection.busy_timeout(Duration::from_millis(options.busy_ms_max))?;
+    if wal {
+        connection.query_row(sql::JOURNAL_MODE_WAL, [], |_| Ok(()))?;
+    }
+    connection.execute_batch(sql::PRAGMAS)?;
+    connection.execute_batch(sql::PRAGMAS_WRITER)?;
+    let guarded = Arc::new(AtomicBool::new(false));
+    let rules = Arc::clone(&guarded);
+    // Installed once: to install an authorizer makes every prepared statement stale.
+    connection.authorizer(Some(move |context: rusqlite::hooks::AuthContext<'_>| {
+        user_transaction::authorize(rules.load(Ordering::Relaxed), &context)
+    }))?;
+    Ok(WriterConnection { connection, guarded })
+}
+
+/// Opens one more connection to a file that the writer has prepared.
+pub(crate) fn open_reader(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
+    let access =
+        if options.read_only { OpenFlags::SQLITE_OPEN_READ_ONLY } else { OpenFlags::SQLITE_OPEN_READ_WRITE };
+    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENT_COUNT_MAX);
+    connection.busy_timeout(Duration::from_millis(options.busy_ms_max))?;
+    connection.execute_batch(sql::PRAGMAS)?;
+    connection.execute_batch(sql::PRAGMAS_READER)?;
+    Ok(connection)
+}
+
+/// Opens a connection that copies the log into the database file.
+pub(crate) fn open_checkpointer(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.execute_batch(sql::PRAGMAS)?;
+    Ok(connection)
+}
+
+/// Checks a file that is only to be read.
+pub(crate) fn check_read_only(path: &Path, options: &Options) -> Result<(), OpenError> {
+    check_library(rusqlite::version_number())?;
+    check_path(path)?;
+    if !path.exists() {
+        return Err(OpenError::MissingFile(path.to_owned()));
+    }
+    let connection = open_reader(path, options).map_err(|error| explain(path, error))?;
+    match schema_version(&connection).map_err(|error| explain(path, error))? {
+        Some(found) if found > SCHEMA_VERSION => {
+            Err(OpenError::NewerSchema { path: path.to_owned(), found, known: SCHEMA_VERSION })
+        }
+        Some(_) => Ok(()),
+        None => Err(OpenError::NotAbide(path.to_owned())),
+    }
+}
+
+/// The one name of a file: locks and logs lie beside the file itself, not beside a link to it.
+pub(crate) fn resolved(path: &Path) -> Result<PathBuf, OpenError> {
+    check_path(path)?;
+    let unusable =
+        |error: std::io::Error| OpenError::Unusable { path: path.to_owned(), source: Box::new(error) };
+    if path.exists() {
+        return path.canonicalize().map_err(unusable);
+    }
+    let name = path.file_name().ok_or_else(|| OpenError::IsFolder(path.to_owned()))?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(folder.canonicalize().map_err(unusable)?.join(name))
+}
+
+pub(crate) fn check_path(path: &Path) -> Result<(), OpenError> {
+    if path.is_dir() {
+        return Err(OpenError::IsFolder(path.to_owned()));
+    }
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+            Err(OpenError::MissingFolder(path.to_owned()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The version of abide's tables; `None` when there are none.
+pub(crate) fn schema_version(connection: &Connection) -> rusqlite::Result<Option<i64>> {
+    let exists: i64 = connection.query_row(sql::META_EXISTS, [], |row| row.get(0))?;
+    if exists == 0 {
+        return Ok(None);
+    }
+    connection.query_row(sql::META_GET, ["schema_version"], |row| row.get(0)).optional()
+}
+
+/// Runs the steps that are missing, in one transaction: two processes that open a new file at once wait for each other,
+/// and the second finds nothing to do.
+fn migrate(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    let explained = |error| explain(path, error);
+    match schema_version(connection).map_err(explained)? {
+        Some(SCHEMA_VERSION) => return Ok(()),
+        Some(found) if found > SCHEMA_VERSION => {
+            return Err(OpenError::NewerSchema { path: path.to_owned(), found, known: SCHEMA_VERSION });
+        }
+        Some(_) | None => {}
+    }
+    connection.execute_batch(sql::BEGIN).map_err(explained)?;
+    let migrated = run_migrations(connection);
+    let end = if migrated.is_ok() { sql::COMMIT } else { sql::ROLLBACK };
+    let ended = connection.execute_batch(end);
+    migrated.and(ended).map_err(explained)
+}
+
+fn run_migrations(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(sql::META_CREATE)?;
+    let found = schema_version(connection)?.unwrap_or(0);
+    let done = usize::try_from(found).unwrap_or(0);
+    for step in sql::MIGRATIONS.iter().skip(done) {
+        connection.execute_batch(step)?;
+    }
+    connection.execute(sql::META_SET, rusqlite::params!["schema_version", SCHEMA_VERSION])?;
+    Ok(())
+}
+
+/// What SQLite's complaint about a file means.
+pub(crate) fn explain(path: &Path, error: rusqlite::Error) -> OpenError {
+    let path = path.to_owned();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => OpenError::NotADatabase(path),
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => OpenError::ReadOnly(path),
+        _ => OpenError::Unusable { path, source: Box::new(error) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_can_lose_commits_is_refused() {
+        let rows = [(3_051_002, false), (3_050_099, false), (3_051_003, true), (3_052_000, true)];
+        for (found, fine) in rows {
+            assert_eq!(check_library(found).is_ok(), fine, "{found}");
+        }
+        assert_eq!(
+            check_library(3_051_002).unwrap_err().to_string(),
+            "the SQLite library is version 3.51.2, but versions before 3.51.3 can lose commits"
+        );
+    }
+
+    #[test]
+    fn the_bundled_library_is_safe() {
+        check_library(rusqlite::version_number()).unwrap();
+    }
+}

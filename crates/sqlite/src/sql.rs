@@ -1,0 +1,437 @@
+//! Every statement, by name. No decisions are taken here.
+//!
+//! `place`, `rank` and `since` say where an execution stands: see [`crate::place::Place`].
+
+/// The numbered steps from an empty database to the current schema. A released step is never changed.
+pub(crate) const MIGRATIONS: [&str; 1] = [MIGRATION_1];
+
+const MIGRATION_1: &str = "
+CREATE TABLE abide_names (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE
+);
+CREATE TABLE abide_routes (
+    id INTEGER PRIMARY KEY,
+    route BLOB NOT NULL UNIQUE
+);
+CREATE TABLE abide_executions (
+    key INTEGER PRIMARY KEY,
+    namespace INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    route INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    top_level INTEGER NOT NULL,
+    tagged INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    run INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    takeover_count INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    rank INTEGER NOT NULL,
+    since INTEGER NOT NULL,
+    status INTEGER NOT NULL,
+    wake_at INTEGER,
+    first INTEGER NOT NULL,
+    head INTEGER NOT NULL,
+    entry_count INTEGER NOT NULL,
+    waiting BLOB,
+    state BLOB NOT NULL,
+    UNIQUE (namespace, id)
+);
+CREATE INDEX abide_executions_place ON abide_executions (place, rank, since);
+CREATE TABLE abide_journal (
+    row INTEGER PRIMARY KEY,
+    execution INTEGER NOT NULL,
+    previous INTEGER,
+    seq INTEGER NOT NULL,
+    skip BLOB,
+    body BLOB NOT NULL
+);
+CREATE TABLE abide_inbox (
+    execution INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    arrived INTEGER NOT NULL,
+    body BLOB,
+    PRIMARY KEY (execution, id)
+) WITHOUT ROWID;
+CREATE INDEX abide_inbox_unread ON abide_inbox (execution, arrived)
+    WHERE body IS NOT NULL;
+CREATE TABLE abide_tags (
+    namespace INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    value TEXT NOT NULL,
+    execution INTEGER NOT NULL,
+    PRIMARY KEY (namespace, key, value, execution)
+) WITHOUT ROWID;
+CREATE TABLE abide_sessions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    ability BLOB NOT NULL,
+    ttl_us INTEGER NOT NULL,
+    registered_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    retired TEXT
+);
+CREATE INDEX abide_sessions_live ON abide_sessions (id)
+    WHERE retired IS NULL;
+";
+
+/// Before the migrations.
+pub(crate) const META_CREATE: &str = "
+CREATE TABLE IF NOT EXISTS abide_meta (
+    name TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+) WITHOUT ROWID";
+
+/// Every schema object of abide's own; the names are a prefix that no application uses.
+pub(crate) const META_EXISTS: &str = "
+SELECT COUNT(*)
+FROM sqlite_schema
+WHERE type = 'table' AND name = 'abide_meta'";
+pub(crate) const META_GET: &str = "
+SELECT value
+FROM abide_meta
+WHERE name = ?1";
+pub(crate) const META_SET: &str = "
+INSERT INTO abide_meta (name, value)
+VALUES (?1, ?2)
+ON CONFLICT (name) DO UPDATE SET value = MAX(value, excluded.value)";
+
+// The comment keeps these apart from what a user's closure may find in the statement cache: a statement there was
+// checked by the authorizer when it was prepared, not when it is used.
+pub(crate) const BEGIN: &str = "BEGIN IMMEDIATE -- abide";
+pub(crate) const BEGIN_READ: &str = "BEGIN DEFERRED -- abide";
+pub(crate) const COMMIT: &str = "COMMIT -- abide";
+pub(crate) const ROLLBACK: &str = "ROLLBACK -- abide";
+pub(crate) const SAVEPOINT: &str = "SAVEPOINT abide_operation -- abide";
+pub(crate) const SAVEPOINT_RELEASE: &str = "RELEASE abide_operation -- abide";
+pub(crate) const SAVEPOINT_ROLLBACK: &str = "ROLLBACK TO abide_operation -- abide";
+pub(crate) const DATA_VERSION: &str = "PRAGMA data_version -- abide";
+pub(crate) const CHECKPOINT: &str = "PRAGMA wal_checkpoint(PASSIVE) -- abide";
+pub(crate) const INTEGRITY: &str = "PRAGMA integrity_check(100)";
+
+/// For every connection to a file.
+pub(crate) const PRAGMAS: &str = "
+PRAGMA locking_mode = NORMAL;
+PRAGMA synchronous = FULL;
+PRAGMA wal_autocheckpoint = 0;
+PRAGMA journal_size_limit = -1;
+PRAGMA foreign_keys = OFF;
+PRAGMA temp_store = MEMORY;
+PRAGMA trusted_schema = OFF;
+";
+pub(crate) const PRAGMAS_WRITER: &str = "
+PRAGMA cache_size = -65536;
+";
+pub(crate) const PRAGMAS_READER: &str = "
+PRAGMA query_only = ON;
+PRAGMA cache_size = -1024;
+PRAGMA mmap_size = 67108864;
+";
+pub(crate) const JOURNAL_MODE_WAL: &str = "PRAGMA journal_mode = WAL";
+pub(crate) const JOURNAL_MODE_DELETE: &str = "PRAGMA journal_mode = DELETE";
+
+pub(crate) const EXECUTION_KEY_MAX: &str = "
+SELECT MAX(
+    COALESCE((SELECT MAX(key) FROM abide_executions), 0),
+    COALESCE((SELECT value FROM abide_meta WHERE name = 'execution_key_max'), 0)
+)";
+pub(crate) const JOURNAL_ROW_MAX: &str = "
+SELECT MAX(
+    COALESCE((SELECT MAX(row) FROM abide_journal), 0),
+    COALESCE((SELECT value FROM abide_meta WHERE name = 'journal_row_max'), 0)
+)";
+
+pub(crate) const NAMES: &str = "
+SELECT id, name
+FROM abide_names";
+pub(crate) const NAME_INSERT: &str = "
+INSERT INTO abide_names (name)
+VALUES (?1)";
+pub(crate) const ROUTES: &str = "
+SELECT id, route
+FROM abide_routes";
+pub(crate) const ROUTE_INSERT: &str = "
+INSERT INTO abide_routes (route)
+VALUES (?1)";
+
+pub(crate) const EXECUTION_INSERT: &str = "
+INSERT INTO abide_executions (
+    key, namespace, id, route, priority, top_level, tagged, created_at, run, version, epoch, takeover_count,
+    place, rank, since, status, wake_at, first, head, entry_count, waiting, state
+)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, ?10, 0, ?11, ?12, ?13, ?14, ?15, ?16, ?16, 1, ?17, ?18)
+ON CONFLICT (namespace, id) DO NOTHING";
+pub(crate) const EXECUTION_TARGET: &str = "
+SELECT key, epoch, route, priority, place, rank, since, first, state
+FROM abide_executions
+WHERE namespace = ?1 AND id = ?2";
+pub(crate) const EXECUTION_LEASE: &str = "
+SELECT place, rank, since, epoch, version, head, entry_count, route, priority
+FROM abide_executions
+WHERE key = ?1";
+pub(crate) const EXECUTION_ADDRESS: &str = "
+SELECT namespace, id
+FROM abide_executions
+WHERE key = ?1";
+pub(crate) const EXECUTION_LEASED: &str = "
+SELECT namespace, id, epoch, version, takeover_count, first, head, entry_count, state
+FROM abide_executions
+WHERE key = ?1";
+pub(crate) const EXECUTION_KEEP: &str = "
+UPDATE abide_executions
+SET version = ?5, status = ?6, wake_at = ?7, head = ?8, entry_count = ?9, takeover_count = takeover_count * ?10,
+    waiting = ?11, state = ?12
+WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
+pub(crate) const EXECUTION_RELEASE: &str = "
+UPDATE abide_executions
+SET version = ?5, status = ?6, wake_at = ?7, head = ?8, entry_count = ?9, takeover_count = takeover_count * ?10,
+    waiting = ?11, state = ?12, place = ?13, rank = ?14, since = ?15
+WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
+pub(crate) const EXECUTION_MOVE: &str = "
+UPDATE abide_executions
+SET place = ?4, rank = ?5, since = ?6
+WHERE key = ?1 AND epoch = ?2 AND place = ?3";
+
+pub(crate) const READY_BEFORE: &str = "
+SELECT 1
+FROM abide_executions INDEXED BY abide_executions_place
+WHERE place = ?1 AND rank <= ?2
+LIMIT 1";
+pub(crate) const READY_HEAD: &str = "
+SELECT rank, since, key
+FROM abide_executions INDEXED BY abide_executions_place
+WHERE place = ?1
+ORDER BY rank, since, key
+LIMIT ?2";
+pub(crate) const CLAIM: &str = "
+UPDATE abide_executions
+SET place = ?2, rank = ?3, since = ?4, epoch = epoch + 1
+WHERE key = ?1";
+pub(crate) const CLAIMED_BEFORE: &str = "
+SELECT key
+FROM abide_executions INDEXED BY abide_executions_place
+WHERE place = ?1 AND rank = ?2
+ORDER BY since, key";
+pub(crate) const TIMERS_PROMOTE: &str = "
+UPDATE abide_executions
+SET place = ?4, rank = -priority, since = wake_at
+WHERE key IN (
+    SELECT key
+    FROM abide_executions INDEXED BY abide_executions_place
+    WHERE place = ?1 AND rank = 0 AND since <= ?2
+    ORDER BY since
+    LIMIT ?3
+)";
+pub(crate) const TIMER_NEXT: &str = "
+SELECT since
+FROM abide_executions INDEXED BY abide_executions_place
+WHERE place = ?1 AND rank = 0
+ORDER BY since
+LIMIT 1";
+
+pub(crate) const JOURNAL_APPEND: &str = "
+INSERT INTO abide_journal (row, execution, previous, seq, skip, body)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+pub(crate) const JOURNAL_LINK: &str = "
+SELECT previous, seq, execution
+FROM abide_journal
+WHERE row = ?1";
+pub(crate) const JOURNAL_SKIP: &str = "
+SELECT skip, seq, execution
+FROM abide_journal
+WHERE row = ?1";
+pub(crate) const JOURNAL_BODY: &str = "
+SELECT seq, body
+FROM abide_journal
+WHERE row = ?1 AND execution = ?2";
+pub(crate) const JOURNAL_RANGE: &str = "
+SELECT seq, body
+FROM abide_journal
+WHERE row BETWEEN ?1 AND ?2 AND execution = ?3
+ORDER BY row";
+pub(crate) const FEED: &str = "
+SELECT j.row, j.seq, j.body, e.namespace, e.id
+FROM abide_journal AS j
+JOIN abide_executions AS e ON e.key = j.execution
+WHERE j.row > ?1
+ORDER BY j.row
+LIMIT ?2";
+
+pub(crate) const INBOX_SEEN: &str = "
+SELECT 1
+FROM abide_inbox
+WHERE execution = ?1 AND id = ?2";
+pub(crate) const INBOX_INSERT: &str = "
+INSERT INTO abide_inbox (execution, id, arrived, body)
+VALUES (?1, ?2, ?3, ?4)";
+pub(crate) const INBOX_NEWEST: &str = "
+SELECT arrived
+FROM abide_inbox INDEXED BY abide_inbox_unread
+WHERE execution = ?1 AND body IS NOT NULL
+ORDER BY arrived DESC
+LIMIT 1";
+pub(crate) const INBOX_CONSUME: &str = "
+UPDATE abide_inbox
+SET body = NULL
+WHERE execution = ?1 AND id = ?2 AND body IS NOT NULL";
+pub(crate) const INBOX_COUNT: &str = "
+SELECT COUNT(*)
+FROM abide_inbox INDEXED BY abide_inbox_unread
+WHERE execution = ?1 AND body IS NOT NULL";
+pub(crate) const INBOX_UNREAD: &str = "
+SELECT body
+FROM abide_inbox INDEXED BY abide_inbox_unread
+WHERE execution = ?1 AND body IS NOT NULL
+ORDER BY arrived";
+pub(crate) const INBOX_HELD: &str = "
+SELECT i.execution, i.body
+FROM abide_executions AS e INDEXED BY abide_executions_place
+JOIN abide_inbox AS i INDEXED BY abide_inbox_unread ON i.execution = e.key AND i.body IS NOT NULL
+WHERE e.place = ?1
+ORDER BY i.execution, i.arrived";
+
+pub(crate) const TAG_INSERT: &str = "
+INSERT OR IGNORE INTO abide_tags (namespace, key, value, execution)
+VALUES (?1, ?2, ?3, ?4)";
+pub(crate) const TAG_DELETE: &str = "
+DELETE FROM abide_tags
+WHERE namespace = ?1 AND key = ?2 AND value = ?3 AND execution = ?4";
+pub(crate) const TAG_HAS: &str = "
+SELECT 1
+FROM abide_tags
+WHERE namespace = ?1 AND key = ?2 AND value = ?3 AND execution = ?4";
+pub(crate) const TAGGED_AFTER: &str = "
+SELECT execution
+FROM abide_tags
+WHERE namespace = ?1 AND key = ?2 AND value = ?3 AND execution > ?4
+ORDER BY execution
+LIMIT ?5";
+pub(crate) const TAGGED_BEFORE: &str = "
+SELECT execution
+FROM abide_tags
+WHERE namespace = ?1 AND key = ?2 AND value = ?3 AND execution < ?4
+ORDER BY execution DESC
+LIMIT ?5";
+
+pub(crate) const SESSION_INSERT: &str = "
+INSERT INTO abide_sessions (namespace, name, ability, ttl_us, registered_at, expires_at, retired)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, NULL)";
+pub(crate) const SESSION: &str = "
+SELECT ability, ttl_us, expires_at, retired IS NOT NULL
+FROM abide_sessions
+WHERE id = ?1";
+pub(crate) const SESSION_EXTEND: &str = "
+UPDATE abide_sessions
+SET expires_at = ?2
+WHERE id = ?1";
+pub(crate) const SESSION_RETIRE: &str = "
+UPDATE abide_sessions
+SET retired = ?2
+WHERE id = ?1 AND retired IS NULL";
+pub(crate) const SESSION_RELEASE: &str = "
+UPDATE abide_executions INDEXED BY abide_executions_place
+SET place = route * 4 + 1, rank = -priority, since = ?2, takeover_count = takeover_count + ?3
+WHERE place = ?1";
+pub(crate) const SESSION_LEASE_COUNT: &str = "
+SELECT COUNT(*)
+FROM abide_executions INDEXED BY abide_executions_place
+WHERE place = ?1";
+pub(crate) const SESSIONS_LIVE: &str = "
+SELECT id, expires_at
+FROM abide_sessions INDEXED BY abide_sessions_live
+WHERE retired IS NULL
+ORDER BY id";
+pub(crate) const SESSIONS: &str = "
+SELECT id, name, ability, ttl_us, registered_at, expires_at, retired
+FROM abide_sessions
+WHERE namespace = ?1 AND id > ?2
+ORDER BY id
+LIMIT ?3";
+pub(crate) const SESSIONS_PRUNE: &str = "
+DELETE FROM abide_sessions
+WHERE retired IS NOT NULL AND expires_at < ?1";
+pub(crate) const SESSIONS_EXPIRE_ALL: &str = "
+UPDATE abide_sessions
+SET retired = ?1
+WHERE retired IS NULL";
+pub(crate) const LEASES_RELEASE_ALL: &str = "
+UPDATE abide_executions
+SET place = route * 4 + 1, rank = -priority, since = ?1
+WHERE place % 4 = 3";
+
+pub(crate) const SNAPSHOT_BY_KEY: &str = "
+SELECT key, namespace, id, place, rank, since, epoch, version, takeover_count, status, wake_at, waiting, created_at,
+    first, head, entry_count, tagged, state
+FROM abide_executions
+WHERE key = ?1";
+pub(crate) const SNAPSHOT_BY_ID: &str = "
+SELECT key, namespace, id, place, rank, since, epoch, version, takeover_count, status, wake_at, waiting, created_at,
+    first, head, entry_count, tagged, state
+FROM abide_executions
+WHERE namespace = ?1 AND id = ?2";
+pub(crate) const LIST_ONE: &str = "
+SELECT key, namespace, id, route, top_level, run, status, wake_at, waiting, created_at
+FROM abide_executions
+WHERE key = ?1";
+pub(crate) const LIST_AFTER: &str = "
+SELECT key, namespace, id, route, top_level, run, status, wake_at, waiting, created_at
+FROM abide_executions
+WHERE key > ?1
+ORDER BY key
+LIMIT ?2";
+pub(crate) const LIST_BEFORE: &str = "
+SELECT key, namespace, id, route, top_level, run, status, wake_at, waiting, created_at
+FROM abide_executions
+WHERE key < ?1
+ORDER BY key DESC
+LIMIT ?2";
+
+pub(crate) const FINISHED_BEFORE: &str = "
+SELECT key, namespace, first, head, entry_count, tagged
+FROM abide_executions INDEXED BY abide_executions_place
+WHERE place = ?1 AND rank = 0 AND since < ?2
+ORDER BY since
+LIMIT ?3";
+pub(crate) const PRUNE_EXECUTION: &str = "
+DELETE FROM abide_executions
+WHERE key = ?1";
+pub(crate) const PRUNE_INBOX: &str = "
+DELETE FROM abide_inbox
+WHERE execution = ?1";
+pub(crate) const PRUNE_JOURNAL: &str = "
+DELETE FROM abide_journal
+WHERE row = ?1 AND execution = ?2";
+
+pub(crate) const VERIFY_EXECUTIONS: &str = "
+SELECT key, namespace, id, place, rank, since, status, first, head, entry_count, run, state, route, priority, wake_at
+FROM abide_executions
+WHERE key > ?1
+ORDER BY key
+LIMIT ?2";
+pub(crate) const VERIFY_JOURNAL_COUNT: &str = "
+SELECT COUNT(*)
+FROM abide_journal";
+pub(crate) const VERIFY_ORPHAN_JOURNAL: &str = "
+SELECT row
+FROM abide_journal
+WHERE execution NOT IN (SELECT key FROM abide_executions)
+LIMIT 10";
+pub(crate) const VERIFY_ORPHAN_INBOX: &str = "
+SELECT DISTINCT execution
+FROM abide_inbox
+WHERE execution NOT IN (SELECT key FROM abide_executions)
+LIMIT 10";
+pub(crate) const VERIFY_ORPHAN_TAGS: &str = "
+SELECT DISTINCT execution
+FROM abide_tags
+WHERE execution NOT IN (SELECT key FROM abide_executions)
+LIMIT 10";
+pub(crate) const VERIFY_LEASES: &str = "
+SELECT e.key, (e.place - 3) / 4
+FROM abide_executions AS e
+LEFT JOIN abide_sessions AS s ON s.id = (e.place - 3) / 4 AND s.retired IS NULL
+WHERE e.place % 4 = 3 AND s.id IS NULL
+LIMIT 10";

@@ -1,0 +1,228 @@
+//! The store itself: what its methods hand to whom, and the threads that it owns.
+
+use std::future::ready;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use abide_core::{Refusal, SessionId};
+use abide_store::{
+    Answer, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedItem, Heartbeat, List, Listing,
+    Notice, Prune, Read, Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Worker, WorkerRow,
+    Workers,
+};
+
+use crate::apply::{ClaimWork, CommitWork, HeartbeatWork, PruneWork, RegisterWork, RetireWork, SubmitWork};
+use crate::batch::Shared;
+use crate::error::{OpenError, Stop};
+use crate::job::Operation;
+use crate::notices::Notices;
+use crate::poll::Poll;
+use crate::reader::{Readers, in_transaction};
+use crate::view::View;
+use crate::wal::Wal;
+use crate::writer::{Desk, Manner, Writer};
+use crate::{Options, home, schema};
+
+/// A [`Store`] in an SQLite database.
+pub struct SqliteStore {
+    pub(crate) shared: Arc<Shared>,
+    /// `None` when the store only reads.
+    desk: Option<Arc<Desk>>,
+    readers: Arc<Readers>,
+    wal: Option<Arc<Wal>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl SqliteStore {
+    /// Opens a database file, which is created and brought to the current schema if need be. It may be a file in which the
+    /// application keeps tables of its own: all of abide's are called `abide_…`.
+    pub fn open(
+        path: &Path,
+        clock: Arc<dyn Clock>,
+        options: Options,
+    ) -> std::result::Result<Arc<Self>, OpenError> {
+        let path = &schema::resolved(path)?;
+        if options.read_only {
+            schema::check_read_only(path, &options)?;
+            let shared = Arc::new(shared(Some(path), clock, options));
+            return Ok(Arc::new(Self::assemble(shared, None, None)));
+        }
+        let connection = schema::open_writer(path, &options)?;
+        // The writer waits for other processes itself, because it knows since when its operations wait.
+        let patience = connection.connection.busy_timeout(Duration::ZERO);
+        patience.map_err(|error| schema::explain(path, error))?;
+        let wal = Arc::new(Wal::new(path, &options));
+        let shared = Arc::new(shared(Some(path), clock, options));
+        let writer = Writer::new(connection, Arc::clone(&shared), Some(Arc::clone(&wal)));
+        let desk = Arc::new(Desk::new(writer, &shared, true));
+        let store = Arc::new(Self::assemble(shared, Some(desk), Some(wal)));
+        store
+            .start_threads()
+            .map_err(|error| OpenError::Unusable { path: path.to_owned(), source: error.into() })?;
+        Ok(store)
+    }
+
+    /// Opens an empty database in memory. It has one connection and no threads: every operation is done when it is
+    /// called, on the thread of its caller.
+    pub fn in_memory(clock: Arc<dyn Clock>, options: Options) -> std::result::Result<Arc<Self>, OpenError> {
+        let connection = schema::open_in_memory(&options)?;
+        let shared = Arc::new(shared(None, clock, options));
+        let writer = Writer::new(connection, Arc::clone(&shared), None);
+        let desk = Arc::new(Desk::new(writer, &shared, false));
+        Ok(Arc::new(Self::assemble(shared, Some(desk), None)))
+    }
+
+    fn assemble(shared: Arc<Shared>, desk: Option<Arc<Desk>>, wal: Option<Arc<Wal>>) -> Self {
+        let readers = Arc::new(Readers::new(Arc::clone(&shared)));
+        Self { shared, desk, readers, wal, threads: Mutex::default() }
+    }
+
+    fn start_threads(&self) -> std::io::Result<()> {
+        let (Some(desk), Some(wal)) = (&self.desk, &self.wal) else { return Ok(()) };
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let writer = Arc::clone(desk);
+        threads.push(home::spawn("abide-sqlite-writer", move || writer.serve())?);
+        let (wal, sizer) = (Arc::clone(wal), Arc::clone(desk));
+        threads.push(home::spawn("abide-sqlite-log", move || wal.serve(&sizer))?);
+        let (desk, shared) = (Arc::clone(desk), Arc::clone(&self.shared));
+        threads.push(home::spawn("abide-sqlite-poll", move || shared.poll.serve(&desk, &shared))?);
+        Ok(())
+    }
+
+    /// Closes the store: what is queued is still done, what comes later is refused. Sessions that were not retired are
+    /// found dead by others at once.
+    pub fn close(&self) {
+        if let Some(desk) = &self.desk {
+            desk.close();
+        }
+        if let Some(wal) = &self.wal {
+            wal.close();
+        }
+        self.shared.poll.close();
+        self.readers.close();
+        self.shared.notices.close();
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        threads.into_iter().for_each(home::join);
+        if let Some(desk) = &self.desk {
+            desk.lock_writer().shut();
+        }
+        self.shared.forget_locks();
+    }
+
+    pub(crate) fn write<O: Operation>(&self, operation: O, manner: Manner) -> Answer<O::Output> {
+        match &self.desk {
+            Some(desk) => desk.submit(operation, manner),
+            None => {
+                let what = format!("the store was opened read-only: no {}", O::WHAT);
+                Box::pin(ready(Err(Error::Refused(Refusal::Unsupported { what }))))
+            }
+        }
+    }
+
+    /// Reads in one transaction: on a reader's thread, or right here in a store without threads.
+    pub(crate) fn view<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&View<'_>) -> std::result::Result<T, Stop> + Send + 'static,
+    ) -> Answer<T> {
+        match &self.desk {
+            Some(_) if self.shared.path.is_none() => Box::pin(ready(self.view_of_writer(what, work))),
+            _ => self.readers.read(what, work),
+        }
+    }
+
+    /// Reads with the only connection of a store in memory.
+    pub(crate) fn view_of_writer<T>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&View<'_>) -> std::result::Result<T, Stop>,
+    ) -> Result<T> {
+        let desk = self.desk.as_ref().filter(|desk| !desk.is_closed()).ok_or(Error::Closed)?;
+        let writer = desk.lock_writer();
+        let connection = writer.connection().ok_or(Error::Closed)?;
+        let view = View { connection, options: &self.shared.options, memory: self.readers.memory() };
+        in_transaction(what, &view, work)
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl std::fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqliteStore").field("path", &self.shared.path).finish_non_exhaustive()
+    }
+}
+
+fn shared(path: Option<&Path>, clock: Arc<dyn Clock>, options: Options) -> Shared {
+    Shared {
+        clock,
+        options,
+        path: path.map(Path::to_owned),
+        notices: Notices::default(),
+        poll: Poll::default(),
+        locks: Mutex::default(),
+        requests: Mutex::default(),
+    }
+}
+
+fn manner(alone: bool) -> Manner {
+    if alone { Manner::Alone } else { Manner::Queued }
+}
+
+impl Store for SqliteStore {
+    fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>> {
+        let manner = manner(submit.alone);
+        self.write(SubmitWork::new(submit, &self.shared.options.limits), manner)
+    }
+
+    fn claim(&self, claim: Claim) -> Answer<Claimed> {
+        self.write(ClaimWork(claim), Manner::Queued)
+    }
+
+    fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
+        let manner = manner(commit.alone);
+        self.write(CommitWork::new(commit), manner)
+    }
+
+    fn register(&self, worker: Worker) -> Answer<Registered> {
+        self.write(RegisterWork(worker), Manner::Queued)
+    }
+
+    fn heartbeat(&self, session: SessionId) -> Answer<Heartbeat> {
+        self.write(HeartbeatWork(session), Manner::Urgent)
+    }
+
+    fn retire(&self, retire: Retire) -> Answer<()> {
+        self.write(RetireWork(retire), Manner::Queued)
+    }
+
+    fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
+        self.view("workers", move |view| view.workers(&workers))
+    }
+
+    fn read(&self, read: Read) -> Answer<Option<Snapshot>> {
+        self.view("read", move |view| view.snapshot(&read))
+    }
+
+    fn list(&self, list: List) -> Answer<Listing> {
+        self.view("list", move |view| view.list(&list))
+    }
+
+    fn feed(&self, feed: Feed) -> Answer<Vec<FeedItem>> {
+        self.view("feed", move |view| view.feed(feed))
+    }
+
+    fn prune(&self, prune: Prune) -> Answer<u64> {
+        self.write(PruneWork(prune), Manner::Queued)
+    }
+
+    fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
+        self.shared.notices.wait(session)
+    }
+}

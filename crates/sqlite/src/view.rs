@@ -1,0 +1,351 @@
+//! What can be read: snapshots, lists, the feed, the sessions. Each in one read transaction.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use abide_core::{
+    Address, Epoch, Execution, ExecutionId, LeaseRow, Name, SessionId, Summary, Tag, Timestamp, Version,
+    Waiting,
+};
+use abide_store::{
+    ExecutionKey, Feed, FeedItem, List, ListCursor, ListOrder, Listed, Listing, Read, Record, Snapshot,
+    Target, Worker, WorkerRow, Workers,
+};
+use rusqlite::types::Type;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use crate::apply::{first_start, unread};
+use crate::caches::Interned;
+use crate::error::Stop;
+use crate::journal::{Chain, Page, Skips};
+use crate::place::{self, Place};
+use crate::rows::{count, decoded, integer, status, timestamp, timestamp_maybe};
+use crate::{Options, sql};
+
+/// The most journals whose skip entries are remembered.
+const SKIPS_COUNT_MAX: usize = 16;
+
+/// What readers remember. None of it ever changes, so it needs no care.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// By chain, where its skip entries are. Paging through a journal of a million entries would otherwise walk all of
+    /// them for each page.
+    skips: Mutex<VecDeque<((i64, i64), Skips)>>,
+    interned: Mutex<Arc<Interned>>,
+}
+
+/// A connection for reading, inside a transaction.
+pub(crate) struct View<'a> {
+    pub(crate) connection: &'a Connection,
+    pub(crate) options: &'a Options,
+    pub(crate) memory: &'a Memory,
+}
+
+impl Memory {
+    fn take_skips(&self, chain: &Chain) -> Skips {
+        let mut kept = self.skips.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = kept.iter().position(|(of, _)| *of == (chain.key, chain.first));
+        found.and_then(|index| kept.remove(index)).map(|(_, skips)| skips).unwrap_or_default()
+    }
+
+    fn put_skips(&self, chain: &Chain, skips: Skips) {
+        let mut kept = self.skips.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_front(((chain.key, chain.first), skips));
+        kept.truncate(SKIPS_COUNT_MAX);
+    }
+}
+
+/// The row of an execution.
+struct Found {
+    key: i64,
+    namespace: i64,
+    id: String,
+    lease: LeaseRow,
+    takeover_count: u32,
+    summary: Summary,
+    ready_at: Option<Timestamp>,
+    created_at: Timestamp,
+    chain: Chain,
+    tagged: bool,
+    execution: Execution,
+}
+
+impl Found {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let key = row.get(0)?;
+        let place = Place::read(row, 3)?;
+        Ok(Self {
+            key,
+            namespace: row.get(1)?,
+            id: row.get(2)?,
+            lease: LeaseRow {
+                session: place.session(),
+                epoch: Epoch(count(row.get(6)?)),
+                version: Version(count(row.get(7)?)),
+            },
+            takeover_count: row.get(8)?,
+            summary: summary(row, (9, 10, 11))?,
+            ready_at: place.ready_at(),
+            created_at: timestamp(row, 12)?,
+            chain: Chain { key, first: row.get(13)?, head: row.get(14)?, entry_count: count(row.get(15)?) },
+            tagged: row.get(16)?,
+            execution: decoded(row, 17)?,
+        })
+    }
+}
+
+fn summary(
+    row: &Row<'_>,
+    (at_status, at_wake, at_waiting): (usize, usize, usize),
+) -> rusqlite::Result<Summary> {
+    let waiting: Vec<Waiting> = match row.get_ref(at_waiting)? {
+        rusqlite::types::ValueRef::Null => Vec::new(),
+        _ => decoded(row, at_waiting)?,
+    };
+    Ok(Summary { status: status(row, at_status)?, wake_at: timestamp_maybe(row, at_wake)?, waiting })
+}
+
+impl View<'_> {
+    /// Names and routes, as far as they were known when `is_enough` was last true.
+    fn interned(&self, is_enough: impl Fn(&Interned) -> bool) -> Result<Arc<Interned>, Stop> {
+        let known = Arc::clone(&self.memory.interned.lock().unwrap_or_else(PoisonError::into_inner));
+        if is_enough(&known) {
+            return Ok(known);
+        }
+        let loaded = Arc::new(Interned::load(self.connection)?);
+        *self.memory.interned.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&loaded);
+        Ok(loaded)
+    }
+
+    pub(crate) fn snapshot(&self, read: &Read) -> Result<Option<Snapshot>, Stop> {
+        let found = match &read.target {
+            Target::Key(key) => {
+                let mut statement = self.connection.prepare_cached(sql::SNAPSHOT_BY_KEY)?;
+                statement.query_row([integer(key.0)], Found::read).optional()?
+            }
+            Target::Address(address) => {
+                let interned = self.interned(|interned| interned.known(&address.namespace).is_some())?;
+                let Some(namespace) = interned.known(&address.namespace) else { return Ok(None) };
+                let mut statement = self.connection.prepare_cached(sql::SNAPSHOT_BY_ID)?;
+                statement.query_row(params![namespace, address.id.as_str()], Found::read).optional()?
+            }
+        };
+        let Some(found) = found else { return Ok(None) };
+        let interned = self.interned(|interned| interned.namespace(found.namespace).is_some())?;
+        let inbox = if read.with_inbox { unread(self.connection, found.key)? } else { Vec::new() };
+        Ok(Some(Snapshot {
+            key: ExecutionKey(count(found.key)),
+            execution: found.execution.at(address(&interned, found.namespace, &found.id)?),
+            summary: found.summary,
+            lease: found.lease,
+            created_at: found.created_at,
+            ready_at: found.ready_at,
+            takeover_count: found.takeover_count,
+            tags: if found.tagged { self.tags(&found.chain)? } else { Vec::new() },
+            journal: self.page(&found.chain, read)?,
+            inbox,
+        }))
+    }
+
+    fn tags(&self, chain: &Chain) -> Result<Vec<Tag>, Stop> {
+        Ok(first_start(self.connection, chain.key, chain.first)?.tags)
+    }
+
+    fn page(&self, chain: &Chain, read: &Read) -> Result<Vec<Record>, Stop> {
+        if read.limit == 0 || read.from > chain.entry_count {
+            return Ok(Vec::new());
+        }
+        let entry_count_max = read.limit.min(self.options.page_entry_count_max.max(1));
+        let page = Page { from: read.from, entry_count_max, bytes_max: self.options.page_bytes_max };
+        let mut skips = self.memory.take_skips(chain);
+        let records = chain.page(self.connection, &mut skips, page);
+        self.memory.put_skips(chain, skips);
+        records
+    }
+
+    /// Executions in the order of their numbers. A page looks at a bounded number of rows, so it may be short, or even
+    /// empty, before the end.
+    pub(crate) fn list(&self, list: &List) -> Result<Listing, Stop> {
+        let interned = self.interned(|interned| interned.known(&list.namespace).is_some())?;
+        let Some(namespace) = interned.known(&list.namespace) else { return Ok(Listing::default()) };
+        if list.limit == 0 {
+            return Ok(Listing { items: Vec::new(), next: list.after });
+        }
+        let mut listing = Listing::default();
+        let mut last = match (list.after, list.order) {
+            (Some(ListCursor(key)), _) => integer(key.0),
+            (None, ListOrder::NewestFirst) => i64::MAX,
+            (None, ListOrder::OldestFirst) => 0,
+        };
+        let scan_max = self.options.list_scan_count_max.max(1);
+        let mut looked_at = 0;
+        while looked_at < scan_max {
+            let wanted = (list.limit - listing.items.len() + 1).clamp(1, 1_000).max(64).min(scan_max);
+            let candidates = self.candidates(list, (namespace, last), wanted)?;
+            let exhausted = candidates.len() < wanted;
+            let is_known =
+                |interned: &Interned| candidates.iter().all(|one| interned.route(one.route).is_some());
+            let interned = self.interned(is_known)?;
+            for candidate in candidates {
+                looked_at += 1;
+                if listing.items.len() == list.limit {
+                    listing.next = Some(ListCursor(ExecutionKey(count(last))));
+                    return Ok(listing);
+                }
+                last = candidate.key;
+                if self.matches(list, &interned, (namespace, &candidate))? {
+                    listing.items.push(candidate.listed(&interned)?);
+                }
+            }
+            if exhausted {
+                return Ok(listing);
+            }
+        }
+        listing.next = Some(ListCursor(ExecutionKey(count(last))));
+        Ok(listing)
+    }
+
+    /// The next rows to look at, by the narrowest index there is.
+    fn candidates(
+        &self,
+        list: &List,
+        (namespace, last): (i64, i64),
+        wanted: usize,
+    ) -> Result<Vec<Candidate>, Stop> {
+        let newest = list.order == ListOrder::NewestFirst;
+        let wanted = integer(wanted as u64);
+        if let Some(tag) = list.tags.first() {
+            let text = if newest { sql::TAGGED_BEFORE } else { sql::TAGGED_AFTER };
+            let mut tagged = self.connection.prepare_cached(text)?;
+            let (key, value) = (tag.key.as_str(), tag.value.as_str());
+            let keys =
+                tagged.query_map(params![namespace, key, value, last, wanted], |row| row.get::<_, i64>(0))?;
+            let mut one = self.connection.prepare_cached(sql::LIST_ONE)?;
+            let mut candidates = Vec::new();
+            for key in keys {
+                candidates.push(one.query_row([key?], Candidate::read)?);
+            }
+            return Ok(candidates);
+        }
+        let text = if newest { sql::LIST_BEFORE } else { sql::LIST_AFTER };
+        let mut statement = self.connection.prepare_cached(text)?;
+        let rows = statement.query_map([last, wanted], Candidate::read)?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    }
+
+    fn matches(
+        &self,
+        list: &List,
+        interned: &Interned,
+        (namespace, candidate): (i64, &Candidate),
+    ) -> Result<bool, Stop> {
+        let is_named = |name: &Name| interned.route(candidate.route).is_some_and(|route| route.name == *name);
+        let fits = candidate.namespace == namespace
+            && (list.statuses.is_empty() || list.statuses.contains(&candidate.summary.status))
+            && (!list.top_level || candidate.top_level)
+            && list.name.as_ref().is_none_or(is_named);
+        if !fits {
+            return Ok(false);
+        }
+        let mut has = self.connection.prepare_cached(sql::TAG_HAS)?;
+        for tag in list.tags.iter().skip(1) {
+            if !has.exists(params![namespace, tag.key.as_str(), tag.value.as_str(), candidate.key])? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn feed(&self, feed: Feed) -> Result<Vec<FeedItem>, Stop> {
+        let limit = feed.limit.min(self.options.page_entry_count_max.max(1));
+        let mut statement = self.connection.prepare_cached(sql::FEED)?;
+        let mut rows = statement.query([integer(feed.after), integer(limit as u64)])?;
+        let mut items: Vec<FeedItem> = Vec::new();
+        let mut left = self.options.page_bytes_max;
+        while let Some(row) = rows.next()? {
+            let record = Record { seq: count(row.get(1)?), bytes: row.get(2)? };
+            if record.bytes.len() > left && !items.is_empty() {
+                break;
+            }
+            left = left.saturating_sub(record.bytes.len());
+            let (namespace, id): (i64, String) = (row.get(3)?, row.get(4)?);
+            let interned = self.interned(|interned| interned.namespace(namespace).is_some())?;
+            let address = address(&interned, namespace, &id)?;
+            items.push(FeedItem { position: count(row.get(0)?), address, record });
+        }
+        Ok(items)
+    }
+
+    pub(crate) fn workers(&self, workers: &Workers) -> Result<Vec<WorkerRow>, Stop> {
+        let interned = self.interned(|interned| interned.known(&workers.namespace).is_some())?;
+        let Some(namespace) = interned.known(&workers.namespace) else { return Ok(Vec::new()) };
+        let after = workers.after.map_or(0, |session| integer(session.0));
+        let mut statement = self.connection.prepare_cached(sql::SESSIONS)?;
+        let mut held = self.connection.prepare_cached(sql::SESSION_LEASE_COUNT)?;
+        let rows = statement.query_map([namespace, after, integer(workers.limit as u64)], |row| {
+            let session = SessionId(count(row.get(0)?));
+            let name: String = row.get(1)?;
+            let name = Name::new(name)
+                .map_err(|error| rusqlite::Error::FromSqlConversionFailure(1, Type::Text, error.into()))?;
+            let ttl = Duration::from_micros(count(row.get(3)?));
+            Ok(WorkerRow {
+                session,
+                worker: Worker { name, ability: decoded(row, 2)?, ttl },
+                registered_at: timestamp(row, 4)?,
+                expires_at: timestamp(row, 5)?,
+                retired: row.get(6)?,
+                lease_count: count(held.query_row([place::held(session)], |row| row.get(0))?),
+            })
+        })?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    }
+}
+
+/// A row that a list looks at.
+struct Candidate {
+    key: i64,
+    namespace: i64,
+    id: String,
+    route: i64,
+    top_level: bool,
+    run: u32,
+    summary: Summary,
+    created_at: Timestamp,
+}
+
+impl Candidate {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            key: row.get(0)?,
+            namespace: row.get(1)?,
+            id: row.get(2)?,
+            route: row.get(3)?,
+            top_level: row.get(4)?,
+            run: row.get(5)?,
+            summary: summary(row, (6, 7, 8))?,
+            created_at: timestamp(row, 9)?,
+        })
+    }
+
+    fn listed(self, interned: &Interned) -> Result<Listed, Stop> {
+        let route = interned.route(self.route);
+        let route = route.ok_or_else(|| Stop::corrupt(format!("execution {} has no route", self.key)))?;
+        Ok(Listed {
+            key: ExecutionKey(count(self.key)),
+            address: address(interned, self.namespace, &self.id)?,
+            kind: route.kind,
+            name: route.name.clone(),
+            run: self.run,
+            summary: self.summary,
+            created_at: self.created_at,
+        })
+    }
+}
+
+pub(crate) fn address(interned: &Interned, namespace: i64, id: &str) -> Result<Address, Stop> {
+    let namespace = interned.namespace(namespace).cloned();
+    let namespace = namespace.ok_or_else(|| Stop::corrupt(format!("execution {id:?} is in no namespace")))?;
+    let id = ExecutionId::new(id).map_err(|error| Stop::corrupt(error.to_string()))?;
+    Ok(Address { namespace, id })
+}

@@ -1,0 +1,241 @@
+//! Keeping the write-ahead log fast and small.
+//!
+//! Fast: overwriting a log syncs twice as fast as extending it, so the file is filled with zeros up to its usual size
+//! once it is used in earnest. SQLite ignores what follows the last valid frame, because it carries no valid salt.
+//!
+//! Small: a background thread copies most of the log into the database file while the writer goes on; then the writer
+//! copies the small rest between two transactions. Only when nothing is left to copy can the log begin anew at its
+//! start, and with a busy writer a background thread alone never gets there.
+
+use std::cell::Cell;
+use std::fs::OpenOptions;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use rusqlite::Connection;
+
+use crate::batch::Batch;
+use crate::error::{Failure, Stop};
+use crate::job::Operation;
+use crate::schema;
+use crate::writer::{Desk, Manner};
+use crate::{Options, sql};
+
+/// A frame of the log: a page and its header.
+const FRAME_BYTES: u64 = 4_096 + 24;
+/// How much of the log is used before its file is sized: a process that writes little should leave little behind.
+const USED_BYTES_BEFORE_SIZING: u64 = 1 << 20;
+/// How much is written at once while sizing: all other writers wait for it.
+const SIZING_BYTES: usize = 4 << 20;
+/// The rest that the writer copies itself.
+const REST_FRAMES_MAX: u64 = 1_024;
+
+thread_local! {
+    // A hook of SQLite's is a plain function without a place to put what it is told. It runs on the thread that
+    // commits, which asks here right after.
+    static FRAMES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// What the writer and the background thread know about the log.
+#[derive(Debug)]
+pub(crate) struct Wal {
+    path: PathBuf,
+    frames_max: u64,
+    bytes_presized: u64,
+    /// Frames that are in the database file too.
+    copied_frames: AtomicU64,
+    /// How long the log was when the writer last copied from it.
+    tried_frames: AtomicU64,
+    sized: AtomicBool,
+    wanted: Mutex<Wanted>,
+    wake: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Wanted {
+    sizing: bool,
+    checkpoint: bool,
+    closed: bool,
+}
+
+impl Wal {
+    pub(crate) fn new(path: &Path, options: &Options) -> Self {
+        let sizing = options.wal_presized_at_open && options.wal_bytes_presized > 0;
+        Self {
+            path: path.to_owned(),
+            frames_max: (options.wal_bytes_max / FRAME_BYTES).max(16),
+            bytes_presized: options.wal_bytes_presized,
+            copied_frames: AtomicU64::new(0),
+            tried_frames: AtomicU64::new(0),
+            sized: AtomicBool::new(sizing),
+            wanted: Mutex::new(Wanted { sizing, ..Wanted::default() }),
+            wake: Condvar::new(),
+        }
+    }
+
+    /// Asks to be told the length of the log at each commit of this connection.
+    pub(crate) fn watch(&self, connection: &Connection) {
+        connection.wal_hook(Some(|_, frames| {
+            FRAMES.set(u64::try_from(frames).unwrap_or(0));
+            Ok(())
+        }));
+    }
+
+    /// After each commit of the writer, on its thread and outside any transaction.
+    pub(crate) fn committed(&self, connection: &Connection) {
+        let frames = FRAMES.replace(0);
+        if frames == 0 {
+            return;
+        }
+        let mut copied = self.copied_frames.load(Ordering::Relaxed);
+        if frames < copied {
+            // The log has begun anew.
+            copied = 0;
+            self.copied_frames.store(0, Ordering::Relaxed);
+            self.tried_frames.store(0, Ordering::Relaxed);
+        }
+        if !self.sized.load(Ordering::Relaxed) && frames * FRAME_BYTES >= USED_BYTES_BEFORE_SIZING {
+            self.sized.store(true, Ordering::Relaxed);
+            self.want(|wanted| wanted.sizing = true);
+        }
+        let rest = frames - copied;
+        let tried = self.tried_frames.load(Ordering::Relaxed);
+        // A reader can keep the log from beginning anew for a while: do not try at every commit.
+        let patient = frames >= tried + REST_FRAMES_MAX.min(self.frames_max / 4);
+        let finish = frames >= self.frames_max / 2 && rest <= REST_FRAMES_MAX;
+        if (finish || frames >= self.frames_max) && patient {
+            self.tried_frames.store(frames, Ordering::Relaxed);
+            self.checkpoint(connection);
+        } else if rest >= self.frames_max / 4 {
+            self.want(|wanted| wanted.checkpoint = true);
+        }
+    }
+
+    /// Copies what can be copied without waiting for anybody.
+    fn checkpoint(&self, connection: &Connection) {
+        let copied = connection
+            .prepare_cached(sql::CHECKPOINT)
+            .and_then(|mut statement| statement.query_row([], |row| row.get::<_, i64>(2)));
+        match copied {
+            Ok(copied) => self.copied_frames.store(u64::try_from(copied).unwrap_or(0), Ordering::Relaxed),
+            // Nothing is lost: the log is longer than it should be, and the next attempt follows.
+            Err(error) => tracing::warn!(%error, "cannot copy the log into the database file"),
+        }
+    }
+
+    fn want(&self, change: impl FnOnce(&mut Wanted)) {
+        change(&mut self.wanted.lock().unwrap_or_else(PoisonError::into_inner));
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn close(&self) {
+        self.want(|wanted| wanted.closed = true);
+    }
+
+    /// The work of the background thread, until the store is closed.
+    pub(crate) fn serve(&self, desk: &Arc<Desk>) {
+        let mut connection = None;
+        loop {
+            let wanted = self.next_wanted();
+            if wanted.closed {
+                return;
+            }
+            if wanted.sizing {
+                self.size(desk);
+            }
+            if wanted.checkpoint {
+                if connection.is_none() {
+                    connection = schema::open_checkpointer(&self.path).ok();
+                }
+                connection.iter().for_each(|connection| self.checkpoint(connection));
+            }
+        }
+    }
+
+    fn next_wanted(&self) -> Wanted {
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        while !(wanted.closed || wanted.sizing || wanted.checkpoint) {
+            wanted = self.wake.wait(wanted).unwrap_or_else(PoisonError::into_inner);
+        }
+        let next = *wanted;
+        (wanted.sizing, wanted.checkpoint) = (false, false);
+        next
+    }
+
+    /// Sizes the file of the log, a piece at a time, and syncs it at the end.
+    fn size(&self, desk: &Arc<Desk>) {
+        let path = log_path(&self.path);
+        loop {
+            let piece = SizeLog { path: path.clone(), bytes: self.bytes_presized };
+            match wait_for(desk, piece) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "cannot size the log; commits stay slower");
+                    return;
+                }
+            }
+        }
+        let synced = OpenOptions::new().write(true).open(&path).and_then(|file| file.sync_all());
+        if let Err(error) = synced {
+            tracing::debug!(%error, "cannot sync the sized log");
+        }
+    }
+}
+
+/// Waits for the answer of an operation on a thread that has nothing else to do.
+fn wait_for<O: Operation>(desk: &Arc<Desk>, operation: O) -> abide_store::Result<O::Output> {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut answer = desk.submit(operation, Manner::Queued);
+    loop {
+        if let Poll::Ready(outcome) = answer.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return outcome;
+        }
+        std::thread::park();
+    }
+}
+
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Lengthens the file of the log by one piece; says whether more is to do.
+///
+/// An operation of the writer, because only who holds SQLite's write lock knows that no process appends frames at the
+/// end of the file at the same moment.
+struct SizeLog {
+    path: PathBuf,
+    bytes: u64,
+}
+
+impl Operation for SizeLog {
+    type Output = bool;
+    const WHAT: &'static str = "size the log";
+
+    fn apply(&mut self, _: &mut Batch<'_>) -> Result<bool, Stop> {
+        let failed =
+            |error: std::io::Error| Stop::Refused(Failure::unavailable(error.to_string()).error(Self::WHAT));
+        let mut file = OpenOptions::new().write(true).open(&self.path).map_err(failed)?;
+        let length = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        let missing = self.bytes.saturating_sub(length);
+        let piece = usize::try_from(missing).unwrap_or(SIZING_BYTES).min(SIZING_BYTES);
+        if piece > 0 {
+            file.write_all(&vec![0; piece]).map_err(failed)?;
+        }
+        Ok(missing > piece as u64)
+    }
+}
+
+/// The file of a database's log.
+pub(crate) fn log_path(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
+}

@@ -1,0 +1,486 @@
+//! The one connection that writes, and the queue before it.
+//!
+//! Whoever holds the mutex of [`Writer`] is the writer: the writer's thread, which takes all that waits into one
+//! transaction; or a caller that is alone, which saves two thread switches. A caller may only go ahead when nothing is
+//! queued and nobody holds the mutex, so operations are applied in the order of their calls.
+
+use std::collections::VecDeque;
+use std::future::ready;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::Waker;
+use std::time::Duration;
+
+use abide_store::{Answer, Error};
+use tokio::sync::Semaphore;
+
+use crate::batch::{Batch, Effects, Shared, Statements};
+use crate::caches::Caches;
+use crate::error::{Failure, Meaning};
+use crate::home;
+use crate::job::{Failed, Job, Operation, Receiver, queue};
+use crate::schema::{self, WriterConnection};
+use crate::sql;
+use crate::wal::Wal;
+
+/// How long a writer sleeps between two attempts while another process writes: short at first, because most
+/// transactions are.
+const BUSY_PAUSES_US: [u64; 8] = [100, 200, 500, 1_000, 2_000, 5_000, 5_000, 10_000];
+
+type Jobs = Vec<Box<dyn Job>>;
+
+/// The connection that writes, and what it remembers.
+pub(crate) struct Writer {
+    connection: Option<WriterConnection>,
+    data_version: i64,
+    caches: Caches,
+    effects: Effects,
+    /// Those whose answers are there, to be woken when the writer's mutex is free again: they may want it.
+    answered: Vec<Waker>,
+    shared: Arc<Shared>,
+    wal: Option<Arc<Wal>>,
+}
+
+/// How a transaction ended.
+enum Attempt {
+    Done,
+    /// Nothing was changed, and the job with this number is to blame.
+    Blame(usize, Failure),
+    /// Nothing was changed, and it is unknown which job is to blame.
+    Unclear(Failure),
+    /// It cannot be known whether something was changed, or no job is to blame.
+    All(Failure),
+}
+
+impl Writer {
+    pub(crate) fn new(connection: WriterConnection, shared: Arc<Shared>, wal: Option<Arc<Wal>>) -> Self {
+        if let Some(wal) = &wal {
+            wal.watch(&connection.connection);
+        }
+        let (caches, effects, answered) = (Caches::default(), Effects::default(), Vec::new());
+        Self { connection: Some(connection), data_version: 0, caches, effects, answered, shared, wal }
+    }
+
+    /// Runs jobs in one transaction, and answers them. A job that fails costs the others nothing but time.
+    pub(crate) fn run(&mut self, mut jobs: Jobs) {
+        while !jobs.is_empty() {
+            match self.begin_patiently(&jobs) {
+                Ok(()) => {}
+                Err(failure) if failure.meaning == Meaning::Busy => {
+                    // Those who came later may wait longer.
+                    let limit = self.busy_limit();
+                    let (late, rest) = jobs.into_iter().partition(|job| job.queued_at().elapsed() >= limit);
+                    self.fail_all(late, &failure);
+                    self.wake_answered();
+                    jobs = rest;
+                    continue;
+                }
+                Err(failure) => return self.fail_all(jobs, &failure),
+            }
+            match self.attempt(&mut jobs) {
+                Attempt::Done => return self.answer_all(jobs),
+                Attempt::All(failure) => return self.fail_all(jobs, &failure),
+                Attempt::Blame(index, failure) => self.fail_all(vec![jobs.remove(index)], &failure),
+                Attempt::Unclear(failure) if jobs.len() == 1 => return self.fail_all(jobs, &failure),
+                Attempt::Unclear(_) => {
+                    // One at a time, so that the error reaches only its own caller.
+                    for job in jobs.drain(..) {
+                        self.run(vec![job]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs one job without waiting for other processes; gives it back when one of them writes.
+    pub(crate) fn run_at_once(&mut self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
+        match self.begin() {
+            Err(failure) if failure.meaning == Meaning::Busy => return Some(job),
+            Err(failure) => self.fail_all(vec![job], &failure),
+            Ok(()) => {
+                let mut jobs = vec![job];
+                match self.attempt(&mut jobs) {
+                    Attempt::Done => self.answer_all(jobs),
+                    Attempt::Blame(_, failure) | Attempt::Unclear(failure) | Attempt::All(failure) => {
+                        self.fail_all(jobs, &failure);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Applies the jobs in the transaction that has begun, and ends it.
+    fn attempt(&mut self, jobs: &mut Jobs) -> Attempt {
+        let Some(writer) = &self.connection else {
+            return Attempt::All(Failure::unavailable("there is no connection"));
+        };
+        let mut batch = Batch {
+            connection: &writer.connection,
+            guarded: &writer.guarded,
+            shared: &self.shared,
+            caches: &mut self.caches,
+            effects: &mut self.effects,
+            statements: Statements::default(),
+        };
+        for (index, job) in jobs.iter_mut().enumerate() {
+            let attempt = match job.apply(&mut batch) {
+                Ok(()) => continue,
+                Err(Failed::Broken(failure)) => Attempt::Blame(index, failure),
+                Err(Failed::Sql(failure)) => Attempt::Unclear(failure),
+            };
+            drop(batch);
+            self.roll_back();
+            return attempt;
+        }
+        drop(batch);
+        match self.commit() {
+            Ok(()) => Attempt::Done,
+            Err(failure) if failure.meaning == Meaning::Indeterminate => {
+                self.roll_back();
+                // What the connection believes of the log may no longer be true.
+                self.connection = None;
+                Attempt::All(failure)
+            }
+            Err(failure) => {
+                self.roll_back();
+                Attempt::Unclear(failure)
+            }
+        }
+    }
+
+    /// Begins a transaction, waiting for other processes for as long as the oldest job may wait.
+    fn begin_patiently(&mut self, jobs: &Jobs) -> Result<(), Failure> {
+        let limit = self.busy_limit();
+        let is_early =
+            || jobs.iter().map(|job| job.queued_at()).min().is_some_and(|oldest| oldest.elapsed() < limit);
+        for round in 0.. {
+            match self.begin() {
+                Err(failure) if failure.meaning == Meaning::Busy && is_early() => {
+                    let pause = BUSY_PAUSES_US[round.min(BUSY_PAUSES_US.len() - 1)];
+                    home::pause(Duration::from_micros(pause));
+                }
+                outcome => return outcome,
+            }
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    fn busy_limit(&self) -> Duration {
+        Duration::from_millis(self.shared.options.busy_ms_max)
+    }
+
+    fn begin(&mut self) -> Result<(), Failure> {
+        self.reopen()?;
+        let connection = &self.connection.as_ref().expect("it was just opened").connection;
+        let begun = connection.prepare_cached(sql::BEGIN).and_then(|mut statement| statement.execute([]));
+        begun.map_err(|error| Failure::of(&error))?;
+        if let Err(error) = self.look_around() {
+            self.roll_back();
+            return Err(Failure::of(&error));
+        }
+        Ok(())
+    }
+
+    /// Opens the connection again after it was given up.
+    fn reopen(&mut self) -> Result<(), Failure> {
+        if self.connection.is_some() {
+            return Ok(());
+        }
+        let path = self
+            .shared
+            .path
+            .as_ref()
+            .ok_or_else(|| Failure::unavailable("the database in memory is gone"))?;
+        let writer = schema::open_writer(path, &self.shared.options)
+            .and_then(|writer| match writer.connection.busy_timeout(Duration::ZERO) {
+                Ok(()) => Ok(writer),
+                Err(error) => Err(schema::explain(path, error)),
+            })
+            .map_err(|error| Failure::unavailable(error.to_string()))?;
+        if let Some(wal) = &self.wal {
+            wal.watch(&writer.connection);
+        }
+        self.caches = Caches::default();
+        self.data_version = 0;
+        self.connection = Some(writer);
+        Ok(())
+    }
+
+    /// Finds out whether other connections have written since, and then forgets what may no longer be true and tells
+    /// the sessions.
+    pub(crate) fn look_around(&mut self) -> rusqlite::Result<bool> {
+        let Some(writer) = &self.connection else { return Ok(false) };
+        let version: i64 =
+            writer.connection.prepare_cached(sql::DATA_VERSION)?.query_row([], |row| row.get(0))?;
+        if version == self.data_version {
+            return Ok(false);
+        }
+        let is_news = self.data_version != 0;
+        self.data_version = version;
+        self.caches = Caches::default();
+        if is_news {
+            self.shared.notices.changed();
+        }
+        Ok(is_news)
+    }
+
+    fn commit(&mut self) -> Result<(), Failure> {
+        let connection = &self.connection.as_ref().expect("a transaction has a connection").connection;
+        let committed =
+            connection.prepare_cached(sql::COMMIT).and_then(|mut statement| statement.execute([]));
+        committed.map_err(|error| Failure::of_commit(&error))?;
+        self.effects.happen(&self.shared);
+        self.caches.trim();
+        if let Some(wal) = &self.wal {
+            wal.committed(connection);
+        }
+        Ok(())
+    }
+
+    /// Ends the transaction without a trace, in the database and in memory.
+    fn roll_back(&mut self) {
+        self.effects.forget();
+        self.caches = Caches::default();
+        let Some(writer) = &self.connection else { return };
+        if writer.connection.is_autocommit() {
+            return;
+        }
+        let rolled_back =
+            writer.connection.prepare_cached(sql::ROLLBACK).and_then(|mut statement| statement.execute([]));
+        if let Err(error) = rolled_back {
+            tracing::warn!(%error, "cannot roll back; the connection is given up");
+            self.connection = None;
+        }
+    }
+
+    fn answer_all(&mut self, jobs: Jobs) {
+        self.answered.extend(jobs.into_iter().filter_map(Job::answer));
+    }
+
+    fn fail_all(&mut self, jobs: Jobs, failure: &Failure) {
+        self.answered.extend(jobs.into_iter().filter_map(|job| job.fail(failure)));
+    }
+
+    fn wake_answered(&mut self) {
+        std::mem::take(&mut self.answered).into_iter().for_each(Waker::wake);
+    }
+
+    /// Puts things in order after a panic in the middle of a transaction.
+    fn recover(&mut self) {
+        if let Some(writer) = &self.connection {
+            writer.guarded.store(false, std::sync::atomic::Ordering::Relaxed);
+        }
+        self.roll_back();
+    }
+
+    /// The connection, for reading in a store that has only one.
+    pub(crate) fn connection(&self) -> Option<&rusqlite::Connection> {
+        self.connection.as_ref().map(|writer| &writer.connection)
+    }
+
+    pub(crate) fn shut(&mut self) {
+        self.caches = Caches::default();
+        self.connection = None;
+    }
+}
+
+/// The writer with its queue.
+pub(crate) struct Desk {
+    writer: Mutex<Writer>,
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+    room: Arc<Semaphore>,
+    batch_count_max: usize,
+    /// Without a thread every caller is the writer.
+    threaded: bool,
+}
+
+#[derive(Default)]
+struct Queue {
+    urgent: VecDeque<Box<dyn Job>>,
+    ordinary: VecDeque<Box<dyn Job>>,
+    closed: bool,
+    asleep: bool,
+}
+
+/// How an operation is treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// It waits for its turn.
+    Queued,
+    /// Its caller has nothing else to do, and may do it itself.
+    Alone,
+    /// It goes before all others, and needs no room: there is at most one a session.
+    Urgent,
+}
+
+impl Desk {
+    pub(crate) fn new(writer: Writer, shared: &Shared, threaded: bool) -> Self {
+        let room = Arc::new(Semaphore::new(shared.options.queue_count_max.min(Semaphore::MAX_PERMITS)));
+        let batch_count_max = shared.options.batch_count_max.max(1);
+        let (writer, queue) = (Mutex::new(writer), Mutex::default());
+        Self { writer, queue, arrived: Condvar::new(), room, batch_count_max, threaded }
+    }
+
+    /// Has an operation done. It is on its way when this returns, unless the queue is full.
+    pub(crate) fn submit<O: Operation>(self: &Arc<Self>, operation: O, manner: Manner) -> Answer<O::Output> {
+        let (job, receiver) = queue(operation);
+        if self.is_closed() {
+            return Box::pin(ready(Err(Error::Closed)));
+        }
+        if !self.threaded {
+            run(self.lock_writer(), |writer| writer.run(vec![job]));
+            return answer_of(receiver);
+        }
+        let job: Box<dyn Job> = match self.run_alone(job, manner) {
+            None => return answer_of(receiver),
+            Some(waiting) => {
+                if manner == Manner::Urgent {
+                    self.push(waiting, manner);
+                    return answer_of(receiver);
+                }
+                waiting
+            }
+        };
+        self.enqueue(job, receiver)
+    }
+
+    /// Puts a job into the queue, now or when there is room.
+    fn enqueue<T: Send + 'static>(
+        self: &Arc<Self>,
+        mut job: Box<dyn Job>,
+        receiver: Receiver<T>,
+    ) -> Answer<T> {
+        if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
+            job.admit(permit);
+            self.push(job, Manner::Queued);
+            return answer_of(receiver);
+        }
+        let desk = Arc::clone(self);
+        Box::pin(async move {
+            let permit = Arc::clone(&desk.room).acquire_owned().await.map_err(|_| Error::Closed)?;
+            job.admit(permit);
+            desk.push(job, Manner::Queued);
+            receiver.await
+        })
+    }
+
+    /// Does a job on the calling thread if its caller is alone; gives it back otherwise.
+    fn run_alone(&self, job: Box<dyn Job>, manner: Manner) -> Option<Box<dyn Job>> {
+        if manner != Manner::Alone {
+            return Some(job);
+        }
+        let writer = match self.writer.try_lock() {
+            Ok(writer) => writer,
+            Err(TryLockError::WouldBlock) => return Some(job),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        };
+        // Looked at under the writer's mutex: whoever was called before has been applied.
+        if !self.lock_queue().is_empty() {
+            return Some(job);
+        }
+        run(writer, |writer| writer.run_at_once(job)).flatten()
+    }
+
+    fn push(&self, job: Box<dyn Job>, manner: Manner) {
+        let mut queue = self.lock_queue();
+        if queue.closed {
+            // Dropping the job tells its caller.
+            return;
+        }
+        match manner {
+            Manner::Urgent => queue.urgent.push_back(job),
+            Manner::Queued | Manner::Alone => queue.ordinary.push_back(job),
+        }
+        let asleep = queue.asleep;
+        drop(queue);
+        if asleep {
+            self.arrived.notify_one();
+        }
+    }
+
+    /// The work of the writer's thread, until the store is closed and the queue empty.
+    pub(crate) fn serve(&self) {
+        while self.wait_for_jobs() {
+            let writer = self.lock_writer();
+            // Taken under the writer's mutex, so that a caller who finds the queue empty has nobody before it.
+            let jobs = self.take_batch();
+            run(writer, |writer| writer.run(jobs));
+        }
+    }
+
+    fn wait_for_jobs(&self) -> bool {
+        let mut queue = self.lock_queue();
+        while queue.is_empty() && !queue.closed {
+            queue.asleep = true;
+            queue = self.arrived.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue.asleep = false;
+        }
+        !queue.is_empty()
+    }
+
+    /// The next jobs that share a transaction. A user's closure only ever comes first: it can end the transaction, and
+    /// those before it would have to be done again.
+    fn take_batch(&self) -> Jobs {
+        let mut queue = self.lock_queue();
+        let mut jobs: Jobs = queue.urgent.drain(..).collect();
+        while jobs.len() < self.batch_count_max {
+            match queue.ordinary.front() {
+                Some(job) if jobs.is_empty() || !job.runs_user_code() => {}
+                _ => break,
+            }
+            jobs.extend(queue.ordinary.pop_front());
+        }
+        jobs
+    }
+
+    pub(crate) fn close(&self) {
+        self.lock_queue().closed = true;
+        self.arrived.notify_all();
+        self.room.close();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock_queue().closed
+    }
+
+    /// The writer, for work between transactions.
+    pub(crate) fn lock_writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The writer, if nobody uses it.
+    pub(crate) fn try_lock_writer(&self) -> Option<MutexGuard<'_, Writer>> {
+        self.writer.try_lock().ok()
+    }
+
+    fn lock_queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.urgent.is_empty() && self.ordinary.is_empty()
+    }
+}
+
+/// Lets the writer work, and then wakes those whose answers are there. A panic inside costs the jobs at hand, not the
+/// writer.
+fn run<T>(mut writer: MutexGuard<'_, Writer>, work: impl FnOnce(&mut Writer) -> T) -> Option<T> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut writer)));
+    if outcome.is_err() {
+        tracing::error!("the writer panicked; its transaction is rolled back");
+        writer.recover();
+    }
+    let answered = std::mem::take(&mut writer.answered);
+    // Released before waking: who is woken by the first answer may want to write at once.
+    drop(writer);
+    answered.into_iter().for_each(Waker::wake);
+    outcome.ok()
+}
+
+fn answer_of<T: Send + 'static>(receiver: Receiver<T>) -> Answer<T> {
+    Box::pin(receiver)
+}

@@ -1,0 +1,61 @@
+//! What `verify` finds.
+
+use crate::fixture::{Fixture, signal, start, step, submit};
+
+fn problems(damage: &str) -> String {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let mut held = seat.born("a");
+    (1..200).for_each(|nth| seat.record(&mut held, vec![step(nth)]));
+    submit(&store, vec![start("b"), signal("s", "b")]).expect("it is taken");
+    assert!(store.verify().expect("it is looked at").is_sound());
+    fixture.raw().execute_batch(damage).expect("the damage can be done");
+    store.verify().expect("it is looked at").problems.join("; ")
+}
+
+#[test]
+fn damage_is_found_and_named() {
+    let rows = [
+        (
+            "DELETE FROM abide_journal WHERE row = 150",
+            "execution 1: entry 150 should be in journal row 150, which is missing; \
+             the journal has 200 rows, the executions have 201 entries",
+        ),
+        (
+            "UPDATE abide_journal SET seq = 9 WHERE row = 10",
+            "execution 1: journal row 10 is entry 9 of execution 1, not entry 10",
+        ),
+        ("UPDATE abide_journal SET skip = NULL WHERE row = 128", "execution 1: journal row 128 lists no predecessors"),
+        (
+            "UPDATE abide_journal SET skip = (SELECT skip FROM abide_journal WHERE row = 128) WHERE row = 129;
+             UPDATE abide_journal SET skip = x'0100' WHERE row = 128",
+            "execution 1: journal row 128 lists 0 predecessors, not 127",
+        ),
+        (
+            "UPDATE abide_journal SET body = x'01' WHERE row = 7",
+            "execution 1: journal row 7: the store is damaged: journal entry 7: the record is damaged: \
+             Hit the end of buffer, expected more data",
+        ),
+        (
+            "UPDATE abide_executions SET state = (SELECT state FROM abide_executions WHERE key = 2) WHERE key = 1",
+            "execution 1: its state is not what its journal adds up to",
+        ),
+        (
+            "UPDATE abide_executions SET status = 6 WHERE key = 2",
+            "execution 2: its status and its state disagree",
+        ),
+        ("UPDATE abide_executions SET place = 4 * 77 + 3 WHERE key = 1", "execution 1 is held by session 77, which is not registered"),
+        ("UPDATE abide_executions SET place = 0 WHERE key = 2; UPDATE abide_executions SET wake_at = 1 WHERE key = 2", "execution 2: it stands where it does not belong"),
+        ("UPDATE abide_executions SET place = 8 WHERE key = 2", "execution 2: Conversion error from type Integer at index: 3, there is no place 8; \
+             the journal has 201 rows, the executions have 200 entries"),
+        ("DELETE FROM abide_sessions", "execution 1 is held by session 1, which is not registered"),
+        (
+            "INSERT INTO abide_inbox VALUES (9, 's', 1, NULL); INSERT INTO abide_tags VALUES (1, 'k', 'v', 8)",
+            "the inbox of execution 9 belongs to nothing; the tags of execution 8 belongs to nothing",
+        ),
+    ];
+    for (damage, expected) in rows {
+        assert_eq!(problems(damage), expected, "{damage}");
+    }
+}

@@ -1,0 +1,223 @@
+//! A database in a folder of its own, and workers that use it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_core::{
+    Ability, Address, Body, Command, Execution, ExecutionId, Kind, Lease, Message, MessageId, Name,
+    Namespace, Op, OpKind, Outcome, Payload, SessionId, Start, StepRecord, Version, codec,
+};
+use abide_sqlite::{Options, SqliteStore};
+use abide_store::conformance::{TestClock, block_on};
+use abide_store::{
+    Claim, Claimed, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record, Result, Retire,
+    Snapshot, Store, Submit, Submitted, Target, Transacted, Transaction, Worker,
+};
+
+pub(crate) struct Fixture {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) clock: Arc<TestClock>,
+}
+
+impl Fixture {
+    pub(crate) fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a folder can be made"), clock: TestClock::new() }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.path().join("abide.db")
+    }
+
+    pub(crate) fn open(&self) -> Arc<SqliteStore> {
+        self.open_with(Options::default())
+    }
+
+    pub(crate) fn open_with(&self, options: Options) -> Arc<SqliteStore> {
+        SqliteStore::open(&self.path(), self.clock.clone(), options).expect("the file can be opened")
+    }
+
+    /// The file as any other program sees it.
+    pub(crate) fn raw(&self) -> rusqlite::Connection {
+        rusqlite::Connection::open(self.path()).expect("the file can be opened")
+    }
+
+    pub(crate) fn seat(&self, store: &Arc<SqliteStore>) -> Seat {
+        let registered = block_on(store.register(worker())).expect("a worker is registered");
+        Seat { store: store.clone(), clock: self.clock.clone(), session: registered.session, request: 0 }
+    }
+}
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+pub(crate) fn address(id: &str) -> Address {
+    Address { namespace: Namespace::default(), id: ExecutionId::new(id).expect("an id") }
+}
+
+pub(crate) fn worker() -> Worker {
+    let ability = Ability {
+        namespace: Namespace::default(),
+        lanes: [name("default")].into(),
+        runs: [(Kind::Workflow, name("flow"))].into(),
+        capabilities: [].into(),
+    };
+    Worker { name: name("worker"), ability, ttl: Duration::from_secs(10) }
+}
+
+pub(crate) fn flow() -> Start {
+    Start {
+        kind: Kind::Workflow,
+        name: name("flow"),
+        input: Payload::from("1"),
+        lane: name("default"),
+        requires: Vec::new(),
+        priority: 0,
+        start_at: None,
+        deadline_at: None,
+        retry: None,
+        tags: Vec::new(),
+        parent: None,
+    }
+}
+
+pub(crate) fn message(id: &str, to: &str, body: Body) -> Message {
+    Message { id: MessageId::new(id), to: address(to), body }
+}
+
+pub(crate) fn start(id: &str) -> Message {
+    message("start", id, Body::Start(Box::new(flow())))
+}
+
+pub(crate) fn signal(id: &str, to: &str) -> Message {
+    message(id, to, Body::Signal { name: name("s"), payload: Payload::from("2") })
+}
+
+pub(crate) fn submit(store: &Arc<SqliteStore>, messages: Vec<Message>) -> Result<Vec<Submitted>> {
+    block_on(store.submit(Submit { messages, born_to: None, alone: false }))
+}
+
+pub(crate) fn look(store: &Arc<SqliteStore>, id: &str) -> Snapshot {
+    let read = Read { target: Target::Address(address(id)), from: 1, limit: 10_000, with_inbox: true };
+    block_on(store.read(read)).expect("it is read").expect("it exists")
+}
+
+pub(crate) fn step(nth: u32) -> Command {
+    let op = Op { kind: OpKind::Step, name: name("step"), nth };
+    let outcome = Outcome::Success(Payload::from("3"));
+    Command::RecordStep(StepRecord { op, outcome, attempt: 1, input_hash: None })
+}
+
+pub(crate) fn complete() -> Command {
+    Command::Complete { result: Payload::from("4"), unused: Vec::new() }
+}
+
+/// A session.
+pub(crate) struct Seat {
+    pub(crate) store: Arc<SqliteStore>,
+    clock: Arc<TestClock>,
+    pub(crate) session: SessionId,
+    request: u64,
+}
+
+/// An execution that a session holds.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) key: ExecutionKey,
+    pub(crate) lease: Lease,
+    pub(crate) version: Version,
+    pub(crate) execution: Execution,
+}
+
+impl From<Leased> for Held {
+    fn from(leased: Leased) -> Self {
+        let Leased { key, lease, version, execution, .. } = leased;
+        Self { key, lease, version, execution }
+    }
+}
+
+impl Seat {
+    pub(crate) fn born(&self, id: &str) -> Held {
+        let submit = Submit { messages: vec![start(id)], born_to: Some(self.session), alone: true };
+        match block_on(self.store.submit(submit)).expect("it is started").pop() {
+            Some(Submitted::Started(_, Some(leased))) => Held::from(*leased),
+            other => panic!("not born leased: {other:?}"),
+        }
+    }
+
+    pub(crate) fn claim(&mut self, sweep: bool) -> Claimed {
+        self.request += 1;
+        let claim =
+            Claim { session: self.session, request: self.request, slots: 20_000, with_inboxes: true, sweep };
+        block_on(self.store.claim(claim)).expect("a live session may claim")
+    }
+
+    /// The commit that records `commands`, prepared but not sent.
+    pub(crate) fn draft(&self, held: &mut Held, commands: Vec<Command>) -> Commit {
+        let now = self.clock.now();
+        let expected = held.version;
+        let mut records = Vec::new();
+        for command in commands {
+            let decision = held.execution.decide(command, now).expect("it may be decided");
+            let (entries, _) = decision.record(&mut held.execution, now);
+            records.extend(entries.iter().map(Record::of));
+        }
+        held.version = expected.next();
+        Commit {
+            key: held.key,
+            lease: held.lease,
+            expected,
+            records,
+            state: codec::encode(&held.execution),
+            summary: held.execution.summary(&[]),
+            consumed: Vec::new(),
+            emits: Vec::new(),
+            born_slots: 0,
+            hold: Hold::Keep,
+            transaction: None,
+            alone: true,
+        }
+    }
+
+    pub(crate) fn commit(&self, held: &mut Held, commands: Vec<Command>) -> CommitOutcome {
+        let draft = self.draft(held, commands);
+        block_on(self.store.commit(draft)).expect("it is answered")
+    }
+
+    pub(crate) fn record(&self, held: &mut Held, commands: Vec<Command>) {
+        match self.commit(held, commands) {
+            CommitOutcome::Committed(_) => {}
+            CommitOutcome::Fenced(fence) => panic!("fenced: {fence}"),
+        }
+    }
+
+    /// A transaction step that runs `work`, and is kept if that succeeds.
+    pub(crate) fn transaction(
+        &self,
+        held: &Held,
+        work: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<()> + Send + 'static,
+    ) -> Commit {
+        let (mut after, now) = (held.clone(), self.clock.now());
+        let run = move |connection: &dyn std::any::Any| {
+            let connection = connection.downcast_ref().expect("an SQLite store hands out its connection");
+            let outcome = work(connection);
+            let keep = outcome.is_ok();
+            let text = outcome.err().map_or_else(|| "ok".to_owned(), |error| error.to_string());
+            let op = Op { kind: OpKind::Transaction, name: name("tx"), nth: 1 };
+            let outcome = Outcome::Success(Payload::from(text.as_str()));
+            let record = StepRecord { op, outcome, attempt: 1, input_hash: None };
+            let decision =
+                after.execution.decide(Command::RecordStep(record), now).expect("it may be decided");
+            let (entries, _) = decision.record(&mut after.execution, now);
+            Transacted { keep, record: Record::of(&entries[0]), state: codec::encode(&after.execution) }
+        };
+        let mut held = held.clone();
+        Commit { transaction: Some(Transaction(Box::new(run))), ..self.draft(&mut held, Vec::new()) }
+    }
+
+    pub(crate) fn retire(&self) {
+        let retire = Retire { session: self.session, reason: "done".to_owned() };
+        block_on(self.store.retire(retire)).expect("a session may be retired");
+    }
+}

@@ -1,0 +1,12 @@
+//! Tests of the SQLite store.
+
+mod batches;
+mod conformance;
+mod copies;
+mod damage;
+mod fixture;
+mod journals;
+mod logs;
+mod opening;
+mod processes;
+mod transactions;

@@ -1,0 +1,107 @@
+//! What can be opened, and what is said about the rest.
+
+use abide_sqlite::{Options, SqliteStore};
+use abide_store::conformance::block_on;
+use abide_store::{Error, Store};
+
+use crate::fixture::{Fixture, look, start, submit, worker};
+
+fn complaint(fixture: &Fixture, name: &str, options: Options) -> String {
+    let path = fixture.folder.path().join(name);
+    let error = SqliteStore::open(&path, fixture.clock.clone(), options)
+        .expect_err("it cannot be opened")
+        .to_string();
+    let folder = fixture.folder.path().canonicalize().expect("the folder exists");
+    error.replace(&format!("{}/", folder.display()), "")
+}
+
+#[test]
+fn what_cannot_be_opened_is_named_with_the_reason() {
+    let fixture = Fixture::new();
+    let folder = fixture.folder.path();
+    std::fs::create_dir(folder.join("folder")).unwrap();
+    std::fs::write(
+        folder.join("text.db"),
+        "this is a text and not a database, and long enough to be looked at".repeat(20),
+    )
+    .unwrap();
+    std::fs::write(folder.join("locked.db"), "").unwrap();
+    let mut permissions = std::fs::metadata(folder.join("locked.db")).unwrap().permissions();
+    permissions.set_readonly(true);
+    std::fs::set_permissions(folder.join("locked.db"), permissions).unwrap();
+    drop(fixture.open());
+    fixture.raw().execute("UPDATE abide_meta SET value = 99 WHERE name = 'schema_version'", []).unwrap();
+    let rows = [
+        ("folder", r#""folder": this is a folder, not a database file"#),
+        ("missing/a.db", r#""missing/a.db": the folder does not exist"#),
+        ("text.db", r#""text.db": this is not an SQLite database"#),
+        ("locked.db", r#""locked.db": the file or its folder is read-only"#),
+        ("abide.db", r#""abide.db": written by a newer abide: schema version 99, this program knows 1"#),
+    ];
+    for (name, expected) in rows {
+        assert_eq!(complaint(&fixture, name, Options::default()), expected);
+    }
+}
+
+#[test]
+fn read_only_opens_nothing_that_is_not_there() {
+    let fixture = Fixture::new();
+    rusqlite::Connection::open(fixture.folder.path().join("other.db"))
+        .unwrap()
+        .execute_batch("CREATE TABLE stock (item TEXT)")
+        .unwrap();
+    let read_only = Options { read_only: true, ..Options::default() };
+    let rows = [
+        ("new.db", r#""new.db": there is no such file"#),
+        ("other.db", r#""other.db": this SQLite database has no tables of abide"#),
+    ];
+    for (name, expected) in rows {
+        assert_eq!(complaint(&fixture, name, read_only.clone()), expected);
+    }
+    assert!(!fixture.folder.path().join("new.db").exists());
+}
+
+#[test]
+fn read_only_store_reads_and_refuses_to_write() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    submit(&store, vec![start("a")]).unwrap();
+    let reader = fixture.open_with(Options { read_only: true, ..Options::default() });
+    assert_eq!(look(&reader, "a").journal.len(), 1);
+    let refused = submit(&reader, vec![start("b")]).unwrap_err();
+    assert_eq!(refused.to_string(), "the store was opened read-only: no submit");
+}
+
+#[test]
+fn abide_lives_beside_the_tables_of_an_application() {
+    let fixture = Fixture::new();
+    fixture.raw().execute_batch("CREATE TABLE stock (item TEXT); INSERT INTO stock VALUES ('nail')").unwrap();
+    let store = fixture.open();
+    submit(&store, vec![start("a")]).unwrap();
+    let item: String = fixture.raw().query_row("SELECT item FROM stock", [], |row| row.get(0)).unwrap();
+    assert_eq!(item, "nail");
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_reopening() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    submit(&store, vec![start("a")]).unwrap();
+    store.close();
+    assert!(matches!(submit(&store, vec![start("b")]), Err(Error::Closed)));
+    assert!(matches!(block_on(store.register(worker())), Err(Error::Closed)));
+    assert_eq!(look(&fixture.open(), "a").journal.len(), 1);
+}
+
+#[test]
+fn a_link_to_a_database_is_the_same_database() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let link = fixture.folder.path().join("link.db");
+    std::os::unix::fs::symlink(fixture.path(), &link).unwrap();
+    let linked = SqliteStore::open(&link, fixture.clock.clone(), Options::default()).unwrap();
+    let seat = fixture.seat(&linked);
+    seat.born("a");
+    // Its lock file is found beside the database, so the session counts as alive.
+    assert!(fixture.seat(&store).claim(true).leased.is_empty());
+}

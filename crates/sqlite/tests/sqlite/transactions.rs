@@ -1,0 +1,144 @@
+//! Closures of the user's inside our transaction.
+
+use abide_store::conformance::block_on;
+use abide_store::{CommitOutcome, Error, Store, Submit};
+
+use crate::fixture::{Fixture, look, start, step};
+
+#[test]
+fn writes_of_a_step_and_its_record_commit_together() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    fixture.raw().execute_batch("CREATE TABLE stock (item TEXT UNIQUE)").unwrap();
+    let seat = fixture.seat(&store);
+    let held = seat.born("a");
+    let commit =
+        seat.transaction(&held, |tx| tx.execute("INSERT INTO stock VALUES ('nail')", []).map(|_| ()));
+    let CommitOutcome::Committed(committed) = block_on(store.commit(commit)).unwrap() else {
+        panic!("fenced")
+    };
+    assert_eq!(committed.transacted, look(&store, "a").journal.pop());
+    let count = |fixture: &Fixture| -> i64 {
+        fixture.raw().query_row("SELECT COUNT(*) FROM stock", [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(count(&fixture), 1);
+    // Asked again because the answer was lost: it is not run again, and the record is told again.
+    let again = seat.transaction(&held, |_| panic!("it ran already"));
+    let CommitOutcome::Committed(repeated) = block_on(store.commit(again)).unwrap() else { panic!("fenced") };
+    assert_eq!(repeated.transacted, committed.transacted);
+    assert!(store.verify().unwrap().is_sound());
+}
+
+#[test]
+fn a_fenced_step_does_not_run() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let mut held = seat.born("a");
+    let stale = held.clone();
+    seat.record(&mut held, vec![step(1)]);
+    seat.record(&mut held, vec![step(2)]);
+    let commit = seat.transaction(&stale, |_| panic!("it has no right to run"));
+    assert!(matches!(block_on(store.commit(commit)).unwrap(), CommitOutcome::Fenced(_)));
+}
+
+#[test]
+fn what_a_step_may_not_do_fails_in_the_step_and_leaves_no_trace() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    fixture.raw().execute_batch("CREATE TABLE stock (item TEXT UNIQUE)").unwrap();
+    let seat = fixture.seat(&store);
+    let forbidden = [
+        "COMMIT",
+        "ROLLBACK",
+        "BEGIN",
+        "SAVEPOINT mine",
+        "RELEASE abide_operation",
+        "PRAGMA synchronous = OFF",
+        "PRAGMA user_version = 7",
+        "ATTACH ':memory:' AS other",
+        "DROP TABLE abide_journal",
+        "DELETE FROM abide_executions",
+        "UPDATE Abide_Executions SET epoch = 99",
+        "SELECT body FROM abide_journal",
+        "ALTER TABLE abide_journal RENAME TO mine",
+        "CREATE TRIGGER mine AFTER INSERT ON abide_journal BEGIN DELETE FROM stock; END",
+        "CREATE INDEX mine ON abide_journal (seq)",
+        "VACUUM",
+    ];
+    for (nth, text) in forbidden.into_iter().enumerate() {
+        let id = format!("{nth}");
+        let held = seat.born(&id);
+        let commit = seat.transaction(&held, move |tx| {
+            tx.execute("INSERT INTO stock VALUES ('nail')", [])?;
+            tx.execute_batch(text)
+        });
+        assert!(matches!(block_on(store.commit(commit)).unwrap(), CommitOutcome::Committed(_)), "{text}");
+        let last = look(&store, &id).journal.pop().unwrap().entry().unwrap();
+        let said = format!("{last:?}");
+        assert!(!said.contains("Payload(ok)"), "{text} was allowed");
+        let left: i64 = fixture.raw().query_row("SELECT COUNT(*) FROM stock", [], |row| row.get(0)).unwrap();
+        assert_eq!(left, 0, "{text}");
+    }
+    // The rules end with the step.
+    seat.retire();
+    assert!(store.verify().unwrap().is_sound());
+}
+
+#[test]
+fn a_step_that_ends_the_transaction_fails_alone() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    fixture
+        .raw()
+        .execute_batch("CREATE TABLE stock (item TEXT UNIQUE); INSERT INTO stock VALUES ('nail')")
+        .unwrap();
+    let seat = fixture.seat(&store);
+    let held = seat.born("a");
+    let other = fixture.raw();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let queue = |id: &str| store.submit(Submit { messages: vec![start(id)], born_to: None, alone: false });
+    let before = queue("before");
+    let ends = store.commit(seat.transaction(&held, |tx| {
+        tx.execute("INSERT OR ROLLBACK INTO stock VALUES ('nail')", []).map(|_| ())
+    }));
+    let after = queue("after");
+    drop(other);
+    block_on(before).unwrap();
+    let error = block_on(ends).unwrap_err();
+    assert!(error.to_string().contains("ended the transaction"), "{error}");
+    block_on(after).unwrap();
+    assert_eq!(look(&store, "a").lease.version, held.version, "nothing was recorded");
+    for id in ["before", "after"] {
+        assert_eq!(look(&store, id).journal.len(), 1);
+    }
+    assert!(store.verify().unwrap().is_sound());
+}
+
+#[test]
+fn a_panic_in_a_step_costs_nobody_else_anything() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let mut held = seat.born("a");
+    let commit = seat.transaction(&held, |_| panic!("on purpose"));
+    assert!(matches!(block_on(store.commit(commit)), Err(Error::Unavailable { .. })));
+    seat.record(&mut held, vec![step(1)]);
+    assert_eq!(look(&store, "a").journal.len(), 2);
+}
+
+#[test]
+fn a_step_that_takes_too_long_is_stopped() {
+    let fixture = Fixture::new();
+    let store = fixture.open_with(abide_sqlite::Options { transaction_ms_max: 50, ..Default::default() });
+    let seat = fixture.seat(&store);
+    let mut held = seat.born("a");
+    let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n";
+    let commit = seat.transaction(&held, move |tx| tx.query_row(endless, [], |_| Ok(())));
+    assert!(matches!(block_on(store.commit(commit)).unwrap(), CommitOutcome::Committed(_)));
+    let last = look(&store, "a").journal.pop().unwrap().entry().unwrap();
+    assert!(format!("{last:?}").contains("interrupted"), "{last:?}");
+    held.version = held.version.next();
+    held.execution.apply(&last);
+    seat.record(&mut held, vec![step(1)]);
+}
