@@ -61,12 +61,12 @@ impl Abide {
 
     /// Starts a workflow or task.
     pub fn start<C: Code>(&self, _code: C, input: C::Input) -> Start<C> {
-        Start::new(self, &input)
+        Start::new(self, input)
     }
 
     /// Starts a workflow or task and waits for its result.
     pub fn run<C: Code>(&self, _code: C, input: C::Input) -> Run<C> {
-        Run::new(self, &input)
+        Run::new(self, input)
     }
 
     /// Starts the workflow or task that is registered under `name`, for programs that learn the name at run time.

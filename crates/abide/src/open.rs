@@ -15,6 +15,9 @@ use crate::client_error::ClientError;
 use crate::code::{Registered, Task, Workflow};
 use crate::ctx::State;
 
+/// What a simulation puts in the place of the real thing.
+type Simulated = (Arc<dyn Runtime>, Option<Arc<dyn Store>>);
+
 /// Options of [`Abide::open`]. End with [`open`](Builder::open) or [`client`](Builder::client).
 #[must_use = "nothing is opened until `open` is called"]
 pub struct Builder {
@@ -22,7 +25,7 @@ pub struct Builder {
     options: Options,
     state: State,
     explicit: Vec<Registered>,
-    simulated: Option<(Arc<dyn Runtime>, Option<Arc<dyn Store>>)>,
+    simulated: Option<Simulated>,
     store: abide_sqlite::Options,
     problem: Option<InvalidName>,
 }

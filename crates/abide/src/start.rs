@@ -140,8 +140,8 @@ pub struct Start<C: Code> {
 }
 
 impl<C: Code> Start<C> {
-    pub(crate) fn new(abide: &Abide, input: &C::Input) -> Self {
-        let input = data::encode(input).map_err(|error| ClientError::Data {
+    pub(crate) fn new(abide: &Abide, input: C::Input) -> Self {
+        let input = data::encode(&input).map_err(|error| ClientError::Data {
             message: format!("the input of {} {:?} does not serialize: {error}", C::KIND.word(), C::NAME),
         });
         Self { abide: abide.clone(), input, options: StartOptions::default(), code: std::marker::PhantomData }
@@ -186,7 +186,7 @@ pub struct Run<C: Code> {
 }
 
 impl<C: Code> Run<C> {
-    pub(crate) fn new(abide: &Abide, input: &C::Input) -> Self {
+    pub(crate) fn new(abide: &Abide, input: C::Input) -> Self {
         let Start { abide, input, options, code } = Start::<C>::new(abide, input);
         Self { abide, input, options, code }
     }

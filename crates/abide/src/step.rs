@@ -122,7 +122,7 @@ where
                 match op.poll_closure(|_| Poll::Ready(catch_unwind(AssertUnwindSafe(|| Box::pin(run()))))) {
                     Poll::Ready(Ok(future)) => this.running = Some((attempt, future)),
                     Poll::Ready(Err(panic)) => {
-                        op.finish(attempt, Outcome::Failure(panics::failure(panic.as_ref())))
+                        op.finish(attempt, Outcome::Failure(panics::failure(panic.as_ref())));
                     }
                     Poll::Pending => {}
                 }
@@ -151,16 +151,17 @@ pub(crate) fn delivered<T: DeserializeOwned>(
     slot: &mut Slot,
     delivery: Delivery,
 ) -> Poll<Result<T>> {
-    let op = match std::mem::replace(slot, Slot::Closed) {
-        Slot::Open(handle) => handle.op().to_string(),
-        Slot::New | Slot::Closed => String::new(),
-    };
+    let Slot::Open(handle) = std::mem::replace(slot, Slot::Closed) else { return Poll::Pending };
     match delivery {
         Delivery::Cancelled => Poll::Ready(Err(Error::cancelled())),
         Delivery::Outcome(Outcome::Failure(failure)) => Poll::Ready(Err(Error::from_failure(failure))),
         Delivery::Outcome(Outcome::Success(payload)) => {
             let board = ctx.board().expect("only workflows open operations");
-            match data::decode_or_block(board, &format!("the recorded result of {op}"), &payload) {
+            match data::decode_or_block(
+                board,
+                format_args!("the recorded result of {}", handle.op()),
+                &payload,
+            ) {
                 Some(value) => Poll::Ready(Ok(value)),
                 None => Poll::Pending,
             }

@@ -33,20 +33,20 @@ impl Default for Limits {
 
 impl Limits {
     /// Checks the size of one payload; `what` names it in the error.
-    pub fn check_payload(&self, what: &str, payload: &Payload) -> Result<(), TooLarge> {
+    pub fn check_payload(&self, what: impl fmt::Display, payload: &Payload) -> Result<(), TooLarge> {
         self.check("payload_bytes_max", what, (payload.as_bytes().len(), self.payload_bytes_max))
     }
 
     pub(crate) fn check(
         &self,
         limit: &'static str,
-        what: &str,
+        what: impl fmt::Display,
         (found, max): (usize, usize),
     ) -> Result<(), TooLarge> {
         if found <= max {
             return Ok(());
         }
-        Err(TooLarge { what: what.to_owned(), limit, found, max })
+        Err(TooLarge { what: what.to_string(), limit, found, max })
     }
 }
 

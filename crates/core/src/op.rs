@@ -104,8 +104,8 @@ pub struct OpUse<'a> {
 /// A run may use a million names, so a name that was used once costs one hash and nothing else.
 #[derive(Debug, Default)]
 pub struct Uses {
-    once: HashSet<u64, BuildHasherDefault<Identity>>,
-    more: HashMap<u64, u32, BuildHasherDefault<Identity>>,
+    once: HashSet<u64, KeyHasher>,
+    more: HashMap<u64, u32, KeyHasher>,
 }
 
 impl Uses {
@@ -162,8 +162,11 @@ impl fmt::Display for NameClash {
 }
 
 /// A hasher for keys that are hashes already.
-#[derive(Debug, Default)]
-pub(crate) struct Identity(u64);
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Identity(u64);
+
+/// Builds [`Identity`] hashers.
+pub type KeyHasher = BuildHasherDefault<Identity>;
 
 impl Hasher for Identity {
     fn finish(&self) -> u64 {

@@ -2,12 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
-use std::hash::BuildHasherDefault;
 
-use crate::op::Identity;
-use crate::{Entry, Event, Failure, Op, OpKey, Timestamp};
-
-type KeyHasher = BuildHasherDefault<Identity>;
+use crate::{Entry, Event, Failure, KeyHasher, Op, OpKey, Timestamp};
 
 /// Walks a journal beside the workflow that is replayed from it.
 ///

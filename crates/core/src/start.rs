@@ -54,7 +54,7 @@ pub struct Parent {
 impl Start {
     /// Checks everything that has a limit.
     pub fn check(&self, limits: &Limits) -> Result<(), Refusal> {
-        limits.check_payload(&format!("the input of {:?}", self.name), &self.input)?;
+        limits.check_payload(format_args!("the input of {:?}", self.name), &self.input)?;
         limits.check("tag_count_max", "the number of tags", (self.tags.len(), limits.tag_count_max))?;
         let required = (self.requires.len(), limits.requires_count_max);
         limits.check("requires_count_max", "the number of required capabilities", required)?;

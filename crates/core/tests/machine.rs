@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use abide_core::{
-    Address, Block, Body, By, Command, Entry, Execution, ExecutionId, Failure, FailureKind, Kind, MessageId,
-    Name, Namespace, Op, OpKind, Outcome, Payload, Phase, Refusal, Retry, Start, StartMatch, StepRecord,
-    Timestamp, codec, start_matches,
+    Address, Block, Body, By, Command, Entry, Event, Execution, ExecutionId, Failure, FailureKind, Kind,
+    MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Phase, Refusal, Retry, Start, StartMatch,
+    StepRecord, Timestamp, codec, start_matches,
 };
 use expect_test::expect_file;
 use proptest::prelude::*;
@@ -167,7 +167,7 @@ fn outcome_of(execution: &Execution, command: Command) -> String {
         Err(refusal) => format!("refused: {refusal}"),
         Ok(decision) if decision.events.is_empty() => "nothing: it is so already".to_owned(),
         Ok(decision) => {
-            let words: Vec<_> = decision.events.iter().map(|event| event.word()).collect();
+            let words: Vec<_> = decision.events.iter().map(Event::word).collect();
             let mut after = execution.clone();
             let emits = decision.emits.iter().map(|message| message.body.word()).collect::<Vec<_>>();
             decision.record(&mut after, at(2_000));
@@ -222,7 +222,10 @@ fn terminal_phases_accept_nothing() {
                 assert!(refused, "{phase} accepted {command}");
             }
             let signal = Body::Signal { name: name("x"), payload: Payload::from("1") };
-            assert!(execution.accepts(&signal, at(1)).is_err() && !execution.wakes_on(&signal, at(1)), "{phase}");
+            assert!(
+                execution.accepts(&signal, at(1)).is_err() && !execution.wakes_on(&signal, at(1)),
+                "{phase}"
+            );
         }
     }
 }

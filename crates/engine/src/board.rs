@@ -3,15 +3,15 @@
 //! The code opens operations and waits for them; the runner decides what happens to them. Both take turns on one
 //! thread at a time, inside the runner's poll, so the lock is never contended. Only wakers come from elsewhere.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Block, Execution, ExecutionId, Failure, FailureKind, Op, OpUse, Outcome, Payload, Retry, Start,
-    Timestamp, Uses,
+    Address, Block, Execution, ExecutionId, Failure, FailureKind, KeyHasher, Op, OpUse, Outcome, Payload,
+    Retry, Start, Timestamp, Uses,
 };
 
 use crate::task_waker::TaskWaker;
@@ -38,7 +38,7 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 pub(crate) struct State {
-    pub(crate) slots: BTreeMap<u64, Slot>,
+    pub(crate) slots: HashMap<u64, Slot, KeyHasher>,
     pub(crate) opened: Vec<u64>,
     pub(crate) dropped: Vec<Slot>,
     pub(crate) finished: VecDeque<u64>,
@@ -244,7 +244,7 @@ impl Board {
         if !cancelled {
             state.opened.push(id);
         }
-        OpHandle { board: self.clone(), id, op, is_open: true }
+        OpHandle { board: self.clone(), id, op, is_open: true, waker: None }
     }
 
     /// Where the caller is, if that is no place for a durable operation.
@@ -273,6 +273,8 @@ pub struct OpHandle {
     id: u64,
     op: Op,
     is_open: bool,
+    /// What the closure is polled with.
+    waker: Option<Waker>,
 }
 
 impl OpHandle {
@@ -313,11 +315,13 @@ impl OpHandle {
     }
 
     /// Polls the closure of this operation: with a waker of its own, and marked as being inside a step.
-    pub fn poll_closure<T>(&self, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    pub fn poll_closure<T>(&mut self, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
         let shared = &self.board.0;
         let outer = shared.lock().in_step.replace(self.op.clone());
-        let waker = Waker::from(Arc::new(StepWaker { shared: shared.clone(), id: self.id }));
-        let result = poll(&mut Context::from_waker(&waker));
+        let id = self.id;
+        let waker =
+            self.waker.get_or_insert_with(|| Waker::from(Arc::new(StepWaker { shared: shared.clone(), id })));
+        let result = poll(&mut Context::from_waker(waker));
         shared.lock().in_step = outer;
         result
     }

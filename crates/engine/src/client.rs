@@ -82,10 +82,10 @@ impl Client {
         // Watched before it exists: what is new here needs no look into the store to see whether it has ended already.
         let watch = self.watchers.watch(id);
         let submitted = self.start(id, start).await?;
-        if let (Submitted::Started(..), Some(_)) = (submitted, &self.engine) {
-            if let Ok(Some(event)) = watch.await {
-                return Ok(event);
-            }
+        if let (Submitted::Started(..), Some(_)) = (submitted, &self.engine)
+            && let Ok(Some(event)) = watch.await
+        {
+            return Ok(event);
         }
         self.ended(id).await
     }
@@ -132,7 +132,7 @@ impl Client {
         for one in &mut submitted {
             match one {
                 Submitted::Started(_, leased) => {
-                    engine.0.adopt(leased.take().map(|leased| *leased).into_iter().collect())
+                    engine.0.adopt(leased.take().map(|leased| *leased).into_iter().collect());
                 }
                 Submitted::Attached(key) if was_repeated && !engine.0.is_resident(*key) => {
                     engine.0.recover(Target::Key(*key)).await;

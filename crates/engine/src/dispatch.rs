@@ -1,10 +1,11 @@
 //! Brings work to the engine: notices, timers, claims, the search for dead sessions.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{SessionId, Timestamp};
-use abide_store::{Answer, Claim, Notice};
+use abide_core::{Message, SessionId, Timestamp};
+use abide_store::{Answer, Claim, ExecutionKey, Notice};
 
 use crate::engine::Inner;
 
@@ -89,9 +90,10 @@ impl Dispatcher {
     }
 
     fn take(&mut self, notices: Vec<Notice>) {
+        let mut mail: BTreeMap<ExecutionKey, Vec<Message>> = BTreeMap::new();
         for notice in notices {
             match notice {
-                Notice::Message(key, message) => self.engine.deliver(key, vec![message]),
+                Notice::Message(key, message) => mail.entry(key).or_default().push(message),
                 Notice::Ready => self.wants_claim = true,
                 Notice::Changed => {
                     self.wants_claim = true;
@@ -99,6 +101,9 @@ impl Dispatcher {
                     self.engine.watchers.look_again();
                 }
             }
+        }
+        for (key, messages) in mail {
+            self.engine.deliver(key, messages);
         }
     }
 

@@ -48,6 +48,7 @@ pub(crate) struct Inner {
     registry: Registry,
     session: AtomicU64,
     residents: Mutex<Residents>,
+    resident_count: AtomicUsize,
     runnable_count: AtomicUsize,
     is_closing: AtomicBool,
     /// Every resident left.
@@ -85,6 +86,7 @@ impl Engine {
             registry,
             session: AtomicU64::new(0),
             residents: Mutex::default(),
+            resident_count: AtomicUsize::new(0),
             runnable_count: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
             emptied: Notify::new(),
@@ -186,7 +188,7 @@ impl Inner {
     }
 
     pub(crate) fn resident_count(&self) -> usize {
-        self.residents().mailboxes.len()
+        self.resident_count.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_runnable(&self, is_runnable: bool) {
@@ -219,6 +221,11 @@ impl Inner {
                 }
                 mailbox.deliver(residents.early.remove(&key).unwrap_or_default());
                 residents.mailboxes.insert(key, mailbox.clone());
+                self.resident_count.fetch_add(1, Ordering::Relaxed);
+            }
+            // Leased while a shutdown began: it is given back like everything else.
+            if self.is_closing() {
+                mailbox.order(Order::Drain);
             }
             let engine = self.clone();
             self.runtime.spawn(Box::pin(async move { engine.run(mailbox, leased).await }));
@@ -233,9 +240,13 @@ impl Inner {
             let mut residents = self.residents();
             if residents.mailboxes.get(&key).is_some_and(|known| Arc::ptr_eq(known, &mailbox)) {
                 residents.mailboxes.remove(&key);
+                self.resident_count.fetch_sub(1, Ordering::Relaxed);
             }
             residents.mailboxes.is_empty()
         };
+        if is_last {
+            self.emptied.notify_waiters();
+        }
         match end {
             End::Finished(event) => self.watchers.ended(&address.id, &event),
             End::Released => self.kick.notify_one(),
@@ -245,9 +256,6 @@ impl Inner {
                 self.runtime.sleep_until(self.runtime.now().after(RECOVER_PAUSE)).await;
                 self.recover(Target::Key(key)).await;
             }
-        }
-        if is_last {
-            self.emptied.notify_waiters();
         }
     }
 
@@ -281,13 +289,19 @@ impl Inner {
         while !self.is_closing() {
             let read = Read { target: target.clone(), from: 1, limit: 1_024, with_inbox: true };
             match self.store.read(read).await {
-                Ok(Some(snapshot)) => {
+                Ok(Some(snapshot)) if snapshot.lease.session == Some(self.session()) => {
+                    // A session that is dead has nothing to recover; a new one is registered in its place.
+                    if let Err(error) = heartbeat::beat(self).await {
+                        tracing::debug!(%error, "the session cannot be asked after");
+                        self.runtime.sleep_until(self.runtime.now().after(RECOVER_PAUSE)).await;
+                        continue;
+                    }
                     if let Some(leased) = leased_to(self.session(), snapshot) {
                         self.adopt(vec![leased]);
                     }
                     return;
                 }
-                Ok(None) => return,
+                Ok(_) => return,
                 Err(error) if error.is_transient() => {
                     self.runtime.sleep_until(self.runtime.now().after(RECOVER_PAUSE)).await;
                 }
@@ -351,7 +365,7 @@ impl Inner {
 
 /// What a snapshot says, if the execution is leased to `session`.
 fn leased_to(session: SessionId, snapshot: Snapshot) -> Option<Leased> {
-    (snapshot.lease.session == Some(session)).then(|| Leased {
+    (snapshot.lease.session == Some(session)).then_some(Leased {
         key: snapshot.key,
         lease: Lease { session, epoch: snapshot.lease.epoch },
         version: snapshot.lease.version,

@@ -29,7 +29,8 @@ pub(crate) async fn run(engine: Weak<Inner>) {
     }
 }
 
-async fn beat(engine: &Arc<Inner>) -> abide_store::Result<()> {
+/// One heartbeat; a session that is gone is replaced.
+pub(crate) async fn beat(engine: &Arc<Inner>) -> abide_store::Result<()> {
     match engine.store.heartbeat(engine.session()).await? {
         Heartbeat::Refreshed { .. } => {}
         Heartbeat::NotRegistered => {

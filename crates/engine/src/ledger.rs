@@ -187,7 +187,7 @@ impl Ledger {
                     return Poll::Ready(Flushed::Refused(refusal));
                 }
                 Err(error) if error.is_transient() && flight.again.is_some() => {
-                    self.wait_to_send_again(&error)
+                    self.wait_to_send_again(&error);
                 }
                 Err(error) => return Poll::Ready(Flushed::Lost(error.to_string())),
             }

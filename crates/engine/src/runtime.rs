@@ -106,6 +106,7 @@ impl Runtime for TokioRuntime {
         self.handle.spawn_blocking(work);
     }
 
+    #[expect(clippy::disallowed_methods, reason = "this is the home of the system's randomness")]
     fn random(&self) -> u64 {
         use std::hash::{BuildHasher, Hasher};
         // Each RandomState has fresh keys from the system's randomness; the time keeps two calls apart.

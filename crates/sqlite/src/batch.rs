@@ -9,6 +9,8 @@ use abide_core::{SessionId, Timestamp};
 use abide_store::Clock;
 use rusqlite::{CachedStatement, Connection};
 
+use tokio::runtime::Handle;
+
 use crate::Options;
 use crate::caches::Caches;
 use crate::lockfile::LockFile;
@@ -29,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) locks: Mutex<HashMap<SessionId, LockFile>>,
     /// The last claims of the sessions that were registered here.
     pub(crate) requests: Mutex<HashMap<SessionId, u64>>,
+    /// Where callers are woken, many at a time.
+    pub(crate) tokio: Option<Handle>,
 }
 
 impl Shared {

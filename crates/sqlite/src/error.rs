@@ -190,8 +190,8 @@ impl From<rusqlite::Error> for Stop {
     }
 }
 
-impl From<abide_core::Refusal> for Stop {
-    fn from(refusal: abide_core::Refusal) -> Self {
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
         Self::Refused(Error::Refused(refusal))
     }
 }

@@ -1,7 +1,10 @@
 //! The home of threads and of waiting for other processes. Everything else here is told the time.
 
+use std::task::Waker;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
 
 /// Starts a thread whose owner joins it.
 #[expect(
@@ -41,4 +44,25 @@ impl Moment {
 #[expect(clippy::disallowed_methods, reason = "waiting for other processes is bounded in real time")]
 pub(crate) fn pause(duration: Duration) {
     std::thread::sleep(duration);
+}
+
+/// Wakes many tasks. A wake from a foreign thread costs a lock and often a system call; from a task of the runtime it is a push to a
+/// local queue. So one task is spawned to wake the rest.
+#[expect(clippy::disallowed_methods, reason = "it only wakes others, and ends at once")]
+pub(crate) fn wake_all(tokio: Option<Handle>, wakers: Vec<Waker>) {
+    const FEW: usize = 4;
+    let wakers = Wakers(wakers);
+    match tokio {
+        Some(tokio) if wakers.0.len() > FEW => drop(tokio.spawn(async move { drop(wakers) })),
+        _ => drop(wakers),
+    }
+}
+
+/// Wakes when dropped: a runtime that is shutting down drops tasks without running them, and some callers live elsewhere.
+struct Wakers(Vec<Waker>);
+
+impl Drop for Wakers {
+    fn drop(&mut self) {
+        std::mem::take(&mut self.0).into_iter().for_each(Waker::wake);
+    }
 }

@@ -45,6 +45,8 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<WriterConnec
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
+    // Before anything is written: the very first change would be that of the journal mode.
+    check_version(&connection, path)?;
     let writer = set_up(connection, options, true).map_err(|error| explain(path, error))?;
     migrate(&writer.connection, path)?;
     Ok(writer)
@@ -105,10 +107,7 @@ pub(crate) fn check_read_only(path: &Path, options: &Options) -> Result<(), Open
         return Err(OpenError::MissingFile(path.to_owned()));
     }
     let connection = open_reader(path, options).map_err(|error| explain(path, error))?;
-    match schema_version(&connection).map_err(|error| explain(path, error))? {
-        Some(found) if found > SCHEMA_VERSION => {
-            Err(OpenError::NewerSchema { path: path.to_owned(), found, known: SCHEMA_VERSION })
-        }
+    match check_version(&connection, path)? {
         Some(_) => Ok(()),
         None => Err(OpenError::NotAbide(path.to_owned())),
     }
@@ -177,12 +176,24 @@ fn run_migrations(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// The version of abide's tables, if there are any. Refuses a file that a newer program has written.
+fn check_version(connection: &Connection, path: &Path) -> Result<Option<i64>, OpenError> {
+    match schema_version(connection).map_err(|error| explain(path, error))? {
+        Some(found) if found > SCHEMA_VERSION => {
+            Err(OpenError::NewerSchema { path: path.to_owned(), found, known: SCHEMA_VERSION })
+        }
+        version => Ok(version),
+    }
+}
+
 /// What SQLite's complaint about a file means.
 pub(crate) fn explain(path: &Path, error: rusqlite::Error) -> OpenError {
     let path = path.to_owned();
     match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => OpenError::NotADatabase(path),
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => OpenError::ReadOnly(path),
+        // The file is there, but the files beside it cannot be made.
+        Some(ErrorCode::CannotOpen) if path.is_file() => OpenError::ReadOnly(path),
         _ => OpenError::Unusable { path, source: Box::new(error) },
     }
 }

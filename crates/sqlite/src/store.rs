@@ -168,6 +168,8 @@ fn shared(path: Option<&Path>, clock: Arc<dyn Clock>, options: Options) -> Share
         poll: Poll::default(),
         locks: Mutex::default(),
         requests: Mutex::default(),
+        // A store in memory has no thread that could wake anybody.
+        tokio: path.and_then(|_| tokio::runtime::Handle::try_current().ok()),
     }
 }
 

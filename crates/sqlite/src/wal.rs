@@ -29,7 +29,7 @@ const FRAME_BYTES: u64 = 4_096 + 24;
 /// How much of the log is used before its file is sized: a process that writes little should leave little behind.
 const USED_BYTES_BEFORE_SIZING: u64 = 1 << 20;
 /// How much is written at once while sizing: all other writers wait for it.
-const SIZING_BYTES: usize = 4 << 20;
+const SIZING_BYTES: usize = 512 << 10;
 /// The rest that the writer copies itself.
 const REST_FRAMES_MAX: u64 = 1_024;
 
@@ -165,23 +165,26 @@ impl Wal {
         next
     }
 
-    /// Sizes the file of the log, a piece at a time, and syncs it at the end.
+    /// Sizes the file of the log, a piece at a time. Each piece is synced by this thread: left to the next commit, all of them
+    /// together would delay it by a tenth of a second.
     fn size(&self, desk: &Arc<Desk>) {
         let path = log_path(&self.path);
         loop {
             let piece = SizeLog { path: path.clone(), bytes: self.bytes_presized };
-            match wait_for(desk, piece) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) => {
+            let is_more = wait_for(desk, piece);
+            let synced = OpenOptions::new().write(true).open(&path).and_then(|file| file.sync_all());
+            match (is_more, synced) {
+                (Ok(true), Ok(())) => {}
+                (Ok(false), Ok(())) => return,
+                (Err(error), _) => {
                     tracing::debug!(%error, "cannot size the log; commits stay slower");
                     return;
                 }
+                (_, Err(error)) => {
+                    tracing::debug!(%error, "cannot sync the sized log");
+                    return;
+                }
             }
-        }
-        let synced = OpenOptions::new().write(true).open(&path).and_then(|file| file.sync_all());
-        if let Err(error) = synced {
-            tracing::debug!(%error, "cannot sync the sized log");
         }
     }
 }

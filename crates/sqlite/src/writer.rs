@@ -475,9 +475,10 @@ fn run<T>(mut writer: MutexGuard<'_, Writer>, work: impl FnOnce(&mut Writer) -> 
         writer.recover();
     }
     let answered = std::mem::take(&mut writer.answered);
+    let tokio = writer.shared.tokio.clone();
     // Released before waking: who is woken by the first answer may want to write at once.
     drop(writer);
-    answered.into_iter().for_each(Waker::wake);
+    home::wake_all(tokio, answered);
     outcome.ok()
 }
 

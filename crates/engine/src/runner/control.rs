@@ -117,9 +117,8 @@ impl Runner {
 
     /// Fires what is due. `true`: something changed.
     pub(super) fn fire_timers(&mut self) -> bool {
-        let now = self.ledger.now();
         let Some(Reverse((at, id, kind))) = self.timers.peek().copied() else { return false };
-        if at > now {
+        if at > self.ledger.now() {
             return false;
         }
         self.timers.pop();

@@ -69,7 +69,7 @@ impl Runner {
     /// A result over the limit is recorded as such: its effect has happened.
     fn checked(&self, op: &Op, outcome: Outcome) -> Outcome {
         let Outcome::Success(payload) = &outcome else { return outcome };
-        match self.engine.options.limits.check_payload(&format!("the result of {op}"), payload) {
+        match self.engine.options.limits.check_payload(format_args!("the result of {op}"), payload) {
             Ok(()) => outcome,
             Err(large) => Outcome::Unrecordable(Unrecordable { reason: large.to_string() }),
         }
@@ -174,10 +174,10 @@ impl Runner {
     }
 
     fn settle_closure(&mut self, id: u64, note: &Note) {
-        if let Some(active) = &self.active {
-            if let Some(slot) = active.board.0.lock().slots.get_mut(&id) {
-                slot.attempt_count = note.attempt_count;
-            }
+        if let Some(active) = &self.active
+            && let Some(slot) = active.board.0.lock().slots.get_mut(&id)
+        {
+            slot.attempt_count = note.attempt_count;
         }
         match note.due_at {
             Some(due_at) => self.timers.push(Reverse((due_at, id, TimerKind::Retry))),
@@ -267,7 +267,7 @@ impl Runner {
             let (keep, outcome) = match &outcome {
                 // Unlike a step's, these effects can still be undone.
                 Outcome::Success(payload) => {
-                    match limits.check_payload(&format!("the result of {op}"), payload) {
+                    match limits.check_payload(format_args!("the result of {op}"), payload) {
                         Ok(()) => (keep, outcome),
                         Err(large) => (false, Outcome::Failure(fatal(large.to_string()))),
                     }
@@ -327,6 +327,7 @@ enum Wanted {
     Result,
 }
 
+#[derive(Clone, Copy)]
 enum Due {
     After(std::time::Duration),
     At(Timestamp),

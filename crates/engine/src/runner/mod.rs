@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use abide_core::{
-    Address, Block, Body, By, Command, Cursor, Entry, Event, ExecutionId, Failure, FailureKind, Message,
-    MessageId, Name, Op, OpKey, Payload, Phase, Refusal, Timestamp, Waiting,
+    Address, Block, Body, By, Command, Cursor, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher,
+    Message, MessageId, Name, Op, OpKey, Payload, Phase, Refusal, Timestamp, Waiting,
 };
 use abide_store::{Hold, Leased};
 
@@ -65,7 +65,7 @@ pub(crate) struct Runner {
     undelivered: VecDeque<(OpKey, Entry)>,
     /// The transaction step that is being committed.
     transacting: Option<OpKey>,
-    slots: HashMap<OpKey, u64>,
+    slots: HashMap<OpKey, u64, KeyHasher>,
     timers: BinaryHeap<Reverse<(Timestamp, u64, TimerKind)>>,
     mail: VecDeque<Message>,
     known: HashSet<MessageId>,
@@ -144,7 +144,7 @@ impl Runner {
             startable: VecDeque::new(),
             undelivered: VecDeque::new(),
             transacting: None,
-            slots: HashMap::new(),
+            slots: HashMap::default(),
             timers: BinaryHeap::new(),
             mail: VecDeque::new(),
             known: HashSet::new(),
@@ -365,6 +365,8 @@ impl Runner {
             active.board.0.lock().evicting = true;
             // User code runs in destructors too, and may panic there.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(active.future)));
+            // A slot's waker leads back to the board: left there, neither would ever be freed.
+            drop(std::mem::take(&mut active.board.0.lock().slots));
         }
     }
 
@@ -404,6 +406,9 @@ impl Runner {
 
     /// Children do not outlive the run that waits for them.
     fn cancel_children(&mut self) {
+        if self.children.is_empty() {
+            return;
+        }
         let (address, run) = (self.ledger.execution().address().clone(), self.ledger.execution().run());
         let by = By(format!("parent {address}"));
         for child in std::mem::take(&mut self.children).into_values() {

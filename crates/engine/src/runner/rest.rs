@@ -7,10 +7,11 @@ use abide_core::Summary;
 impl Runner {
     /// The last turn: sends what is decided, ends what has ended, or waits.
     pub(super) fn rest(&mut self, cx: &mut Context<'_>) -> Turn {
-        if !self.is_replaying && self.may_run() {
-            if let Some(result) = self.result.take() {
-                return self.finish(result);
-            }
+        if !self.is_replaying
+            && self.may_run()
+            && let Some(result) = self.result.take()
+        {
+            return self.finish(result);
         }
         if self.ledger.is_busy() {
             return Turn::Idle;

@@ -107,7 +107,9 @@ fn submit(batch: &mut Batch<'_>, checked: &Checked, offer: Option<SessionId>) ->
 fn check(message: &Message, limits: &Limits) -> Result<(), Refusal> {
     match &message.body {
         Body::Start(start) => start.check(limits),
-        Body::Signal { name, payload } => Ok(limits.check_payload(&format!("the signal {name:?}"), payload)?),
+        Body::Signal { name, payload } => {
+            Ok(limits.check_payload(format_args!("the signal {name:?}"), payload)?)
+        }
         _ => Ok(()),
     }
 }

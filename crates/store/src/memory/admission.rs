@@ -78,7 +78,9 @@ impl<'a> Ahead<'a> {
 
 fn check_limits(limits: &Limits, message: &Message, unread_count: usize) -> Result<(), Refusal> {
     match &message.body {
-        Body::Signal { name, payload } => limits.check_payload(&format!("the signal {name:?}"), payload)?,
+        Body::Signal { name, payload } => {
+            limits.check_payload(format_args!("the signal {name:?}"), payload)?;
+        }
         // An outcome that is turned away would leave its parent waiting for ever. There are never more of them than
         // children that the parent started.
         Body::ChildDone { .. } => return Ok(()),
