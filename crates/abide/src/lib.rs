@@ -73,7 +73,7 @@ pub mod __private {
 
 /// Waits for the first of several futures, polled in the order in which they are written: the same in every replay.
 ///
-/// ```ignore
+/// ```text
 /// select! {
 ///     answer = ctx.recv::<Answer>("answer") => …,
 ///     _ = ctx.sleep(days(3)) => …,

@@ -89,7 +89,8 @@ async fn blocked<W: abide::Workflow>(abide: &Abide, code: W, input: W::Input) ->
     let listed = abide.list(Filter::blocked()).await?;
     assert_eq!(listed.len(), 1);
     let why = handle.why().await?;
-    Ok(why.trim_start_matches("blocked: ").to_owned())
+    let (_, reason) = why.split_once(" ago): ").unwrap();
+    Ok(reason.trim_end_matches('.').to_owned())
 }
 
 #[abide::test]

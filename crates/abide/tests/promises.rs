@@ -169,7 +169,7 @@ fn p5_never_silently_stuck() {
             ("blocked", r#"the name "x" is used for a step and for a timer"#),
             ("sleeps", "sleeping until 2025-07-15T15:06:40"),
             ("parent", r#"waiting for child "child""#),
-            ("paused", "paused by client"),
+            ("paused", "by client"),
             ("elsewhere", r#"does not serve lane "gpu""#),
         ];
         for (id, expected) in rows {
@@ -186,7 +186,7 @@ fn p6_a_refusal_leaves_no_trace() {
         abide.start(waits, ()).id("one").await.unwrap();
         lab.sleep(secs(5)).await;
         let before = lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap();
-        let why = abide.handle::<()>("one").why().await.unwrap();
+        let listed = abide.list(Filter::all()).await.unwrap();
         assert!(abide.start(counted, ()).id("one").await.is_err(), "another workflow under the same id");
         assert!(abide.start(waits, ()).id("").await.is_err());
         assert!(abide.handle::<()>("nobody").signal("n", &1).await.is_err());
@@ -195,8 +195,7 @@ fn p6_a_refusal_leaves_no_trace() {
         assert!(abide.handle::<()>("one").signal("n", &"x".repeat(5 << 20)).await.is_err());
         lab.sleep(secs(5)).await;
         assert_eq!(lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap(), before);
-        assert_eq!(abide.handle::<()>("one").why().await.unwrap(), why);
-        assert_eq!(abide.list(Filter::all()).await.unwrap().len(), 1);
+        assert_eq!(abide.list(Filter::all()).await.unwrap(), listed);
     });
 }
 

@@ -16,7 +16,7 @@ use crate::mailbox::{Mailbox, Order};
 use crate::options::Options;
 use crate::registry::Registry;
 use crate::runner::{End, Runner};
-use crate::runtime::Runtime;
+use crate::runtime::{BoxFuture, Runtime};
 use crate::task::TaskRunner;
 use crate::watch::Watchers;
 use crate::{dispatch, heartbeat};
@@ -53,6 +53,13 @@ pub(crate) struct Inner {
     is_closing: AtomicBool,
     /// Every resident left.
     emptied: Notify,
+}
+
+/// An execution in memory.
+struct Resident {
+    key: ExecutionKey,
+    address: Address,
+    mailbox: Arc<Mailbox>,
 }
 
 #[derive(Default)]
@@ -227,15 +234,17 @@ impl Inner {
             if self.is_closing() {
                 mailbox.order(Order::Drain);
             }
-            let engine = self.clone();
-            self.runtime.spawn(Box::pin(async move { engine.run(mailbox, leased).await }));
+            let address = leased.address().clone();
+            // Made here and boxed by itself: inside of the task's future it would take its place several times.
+            let running = self.begin(mailbox.clone(), leased);
+            self.runtime.spawn(Box::pin(self.clone().run(Resident { key, address, mailbox }, running)));
         }
     }
 
     /// Runs one execution until it leaves memory.
-    async fn run(self: Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) {
-        let (key, address) = (leased.key, leased.address().clone());
-        let end = self.run_code(mailbox.clone(), leased).await;
+    async fn run(self: Arc<Self>, resident: Resident, running: BoxFuture<End>) {
+        let end = running.await;
+        let Resident { key, address, mailbox } = resident;
         let is_last = {
             let mut residents = self.residents();
             if residents.mailboxes.get(&key).is_some_and(|known| Arc::ptr_eq(known, &mailbox)) {
@@ -254,26 +263,30 @@ impl Inner {
                 tracing::warn!(%address, why, "an execution left memory");
                 // Whatever is wrong is not made worse by trying without a pause.
                 self.runtime.sleep_until(self.runtime.now().after(RECOVER_PAUSE)).await;
-                self.recover(Target::Key(key)).await;
+                Box::pin(self.recover(Target::Key(key))).await;
             }
         }
     }
 
-    async fn run_code(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> End {
+    /// The runner of an execution.
+    fn begin(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> BoxFuture<End> {
         let (kind, name) = (leased.execution.kind(), leased.execution.name().clone());
-        match kind {
+        let why = match kind {
             Kind::Workflow => match self.registry.workflow(&name) {
-                Some(code) => Runner::new(self.clone(), code.clone(), mailbox, leased).run().await,
-                None => End::Lost(format!("there is no workflow {name:?} here")),
+                Some(code) => {
+                    return Box::pin(Runner::new(self.clone(), code.clone(), mailbox, leased).run());
+                }
+                None => format!("there is no workflow {name:?} here"),
             },
             Kind::Task => match self.registry.task(&name) {
                 Some(code) => match TaskRunner::new(self.clone(), code.clone(), mailbox, leased) {
-                    Ok(runner) => runner.run().await,
-                    Err(why) => End::Lost(why),
+                    Ok(runner) => return Box::pin(runner.run()),
+                    Err(why) => why,
                 },
-                None => End::Lost(format!("there is no task {name:?} here")),
+                None => format!("there is no task {name:?} here"),
             },
-        }
+        };
+        Box::pin(std::future::ready(End::Lost(why)))
     }
 
     /// Looks after executions that may have been leased to us by an operation whose answer was lost.

@@ -50,7 +50,7 @@ impl Default for Options {
             park_after: Duration::from_secs(1),
             publish_after: Duration::from_millis(20),
             session_ttl: Duration::from_secs(15),
-            sweep_every: Duration::from_secs(1),
+            sweep_every: Duration::from_secs(2),
             look_again_every: Duration::from_secs(5),
             shutdown_grace: Duration::from_secs(10),
         }

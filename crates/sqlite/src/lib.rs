@@ -30,6 +30,7 @@ mod user_transaction;
 mod verify;
 mod view;
 mod wal;
+mod watch;
 mod writer;
 
 pub use error::OpenError;

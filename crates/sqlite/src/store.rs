@@ -100,7 +100,7 @@ impl SqliteStore {
         if let Some(wal) = &self.wal {
             wal.close();
         }
-        self.shared.poll.close();
+        self.shared.poll.close(&self.shared);
         self.readers.close();
         self.shared.notices.close();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));

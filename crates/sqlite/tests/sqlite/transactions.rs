@@ -122,7 +122,7 @@ fn a_panic_in_a_step_costs_nobody_else_anything() {
     let seat = fixture.seat(&store);
     let mut held = seat.born("a");
     let commit = seat.transaction(&held, |_| panic!("on purpose"));
-    assert!(matches!(block_on(store.commit(commit)), Err(Error::Unavailable { .. })));
+    assert!(matches!(block_on(store.commit(commit)), Err(Error::Refused(_))));
     seat.record(&mut held, vec![step(1)]);
     assert_eq!(look(&store, "a").journal.len(), 2);
 }
