@@ -5,7 +5,7 @@
 //! append-only log in which every entry points at its predecessor; the row of an execution has the head.
 //!
 //! What is deliberately absent: decisions. What may follow what is asked of `abide-core`, and a store copies the
-//! answer into rows. No SQL is put together at run time: every statement is a name in [`mod@sql`].
+//! answer into rows. No SQL is put together at run time: every statement is a name in `sql.rs`.
 
 mod apply;
 mod backup;
