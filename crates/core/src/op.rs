@@ -106,13 +106,17 @@ pub struct OpUse<'a> {
 pub struct Uses {
     once: HashSet<u64, KeyHasher>,
     more: HashMap<u64, u32, KeyHasher>,
+    /// The kinds that were used at all, as bits: nobody can have taken a name for a kind that nobody uses.
+    kinds: u8,
 }
 
 impl Uses {
     /// The identity of the next use of a name, or the kind that has the name already.
     pub fn next(&mut self, wanted: OpUse<'_>) -> Result<Op, NameClash> {
-        self.check_kind(wanted)?;
-        let key = use_key(wanted.kind, wanted.name);
+        let name_hash = crate::hash::of(wanted.name.as_str().as_bytes());
+        self.check_kind(wanted, name_hash)?;
+        self.kinds |= 1 << wanted.kind as u8;
+        let key = use_key(wanted.kind, name_hash);
         let nth = if self.once.insert(key) {
             1
         } else {
@@ -125,13 +129,16 @@ impl Uses {
 
     /// A name belongs to one kind of operation. Children are exempt: they are named after their workflow,
     /// which knows nothing of the steps of its parents.
-    fn check_kind(&self, wanted: OpUse<'_>) -> Result<(), NameClash> {
+    fn check_kind(&self, wanted: OpUse<'_>, name_hash: u64) -> Result<(), NameClash> {
         const NAMED: [OpKind; 5] =
             [OpKind::Step, OpKind::Transaction, OpKind::Timer, OpKind::Signal, OpKind::Promise];
         if !NAMED.contains(&wanted.kind) {
             return Ok(());
         }
-        let taken = |kind: &OpKind| *kind != wanted.kind && self.once.contains(&use_key(*kind, wanted.name));
+        let taken = |kind: &OpKind| {
+            let is_used = *kind != wanted.kind && self.kinds & (1 << *kind as u8) != 0;
+            is_used && self.once.contains(&use_key(*kind, name_hash))
+        };
         match NAMED.into_iter().find(taken) {
             None => Ok(()),
             Some(first) => Err(NameClash { name: wanted.name.clone(), first, second: wanted.kind }),
@@ -139,8 +146,9 @@ impl Uses {
     }
 }
 
-fn use_key(kind: OpKind, name: &Name) -> u64 {
-    Hash::new().with(name.as_str().as_bytes()).with(&[kind as u8]).finish()
+/// Only kept in memory, so it may change.
+fn use_key(kind: OpKind, name_hash: u64) -> u64 {
+    name_hash ^ (kind as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// One name used for two kinds of operation.

@@ -419,6 +419,20 @@ impl Shared {
         self.again.store(true, Ordering::Release);
     }
 
+    /// Has the code see what became of an operation: marks it and wakes whoever waits for it.
+    pub(crate) fn deliver(self: &Arc<Self>, id: u64, delivery: Delivery, at: Timestamp) {
+        let waker = {
+            let mut state = self.lock();
+            state.now = at;
+            state.slots.get_mut(&id).and_then(|slot| {
+                slot.state = SlotState::Delivered(delivery);
+                slot.waker.take()
+            })
+        };
+        self.as_polling(|| waker.into_iter().for_each(Waker::wake));
+        self.again.store(true, Ordering::Release);
+    }
+
     pub(crate) fn as_polling<T>(&self, action: impl FnOnce() -> T) -> T {
         self.polling_thread.store(this_thread(), Ordering::Relaxed);
         let result = action();

@@ -314,14 +314,7 @@ impl Runner {
             Ok(delivery) => delivery,
             Err(reason) => return self.block(reason),
         };
-        {
-            let mut state = shared.lock();
-            state.now = entry.at;
-            if let Some(slot) = state.slots.get_mut(&id) {
-                slot.state = SlotState::Delivered(delivery);
-            }
-        }
-        shared.wake_slots(&[id]);
+        shared.deliver(id, delivery, entry.at);
         true
     }
 
