@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Payload;
+use crate::{Body, Payload};
 
 /// Bounds on what may be recorded. Each can be set when a store is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,19 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// How many unread messages an inbox may hold for one like `body` to be let in.
+    ///
+    /// Control has a reserve: somebody must be able to end an execution that is flooded with signals. The outcome of a child is
+    /// always let in: turned away, it would leave its parent waiting for ever, and there are never more than children.
+    pub fn inbox_room(&self, body: &Body) -> usize {
+        const CONTROL_RESERVE: usize = 100;
+        match body {
+            Body::ChildDone { .. } => usize::MAX,
+            body if body.control().is_some() => self.inbox_count_max + CONTROL_RESERVE,
+            _ => self.inbox_count_max,
+        }
+    }
+
     /// Checks the size of one payload; `what` names it in the error.
     pub fn check_payload(&self, what: impl fmt::Display, payload: &Payload) -> Result<(), TooLarge> {
         self.check("payload_bytes_max", what, (payload.as_bytes().len(), self.payload_bytes_max))

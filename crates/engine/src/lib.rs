@@ -17,6 +17,7 @@ mod ledger;
 mod mailbox;
 mod options;
 pub mod panics;
+mod presence;
 mod registry;
 mod runner;
 mod runtime;

@@ -12,6 +12,7 @@ use crate::engine::Inner;
 use crate::ledger::{Flushed, Ledger, Terms};
 use crate::mailbox::{Mailbox, Order};
 use crate::panics;
+use crate::presence::Presence;
 use crate::registry::{CodeFuture, TaskAttempt, TaskCode};
 use crate::runner::End;
 use crate::runtime::BoxFuture;
@@ -27,8 +28,7 @@ pub(crate) struct TaskRunner {
     order: Order,
     deadline: Option<BoxFuture<()>>,
     closing: Option<End>,
-    is_counted: bool,
-    is_outside: bool,
+    presence: Presence,
 }
 
 impl TaskRunner {
@@ -54,8 +54,7 @@ impl TaskRunner {
             order: Order::Run,
             deadline,
             closing: None,
-            is_counted: false,
-            is_outside: false,
+            presence: Presence::new(engine.clone()),
             engine,
         })
     }
@@ -64,11 +63,10 @@ impl TaskRunner {
     pub(crate) fn run(mut self) -> impl Future<Output = End> + Send {
         std::future::poll_fn(move |cx| {
             self.mailbox.task.register(cx.waker());
-            self.count_as_runnable(true);
-            self.count_as_outside(false);
+            self.presence.begin();
             let polled = self.poll(cx);
-            self.count_as_outside(polled.is_pending() && self.future.is_some());
-            self.count_as_runnable(polled.is_pending() && self.ledger.is_busy());
+            let is_pending = polled.is_pending();
+            self.presence.set(is_pending && self.ledger.is_busy(), is_pending && self.future.is_some());
             polled
         })
     }
@@ -218,27 +216,6 @@ impl TaskRunner {
             Flushed::Refused(refusal) => End::Lost(format!("a commit was refused: {refusal}")),
             Flushed::Lost(why) => End::Lost(why),
         }
-    }
-
-    fn count_as_outside(&mut self, is_outside: bool) {
-        if self.is_outside != is_outside {
-            self.is_outside = is_outside;
-            self.engine.runtime.count_outside(if is_outside { 1 } else { -1 });
-        }
-    }
-
-    fn count_as_runnable(&mut self, is_runnable: bool) {
-        if self.is_counted != is_runnable {
-            self.is_counted = is_runnable;
-            self.engine.count_runnable(is_runnable);
-        }
-    }
-}
-
-impl Drop for TaskRunner {
-    fn drop(&mut self) {
-        self.count_as_runnable(false);
-        self.count_as_outside(false);
     }
 }
 

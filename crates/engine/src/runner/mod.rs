@@ -31,6 +31,7 @@ use crate::journal::Journal;
 use crate::ledger::{Flushed, Ledger, Terms};
 use crate::mailbox::{Mailbox, Order};
 use crate::panics;
+use crate::presence::Presence;
 use crate::registry::{CodeFuture, WorkflowCode};
 use crate::runtime::BoxFuture;
 
@@ -87,8 +88,7 @@ pub(crate) struct Runner {
     alarm: Option<(Timestamp, BoxFuture<()>)>,
     /// The final commit was sent; this is what it means.
     closing: Option<End>,
-    is_counted: bool,
-    is_outside: bool,
+    presence: Presence,
 }
 
 struct Active {
@@ -131,6 +131,7 @@ impl Runner {
         let entry_count = leased.execution.entry_count();
         let journal = Journal::new(engine.store.clone(), leased.key, leased.journal, entry_count);
         let mut runner = Self {
+            presence: Presence::new(engine.clone()),
             cursor: Cursor::new(code.is_strict()),
             code,
             engine,
@@ -160,8 +161,6 @@ impl Runner {
             published: None,
             alarm: None,
             closing: None,
-            is_counted: false,
-            is_outside: false,
         };
         runner.take_messages(leased.inbox);
         if let Some(deadline_at) = runner.ledger.execution().deadline_at() {
@@ -177,20 +176,18 @@ impl Runner {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         self.mailbox.task.register(cx.waker());
-        self.count_as_runnable(true);
-        self.count_as_outside(false);
+        self.presence.begin();
         for _ in 0..TURN_COUNT_MAX {
             match self.turn(cx) {
                 Turn::Progress => self.idle_since = None,
                 Turn::Idle => {
-                    let has_work = self.ledger.is_busy();
-                    self.count_as_runnable(has_work);
-                    self.count_as_outside(self.running_count() > 0);
+                    let is_outside = self.running_count() > 0;
+                    self.presence.set(self.ledger.is_busy(), is_outside);
                     return Poll::Pending;
                 }
                 Turn::End(end) => {
                     self.evict();
-                    self.count_as_runnable(false);
+                    self.presence.set(false, false);
                     return Poll::Ready(end);
                 }
             }
@@ -442,27 +439,11 @@ impl Runner {
             Flushed::Lost(why) => Turn::End(End::Lost(why)),
         }
     }
-
-    fn count_as_outside(&mut self, is_outside: bool) {
-        if self.is_outside != is_outside {
-            self.is_outside = is_outside;
-            self.engine.runtime.count_outside(if is_outside { 1 } else { -1 });
-        }
-    }
-
-    fn count_as_runnable(&mut self, is_runnable: bool) {
-        if self.is_counted != is_runnable {
-            self.is_counted = is_runnable;
-            self.engine.count_runnable(is_runnable);
-        }
-    }
 }
 
 impl Drop for Runner {
     fn drop(&mut self) {
         self.evict();
-        self.count_as_runnable(false);
-        self.count_as_outside(false);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What submits and commits have in common: creating executions and filling inboxes.
 
 use abide_core::{
-    Address, Body, Epoch, Event, Execution, Lease, LeaseRow, Message, Refusal, SessionId, Start, StartMatch,
+    Address, Epoch, Event, Execution, Lease, LeaseRow, Message, Refusal, SessionId, Start, StartMatch,
     Status, Timestamp, TooLarge, Version, codec, start_matches,
 };
 use abide_store::{ExecutionKey, Leased, Record};
@@ -172,10 +172,8 @@ impl Batch<'_> {
         let execution = target.execution()?.at(message.to.clone());
         execution.accepts(&message.body, now)?;
         let unread = self.unread_count(target.key)?;
-        let max = self.shared.options.limits.inbox_count_max;
-        // An outcome that is turned away would leave its parent waiting for ever. There are never more of them than
-        // children that the parent started.
-        if unread >= max && !matches!(message.body, Body::ChildDone { .. }) {
+        let max = self.shared.options.limits.inbox_room(&message.body);
+        if unread >= max {
             let what = format!("the inbox of {}", message.to);
             return Err(
                 Refusal::from(TooLarge { what, limit: "inbox_count_max", found: unread + 1, max }).into()

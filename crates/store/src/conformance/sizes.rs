@@ -2,7 +2,7 @@
 
 use abide_core::{Body, Message, Payload, Start};
 
-use super::make::{flow, message, name, signal, start_of, tag};
+use super::make::{flow, message, name, signal, start_of, tag, terminate};
 use super::{Subject, limits, table};
 use crate::Submitted;
 
@@ -13,6 +13,7 @@ table![
     p8_too_many_tags_are_refused_by_name,
     p8_too_many_capabilities_are_refused_by_name,
     p8_full_inbox_refuses_by_name,
+    p8_full_inbox_can_still_be_ended,
     p8_full_inbox_accepts_again_after_it_was_read,
     p8_full_inbox_still_knows_duplicates,
     p8_one_submit_cannot_overfill_an_inbox,
@@ -77,6 +78,12 @@ fn p8_full_inbox_refuses_by_name(subject: &Subject) {
     check_refused(subject, vec![signal("over", "a")], "inbox_count_max");
     check_refused(subject, vec![signal("fits", "b"), signal("over", "a")], "inbox_count_max");
     assert!(matches!(subject.send(signal("fits", "b")), Submitted::Delivered(_)));
+}
+
+fn p8_full_inbox_can_still_be_ended(subject: &Subject) {
+    subject.start("a", flow());
+    fill(subject, "a");
+    assert!(matches!(subject.send(terminate("a")), Submitted::Delivered(_)));
 }
 
 fn p8_full_inbox_accepts_again_after_it_was_read(subject: &Subject) {

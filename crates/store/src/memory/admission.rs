@@ -77,18 +77,13 @@ impl<'a> Ahead<'a> {
 }
 
 fn check_limits(limits: &Limits, message: &Message, unread_count: usize) -> Result<(), Refusal> {
-    match &message.body {
-        Body::Signal { name, payload } => {
-            limits.check_payload(format_args!("the signal {name:?}"), payload)?;
-        }
-        // An outcome that is turned away would leave its parent waiting for ever. There are never more of them than
-        // children that the parent started.
-        Body::ChildDone { .. } => return Ok(()),
-        _ => {}
+    if let Body::Signal { name, payload } = &message.body {
+        limits.check_payload(format_args!("the signal {name:?}"), payload)?;
     }
-    if unread_count < limits.inbox_count_max {
+    let max = limits.inbox_room(&message.body);
+    if unread_count < max {
         return Ok(());
     }
-    let (limit, found, max) = ("inbox_count_max", unread_count + 1, limits.inbox_count_max);
+    let (limit, found) = ("inbox_count_max", unread_count + 1);
     Err(TooLarge { what: format!("the inbox of {}", message.to), limit, found, max }.into())
 }

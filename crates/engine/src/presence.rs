@@ -1,0 +1,41 @@
+//! How a runner shows on the engine's gauges.
+
+use std::sync::Arc;
+
+use crate::engine::Inner;
+
+/// Counts one runner as runnable, and its user's code as waiting for the outside world, while it is so.
+pub(crate) struct Presence {
+    engine: Arc<Inner>,
+    is_runnable: bool,
+    is_outside: bool,
+}
+
+impl Presence {
+    pub(crate) fn new(engine: Arc<Inner>) -> Self {
+        Self { engine, is_runnable: false, is_outside: false }
+    }
+
+    /// The runner is polled.
+    pub(crate) fn begin(&mut self) {
+        self.set(true, false);
+    }
+
+    /// The runner has been polled: whether it has work under way, and whether its user's code waits for the outside world.
+    pub(crate) fn set(&mut self, is_runnable: bool, is_outside: bool) {
+        if self.is_runnable != is_runnable {
+            self.is_runnable = is_runnable;
+            self.engine.count_runnable(is_runnable);
+        }
+        if self.is_outside != is_outside {
+            self.is_outside = is_outside;
+            self.engine.runtime.count_outside(if is_outside { 1 } else { -1 });
+        }
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.set(false, false);
+    }
+}
