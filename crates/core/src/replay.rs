@@ -160,9 +160,4 @@ impl Cursor {
         seqs.truncate(limit);
         seqs
     }
-
-    /// The number of the last entry that was offered.
-    pub fn passed(&self) -> u64 {
-        self.passed
-    }
 }

@@ -336,11 +336,6 @@ impl OpHandle {
             state.finished.push_back(self.id);
         }
     }
-
-    /// Makes a handle for another thread that finishes the attempt from there.
-    pub fn finisher(&self, attempt: u32) -> Finisher {
-        Finisher { shared: self.board.0.clone(), id: self.id, attempt }
-    }
 }
 
 impl Drop for OpHandle {
@@ -359,30 +354,6 @@ impl Drop for OpHandle {
             state.finished.retain(|id| *id != self.id);
             state.dropped.push(slot);
         }
-    }
-}
-
-/// Finishes an attempt from another thread.
-pub struct Finisher {
-    shared: Arc<Shared>,
-    id: u64,
-    attempt: u32,
-}
-
-impl Finisher {
-    /// Hands over the outcome and wakes the runner. Does nothing if the attempt was given up meanwhile.
-    pub fn finish(self, outcome: Outcome) {
-        {
-            let mut state = self.shared.lock();
-            let Some(slot) = state.slots.get_mut(&self.id) else { return };
-            if !matches!(slot.state, SlotState::Running { attempt } if attempt == self.attempt) {
-                return;
-            }
-            slot.state = SlotState::Done { attempt: self.attempt, outcome };
-            state.running_count -= 1;
-            state.finished.push_back(self.id);
-        }
-        self.shared.task.wake();
     }
 }
 

@@ -27,7 +27,7 @@ mod task_waker;
 mod watch;
 pub mod why;
 
-pub use board::{Board, Delivery, Finisher, OpHandle, Request, StepOptions, Turn, UserTransaction};
+pub use board::{Board, Delivery, OpHandle, Request, StepOptions, Turn, UserTransaction};
 pub use client::Client;
 pub use engine::Engine;
 pub use options::Options;

@@ -22,9 +22,6 @@ pub trait Runtime: Clock {
     /// Runs a future that must not wait behind others, such as a heartbeat.
     fn spawn_urgent(&self, name: &str, future: BoxFuture<()>);
 
-    /// Runs a closure that blocks its thread.
-    fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send>);
-
     /// A random number.
     fn random(&self) -> u64;
 
@@ -99,11 +96,6 @@ impl Runtime for TokioRuntime {
         if let Err(error) = thread.spawn(body) {
             tracing::error!(%error, name, "no thread could be started");
         }
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "this is the home of tokio's tasks")]
-    fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send>) {
-        self.handle.spawn_blocking(work);
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the home of the system's randomness")]

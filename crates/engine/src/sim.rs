@@ -245,10 +245,6 @@ impl Runtime for SimProcess {
         self.spawn(future);
     }
 
-    fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send>) {
-        self.spawn(Box::pin(async move { work() }));
-    }
-
     fn random(&self) -> u64 {
         self.sim.random()
     }

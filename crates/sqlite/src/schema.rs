@@ -214,6 +214,18 @@ mod tests {
         );
     }
 
+    /// P2: what is acknowledged has been synced. No crash of a process can show the difference, only a power failure.
+    #[test]
+    fn p2_every_commit_is_synced() {
+        const FULL: i64 = 2;
+        let folder = tempfile::tempdir().unwrap();
+        let writer = open_writer(&folder.path().join("a.db"), &Options::default()).unwrap();
+        let ask = |sql: &str| writer.connection.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+        assert_eq!(ask("PRAGMA synchronous"), FULL);
+        let mode: String = writer.connection.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
+        assert_eq!(mode, "wal");
+    }
+
     #[test]
     fn the_bundled_library_is_safe() {
         check_library(rusqlite::version_number()).unwrap();
