@@ -59,13 +59,12 @@ pub(crate) enum Frequent {
     ExecutionKeep,
     ExecutionRelease,
     JournalAppend,
-    ReadyBefore,
 }
 
 /// Frequent statements, held for the whole transaction: to fetch one from the cache of the connection costs a tenth of what
 /// an operation costs.
 #[derive(Default)]
-pub(crate) struct Statements<'c>([Option<CachedStatement<'c>>; 5]);
+pub(crate) struct Statements<'c>([Option<CachedStatement<'c>>; 4]);
 
 impl<'c> Statements<'c> {
     pub(crate) fn get(
@@ -88,7 +87,6 @@ impl Frequent {
             Self::ExecutionKeep => sql::EXECUTION_KEEP,
             Self::ExecutionRelease => sql::EXECUTION_RELEASE,
             Self::JournalAppend => sql::JOURNAL_APPEND,
-            Self::ReadyBefore => sql::READY_BEFORE,
         }
     }
 }
@@ -146,8 +144,9 @@ impl Batch<'_> {
         Ok(routes)
     }
 
-    /// Remembers to tell the sessions that serve `route` that something is ready.
+    /// Remembers to tell the sessions that serve `route` that something is ready, or will be.
     pub(crate) fn announce(&mut self, route: i64) -> rusqlite::Result<()> {
+        self.caches.calm.remove(&route);
         if self.shared.notices.is_empty() || self.effects.notices.ready.contains_key(&route) {
             return Ok(());
         }

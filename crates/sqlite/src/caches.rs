@@ -6,7 +6,7 @@
 //! second.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ pub(crate) struct Caches {
     /// The routes that a session serves, and how many routes there were when that was found out.
     pub(crate) served: BySession<(usize, Arc<[i64]>)>,
     pub(crate) hot: ByKey<Hot>,
+    /// Routes of which nothing is ready.
+    pub(crate) calm: HashSet<i64, BuildHasherDefault<KeyHasher>>,
     /// Unread messages by execution.
     pub(crate) unread: ByKey<usize>,
     pub(crate) execution_key_max: Option<i64>,

@@ -5,9 +5,9 @@ use rusqlite::Row;
 
 use crate::rows::{count, integer};
 
-/// An execution is in exactly one of these places, and one index over `(place, rank, since)` finds all of them: who holds
-/// what, what is ready in which order, which timer is next, what ended when. A partial index for each question would
-/// cost every insert and update a look at each.
+/// An execution is in exactly one of these places. One index over `(place, rank, since)` finds those that something will be
+/// done with: who holds what, what is ready in which order, which timer is next. A partial index for each question would
+/// cost every insert and update a look at each. What only waits for a message and what has ended is not in the index.
 ///
 /// `place` is four times a number plus a kind, so that each queue is one range of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,11 +64,6 @@ pub(crate) fn timers(route: i64) -> i64 {
 /// The place of what a session holds.
 pub(crate) fn held(session: SessionId) -> i64 {
     integer(session.0) * 4 + 3
-}
-
-/// The place of what has ended.
-pub(crate) fn finished() -> i64 {
-    FINISHED
 }
 
 impl Place {

@@ -39,7 +39,8 @@ CREATE TABLE abide_executions (
     state BLOB NOT NULL,
     UNIQUE (namespace, id)
 );
-CREATE INDEX abide_executions_place ON abide_executions (place, rank, since);
+CREATE INDEX abide_executions_place ON abide_executions (place, rank, since)
+    WHERE place > 4;
 CREATE TABLE abide_journal (
     row INTEGER PRIMARY KEY,
     execution INTEGER NOT NULL,
@@ -195,15 +196,16 @@ UPDATE abide_executions
 SET place = ?4, rank = ?5, since = ?6
 WHERE key = ?1 AND epoch = ?2 AND place = ?3";
 
-pub(crate) const READY_BEFORE: &str = "
-SELECT 1
+pub(crate) const READY_FIRST: &str = "
+SELECT rank
 FROM abide_executions INDEXED BY abide_executions_place
-WHERE place = ?1 AND rank <= ?2
+WHERE place > 4 AND place = ?1
+ORDER BY rank
 LIMIT 1";
 pub(crate) const READY_HEAD: &str = "
 SELECT rank, since, key
 FROM abide_executions INDEXED BY abide_executions_place
-WHERE place = ?1
+WHERE place > 4 AND place = ?1
 ORDER BY rank, since, key
 LIMIT ?2";
 pub(crate) const CLAIM: &str = "
@@ -213,7 +215,7 @@ WHERE key = ?1";
 pub(crate) const CLAIMED_BEFORE: &str = "
 SELECT key
 FROM abide_executions INDEXED BY abide_executions_place
-WHERE place = ?1 AND rank = ?2
+WHERE place > 4 AND place = ?1 AND rank = ?2
 ORDER BY since, key";
 pub(crate) const TIMERS_PROMOTE: &str = "
 UPDATE abide_executions
@@ -221,14 +223,14 @@ SET place = ?4, rank = -priority, since = wake_at
 WHERE key IN (
     SELECT key
     FROM abide_executions INDEXED BY abide_executions_place
-    WHERE place = ?1 AND rank = 0 AND since <= ?2
+    WHERE place > 4 AND place = ?1 AND rank = 0 AND since <= ?2
     ORDER BY since
     LIMIT ?3
 )";
 pub(crate) const TIMER_NEXT: &str = "
 SELECT since
 FROM abide_executions INDEXED BY abide_executions_place
-WHERE place = ?1 AND rank = 0
+WHERE place > 4 AND place = ?1 AND rank = 0
 ORDER BY since
 LIMIT 1";
 
@@ -290,7 +292,7 @@ pub(crate) const INBOX_HELD: &str = "
 SELECT i.execution, i.body
 FROM abide_executions AS e INDEXED BY abide_executions_place
 JOIN abide_inbox AS i INDEXED BY abide_inbox_unread ON i.execution = e.key AND i.body IS NOT NULL
-WHERE e.place = ?1
+WHERE e.place > 4 AND e.place = ?1
 ORDER BY i.execution, i.arrived";
 
 pub(crate) const TAG_INSERT: &str = "
@@ -334,11 +336,11 @@ WHERE id = ?1 AND retired IS NULL";
 pub(crate) const SESSION_RELEASE: &str = "
 UPDATE abide_executions INDEXED BY abide_executions_place
 SET place = route * 4 + 1, rank = -priority, since = ?2, takeover_count = takeover_count + ?3
-WHERE place = ?1";
+WHERE place > 4 AND place = ?1";
 pub(crate) const SESSION_LEASE_COUNT: &str = "
 SELECT COUNT(*)
 FROM abide_executions INDEXED BY abide_executions_place
-WHERE place = ?1";
+WHERE place > 4 AND place = ?1";
 pub(crate) const SESSIONS_LIVE: &str = "
 SELECT id, expires_at
 FROM abide_sessions INDEXED BY abide_sessions_live
@@ -389,12 +391,12 @@ WHERE key < ?1
 ORDER BY key DESC
 LIMIT ?2";
 
-pub(crate) const FINISHED_BEFORE: &str = "
-SELECT key, namespace, first, head, entry_count, tagged
-FROM abide_executions INDEXED BY abide_executions_place
-WHERE place = ?1 AND rank = 0 AND since < ?2
-ORDER BY since
-LIMIT ?3";
+pub(crate) const FINISHED_HEADS: &str = "
+SELECT j.row, e.since, e.key, e.namespace, e.first, e.head, e.entry_count, e.tagged
+FROM abide_journal AS j
+JOIN abide_executions AS e ON e.key = j.execution AND e.head = j.row AND e.place = 4
+WHERE j.row BETWEEN ?1 AND ?2
+ORDER BY j.row";
 pub(crate) const PRUNE_EXECUTION: &str = "
 DELETE FROM abide_executions
 WHERE key = ?1";

@@ -114,10 +114,7 @@ impl SqliteStore {
     pub(crate) fn write<O: Operation>(&self, operation: O, manner: Manner) -> Answer<O::Output> {
         match &self.desk {
             Some(desk) => desk.submit(operation, manner),
-            None => {
-                let what = format!("the store was opened read-only: no {}", O::WHAT);
-                Box::pin(ready(Err(Error::Refused(Refusal::Unsupported { what }))))
-            }
+            None => read_only(O::WHAT),
         }
     }
 
@@ -173,6 +170,11 @@ fn shared(path: Option<&Path>, clock: Arc<dyn Clock>, options: Options) -> Share
     }
 }
 
+fn read_only<T: Send + 'static>(what: &str) -> Answer<T> {
+    let what = format!("the store was opened read-only: no {what}");
+    Box::pin(ready(Err(Error::Refused(Refusal::Unsupported { what }))))
+}
+
 fn manner(alone: bool) -> Manner {
     if alone { Manner::Alone } else { Manner::Queued }
 }
@@ -221,7 +223,20 @@ impl Store for SqliteStore {
     }
 
     fn prune(&self, prune: Prune) -> Answer<u64> {
-        self.write(PruneWork(prune), Manner::Queued)
+        let Some(desk) = self.desk.clone() else { return read_only(PruneWork::WHAT) };
+        Box::pin(async move {
+            let mut left = prune;
+            let mut count = 0;
+            loop {
+                // A transaction for each stretch: others get their turn between them.
+                let pruned = desk.submit(PruneWork(left), Manner::Queued).await?;
+                count += pruned.count;
+                left.limit -= usize::try_from(pruned.count).unwrap_or(left.limit);
+                if pruned.is_done {
+                    return Ok(count);
+                }
+            }
+        })
     }
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {

@@ -84,6 +84,7 @@ fn promote(batch: &mut Batch<'_>, session: SessionId, now: Timestamp) -> Result<
         };
         let mut wake_at = next(batch)?;
         if wake_at.is_some_and(|wake_at| wake_at <= now) {
+            batch.caches.calm.remove(route);
             let mut promote = batch.connection.prepare_cached(sql::TIMERS_PROMOTE)?;
             left -= promote.execute([
                 place::timers(*route),

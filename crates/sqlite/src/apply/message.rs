@@ -144,8 +144,16 @@ impl Batch<'_> {
         if self.served(session)?.binary_search(&queue.route).is_err() {
             return Ok(false);
         }
-        let before = self.statements.get(self.connection, Frequent::ReadyBefore)?;
-        Ok(!before.exists([place::ready(queue.route), -i64::from(queue.priority)])?)
+        if self.caches.calm.contains(&queue.route) {
+            return Ok(true);
+        }
+        // The first in line has the lowest rank.
+        let mut first = self.connection.prepare_cached(sql::READY_FIRST)?;
+        let first: Option<i64> = first.query_row([place::ready(queue.route)], |row| row.get(0)).optional()?;
+        if first.is_none() {
+            self.caches.calm.insert(queue.route);
+        }
+        Ok(first.is_none_or(|rank| rank > -i64::from(queue.priority)))
     }
 
     fn attach(&mut self, address: &Address, start: &Start, existing: &TargetState) -> Result<Started, Stop> {

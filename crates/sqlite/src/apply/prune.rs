@@ -1,20 +1,33 @@
 //! `prune`: what finished long ago goes, with everything that belongs to it.
 
 use abide_store::Prune;
-use rusqlite::params;
+use rusqlite::{OptionalExtension, params};
 
 use super::message::first_start;
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::job::Operation;
-use crate::place;
-use crate::rows::{count, integer};
+use crate::rows::count;
 use crate::sql;
 
+/// Looks at a stretch of the journal. A run ends with its last entry, so the heads of finished chains stand there in the order
+/// in which they ended: no index has to be kept for this, and each stretch is looked at once in the life of a store.
 pub(crate) struct PruneWork(pub(crate) Prune);
 
-/// An execution that goes.
+/// What one stretch gave.
+pub(crate) struct Pruned {
+    pub(crate) count: u64,
+    /// Whether there is nothing more to find.
+    pub(crate) is_done: bool,
+}
+
+/// How many journal rows are looked at in one transaction.
+const STRETCH: i64 = 10_000;
+
+/// An execution that has ended.
 struct Old {
+    row: i64,
+    since: i64,
     key: i64,
     namespace: i64,
     first: i64,
@@ -24,33 +37,56 @@ struct Old {
 }
 
 impl Operation for PruneWork {
-    type Output = u64;
+    type Output = Pruned;
     const WHAT: &'static str = "prune";
 
-    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<u64, Stop> {
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Pruned, Stop> {
         let before = self.0.finished_before.as_micros();
-        let mut statement = batch.connection.prepare_cached(sql::FINISHED_BEFORE)?;
-        let rows = statement.query_map([place::finished(), before, integer(self.0.limit as u64)], |row| {
-            Ok(Old {
-                key: row.get(0)?,
-                namespace: row.get(1)?,
-                first: row.get(2)?,
-                head: row.get(3)?,
-                entry_count: count(row.get(4)?),
-                tagged: row.get(5)?,
-            })
-        })?;
-        let old = rows.collect::<rusqlite::Result<Vec<_>>>()?;
-        drop(statement);
+        let from: Option<i64> = batch
+            .connection
+            .prepare_cached(sql::META_GET)?
+            .query_row(["pruned_to"], |row| row.get(0))
+            .optional()?;
+        let from = from.unwrap_or(0);
+        let end: i64 =
+            batch.connection.prepare_cached(sql::JOURNAL_ROW_MAX)?.query_row([], |row| row.get(0))?;
+        let to = end.min(from + STRETCH);
+        let ended = ended(batch, (from + 1, to))?;
+        let is_due = |old: &&Old| old.since < before;
+        let old: Vec<&Old> = ended.iter().take_while(is_due).take(self.0.limit).collect();
         if !old.is_empty() {
             remember_numbers(batch)?;
         }
         for execution in &old {
             delete(batch, execution)?;
         }
+        // What was not taken comes first the next time.
+        let reached = ended.get(old.len()).map_or(to, |next| next.row - 1);
+        if reached > from {
+            batch.connection.prepare_cached(sql::META_SET)?.execute(params!["pruned_to", reached])?;
+        }
         batch.connection.prepare_cached(sql::SESSIONS_PRUNE)?.execute([before])?;
-        Ok(old.len() as u64)
+        let is_done = old.len() < ended.len() || old.len() >= self.0.limit || to == end;
+        Ok(Pruned { count: old.len() as u64, is_done })
     }
+}
+
+/// The executions whose last entry is one of these rows, in the order in which they ended.
+fn ended(batch: &Batch<'_>, (from, to): (i64, i64)) -> rusqlite::Result<Vec<Old>> {
+    let mut statement = batch.connection.prepare_cached(sql::FINISHED_HEADS)?;
+    let rows = statement.query_map([from, to], |row| {
+        Ok(Old {
+            row: row.get(0)?,
+            since: row.get(1)?,
+            key: row.get(2)?,
+            namespace: row.get(3)?,
+            first: row.get(4)?,
+            head: row.get(5)?,
+            entry_count: count(row.get(6)?),
+            tagged: row.get(7)?,
+        })
+    })?;
+    rows.collect()
 }
 
 /// Numbers are not given again when the rows that had the greatest ones are gone.

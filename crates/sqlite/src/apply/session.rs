@@ -114,6 +114,7 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
     if released > 0 {
         // What was remembered of its executions names it as their holder.
         batch.caches.hot.clear();
+        batch.caches.calm.clear();
         for route in batch.served(session)?.iter() {
             batch.announce(*route)?;
         }

@@ -95,3 +95,28 @@ fn numbers_are_not_given_again_after_pruning() {
     assert_eq!(feed.iter().map(|item| item.position).collect::<Vec<_>>(), [3]);
     assert!(store.verify().unwrap().is_sound());
 }
+
+#[test]
+fn pruning_finds_what_ended_behind_a_long_open_journal() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let mut open = seat.born("open");
+    for first in (0..21_000).step_by(1_000) {
+        seat.record(&mut open, (first..first + 1_000).map(step).collect());
+    }
+    for id in ["a", "b", "c"] {
+        let mut held = seat.born(id);
+        seat.record(&mut held, vec![crate::fixture::complete()]);
+    }
+    fixture.clock.advance(std::time::Duration::from_secs(1));
+    let prune = |limit| {
+        let finished_before = abide_store::Clock::now(&*fixture.clock);
+        block_on(store.prune(abide_store::Prune { finished_before, limit })).unwrap()
+    };
+    assert_eq!((prune(2), prune(2), prune(2)), (2, 1, 0));
+    seat.record(&mut open, vec![crate::fixture::complete()]);
+    fixture.clock.advance(std::time::Duration::from_secs(1));
+    assert_eq!((prune(2), prune(2)), (1, 0));
+    assert!(store.verify().unwrap().is_sound());
+}

@@ -47,11 +47,14 @@ impl State {
     }
 
     pub(super) fn prune(&mut self, prune: Prune) -> u64 {
-        let ended = self.rows.values().filter_map(|row| Some((row.finished_at?, row.key)));
-        let mut old: Vec<_> = ended.filter(|(finished_at, _)| *finished_at < prune.finished_before).collect();
-        old.sort_unstable();
-        old.truncate(prune.limit);
-        old.iter().for_each(|(_, key)| self.remove(*key));
+        // The feed tells who ended before whom, also within one moment.
+        let ended = self.feed.values().filter_map(|(key, seq)| {
+            let row = self.row(*key);
+            let is_end = row.execution.entry_count() == *seq;
+            (is_end && row.finished_at? < prune.finished_before).then_some(*key)
+        });
+        let old: Vec<_> = ended.take(prune.limit).collect();
+        old.iter().for_each(|key| self.remove(*key));
         self.sessions.retain(|_, found| found.retired.is_none() || found.expires_at >= prune.finished_before);
         old.len() as u64
     }
