@@ -4,7 +4,7 @@ use abide::Abide;
 
 use super::figure::{Bound, Figure, Goal, Work};
 use super::flows::{self, payload};
-use super::setting::{Depth, Setting, WAVE_COUNT, check, wave};
+use super::setting::{Depth, Setting, WAVE_COUNT, check, on_worker, wave};
 use super::stopwatch::{Stopwatch, median};
 use crate::failure::Failure;
 
@@ -66,11 +66,10 @@ pub(super) async fn latency(setting: &Setting) -> Result<Figure, Failure> {
     })
 }
 
-/// The seconds that each took. On a worker thread of the runtime, where a server's handlers run.
+/// The seconds that each took.
 async fn one_by_one(abide: &Abide, count: u64) -> Result<Vec<f64>, Failure> {
     let abide = abide.clone();
-    let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(async move {
+    on_worker(async move {
         let mut took = Vec::with_capacity(count as usize);
         for nth in 0..count {
             let begun = Stopwatch::start();
@@ -79,6 +78,6 @@ async fn one_by_one(abide: &Abide, count: u64) -> Result<Vec<f64>, Failure> {
             check(text == payload(nth), || format!("workflow {nth} gave {text:?}"))?;
         }
         Ok(took)
-    });
-    tasks.join_next().await.expect("one task was spawned").map_err(Failure::failed)?
+    })
+    .await
 }
