@@ -1,6 +1,7 @@
 //! What can be asked of an execution, and what follows.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +54,7 @@ pub enum Command {
         /// The id of the child.
         child: ExecutionId,
         /// How it starts.
-        start: Box<Start>,
+        start: Arc<Start>,
     },
     /// A child has its outcome.
     FinishChild {

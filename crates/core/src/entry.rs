@@ -1,6 +1,7 @@
 //! What a journal is made of.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +22,7 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// The run began.
-    Started(Box<Start>),
+    Started(Arc<Start>),
     /// A step or transaction has its final outcome.
     StepRecorded(StepRecord),
     /// An attempt of a step or of a whole task failed, and another one follows.

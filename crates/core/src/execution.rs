@@ -1,5 +1,7 @@
 //! The execution state machine: what may follow what.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -74,9 +76,10 @@ fn nowhere() -> Address {
 
 impl Execution {
     /// The first run of an execution that begins with `start`, and its first entry.
-    pub fn start(address: Address, start: Start, now: Timestamp) -> (Self, Entry) {
+    pub fn start(address: Address, start: impl Into<Arc<Start>>, now: Timestamp) -> (Self, Entry) {
+        let start = start.into();
         let mut execution = Self::before(address, 1, &start);
-        let entry = Entry { seq: 1, at: now, event: Event::Started(Box::new(start)) };
+        let entry = Entry { seq: 1, at: now, event: Event::Started(start) };
         execution.apply(&entry);
         (execution, entry)
     }

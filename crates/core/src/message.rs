@@ -60,7 +60,7 @@ pub struct Message {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
     /// Begin to exist.
-    Start(Box<Start>),
+    Start(Arc<Start>),
     /// A value under a name, for `recv`.
     Signal {
         /// The name.

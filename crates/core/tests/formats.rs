@@ -73,7 +73,7 @@ fn events() -> Vec<Event> {
     let text = |text: &str| text.to_owned();
     let clash = NameClash { name: name("x"), first: OpKind::Step, second: OpKind::Promise };
     vec![
-        Event::Started(Box::new(start())),
+        Event::Started(start().into()),
         record(Outcome::Success(Payload::from("1"))),
         record(Outcome::Failure(failure())),
         record(Outcome::Unrecordable(lost)),
@@ -117,7 +117,7 @@ fn events() -> Vec<Event> {
 fn bodies() -> Vec<Body> {
     let reason = || "lunch".to_owned();
     vec![
-        Body::Start(Box::new(start())),
+        Body::Start(start().into()),
         Body::Signal { name: name("approval"), payload: Payload::from("true") },
         Body::ChildDone { op: op(OpKind::ChildResult), outcome: Outcome::Failure(failure()) },
         Body::Pause { by: by(), reason: reason() },

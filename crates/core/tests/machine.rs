@@ -85,7 +85,7 @@ fn commands() -> Vec<(&'static str, Command)> {
             Command::StartChild {
                 op: op(OpKind::Child),
                 child: child.clone(),
-                start: Box::new(start(Kind::Task)),
+                start: start(Kind::Task).into(),
             },
         ),
         (

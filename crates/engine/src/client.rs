@@ -72,7 +72,7 @@ impl Client {
     /// Starts an execution, or attaches to the one that began the same way.
     pub async fn start(&self, id: &ExecutionId, start: Start) -> Result<Submitted> {
         let message =
-            Message { id: MessageId::new("start"), to: self.address(id), body: Body::Start(Box::new(start)) };
+            Message { id: MessageId::new("start"), to: self.address(id), body: Body::Start(Arc::new(start)) };
         let mut submitted = self.submit(vec![message]).await?;
         submitted.pop().ok_or(Error::Closed)
     }

@@ -385,6 +385,7 @@ fn leased_to(session: SessionId, snapshot: Snapshot) -> Option<Leased> {
         takeover_count: snapshot.takeover_count,
         execution: snapshot.execution,
         journal: snapshot.journal,
+        first: None,
         inbox: snapshot.inbox,
     })
 }

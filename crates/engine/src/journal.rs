@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use abide_core::Entry;
-use abide_store::{Answer, Error, ExecutionKey, Read, Record, Snapshot, Store, Target};
+use abide_store::{Answer, Error, ExecutionKey, Leased, Read, Record, Snapshot, Store, Target};
 
 /// The entries that were recorded before this replay began. Holds at most about two pages of them.
 pub(crate) struct Journal {
@@ -14,6 +14,8 @@ pub(crate) struct Journal {
     end: u64,
     page: VecDeque<Record>,
     first: u64,
+    /// The first entry, if it came decoded.
+    begin: Option<Entry>,
     loading: Option<(u64, Answer<Option<Snapshot>>)>,
 }
 
@@ -21,10 +23,26 @@ pub(crate) struct Journal {
 const PAGE_ENTRY_COUNT: usize = 1_024;
 
 impl Journal {
-    /// A journal of `end` entries, of which the first page is at hand.
-    pub(crate) fn new(store: Arc<dyn Store>, key: ExecutionKey, page: Vec<Record>, end: u64) -> Self {
-        let first = page.first().map_or(1, |record| record.seq);
-        Self { store, key, end, page: page.into(), first, loading: None }
+    /// The journal of an execution, of which the first page is at hand.
+    pub(crate) fn new(store: Arc<dyn Store>, leased: &mut Leased) -> Self {
+        let page = std::mem::take(&mut leased.journal);
+        Self {
+            store,
+            key: leased.key,
+            end: leased.execution.entry_count(),
+            first: page.first().map_or(1, |record| record.seq),
+            page: page.into(),
+            begin: leased.first.take(),
+            loading: None,
+        }
+    }
+
+    /// The entry that it begins with.
+    pub(crate) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<Result<Entry, Error>> {
+        match self.begin.take() {
+            Some(entry) => Poll::Ready(Ok(entry)),
+            None => self.poll_entry(1, cx),
+        }
     }
 
     /// The number of entries.

@@ -9,7 +9,7 @@ use abide_core::{
     Version, codec,
 };
 use abide_store::{
-    Answer, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Store, Transaction,
+    Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Store, Transaction,
 };
 
 use crate::runtime::{BoxFuture, Runtime};
@@ -60,7 +60,7 @@ pub(crate) struct Terms {
 }
 
 impl Ledger {
-    pub(crate) fn new(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, leased: &Leased) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, leased: Leased) -> Self {
         Self {
             store,
             runtime,
@@ -68,7 +68,7 @@ impl Ledger {
             lease: leased.lease,
             version: leased.version,
             durable: leased.execution.entry_count(),
-            execution: leased.execution.clone(),
+            execution: leased.execution,
             records: Vec::new(),
             consumed: Vec::new(),
             emits: Vec::new(),
@@ -122,7 +122,7 @@ impl Ledger {
     /// Sends everything that was decided as one commit.
     pub(crate) fn flush(&mut self, terms: Terms) {
         let commit = self.commit(terms, None);
-        let again = Some(copy(&commit));
+        let again = Some(again(&commit));
         self.send(commit, again);
     }
 
@@ -148,11 +148,13 @@ impl Ledger {
             key: self.key,
             lease: self.lease,
             expected: self.version,
-            records: std::mem::take(&mut self.records),
-            state: codec::encode(&self.execution),
-            summary: terms.summary,
-            consumed: std::mem::take(&mut self.consumed),
-            emits: std::mem::take(&mut self.emits),
+            changes: Arc::new(Changes {
+                records: std::mem::take(&mut self.records),
+                state: codec::encode(&self.execution),
+                summary: terms.summary,
+                consumed: std::mem::take(&mut self.consumed),
+                emits: std::mem::take(&mut self.emits),
+            }),
             born_slots: terms.born_slots,
             hold: terms.hold,
             transaction,
@@ -174,7 +176,7 @@ impl Ledger {
                 std::task::ready!(pause.as_mut().poll(cx));
                 flight.pause = None;
                 let Some(commit) = &flight.again else { unreachable!("only what can be sent again waits") };
-                flight.answer = self.store.commit(copy(commit));
+                flight.answer = self.store.commit(again(commit));
             }
             match std::task::ready!(flight.answer.as_mut().poll(cx)) {
                 Ok(CommitOutcome::Committed(committed)) => return Poll::Ready(self.committed(committed)),
@@ -199,7 +201,7 @@ impl Ledger {
         self.version = self.version.next();
         self.durable = self.durable.max(flight.entry_count);
         let stranded = match flight.again {
-            Some(commit) if flight.failed_count > 0 => started(&commit.emits),
+            Some(commit) if flight.failed_count > 0 => started(&commit.changes.emits),
             _ => Vec::new(),
         };
         Flushed::Committed { committed, stranded }
@@ -223,19 +225,7 @@ fn started(messages: &[Message]) -> Vec<Address> {
     starts.map(|message| message.to.clone()).collect()
 }
 
-fn copy(commit: &Commit) -> Commit {
-    Commit {
-        key: commit.key,
-        lease: commit.lease,
-        expected: commit.expected,
-        records: commit.records.clone(),
-        state: commit.state.clone(),
-        summary: commit.summary.clone(),
-        consumed: commit.consumed.clone(),
-        emits: commit.emits.clone(),
-        born_slots: commit.born_slots,
-        hold: commit.hold,
-        transaction: None,
-        alone: commit.alone,
-    }
+/// The same commit once more; what it writes is shared.
+fn again(commit: &Commit) -> Commit {
+    Commit { changes: commit.changes.clone(), transaction: None, ..*commit }
 }

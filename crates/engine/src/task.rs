@@ -36,21 +36,28 @@ impl TaskRunner {
         engine: Arc<Inner>,
         code: Arc<dyn TaskCode>,
         mailbox: Arc<Mailbox>,
-        leased: Leased,
+        mut leased: Leased,
     ) -> Result<Self, String> {
-        let first = leased.journal.first().ok_or("its journal is empty")?;
-        let Event::Started(start) = first.entry().map_err(|error| error.to_string())?.event else {
+        let first = match leased.first.take() {
+            Some(entry) => entry,
+            None => {
+                let record = leased.journal.first().ok_or("its journal is empty")?;
+                record.entry().map_err(|error| error.to_string())?
+            }
+        };
+        let Event::Started(start) = first.event else {
             return Err("its journal does not begin with its start".to_owned());
         };
-        let ledger = Ledger::new(engine.store.clone(), engine.runtime.clone(), &leased);
+        let inbox = std::mem::take(&mut leased.inbox);
+        let ledger = Ledger::new(engine.store.clone(), engine.runtime.clone(), leased);
         let deadline = ledger.execution().deadline_at().map(|at| engine.runtime.sleep_until(at));
         Ok(Self {
             code,
             ledger,
             mailbox,
-            input: start.input,
+            input: start.input.clone(),
             future: None,
-            mail: leased.inbox,
+            mail: inbox,
             order: Order::Run,
             deadline,
             closing: None,

@@ -12,7 +12,7 @@ use abide_core::{
 };
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::{
-    Answer, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record, Store, Submit, Submitted,
+    Answer, Changes, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record, Store, Submit, Submitted,
     Target, Worker,
 };
 
@@ -156,7 +156,7 @@ fn submit(
         parent: None,
     };
     let to = Address { namespace: Namespace::default(), id: ExecutionId::new(id).expect("an id") };
-    let message = Message { id: MessageId::new("start"), to, body: Body::Start(Box::new(start)) };
+    let message = Message { id: MessageId::new("start"), to, body: Body::Start(Arc::new(start)) };
     store.submit(Submit { messages: vec![message], born_to: Some(session), alone })
 }
 
@@ -185,11 +185,13 @@ fn commit(
         key: leased.key,
         lease: leased.lease,
         expected,
-        records: entries.iter().map(Record::of).collect(),
-        state: codec::encode(&leased.execution),
-        summary: leased.execution.summary(&[]),
-        consumed: Vec::new(),
-        emits,
+        changes: Arc::new(Changes {
+            records: entries.iter().map(Record::of).collect(),
+            state: codec::encode(&leased.execution),
+            summary: leased.execution.summary(&[]),
+            consumed: Vec::new(),
+            emits,
+        }),
         born_slots: 0,
         hold: Hold::Keep,
         transaction: None,

@@ -149,7 +149,7 @@ impl View<'_> {
     }
 
     fn tags(&self, chain: &Chain) -> Result<Vec<Tag>, Stop> {
-        Ok(first_start(self.connection, chain.key, chain.first)?.tags)
+        Ok(first_start(self.connection, chain.key, chain.first)?.tags.clone())
     }
 
     fn page(&self, chain: &Chain, read: &Read) -> Result<Vec<Record>, Stop> {

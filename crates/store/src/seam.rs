@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use abide_core::{
     Address, Entry, Execution, Fence, Lease, Message, MessageId, SessionId, Summary, Timestamp, Version,
@@ -184,6 +185,8 @@ pub struct Leased {
     pub execution: Execution,
     /// The first page of its journal.
     pub journal: Vec<Record>,
+    /// The first entry of it, if the store has that at hand, as it does for what was just born.
+    pub first: Option<Entry>,
     /// Its unread messages, in order of arrival.
     pub inbox: Vec<Message>,
 }
@@ -197,6 +200,21 @@ pub struct Commit {
     /// The version that the commit was prepared at. It also names the commit: under one epoch there is one commit
     /// after each version.
     pub expected: Version,
+    /// What is written.
+    pub changes: Arc<Changes>,
+    /// How many of the emitted starts the session would like to run itself.
+    pub born_slots: usize,
+    /// What becomes of the lease. A terminal status always releases it.
+    pub hold: Hold,
+    /// A transaction step of the user's, which gives the only record of this commit.
+    pub transaction: Option<Transaction>,
+    /// Nothing else is runnable: the store may work on the caller's thread.
+    pub alone: bool,
+}
+
+/// What a commit writes. Shared, because its sender may have to send it again.
+#[derive(Clone, Debug)]
+pub struct Changes {
     /// To be appended.
     pub records: Vec<Record>,
     /// The state after them, encoded.
@@ -207,14 +225,6 @@ pub struct Commit {
     pub consumed: Vec<MessageId>,
     /// Messages for others.
     pub emits: Vec<Message>,
-    /// How many of the emitted starts the session would like to run itself.
-    pub born_slots: usize,
-    /// What becomes of the lease. A terminal status always releases it.
-    pub hold: Hold,
-    /// A transaction step of the user's, which gives the only record of this commit.
-    pub transaction: Option<Transaction>,
-    /// Nothing else is runnable: the store may work on the caller's thread.
-    pub alone: bool,
 }
 
 /// What becomes of a lease after a commit.

@@ -209,10 +209,11 @@ impl Runner {
         }
     }
 
-    fn settle_child(&mut self, op: Op, mut start: Box<abide_core::Start>, child: Option<ExecutionId>) {
+    fn settle_child(&mut self, op: Op, start: Box<abide_core::Start>, child: Option<ExecutionId>) {
         let (address, run) = (self.ledger.execution().address(), self.ledger.execution().run());
         let child = child.unwrap_or_else(|| child_id(&address.id, run, &op));
-        start.parent = Some(Parent { id: address.id.clone(), run, op: op.child_result() });
+        let parent = Some(Parent { id: address.id.clone(), run, op: op.child_result() });
+        let start = Arc::new(abide_core::Start { parent, ..*start });
         if let Ok(entries) = self.decide(Command::StartChild { op, child, start }) {
             self.deliver_all(&entries);
         }

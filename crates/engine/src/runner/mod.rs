@@ -125,11 +125,11 @@ impl Runner {
         engine: Arc<Inner>,
         code: Arc<dyn WorkflowCode>,
         mailbox: Arc<Mailbox>,
-        leased: Leased,
+        mut leased: Leased,
     ) -> Self {
-        let ledger = Ledger::new(engine.store.clone(), engine.runtime.clone(), &leased);
-        let entry_count = leased.execution.entry_count();
-        let journal = Journal::new(engine.store.clone(), leased.key, leased.journal, entry_count);
+        let journal = Journal::new(engine.store.clone(), &mut leased);
+        let inbox = std::mem::take(&mut leased.inbox);
+        let ledger = Ledger::new(engine.store.clone(), engine.runtime.clone(), leased);
         let mut runner = Self {
             presence: Presence::new(engine.clone()),
             cursor: Cursor::new(code.is_strict()),
@@ -162,7 +162,7 @@ impl Runner {
             alarm: None,
             closing: None,
         };
-        runner.take_messages(leased.inbox);
+        runner.take_messages(inbox);
         if let Some(deadline_at) = runner.ledger.execution().deadline_at() {
             runner.timers.push(Reverse((deadline_at, u64::MAX, TimerKind::Deadline)));
         }

@@ -35,7 +35,7 @@ impl Runner {
 
     /// Reads the first entry, which has the input, and calls the code.
     fn begin(&mut self, cx: &mut Context<'_>) -> Option<Turn> {
-        let entry = match self.journal.poll_entry(1, cx) {
+        let entry = match self.journal.poll_begin(cx) {
             Poll::Pending => return Some(Turn::Idle),
             Poll::Ready(Ok(entry)) => entry,
             Poll::Ready(Err(error)) => return Some(Turn::End(End::Lost(error.to_string()))),

@@ -160,6 +160,7 @@ pub(crate) fn leased(batch: &mut Batch<'_>, key: i64, session: SessionId) -> Res
         takeover_count: found.takeover_count,
         execution: found.execution.at(Address { namespace, id }),
         journal: found.chain.first_page(batch.connection, page)?,
+        first: None,
         inbox: unread(batch.connection, key)?,
     })
 }

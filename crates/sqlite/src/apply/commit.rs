@@ -21,18 +21,24 @@ pub(crate) struct CommitWork {
     /// Encoded on the caller's thread.
     waiting: Option<Vec<u8>>,
     is_transaction: bool,
+    /// The state that a transaction step gave.
+    transacted: Option<Vec<u8>>,
 }
 
 impl CommitWork {
     pub(crate) fn new(commit: Commit) -> Self {
-        let waiting = &commit.summary.waiting;
+        let waiting = &commit.changes.summary.waiting;
         let waiting = (!waiting.is_empty()).then(|| codec::encode(waiting));
         let is_transaction = commit.transaction.is_some();
-        Self { commit, waiting, is_transaction }
+        Self { commit, waiting, is_transaction, transacted: None }
     }
 
     fn key(&self) -> i64 {
         integer(self.commit.key.0)
+    }
+
+    fn state(&self) -> &[u8] {
+        self.transacted.as_deref().unwrap_or(&self.commit.changes.state)
     }
 }
 
@@ -59,9 +65,9 @@ impl Operation for CommitWork {
                 return Ok(CommitOutcome::Fenced(stale));
             }
         }
-        check_numbers(hot.state.entry_count, &self.commit.records)?;
+        check_numbers(hot.state.entry_count, &self.commit.changes.records)?;
         let committed = self.write(batch, &mut hot, now)?;
-        if hot.state.lease.session.is_some() || !self.commit.summary.status.is_terminal() {
+        if hot.state.lease.session.is_some() || !self.commit.changes.summary.status.is_terminal() {
             batch.caches.hot.insert(self.key(), hot);
         }
         Ok(CommitOutcome::Committed(committed))
@@ -109,13 +115,13 @@ impl CommitWork {
                 ));
             }
             journal::append(batch, self.key(), hot, std::slice::from_ref(&transacted.record))?;
-            self.commit.state = transacted.state;
+            self.transacted = Some(transacted.state);
             committed.transacted = Some(transacted.record);
         } else {
-            journal::append(batch, self.key(), hot, &self.commit.records)?;
+            journal::append(batch, self.key(), hot, &self.commit.changes.records)?;
         }
         self.consume(batch)?;
-        if self.commit.emits.is_empty() || self.commit.summary.status.is_terminal() {
+        if self.commit.changes.emits.is_empty() || self.commit.changes.summary.status.is_terminal() {
             let after = self.after(batch, hot, now)?;
             self.update(batch, hot, after)?;
             self.emit(batch, &mut committed)?;
@@ -145,12 +151,12 @@ impl CommitWork {
     }
 
     fn consume(&self, batch: &mut Batch<'_>) -> Result<(), Stop> {
-        if self.commit.consumed.is_empty() {
+        if self.commit.changes.consumed.is_empty() {
             return Ok(());
         }
         let mut consumed = 0;
         let mut statement = batch.connection.prepare_cached(sql::INBOX_CONSUME)?;
-        for id in &self.commit.consumed {
+        for id in &self.commit.changes.consumed {
             consumed += statement.execute(params![self.key(), id.as_str()])?;
         }
         if let Some(unread) = batch.caches.unread.get_mut(&self.key()) {
@@ -161,7 +167,7 @@ impl CommitWork {
 
     /// Sends messages to others. None of them fails the commit.
     fn emit(&self, batch: &mut Batch<'_>, committed: &mut Committed) -> Result<(), Stop> {
-        for message in &self.commit.emits {
+        for message in &self.commit.changes.emits {
             let Body::Start(start) = &message.body else {
                 match batch.put(message) {
                     Ok(put) => batch.tell_newborn(committed.born.iter_mut(), &put, message),
@@ -215,7 +221,7 @@ impl CommitWork {
 
     /// Where the commit leaves the execution; `None` when its holder keeps it.
     fn after(&self, batch: &mut Batch<'_>, hot: &Hot, now: Timestamp) -> Result<Option<Place>, Stop> {
-        let summary = &self.commit.summary;
+        let summary = &self.commit.changes.summary;
         if summary.status.is_terminal() {
             return Ok(Some(Place::Finished(now)));
         }
@@ -235,15 +241,16 @@ impl CommitWork {
         if batch.unread_count(self.key())? <= seen_count {
             return Ok(false);
         }
-        let execution: Execution = codec::decode(&self.commit.state)?;
+        let execution: Execution = codec::decode(self.state())?;
         let messages = unread(batch.connection, self.key())?;
         Ok(messages.iter().any(|message| execution.wakes_on(&message.body, now)))
     }
 
     /// The row, fenced once more: what was remembered must not be able to write over what is there.
     fn update(&self, batch: &mut Batch<'_>, hot: &mut Hot, after: Option<Place>) -> Result<(), Stop> {
-        let Commit { lease, expected, summary, .. } = &self.commit;
-        let progress = self.is_transaction || !self.commit.records.is_empty();
+        let Commit { lease, expected, changes, .. } = &self.commit;
+        let summary = &changes.summary;
+        let progress = self.is_transaction || !self.commit.changes.records.is_empty();
         let fence = (self.key(), integer(lease.epoch.0), place::held(lease.session), integer(expected.0));
         let (version, status) = (integer(expected.next().0), summary.status as u8);
         let wake_at = micros(summary.wake_at.filter(|_| !summary.status.is_terminal()));
@@ -262,7 +269,7 @@ impl CommitWork {
                 entries,
                 kept_takeovers,
                 self.waiting,
-                self.commit.state
+                self.state()
             ])?,
             Some(to) => {
                 batch.statements.get(batch.connection, Frequent::ExecutionRelease)?.execute(params![
@@ -277,7 +284,7 @@ impl CommitWork {
                     entries,
                     kept_takeovers,
                     self.waiting,
-                    self.commit.state,
+                    self.state(),
                     to.place,
                     to.rank,
                     to.since
@@ -305,7 +312,7 @@ impl CommitWork {
             })?;
             committed.transacted = Some(record);
         }
-        for message in self.commit.emits.iter().filter(|message| matches!(message.body, Body::Start(_))) {
+        for message in self.commit.changes.emits.iter().filter(|message| matches!(message.body, Body::Start(_))) {
             let interned = batch.caches.interned(batch.connection)?;
             let Some(namespace) = interned.known(&message.to.namespace) else { continue };
             let Some(child) = TargetState::read(batch.connection, namespace, message.to.id.as_str())? else {

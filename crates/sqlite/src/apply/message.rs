@@ -1,7 +1,9 @@
 //! What submits and commits have in common: creating executions and filling inboxes.
 
+use std::sync::Arc;
+
 use abide_core::{
-    Address, Epoch, Event, Execution, Lease, LeaseRow, Message, Refusal, SessionId, Start, StartMatch,
+    Address, Entry, Epoch, Event, Execution, Lease, LeaseRow, Message, Refusal, SessionId, Start, StartMatch,
     Status, Timestamp, TooLarge, Version, codec, start_matches,
 };
 use abide_store::{ExecutionKey, Leased, Record};
@@ -31,11 +33,11 @@ impl Batch<'_> {
     pub(crate) fn start(
         &mut self,
         address: &Address,
-        start: &Start,
+        start: &Arc<Start>,
         offer: Option<SessionId>,
     ) -> Result<Started, Stop> {
         let now = self.now();
-        let (execution, entry) = Execution::start(address.clone(), start.clone(), now);
+        let (execution, entry) = Execution::start(address.clone(), Arc::clone(start), now);
         let route = execution.route();
         let interned = self.caches.interned(self.connection)?;
         if interned.known_route(&route).is_none()
@@ -47,7 +49,7 @@ impl Batch<'_> {
         }
         let namespace = interned.intern_name(self.connection, &address.namespace)?;
         let route = interned.intern_route(self.connection, route)?;
-        let born = Newborn { execution, entry: Record::of(&entry), namespace, route, offer, now };
+        let born = Newborn { execution, entry, namespace, route, offer, now };
         if let Some(started) = self.insert(born, start)? {
             return Ok(started);
         }
@@ -104,7 +106,8 @@ impl Batch<'_> {
             return Ok(None);
         }
         let append = self.statements.get(self.connection, Frequent::JournalAppend)?;
-        append.execute(params![row, key, None::<i64>, 1, None::<Vec<u8>>, entry.bytes])?;
+        let record = Record::of(&entry);
+        append.execute(params![row, key, None::<i64>, 1, None::<Vec<u8>>, record.bytes])?;
         for tag in &start.tags {
             let mut insert = self.connection.prepare_cached(sql::TAG_INSERT)?;
             insert.execute(params![namespace, tag.key.as_str(), tag.value.as_str(), key])?;
@@ -122,7 +125,8 @@ impl Batch<'_> {
             version: Version(0),
             takeover_count: 0,
             execution,
-            journal: vec![entry],
+            journal: vec![record],
+            first: Some(entry),
             inbox: Vec::new(),
         };
         Ok(Some(Started::New(execution_key, Some(Box::new(leased)))))
@@ -254,7 +258,7 @@ impl Batch<'_> {
 /// An execution that is about to be inserted.
 struct Newborn {
     execution: Execution,
-    entry: Record,
+    entry: Entry,
     namespace: i64,
     route: i64,
     offer: Option<SessionId>,
@@ -262,12 +266,12 @@ struct Newborn {
 }
 
 /// The start that an execution began with, from the first entry of its journal.
-pub(crate) fn first_start(connection: &rusqlite::Connection, key: i64, row: i64) -> Result<Start, Stop> {
+pub(crate) fn first_start(connection: &rusqlite::Connection, key: i64, row: i64) -> Result<Arc<Start>, Stop> {
     let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let record =
         statement.query_row([row, key], |row| Ok(Record { seq: count(row.get(0)?), bytes: row.get(1)? }))?;
     match record.entry().map_err(|error| Stop::corrupt(error.to_string()))?.event {
-        Event::Started(start) => Ok(*start),
+        Event::Started(start) => Ok(start),
         other => Err(Stop::corrupt(format!("execution {key} begins with {:?}", other.word()))),
     }
 }

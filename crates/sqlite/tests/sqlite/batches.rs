@@ -33,7 +33,7 @@ fn a_refusal_in_a_batch_leaves_no_trace_and_costs_the_others_nothing() {
         message(
             "start",
             "taken",
-            Body::Start(Box::new(abide_core::Start { input: Payload::from("9"), ..flow() })),
+            Body::Start(abide_core::Start { input: Payload::from("9"), ..flow() }.into()),
         )
     };
     let before = queue(&store, vec![start("a"), signal("s1", "a")]);
@@ -70,7 +70,7 @@ fn a_failed_operation_in_a_batch_leaves_no_trace_and_costs_the_others_nothing() 
         ..flow()
     };
     let before = queue(&store, vec![start("a")]);
-    let fails = queue(&store, vec![message("start", "tagged", Body::Start(Box::new(tagged)))]);
+    let fails = queue(&store, vec![message("start", "tagged", Body::Start(tagged.into()))]);
     let after = queue(&store, vec![start("b")]);
     drop(other);
     block_on(before).unwrap();

@@ -11,7 +11,7 @@ use abide_core::{
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::{TestClock, block_on};
 use abide_store::{
-    Claim, Claimed, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record, Result, Retire,
+    Changes, Claim, Claimed, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record, Result, Retire,
     Snapshot, Store, Submit, Submitted, Target, Transacted, Transaction, Worker,
 };
 
@@ -87,7 +87,7 @@ pub(crate) fn message(id: &str, to: &str, body: Body) -> Message {
 }
 
 pub(crate) fn start(id: &str) -> Message {
-    message("start", id, Body::Start(Box::new(flow())))
+    message("start", id, Body::Start(flow().into()))
 }
 
 pub(crate) fn signal(id: &str, to: &str) -> Message {
@@ -168,11 +168,13 @@ impl Seat {
             key: held.key,
             lease: held.lease,
             expected,
-            records,
-            state: codec::encode(&held.execution),
-            summary: held.execution.summary(&[]),
-            consumed: Vec::new(),
-            emits: Vec::new(),
+            changes: Arc::new(Changes {
+                records,
+                state: codec::encode(&held.execution),
+                summary: held.execution.summary(&[]),
+                consumed: Vec::new(),
+                emits: Vec::new(),
+            }),
             born_slots: 0,
             hold: Hold::Keep,
             transaction: None,

@@ -14,7 +14,7 @@ fn log_bytes(fixture: &Fixture) -> u64 {
 fn write_kilobytes(store: &std::sync::Arc<abide_sqlite::SqliteStore>, (round, count): (u32, u32)) {
     for nth in 0..count {
         let start = Start { input: Payload::from(vec![b'x'; 1_000]), ..flow() };
-        let start = message("start", &format!("{round}-{nth}"), Body::Start(Box::new(start)));
+        let start = message("start", &format!("{round}-{nth}"), Body::Start(start.into()));
         submit(store, vec![start]).expect("it is started");
     }
 }

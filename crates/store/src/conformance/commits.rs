@@ -28,7 +28,7 @@ table![
 fn p1_recorded_entries_are_read_back_as_committed(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
     let draft = subject.draft(&held).then(step("one")).then(step("two"));
-    let sent = draft.commit().records;
+    let sent = draft.commit().changes.records.clone();
     subject.commit(&draft, &mut held);
     let found = subject.look("a");
     assert_eq!(found.journal[1..], sent);

@@ -1,8 +1,10 @@
 //! What a worker knows of an execution that it holds, and the commits that it prepares.
 
+use std::sync::Arc;
+
 use abide_core::{Command, Execution, Lease, Message, MessageId, Timestamp, Version, Waiting, codec};
 
-use crate::{Commit, ExecutionKey, Hold, Leased, Record};
+use crate::{Changes, Commit, ExecutionKey, Hold, Leased, Record};
 
 /// An execution that a worker holds, or believes to.
 #[derive(Clone, Debug)]
@@ -128,11 +130,13 @@ impl Draft {
             key: self.before.key,
             lease: self.before.lease,
             expected: self.before.version,
-            records: self.records.clone(),
-            state: codec::encode(&self.after),
-            summary: self.after.summary(&self.waiting),
-            consumed: self.consumed.clone(),
-            emits: self.emits.clone(),
+            changes: Arc::new(Changes {
+                records: self.records.clone(),
+                state: codec::encode(&self.after),
+                summary: self.after.summary(&self.waiting),
+                consumed: self.consumed.clone(),
+                emits: self.emits.clone(),
+            }),
             born_slots: self.born_slots,
             hold: self.hold,
             transaction: None,

@@ -85,7 +85,7 @@ pub(crate) fn message(id: &str, to: &str, body: Body) -> Message {
 }
 
 pub(crate) fn start_of(id: &str, start: Start) -> Message {
-    message(&format!("start {id}"), id, Body::Start(Box::new(start)))
+    message(&format!("start {id}"), id, Body::Start(start.into()))
 }
 
 /// A signal `note` that says its own message id.

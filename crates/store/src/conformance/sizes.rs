@@ -40,7 +40,7 @@ fn p8_largest_input_is_accepted(subject: &Subject) {
     let input = payload(limits().payload_bytes_max);
     subject.start("a", Start { input: input.clone(), ..flow() });
     let entry = subject.look("a").journal[0].entry().expect("it can be read");
-    assert_eq!(entry.event, abide_core::Event::Started(Box::new(Start { input, ..flow() })));
+    assert_eq!(entry.event, abide_core::Event::Started(Start { input, ..flow() }.into()));
 }
 
 fn p8_oversize_signal_is_refused_by_name(subject: &Subject) {

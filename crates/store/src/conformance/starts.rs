@@ -47,7 +47,7 @@ fn start_records_one_entry(subject: &Subject) {
     assert_eq!(journal.len(), 1);
     let entry = journal[0].entry().expect("it can be read");
     assert_eq!((entry.seq, entry.at), (1, subject.now()));
-    assert_eq!(entry.event, Event::Started(Box::new(flow())));
+    assert_eq!(entry.event, Event::Started(flow().into()));
 }
 
 fn same_start_attaches(subject: &Subject) {

@@ -29,15 +29,14 @@ impl State {
         row.lease.fence(commit.lease, commit.expected, session_is_live)
     }
 
-    fn write_commit(&mut self, mut commit: Commit, now: Timestamp) -> Committed {
+    fn write_commit(&mut self, commit: Commit, now: Timestamp) -> Committed {
         let key = commit.key;
         let execution = self.row(key).checked(&commit);
-        let records = self.positioned(key, commit.records.clone());
+        let records = self.positioned(key, commit.changes.records.clone());
         self.change(key, |row| {
             row.replace(execution, &commit);
             row.journal.extend(records);
         });
-        let emits = std::mem::take(&mut commit.emits);
         let mut emitter = Emitter {
             address: self.row(key).address().clone(),
             session: commit.lease.session,
@@ -47,7 +46,9 @@ impl State {
         };
         // The lease is still held while the messages go out: an execution that yields would otherwise stand in the
         // queue before its own children, and none of them would be born leased.
-        emits.into_iter().for_each(|message| self.emit(&mut emitter, message, now));
+        for message in &commit.changes.emits {
+            self.emit(&mut emitter, message.clone(), now);
+        }
         self.change(key, |row| row.hold(commit.hold, now));
         let born = emitter.born.into_iter().map(|key| self.row(key).leased()).collect();
         Committed { born, dropped_count: emitter.dropped_count, transacted: None }

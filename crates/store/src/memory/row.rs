@@ -77,11 +77,11 @@ impl Row {
     /// numbers them in the feed.
     pub(super) fn replace(&mut self, execution: Execution, commit: &Commit) {
         self.execution = execution;
-        self.summary = commit.summary.clone();
-        self.wake_at = commit.summary.wake_at;
+        self.summary = commit.changes.summary.clone();
+        self.wake_at = commit.changes.summary.wake_at;
         self.lease.version = self.lease.version.next();
-        self.inbox.retain(|message| !commit.consumed.contains(&message.id));
-        if !commit.records.is_empty() {
+        self.inbox.retain(|message| !commit.changes.consumed.contains(&message.id));
+        if !commit.changes.records.is_empty() {
             self.takeover_count = 0;
         }
     }
@@ -136,6 +136,7 @@ impl Row {
             takeover_count: self.takeover_count,
             execution: self.execution.clone(),
             journal: self.page(1, PAGE_COUNT_MAX),
+            first: None,
             inbox: self.inbox.clone(),
         }
     }
@@ -173,24 +174,24 @@ impl Row {
     /// Stops a commit that no correct caller makes; gives the state that it reports.
     pub(super) fn checked(&self, commit: &Commit) -> Execution {
         let address = self.address();
-        for (record, seq) in commit.records.iter().zip(self.execution.entry_count() + 1..) {
+        for (record, seq) in commit.changes.records.iter().zip(self.execution.entry_count() + 1..) {
             assert_eq!(record.seq, seq, "the journal of {address} has no gaps");
             record.entry().expect("appended records can be read");
         }
-        for id in &commit.consumed {
+        for id in &commit.changes.consumed {
             let unread = self.inbox.iter().any(|message| message.id == *id);
             assert!(unread, "{address} consumes {id:?}, which is not in its inbox");
         }
-        let execution: Execution = codec::decode(&commit.state).expect("a reported state can be read");
+        let execution: Execution = codec::decode(&commit.changes.state).expect("a reported state can be read");
         let execution = execution.at(address.clone());
-        let entry_count = self.execution.entry_count() + commit.records.len() as u64;
+        let entry_count = self.execution.entry_count() + commit.changes.records.len() as u64;
         assert_eq!(execution.entry_count(), entry_count, "the state of {address} counts its entries");
         assert_eq!(
-            commit.summary.status.is_terminal(),
+            commit.changes.summary.status.is_terminal(),
             execution.is_finished(),
             "state and summary of {address} agree about its end"
         );
-        self.check_fold(&execution, &commit.records);
+        self.check_fold(&execution, &commit.changes.records);
         execution
     }
 

@@ -34,7 +34,7 @@ fn address(id: &str) -> Address {
 
 /// A start of workflow `flow`.
 pub(crate) fn start(id: &str) -> Message {
-    Message { id: MessageId::new("start"), to: address(id), body: Body::Start(Box::new(flow())) }
+    Message { id: MessageId::new("start"), to: address(id), body: Body::Start(flow().into()) }
 }
 
 /// What such a start gives.

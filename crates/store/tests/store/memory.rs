@@ -1,9 +1,11 @@
 //! The reference store against the conformance table.
 
+use std::sync::Arc;
+
 use abide_core::{Epoch, Lease, Refusal, SessionId, Version, codec};
 use abide_store::conformance::{TestClock, block_on, check_all, differential, differential_limits, limits};
 use abide_store::memory::MemoryStore;
-use abide_store::{Commit, Error, Hold, Read, Store, Submit, Submitted, Target, Transaction};
+use abide_store::{Changes, Commit, Error, Hold, Read, Store, Submit, Submitted, Target, Transaction};
 
 use crate::common::{self, start, worker};
 
@@ -20,7 +22,7 @@ fn two_memory_stores_do_not_differ() {
 }
 
 /// A store with the execution "a", born leased, and an empty commit of it.
-fn held() -> (std::sync::Arc<MemoryStore>, Commit) {
+fn held() -> (Arc<MemoryStore>, Commit) {
     let store = MemoryStore::new(TestClock::new(), limits());
     let session = block_on(store.register(worker())).expect("a worker is registered").session;
     let submit = Submit { messages: vec![start("a")], born_to: Some(session), alone: false };
@@ -30,17 +32,23 @@ fn held() -> (std::sync::Arc<MemoryStore>, Commit) {
         key,
         lease: leased.lease,
         expected: leased.version,
-        records: Vec::new(),
-        state: codec::encode(&leased.execution),
-        summary: leased.execution.summary(&[]),
-        consumed: Vec::new(),
-        emits: Vec::new(),
+        changes: Arc::new(Changes {
+            records: Vec::new(),
+            state: codec::encode(&leased.execution),
+            summary: leased.execution.summary(&[]),
+            consumed: Vec::new(),
+            emits: Vec::new(),
+        }),
         born_slots: 0,
         hold: Hold::Keep,
         transaction: None,
         alone: false,
     };
     (store, commit)
+}
+
+fn change(commit: &mut Commit) -> &mut Changes {
+    Arc::get_mut(&mut commit.changes).expect("nobody else has them")
 }
 
 #[test]
@@ -65,7 +73,7 @@ fn state_that_is_ahead_of_its_journal_is_stopped() {
     let pause = abide_core::Command::Pause { by: abide_core::By("ann".to_owned()), reason: String::new() };
     let now = abide_core::Timestamp::from_millis(0);
     execution.decide(pause, now).expect("it may be paused").record(&mut execution, now);
-    commit.state = codec::encode(&execution);
+    change(&mut commit).state = codec::encode(&execution);
     let _ = block_on(store.commit(commit));
 }
 
@@ -73,7 +81,7 @@ fn state_that_is_ahead_of_its_journal_is_stopped() {
 #[should_panic(expected = "not in its inbox")]
 fn consuming_what_never_came_is_stopped() {
     let (store, mut commit) = held();
-    commit.consumed = vec![abide_core::MessageId::new("never sent")];
+    change(&mut commit).consumed = vec![abide_core::MessageId::new("never sent")];
     let _ = block_on(store.commit(commit));
 }
 
@@ -82,7 +90,7 @@ fn stale_commit_is_fenced_before_it_is_looked_at() {
     let (store, mut commit) = held();
     commit.lease = Lease { session: SessionId(1), epoch: Epoch(9) };
     commit.expected = Version(9);
-    commit.state = b"no state".to_vec();
+    change(&mut commit).state = b"no state".to_vec();
     let outcome = block_on(store.commit(commit)).expect("a commit is answered");
     assert!(matches!(outcome, abide_store::CommitOutcome::Fenced(_)), "{outcome:?}");
 }
