@@ -114,6 +114,16 @@ impl Ledger {
         !self.records.is_empty() || !self.consumed.is_empty() || !self.emits.is_empty()
     }
 
+    /// How many entries and messages wait to be committed.
+    pub(crate) fn news_count(&self) -> usize {
+        self.records.len() + self.emits.len()
+    }
+
+    /// Whether what waits to be committed is small: a few entries, and nothing that others are to do.
+    pub(crate) fn has_little_news(&self) -> bool {
+        self.emits.len() <= 1
+    }
+
     /// Whether a commit is under way.
     pub(crate) fn is_busy(&self) -> bool {
         self.in_flight.is_some()

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use abide_core::{Namespace, Route, SessionId, codec};
+use abide_core::{Address, Namespace, Route, SessionId, codec};
 use rusqlite::Connection;
 
-use crate::rows::{LeaseState, SessionState, decoded};
+use crate::rows::{LeaseState, SessionState, Target, decoded};
 use crate::sql;
 
 /// The most executions that are remembered.
@@ -28,8 +28,11 @@ pub(crate) struct Caches {
     pub(crate) hot: ByKey<Hot>,
     /// Routes of which nothing is ready.
     pub(crate) calm: HashSet<i64, BuildHasherDefault<KeyHasher>>,
-    /// Unread messages by execution.
-    pub(crate) unread: ByKey<usize>,
+    pub(crate) inboxes: ByKey<Inbox>,
+    /// The numbers of executions that messages went to.
+    pub(crate) ids: HashMap<Address, i64>,
+    /// What these are like, until their rows are written.
+    pub(crate) targets: ByKey<Arc<Target>>,
     pub(crate) execution_key_max: Option<i64>,
     pub(crate) journal_row_max: Option<i64>,
 }
@@ -40,8 +43,12 @@ impl Caches {
         if self.hot.len() > HOT_COUNT_MAX {
             self.hot.clear();
         }
-        if self.unread.len() > HOT_COUNT_MAX {
-            self.unread.clear();
+        if self.inboxes.len() > HOT_COUNT_MAX {
+            self.inboxes.clear();
+        }
+        if self.ids.len() > HOT_COUNT_MAX {
+            self.ids.clear();
+            self.targets.clear();
         }
     }
 
@@ -112,6 +119,14 @@ pub(crate) struct Hot {
     pub(crate) state: LeaseState,
     /// The rows of its newest entries, oldest first; as far back as they are known, at most to the last skip entry.
     pub(crate) rows: Vec<i64>,
+}
+
+/// What is known of an inbox.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    pub(crate) unread_count: usize,
+    /// No unread message has a greater number.
+    pub(crate) newest: i64,
 }
 
 /// Names and routes by number. Both only grow.

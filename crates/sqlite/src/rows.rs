@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{Ability, Epoch, LeaseRow, SessionId, Status, Timestamp, Version, codec};
+use abide_core::{Ability, Address, Epoch, Execution, LeaseRow, SessionId, Status, Timestamp, Version, codec};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
@@ -133,9 +133,21 @@ impl TargetState {
         Ok(found)
     }
 
-    /// Its state, without its address.
-    pub(crate) fn execution(&self) -> Result<abide_core::Execution, Stop> {
-        codec::decode(&self.state)
-            .map_err(|error| Stop::corrupt(format!("the state of execution {}: {error}", self.key)))
+    /// What decides about a message to it.
+    pub(crate) fn target(self, address: &Address) -> Result<Target, Stop> {
+        let Self { key, epoch, queue, place, .. } = self;
+        let execution: Execution = codec::decode(&self.state)
+            .map_err(|error| Stop::corrupt(format!("the state of execution {key}: {error}")))?;
+        Ok(Target { key, epoch, queue, place, execution: execution.at(address.clone()) })
     }
+}
+
+/// An execution that a message goes to.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) key: i64,
+    pub(crate) epoch: Epoch,
+    pub(crate) queue: Queue,
+    pub(crate) place: Place,
+    pub(crate) execution: Execution,
 }

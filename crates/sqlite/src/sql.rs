@@ -268,19 +268,14 @@ FROM abide_inbox
 WHERE execution = ?1 AND id = ?2";
 pub(crate) const INBOX_INSERT: &str = "
 INSERT INTO abide_inbox (execution, id, arrived, body)
-VALUES (?1, ?2, ?3, ?4)";
-pub(crate) const INBOX_NEWEST: &str = "
-SELECT arrived
-FROM abide_inbox INDEXED BY abide_inbox_unread
-WHERE execution = ?1 AND body IS NOT NULL
-ORDER BY arrived DESC
-LIMIT 1";
+VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (execution, id) DO NOTHING";
 pub(crate) const INBOX_CONSUME: &str = "
 UPDATE abide_inbox
 SET body = NULL
 WHERE execution = ?1 AND id = ?2 AND body IS NOT NULL";
 pub(crate) const INBOX_COUNT: &str = "
-SELECT COUNT(*)
+SELECT COUNT(*), COALESCE(MAX(arrived), 0)
 FROM abide_inbox INDEXED BY abide_inbox_unread
 WHERE execution = ?1 AND body IS NOT NULL";
 pub(crate) const INBOX_UNREAD: &str = "

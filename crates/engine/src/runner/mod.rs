@@ -120,6 +120,9 @@ enum Turn {
 /// How many turns are taken before other tasks get theirs.
 const TURN_COUNT_MAX: usize = 256;
 
+/// How many entries and messages may wait for the code to pause: more are committed while it goes on.
+const NEWS_COUNT_MAX: usize = 128;
+
 impl Runner {
     pub(crate) fn new(
         engine: Arc<Inner>,
@@ -212,6 +215,10 @@ impl Runner {
                 return turn;
             }
         } else if self.control() || self.fire_timers() {
+            return Turn::Progress;
+        }
+        if self.ledger.news_count() >= NEWS_COUNT_MAX && !self.ledger.is_busy() {
+            self.send(Hold::Keep, None);
             return Turn::Progress;
         }
         if self.active.is_some() && self.poll_code() {
@@ -416,8 +423,9 @@ impl Runner {
             summary.wake_at = self.next_timer();
         }
         self.published = Some(waiting);
-        let terms =
-            Terms { summary, hold, born_slots: self.engine.free_slots(), alone: self.engine.is_alone() };
+        // What gives others something to do is no longer alone.
+        let alone = self.ledger.has_little_news() && self.engine.is_alone();
+        let terms = Terms { summary, hold, born_slots: self.engine.free_slots(), alone };
         self.ledger.flush(terms);
         self.closing = closing;
     }

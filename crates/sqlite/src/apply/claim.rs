@@ -4,7 +4,7 @@ use abide_core::{Address, Epoch, Execution, ExecutionId, Lease, SessionId, Times
 use abide_store::{Claim, Claimed, ExecutionKey, Leased};
 use rusqlite::OptionalExtension;
 
-use super::message::unread;
+use super::inbox::unread;
 use super::session::sweep;
 use crate::batch::Batch;
 use crate::error::Stop;
@@ -48,6 +48,7 @@ impl Operation for ClaimWork {
             let Columns { place, rank, since } = Place::Held(holder).columns();
             batch.connection.prepare_cached(sql::CLAIM)?.execute([*key, place, rank, since])?;
             batch.caches.hot.remove(key);
+            batch.caches.targets.remove(key);
         }
         batch.effects.requests.push((claim.session, claim.request.max(last_request)));
         let keys = if is_new { ready } else { repeated };
@@ -85,6 +86,7 @@ fn promote(batch: &mut Batch<'_>, session: SessionId, now: Timestamp) -> Result<
         let mut wake_at = next(batch)?;
         if wake_at.is_some_and(|wake_at| wake_at <= now) {
             batch.caches.calm.remove(route);
+            batch.caches.targets.clear();
             let mut promote = batch.connection.prepare_cached(sql::TIMERS_PROMOTE)?;
             left -= promote.execute([
                 place::timers(*route),

@@ -5,7 +5,8 @@ use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, refused
 use rusqlite::params;
 
 use super::claim::leased;
-use super::message::{Started, unread};
+use super::inbox::unread;
+use super::message::Started;
 use crate::batch::{Batch, Frequent};
 use crate::caches::Hot;
 use crate::error::Stop;
@@ -159,8 +160,8 @@ impl CommitWork {
         for id in &self.commit.changes.consumed {
             consumed += statement.execute(params![self.key(), id.as_str()])?;
         }
-        if let Some(unread) = batch.caches.unread.get_mut(&self.key()) {
-            *unread = unread.saturating_sub(consumed);
+        if let Some(inbox) = batch.caches.inboxes.get_mut(&self.key()) {
+            inbox.unread_count = inbox.unread_count.saturating_sub(consumed);
         }
         Ok(())
     }
@@ -238,7 +239,7 @@ impl CommitWork {
 
     /// Whether something came that the holder does not know of, and something is worth a look.
     fn has_unseen(&self, batch: &mut Batch<'_>, seen_count: usize, now: Timestamp) -> Result<bool, Stop> {
-        if batch.unread_count(self.key())? <= seen_count {
+        if batch.inbox(self.key())?.unread_count <= seen_count {
             return Ok(false);
         }
         let execution: Execution = codec::decode(self.state())?;
@@ -295,6 +296,7 @@ impl CommitWork {
             let what = format!("the row of execution {} is not what it was a moment ago", self.key());
             return Err(Stop::corrupt(what));
         }
+        batch.caches.targets.remove(&self.key());
         hot.state.lease.version = expected.next();
         if after.is_some() {
             hot.state.lease.session = None;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use abide_core::{
-    Address, Entry, Epoch, Event, Execution, Lease, LeaseRow, Message, Refusal, SessionId, Start, StartMatch,
-    Status, Timestamp, TooLarge, Version, codec, start_matches,
+    Address, Entry, Epoch, Event, Execution, Lease, LeaseRow, SessionId, Start, StartMatch,
+    Status, Timestamp, Version, codec, start_matches,
 };
 use abide_store::{ExecutionKey, Leased, Record};
 use rusqlite::{OptionalExtension, params};
 
 use crate::batch::{Batch, Frequent};
-use crate::caches::Hot;
+use crate::caches::{Hot, Inbox};
 use crate::error::Stop;
 use crate::place::{self, Columns, Holder, Place, Queue};
 use crate::rows::{LeaseState, TargetState, count, integer, micros};
@@ -20,12 +20,6 @@ use crate::sql;
 pub(crate) enum Started {
     New(ExecutionKey, Option<Box<Leased>>),
     Attached(ExecutionKey),
-}
-
-/// What became of another message.
-pub(crate) enum Put {
-    Delivered(ExecutionKey),
-    Duplicate(ExecutionKey),
 }
 
 impl Batch<'_> {
@@ -140,7 +134,7 @@ impl Batch<'_> {
         let mut rows = Vec::with_capacity(4);
         rows.push(row);
         self.caches.hot.insert(key, Hot { state, rows });
-        self.caches.unread.insert(key, 0);
+        self.caches.inboxes.insert(key, Inbox::default());
     }
 
     /// Whether a new execution may be leased at once: the session serves it, and nothing waits before it.
@@ -168,70 +162,9 @@ impl Batch<'_> {
         }
     }
 
-    /// Puts a message that is no start into its target's inbox.
-    pub(crate) fn put(&mut self, message: &Message) -> Result<Put, Stop> {
-        let unknown = || Refusal::Unknown { id: message.to.id.clone() };
-        let interned = self.caches.interned(self.connection)?;
-        let namespace = interned.known(&message.to.namespace).ok_or_else(unknown)?;
-        let target =
-            TargetState::read(self.connection, namespace, message.to.id.as_str())?.ok_or_else(unknown)?;
-        let key = ExecutionKey(count(target.key));
-        let mut seen = self.connection.prepare_cached(sql::INBOX_SEEN)?;
-        if seen.exists(params![target.key, message.id.as_str()])? {
-            return Ok(Put::Duplicate(key));
-        }
-        let now = self.now();
-        let execution = target.execution()?.at(message.to.clone());
-        execution.accepts(&message.body, now)?;
-        let unread = self.unread_count(target.key)?;
-        let max = self.shared.options.limits.inbox_room(&message.body);
-        if unread >= max {
-            let what = format!("the inbox of {}", message.to);
-            return Err(
-                Refusal::from(TooLarge { what, limit: "inbox_count_max", found: unread + 1, max }).into()
-            );
-        }
-        self.insert_message(target.key, message)?;
-        self.caches.unread.insert(target.key, unread + 1);
-        match target.place {
-            Place::Held(holder) if self.shared.notices.holds(holder.session) => {
-                self.effects.notices.messages.push((holder.session, key, message.clone()));
-            }
-            Place::Waiting | Place::Timer(..) if execution.wakes_on(&message.body, now) => {
-                self.relocate((target.key, target.epoch), target.place, Place::Ready(target.queue, now))?;
-                self.announce(target.queue.route)?;
-            }
-            // Held by a session of another process, which sees that the database has changed; or ready already.
-            Place::Held(_) | Place::Ready(..) | Place::Waiting | Place::Timer(..) | Place::Finished(_) => {}
-        }
-        Ok(Put::Delivered(key))
-    }
-
-    /// A message to an execution that was born by the same operation goes with its lease, not as a notice before it.
-    pub(crate) fn tell_newborn<'l>(
-        &mut self,
-        mut born: impl Iterator<Item = &'l mut Leased>,
-        put: &Put,
-        message: &Message,
-    ) {
-        let Put::Delivered(key) = put else { return };
-        if let Some(leased) = born.find(|leased| leased.key == *key) {
-            leased.inbox.push(message.clone());
-            self.effects.notices.messages.pop_if(|(_, to, _)| to == key);
-        }
-    }
-
-    fn insert_message(&mut self, key: i64, message: &Message) -> Result<(), Stop> {
-        let mut newest = self.connection.prepare_cached(sql::INBOX_NEWEST)?;
-        let newest: Option<i64> = newest.query_row([key], |row| row.get(0)).optional()?;
-        let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
-        let body = codec::encode(message);
-        insert.execute(params![key, message.id.as_str(), newest.unwrap_or(0) + 1, body])?;
-        Ok(())
-    }
-
     /// Moves an execution from one place to another.
-    pub(crate) fn relocate(&self, (key, epoch): (i64, Epoch), from: Place, to: Place) -> Result<(), Stop> {
+    pub(crate) fn relocate(&mut self, (key, epoch): (i64, Epoch), from: Place, to: Place) -> Result<(), Stop> {
+        self.caches.targets.remove(&key);
         let to = to.columns();
         let mut statement = self.connection.prepare_cached(sql::EXECUTION_MOVE)?;
         let moved =
@@ -240,18 +173,6 @@ impl Batch<'_> {
             return Err(Stop::corrupt(format!("execution {key} is not where it was a moment ago")));
         }
         Ok(())
-    }
-
-    /// How many messages of an execution are unread.
-    pub(crate) fn unread_count(&mut self, key: i64) -> Result<usize, Stop> {
-        if let Some(known) = self.caches.unread.get(&key) {
-            return Ok(*known);
-        }
-        let mut statement = self.connection.prepare_cached(sql::INBOX_COUNT)?;
-        let found: i64 = statement.query_row([key], |row| row.get(0))?;
-        let found = usize::try_from(found).unwrap_or(0);
-        self.caches.unread.insert(key, found);
-        Ok(found)
     }
 }
 
@@ -274,11 +195,4 @@ pub(crate) fn first_start(connection: &rusqlite::Connection, key: i64, row: i64)
         Event::Started(start) => Ok(start),
         other => Err(Stop::corrupt(format!("execution {key} begins with {:?}", other.word()))),
     }
-}
-
-/// The unread messages of an execution, in order of arrival.
-pub(crate) fn unread(connection: &rusqlite::Connection, key: i64) -> rusqlite::Result<Vec<Message>> {
-    let mut statement = connection.prepare_cached(sql::INBOX_UNREAD)?;
-    let messages = statement.query_map([key], |row| crate::rows::decoded(row, 0))?;
-    messages.collect()
 }

@@ -2,6 +2,7 @@
 
 mod claim;
 mod commit;
+mod inbox;
 mod message;
 mod prune;
 mod session;
@@ -9,7 +10,8 @@ mod submit;
 
 pub(crate) use claim::ClaimWork;
 pub(crate) use commit::CommitWork;
-pub(crate) use message::{first_start, unread};
+pub(crate) use inbox::unread;
+pub(crate) use message::first_start;
 pub(crate) use prune::PruneWork;
 pub(crate) use session::{HeartbeatWork, RegisterWork, RetireWork};
 pub(crate) use submit::SubmitWork;

@@ -119,6 +119,7 @@ fn delete(batch: &mut Batch<'_>, old: &Old) -> Result<(), Stop> {
     batch.connection.prepare_cached(sql::PRUNE_INBOX)?.execute([old.key])?;
     batch.connection.prepare_cached(sql::PRUNE_EXECUTION)?.execute([old.key])?;
     batch.caches.hot.remove(&old.key);
-    batch.caches.unread.remove(&old.key);
+    batch.caches.inboxes.remove(&old.key);
+    batch.caches.targets.remove(&old.key);
     Ok(())
 }

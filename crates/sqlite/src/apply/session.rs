@@ -115,6 +115,7 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
         // What was remembered of its executions names it as their holder.
         batch.caches.hot.clear();
         batch.caches.calm.clear();
+        batch.caches.targets.clear();
         for route in batch.served(session)?.iter() {
             batch.announce(*route)?;
         }

@@ -3,7 +3,8 @@
 use abide_core::{Body, Limits, Message, Refusal, SessionId};
 use abide_store::{Leased, Submit, Submitted};
 
-use super::message::{Put, Started};
+use super::inbox::Put;
+use super::message::Started;
 use crate::batch::Batch;
 use crate::caches::Caches;
 use crate::error::Stop;

@@ -1,0 +1,134 @@
+//! Messages that are no starts: how they come into inboxes.
+
+use std::sync::Arc;
+
+use abide_core::{Address, Message, Refusal, TooLarge, codec};
+use abide_store::{ExecutionKey, Leased};
+use rusqlite::{Connection, params};
+
+use crate::batch::Batch;
+use crate::caches::Inbox;
+use crate::error::Stop;
+use crate::place::Place;
+use crate::rows::{Target, TargetState, count, decoded};
+use crate::sql;
+
+/// What became of a message.
+pub(crate) enum Put {
+    Delivered(ExecutionKey),
+    Duplicate(ExecutionKey),
+}
+
+impl Batch<'_> {
+    /// Puts a message that is no start into its target's inbox.
+    pub(crate) fn put(&mut self, message: &Message) -> Result<Put, Stop> {
+        let unknown = || Refusal::Unknown { id: message.to.id.clone() };
+        let target = self.target(&message.to)?.ok_or_else(unknown)?;
+        let key = ExecutionKey(count(target.key));
+        let now = self.now();
+        let accepted = match target.execution.accepts(&message.body, now) {
+            Ok(()) => self.room(&target, message)?,
+            refused => refused,
+        };
+        if let Err(refusal) = accepted {
+            // What was taken before is no news, whatever became of its target since.
+            let mut seen = self.connection.prepare_cached(sql::INBOX_SEEN)?;
+            let is_seen = seen.exists(params![target.key, message.id.as_str()])?;
+            return if is_seen { Ok(Put::Duplicate(key)) } else { Err(refusal.into()) };
+        }
+        if !self.insert_message(target.key, message)? {
+            return Ok(Put::Duplicate(key));
+        }
+        match target.place {
+            Place::Held(holder) if self.shared.notices.holds(holder.session) => {
+                self.effects.notices.messages.push((holder.session, key, message.clone()));
+            }
+            Place::Waiting | Place::Timer(..) if target.execution.wakes_on(&message.body, now) => {
+                self.relocate((target.key, target.epoch), target.place, Place::Ready(target.queue, now))?;
+                self.announce(target.queue.route)?;
+            }
+            // Held by a session of another process, which sees that the database has changed; or ready already.
+            Place::Held(_) | Place::Ready(..) | Place::Waiting | Place::Timer(..) | Place::Finished(_) => {}
+        }
+        Ok(Put::Delivered(key))
+    }
+
+    /// Where a message goes, from memory or from the row.
+    fn target(&mut self, address: &Address) -> Result<Option<Arc<Target>>, Stop> {
+        if let Some(key) = self.caches.ids.get(address)
+            && let Some(known) = self.caches.targets.get(key)
+        {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let interned = self.caches.interned(self.connection)?;
+        let Some(namespace) = interned.known(&address.namespace) else { return Ok(None) };
+        let Some(found) = TargetState::read(self.connection, namespace, address.id.as_str())? else {
+            return Ok(None);
+        };
+        let target = Arc::new(found.target(address)?);
+        self.caches.ids.insert(address.clone(), target.key);
+        self.caches.targets.insert(target.key, Arc::clone(&target));
+        Ok(Some(target))
+    }
+
+    /// Whether the inbox has room for one more.
+    fn room(&mut self, target: &Target, message: &Message) -> Result<Result<(), Refusal>, Stop> {
+        let unread = self.inbox(target.key)?.unread_count;
+        let max = self.shared.options.limits.inbox_room(&message.body);
+        if unread < max {
+            return Ok(Ok(()));
+        }
+        let what = format!("the inbox of {}", message.to);
+        Ok(Err(TooLarge { what, limit: "inbox_count_max", found: unread + 1, max }.into()))
+    }
+
+    /// `false` when the message was there before, read or unread.
+    fn insert_message(&mut self, key: i64, message: &Message) -> Result<bool, Stop> {
+        let arrived = self.inbox(key)?.newest + 1;
+        let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
+        let body = codec::encode(message);
+        if insert.execute(params![key, message.id.as_str(), arrived, body])? == 0 {
+            return Ok(false);
+        }
+        let inbox = self.inbox(key)?;
+        inbox.newest = arrived;
+        inbox.unread_count += 1;
+        Ok(true)
+    }
+
+    /// A message to an execution that was born by the same operation goes with its lease, not as a notice before it.
+    pub(crate) fn tell_newborn<'l>(
+        &mut self,
+        mut born: impl Iterator<Item = &'l mut Leased>,
+        put: &Put,
+        message: &Message,
+    ) {
+        let Put::Delivered(key) = put else { return };
+        if let Some(leased) = born.find(|leased| leased.key == *key) {
+            leased.inbox.push(message.clone());
+            self.effects.notices.messages.pop_if(|(_, to, _)| to == key);
+        }
+    }
+
+    /// What is known of the unread messages of an execution.
+    pub(crate) fn inbox(&mut self, key: i64) -> Result<&mut Inbox, Stop> {
+        if !self.caches.inboxes.contains_key(&key) {
+            let mut statement = self.connection.prepare_cached(sql::INBOX_COUNT)?;
+            let found = statement.query_row([key], |row| {
+                Ok(Inbox {
+                    unread_count: usize::try_from(row.get::<_, i64>(0)?).unwrap_or(0),
+                    newest: row.get(1)?,
+                })
+            })?;
+            self.caches.inboxes.insert(key, found);
+        }
+        Ok(self.caches.inboxes.get_mut(&key).expect("it was just found"))
+    }
+}
+
+/// The unread messages of an execution, in order of arrival.
+pub(crate) fn unread(connection: &Connection, key: i64) -> rusqlite::Result<Vec<Message>> {
+    let mut statement = connection.prepare_cached(sql::INBOX_UNREAD)?;
+    let messages = statement.query_map([key], |row| decoded(row, 0))?;
+    messages.collect()
+}
