@@ -109,7 +109,7 @@ impl Builder {
         self
     }
 
-    /// The most executions in memory at a time (`execution_count_max`, 10,000).
+    /// The most executions in memory at a time (`execution_count_max`, 5,000).
     pub fn execution_count_max(mut self, count: usize) -> Self {
         self.options.execution_count_max = count.max(1);
         self

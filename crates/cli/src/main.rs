@@ -26,6 +26,10 @@ use args::{Args, Command};
 use clap::{CommandFactory, Parser};
 use failure::Failure;
 
+/// Executions are allocated by one thread and freed by another, thousands at a time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let args = Args::parse();
     match run(&args) {

@@ -55,7 +55,7 @@ pub enum Phase {
     /// It cannot go on until something about its code or data changes.
     Blocked {
         /// What is in the way.
-        reason: Block,
+        reason: Box<Block>,
         /// The cancellation that was under way, by whom and why.
         cancelling: Option<(By, String)>,
     },
@@ -295,7 +295,8 @@ impl Execution {
             }
             Event::Resumed { .. } => self.phase = Phase::Running,
             Event::Blocked(reason) => {
-                self.phase = Phase::Blocked { reason: reason.clone(), cancelling: self.cancellation() };
+                self.phase =
+                    Phase::Blocked { reason: Box::new(reason.clone()), cancelling: self.cancellation() };
             }
             Event::Unblocked { .. } => {
                 self.phase = match self.cancellation() {

@@ -38,9 +38,10 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 pub(crate) struct State {
-    pub(crate) slots: HashMap<u64, Slot, KeyHasher>,
+    /// Each in its own box: a table has room for several, and most workflows wait for one thing.
+    pub(crate) slots: HashMap<u64, Box<Slot>, KeyHasher>,
     pub(crate) opened: Vec<u64>,
-    pub(crate) dropped: Vec<Slot>,
+    pub(crate) dropped: Vec<Box<Slot>>,
     pub(crate) finished: VecDeque<u64>,
     pub(crate) block: Option<Block>,
     pub(crate) cancelled: bool,
@@ -237,10 +238,8 @@ impl Board {
         let slot = if cancelled { SlotState::Cancelled } else { SlotState::Waiting };
         let id = state.next_slot;
         state.next_slot += 1;
-        state.slots.insert(
-            id,
-            Slot { op: op.clone(), request, state: slot, shielded, waker: None, attempt_count: 0 },
-        );
+        let slot = Slot { op: op.clone(), request, state: slot, shielded, waker: None, attempt_count: 0 };
+        state.slots.insert(id, Box::new(slot));
         if !cancelled {
             state.opened.push(id);
         }

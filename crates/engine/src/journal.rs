@@ -15,7 +15,7 @@ pub(crate) struct Journal {
     page: VecDeque<Record>,
     first: u64,
     /// The first entry, if it came decoded.
-    begin: Option<Entry>,
+    begin: Option<Box<Entry>>,
     loading: Option<(u64, Answer<Option<Snapshot>>)>,
 }
 
@@ -40,7 +40,7 @@ impl Journal {
     /// The entry that it begins with.
     pub(crate) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<Result<Entry, Error>> {
         match self.begin.take() {
-            Some(entry) => Poll::Ready(Ok(entry)),
+            Some(entry) => Poll::Ready(Ok(*entry)),
             None => self.poll_entry(1, cx),
         }
     }

@@ -9,7 +9,8 @@ use abide_core::{
     Version, codec,
 };
 use abide_store::{
-    Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Store, Transaction,
+    Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Store,
+    Transaction,
 };
 
 use crate::runtime::{BoxFuture, Runtime};

@@ -46,7 +46,7 @@ impl Default for Options {
             capabilities: BTreeSet::new(),
             limits: Limits::default(),
             default_retry: Retry::never(),
-            execution_count_max: 10_000,
+            execution_count_max: 5_000,
             park_after: Duration::from_secs(1),
             publish_after: Duration::from_millis(20),
             session_ttl: Duration::from_secs(15),

@@ -39,7 +39,7 @@ impl TaskRunner {
         mut leased: Leased,
     ) -> Result<Self, String> {
         let first = match leased.first.take() {
-            Some(entry) => entry,
+            Some(entry) => *entry,
             None => {
                 let record = leased.journal.first().ok_or("its journal is empty")?;
                 record.entry().map_err(|error| error.to_string())?

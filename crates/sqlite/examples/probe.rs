@@ -12,8 +12,8 @@ use abide_core::{
 };
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::{
-    Answer, Changes, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record, Store, Submit, Submitted,
-    Target, Worker,
+    Answer, Changes, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record, Store, Submit,
+    Submitted, Target, Worker,
 };
 
 struct SystemClock;

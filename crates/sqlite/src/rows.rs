@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{Ability, Address, Epoch, Execution, LeaseRow, SessionId, Status, Timestamp, Version, codec};
+use abide_core::{
+    Ability, Address, Epoch, Execution, LeaseRow, SessionId, Status, Timestamp, Version, codec,
+};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;

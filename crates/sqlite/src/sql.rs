@@ -124,12 +124,12 @@ PRAGMA temp_store = MEMORY;
 PRAGMA trusted_schema = OFF;
 ";
 pub(crate) const PRAGMAS_WRITER: &str = "
-PRAGMA cache_size = -16384;
+PRAGMA cache_size = -8192;
 ";
 pub(crate) const PRAGMAS_READER: &str = "
 PRAGMA query_only = ON;
 PRAGMA cache_size = -1024;
-PRAGMA mmap_size = 16777216;
+PRAGMA mmap_size = 4194304;
 ";
 pub(crate) const JOURNAL_MODE_WAL: &str = "PRAGMA journal_mode = WAL";
 pub(crate) const JOURNAL_MODE_DELETE: &str = "PRAGMA journal_mode = DELETE";

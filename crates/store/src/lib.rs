@@ -23,8 +23,8 @@ mod worker;
 pub use error::{Error, Result};
 pub use refused::refused_start;
 pub use seam::{
-    Answer, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold, Leased, Notice,
-    Record, Run, Store, Submit, Submitted, Transacted, Transaction,
+    Answer, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold, Leased,
+    Notice, Record, Run, Store, Submit, Submitted, Transacted, Transaction,
 };
 pub use view::{Feed, FeedItem, List, ListCursor, ListOrder, Listed, Listing, Prune, Read, Snapshot, Target};
 pub use worker::{Heartbeat, Registered, Retire, Worker, WorkerRow, Workers};

@@ -186,7 +186,7 @@ pub struct Leased {
     /// The first page of its journal.
     pub journal: Vec<Record>,
     /// The first entry of it, if the store has that at hand, as it does for what was just born.
-    pub first: Option<Entry>,
+    pub first: Option<Box<Entry>>,
     /// Its unread messages, in order of arrival.
     pub inbox: Vec<Message>,
 }

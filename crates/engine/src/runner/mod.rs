@@ -87,7 +87,7 @@ pub(crate) struct Runner {
     published: Option<Vec<Waiting>>,
     alarm: Option<(Timestamp, BoxFuture<()>)>,
     /// The final commit was sent; this is what it means.
-    closing: Option<End>,
+    closing: Option<Box<End>>,
     presence: Presence,
 }
 
@@ -309,7 +309,7 @@ impl Runner {
         }
         let Some(active) = &self.active else { return false };
         let shared = active.board.0.clone();
-        let declared = shared.lock().slots.get(&id).and_then(crate::board::Slot::input_hash);
+        let declared = shared.lock().slots.get(&id).and_then(|slot| slot.input_hash());
         if entry.contradicts_input(declared) {
             let expected = format!("{op} with the input that it was recorded with");
             return self.block(Block::Mismatch { expected, found: format!("{op} with another input") });
@@ -427,7 +427,7 @@ impl Runner {
         let alone = self.ledger.has_little_news() && self.engine.is_alone();
         let terms = Terms { summary, hold, born_slots: self.engine.free_slots(), alone };
         self.ledger.flush(terms);
-        self.closing = closing;
+        self.closing = closing.map(Box::new);
     }
 
     fn flushed(&mut self, flushed: Flushed) -> Turn {
@@ -439,7 +439,7 @@ impl Runner {
                     return self.transacted(&record);
                 }
                 match self.closing.take() {
-                    Some(end) => Turn::End(end),
+                    Some(end) => Turn::End(*end),
                     None => Turn::Progress,
                 }
             }

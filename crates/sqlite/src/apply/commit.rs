@@ -314,7 +314,9 @@ impl CommitWork {
             })?;
             committed.transacted = Some(record);
         }
-        for message in self.commit.changes.emits.iter().filter(|message| matches!(message.body, Body::Start(_))) {
+        for message in
+            self.commit.changes.emits.iter().filter(|message| matches!(message.body, Body::Start(_)))
+        {
             let interned = batch.caches.interned(batch.connection)?;
             let Some(namespace) = interned.known(&message.to.namespace) else { continue };
             let Some(child) = TargetState::read(batch.connection, namespace, message.to.id.as_str())? else {

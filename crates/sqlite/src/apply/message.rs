@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use abide_core::{
-    Address, Entry, Epoch, Event, Execution, Lease, LeaseRow, SessionId, Start, StartMatch,
-    Status, Timestamp, Version, codec, start_matches,
+    Address, Entry, Epoch, Event, Execution, Lease, LeaseRow, SessionId, Start, StartMatch, Status,
+    Timestamp, Version, codec, start_matches,
 };
 use abide_store::{ExecutionKey, Leased, Record};
 use rusqlite::{OptionalExtension, params};
@@ -120,7 +120,7 @@ impl Batch<'_> {
             takeover_count: 0,
             execution,
             journal: vec![record],
-            first: Some(entry),
+            first: Some(Box::new(entry)),
             inbox: Vec::new(),
         };
         Ok(Some(Started::New(execution_key, Some(Box::new(leased)))))
@@ -163,7 +163,12 @@ impl Batch<'_> {
     }
 
     /// Moves an execution from one place to another.
-    pub(crate) fn relocate(&mut self, (key, epoch): (i64, Epoch), from: Place, to: Place) -> Result<(), Stop> {
+    pub(crate) fn relocate(
+        &mut self,
+        (key, epoch): (i64, Epoch),
+        from: Place,
+        to: Place,
+    ) -> Result<(), Stop> {
         self.caches.targets.remove(&key);
         let to = to.columns();
         let mut statement = self.connection.prepare_cached(sql::EXECUTION_MOVE)?;

@@ -11,8 +11,8 @@ use abide_core::{
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::{TestClock, block_on};
 use abide_store::{
-    Changes, Claim, Claimed, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record, Result, Retire,
-    Snapshot, Store, Submit, Submitted, Target, Transacted, Transaction, Worker,
+    Changes, Claim, Claimed, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record, Result,
+    Retire, Snapshot, Store, Submit, Submitted, Target, Transacted, Transaction, Worker,
 };
 
 pub(crate) struct Fixture {

@@ -182,7 +182,8 @@ impl Row {
             let unread = self.inbox.iter().any(|message| message.id == *id);
             assert!(unread, "{address} consumes {id:?}, which is not in its inbox");
         }
-        let execution: Execution = codec::decode(&commit.changes.state).expect("a reported state can be read");
+        let execution: Execution =
+            codec::decode(&commit.changes.state).expect("a reported state can be read");
         let execution = execution.at(address.clone());
         let entry_count = self.execution.entry_count() + commit.changes.records.len() as u64;
         assert_eq!(execution.entry_count(), entry_count, "the state of {address} counts its entries");
