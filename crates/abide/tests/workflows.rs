@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use abide::prelude::*;
+use abide::testing::Lab;
 use abide::{Builder, FailureKind};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -404,6 +405,53 @@ async fn the_same_start_attaches_and_another_is_refused(abide: Abide) -> Result<
         r#"execution "one" exists as workflow "retried" with input 0, the request is for workflow "retried" with input 1"#
     );
     Ok(())
+}
+
+#[workflow]
+async fn long(ctx: Ctx, step_count: u32) -> Result<u32> {
+    let ran = ctx.state::<Arc<AtomicU32>>();
+    let mut sum = 0;
+    for n in 0..step_count {
+        let step = ctx.step(&format!("step-{n}"), || async {
+            ran.fetch_add(1, Ordering::Relaxed);
+            Ok(n)
+        });
+        sum += step.await?;
+    }
+    Ok(sum)
+}
+
+#[test]
+fn a_journal_that_is_too_long_blocks_until_the_limit_is_raised() {
+    Lab::run(5, |lab| async move {
+        let ran = Arc::new(AtomicU32::new(0));
+        let with = async |entry_count_max| {
+            let ran = ran.clone();
+            lab.worker_with(|builder| builder.state(ran).entry_count_max(entry_count_max)).await.unwrap()
+        };
+        let (machine, abide) = with(5).await;
+        let handle = abide.start(long, 10).id("long").await.unwrap();
+        lab.sleep(hours(1)).await;
+        let reason = "the journal has reached the limit entry_count_max: 5 entries, at most 5";
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked);
+        let why = handle.why().await.unwrap();
+        assert!(why.starts_with(r#"workflow "long" is blocked since"#) && why.contains(reason), "{why}");
+        assert_eq!(ran.load(Ordering::Relaxed), 4, "its start is an entry too, and there is no loop");
+        lab.crash(machine);
+        // Tried once more by a worker that knows no better.
+        let (machine, abide) = with(5).await;
+        lab.sleep(hours(1)).await;
+        let handle = abide.handle::<u32>("long");
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked);
+        assert_eq!(ran.load(Ordering::Relaxed), 4);
+        lab.crash(machine);
+        let (_, abide) = with(100).await;
+        let handle = abide.handle::<u32>("long");
+        lab.sleep(secs(1)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Completed);
+        assert_eq!(handle.result().await.unwrap(), (0..10).sum::<u32>());
+        assert_eq!(ran.load(Ordering::Relaxed), 10, "what was recorded was not run again");
+    });
 }
 
 /// The builder can be handed around.
