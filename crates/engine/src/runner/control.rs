@@ -22,6 +22,11 @@ impl Runner {
 
     /// Sorts one message. `true`: it changed something.
     pub(super) fn control(&mut self) -> bool {
+        // What may end the run waits for the commit under way: the end is sent at once, and there is one commit at a time.
+        if self.ledger.is_busy() && self.mail.front().is_some_and(|message| message.body.control().is_some())
+        {
+            return false;
+        }
         let Some(message) = self.mail.pop_front() else { return false };
         let Message { id, body, .. } = message;
         match body {
@@ -118,7 +123,7 @@ impl Runner {
     /// Fires what is due. `true`: something changed.
     pub(super) fn fire_timers(&mut self) -> bool {
         let Some(Reverse((at, id, kind))) = self.timers.peek().copied() else { return false };
-        if at > self.ledger.now() {
+        if at > self.ledger.now() || (kind == TimerKind::Deadline && self.ledger.is_busy()) {
             return false;
         }
         self.timers.pop();

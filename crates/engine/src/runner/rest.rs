@@ -7,14 +7,15 @@ use abide_core::Summary;
 impl Runner {
     /// The last turn: sends what is decided, ends what has ended, or waits.
     pub(super) fn rest(&mut self, cx: &mut Context<'_>) -> Turn {
+        // Before anything that sends a commit, the last one of the run included.
+        if self.ledger.is_busy() {
+            return Turn::Idle;
+        }
         if !self.is_replaying
             && self.may_run()
             && let Some(result) = self.result.take()
         {
             return self.finish(result);
-        }
-        if self.ledger.is_busy() {
-            return Turn::Idle;
         }
         if self.is_replaying && self.may_run() {
             return if self.order >= Order::Drain { self.release(Hold::Yield) } else { Turn::Idle };

@@ -1,0 +1,102 @@
+//! What happens to a workflow while a commit of its own is under way: there is one at a time, and nothing is told before it is durable.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use abide::prelude::*;
+use abide::testing::Lab;
+use abide_core::Limits;
+use abide_sqlite::SqliteStore;
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
+use abide_store::{Clock, Store};
+use tokio::sync::Semaphore;
+
+/// What the test decides, and what it sees.
+struct World {
+    is_unanswered: AtomicBool,
+    may_end: Semaphore,
+    run_count: AtomicU32,
+}
+
+type Shared = Arc<World>;
+
+/// One step ends at once, the other when it may.
+#[workflow]
+async fn both(ctx: Ctx) -> Result<u32> {
+    let world = ctx.state::<Shared>();
+    let (quick, slow) =
+        futures_util::join!(step(&ctx, "quick", None), step(&ctx, "slow", Some(&world.may_end)));
+    Ok(quick? + slow?)
+}
+
+async fn step(ctx: &Ctx, name: &str, gate: Option<&Semaphore>) -> Result<u32> {
+    let world = ctx.state::<Shared>();
+    ctx.step(name, || async {
+        if let Some(gate) = gate {
+            gate.acquire().await?.forget();
+        }
+        Ok(world.run_count.fetch_add(1, Ordering::Relaxed))
+    })
+    .await
+}
+
+fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    MemoryStore::new(clock, Limits::default())
+}
+
+fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
+}
+
+/// Lets `event` happen while the commit of the first step is under way; how it ended, in each way that a commit can be.
+fn ended(event: impl AsyncFn(&Lab, &Shared, &Handle<u32>)) -> Vec<Status> {
+    let mut ends = Vec::new();
+    for make in [memory, sqlite] {
+        // It has not happened, or has happened unheard: neither may be taken for the next commit.
+        for fault in [Fault::Unavailable, Fault::Indeterminate] {
+            let (is_unanswered, may_end) = (AtomicBool::new(true), Semaphore::new(0));
+            let world = Shared::new(World { is_unanswered, may_end, run_count: AtomicU32::new(0) });
+            let told = world.clone();
+            let faulty = |clock| -> Arc<dyn Store> {
+                FaultyStore::deciding(make(clock), move |name| {
+                    let is_unanswered = name == "commit" && told.is_unanswered.load(Ordering::Relaxed);
+                    if is_unanswered { fault } else { Fault::None }
+                })
+            };
+            ends.push(Lab::run_on(1, faulty, |lab| end(lab, &world, &event)));
+            assert!(world.run_count.load(Ordering::Relaxed) <= 2, "no step ran twice");
+        }
+    }
+    ends
+}
+
+async fn end(lab: Lab, world: &Shared, event: &impl AsyncFn(&Lab, &Shared, &Handle<u32>)) -> Status {
+    let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+    let handle = abide.start(both, ()).id("one").deadline(minutes(1)).await.unwrap();
+    lab.sleep(secs(1)).await;
+    event(&lab, world, &handle).await;
+    lab.sleep(secs(1)).await;
+    assert_eq!(handle.status().await.unwrap(), Status::Running, "nothing is told before it is durable");
+    world.is_unanswered.store(false, Ordering::Relaxed);
+    lab.sleep(secs(10)).await;
+    handle.status().await.unwrap()
+}
+
+#[test]
+fn a_workflow_that_ends_waits_for_the_commit_under_way() {
+    let ends = ended(async |_, world, _| world.may_end.add_permits(1));
+    assert_eq!(ends, [Status::Completed; 4]);
+}
+
+#[test]
+fn a_termination_waits_for_the_commit_under_way() {
+    let ends = ended(async |_, _, handle| handle.terminate("enough").await.unwrap());
+    assert_eq!(ends, [Status::Cancelled; 4]);
+}
+
+#[test]
+fn a_deadline_waits_for_the_commit_under_way() {
+    let ends = ended(async |lab, _, _| lab.sleep(minutes(1)).await);
+    assert_eq!(ends, [Status::Failed; 4]);
+}
