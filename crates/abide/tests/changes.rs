@@ -51,6 +51,16 @@ async fn removed(ctx: Ctx) -> Result<String> {
 }
 
 #[workflow(name = "flow")]
+async fn shortened(ctx: Ctx) -> Result<String> {
+    // Woken by itself in its last poll, which is one of the replay.
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let send = async { Ok::<_, Error>(sender.send(step(&ctx, "a").await?)) };
+    let (sent, received) = futures_util::join!(send, receiver);
+    sent?.map_err(Error::new)?;
+    Ok(received?)
+}
+
+#[workflow(name = "flow")]
 async fn reordered(ctx: Ctx) -> Result<String> {
     let (b, a) = (step(&ctx, "b").await?, step(&ctx, "a").await?);
     go(&ctx).await?;
@@ -163,6 +173,11 @@ fn a_step_that_was_added_runs_and_the_rest_is_replayed() {
 #[test]
 fn a_step_that_was_removed_is_left_unused() {
     assert_eq!(changed(original, removed), "ran [c], completed: AC");
+}
+
+#[test]
+fn a_workflow_may_end_in_the_middle_of_its_replay() {
+    assert_eq!(changed(original, shortened), "ran [], completed: A");
 }
 
 #[test]

@@ -125,6 +125,21 @@ async fn futures_unordered_gives_results_as_they_come(abide: Abide) -> Result<()
 }
 
 #[workflow]
+async fn passed_on(ctx: Ctx) -> Result<u64> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let send = async { Ok::<_, Error>(sender.send(ctx.step("seven", || async { Ok(7) }).await?)) };
+    let (sent, received) = futures_util::join!(send, receiver);
+    sent?.map_err(|_| Error::new("nobody listens"))?;
+    Ok(received?)
+}
+
+#[abide::test]
+async fn a_workflow_may_wake_itself_in_its_last_poll(abide: Abide) -> Result<()> {
+    assert_eq!(abide.run(passed_on, ()).await?, 7);
+    Ok(())
+}
+
+#[workflow]
 async fn interrupted(ctx: Ctx) -> Result<()> {
     ctx.step("begin", || async { Ok(()) }).await?;
     let error = ctx.sleep(days(1)).await.unwrap_err();

@@ -251,7 +251,8 @@ impl Runner {
     fn poll_code(&mut self) -> bool {
         let Some(active) = &mut self.active else { return false };
         let shared = active.board.0.clone();
-        let Some(future) = &mut active.future else { return false };
+        // What has returned is not polled again, whatever it woke before; the turn counts, so that a replay goes on.
+        let Some(future) = &mut active.future else { return shared.take_reason_to_poll() };
         if shared.has_foreign_wake() {
             return self.block(Block::ForeignAwait { workflow: self.code.name().to_owned() });
         }
@@ -260,10 +261,13 @@ impl Runner {
         }
         let mut cx = Context::from_waker(&active.waker);
         let polled = shared.as_polling(|| catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx))));
-        match polled {
-            Ok(Poll::Pending) => {}
-            Ok(Poll::Ready(result)) => self.result = Some(result),
-            Err(panic) => self.result = Some(Err(panics::failure(panic.as_ref()))),
+        self.result = match polled {
+            Ok(Poll::Pending) => None,
+            Ok(Poll::Ready(result)) => Some(result),
+            Err(panic) => Some(Err(panics::failure(panic.as_ref()))),
+        };
+        if self.result.is_some() {
+            active.future = None;
         }
         self.take_in();
         let state = shared.lock();
