@@ -1,10 +1,14 @@
 //! What becomes of executions that are under way when their code changes.
 
+use std::sync::{Arc, Mutex};
+
 use abide::prelude::*;
 use abide::testing::Lab;
 use abide::{Builder, Workflow};
-use std::sync::Arc;
-use std::sync::Mutex;
+use abide_core::{Address, Event, ExecutionId, Limits, Namespace, Phase};
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
+use abide_store::{Clock, Read, Store, Target};
 
 /// The steps that ran, in order.
 #[derive(Clone, Default)]
@@ -48,6 +52,38 @@ async fn removed(ctx: Ctx) -> Result<String> {
     let a = step(&ctx, "a").await?;
     go(&ctx).await?;
     Ok(format!("{a}{}", step(&ctx, "c").await?))
+}
+
+#[workflow(name = "flow")]
+async fn repeated(ctx: Ctx) -> Result<String> {
+    for _ in 0..3 {
+        step(&ctx, "a").await?;
+    }
+    go(&ctx).await?;
+    Ok(String::new())
+}
+
+/// More than two pages of a journal.
+const LONG: usize = 3_000;
+
+#[workflow(name = "flow")]
+async fn long(ctx: Ctx) -> Result<String> {
+    step(&ctx, "first").await?;
+    for _ in 0..LONG {
+        step(&ctx, "middle").await?;
+    }
+    step(&ctx, "last").await?;
+    go(&ctx).await?;
+    Ok("done".to_owned())
+}
+
+#[workflow(name = "flow")]
+async fn long_without_ends(ctx: Ctx) -> Result<String> {
+    for _ in 0..LONG {
+        step(&ctx, "middle").await?;
+    }
+    go(&ctx).await?;
+    Ok("done".to_owned())
 }
 
 #[workflow(name = "flow")]
@@ -129,7 +165,15 @@ where
     O: Workflow<Input = (), Output = String> + Copy,
     N: Workflow<Output = String> + Copy,
 {
-    Lab::run(7, |lab| async move {
+    changed_on(|clock| MemoryStore::new(clock, Limits::default()), old, new)
+}
+
+fn changed_on<O, N>(make: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>, old: O, new: N) -> String
+where
+    O: Workflow<Input = (), Output = String> + Copy,
+    N: Workflow<Output = String> + Copy,
+{
+    Lab::run_on(7, make, |lab| async move {
         let ran = Ran::default();
         let with = |builder: Builder| builder.state(ran.clone()).session_ttl(secs(3));
         let (machine, abide) = lab.worker_with(|builder| with(builder).workflow(old)).await.unwrap();
@@ -143,26 +187,23 @@ where
         handle.signal("go", &()).await.unwrap();
         lab.sleep(secs(10)).await;
         let status = handle.status().await.unwrap();
-        let end = match status {
-            Status::Completed => handle.result().await.unwrap(),
-            Status::Blocked => why(&lab).await,
-            other => other.to_string(),
-        };
-        format!("ran [{}], {status}: {end}", ran.take())
+        format!("ran [{}], {status}: {}", ran.take(), end(&lab).await)
     })
 }
 
-async fn why(lab: &Lab) -> String {
-    use abide_core::{Address, ExecutionId, Namespace, Phase};
-    use abide_store::{Read, Target};
+/// The result with what is unused, or why it is blocked.
+async fn end(lab: &Lab) -> String {
     let id = ExecutionId::new("one").unwrap();
     let target = Target::Address(Address { namespace: Namespace::default(), id });
-    let read = Read { target, from: 1, limit: 100, with_inbox: false };
-    let snapshot = lab.store().read(read).await.unwrap().unwrap();
-    match snapshot.execution.phase() {
-        Phase::Blocked { reason, .. } => reason.to_string(),
-        other => format!("{other:?}"),
+    let read = |from| lab.store().read(Read { target: target.clone(), from, limit: 1, with_inbox: false });
+    let found = read(1).await.unwrap().unwrap();
+    if let Phase::Blocked { reason, .. } = found.execution.phase() {
+        return reason.to_string();
     }
+    let last = read(found.execution.entry_count()).await.unwrap().unwrap().journal.remove(0);
+    let Event::Completed { result, unused } = last.entry().unwrap().event else { return format!("{last:?}") };
+    let result: String = serde_json::from_slice(result.as_bytes()).unwrap();
+    unused.iter().fold(result, |text, op| format!("{text}, unused {op}"))
 }
 
 #[test]
@@ -171,13 +212,34 @@ fn a_step_that_was_added_runs_and_the_rest_is_replayed() {
 }
 
 #[test]
-fn a_step_that_was_removed_is_left_unused() {
-    assert_eq!(changed(original, removed), "ran [c], completed: AC");
+fn a_step_that_was_removed_is_listed_as_unused() {
+    assert_eq!(changed(original, removed), r#"ran [c], completed: AC, unused step "b""#);
+}
+
+#[test]
+fn uses_of_a_name_that_are_no_longer_made_are_listed_by_number() {
+    assert_eq!(
+        changed(repeated, original),
+        r#"ran [b c], completed: ABC, unused step "a" #2, unused step "a" #3"#
+    );
+}
+
+#[test]
+fn what_is_unused_is_listed_however_far_back_it_lies() {
+    // Pages that were passed are read again, and not every store has the answer at once.
+    let slow = |clock| -> Arc<dyn Store> {
+        let decide = |name| if name == "read" { Fault::Delay { poll_count: 3 } } else { Fault::None };
+        FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), decide)
+    };
+    assert_eq!(
+        changed_on(slow, long, long_without_ends),
+        r#"ran [], completed: done, unused step "first", unused step "last""#
+    );
 }
 
 #[test]
 fn a_workflow_may_end_in_the_middle_of_its_replay() {
-    assert_eq!(changed(original, shortened), "ran [], completed: A");
+    assert_eq!(changed(original, shortened), r#"ran [], completed: A, unused step "b""#);
 }
 
 #[test]
@@ -187,7 +249,7 @@ fn steps_that_were_reordered_are_replayed_by_name() {
 
 #[test]
 fn a_step_that_was_renamed_runs_under_its_new_name() {
-    assert_eq!(changed(original, renamed), "ran [bee c], completed: ABEEC");
+    assert_eq!(changed(original, renamed), r#"ran [bee c], completed: ABEEC, unused step "b""#);
 }
 
 #[test]

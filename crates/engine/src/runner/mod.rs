@@ -78,6 +78,8 @@ pub(crate) struct Runner {
     children: BTreeMap<OpKey, ExecutionId>,
     /// Results of children that the code gave up waiting for.
     given_up: Vec<(Op, ExecutionId)>,
+    /// Recorded operations that the code has not asked for until its end, as far as they were read again.
+    unused: Vec<Op>,
     /// Timers that came due while the execution was paused.
     held_timers: Vec<(Timestamp, u64, TimerKind)>,
     /// When the cancellation was recorded that the code has not seen yet.
@@ -157,6 +159,7 @@ impl Runner {
             results: VecDeque::new(),
             children: BTreeMap::new(),
             given_up: Vec::new(),
+            unused: Vec::new(),
             held_timers: Vec::new(),
             cancelled_at: None,
             order: Order::Run,
@@ -372,7 +375,7 @@ impl Runner {
     }
 
     /// Ends the run with what the code returned.
-    fn finish(&mut self, result: Result<Payload, Failure>) -> Turn {
+    fn finish(&mut self, result: Result<Payload, Failure>, cx: &mut Context<'_>) -> Turn {
         let limit = self.engine.options.limits.check_payload(
             "the result of the workflow",
             match &result {
@@ -385,7 +388,14 @@ impl Runner {
             return Turn::Progress;
         }
         let command = match result {
-            Ok(result) => Command::Complete { result, unused: self.unused() },
+            Ok(result) => match self.poll_unused(cx) {
+                Poll::Ready(Ok(unused)) => Command::Complete { result, unused },
+                Poll::Ready(Err(error)) => return Turn::End(End::Lost(error.to_string())),
+                Poll::Pending => {
+                    self.result = Some(Ok(result));
+                    return Turn::Idle;
+                }
+            },
             Err(failure) => Command::Fail(failure),
         };
         self.close(command)

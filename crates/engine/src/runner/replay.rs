@@ -2,6 +2,7 @@
 
 use super::*;
 use abide_core::Next;
+use abide_store::Error;
 
 impl Runner {
     /// One turn of the replay; `None` when this turn belongs to the code.
@@ -94,14 +95,15 @@ impl Runner {
         ops.join(" and ")
     }
 
-    /// Recorded operations that the finished code never asked for, as far as they are at hand.
-    pub(super) fn unused(&mut self) -> Vec<Op> {
+    /// Recorded operations that the finished code never asked for, the first of them. They may lie any number of pages back.
+    pub(super) fn poll_unused(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Op>, Error>> {
         const UNUSED_COUNT_MAX: usize = 32;
-        let mut cx = Context::from_waker(Waker::noop());
-        let mut op_of = |seq| match self.journal.poll_entry(seq, &mut cx) {
-            Poll::Ready(Ok(entry)) => entry.event.op().cloned(),
-            _ => None,
-        };
-        self.cursor.unused(UNUSED_COUNT_MAX).into_iter().filter_map(&mut op_of).collect()
+        let seqs = self.cursor.unused(UNUSED_COUNT_MAX);
+        // What was read stays read: the journal has only one of the pages at hand.
+        while let Some(seq) = seqs.get(self.unused.len()) {
+            let entry = std::task::ready!(self.journal.poll_entry(*seq, cx))?;
+            self.unused.push(entry.event.op().cloned().expect("only outcomes of operations are skipped"));
+        }
+        Poll::Ready(Ok(std::mem::take(&mut self.unused)))
     }
 }

@@ -15,7 +15,7 @@ impl Runner {
             && self.may_run()
             && let Some(result) = self.result.take()
         {
-            return self.finish(result);
+            return self.finish(result, cx);
         }
         if self.is_replaying && self.may_run() {
             return if self.order >= Order::Drain { self.release(Hold::Yield) } else { Turn::Idle };
