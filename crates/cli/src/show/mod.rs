@@ -2,8 +2,8 @@
 
 mod page;
 
-use abide_core::{Address, Entry, Event, ExecutionId, Name, Refusal, Status};
-use abide_store::{Error, Read, Snapshot, Store, Target, WorkerRow};
+use abide_core::{Address, Entry, Event, ExecutionId, Name, Op, Refusal, Status};
+use abide_store::{Error, Read, Record, Snapshot, Store, Target, WorkerRow};
 use serde_json::{Value, json};
 
 use abide_engine::why;
@@ -19,6 +19,8 @@ struct Picture {
     /// Who holds it.
     holder: Option<WorkerRow>,
     children: Vec<Child>,
+    /// Recorded operations that the code no longer asked for when the run was completed.
+    unused: Vec<Op>,
     why: String,
 }
 
@@ -57,8 +59,9 @@ async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture
     let mut workers = why::workers(store, &address, session, clock::now()).await?.into_iter();
     let holder = workers.find(|row| Some(row.session) == session);
     let children = children(store, &address, &journal).await?;
+    let unused = unused(store, &snapshot).await?;
     let (_, why) = why::explain(store, &address, clock::now()).await?;
-    Ok(Picture { snapshot, journal, holder, children, why })
+    Ok(Picture { snapshot, journal, holder, children, unused, why })
 }
 
 /// The entries that were asked for, page by page.
@@ -92,6 +95,19 @@ async fn children(store: &dyn Store, parent: &Address, journal: &[Entry]) -> Res
     Ok(children)
 }
 
+/// What the last entry lists, whichever entries were asked for.
+async fn unused(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Op>, Failure> {
+    if snapshot.summary.status != Status::Completed {
+        return Ok(Vec::new());
+    }
+    let (target, from) = (Target::Key(snapshot.key), snapshot.execution.entry_count());
+    let page = store.read(Read { target, from, limit: 1, with_inbox: false }).await?;
+    match page.iter().flat_map(|page| &page.journal).next().map(Record::entry).transpose()? {
+        Some(Entry { event: Event::Completed { unused, .. }, .. }) => Ok(unused),
+        _ => Ok(Vec::new()),
+    }
+}
+
 fn document(picture: &Picture) -> Value {
     let snapshot = &picture.snapshot;
     let route = snapshot.execution.route();
@@ -117,6 +133,7 @@ fn document(picture: &Picture) -> Value {
         "version": snapshot.lease.version.0,
         "takeover_count": snapshot.takeover_count,
         "entry_count": snapshot.execution.entry_count(),
+        "unused": picture.unused.iter().map(json::operation).collect::<Value>(),
         "journal": picture.journal.iter().map(json::entry).collect::<Value>(),
         "failed_attempts": failed_attempts(&picture.journal).map(json::entry).collect::<Value>(),
         "children": picture.children.iter().map(child).collect::<Value>(),

@@ -40,6 +40,10 @@ fn head(picture: &Picture, now: Timestamp) -> String {
     line("why", picture.why.clone());
     line(route.kind.word(), route.name.to_string());
     line("run", format!("{}, {} journal entries", execution.run(), execution.entry_count()));
+    if !picture.unused.is_empty() {
+        let unused = picture.unused.iter().map(ToString::to_string);
+        line("unused", unused.collect::<Vec<_>>().join(", "));
+    }
     line("created", text::when(snapshot.created_at, now));
     if !execution.is_finished() {
         line("held by", holder(picture, now));

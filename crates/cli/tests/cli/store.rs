@@ -37,6 +37,19 @@ async fn family(ctx: Ctx, _: ()) -> Result<bool> {
     ctx.run(decide, ()).id("child").await
 }
 
+/// Which of its editions a workflow's code is.
+struct Edition(u32);
+
+#[workflow]
+async fn audited(ctx: Ctx, _: ()) -> Result<()> {
+    if ctx.state::<Edition>().0 == 1 {
+        for _ in 0..2 {
+            ctx.step("audit", || async { Ok(()) }).await?;
+        }
+    }
+    ctx.recv("end").await
+}
+
 /// The status of an execution, as `abide list` tells it.
 fn status(place: &Place, id: &str) -> Option<String> {
     let list = place.abide(&["list", "-o", "json"]).ok().json();
@@ -123,6 +136,30 @@ async fn show_tells_journal_attempts_children_and_tags() {
     assert_eq!(cut.stderr, "abide: \"greet-1\" has 3 entries: go on with --from 3\n");
     let of_broke = place.abide(&["show", "broke-1"]).ok().stdout;
     assert!(of_broke.contains(r"no money\nat all"), "control characters are escaped: {of_broke}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn show_tells_what_new_code_did_not_use() {
+    let place = Place::new();
+    for edition in [1, 2] {
+        let abide =
+            Abide::builder(place.url()).state(Edition(edition)).park_after(ms(20)).open().await.unwrap();
+        let handle = abide.start(audited, ()).id("a").await.unwrap();
+        until_status(&place, "a", "waiting");
+        if edition == 2 {
+            handle.signal("end", &()).await.unwrap();
+            handle.result().await.unwrap();
+        }
+        let page = place.abide(&["show", "a"]).ok().stdout;
+        assert_eq!(page.contains("unused"), edition == 2, "{page}");
+        abide.shutdown().await;
+    }
+    let first = place.abide(&["show", "a", "--limit", "1"]).ok().stdout;
+    assert!(first.contains("\n  unused    step \"audit\", step \"audit\" #2\n"), "{first}");
+    let unused = |nth: u32| json!({ "kind": "step", "name": "audit", "nth": nth });
+    let document = place.abide(&["show", "a", "-o", "json"]).ok().json();
+    assert_eq!(document["unused"], json!([unused(1), unused(2)]));
+    assert_eq!(document["journal"][4]["unused"], document["unused"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
