@@ -248,6 +248,20 @@ fn p8_bounded() {
     });
 }
 
+/// The bound on what is in memory delays nobody longer than it takes to leave.
+#[test]
+fn p8_a_full_worker_takes_the_next_as_soon_as_one_has_ended() {
+    on_both(async |lab, _| {
+        let (_, starter) = lab.worker_with(|builder| builder.lanes(["elsewhere"])).await.unwrap();
+        for n in 0..40 {
+            starter.start(echo, "hello".to_owned()).id(format!("e-{n}")).await.unwrap();
+        }
+        let _worker = lab.worker_with(|builder| builder.execution_count_max(1)).await.unwrap();
+        lab.sleep(secs(1)).await;
+        assert_eq!(starter.list(Filter::completed()).await.unwrap().len(), 40);
+    });
+}
+
 #[workflow]
 async fn echo(_ctx: Ctx, text: String) -> Result<String> {
     Ok(text)

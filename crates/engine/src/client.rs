@@ -10,7 +10,7 @@ use abide_store::{Error, Read, Result, Snapshot, Store, Submit, Submitted, Targe
 
 use crate::engine::Engine;
 use crate::runtime::Runtime;
-use crate::watch::Watchers;
+use crate::watch::{Place, Watchers};
 
 /// Starts and watches executions of one namespace. With an engine beside it, what it starts runs there if it can.
 #[derive(Clone)]
@@ -70,19 +70,22 @@ impl Client {
     }
 
     /// Starts an execution, or attaches to the one that began the same way.
-    pub async fn start(&self, id: &ExecutionId, start: Start) -> Result<Submitted> {
+    pub async fn start(&self, id: &ExecutionId, start: Start) -> Result<()> {
+        self.begin(id, start).await.map(|_| ())
+    }
+
+    /// Starts an execution, and says whether the engine beside this client runs it.
+    async fn begin(&self, id: &ExecutionId, start: Start) -> Result<Place> {
         let message =
             Message { id: MessageId::new("start"), to: self.address(id), body: Body::Start(Arc::new(start)) };
-        let mut submitted = self.submit(vec![message]).await?;
-        submitted.pop().ok_or(Error::Closed)
+        self.submit(vec![message]).await
     }
 
     /// Starts an execution, or attaches to it, and waits until it has ended.
     pub async fn run(&self, id: &ExecutionId, start: Start) -> Result<Event> {
         // Watched before it exists: what is new here needs no look into the store to see whether it has ended already.
-        let watch = self.watchers.watch(id);
-        let submitted = self.start(id, start).await?;
-        if let (Submitted::Started(..), Some(_)) = (submitted, &self.engine)
+        let watch = self.watchers.watch(id, Place::Here);
+        if self.begin(id, start).await? == Place::Here
             && let Ok(Some(event)) = watch.await
         {
             return Ok(event);
@@ -103,7 +106,7 @@ impl Client {
     }
 
     /// Submits messages; again while the store cannot say what became of them, because a repetition changes nothing.
-    async fn submit(&self, messages: Vec<Message>) -> Result<Vec<Submitted>> {
+    async fn submit(&self, messages: Vec<Message>) -> Result<Place> {
         const TRY_COUNT_MAX: u32 = 5;
         let mut tried_count = 0;
         loop {
@@ -127,20 +130,22 @@ impl Client {
     }
 
     /// Runs what was born to the engine. After a lost answer it may have been born without our knowing.
-    async fn adopt(&self, mut submitted: Vec<Submitted>, was_repeated: bool) -> Vec<Submitted> {
-        let Some(engine) = &self.engine else { return submitted };
-        for one in &mut submitted {
+    async fn adopt(&self, submitted: Vec<Submitted>, was_repeated: bool) -> Place {
+        let Some(engine) = &self.engine else { return Place::Elsewhere };
+        let mut place = Place::Elsewhere;
+        for one in submitted {
             match one {
-                Submitted::Started(_, leased) => {
-                    engine.0.adopt(leased.take().map(|leased| *leased).into_iter().collect());
+                Submitted::Started(_, Some(leased)) => {
+                    engine.0.adopt(vec![*leased]);
+                    place = Place::Here;
                 }
-                Submitted::Attached(key) if was_repeated && !engine.0.is_resident(*key) => {
-                    engine.0.recover(Target::Key(*key)).await;
+                Submitted::Attached(key) if was_repeated && !engine.0.is_resident(key) => {
+                    engine.0.recover(Target::Key(key)).await;
                 }
                 _ => {}
             }
         }
-        submitted
+        place
     }
 
     /// The execution and the entries of its journal from number `from` on, at most `limit`.
@@ -152,11 +157,18 @@ impl Client {
 
     /// Waits until the execution has ended, and says how.
     pub async fn ended(&self, id: &ExecutionId) -> Result<Event> {
+        let mut place = Place::Elsewhere;
         loop {
-            let watch = self.watchers.watch(id);
+            // Watched before it is looked at, so that nothing can happen between.
+            let watch = self.watchers.watch(id, place);
             let snapshot = self.read(id, 0, 0).await?;
             if snapshot.summary.status.is_terminal() {
                 return self.last_event(id, &snapshot).await;
+            }
+            let found = self.place(&snapshot);
+            if found != place {
+                place = found;
+                continue;
             }
             match &self.engine {
                 Some(engine) if engine.0.is_closing() => return Err(Error::Closed),
@@ -168,6 +180,14 @@ impl Client {
                 }
                 None => self.runtime.sleep_until(self.runtime.now().after(LOOK_EVERY)).await,
             }
+        }
+    }
+
+    /// Where an execution is.
+    fn place(&self, snapshot: &Snapshot) -> Place {
+        match &self.engine {
+            Some(engine) if engine.0.is_resident(snapshot.key) => Place::Here,
+            _ => Place::Elsewhere,
         }
     }
 

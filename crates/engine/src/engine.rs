@@ -51,6 +51,8 @@ pub(crate) struct Inner {
     resident_count: AtomicUsize,
     runnable_count: AtomicUsize,
     is_closing: AtomicBool,
+    /// Something was left in the store because there was no place for it in memory.
+    is_hungry: AtomicBool,
     /// Every resident left.
     emptied: Notify,
 }
@@ -96,6 +98,7 @@ impl Engine {
             resident_count: AtomicUsize::new(0),
             runnable_count: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
+            is_hungry: AtomicBool::new(false),
             emptied: Notify::new(),
         });
         inner.register().await?;
@@ -198,6 +201,13 @@ impl Inner {
         self.resident_count.load(Ordering::Relaxed)
     }
 
+    /// Asks for a kick when a place in memory is free; `false` when one is free already.
+    pub(crate) fn waits_for_a_place(&self) -> bool {
+        // Whoever leaves counts itself out before it looks here, and here it is the other way round.
+        self.is_hungry.store(true, Ordering::SeqCst);
+        self.resident_count.load(Ordering::SeqCst) >= self.options.execution_count_max
+    }
+
     pub(crate) fn count_runnable(&self, is_runnable: bool) {
         if is_runnable {
             self.runnable_count.fetch_add(1, Ordering::Relaxed);
@@ -249,18 +259,25 @@ impl Inner {
             let mut residents = self.residents();
             if residents.mailboxes.get(&key).is_some_and(|known| Arc::ptr_eq(known, &mailbox)) {
                 residents.mailboxes.remove(&key);
-                self.resident_count.fetch_sub(1, Ordering::Relaxed);
+                self.resident_count.fetch_sub(1, Ordering::SeqCst);
             }
             residents.mailboxes.is_empty()
         };
         if is_last {
             self.emptied.notify_waiters();
         }
+        if self.is_hungry.load(Ordering::SeqCst) && self.is_hungry.swap(false, Ordering::SeqCst) {
+            self.kick.notify_one();
+        }
         match end {
             End::Finished(event) => self.watchers.ended(&address.id, &event),
-            End::Released => self.kick.notify_one(),
+            End::Released => {
+                self.watchers.left(&address.id);
+                self.kick.notify_one();
+            }
             End::Lost(why) => {
                 tracing::warn!(%address, why, "an execution left memory");
+                self.watchers.left(&address.id);
                 // Whatever is wrong is not made worse by trying without a pause.
                 self.runtime.sleep_until(self.runtime.now().after(RECOVER_PAUSE)).await;
                 Box::pin(self.recover(Target::Key(key))).await;

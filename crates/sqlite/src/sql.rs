@@ -283,6 +283,17 @@ SELECT body
 FROM abide_inbox INDEXED BY abide_inbox_unread
 WHERE execution = ?1 AND body IS NOT NULL
 ORDER BY arrived";
+pub(crate) const INBOX_MANY: &str = "
+SELECT 1
+FROM abide_inbox INDEXED BY abide_inbox_unread
+WHERE body IS NOT NULL
+LIMIT 1 OFFSET ?1";
+pub(crate) const INBOX_HELD_OF_FEW: &str = "
+SELECT i.execution, i.body
+FROM abide_inbox AS i INDEXED BY abide_inbox_unread
+CROSS JOIN abide_executions AS e ON e.key = i.execution
+WHERE i.body IS NOT NULL AND e.place = ?1
+ORDER BY i.execution, i.arrived";
 pub(crate) const INBOX_HELD: &str = "
 SELECT i.execution, i.body
 FROM abide_executions AS e INDEXED BY abide_executions_place

@@ -5,6 +5,7 @@ mod conformance;
 mod copies;
 mod damage;
 mod fixture;
+mod inboxes;
 mod journals;
 mod logs;
 mod opening;
