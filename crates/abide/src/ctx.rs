@@ -11,7 +11,7 @@ use abide_engine::{Board, OpHandle, Request, TaskAttempt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::blocking::Blocking;
+use crate::blocking::on_the_pool;
 use crate::child::{RunChild, StartChild};
 use crate::code::Code;
 use crate::error::{Error, Result};
@@ -64,22 +64,23 @@ impl Ctx {
     ///
     /// The closure may borrow local variables, also across retries. It must not use durable operations itself. Until its result is
     /// recorded it may run more than once; see [`Ctx::idempotency_key`].
-    pub fn step<F, Fut, T>(&self, name: &str, run: F) -> Step<F, Fut, T>
+    pub fn step<'a, F, Fut, T>(&self, name: &str, run: F) -> Step<'a, T>
     where
-        F: FnMut() -> Fut + Send,
-        Fut: Future<Output = Result<T>> + Send,
+        F: FnMut() -> Fut + Send + 'a,
+        Fut: Future<Output = Result<T>> + Send + 'a,
         T: Serialize + DeserializeOwned + Send,
     {
         Step::new(self.clone(), name, run)
     }
 
-    /// Runs a closure on a thread of the blocking pool and records its result.
-    pub fn blocking<F, T>(&self, name: &str, run: F) -> Blocking<F, T>
+    /// Runs a closure on a thread of the blocking pool and records its result. A timeout cannot stop the thread itself: its late
+    /// result is discarded.
+    pub fn blocking<F, T>(&self, name: &str, run: F) -> Step<'static, T>
     where
         F: FnOnce() -> Result<T> + Clone + Send + 'static,
         T: Serialize + DeserializeOwned + Send + 'static,
     {
-        Blocking::new(self.clone(), name, run)
+        Step::new(self.clone(), name, move || on_the_pool(run.clone()))
     }
 
     /// Runs a closure inside the transaction that records its result: exactly once. Needs a SQLite store.

@@ -43,7 +43,6 @@ pub mod testing;
 mod transaction;
 
 pub use crate::abide::Abide;
-pub use crate::blocking::Blocking;
 pub use crate::child::{Child, RunChild, StartChild};
 pub use crate::client_error::ClientError;
 pub use crate::code::{Code, Task, Workflow};

@@ -1,7 +1,6 @@
 //! `ctx.step`.
 
 use std::future::Future;
-use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,18 +15,21 @@ use crate::ctx::{Ctx, Opened};
 use crate::data;
 use crate::error::{Error, Result};
 
+/// One run of a step's closure.
+type Attempt<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
 /// A step that is about to run. Await it; options come first.
 ///
-/// Dropping it cancels the closure if it runs.
+/// Dropping it cancels the closure if it runs. Steps with different closures are one type, so that they can be kept in one
+/// collection; and a type that named its closure could not be joined with others if the closure borrows.
 #[must_use = "a step does nothing unless it is awaited"]
-pub struct Step<F, Fut, T> {
+pub struct Step<'a, T> {
     ctx: Ctx,
     name: String,
-    run: F,
+    run: Box<dyn FnMut() -> Attempt<'a, T> + Send + 'a>,
     options: StepOptions,
     slot: Slot,
-    running: Option<(u32, Pin<Box<Fut>>)>,
-    result: PhantomData<fn() -> T>,
+    running: Option<(u32, Attempt<'a, T>)>,
 }
 
 /// An operation that is opened at its first poll.
@@ -62,12 +64,17 @@ impl Slot {
 }
 
 // The closure's future is pinned in its own box; nothing else here is ever pinned.
-impl<F, Fut, T> Unpin for Step<F, Fut, T> {}
+impl<T> Unpin for Step<'_, T> {}
 
-impl<F, Fut, T> Step<F, Fut, T> {
-    pub(crate) fn new(ctx: Ctx, name: &str, run: F) -> Self {
+impl<'a, T> Step<'a, T> {
+    pub(crate) fn new<F, Fut>(ctx: Ctx, name: &str, mut run: F) -> Self
+    where
+        F: FnMut() -> Fut + Send + 'a,
+        Fut: Future<Output = Result<T>> + Send + 'a,
+    {
+        let run = Box::new(move || -> Attempt<'a, T> { Box::pin(run()) });
         let (name, options, slot) = (name.to_owned(), StepOptions::default(), Slot::New);
-        Self { ctx, name, run, options, slot, running: None, result: PhantomData }
+        Self { ctx, name, run, options, slot, running: None }
     }
 
     /// When to try again after an error.
@@ -91,10 +98,8 @@ impl<F, Fut, T> Step<F, Fut, T> {
     }
 }
 
-impl<F, Fut, T> Future for Step<F, Fut, T>
+impl<T> Future for Step<'_, T>
 where
-    F: FnMut() -> Fut + Send,
-    Fut: Future<Output = Result<T>> + Send,
     T: Serialize + DeserializeOwned + Send,
 {
     type Output = Result<T>;
@@ -119,7 +124,7 @@ where
             Turn::Running(attempt) => attempt,
             Turn::Go(attempt) => {
                 let run = &mut this.run;
-                match op.poll_closure(|_| Poll::Ready(catch_unwind(AssertUnwindSafe(|| Box::pin(run()))))) {
+                match op.poll_closure(|_| Poll::Ready(catch_unwind(AssertUnwindSafe(|| run())))) {
                     Poll::Ready(Ok(future)) => this.running = Some((attempt, future)),
                     Poll::Ready(Err(panic)) => {
                         op.finish(attempt, Outcome::Failure(panics::failure(panic.as_ref())));

@@ -473,3 +473,29 @@ fn a_journal_that_is_too_long_blocks_until_the_limit_is_raised() {
 fn _with_state(builder: Builder) -> Builder {
     builder.state(Arc::new(AtomicU32::new(0)))
 }
+
+#[workflow]
+async fn joins_borrowing(ctx: Ctx, order: Vec<u32>) -> Result<u32> {
+    let discount = 1;
+    let sum = |part: &[u32]| part.iter().sum::<u32>();
+    let (left, right) = order.split_at(order.len() / 2);
+    let (a, b) = futures_util::join!(
+        ctx.step("left", || async { Ok(sum(left) - discount) }),
+        ctx.step("right", || async { Ok(sum(right) - discount) }),
+    );
+    // Steps with different closures are one type.
+    let mut rest = FuturesUnordered::new();
+    rest.push(ctx.step("again", || async { Ok(discount) }));
+    rest.push(ctx.step("once more", || async { Ok(order.len() as u32) }));
+    let mut all = a? + b?;
+    while let Some(n) = rest.next().await {
+        all += n?;
+    }
+    Ok(all)
+}
+
+#[abide::test]
+async fn joined_steps_borrow_what_is_around_them(abide: Abide) -> Result<()> {
+    assert_eq!(abide.run(joins_borrowing, vec![1, 2, 3, 4]).await?, 13);
+    Ok(())
+}
