@@ -124,7 +124,7 @@ where
             Turn::Running(attempt) => attempt,
             Turn::Go(attempt) => {
                 let run = &mut this.run;
-                match op.poll_closure(|_| Poll::Ready(catch_unwind(AssertUnwindSafe(|| run())))) {
+                match op.poll_closure(|_| Poll::Ready(catch_unwind(AssertUnwindSafe(run)))) {
                     Poll::Ready(Ok(future)) => this.running = Some((attempt, future)),
                     Poll::Ready(Err(panic)) => {
                         op.finish(attempt, Outcome::Failure(panics::failure(panic.as_ref())));

@@ -41,7 +41,7 @@ pub(crate) struct State {
     /// Each in its own box: a table has room for several, and most workflows wait for one thing.
     pub(crate) slots: HashMap<u64, Box<Slot>, KeyHasher>,
     pub(crate) opened: Vec<u64>,
-    pub(crate) dropped: Vec<Box<Slot>>,
+    pub(crate) dropped: Vec<Slot>,
     pub(crate) finished: VecDeque<u64>,
     pub(crate) block: Option<Block>,
     pub(crate) cancelled: bool,
@@ -305,7 +305,7 @@ impl OpHandle {
                     SlotState::Delivered(delivery) => Turn::Delivered(delivery),
                     _ => {
                         // A child whose result nobody waits for any longer is asked to stop.
-                        state.dropped.push(slot);
+                        state.dropped.push(*slot);
                         Turn::Delivered(Delivery::Cancelled)
                     }
                 }
@@ -351,7 +351,7 @@ impl Drop for OpHandle {
                 state.running_count -= 1;
             }
             state.finished.retain(|id| *id != self.id);
-            state.dropped.push(slot);
+            state.dropped.push(*slot);
         }
     }
 }
