@@ -17,10 +17,8 @@ use crate::roles::Role;
 const QUICK_COUNT: u64 = 1_600;
 /// Executions of the backlog that two share.
 const BACKLOG_COUNT: u64 = 300;
-const RATIO_MIN: f64 = 0.5;
-/// What two processes are to reach of one. Not reached reliably: measurements lie between 0.65 and 1.1, most just below, so the
-/// test only refuses a collapse and tells the figure.
-const RATIO_GOAL: f64 = 0.8;
+/// What two processes reach together of what one does.
+const RATIO_MIN: f64 = 0.8;
 const MEASUREMENT_COUNT_MAX: u32 = 3;
 const SIGNAL_COUNT: u64 = 250;
 const SIGNAL_MS_P99_MAX: i64 = 50;
@@ -75,9 +73,7 @@ fn two_processes_do_not_halve_each_others_throughput() {
             let alone = throughput(1).await;
             let together = throughput(2).await;
             let ratio = together / alone;
-            println!(
-                "one process {alone:.0}/s, two together {together:.0}/s, ratio {ratio:.2}, goal {RATIO_GOAL}"
-            );
+            println!("one process {alone:.0}/s, two together {together:.0}/s, ratio {ratio:.2}");
             best = best.max(ratio);
             if best >= RATIO_MIN {
                 break;
