@@ -90,7 +90,8 @@ impl Client {
         {
             return Ok(event);
         }
-        self.ended(id).await
+        // Rarely needed, so it takes no room in the future of every caller.
+        Box::pin(self.ended(id)).await
     }
 
     /// Sends a message under an id of its own: sent again after a lost answer, it arrives once.
@@ -140,7 +141,7 @@ impl Client {
                     place = Place::Here;
                 }
                 Submitted::Attached(key) if was_repeated && !engine.0.is_resident(key) => {
-                    engine.0.recover(Target::Key(key)).await;
+                    Box::pin(engine.0.recover(Target::Key(key))).await;
                 }
                 _ => {}
             }

@@ -128,7 +128,7 @@ PRAGMA cache_size = -8192;
 ";
 pub(crate) const PRAGMAS_READER: &str = "
 PRAGMA query_only = ON;
-PRAGMA cache_size = -1024;
+PRAGMA cache_size = -256;
 PRAGMA mmap_size = 4194304;
 ";
 pub(crate) const JOURNAL_MODE_WAL: &str = "PRAGMA journal_mode = WAL";

@@ -15,6 +15,8 @@ use crate::output;
 
 const ID: &str = "abide-bench-long";
 const SHORT: u64 = 10_000;
+/// Enough to fill what a replay has anyway: pages of entries, the readers' caches.
+const WARM: u64 = 20_000;
 
 /// The time from the opening of the store to the first new step, without what it takes to open an empty one. The limit is
 /// the time to read as many rows in order.
@@ -126,17 +128,18 @@ async fn reach(file: &Path) -> Result<f64, Failure> {
     Ok(seconds)
 }
 
-/// In a process of its own: how much memory grows while a journal is resumed. What the file's pages take is the system's
-/// and not ours, so only memory of our own is counted.
+/// In a process of its own: how much memory grows while a journal is resumed, beyond what a short one has taken before: the
+/// pages of a replay are there once, whatever its length. What the file's pages take is the system's and not ours, so only
+/// memory of our own is counted.
 pub(super) async fn replay_memory(file: &Path) -> Result<Report, Failure> {
-    let warm = Abide::open("sqlite::memory:").await?;
-    warm.run(flows::one, 1).await?;
+    let warm = Journal { file: file.with_extension("warm"), id: format!("{ID}-warm"), count: WARM };
+    warm.build().await?;
+    warm.resume().await?;
     let before = process::own_bytes()?;
     let (probe, reached) = Probe::resuming();
     let abide = Abide::builder(url(file)).state(probe).open().await?;
     reached.await.map_err(|_| Failure::failed("the journal was not resumed"))?;
     let bytes = process::own_bytes()? - before;
     abide.shutdown().await;
-    warm.shutdown().await;
     Ok(Report { bytes: bytes.max(0.0), cpu: 0.0 })
 }

@@ -153,7 +153,7 @@ impl Runner {
             if let Some(waiters) = self.signal_waiters.get_mut(&op.name) {
                 waiters.retain(|waiter| *waiter != id);
             }
-            self.undelivered.extend(entries.into_iter().map(|entry| (op.key(), entry)));
+            self.undelivered.extend(entries.into_iter().map(Box::new));
         }
     }
 

@@ -15,7 +15,7 @@ impl Runner {
             return false;
         }
         self.timers.extend(self.held_timers.drain(..).map(Reverse));
-        if let Some((_, entry)) = self.undelivered.pop_front() {
+        if let Some(entry) = self.undelivered.pop_front() {
             // Whoever waited for it may have been dropped since; then it is simply unused.
             self.deliver(&entry);
             return true;
@@ -61,7 +61,7 @@ impl Runner {
         }
         let record = StepRecord { op: op.clone(), outcome, attempt, input_hash: options.input_hash };
         if let Ok(entries) = self.decide(Command::RecordStep(record)) {
-            self.undelivered.extend(entries.into_iter().map(|entry| (op.key(), entry)));
+            self.undelivered.extend(entries.into_iter().map(Box::new));
         }
         true
     }
@@ -293,9 +293,7 @@ impl Runner {
         match record.entry() {
             Ok(entry) => {
                 self.ledger.transacted(&entry);
-                if let Some(op) = entry.event.op() {
-                    self.undelivered.push_back((op.key(), entry.clone()));
-                }
+                self.undelivered.push_back(Box::new(entry));
                 Turn::Progress
             }
             Err(error) => Turn::End(End::Lost(error.to_string())),
@@ -312,7 +310,7 @@ impl Runner {
             let outcome = Outcome::Failure(fatal(refusal.to_string()));
             let record = StepRecord { op: op.clone(), outcome, attempt: 1, input_hash: None };
             if let Ok(entries) = self.decide(Command::RecordStep(record)) {
-                self.undelivered.extend(entries.into_iter().map(|entry| (op.key(), entry)));
+                self.undelivered.extend(entries.into_iter().map(Box::new));
             }
         }
         Turn::Progress

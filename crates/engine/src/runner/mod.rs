@@ -63,7 +63,7 @@ pub(crate) struct Runner {
     /// Closures that may start as soon as everything before them is durable.
     startable: VecDeque<u64>,
     /// Recorded outcomes that the code has not seen yet.
-    undelivered: VecDeque<(OpKey, Entry)>,
+    undelivered: VecDeque<Box<Entry>>,
     /// The transaction step that is being committed.
     transacting: Option<OpKey>,
     slots: HashMap<OpKey, u64, KeyHasher>,
