@@ -102,10 +102,7 @@ impl Batch<'_> {
         let append = self.statements.get(self.connection, Frequent::JournalAppend)?;
         let record = Record::of(&entry);
         append.execute(params![row, key, None::<i64>, 1, None::<Vec<u8>>, record.bytes])?;
-        for tag in &start.tags {
-            let mut insert = self.connection.prepare_cached(sql::TAG_INSERT)?;
-            insert.execute(params![namespace, tag.key.as_str(), tag.value.as_str(), key])?;
-        }
+        self.tag(start, (namespace, key))?;
         let execution_key = ExecutionKey(count(key));
         let Some(session) = session else {
             // Also for a later start: the sessions have to learn of the new timer.
@@ -124,6 +121,14 @@ impl Batch<'_> {
             inbox: Vec::new(),
         };
         Ok(Some(Started::New(execution_key, Some(Box::new(leased)))))
+    }
+
+    fn tag(&self, start: &Start, (namespace, key): (i64, i64)) -> rusqlite::Result<()> {
+        for tag in &start.tags {
+            let mut insert = self.connection.prepare_cached(sql::TAG_INSERT)?;
+            insert.execute(params![namespace, tag.key.as_str(), tag.value.as_str(), key])?;
+        }
+        Ok(())
     }
 
     /// What was born leased is committed soon.
