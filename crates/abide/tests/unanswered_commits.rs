@@ -21,6 +21,22 @@ struct World {
 
 type Shared = Arc<World>;
 
+impl World {
+    fn new() -> Shared {
+        let (is_unanswered, may_end) = (AtomicBool::new(true), Semaphore::new(0));
+        Shared::new(Self { is_unanswered, may_end, run_count: AtomicU32::new(0) })
+    }
+}
+
+/// A store whose commits meet `fault` until the test says otherwise.
+fn unanswered(store: Arc<dyn Store>, world: &Shared, fault: Fault) -> Arc<dyn Store> {
+    let world = world.clone();
+    FaultyStore::deciding(store, move |name| {
+        let is_unanswered = name == "commit" && world.is_unanswered.load(Ordering::Relaxed);
+        if is_unanswered { fault } else { Fault::None }
+    })
+}
+
 /// One step ends at once, the other when it may.
 #[workflow]
 async fn both(ctx: Ctx) -> Result<u32> {
@@ -55,15 +71,8 @@ fn ended(event: impl AsyncFn(&Lab, &Shared, &Handle<u32>)) -> Vec<Status> {
     for make in [memory, sqlite] {
         // It has not happened, or has happened unheard: neither may be taken for the next commit.
         for fault in [Fault::Unavailable, Fault::Indeterminate] {
-            let (is_unanswered, may_end) = (AtomicBool::new(true), Semaphore::new(0));
-            let world = Shared::new(World { is_unanswered, may_end, run_count: AtomicU32::new(0) });
-            let told = world.clone();
-            let faulty = |clock| -> Arc<dyn Store> {
-                FaultyStore::deciding(make(clock), move |name| {
-                    let is_unanswered = name == "commit" && told.is_unanswered.load(Ordering::Relaxed);
-                    if is_unanswered { fault } else { Fault::None }
-                })
-            };
+            let world = World::new();
+            let faulty = |clock| unanswered(make(clock), &world, fault);
             ends.push(Lab::run_on(1, faulty, |lab| end(lab, &world, &event)));
             assert!(world.run_count.load(Ordering::Relaxed) <= 2, "no step ran twice");
         }
@@ -99,4 +108,26 @@ fn a_termination_waits_for_the_commit_under_way() {
 fn a_deadline_waits_for_the_commit_under_way() {
     let ends = ended(async |lab, _, _| lab.sleep(minutes(1)).await);
     assert_eq!(ends, [Status::Failed; 4]);
+}
+
+#[workflow]
+async fn wide(ctx: Ctx, width: u32) -> Result<u32> {
+    let names: Vec<_> = (0..width).map(|n| n.to_string()).collect();
+    let steps = names.iter().map(|name| step(&ctx, name, None));
+    Ok(futures_util::future::try_join_all(steps).await?.into_iter().sum())
+}
+
+/// More than waits for one commit: what is recorded, and not seen by the code yet, waits for nothing.
+#[test]
+fn what_commits_in_the_middle_of_its_work_is_running() {
+    let world = &World::new();
+    let faulty = |clock| unanswered(memory(clock), world, Fault::Indeterminate);
+    Lab::run_on(1, faulty, |lab| async move {
+        let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+        let handle = abide.start(wide, 200).id("wide").await.unwrap();
+        lab.sleep(secs(1)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Running);
+        world.is_unanswered.store(false, Ordering::Relaxed);
+        assert_eq!(handle.result().await.unwrap(), 199 * 200 / 2);
+    });
 }

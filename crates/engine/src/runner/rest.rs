@@ -144,10 +144,11 @@ impl Runner {
             self.timers.iter().find_map(of_slot)
         };
         Some(match &slot.request {
-            Request::Step(_) | Request::Transaction(_) => match slot.state {
-                SlotState::Waiting if slot.attempt_count > 0 => {
-                    Waiting::Retry { name, attempt, at: due_at().unwrap_or_default() }
+            Request::Step(_) | Request::Transaction(_) => match (&slot.state, due_at()) {
+                (SlotState::Waiting, Some(at)) if slot.attempt_count > 0 => {
+                    Waiting::Retry { name, attempt, at }
                 }
+                // It runs, or has an outcome that the code will see next.
                 _ => Waiting::Step { name, attempt },
             },
             Request::Sleep(_) | Request::SleepUntil(_) => Waiting::Sleep { until: due_at()? },
