@@ -108,15 +108,24 @@ pub struct Uses {
     more: HashMap<u64, u32, KeyHasher>,
     /// The kinds that were used at all, as bits: nobody can have taken a name for a kind that nobody uses.
     kinds: u8,
+    /// How many names there may be.
+    expected: usize,
 }
 
 impl Uses {
+    /// For a run whose journal has so many entries. A set of many names that grows by doubling would have its elements moved
+    /// again and again, and leave behind as much memory as it takes.
+    pub fn expecting(entry_count: u64) -> Self {
+        Self { expected: usize::try_from(entry_count).unwrap_or(usize::MAX), ..Self::default() }
+    }
+
     /// The identity of the next use of a name, or the kind that has the name already.
     pub fn next(&mut self, wanted: OpUse<'_>) -> Result<Op, NameClash> {
         let name_hash = crate::hash::of(wanted.name.as_str().as_bytes());
         self.check_kind(wanted, name_hash)?;
         self.kinds |= 1 << wanted.kind as u8;
         let key = use_key(wanted.kind, name_hash);
+        self.make_room();
         let nth = if self.once.insert(key) {
             1
         } else {
@@ -125,6 +134,14 @@ impl Uses {
             *count
         };
         Ok(Op { kind: wanted.kind, name: wanted.name.clone(), nth })
+    }
+
+    /// Makes room for all names at once, as soon as it is clear that a run uses many of them.
+    fn make_room(&mut self) {
+        const MANY: usize = 2_000;
+        if self.once.len() == self.once.capacity() && self.once.len() >= MANY {
+            self.once.reserve(self.expected.saturating_sub(self.once.len()));
+        }
     }
 
     /// A name belongs to one kind of operation. Children are exempt: they are named after their workflow,
@@ -211,5 +228,17 @@ mod tests {
         for (kind, name, expected) in rows {
             assert_eq!(used(&mut uses, kind, name), expected);
         }
+    }
+
+    /// Ten million entries are the most that a journal has; what is expected wrongly costs nothing until many names are used.
+    #[test]
+    fn uses_make_room_only_for_many_names() {
+        let mut uses = Uses::expecting(1_000_000);
+        used(&mut uses, OpKind::Step, "a");
+        assert!(uses.once.capacity() < 100);
+        for n in 0..10_000 {
+            assert_eq!(used(&mut uses, OpKind::Step, &format!("step-{n}")), format!(r#"step "step-{n}""#));
+        }
+        assert!(uses.once.capacity() >= 1_000_000);
     }
 }

@@ -155,7 +155,11 @@ impl Board {
         Self(Arc::new(Shared {
             address: execution.address().clone(),
             run: execution.run(),
-            state: Mutex::new(State { now, ..State::default() }),
+            state: Mutex::new(State {
+                now,
+                uses: Uses::expecting(execution.entry_count()),
+                ..State::default()
+            }),
             task,
             woken: Mutex::default(),
             foreign: AtomicBool::new(false),
