@@ -211,6 +211,42 @@ fn check_feed(feed: &[FeedItem], execution_count: usize, seed: u64) {
     assert_eq!(ends.len(), execution_count, "seed {seed}");
 }
 
+#[workflow]
+async fn listens(ctx: Ctx, count: u64) -> Result<u64> {
+    let mut sum = 0;
+    for _ in 0..count {
+        sum += ctx.recv::<u64>("n").await?;
+    }
+    Ok(sum)
+}
+
+/// A signal at the very moment at which its receiver leaves memory makes it ready again at once. The worker may claim it before its
+/// runner has heard that it is gone.
+#[test]
+fn what_is_leased_again_before_it_has_left_is_not_lost() {
+    const SIGNAL_COUNT: u64 = 10;
+    for seed in 0..100 {
+        println!("seed {seed}");
+        let make = |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+            let slow = Chances { delay_permille: 500, delay_poll_count_max: 9, ..Chances::default() };
+            FaultyStore::seeded(MemoryStore::new(clock, Limits::default()), seed, slow)
+        };
+        Lab::run_on(seed, make, |lab| async move {
+            let (_, abide) = lab.worker_with(|builder| builder.park_after(ms(100))).await.unwrap();
+            let handle = abide.start(listens, SIGNAL_COUNT).id("one").await.unwrap();
+            for _ in 0..SIGNAL_COUNT {
+                lab.sleep(ms(100)).await;
+                handle.signal("n", &1u64).await.unwrap();
+            }
+            tokio::select! {
+                biased;
+                sum = handle.result() => assert_eq!(sum.unwrap(), SIGNAL_COUNT, "seed {seed}"),
+                () = lab.sleep(hours(1)) => panic!("seed {seed}: stuck: {}", open_executions(&lab).await),
+            }
+        });
+    }
+}
+
 #[test]
 fn a_hundred_seeds_of_crashes_and_lost_answers_change_nothing() {
     let seeds = std::env::var("ABIDE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(100);

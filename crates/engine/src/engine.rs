@@ -1,6 +1,6 @@
 //! A worker: its session, what it holds in memory, and how that begins and ends.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -69,6 +69,9 @@ struct Residents {
     mailboxes: HashMap<ExecutionKey, Arc<Mailbox>>,
     /// Messages that arrived for executions whose lease is known to the store but not yet to us.
     early: HashMap<ExecutionKey, Vec<Message>>,
+    /// Executions that were leased to us while they were here: perhaps anew, because the store knows before the runner does
+    /// that it has given its lease back.
+    again: HashSet<ExecutionKey>,
 }
 
 /// How long to wait before a lost execution is looked at.
@@ -234,6 +237,7 @@ impl Inner {
             {
                 let mut residents = self.residents();
                 if residents.mailboxes.contains_key(&key) {
+                    residents.again.insert(key);
                     continue;
                 }
                 mailbox.deliver(residents.early.remove(&key).unwrap_or_default());
@@ -255,29 +259,33 @@ impl Inner {
     async fn run(self: Arc<Self>, resident: Resident, running: BoxFuture<End>) {
         let end = running.await;
         let Resident { key, address, mailbox } = resident;
-        let is_last = {
+        let (is_last, is_leased_again) = {
             let mut residents = self.residents();
             if residents.mailboxes.get(&key).is_some_and(|known| Arc::ptr_eq(known, &mailbox)) {
                 residents.mailboxes.remove(&key);
                 self.resident_count.fetch_sub(1, Ordering::SeqCst);
             }
-            residents.mailboxes.is_empty()
+            let is_last = residents.mailboxes.is_empty();
+            let is_leased_again = !residents.again.is_empty() && residents.again.remove(&key);
+            (is_last, is_leased_again)
         };
         if is_last {
             self.emptied.notify_waiters();
         }
-        if self.is_hungry.load(Ordering::SeqCst) && self.is_hungry.swap(false, Ordering::SeqCst) {
+        let is_hungry =
+            self.is_hungry.load(Ordering::SeqCst) && self.is_hungry.swap(false, Ordering::SeqCst);
+        if is_hungry || matches!(end, End::Released) {
             self.kick.notify_one();
+        }
+        if !matches!(end, End::Finished(_)) {
+            self.watchers.left(&address.id);
         }
         match end {
             End::Finished(event) => self.watchers.ended(&address.id, &event),
-            End::Released => {
-                self.watchers.left(&address.id);
-                self.kick.notify_one();
-            }
+            End::Released if is_leased_again => Box::pin(self.recover(Target::Key(key))).await,
+            End::Released => {}
             End::Lost(why) => {
                 tracing::warn!(%address, why, "an execution left memory");
-                self.watchers.left(&address.id);
                 // Whatever is wrong is not made worse by trying without a pause.
                 self.runtime.sleep_until(self.runtime.now().after(RECOVER_PAUSE)).await;
                 Box::pin(self.recover(Target::Key(key))).await;
