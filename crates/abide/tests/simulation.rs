@@ -248,6 +248,27 @@ fn what_is_leased_again_before_it_has_left_is_not_lost() {
 }
 
 #[test]
+fn a_full_worker_goes_on_as_soon_as_it_has_room() {
+    for seed in 0..10 {
+        Lab::run(seed, |lab| async move {
+            let effects = Arc::new(Effects::default());
+            let open = |builder: abide::Builder| builder.state(effects.clone()).execution_count_max(2);
+            let (_, abide) = lab.worker_with(open).await.unwrap();
+            let ids: Vec<_> = (0..50).map(|n| format!("square-{n}")).collect();
+            for (n, id) in ids.iter().enumerate() {
+                abide.start(square, n as u64).id(id).await.unwrap();
+            }
+            let handles: Vec<_> = ids.iter().map(|id| abide.handle::<u64>(id)).collect();
+            tokio::select! {
+                biased;
+                _ = futures_util::future::join_all(handles.iter().map(Handle::result)) => {}
+                () = lab.sleep(ms(1)) => panic!("seed {seed}: it waits for something"),
+            }
+        });
+    }
+}
+
+#[test]
 fn a_hundred_seeds_of_crashes_and_lost_answers_change_nothing() {
     let seeds = std::env::var("ABIDE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
     let from = std::env::var("ABIDE_SEED_FROM").ok().and_then(|text| text.parse().ok()).unwrap_or(0);

@@ -122,14 +122,14 @@ impl Dispatcher {
             Ok(claimed) => {
                 self.request += 1;
                 self.with_inboxes = false;
+                let is_full = self.engine.is_full_with(claimed.leased.len());
+                // What is full is claimed for again when somebody leaves, which kicks.
+                self.wants_claim = claimed.more && !is_full;
                 self.next_wake_at = claimed.next_wake_at;
                 for (key, messages) in claimed.inboxes {
                     self.engine.deliver(key, messages);
                 }
                 self.engine.adopt(claimed.leased);
-                // A worker that is full claims again when somebody leaves.
-                let is_full = || self.engine.free_slots() == 0 && self.engine.waits_for_a_place();
-                self.wants_claim = claimed.more && !is_full();
                 if sweep {
                     self.engine.forget_early();
                     self.sweep_at = now.after(self.engine.options.sweep_every);

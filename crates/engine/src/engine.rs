@@ -51,8 +51,6 @@ pub(crate) struct Inner {
     resident_count: AtomicUsize,
     runnable_count: AtomicUsize,
     is_closing: AtomicBool,
-    /// Something was left in the store because there was no place for it in memory.
-    is_hungry: AtomicBool,
     /// Every resident left.
     emptied: Notify,
 }
@@ -72,6 +70,8 @@ struct Residents {
     /// Executions that were leased to us while they were here: perhaps anew, because the store knows before the runner does
     /// that it has given its lease back.
     again: HashSet<ExecutionKey>,
+    /// There was no room for what might be claimed: whoever leaves says so.
+    is_full: bool,
 }
 
 /// How long to wait before a lost execution is looked at.
@@ -101,7 +101,6 @@ impl Engine {
             resident_count: AtomicUsize::new(0),
             runnable_count: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
-            is_hungry: AtomicBool::new(false),
             emptied: Notify::new(),
         });
         inner.register().await?;
@@ -200,15 +199,16 @@ impl Inner {
         self.options.execution_count_max.saturating_sub(self.resident_count())
     }
 
-    pub(crate) fn resident_count(&self) -> usize {
-        self.resident_count.load(Ordering::Relaxed)
+    /// Whether so many leave no room for more; then the next who leaves kicks.
+    pub(crate) fn is_full_with(&self, count: usize) -> bool {
+        // Under the lock: somebody who leaves is seen here, or sees the mark.
+        let mut residents = self.residents();
+        residents.is_full = count >= self.free_slots();
+        residents.is_full
     }
 
-    /// Asks for a kick when a place in memory is free; `false` when one is free already.
-    pub(crate) fn waits_for_a_place(&self) -> bool {
-        // Whoever leaves counts itself out before it looks here, and here it is the other way round.
-        self.is_hungry.store(true, Ordering::SeqCst);
-        self.resident_count.load(Ordering::SeqCst) >= self.options.execution_count_max
+    pub(crate) fn resident_count(&self) -> usize {
+        self.resident_count.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_runnable(&self, is_runnable: bool) {
@@ -259,22 +259,21 @@ impl Inner {
     async fn run(self: Arc<Self>, resident: Resident, running: BoxFuture<End>) {
         let end = running.await;
         let Resident { key, address, mailbox } = resident;
-        let (is_last, is_leased_again) = {
+        let (is_last, is_leased_again, was_full) = {
             let mut residents = self.residents();
             if residents.mailboxes.get(&key).is_some_and(|known| Arc::ptr_eq(known, &mailbox)) {
                 residents.mailboxes.remove(&key);
-                self.resident_count.fetch_sub(1, Ordering::SeqCst);
+                self.resident_count.fetch_sub(1, Ordering::Relaxed);
             }
             let is_last = residents.mailboxes.is_empty();
             let is_leased_again = !residents.again.is_empty() && residents.again.remove(&key);
-            (is_last, is_leased_again)
+            let was_full = std::mem::take(&mut residents.is_full);
+            (is_last, is_leased_again, was_full)
         };
         if is_last {
             self.emptied.notify_waiters();
         }
-        let is_hungry =
-            self.is_hungry.load(Ordering::SeqCst) && self.is_hungry.swap(false, Ordering::SeqCst);
-        if is_hungry || matches!(end, End::Released) {
+        if was_full || matches!(end, End::Released) {
             self.kick.notify_one();
         }
         if !matches!(end, End::Finished(_)) {
