@@ -135,6 +135,12 @@ impl Builder {
         self
     }
 
+    /// How many processes in a row must have died with an execution before it runs alone (`suspect_takeover_count`, 2).
+    pub fn suspect_takeover_count(mut self, count: u32) -> Self {
+        self.options.suspect_takeover_count = count.max(1);
+        self
+    }
+
     /// How long an execution that only waits stays in memory (1 second).
     pub fn park_after(mut self, duration: Duration) -> Self {
         self.options.park_after = duration;

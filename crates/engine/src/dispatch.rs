@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{Message, SessionId, Timestamp};
-use abide_store::{Answer, Claim, ExecutionKey, Notice};
+use abide_store::{Answer, Claim, ExecutionKey, Leased, Notice};
 
 use crate::engine::Inner;
+
+/// How many are claimed where suspects may be. Not one: of these the one goes first that is suspected least.
+const FEW: usize = 8;
 
 /// Dispatches until the engine closes.
 pub(crate) async fn run(engine: Arc<Inner>) {
@@ -25,6 +28,9 @@ struct Dispatcher {
     /// What the next claim is to do beside claiming.
     with_inboxes: bool,
     wants_claim: bool,
+    /// The most to claim at once. It grows from a few, anew after a claim that gave suspects: there may be more of them, all but one have
+    /// to be given back, and if this process is killed they are blamed for nothing.
+    pace: usize,
     sweep_at: Timestamp,
     look_again_at: Timestamp,
     next_wake_at: Option<Timestamp>,
@@ -39,6 +45,7 @@ impl Dispatcher {
             request: 0,
             with_inboxes: false,
             wants_claim: true,
+            pace: FEW,
             sweep_at: engine.runtime.now(),
             look_again_at: engine.runtime.now().after(engine.options.look_again_every),
             next_wake_at: None,
@@ -111,10 +118,12 @@ impl Dispatcher {
     async fn claim(&mut self) {
         let now = self.engine.runtime.now();
         let sweep = self.sweep_at <= now;
+        // A few suspects are enough; behind more of them in the queue there may be others, which are looked for now and then.
+        let held_back = if sweep { 0 } else { self.engine.waiting_count() };
         let claim = Claim {
             session: self.session,
             request: self.request + 1,
-            slots: self.engine.free_slots(),
+            slots: self.engine.free_slots().min(self.pace.saturating_sub(held_back)),
             with_inboxes: self.with_inboxes,
             sweep,
         };
@@ -122,9 +131,19 @@ impl Dispatcher {
             Ok(claimed) => {
                 self.request += 1;
                 self.with_inboxes = false;
-                let is_full = self.engine.is_full_with(claimed.leased.len());
+                let is_suspect = |leased: &&Leased| self.engine.suspicion(leased).is_some();
+                let (count, suspect_count) =
+                    (claimed.leased.len(), claimed.leased.iter().filter(is_suspect).count());
+                self.pace = match (count, suspect_count) {
+                    (0, _) => self.pace,
+                    (_, 0) => self.pace.saturating_mul(2),
+                    _ => FEW,
+                };
+                // More suspects are claimed when something has become of these.
+                let is_enough = suspect_count + held_back > 0 && suspect_count == count;
+                let is_full = self.engine.is_full_with(count);
                 // What is full is claimed for again when somebody leaves, which kicks.
-                self.wants_claim = claimed.more && !is_full;
+                self.wants_claim = claimed.more && !is_full && !is_enough;
                 self.next_wake_at = claimed.next_wake_at;
                 for (key, messages) in claimed.inboxes {
                     self.engine.deliver(key, messages);

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use crate::mailbox::{Mailbox, Order};
 use crate::options::Options;
+use crate::quarantine::{Admission, Quarantine, give_back, run_suspect};
 use crate::registry::Registry;
 use crate::runner::{End, Runner};
 use crate::runtime::{BoxFuture, Runtime};
@@ -51,6 +52,8 @@ pub(crate) struct Inner {
     resident_count: AtomicUsize,
     runnable_count: AtomicUsize,
     is_closing: AtomicBool,
+    /// What the quarantine says, for those who do not hold the lock on the residents. A hint: admission decides.
+    pub(crate) is_shut: AtomicBool,
     /// Every resident left.
     emptied: Notify,
 }
@@ -63,8 +66,9 @@ struct Resident {
 }
 
 #[derive(Default)]
-struct Residents {
-    mailboxes: HashMap<ExecutionKey, Arc<Mailbox>>,
+pub(crate) struct Residents {
+    pub(crate) mailboxes: HashMap<ExecutionKey, Arc<Mailbox>>,
+    pub(crate) quarantine: Quarantine,
     /// Messages that arrived for executions whose lease is known to the store but not yet to us.
     early: HashMap<ExecutionKey, Vec<Message>>,
     /// Executions that were leased to us while they were here: perhaps anew, because the store knows before the runner does
@@ -101,6 +105,7 @@ impl Engine {
             resident_count: AtomicUsize::new(0),
             runnable_count: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
+            is_shut: AtomicBool::new(false),
             emptied: Notify::new(),
         });
         inner.register().await?;
@@ -193,7 +198,7 @@ impl Inner {
 
     /// How many more executions may be taken into memory.
     pub(crate) fn free_slots(&self) -> usize {
-        if self.is_closing() {
+        if self.is_closing() || self.is_shut() {
             return 0;
         }
         self.options.execution_count_max.saturating_sub(self.resident_count())
@@ -229,12 +234,15 @@ impl Inner {
         self.runnable_count.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes leased executions into memory and runs them.
+    /// Takes leased executions into memory and runs them, each when it may.
     pub(crate) fn adopt(self: &Arc<Self>, leased: Vec<Leased>) {
+        let mut has_suspects = false;
         for leased in leased {
             let key = leased.key;
+            let suspicion = self.suspicion(&leased);
+            has_suspects |= suspicion.is_some();
             let mailbox = Arc::new(Mailbox::default());
-            {
+            let admission = {
                 let mut residents = self.residents();
                 if residents.mailboxes.contains_key(&key) {
                     residents.again.insert(key);
@@ -243,15 +251,24 @@ impl Inner {
                 mailbox.deliver(residents.early.remove(&key).unwrap_or_default());
                 residents.mailboxes.insert(key, mailbox.clone());
                 self.resident_count.fetch_add(1, Ordering::Relaxed);
-            }
+                residents.quarantine.admit(key, suspicion)
+            };
             // Leased while a shutdown began: it is given back like everything else.
             if self.is_closing() {
                 mailbox.order(Order::Drain);
             }
             let address = leased.address().clone();
             // Made here and boxed by itself: inside of the task's future it would take its place several times.
-            let running = self.begin(mailbox.clone(), leased);
+            let running: BoxFuture<End> = match admission {
+                Admission::Begin => self.begin(mailbox.clone(), leased),
+                Admission::Wait => Box::pin(run_suspect(self.clone(), mailbox.clone(), leased)),
+                Admission::GiveBack => Box::pin(give_back(self.clone(), leased)),
+            };
             self.runtime.spawn(Box::pin(self.clone().run(Resident { key, address, mailbox }, running)));
+        }
+        // Only now: what came with a suspect goes first.
+        if has_suspects {
+            self.settle(self.residents());
         }
     }
 
@@ -268,12 +285,16 @@ impl Inner {
             let is_last = residents.mailboxes.is_empty();
             let is_leased_again = !residents.again.is_empty() && residents.again.remove(&key);
             let was_full = std::mem::take(&mut residents.is_full);
+            if !residents.quarantine.is_calm() {
+                self.left(key, residents);
+            }
             (is_last, is_leased_again, was_full)
         };
         if is_last {
             self.emptied.notify_waiters();
         }
-        if was_full || matches!(end, End::Released) {
+        // While nobody comes in there is nothing to claim.
+        if (was_full || matches!(end, End::Released)) && !self.is_shut() {
             self.kick.notify_one();
         }
         if !matches!(end, End::Finished(_)) {
@@ -293,7 +314,7 @@ impl Inner {
     }
 
     /// The runner of an execution.
-    fn begin(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> BoxFuture<End> {
+    pub(crate) fn begin(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> BoxFuture<End> {
         let (kind, name) = (leased.execution.kind(), leased.execution.name().clone());
         let why = match kind {
             Kind::Workflow => match self.registry.workflow(&name) {
@@ -395,7 +416,7 @@ impl Inner {
         }
     }
 
-    fn residents(&self) -> MutexGuard<'_, Residents> {
+    pub(crate) fn residents(&self) -> MutexGuard<'_, Residents> {
         self.residents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -110,6 +110,11 @@ impl Ledger {
         self.durable == self.execution.entry_count()
     }
 
+    /// How many entries are durable.
+    pub(crate) fn durable_count(&self) -> u64 {
+        self.durable
+    }
+
     /// Whether something waits to be committed.
     pub(crate) fn has_news(&self) -> bool {
         !self.records.is_empty() || !self.consumed.is_empty() || !self.emits.is_empty()

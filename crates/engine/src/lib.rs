@@ -18,6 +18,7 @@ mod mailbox;
 mod options;
 pub mod panics;
 mod presence;
+mod quarantine;
 mod registry;
 mod runner;
 mod runtime;

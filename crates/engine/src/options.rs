@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use abide_core::{Limits, Name, Namespace, Retry};
 
+use crate::quarantine::SUSPECT_TAKEOVER_COUNT;
+
 /// How an engine works.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -34,6 +36,13 @@ pub struct Options {
     pub look_again_every: Duration,
     /// How long a shutdown waits for closures that run.
     pub shutdown_grace: Duration,
+    /// An execution with which so many sessions in a row died before it made progress is a suspect, and runs alone.
+    pub suspect_takeover_count: u32,
+    /// How long a suspect lets others go on before they are to leave for it, and then how long it waits for that before it lets them go
+    /// on again. Twice as long after each further takeover, and each time that it waited in vain.
+    pub suspect_wait: Duration,
+    /// The longest that others are kept out for a suspect that runs and makes no progress.
+    pub suspect_alone_max: Duration,
 }
 
 impl Default for Options {
@@ -53,6 +62,9 @@ impl Default for Options {
             sweep_every: Duration::from_secs(2),
             look_again_every: Duration::from_secs(5),
             shutdown_grace: Duration::from_secs(10),
+            suspect_takeover_count: SUSPECT_TAKEOVER_COUNT,
+            suspect_wait: Duration::from_millis(20),
+            suspect_alone_max: Duration::from_secs(60),
         }
     }
 }

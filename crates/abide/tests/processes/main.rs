@@ -12,6 +12,7 @@ mod idle;
 mod kills;
 mod look;
 mod pairs;
+mod poison;
 mod process;
 mod restart;
 mod roles;

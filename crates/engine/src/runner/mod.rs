@@ -449,6 +449,12 @@ impl Runner {
             Flushed::Committed { committed, stranded } => {
                 self.engine.adopt(committed.born);
                 self.engine.recover_all(stranded);
+                if self.engine.is_shut()
+                    && (committed.transacted.is_some() || self.ledger.durable_count() > self.journal.end())
+                {
+                    // What has made progress is no suspect any longer.
+                    self.engine.reopen(self.ledger.key);
+                }
                 if let Some(record) = committed.transacted {
                     return self.transacted(&record);
                 }

@@ -7,6 +7,8 @@ use abide_store::{Snapshot, WorkerRow};
 
 use abide_core::text;
 
+use crate::quarantine::SUSPECT_TAKEOVER_COUNT;
+
 /// The most characters of a result, error or reason.
 const EXCERPT_CHARS: usize = 200;
 /// The most workers whose objection is told.
@@ -61,7 +63,7 @@ fn predicate(facts: &Facts) -> String {
         Status::Blocked => blocked(facts),
         Status::Scheduled | Status::Running | Status::Sleeping | Status::Waiting => active(facts),
     };
-    words.push_str(&deaths(facts.snapshot.takeover_count));
+    words.push_str(&deaths(facts));
     words.push_str(&unread(facts));
     words
 }
@@ -154,6 +156,9 @@ fn held(facts: &Facts) -> String {
         return format!("is held by {name}, which {end}; {next}");
     }
     match waits(facts) {
+        // A suspect may wait aside: what it told is from an earlier life, and names what it may have died of.
+        Some(waits) if is_suspect(facts) => format!("is held by {name}, last seen {waits}"),
+        None if is_suspect(facts) => format!("is held by {name}"),
         Some(waits) => format!("is {waits}, held by {name}"),
         None => format!("is running on {name}{}", progress(facts)),
     }
@@ -240,11 +245,16 @@ fn by_whom(by: &By, reason: &str) -> String {
     if reason.is_empty() { format!("by {by}") } else { format!("by {by}: {}", excerpt(reason)) }
 }
 
-fn deaths(takeover_count: u32) -> String {
-    match takeover_count {
+fn is_suspect(facts: &Facts) -> bool {
+    facts.snapshot.takeover_count >= SUSPECT_TAKEOVER_COUNT
+}
+
+fn deaths(facts: &Facts) -> String {
+    let alone = if is_suspect(facts) { ", so it runs alone" } else { "" };
+    match facts.snapshot.takeover_count {
         0 => String::new(),
-        1 => "; a worker died while holding it".to_owned(),
-        count => format!("; {count} workers in a row died while holding it"),
+        1 => format!("; a worker died while holding it{alone}"),
+        count => format!("; {count} workers in a row died while holding it{alone}"),
     }
 }
 

@@ -229,11 +229,20 @@ fn what_is_held_says_by_whom() {
     );
     held.snapshot.summary.waiting = vec![Waiting::Step { name: name("ship"), attempt: 1 }];
     check(&held, r#"workflow "x" is running step "ship", held by worker "w" (session 3)."#);
-    held.workers[0].expires_at = at(70);
+    held.snapshot.takeover_count = 1;
+    check(
+        &held,
+        r#"workflow "x" is running step "ship", held by worker "w" (session 3); a worker died while holding it."#,
+    );
     held.snapshot.takeover_count = 2;
     check(
         &held,
-        r#"workflow "x" is held by worker "w" (session 3), which has given no sign of life and expired at 1970-01-01T00:01:10.000Z (30 s ago); no live worker can take it over: there is none; 2 workers in a row died while holding it."#,
+        r#"workflow "x" is held by worker "w" (session 3), last seen running step "ship"; 2 workers in a row died while holding it, so it runs alone."#,
+    );
+    held.workers[0].expires_at = at(70);
+    check(
+        &held,
+        r#"workflow "x" is held by worker "w" (session 3), which has given no sign of life and expired at 1970-01-01T00:01:10.000Z (30 s ago); no live worker can take it over: there is none; 2 workers in a row died while holding it, so it runs alone."#,
     );
     held.workers.push(worker(4, "order", "default"));
     held.workers[0].retired = Some("its process is gone".to_owned());

@@ -1,0 +1,100 @@
+//! A step that aborts its process takes nobody with it for long: from the second takeover on it runs alone.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Mutex;
+
+use abide::prelude::*;
+
+use crate::clock::{pause, within};
+use crate::effects;
+use crate::flows::Bench;
+use crate::in_turn;
+use crate::look::{self, Look};
+use crate::process::Process;
+use crate::roles::Role;
+
+const INNOCENT_COUNT: u64 = 20;
+const TICK_COUNT: u64 = 60;
+const ABORT_COUNT: usize = 3;
+
+/// The executions that run a step in this process now.
+static RUNNING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Takes steps of some ten milliseconds.
+#[workflow]
+async fn innocent(ctx: Ctx, count: u64) -> Result<u64> {
+    for _ in 0..count {
+        ctx.step("tick", || async {
+            RUNNING.lock().expect("nobody panics").insert(ctx.id().to_owned());
+            pause(ms(20)).await;
+            RUNNING.lock().expect("nobody panics").remove(ctx.id());
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(count)
+}
+
+/// Aborts its process so many times, and notes who runs beside it each time.
+#[workflow]
+async fn poison(ctx: Ctx) -> Result<usize> {
+    let bench = ctx.state::<Bench>();
+    ctx.step("abort", || async {
+        // Long enough for others to begin, if they can.
+        pause(ms(100)).await;
+        let beside: Vec<String> = RUNNING.lock().expect("nobody panics").iter().cloned().collect();
+        bench.effects.happen(ctx.id(), ctx.idempotency_key(), &beside.join(" "));
+        let run_count = company(&bench.folder).len();
+        if run_count <= ABORT_COUNT {
+            std::process::abort();
+        }
+        Ok(run_count)
+    })
+    .await
+}
+
+/// Who ran beside the poison, each time it ran.
+fn company(folder: &Path) -> Vec<String> {
+    let effects = effects::read(folder).into_iter();
+    effects.filter(|effect| effect.id == "poison").map(|effect| effect.word).collect()
+}
+
+#[test]
+fn a_step_that_aborts_is_alone_at_its_third_takeover_and_all_others_finish() {
+    in_turn(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        for n in 0..INNOCENT_COUNT {
+            client.start(innocent, TICK_COUNT).id(format!("innocent-{n}")).await.expect("a start");
+        }
+        client.start(poison, ()).id("poison").await.expect("a start");
+        let look = Look::at(folder.path());
+        let mut held_counts = Vec::new();
+        for generation in 0.. {
+            let mut process = Process::spawn(&Role { generation, ..Role::worker(folder.path()) });
+            if held_counts.len() == ABORT_COUNT {
+                let ran = client.handle::<usize>("poison");
+                let run_count = within("the poison ends", secs(20), ran.result()).await.expect("a result");
+                assert_eq!(run_count, ABORT_COUNT + 1);
+                check_innocents(&client).await;
+                assert!(process.is_alive());
+                break;
+            }
+            assert!(!process.ended().await.success(), "process {generation} was to die");
+            held_counts.push(look.sessions().await.last().expect("it had a session").lease_count);
+        }
+        let company = company(folder.path());
+        println!("beside the poison: {company:?}; held when it killed its process: {held_counts:?}");
+        assert!(held_counts[0] > 1, "nobody was near: {held_counts:?}");
+        assert_eq!(held_counts[2], 1, "it took somebody with it");
+        assert_eq!(company[2..], ["", ""], "it was not alone");
+    });
+}
+
+async fn check_innocents(client: &Abide) {
+    for n in 0..INNOCENT_COUNT {
+        let handle = client.handle::<u64>(&format!("innocent-{n}"));
+        assert_eq!(within("a result", secs(30), handle.result()).await.expect("a result"), TICK_COUNT);
+    }
+}

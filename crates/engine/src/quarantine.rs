@@ -1,0 +1,402 @@
+//! Keeps what may be poison apart from everything else.
+//!
+//! A suspect is an execution with which several sessions in a row died before it made progress. Whether it killed them or was merely in the
+//! same process cannot be told from outside, so it runs alone: if it kills the process again, it takes nobody with it, and if it
+//! makes progress, it is no suspect any longer. One after the other:
+//!
+//! 1. It waits aside, leased but not begun, while the others go on. A poison that went first in every life of a process would kill each of
+//!    them before anybody else had a turn.
+//! 2. When its patience is over, the memory is cleared for it: nobody comes in, and whoever is there leaves when the closures that it
+//!    runs have ended. Other suspects leave last. Closures are not interrupted: if they last, everybody goes on, and it tries
+//!    again with twice the patience, so that neither waits for the other for ever.
+//! 3. When nothing else is in memory, it runs alone until it makes progress, leaves, or has been alone for long enough.
+//!
+//! A worker that has nothing else to do comes to the third at once.
+
+use std::collections::{BTreeMap, HashSet};
+use std::future::poll_fn;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use abide_core::MessageId;
+use abide_store::{ExecutionKey, Hold, Leased};
+
+use crate::engine::{Inner, Residents};
+use crate::ledger::{Flushed, Ledger, Terms};
+use crate::mailbox::{Mailbox, Order};
+use crate::runner::End;
+
+/// From how many takeovers in a row on an execution is a suspect, unless the options say otherwise.
+pub(crate) const SUSPECT_TAKEOVER_COUNT: u32 = 2;
+
+/// How often further takeovers double the patience of a suspect. Not more, because those count who died while it waited.
+const DOUBLED_COUNT_MAX: u32 = 5;
+
+/// Patience is not doubled beyond this.
+const PATIENCE_MAX: Duration = Duration::from_secs(3_600);
+
+/// Who may be in memory. Pure: it is told what happens and says what follows.
+#[derive(Debug, Default)]
+pub(crate) struct Quarantine {
+    gate: Gate,
+    /// The suspects that wait aside, each with its number of takeovers.
+    waiting: BTreeMap<ExecutionKey, u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Gate {
+    /// Everybody comes in; suspects wait.
+    #[default]
+    Open,
+    /// Nobody comes in, and whoever runs leaves for this suspect.
+    Clearing(ExecutionKey),
+    /// Nobody comes in, and the other suspects leave too. Not before: if those who run did not leave in time, they would have left in vain.
+    Emptying(ExecutionKey),
+    /// Nobody comes in: this suspect runs.
+    Alone(ExecutionKey),
+}
+
+/// What becomes of an execution that was leased to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It begins.
+    Begin,
+    /// It waits aside until it may run alone.
+    Wait,
+    /// Its lease goes back at once: somebody runs alone here.
+    GiveBack,
+}
+
+/// What is to be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Move {
+    /// Whoever runs is to leave.
+    Clear,
+    /// Whoever waits is to leave, but this suspect.
+    Empty(ExecutionKey),
+    /// This suspect is alone and begins.
+    Begin(ExecutionKey),
+}
+
+impl Quarantine {
+    /// Somebody comes; `suspicion` is the number of takeovers of a suspect.
+    pub(crate) fn admit(&mut self, key: ExecutionKey, suspicion: Option<u32>) -> Admission {
+        match (self.gate, suspicion) {
+            (Gate::Open, None) => Admission::Begin,
+            (Gate::Open, Some(takeover_count)) => {
+                self.waiting.insert(key, takeover_count);
+                Admission::Wait
+            }
+            (Gate::Clearing(_) | Gate::Emptying(_) | Gate::Alone(_), _) => Admission::GiveBack,
+        }
+    }
+
+    /// Somebody left. `true`: everybody may come in again.
+    fn left(&mut self, key: ExecutionKey) -> bool {
+        self.waiting.remove(&key);
+        self.reopen(key)
+    }
+
+    /// Lets everybody in again who was kept out because of this suspect. `false`: nobody was.
+    fn reopen(&mut self, key: ExecutionKey) -> bool {
+        match self.gate {
+            Gate::Clearing(of) | Gate::Emptying(of) | Gate::Alone(of) if of == key => {
+                self.gate = Gate::Open;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What follows when so many are in memory, those who wait included.
+    fn settle(&mut self, resident_count: usize) -> Option<Move> {
+        match self.gate {
+            Gate::Open if resident_count == self.waiting.len() => self.clear(resident_count),
+            Gate::Clearing(key) if resident_count == self.waiting.len() => {
+                self.gate = Gate::Emptying(key);
+                self.settle(resident_count).or(Some(Move::Empty(key)))
+            }
+            Gate::Emptying(key) if resident_count == 1 => {
+                self.waiting.remove(&key);
+                self.gate = Gate::Alone(key);
+                Some(Move::Begin(key))
+            }
+            _ => None,
+        }
+    }
+
+    /// A suspect has waited for long enough. First goes the one with which the fewest sessions died: poison has the most, so
+    /// that it comes after everybody whom it made a suspect.
+    fn clear(&mut self, resident_count: usize) -> Option<Move> {
+        if self.gate != Gate::Open {
+            return None;
+        }
+        let first = self.waiting.iter().min_by_key(|(key, takeover_count)| (**takeover_count, **key));
+        let key = *first?.0;
+        self.gate = Gate::Clearing(key);
+        self.settle(resident_count).or(Some(Move::Clear))
+    }
+
+    /// Whether nobody comes in.
+    fn is_shut(&self) -> bool {
+        self.gate != Gate::Open
+    }
+
+    /// Whether there is no suspect at all.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.gate == Gate::Open && self.waiting.is_empty()
+    }
+
+    fn is_turn_of(&self, key: ExecutionKey) -> bool {
+        self.gate == Gate::Alone(key)
+    }
+}
+
+impl Inner {
+    /// How many sessions in a row died with this execution, if that makes it a suspect.
+    pub(crate) fn suspicion(&self, leased: &Leased) -> Option<u32> {
+        let count = leased.takeover_count;
+        (count >= self.options.suspect_takeover_count).then_some(count)
+    }
+
+    /// Whether nobody comes in, because a suspect runs alone or is about to.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.is_shut.load(Ordering::Relaxed)
+    }
+
+    /// How many suspects wait aside.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.residents().quarantine.waiting.len()
+    }
+
+    /// Does what follows when somebody has left.
+    pub(crate) fn left(&self, key: ExecutionKey, mut residents: MutexGuard<'_, Residents>) {
+        let is_open_again = residents.quarantine.left(key);
+        self.settle(residents);
+        if is_open_again {
+            self.kick.notify_one();
+        }
+    }
+
+    /// Does what follows from a change among those who are in memory.
+    pub(crate) fn settle(&self, mut residents: MutexGuard<'_, Residents>) {
+        let resident_count = residents.mailboxes.len();
+        let next = residents.quarantine.settle(resident_count);
+        self.make_room(residents, next);
+    }
+
+    /// Lets everybody in again who was kept out because of this suspect.
+    pub(crate) fn reopen(&self, key: ExecutionKey) {
+        let mut residents = self.residents();
+        if residents.quarantine.reopen(key) {
+            self.settle(residents);
+            self.kick.notify_one();
+        }
+    }
+
+    fn clear(&self) {
+        let mut residents = self.residents();
+        let resident_count = residents.mailboxes.len();
+        let next = residents.quarantine.clear(resident_count);
+        self.make_room(residents, next);
+    }
+
+    fn make_room(&self, residents: MutexGuard<'_, Residents>, next: Option<Move>) {
+        self.is_shut.store(residents.quarantine.is_shut(), Ordering::Relaxed);
+        let Some(next) = next else { return };
+        let is_told = |key: &ExecutionKey| match next {
+            Move::Clear => !residents.quarantine.waiting.contains_key(key),
+            Move::Empty(suspect) => *key != suspect,
+            Move::Begin(suspect) => *key == suspect,
+        };
+        let told: Vec<Arc<Mailbox>> = residents
+            .mailboxes
+            .iter()
+            .filter(|(key, _)| is_told(key))
+            .map(|(_, mailbox)| mailbox.clone())
+            .collect();
+        // A woken runner may leave at once, which takes the same lock.
+        drop(residents);
+        for mailbox in told {
+            match next {
+                Move::Clear | Move::Empty(_) => mailbox.order(Order::Drain),
+                Move::Begin(_) => mailbox.task.wake(),
+            }
+        }
+    }
+}
+
+/// Runs a suspect: aside at first, then alone, then as everybody.
+pub(crate) async fn run_suspect(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leased) -> End {
+    let key = leased.key;
+    let known = leased.inbox.iter().map(|message| message.id.clone()).collect();
+    let mut aside = Aside { engine: engine.clone(), mailbox: mailbox.clone(), leased, known };
+    let turn = aside.turn().await;
+    let leased = aside.leased;
+    match turn {
+        Turn::Begin => {}
+        Turn::GiveBack => return give_back(engine, leased).await,
+        Turn::Lost => return End::Lost("the session is over".to_owned()),
+    }
+    tracing::warn!(address = %leased.address(), takeover_count = leased.takeover_count, "a suspect runs alone");
+    let alone_until = engine.runtime.now().after(engine.options.suspect_alone_max);
+    let mut running = engine.begin(mailbox, leased);
+    tokio::select! {
+        biased;
+        end = &mut running => return end,
+        // It harmed nobody for long, or does so too rarely to stop everybody else for it.
+        () = engine.runtime.sleep_until(alone_until) => engine.reopen(key),
+    }
+    running.await
+}
+
+/// Gives a lease back without running anything.
+pub(crate) async fn give_back(engine: Arc<Inner>, leased: Leased) -> End {
+    let summary = leased.execution.summary(&[]);
+    let mut ledger = Ledger::new(engine.store.clone(), engine.runtime.clone(), leased);
+    ledger.flush(Terms { summary, hold: Hold::Yield, born_slots: 0, alone: false });
+    match poll_fn(|cx| ledger.poll(cx)).await {
+        Flushed::Committed { .. } => End::Released,
+        Flushed::Refused(refusal) => End::Lost(format!("a lease could not be given back: {refusal}")),
+        Flushed::Lost(why) => End::Lost(why),
+    }
+}
+
+/// A suspect that waits.
+struct Aside {
+    engine: Arc<Inner>,
+    mailbox: Arc<Mailbox>,
+    /// What arrives meanwhile is added to its inbox.
+    leased: Leased,
+    known: HashSet<MessageId>,
+}
+
+/// How waiting ended.
+enum Turn {
+    Begin,
+    GiveBack,
+    Lost,
+}
+
+impl Aside {
+    async fn turn(&mut self) -> Turn {
+        let options = &self.engine.options;
+        // The more have died with it, the more the others get done before the next does.
+        let more_count = self.leased.takeover_count.saturating_sub(options.suspect_takeover_count);
+        let mut patience = options.suspect_wait.saturating_mul(1 << more_count.min(DOUBLED_COUNT_MAX));
+        loop {
+            if let Some(turn) = self.wait(patience).await {
+                return turn;
+            }
+            self.engine.clear();
+            if let Some(turn) = self.wait(patience).await {
+                return turn;
+            }
+            self.engine.reopen(self.leased.key);
+            patience = patience.saturating_mul(2).min(PATIENCE_MAX);
+        }
+    }
+
+    /// Waits for so long; `None` when nothing came of it.
+    async fn wait(&mut self, patience: Duration) -> Option<Turn> {
+        let mut is_over = self.engine.runtime.sleep_until(self.engine.runtime.now().after(patience));
+        poll_fn(|cx| match self.look(cx) {
+            Some(turn) => Poll::Ready(Some(turn)),
+            None => is_over.as_mut().poll(cx).map(|()| None),
+        })
+        .await
+    }
+
+    fn look(&mut self, cx: &mut Context<'_>) -> Option<Turn> {
+        self.mailbox.task.register(cx.waker());
+        let (messages, order) = self.mailbox.take();
+        // The same message may be told again and again while it is unread.
+        let news = messages.into_iter().filter(|message| self.known.insert(message.id.clone()));
+        self.leased.inbox.extend(news);
+        match order {
+            Order::Run => {
+                let is_turn = self.engine.residents().quarantine.is_turn_of(self.leased.key);
+                is_turn.then_some(Turn::Begin)
+            }
+            Order::Drain | Order::Leave => Some(Turn::GiveBack),
+            Order::Abandon => Some(Turn::Lost),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ExecutionKey = ExecutionKey(1);
+    const B: ExecutionKey = ExecutionKey(2);
+    const C: ExecutionKey = ExecutionKey(3);
+
+    /// A quarantine in which these suspects wait.
+    fn with(suspects: &[(ExecutionKey, u32)]) -> Quarantine {
+        let mut quarantine = Quarantine::default();
+        for (key, takeover_count) in suspects {
+            assert_eq!(quarantine.admit(*key, Some(*takeover_count)), Admission::Wait);
+        }
+        quarantine
+    }
+
+    #[test]
+    fn suspects_wait_while_others_are_in_memory() {
+        let mut quarantine = with(&[(A, 2)]);
+        assert_eq!(quarantine.admit(B, None), Admission::Begin);
+        assert_eq!(quarantine.settle(2), None);
+        assert!(!quarantine.is_shut() && !quarantine.is_calm());
+        assert!(!quarantine.left(B), "nobody was kept out");
+        assert_eq!(quarantine.settle(1), Some(Move::Begin(A)));
+        assert!(quarantine.is_turn_of(A));
+    }
+
+    #[test]
+    fn nobody_comes_in_until_the_suspect_is_done() {
+        let mut quarantine = with(&[(A, 2)]);
+        assert_eq!(quarantine.clear(2), Some(Move::Clear));
+        assert_eq!(quarantine.admit(C, None), Admission::GiveBack);
+        assert_eq!(quarantine.settle(1), Some(Move::Begin(A)));
+        assert_eq!(quarantine.admit(C, None), Admission::GiveBack);
+        assert_eq!(quarantine.admit(B, Some(2)), Admission::GiveBack, "suspects neither");
+        assert!(!quarantine.reopen(B), "only the suspect itself opens the gate");
+        assert!(quarantine.is_shut());
+        assert!(quarantine.left(A));
+        assert!(quarantine.is_calm());
+        assert_eq!(quarantine.admit(C, None), Admission::Begin);
+    }
+
+    #[test]
+    fn the_least_suspected_goes_first_and_the_others_leave() {
+        let mut quarantine = with(&[(A, 3), (C, 2), (B, 2)]);
+        assert_eq!(quarantine.settle(4), None, "somebody runs");
+        assert_eq!(quarantine.clear(4), Some(Move::Clear));
+        assert_eq!(quarantine.settle(3), Some(Move::Empty(B)), "only suspects are left");
+        assert!(!quarantine.left(A));
+        assert_eq!(quarantine.settle(2), None);
+        assert!(!quarantine.left(C));
+        assert_eq!(quarantine.settle(1), Some(Move::Begin(B)));
+    }
+
+    #[test]
+    fn a_vain_try_lets_the_others_in_again() {
+        let mut quarantine = with(&[(A, 2)]);
+        assert_eq!(quarantine.clear(5), Some(Move::Clear));
+        assert_eq!(quarantine.clear(5), None, "once is enough");
+        assert!(quarantine.reopen(A));
+        assert_eq!(quarantine.admit(B, None), Admission::Begin);
+        assert_eq!(quarantine.clear(5), Some(Move::Clear), "it waits for the next one");
+    }
+
+    #[test]
+    fn a_suspect_that_is_taken_away_keeps_nobody_out() {
+        let mut quarantine = with(&[(A, 2)]);
+        quarantine.clear(2);
+        assert!(quarantine.left(A));
+        assert!(quarantine.is_calm());
+        assert_eq!(quarantine.settle(0), None);
+    }
+}
