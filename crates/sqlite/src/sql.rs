@@ -3,7 +3,7 @@
 //! `place`, `rank` and `since` say where an execution stands: see [`crate::place::Place`].
 
 /// The numbered steps from an empty database to the current schema. A released step is never changed.
-pub(crate) const MIGRATIONS: [&str; 1] = [MIGRATION_1];
+pub(crate) const MIGRATIONS: [&str; 2] = [MIGRATION_1, MIGRATION_2];
 
 const MIGRATION_1: &str = "
 CREATE TABLE abide_names (
@@ -77,6 +77,12 @@ CREATE TABLE abide_sessions (
 );
 CREATE INDEX abide_sessions_live ON abide_sessions (id)
     WHERE retired IS NULL;
+";
+
+/// What is blocked (5) or has failed (7) is looked for among millions that have not.
+const MIGRATION_2: &str = "
+CREATE INDEX abide_executions_trouble ON abide_executions (status)
+    WHERE status IN (5, 7);
 ";
 
 /// Before the migrations.
@@ -384,6 +390,18 @@ pub(crate) const LIST_ONE: &str = "
 SELECT key, namespace, id, route, top_level, run, status, wake_at, waiting, created_at
 FROM abide_executions
 WHERE key = ?1";
+pub(crate) const TROUBLED_AFTER: &str = "
+SELECT key
+FROM abide_executions INDEXED BY abide_executions_trouble
+WHERE status IN (5, 7) AND status = ?1 AND key > ?2
+ORDER BY key
+LIMIT ?3";
+pub(crate) const TROUBLED_BEFORE: &str = "
+SELECT key
+FROM abide_executions INDEXED BY abide_executions_trouble
+WHERE status IN (5, 7) AND status = ?1 AND key < ?2
+ORDER BY key DESC
+LIMIT ?3";
 pub(crate) const LIST_AFTER: &str = "
 SELECT key, namespace, id, route, top_level, run, status, wake_at, waiting, created_at
 FROM abide_executions

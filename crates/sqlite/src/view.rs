@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Epoch, Execution, ExecutionId, LeaseRow, Name, SessionId, Summary, Tag, Timestamp, Version,
-    Waiting,
+    Address, Epoch, Execution, ExecutionId, LeaseRow, Name, SessionId, Status, Summary, Tag, Timestamp,
+    Version, Waiting,
 };
 use abide_store::{
     ExecutionKey, Feed, FeedItem, List, ListCursor, ListOrder, Listed, Listing, Read, Record, Snapshot,
@@ -219,19 +219,31 @@ impl View<'_> {
             let text = if newest { sql::TAGGED_BEFORE } else { sql::TAGGED_AFTER };
             let mut tagged = self.connection.prepare_cached(text)?;
             let (key, value) = (tag.key.as_str(), tag.value.as_str());
-            let keys =
-                tagged.query_map(params![namespace, key, value, last, wanted], |row| row.get::<_, i64>(0))?;
-            let mut one = self.connection.prepare_cached(sql::LIST_ONE)?;
-            let mut candidates = Vec::new();
-            for key in keys {
-                candidates.push(one.query_row([key?], Candidate::read)?);
-            }
-            return Ok(candidates);
+            let keys = tagged.query_map(params![namespace, key, value, last, wanted], |row| row.get(0))?;
+            return self.candidates_of(keys);
+        }
+        if let [status @ (Status::Blocked | Status::Failed)] = list.statuses.as_slice() {
+            let text = if newest { sql::TROUBLED_BEFORE } else { sql::TROUBLED_AFTER };
+            let mut troubled = self.connection.prepare_cached(text)?;
+            let keys = troubled.query_map([i64::from(*status as u8), last, wanted], |row| row.get(0))?;
+            return self.candidates_of(keys);
         }
         let text = if newest { sql::LIST_BEFORE } else { sql::LIST_AFTER };
         let mut statement = self.connection.prepare_cached(text)?;
         let rows = statement.query_map([last, wanted], Candidate::read)?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
+    }
+
+    fn candidates_of(
+        &self,
+        keys: impl Iterator<Item = rusqlite::Result<i64>>,
+    ) -> Result<Vec<Candidate>, Stop> {
+        let mut one = self.connection.prepare_cached(sql::LIST_ONE)?;
+        let mut candidates = Vec::new();
+        for key in keys {
+            candidates.push(one.query_row([key?], Candidate::read)?);
+        }
+        Ok(candidates)
     }
 
     fn matches(

@@ -7,6 +7,7 @@ mod damage;
 mod fixture;
 mod inboxes;
 mod journals;
+mod lists;
 mod logs;
 mod opening;
 mod processes;

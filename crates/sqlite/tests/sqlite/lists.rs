@@ -1,0 +1,59 @@
+//! Lists that find few among many.
+
+use abide_core::{Command, Failure, FailureKind, Namespace, Status};
+use abide_sqlite::Options;
+use abide_store::conformance::block_on;
+use abide_store::{List, ListOrder, Store};
+
+use crate::fixture::{Fixture, Seat, complete};
+
+fn with_status(seat: &Seat, status: Status, order: ListOrder) -> Vec<String> {
+    let list = List {
+        namespace: Namespace::default(),
+        statuses: vec![status],
+        name: None,
+        tags: Vec::new(),
+        top_level: false,
+        order,
+        after: None,
+        limit: 10,
+    };
+    let page = block_on(seat.store.list(list)).expect("it is listed");
+    page.items.iter().map(|item| item.address.id.to_string()).collect()
+}
+
+#[test]
+fn what_failed_or_is_blocked_is_found_without_going_through_everything() {
+    let fixture = Fixture::new();
+    let seat = fixture.seat(&fixture.open_with(Options { list_scan_count_max: 5, ..Options::default() }));
+    for nth in 0..20 {
+        let mut held = seat.born(&format!("completed-{nth}"));
+        seat.record(&mut held, vec![complete()]);
+        if nth % 8 == 7 {
+            let mut held = seat.born(&format!("failed-{nth}"));
+            seat.record(&mut held, vec![Command::Fail(Failure::new(FailureKind::Fatal, "no"))]);
+            let mut held = seat.born(&format!("blocked-{nth}"));
+            let reason = abide_core::Block::Limit { reason: "too much".to_owned() };
+            seat.record(&mut held, vec![Command::Block(reason)]);
+        }
+    }
+    assert_eq!(with_status(&seat, Status::Failed, ListOrder::OldestFirst), ["failed-7", "failed-15"]);
+    assert_eq!(with_status(&seat, Status::Blocked, ListOrder::NewestFirst), ["blocked-15", "blocked-7"]);
+}
+
+#[test]
+fn a_store_of_the_first_schema_is_brought_to_the_newest() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    fixture.seat(&store).born("a");
+    store.close();
+    let raw = fixture.raw();
+    raw.execute_batch(
+        "DROP INDEX abide_executions_trouble; UPDATE abide_meta SET value = 1 WHERE name = 'schema_version'",
+    )
+    .expect("the first schema had no such index");
+    drop(raw);
+    let seat = fixture.seat(&fixture.open());
+    assert!(with_status(&seat, Status::Failed, ListOrder::OldestFirst).is_empty());
+    assert!(seat.store.verify().expect("it can be read").is_sound());
+}
