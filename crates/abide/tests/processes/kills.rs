@@ -170,13 +170,17 @@ fn count_open(look: &Look) -> usize {
 }
 
 async fn wait_for_all(look: &mut Look, ids: &BTreeSet<String>) {
-    let watch = Stopwatch::start();
+    let (mut watch, mut left) = (Stopwatch::start(), usize::MAX);
     loop {
         look.again().await;
         let ends = look.ends();
         let stuck: Vec<&String> = ids.iter().filter(|id| !ends.contains_key(id.as_str())).collect();
         if stuck.is_empty() {
             return;
+        }
+        // What died often runs one after the other, so all of them together may take a while.
+        if stuck.len() < left {
+            (watch, left) = (Stopwatch::start(), stuck.len());
         }
         if watch.elapsed() > secs(30) {
             let first = look.snapshot(stuck[0]).await;
