@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use abide_core::{Failure, FailureKind};
+use abide_core::{Details, Failure, FailureKind};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -18,7 +18,7 @@ type Source = Box<dyn StdError + Send + Sync>;
 ///
 /// What is recorded of it survives the database: the type's name, the message, the chain of causes, and the value of a
 /// [typed](Error::typed) one. By default it is retried as far as the step's policy goes; [`Error::fatal`] ends that.
-pub struct Error(Box<Failure>);
+pub struct Error(Failure);
 
 impl Error {
     /// An error with this message, to be retried if the policy allows.
@@ -39,7 +39,8 @@ impl Error {
             Ok(payload) => (format!("{short} {}", payload.excerpt()), Some(payload)),
             Err(error) => (format!("{short} (which does not serialize: {error})"), None),
         };
-        Self::from_failure(Failure { kind: FailureKind::Error, type_name, message, chain: Vec::new(), value })
+        let (kind, chain) = (FailureKind::Error, Vec::new());
+        Self::from_failure(Details { kind, type_name, message, chain, value }.into())
     }
 
     /// The same error, not to be retried.
@@ -84,11 +85,11 @@ impl Error {
     }
 
     pub(crate) fn from_failure(failure: Failure) -> Self {
-        Self(Box::new(failure))
+        Self(failure)
     }
 
     pub(crate) fn into_failure(self) -> Failure {
-        *self.0
+        self.0
     }
 
     pub(crate) fn cancelled() -> Self {
@@ -103,7 +104,7 @@ impl Error {
             cause = source.source();
         }
         let (type_name, message) = (type_name.to_owned(), error.to_string());
-        Self::from_failure(Failure { kind, type_name, message, chain, value: None })
+        Self::from_failure(Details { kind, type_name, message, chain, value: None }.into())
     }
 }
 
@@ -117,10 +118,10 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
         let any: &dyn std::any::Any = &error;
         // What came out of another execution, or was only wrapped on its way, keeps what it was.
         if let Some(wrapped) = any.downcast_ref::<Wrapped>() {
-            return Self::from_failure((*wrapped.0).clone());
+            return Self::from_failure(wrapped.0.clone());
         }
         if let Some(crate::ClientError::Failed { error, .. }) = any.downcast_ref::<crate::ClientError>() {
-            return Self::from_failure((*error.0).clone());
+            return Self::from_failure(error.0.clone());
         }
         Self::of(&error, std::any::type_name::<E>(), FailureKind::Error)
     }
@@ -147,7 +148,7 @@ impl Clone for Error {
 
 /// An [`Error`] as a [`std::error::Error`], which it cannot be itself: every such error converts into it.
 #[derive(Debug)]
-struct Wrapped(Box<Failure>);
+struct Wrapped(Failure);
 
 impl fmt::Display for Wrapped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -184,7 +185,11 @@ impl<T, E: Into<Source>> ResultExt<T> for std::result::Result<T, E> {
 
 fn marked<E>(source: Source, kind: FailureKind) -> Error {
     match source.downcast::<Wrapped>() {
-        Ok(wrapped) => Error::from_failure(Failure { kind, ..*wrapped.0 }),
+        Ok(wrapped) => {
+            let mut failure = wrapped.0;
+            failure.kind = kind;
+            Error::from_failure(failure)
+        }
         Err(source) => Error::of(source.as_ref(), std::any::type_name::<E>(), kind),
     }
 }

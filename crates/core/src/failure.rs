@@ -1,6 +1,7 @@
 //! An error of the user's, as it survives the database.
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Serialize};
 
@@ -23,9 +24,14 @@ pub enum FailureKind {
     Deadline,
 }
 
-/// A recorded error: its type, message and chain of causes, and the value when it was a typed one.
+/// A recorded error. Only a pointer: whatever may hold one holds a success most of the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
+#[serde(transparent)]
+pub struct Failure(Box<Details>);
+
+/// Of an error: its type, message and chain of causes, and the value when it was a typed one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Details {
     /// Why.
     pub kind: FailureKind,
     /// The name of the Rust type of the error.
@@ -42,12 +48,32 @@ impl Failure {
     /// A failure that abide itself reports.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         let type_name = "abide::Error".to_owned();
-        Self { kind, type_name, message: message.into(), chain: Vec::new(), value: None }
+        Details { kind, type_name, message: message.into(), chain: Vec::new(), value: None }.into()
     }
 
     /// Whether another attempt may be made.
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind, FailureKind::Error | FailureKind::Timeout | FailureKind::Panic)
+    }
+}
+
+impl From<Details> for Failure {
+    fn from(details: Details) -> Self {
+        Self(Box::new(details))
+    }
+}
+
+impl Deref for Failure {
+    type Target = Details;
+
+    fn deref(&self) -> &Details {
+        &self.0
+    }
+}
+
+impl DerefMut for Failure {
+    fn deref_mut(&mut self) -> &mut Details {
+        &mut self.0
     }
 }
 

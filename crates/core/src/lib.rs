@@ -30,7 +30,7 @@ mod time;
 pub use command::{Block, By, Command, Decision, Refusal};
 pub use entry::{Entry, Event, Outcome, StepRecord, Unrecordable};
 pub use execution::{Execution, Phase};
-pub use failure::{Failure, FailureKind};
+pub use failure::{Details, Failure, FailureKind};
 pub use lease::{Epoch, Fence, Lease, LeaseRow, SessionId, Version};
 pub use limits::{Limits, TooLarge};
 pub use message::{Address, Body, Message, MessageId};

@@ -4,8 +4,8 @@
 //! new format version, not a new golden file.
 
 use abide_core::{
-    Address, Block, Body, By, Command, Entry, Event, Execution, ExecutionId, Failure, FailureKind, Kind,
-    Message, MessageId, Name, NameClash, Namespace, Op, OpKind, Outcome, Parent, Payload, Retry, Start,
+    Address, Block, Body, By, Command, Details, Entry, Event, Execution, ExecutionId, Failure, FailureKind,
+    Kind, Message, MessageId, Name, NameClash, Namespace, Op, OpKind, Outcome, Parent, Payload, Retry, Start,
     StepRecord, Tag, Timestamp, Unrecordable, Waiting, codec,
 };
 use expect_test::expect_file;
@@ -29,13 +29,14 @@ fn by() -> By {
 }
 
 fn failure() -> Failure {
-    Failure {
+    let details = Details {
         kind: FailureKind::Fatal,
         type_name: "app::Declined".to_owned(),
         message: "card declined".to_owned(),
         chain: vec!["code 51".to_owned()],
         value: Some(Payload::from(r#"{"code":51}"#)),
-    }
+    };
+    details.into()
 }
 
 fn start() -> Start {
