@@ -35,7 +35,7 @@ pub use lease::{Epoch, Fence, Lease, LeaseRow, SessionId, Version};
 pub use limits::{Limits, TooLarge};
 pub use message::{Address, Body, Message, MessageId};
 pub use name::{ExecutionId, InvalidName, Name, Namespace, check_reason};
-pub use op::{Identity, KeyHasher, NameClash, Op, OpKey, OpKind, OpUse, Uses};
+pub use op::{KeyHasher, NameClash, Op, OpKey, OpKind, OpUse, Spread, Uses};
 pub use payload::Payload;
 pub use replay::{Cursor, Mismatch, Next, Note};
 pub use retry::Retry;

@@ -186,22 +186,25 @@ impl fmt::Display for NameClash {
     }
 }
 
-/// A hasher for keys that are hashes already.
+/// A hasher for numbers that nobody else chooses: hashes, or numbers that are dense. One multiplication spreads them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Identity(u64);
+pub struct Spread(u64);
 
-/// Builds [`Identity`] hashers.
-pub type KeyHasher = BuildHasherDefault<Identity>;
+/// Builds [`Spread`] hashers.
+pub type KeyHasher = BuildHasherDefault<Spread>;
 
-impl Hasher for Identity {
+impl Hasher for Spread {
     fn finish(&self) -> u64 {
         self.0
     }
     fn write(&mut self, _: &[u8]) {
-        unreachable!("only u64 keys are hashed");
+        unreachable!("only numbers are hashed");
     }
     fn write_u64(&mut self, key: u64) {
-        self.0 = key;
+        self.0 = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    fn write_i64(&mut self, key: i64) {
+        self.write_u64(key as u64);
     }
 }
 

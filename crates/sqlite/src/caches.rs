@@ -7,10 +7,9 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use abide_core::{Address, Namespace, Route, SessionId, codec};
+use abide_core::{Address, KeyHasher, Namespace, Route, SessionId, codec};
 use rusqlite::Connection;
 
 use crate::rows::{LeaseState, SessionState, Target, decoded};
@@ -27,7 +26,7 @@ pub(crate) struct Caches {
     pub(crate) served: BySession<(usize, Arc<[i64]>)>,
     pub(crate) hot: ByKey<Hot>,
     /// Routes of which nothing is ready.
-    pub(crate) calm: HashSet<i64, BuildHasherDefault<KeyHasher>>,
+    pub(crate) calm: HashSet<i64, KeyHasher>,
     pub(crate) inboxes: ByKey<Inbox>,
     /// The numbers of executions that messages went to.
     pub(crate) ids: HashMap<Address, i64>,
@@ -90,28 +89,10 @@ fn next(max: &mut Option<i64>, connection: &Connection, statement: &str) -> rusq
     Ok(current + 1)
 }
 
-/// Something by the number of an execution. These numbers are ours and dense: one multiplication spreads them.
-pub(crate) type ByKey<T> = HashMap<i64, T, BuildHasherDefault<KeyHasher>>;
+/// Something by the number of an execution.
+pub(crate) type ByKey<T> = HashMap<i64, T, KeyHasher>;
 /// Something by session.
-pub(crate) type BySession<T> = HashMap<SessionId, T, BuildHasherDefault<KeyHasher>>;
-
-#[derive(Debug, Default)]
-pub(crate) struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("only numbers are hashed");
-    }
-    fn write_u64(&mut self, key: u64) {
-        self.0 = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-    fn write_i64(&mut self, key: i64) {
-        self.write_u64(key as u64);
-    }
-}
+pub(crate) type BySession<T> = HashMap<SessionId, T, KeyHasher>;
 
 /// An execution that was written lately.
 #[derive(Debug)]
