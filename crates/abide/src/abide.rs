@@ -85,7 +85,7 @@ impl Abide {
             message: format!("the input of {name:?} does not serialize: {error}"),
         })?;
         let start = StartOptions::default().start(*kind, name, payload, client.now())?;
-        client.start(&id, start).await.map_err(|error| ClientError::of(id.as_str(), error))?;
+        client.start(&id, start.into()).await.map_err(|error| ClientError::of(id.as_str(), error))?;
         Ok(Handle::new(client.clone(), Ok(id)))
     }
 

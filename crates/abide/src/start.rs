@@ -2,6 +2,7 @@
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{ExecutionId, InvalidName, Kind, Name, Payload, Retry, Tag, Timestamp};
@@ -150,14 +151,14 @@ impl<C: Code> Start<C> {
     start_options!();
 
     /// The id and the start itself.
-    fn prepared(self) -> Result<(Client, ExecutionId, abide_core::Start), ClientError> {
+    fn prepared(self) -> Result<(Client, ExecutionId, Arc<abide_core::Start>), ClientError> {
         let client = self.abide.client_part().clone();
         let id = match &self.options.id {
             Some(id) => ExecutionId::new(id)?,
             None => client.fresh_id(),
         };
         let start = self.options.start(C::KIND, C::NAME, self.input?, client.now())?;
-        Ok((client, id, start))
+        Ok((client, id, Arc::new(start)))
     }
 
     async fn send(self) -> Result<Handle<C::Output>, ClientError> {
@@ -200,9 +201,10 @@ impl<C: Code> IntoFuture for Run<C> {
 
     fn into_future(self) -> Self::IntoFuture {
         let Self { abide, input, options, code } = self;
-        let start: Start<C> = Start { abide, input, options, code };
+        // Prepared here: all the options would take room in the future of everybody who waits for a result.
+        let prepared = Start::<C> { abide, input, options, code }.prepared();
         Box::pin(async move {
-            let (client, id, start) = start.prepared()?;
+            let (client, id, start) = prepared?;
             let event = client.run(&id, start).await.map_err(|error| ClientError::of(id.as_str(), error))?;
             result_of(&id, event)
         })

@@ -14,7 +14,7 @@ use abide_core::{
     Retry, Start, Timestamp, Uses,
 };
 
-use crate::task_waker::TaskWaker;
+use crate::mailbox::Mailbox;
 
 /// The code's side of an execution.
 #[derive(Clone)]
@@ -24,8 +24,8 @@ pub(crate) struct Shared {
     pub(crate) address: Address,
     pub(crate) run: u32,
     state: Mutex<State>,
-    /// The waker of the runner's own task.
-    task: Arc<TaskWaker>,
+    /// Where the runner's own task is woken.
+    mailbox: Arc<Mailbox>,
     /// Operations whose closures asked to be polled.
     woken: Mutex<Vec<u64>>,
     /// Somebody who is not an operation woke the workflow.
@@ -151,7 +151,7 @@ pub enum Turn {
 }
 
 impl Board {
-    pub(crate) fn new(execution: &Execution, now: Timestamp, task: Arc<TaskWaker>) -> Self {
+    pub(crate) fn new(execution: &Execution, now: Timestamp, mailbox: Arc<Mailbox>) -> Self {
         Self(Arc::new(Shared {
             address: execution.address().clone(),
             run: execution.run(),
@@ -160,7 +160,7 @@ impl Board {
                 uses: Uses::expecting(execution.entry_count()),
                 ..State::default()
             }),
-            task,
+            mailbox,
             woken: Mutex::default(),
             foreign: AtomicBool::new(false),
             again: AtomicBool::new(true),
@@ -368,11 +368,11 @@ impl Shared {
     }
 
     /// Whether the workflow's future has a reason to be polled, which is taken.
-    pub(crate) fn take_reason_to_poll(self: &Arc<Self>) -> bool {
+    pub(crate) fn take_reason_to_poll(&self) -> bool {
         let woken =
             std::mem::take(&mut *self.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
-        if !woken.is_empty() {
-            self.wake_slots(&woken);
+        for id in woken {
+            self.wake_slot(id);
         }
         self.again.swap(false, Ordering::AcqRel)
     }
@@ -382,19 +382,16 @@ impl Shared {
         self.again.load(Ordering::Acquire)
     }
 
-    /// Wakes the wakers that operations left, as if from inside the poll: combinators such as `FuturesUnordered` only
-    /// poll what was woken.
-    pub(crate) fn wake_slots(self: &Arc<Self>, ids: &[u64]) {
-        let wakers: Vec<_> = {
-            let mut state = self.lock();
-            ids.iter().filter_map(|id| state.slots.get_mut(id)?.waker.take()).collect()
-        };
-        self.as_polling(|| wakers.into_iter().for_each(Waker::wake));
+    /// Wakes the waker that an operation left, as if from inside the poll: combinators such as `FuturesUnordered` only poll
+    /// what was woken.
+    pub(crate) fn wake_slot(&self, id: u64) {
+        let waker = self.lock().slots.get_mut(&id).and_then(|slot| slot.waker.take());
+        self.as_polling(|| waker.into_iter().for_each(Waker::wake));
         self.again.store(true, Ordering::Release);
     }
 
     /// Has the code see what became of an operation: marks it and wakes whoever waits for it.
-    pub(crate) fn deliver(self: &Arc<Self>, id: u64, delivery: Delivery, at: Timestamp) {
+    pub(crate) fn deliver(&self, id: u64, delivery: Delivery, at: Timestamp) {
         let waker = {
             let mut state = self.lock();
             state.now = at;
@@ -419,8 +416,9 @@ impl Shared {
         self.foreign.load(Ordering::Acquire)
     }
 
+    /// What the workflow's own future is polled with.
     pub(crate) fn root_waker(self: &Arc<Self>) -> Waker {
-        Waker::from(Arc::new(RootWaker(self.clone())))
+        Waker::from(self.clone())
     }
 }
 
@@ -428,19 +426,17 @@ impl Shared {
 ///
 /// Every wake that belongs to an operation comes from the runner, on the thread that polls. A wake from anywhere
 /// else means that the workflow awaits something whose outcome is not recorded.
-struct RootWaker(Arc<Shared>);
-
-impl Wake for RootWaker {
+impl Wake for Shared {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.0.polling_thread.load(Ordering::Relaxed) == this_thread() {
-            self.0.again.store(true, Ordering::Release);
+        if self.polling_thread.load(Ordering::Relaxed) == this_thread() {
+            self.again.store(true, Ordering::Release);
         } else {
-            self.0.foreign.store(true, Ordering::Release);
-            self.0.task.wake();
+            self.foreign.store(true, Ordering::Release);
+            self.mailbox.task.wake();
         }
     }
 }
@@ -463,7 +459,7 @@ impl Wake for StepWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.shared.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(self.id);
-        self.shared.task.wake();
+        self.shared.mailbox.task.wake();
     }
 }
 

@@ -70,19 +70,21 @@ impl Client {
     }
 
     /// Starts an execution, or attaches to the one that began the same way.
-    pub async fn start(&self, id: &ExecutionId, start: Start) -> Result<()> {
+    pub async fn start(&self, id: &ExecutionId, start: Arc<Start>) -> Result<()> {
         self.begin(id, start).await.map(|_| ())
     }
 
     /// Starts an execution, and says whether the engine beside this client runs it.
-    async fn begin(&self, id: &ExecutionId, start: Start) -> Result<Place> {
-        let message =
-            Message { id: MessageId::new("start"), to: self.address(id), body: Body::Start(Arc::new(start)) };
-        self.submit(vec![message]).await
+    async fn begin(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Place> {
+        self.submit(|| {
+            let body = Body::Start(start.clone());
+            Message { id: MessageId::new("start"), to: self.address(id), body }
+        })
+        .await
     }
 
     /// Starts an execution, or attaches to it, and waits until it has ended.
-    pub async fn run(&self, id: &ExecutionId, start: Start) -> Result<Event> {
+    pub async fn run(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Event> {
         // Watched before it exists: what is new here needs no look into the store to see whether it has ended already.
         let watch = self.watchers.watch(id, Place::Here);
         if self.begin(id, start).await? == Place::Here
@@ -98,7 +100,7 @@ impl Client {
     pub async fn send(&self, id: &ExecutionId, body: Body) -> Result<()> {
         let name = MessageId::new(format!("{:016x}{:016x}", self.runtime.random(), self.runtime.random()));
         let message = Message { id: name, to: self.address(id), body };
-        self.submit(vec![message]).await.map(|_| ())
+        self.submit(|| message.clone()).await.map(|_| ())
     }
 
     /// Sends a signal.
@@ -106,8 +108,8 @@ impl Client {
         self.send(id, Body::Signal { name, payload }).await
     }
 
-    /// Submits messages; again while the store cannot say what became of them, because a repetition changes nothing.
-    async fn submit(&self, messages: Vec<Message>) -> Result<Place> {
+    /// Submits a message; again while the store cannot say what became of it, because a repetition changes nothing.
+    async fn submit(&self, message: impl Fn() -> Message) -> Result<Place> {
         const TRY_COUNT_MAX: u32 = 5;
         let mut tried_count = 0;
         loop {
@@ -116,7 +118,7 @@ impl Client {
                 Some(engine) => (None, engine.0.is_idle()),
                 None => (None, true),
             };
-            let submit = Submit { messages: messages.clone(), born_to, alone };
+            let submit = Submit { messages: vec![message()], born_to, alone };
             match self.store.submit(submit).await {
                 Ok(submitted) => return Ok(self.adopt(submitted, tried_count > 0).await),
                 Err(error @ Error::Indeterminate { .. }) if tried_count < TRY_COUNT_MAX => {
@@ -137,7 +139,7 @@ impl Client {
         for one in submitted {
             match one {
                 Submitted::Started(_, Some(leased)) => {
-                    engine.0.adopt(vec![*leased]);
+                    engine.0.adopt([*leased]);
                     place = Place::Here;
                 }
                 Submitted::Attached(key) if was_repeated && !engine.0.is_resident(key) => {

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use abide_core::{Ability, Address, Body, By, Kind, Lease, Message, MessageId, Payload, SessionId, Status};
+use abide_core::{
+    Ability, Address, Body, By, KeyHasher, Kind, Lease, Message, MessageId, Payload, SessionId, Status,
+};
 use abide_store::{
     Error, ExecutionKey, Leased, List, ListOrder, Read, Result, Retire, Snapshot, Store, Submit, Target,
     Worker,
@@ -67,7 +69,7 @@ struct Resident {
 
 #[derive(Default)]
 pub(crate) struct Residents {
-    pub(crate) mailboxes: HashMap<ExecutionKey, Arc<Mailbox>>,
+    pub(crate) mailboxes: HashMap<ExecutionKey, Arc<Mailbox>, KeyHasher>,
     pub(crate) quarantine: Quarantine,
     /// Messages that arrived for executions whose lease is known to the store but not yet to us.
     early: HashMap<ExecutionKey, Vec<Message>>,
@@ -235,7 +237,7 @@ impl Inner {
     }
 
     /// Takes leased executions into memory and runs them, each when it may.
-    pub(crate) fn adopt(self: &Arc<Self>, leased: Vec<Leased>) {
+    pub(crate) fn adopt(self: &Arc<Self>, leased: impl IntoIterator<Item = Leased>) {
         let mut has_suspects = false;
         for leased in leased {
             let key = leased.key;

@@ -1,6 +1,6 @@
 //! What reaches a runner from outside.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use abide_core::Message;
 
@@ -10,7 +10,7 @@ use crate::task_waker::TaskWaker;
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     mail: Mutex<Mail>,
-    pub(crate) task: Arc<TaskWaker>,
+    pub(crate) task: TaskWaker,
 }
 
 #[derive(Debug, Default)]

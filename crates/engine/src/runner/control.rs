@@ -116,7 +116,7 @@ impl Runner {
         self.startable.retain(|id| !ids.contains(id));
         self.unsettled.retain(|id| !ids.contains(id));
         self.undelivered.clear();
-        shared.wake_slots(&ids);
+        ids.iter().for_each(|id| shared.wake_slot(*id));
         true
     }
 
@@ -153,7 +153,7 @@ impl Runner {
             if let Some(waiters) = self.signal_waiters.get_mut(&op.name) {
                 waiters.retain(|waiter| *waiter != id);
             }
-            self.undelivered.extend(entries.into_iter().map(Box::new));
+            self.deliver_later(entries);
         }
     }
 
@@ -174,7 +174,7 @@ impl Runner {
             state.finished.push_back(id);
         }
         // Polled once more, the step drops its closure.
-        shared.wake_slots(&[id]);
+        shared.wake_slot(id);
     }
 
     /// The operation in a slot, while it waits.

@@ -61,9 +61,17 @@ impl Runner {
         }
         let record = StepRecord { op: op.clone(), outcome, attempt, input_hash: options.input_hash };
         if let Ok(entries) = self.decide(Command::RecordStep(record)) {
-            self.undelivered.extend(entries.into_iter().map(Box::new));
+            self.deliver_later(entries);
         }
         true
+    }
+
+    pub(super) fn deliver_later(&mut self, entries: Vec<Entry>) {
+        if self.undelivered.is_empty() {
+            self.undelivered = entries.into();
+        } else {
+            self.undelivered.extend(entries);
+        }
     }
 
     /// A result over the limit is recorded as such: its effect has happened.
@@ -226,7 +234,7 @@ impl Runner {
         }
         let Some(active) = &self.active else { return false };
         let shared = active.board.0.clone();
-        let mut started = Vec::new();
+        let mut has_started = false;
         while let Some(id) = self.startable.pop_front() {
             let mut state = shared.lock();
             let Some(slot) = state.slots.get_mut(&id) else { continue };
@@ -236,7 +244,9 @@ impl Runner {
                     let timeout_at = options.timeout.map(|timeout| self.ledger.now().after(timeout));
                     self.timers.extend(timeout_at.map(|at| Reverse((at, id, TimerKind::Timeout(attempt)))));
                     slot.state = SlotState::Go { attempt };
-                    started.push(id);
+                    drop(state);
+                    shared.wake_slot(id);
+                    has_started = true;
                 }
                 Request::Transaction(_) if self.ledger.is_busy() || self.ledger.has_news() => {
                     drop(state);
@@ -246,15 +256,13 @@ impl Runner {
                 Request::Transaction(transaction) => {
                     let (op, transaction) = (slot.op.clone(), transaction.take());
                     drop(state);
-                    shared.wake_slots(&started);
                     self.transact(op, transaction);
                     return true;
                 }
                 _ => {}
             }
         }
-        shared.wake_slots(&started);
-        !started.is_empty()
+        has_started
     }
 
     /// Sends a user's transaction to the store: its writes and its record commit together.
@@ -293,7 +301,7 @@ impl Runner {
         match record.entry() {
             Ok(entry) => {
                 self.ledger.transacted(&entry);
-                self.undelivered.push_back(Box::new(entry));
+                self.undelivered.push_back(entry);
                 Turn::Progress
             }
             Err(error) => Turn::End(End::Lost(error.to_string())),
@@ -310,7 +318,7 @@ impl Runner {
             let outcome = Outcome::Failure(fatal(refusal.to_string()));
             let record = StepRecord { op: op.clone(), outcome, attempt: 1, input_hash: None };
             if let Ok(entries) = self.decide(Command::RecordStep(record)) {
-                self.undelivered.extend(entries.into_iter().map(Box::new));
+                self.deliver_later(entries);
             }
         }
         Turn::Progress

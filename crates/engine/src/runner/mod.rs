@@ -25,7 +25,7 @@ use abide_core::{
 };
 use abide_store::{Hold, Leased};
 
-use crate::board::{Board, Delivery, Request, SlotState};
+use crate::board::{Board, Delivery, Request, SlotState, State};
 use crate::engine::Inner;
 use crate::journal::Journal;
 use crate::ledger::{Flushed, Ledger, Terms};
@@ -63,7 +63,7 @@ pub(crate) struct Runner {
     /// Closures that may start as soon as everything before them is durable.
     startable: VecDeque<u64>,
     /// Recorded outcomes that the code has not seen yet.
-    undelivered: VecDeque<Box<Entry>>,
+    undelivered: VecDeque<Entry>,
     /// The transaction step that is being committed.
     transacting: Option<OpKey>,
     slots: HashMap<OpKey, u64, KeyHasher>,
@@ -290,8 +290,9 @@ impl Runner {
     fn take_in(&mut self) {
         let Some(active) = &self.active else { return };
         let mut state = active.board.0.lock();
-        for id in std::mem::take(&mut state.opened) {
-            let Some(slot) = state.slots.get(&id) else { continue };
+        let State { opened, slots, .. } = &mut *state;
+        for id in opened.drain(..) {
+            let Some(slot) = slots.get(&id) else { continue };
             let key = slot.op.key();
             self.slots.insert(key, id);
             self.cursor.open(key);

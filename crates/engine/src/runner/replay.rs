@@ -45,7 +45,9 @@ impl Runner {
             let what = format!("the journal begins with {}", entry.event.word());
             return Some(Turn::End(End::Lost(what)));
         };
-        let board = Board::new(self.ledger.execution(), entry.at, self.mailbox.task.clone());
+        let passed = self.cursor.offer(&entry);
+        debug_assert_eq!(passed, Ok(false), "nobody waits for the start");
+        let board = Board::new(self.ledger.execution(), entry.at, self.mailbox.clone());
         let called = board
             .0
             .as_polling(|| catch_unwind(AssertUnwindSafe(|| self.code.call(board.clone(), &start.input))));

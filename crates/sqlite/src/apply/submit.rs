@@ -12,21 +12,29 @@ use crate::job::Operation;
 use crate::sql;
 
 pub(crate) struct SubmitWork {
-    messages: Vec<Checked>,
+    messages: Vec<Message>,
+    /// The first message that is over a limit, by its index, and what is wrong with it.
+    over: Option<Box<(usize, Refusal)>>,
     born_to: Option<SessionId>,
-}
-
-/// A message, and whether it is within the limits.
-struct Checked {
-    message: Message,
-    limits: Result<(), Refusal>,
 }
 
 impl SubmitWork {
     /// Checks the limits on the caller's thread; a message that is over one is refused when its turn comes.
     pub(crate) fn new(submit: Submit, limits: &Limits) -> Self {
-        let checked = |message: Message| Checked { limits: check(&message, limits), message };
-        Self { messages: submit.messages.into_iter().map(checked).collect(), born_to: submit.born_to }
+        let Submit { messages, born_to, .. } = submit;
+        let over = messages
+            .iter()
+            .enumerate()
+            .find_map(|(index, message)| Some(Box::new((index, check(message, limits).err()?))));
+        Self { messages, over, born_to }
+    }
+
+    /// The messages in their order, as they may be sent.
+    fn checked(&self) -> impl Iterator<Item = Result<&Message, Stop>> {
+        self.messages.iter().enumerate().map(|(index, message)| match self.over.as_deref() {
+            Some((over, refusal)) if *over == index => Err(refusal.clone().into()),
+            _ => Ok(message),
+        })
     }
 }
 
@@ -42,29 +50,29 @@ impl Operation for SubmitWork {
             }
             None => None,
         };
-        match self.messages.as_slice() {
+        if self.messages.len() == 1 {
             // One message is refused before it writes anything.
-            [message] => Ok(vec![submit(batch, message, offer)?]),
-            messages => submit_all(batch, messages, offer),
+            return self.checked().map(|message| submit(batch, message?, offer)).collect();
         }
+        submit_all(batch, self, offer)
     }
 }
 
 /// Several messages: what the first ones wrote must go when a later one is refused.
 fn submit_all(
     batch: &mut Batch<'_>,
-    messages: &[Checked],
+    work: &SubmitWork,
     offer: Option<SessionId>,
 ) -> Result<Vec<Submitted>, Stop> {
     batch.connection.prepare_cached(sql::SAVEPOINT)?.execute([])?;
     let notice_count = batch.effects.notices.messages.len();
-    let mut submitted: Vec<Submitted> = Vec::with_capacity(messages.len());
-    for message in messages {
-        match submit(batch, message, offer) {
-            Ok(one) => {
+    let mut submitted: Vec<Submitted> = Vec::with_capacity(work.messages.len());
+    for message in work.checked() {
+        match message.and_then(|message| Ok((message, submit(batch, message, offer)?))) {
+            Ok((message, one)) => {
                 if let Submitted::Delivered(key) = &one {
                     let born = submitted.iter_mut().filter_map(newborn);
-                    batch.tell_newborn(born, &Put::Delivered(*key), &message.message);
+                    batch.tell_newborn(born, &Put::Delivered(*key), message);
                 }
                 submitted.push(one);
             }
@@ -89,9 +97,7 @@ fn newborn(submitted: &mut Submitted) -> Option<&mut Leased> {
     }
 }
 
-fn submit(batch: &mut Batch<'_>, checked: &Checked, offer: Option<SessionId>) -> Result<Submitted, Stop> {
-    let Checked { message, limits } = checked;
-    limits.clone()?;
+fn submit(batch: &mut Batch<'_>, message: &Message, offer: Option<SessionId>) -> Result<Submitted, Stop> {
     if let Body::Start(start) = &message.body {
         return Ok(match batch.start(&message.to, start, offer)? {
             Started::New(key, leased) => Submitted::Started(key, leased),
