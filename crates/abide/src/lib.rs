@@ -41,6 +41,7 @@ mod start;
 mod step;
 pub mod testing;
 mod transaction;
+mod url;
 
 pub use crate::abide::Abide;
 pub use crate::child::{Child, RunChild, StartChild};
@@ -57,6 +58,7 @@ pub use crate::sleep::Sleep;
 pub use crate::start::{Run, Start};
 pub use crate::step::Step;
 pub use crate::transaction::{SqliteTransaction, Transact};
+pub use crate::url::{InvalidUrl, StoreUrl};
 
 pub use abide_core::{FailureKind, Kind, Retry, Status, Timestamp};
 pub use abide_macros::{task, test, workflow};

@@ -1,7 +1,6 @@
 //! Opening a store and starting a worker on it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use crate::abide::Abide;
 use crate::client_error::ClientError;
 use crate::code::{Registered, Task, Workflow};
 use crate::ctx::State;
+use crate::url::{InvalidUrl, StoreUrl};
 
 /// What a simulation puts in the place of the real thing.
 type Simulated = (Arc<dyn Runtime>, Option<Arc<dyn Store>>);
@@ -206,9 +206,10 @@ impl Builder {
     fn open_sqlite(&mut self, runtime: &Arc<dyn Runtime>) -> Result<Opened, String> {
         self.store.limits = self.options.limits.clone();
         let clock: Arc<dyn Clock> = runtime.clone();
-        let store = match place(&self.url)? {
-            Place::Memory => SqliteStore::in_memory(clock, self.store.clone()),
-            Place::File(path) => SqliteStore::open(&path, clock, self.store.clone()),
+        let url: StoreUrl = self.url.parse().map_err(|error: InvalidUrl| error.to_string())?;
+        let store = match url {
+            StoreUrl::Memory => SqliteStore::in_memory(clock, self.store.clone()),
+            StoreUrl::File(path) => SqliteStore::open(&path, clock, self.store.clone()),
         };
         let store = store.map_err(|error| error.to_string())?;
         Ok(Opened { closer: Closer(Some(store.clone())), store })
@@ -261,66 +262,6 @@ impl Closer {
     pub(crate) fn close(&self) {
         if let Some(store) = &self.0 {
             store.close();
-        }
-    }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Place {
-    Memory,
-    File(PathBuf),
-}
-
-/// What a URL means.
-fn place(url: &str) -> Result<Place, String> {
-    if let Some(path) = url.strip_prefix("sqlite:") {
-        return match path {
-            ":memory:" => Ok(Place::Memory),
-            "" => Err("the path is missing: write sqlite:PATH or sqlite::memory:".to_owned()),
-            path => Ok(Place::File(path.strip_prefix("//").unwrap_or(path).into())),
-        };
-    }
-    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-        return Err("this version has no PostgreSQL store yet; write sqlite:PATH".to_owned());
-    }
-    let scheme = url.split_once(':').map(|(scheme, _)| scheme);
-    match scheme {
-        // A path may contain a colon, but not where a scheme would end.
-        Some(scheme)
-            if !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+') =>
-        {
-            Err(format!("the scheme {scheme:?} is unknown: write sqlite:PATH, sqlite::memory: or a path"))
-        }
-        _ if url.is_empty() => {
-            Err("the URL is empty: write sqlite:PATH, sqlite::memory: or a path".to_owned())
-        }
-        _ => Ok(Place::File(url.into())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn urls_are_paths_memory_or_refused() {
-        let file = |path: &str| Ok(Place::File(path.into()));
-        let rows = [
-            ("sqlite:app.db", file("app.db")),
-            ("sqlite:///tmp/app.db", file("/tmp/app.db")),
-            ("sqlite::memory:", Ok(Place::Memory)),
-            ("data/app.db", file("data/app.db")),
-            ("./odd:name.db", file("./odd:name.db")),
-            (
-                "mysql://x",
-                Err("the scheme \"mysql\" is unknown: write sqlite:PATH, sqlite::memory: or a path"
-                    .to_owned()),
-            ),
-            ("", Err("the URL is empty: write sqlite:PATH, sqlite::memory: or a path".to_owned())),
-            ("sqlite:", Err("the path is missing: write sqlite:PATH or sqlite::memory:".to_owned())),
-        ];
-        for (url, expected) in rows {
-            assert_eq!(place(url), expected, "{url}");
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use abide::{InvalidUrl, StoreUrl};
 use abide_engine::{Client, Runtime, SystemClock, TokioRuntime};
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::{Clock, Store};
@@ -14,32 +15,14 @@ use crate::failure::Failure;
 pub(crate) fn path(global: &Global) -> Result<PathBuf, Failure> {
     let url = global.store.as_deref().filter(|url| !url.is_empty());
     let url = url.ok_or_else(|| Failure::usage("no store is given: write --store URL or set ABIDE_STORE"))?;
-    place(url).map_err(|problem| Failure::usage(format!("the store {url:?}: {problem}")))
-}
-
-/// What a URL means.
-fn place(url: &str) -> Result<PathBuf, String> {
-    if let Some(path) = url.strip_prefix("sqlite:") {
-        return match path {
-            ":memory:" => {
-                Err("a store in memory belongs to its process; nobody else can look into it".to_owned())
-            }
-            "" | "//" => Err("the path is missing: write sqlite:PATH".to_owned()),
-            path => Ok(path.strip_prefix("//").unwrap_or(path).into()),
-        };
-    }
-    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-        return Err("this version has no PostgreSQL store yet; write sqlite:PATH".to_owned());
-    }
-    match url.split_once(':') {
-        // A path may contain a colon, but not where a scheme would end.
-        Some((scheme, _))
-            if !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+') =>
-        {
-            Err(format!("the scheme {scheme:?} is unknown: write sqlite:PATH or a path"))
+    let problem = match url.parse() {
+        Ok(StoreUrl::File(path)) => return Ok(path),
+        Ok(StoreUrl::Memory) => {
+            "a store in memory belongs to its process; nobody else can look into it".to_owned()
         }
-        _ => Ok(url.into()),
-    }
+        Err(invalid) => InvalidUrl::to_string(&invalid),
+    };
+    Err(Failure::usage(format!("the store {url:?}: {problem}")))
 }
 
 /// Opens the store to look, and runs `work` with it.
@@ -80,31 +63,4 @@ pub(crate) fn client<T>(
 /// Runs a future on this thread.
 pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(future)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn urls_are_paths_or_refused() {
-        let file = |path: &str| Ok(PathBuf::from(path));
-        let refused = |problem: &str| Err(problem.to_owned());
-        let rows = [
-            ("sqlite:app.db", file("app.db")),
-            ("sqlite:///tmp/app.db", file("/tmp/app.db")),
-            ("data/app.db", file("data/app.db")),
-            ("./odd:name.db", file("./odd:name.db")),
-            (
-                "sqlite::memory:",
-                refused("a store in memory belongs to its process; nobody else can look into it"),
-            ),
-            ("sqlite:", refused("the path is missing: write sqlite:PATH")),
-            ("mysql://x", refused("the scheme \"mysql\" is unknown: write sqlite:PATH or a path")),
-            ("postgres://x", refused("this version has no PostgreSQL store yet; write sqlite:PATH")),
-        ];
-        for (url, expected) in rows {
-            assert_eq!(place(url), expected, "{url}");
-        }
-    }
 }
