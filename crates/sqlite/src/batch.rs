@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use crate::Options;
 use crate::caches::Caches;
-use crate::lockfile::LockFile;
+use crate::lockfile::{self, LockFile};
 use crate::notices::{Notices, Pending};
 use crate::poll::Poll;
 use crate::rows::SessionState;
@@ -35,7 +35,15 @@ pub(crate) struct Shared {
     pub(crate) tokio: Option<Handle>,
 }
 
+/// Why a session ended whose process did not say good-bye.
+pub(crate) const GONE: &str = "its process is gone";
+
 impl Shared {
+    /// Whether the process of a session that has not ended is certainly gone.
+    pub(crate) fn is_gone(&self, session: SessionId) -> bool {
+        self.path.as_ref().is_some_and(|path| lockfile::is_abandoned(path, session))
+    }
+
     pub(crate) fn forget_locks(&self) {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -176,7 +184,7 @@ impl Effects {
             let lock = shared.locks.lock().unwrap_or_else(PoisonError::into_inner).remove(&session);
             match (lock, &shared.path) {
                 (Some(lock), _) => lock.remove(),
-                (None, Some(path)) => crate::lockfile::remove_of(path, session),
+                (None, Some(path)) => lockfile::remove_of(path, session),
                 (None, None) => {}
             }
         }

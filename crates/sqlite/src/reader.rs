@@ -57,7 +57,7 @@ impl Readers {
             let (shared, memory) = (Arc::clone(&readers.shared), Arc::clone(&readers.memory));
             let task: Task = Box::new(move |connection| {
                 let outcome = connection.and_then(|connection| {
-                    let view = View { connection, options: &shared.options, memory: &memory };
+                    let view = View { connection, shared: &shared, memory: &memory };
                     in_transaction(what, &view, work)
                 });
                 // Nobody listens when the caller has gone.

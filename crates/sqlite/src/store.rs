@@ -139,7 +139,7 @@ impl SqliteStore {
         let desk = self.desk.as_ref().filter(|desk| !desk.is_closed()).ok_or(Error::Closed)?;
         let writer = desk.lock_writer();
         let connection = writer.connection().ok_or(Error::Closed)?;
-        let view = View { connection, options: &self.shared.options, memory: self.readers.memory() };
+        let view = View { connection, shared: &self.shared, memory: self.readers.memory() };
         in_transaction(what, &view, work)
     }
 }

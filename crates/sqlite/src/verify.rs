@@ -67,8 +67,7 @@ impl SqliteStore {
         let Some(path) = &self.shared.path else { return self.view_of_writer(what, work) };
         let connection =
             schema::open_reader(path, &self.shared.options).map_err(|error| reading(what, &error))?;
-        let view =
-            View { connection: &connection, options: &self.shared.options, memory: &Default::default() };
+        let view = View { connection: &connection, shared: &self.shared, memory: &Default::default() };
         in_transaction(what, &view, work)
     }
 }

@@ -16,12 +16,13 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::apply::{first_start, unread};
+use crate::batch::{GONE, Shared};
 use crate::caches::Interned;
 use crate::error::Stop;
 use crate::journal::{Chain, Page, Skips};
 use crate::place::{self, Place};
 use crate::rows::{count, decoded, integer, status, timestamp, timestamp_maybe};
-use crate::{Options, sql};
+use crate::sql;
 
 /// The most journals whose skip entries are remembered.
 const SKIPS_COUNT_MAX: usize = 16;
@@ -38,7 +39,7 @@ pub(crate) struct Memory {
 /// A connection for reading, inside a transaction.
 pub(crate) struct View<'a> {
     pub(crate) connection: &'a Connection,
-    pub(crate) options: &'a Options,
+    pub(crate) shared: &'a Shared,
     pub(crate) memory: &'a Memory,
 }
 
@@ -156,8 +157,8 @@ impl View<'_> {
         if read.limit == 0 || read.from > chain.entry_count {
             return Ok(Vec::new());
         }
-        let entry_count_max = read.limit.min(self.options.page_entry_count_max.max(1));
-        let page = Page { from: read.from, entry_count_max, bytes_max: self.options.page_bytes_max };
+        let entry_count_max = read.limit.min(self.shared.options.page_entry_count_max.max(1));
+        let page = Page { from: read.from, entry_count_max, bytes_max: self.shared.options.page_bytes_max };
         let mut skips = self.memory.take_skips(chain);
         let records = chain.page(self.connection, &mut skips, page);
         self.memory.put_skips(chain, skips);
@@ -178,7 +179,7 @@ impl View<'_> {
             (None, ListOrder::NewestFirst) => i64::MAX,
             (None, ListOrder::OldestFirst) => 0,
         };
-        let scan_max = self.options.list_scan_count_max.max(1);
+        let scan_max = self.shared.options.list_scan_count_max.max(1);
         let mut looked_at = 0;
         while looked_at < scan_max {
             let wanted = (list.limit - listing.items.len() + 1).clamp(1, 1_000).max(64).min(scan_max);
@@ -270,11 +271,11 @@ impl View<'_> {
     }
 
     pub(crate) fn feed(&self, feed: Feed) -> Result<Vec<FeedItem>, Stop> {
-        let limit = feed.limit.min(self.options.page_entry_count_max.max(1));
+        let limit = feed.limit.min(self.shared.options.page_entry_count_max.max(1));
         let mut statement = self.connection.prepare_cached(sql::FEED)?;
         let mut rows = statement.query([integer(feed.after), integer(limit as u64)])?;
         let mut items: Vec<FeedItem> = Vec::new();
-        let mut left = self.options.page_bytes_max;
+        let mut left = self.shared.options.page_bytes_max;
         while let Some(row) = rows.next()? {
             let record = Record { seq: count(row.get(1)?), bytes: row.get(2)? };
             if record.bytes.len() > left && !items.is_empty() {
@@ -301,12 +302,15 @@ impl View<'_> {
             let name = Name::new(name)
                 .map_err(|error| rusqlite::Error::FromSqlConversionFailure(1, Type::Text, error.into()))?;
             let ttl = Duration::from_micros(count(row.get(3)?));
+            let retired: Option<String> = row.get(6)?;
+            // The next claim ends what nobody has ended yet; whoever looks before should not be told that it lives.
+            let retired = retired.or_else(|| self.shared.is_gone(session).then(|| GONE.to_owned()));
             Ok(WorkerRow {
                 session,
                 worker: Worker { name, ability: decoded(row, 2)?, ttl },
                 registered_at: timestamp(row, 4)?,
                 expires_at: timestamp(row, 5)?,
-                retired: row.get(6)?,
+                retired,
                 lease_count: count(held.query_row([place::held(session)], |row| row.get(0))?),
             })
         })?;

@@ -6,10 +6,10 @@ use abide_core::{SessionId, Timestamp, check_reason, codec};
 use abide_store::{Error, Heartbeat, Registered, Retire, Worker};
 use rusqlite::params;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, GONE};
 use crate::error::{Failure, Stop};
 use crate::job::Operation;
-use crate::lockfile::{self, LockFile};
+use crate::lockfile::LockFile;
 use crate::place;
 use crate::rows::{SessionState, count, integer, timestamp};
 use crate::sql;
@@ -132,14 +132,10 @@ pub(crate) fn sweep(batch: &mut Batch<'_>, now: Timestamp) -> Result<(), Stop> {
     let sessions = rows.collect::<rusqlite::Result<Vec<_>>>()?;
     drop(statement);
     for (session, expires_at) in sessions {
-        let is_abandoned = || match &batch.shared.path {
-            Some(path) => lockfile::is_abandoned(path, session),
-            None => false,
-        };
         if expires_at <= now {
             end(batch, session, Ending::Dead("expired"))?;
-        } else if is_abandoned() {
-            end(batch, session, Ending::Dead("its process is gone"))?;
+        } else if batch.shared.is_gone(session) {
+            end(batch, session, Ending::Dead(GONE))?;
         }
     }
     Ok(())

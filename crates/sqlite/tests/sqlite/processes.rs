@@ -1,8 +1,9 @@
 //! Several stores on one file, as several processes would have.
 
-use abide_core::{Fence, SessionId};
+use abide_core::{Fence, Namespace, SessionId};
+use abide_sqlite::SqliteStore;
 use abide_store::conformance::block_on;
-use abide_store::{CommitOutcome, Heartbeat, Notice, Store};
+use abide_store::{CommitOutcome, Heartbeat, Notice, Store, Workers};
 
 use crate::fixture::{Fixture, Held, look, signal, start, step, submit};
 
@@ -14,6 +15,13 @@ fn lock_files(fixture: &Fixture) -> Vec<String> {
     names
 }
 
+/// Why each session ended.
+fn ends(store: &SqliteStore) -> Vec<Option<String>> {
+    let namespace = Namespace::new("default").expect("a name");
+    let workers = block_on(store.workers(Workers { namespace, after: None, limit: 10 })).expect("an answer");
+    workers.into_iter().map(|row| row.retired).collect()
+}
+
 #[test]
 fn a_session_whose_process_is_gone_is_swept_at_once() {
     let fixture = Fixture::new();
@@ -22,8 +30,11 @@ fn a_session_whose_process_is_gone_is_swept_at_once() {
     gone.born("a");
     let mut seat = fixture.seat(&two);
     assert!(seat.claim(true).leased.is_empty(), "it lives");
+    assert_eq!(ends(&two), [None, None]);
     drop(gone);
     drop(one);
+    // Whoever asks before it is swept is told already.
+    assert_eq!(ends(&two), [Some("its process is gone".to_owned()), None]);
     let leased = seat.claim(true).leased;
     assert_eq!((leased.len(), leased[0].takeover_count, leased[0].lease.epoch.0), (1, 1, 2));
     assert_eq!(lock_files(&fixture), ["abide.db-session-2"]);
