@@ -224,6 +224,22 @@ async fn a_paused_workflow_starts_nothing_until_resumed(abide: Abide) -> Result<
     Ok(())
 }
 
+#[tokio::test]
+async fn a_pause_that_nobody_has_seen_can_be_taken_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("app.db").display());
+    let client = Abide::client(&url).await.unwrap();
+    let handle = client.start(pausable, ()).id("p").await.unwrap();
+    handle.signal("n", &7u64).await.unwrap();
+    handle.pause().await.unwrap();
+    handle.resume().await.unwrap();
+    let error = handle.resume().await.unwrap_err();
+    assert_eq!(error.to_string(), r#"execution "p": it is not paused"#);
+    let abide = Abide::open(&url).await.unwrap();
+    assert_eq!(handle.result().await.unwrap(), 7);
+    abide.shutdown().await;
+}
+
 #[workflow]
 async fn panics(ctx: Ctx, in_step: bool) -> Result<()> {
     if in_step {

@@ -433,6 +433,18 @@ impl Execution {
         }
     }
 
+    /// Whether a message that was refused may be put behind `unread` after all: a resume is in place behind a pause that
+    /// nobody has read yet.
+    pub fn accepts_behind(&self, unread: &[&Body], body: &Body, now: Timestamp) -> bool {
+        let mut later = self.clone();
+        for command in unread.iter().filter_map(|body| body.control()) {
+            if let Ok(decision) = later.decide(command, now) {
+                decision.record(&mut later, now);
+            }
+        }
+        later.accepts(body, now).is_ok()
+    }
+
     /// What a new execution looks like before anybody took it.
     pub fn summary_at_start(&self, now: Timestamp) -> Summary {
         match self.start_at {

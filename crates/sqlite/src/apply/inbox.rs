@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use abide_core::{Address, Message, Refusal, TooLarge, codec};
+use abide_core::{Address, Message, Refusal, Timestamp, TooLarge, codec};
 use abide_store::{ExecutionKey, Leased};
 use rusqlite::{Connection, params};
 
@@ -27,8 +27,8 @@ impl Batch<'_> {
         let key = ExecutionKey(count(target.key));
         let now = self.now();
         let accepted = match target.execution.accepts(&message.body, now) {
-            Ok(()) => self.room(&target, message)?,
-            refused => refused,
+            Err(refusal) if !self.is_in_place(&target, message, now)? => Err(refusal),
+            _ => self.room(&target, message)?,
         };
         if let Err(refusal) = accepted {
             // What was taken before is no news, whatever became of its target since.
@@ -69,6 +69,16 @@ impl Batch<'_> {
         self.caches.ids.insert(address.clone(), target.key);
         self.caches.targets.insert(target.key, Arc::clone(&target));
         Ok(Some(target))
+    }
+
+    /// Whether a message that was refused is in place behind those that wait.
+    fn is_in_place(&mut self, target: &Target, message: &Message, now: Timestamp) -> Result<bool, Stop> {
+        if target.execution.is_finished() || self.inbox(target.key)?.unread_count == 0 {
+            return Ok(false);
+        }
+        let unread = unread(self.connection, target.key)?;
+        let unread: Vec<_> = unread.iter().map(|message| &message.body).collect();
+        Ok(target.execution.accepts_behind(&unread, &message.body, now))
     }
 
     /// Whether the inbox has room for one more.

@@ -17,6 +17,7 @@ table![
     duplicate_in_one_submit_is_told,
     message_ids_belong_to_their_execution,
     control_that_cannot_be_is_refused,
+    control_is_judged_by_what_lies_before_it,
     cancel_of_a_task_is_accepted,
     message_does_not_touch_a_held_execution,
     message_to_a_ready_execution_keeps_its_place,
@@ -119,6 +120,21 @@ fn control_that_cannot_be_is_refused(subject: &Subject) {
     assert!(subject.refusal(vec![resume("a")]).contains("not paused"));
     let unblock = message("unblock", "a", Body::Unblock { by: by() });
     assert!(subject.refusal(vec![unblock]).contains("not blocked"));
+    assert_eq!(subject.picture(), before);
+}
+
+fn control_is_judged_by_what_lies_before_it(subject: &Subject) {
+    let pause = |id: &str| message(id, "a", Body::Pause { by: by(), reason: String::new() });
+    subject.start("a", flow());
+    subject.send(pause("p1"));
+    assert!(matches!(subject.send(resume("a")), Submitted::Delivered(_)), "it will be paused by then");
+    let again = |id: &str| message(id, "a", Body::Resume { by: by() });
+    assert!(subject.refusal(vec![again("r2")]).contains("not paused"), "it will go on by then");
+    subject.submit(vec![pause("p3"), again("r3")]).expect("both are in place");
+    assert_eq!(subject.unread("a").len(), 4);
+    let before = subject.picture();
+    let both = vec![pause("p4"), again("r4"), again("r5")];
+    assert!(subject.refusal(both).contains("not paused"), "only the last one is out of place");
     assert_eq!(subject.picture(), before);
 }
 

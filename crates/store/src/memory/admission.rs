@@ -1,10 +1,9 @@
 //! Whether a message may be put where it wants to go.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use abide_core::{
-    Address, Body, Execution, Limits, Message, MessageId, Refusal, Start, StartMatch, Timestamp, TooLarge,
-    start_matches,
+    Address, Body, Execution, Limits, Message, Refusal, Start, StartMatch, Timestamp, TooLarge, start_matches,
 };
 
 use super::state::State;
@@ -27,7 +26,7 @@ pub(super) enum Admission {
 pub(super) struct Ahead<'a> {
     state: &'a State,
     started: BTreeMap<&'a Address, &'a Start>,
-    delivered: BTreeMap<&'a Address, BTreeSet<&'a MessageId>>,
+    delivered: BTreeMap<&'a Address, Vec<&'a Message>>,
     now: Timestamp,
 }
 
@@ -59,19 +58,24 @@ impl<'a> Ahead<'a> {
     fn admit_message(&mut self, message: &'a Message, body: &'a Body) -> Result<Admission, Refusal> {
         let to = &message.to;
         let stored = self.state.at(to);
-        let delivered = self.delivered.get(to);
+        let delivered = self.delivered.get(to).map_or(&[][..], Vec::as_slice);
         let seen = stored.is_some_and(|row| row.seen.contains(&message.id))
-            || delivered.is_some_and(|ids| ids.contains(&message.id));
+            || delivered.iter().any(|known| known.id == message.id);
         if seen {
             return Ok(Admission::Duplicate);
         }
         let created = || Some(Execution::start(to.clone(), (*self.started.get(to)?).clone(), self.now).0);
         let execution = stored.map(|row| row.execution.clone()).or_else(created);
         let execution = execution.ok_or_else(|| Refusal::Unknown { id: to.id.clone() })?;
-        execution.accepts(body, self.now)?;
-        let unread_count = stored.map_or(0, |row| row.inbox.len()) + delivered.map_or(0, BTreeSet::len);
-        check_limits(&self.state.limits, message, unread_count)?;
-        self.delivered.entry(to).or_default().insert(&message.id);
+        let inbox = stored.map_or(&[][..], |row| row.inbox.as_slice());
+        let unread: Vec<_> = inbox.iter().chain(delivered.iter().copied()).map(|known| &known.body).collect();
+        if let Err(refusal) = execution.accepts(body, self.now)
+            && !execution.accepts_behind(&unread, body, self.now)
+        {
+            return Err(refusal);
+        }
+        check_limits(&self.state.limits, message, unread.len())?;
+        self.delivered.entry(to).or_default().push(message);
         Ok(Admission::Deliver)
     }
 }
