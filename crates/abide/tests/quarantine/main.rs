@@ -1,130 +1,21 @@
 //! A step that kills its process takes nobody down: from the second takeover on it runs alone.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+mod world;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use abide::Builder;
 use abide::prelude::*;
-use abide::testing::{Lab, Machine};
-use abide_core::{Address, ExecutionId, Limits, Namespace, SessionId};
+use abide::testing::Lab;
+use abide_core::{Limits, SessionId};
 use abide_sqlite::SqliteStore;
 use abide_store::faults::{Chances, FaultyStore};
 use abide_store::memory::MemoryStore;
-use abide_store::{Clock, Read, Snapshot, Store, Target, Workers};
-use tokio::sync::Notify;
+use abide_store::{Clock, Store};
 
-/// What the steps of a test do, seen from outside.
-struct World {
-    lab: Lab,
-    /// Where the worker lives that was opened last.
-    machine: Mutex<Option<Machine>>,
-    /// The executions that run a step now, with their takeovers when it began.
-    running: Mutex<BTreeMap<String, u32>>,
-    /// How often each step has begun, and the code of each poison.
-    begun: Mutex<BTreeMap<String, u32>>,
-    /// Who was there when an execution began a step.
-    beside: Mutex<Vec<(String, Company)>>,
-    died: Notify,
-}
-
-/// Who is there when a step begins.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Company {
-    /// Of the execution itself.
-    takeover_count: u32,
-    /// The others that run a step, with their takeovers.
-    running: BTreeMap<String, u32>,
-    /// How many executions the worker holds.
-    lease_count: u64,
-}
-
-impl Company {
-    /// A suspect is alone.
-    fn is_right(&self) -> bool {
-        self.running.is_empty() || (self.takeover_count < 2 && self.running.values().all(|count| *count < 2))
-    }
-
-    /// Only the execution itself is there.
-    fn is_nobody(&self) -> bool {
-        self.running.is_empty() && self.lease_count == 1
-    }
-}
-
-type Shared = Arc<World>;
-
-/// Takes an execution out of those that run.
-struct Running<'a>(&'a World, String);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.running.lock().unwrap().remove(&self.1);
-    }
-}
-
-impl World {
-    /// A step begins, and ends when what this gives is dropped.
-    async fn enter(&self, ctx: &Ctx) -> Running<'_> {
-        let id = ctx.id().to_owned();
-        let takeover_count = self.snapshot(&id).await.takeover_count;
-        let lease_count = self.lease_count().await;
-        *self.begun.lock().unwrap().entry(ctx.idempotency_key()).or_default() += 1;
-        let mut running = self.running.lock().unwrap();
-        let company = Company { takeover_count, running: running.clone(), lease_count };
-        self.beside.lock().unwrap().push((id.clone(), company));
-        running.insert(id.clone(), takeover_count);
-        Running(self, id)
-    }
-
-    /// How many executions the newest session holds.
-    async fn lease_count(&self) -> u64 {
-        let workers = Workers { namespace: Namespace::default(), after: None, limit: 1_000 };
-        loop {
-            if let Ok(rows) = self.lab.store().workers(workers.clone()).await {
-                return rows.last().unwrap().lease_count;
-            }
-        }
-    }
-
-    async fn snapshot(&self, id: &str) -> Snapshot {
-        let address = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
-        let read = Read { target: Target::Address(address), from: 0, limit: 0, with_inbox: false };
-        loop {
-            if let Ok(found) = self.lab.store().read(read.clone()).await {
-                return found.unwrap();
-            }
-        }
-    }
-
-    /// The process dies.
-    async fn die(&self) {
-        let machine = self.machine.lock().unwrap().expect("a worker was opened");
-        self.lab.crash(machine);
-        self.died.notify_one();
-        std::future::pending::<()>().await;
-    }
-
-    /// The company of this execution, each time it began a step.
-    fn company(&self, id: &str) -> Vec<Company> {
-        let beside = self.beside.lock().unwrap();
-        beside.iter().filter(|(of, _)| of == id).map(|(_, company)| company.clone()).collect()
-    }
-
-    /// The order in which steps began, since the `from`th.
-    fn order(&self, from: usize) -> Vec<String> {
-        self.beside.lock().unwrap()[from..].iter().map(|(id, _)| id.clone()).collect()
-    }
-
-    fn begun_count(&self) -> usize {
-        self.beside.lock().unwrap().len()
-    }
-
-    fn check(&self) {
-        let beside = self.beside.lock().unwrap();
-        let wrong: Vec<_> = beside.iter().filter(|(_, company)| !company.is_right()).collect();
-        assert!(wrong.is_empty(), "suspects were not alone: {wrong:#?}");
-    }
-}
+use crate::world::{Company, Shared, World};
 
 /// Takes so many steps of so many milliseconds.
 #[workflow]
