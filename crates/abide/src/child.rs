@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use abide_core::{Block, ExecutionId, Op, OpKind};
+use abide_core::{Block, ExecutionId, Name, Op, OpKind};
 use abide_engine::{Delivery, OpHandle, Request, Turn};
 use serde::de::DeserializeOwned;
 
@@ -59,7 +59,7 @@ impl<C: Code> StartChild<C> {
 
     fn open(ctx: &Ctx, options: &StartOptions, input: Option<C::Input>) -> Opened {
         match Self::request(ctx, options, input) {
-            Ok(request) => ctx.open(OpKind::Child, C::NAME, request),
+            Ok(request) => ctx.open(OpKind::Child, &Name::new(C::NAME), request),
             Err(reason) => match ctx.board() {
                 Some(board) => {
                     board.block(reason);

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{Name, OpKind, OpUse, Timestamp};
+use abide_core::{InvalidName, Name, OpKind, OpUse, Timestamp};
 use abide_engine::{Board, OpHandle, Request, TaskAttempt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -187,25 +187,24 @@ impl Ctx {
     }
 
     /// Opens a durable operation; an error where there is no journal.
-    pub(crate) fn open(&self, kind: OpKind, name: &str, request: Request) -> Opened {
-        let board = match &self.home {
-            Home::Workflow(board) => board,
-            Home::Task(_) => {
-                let word = kind.word();
-                return Opened::Refused(Error::fatal(format!(
-                    "{word} {name:?} needs a workflow: a task has no journal"
-                )));
-            }
-        };
-        let name = match Name::new(name) {
-            Ok(name) => name,
-            Err(invalid) => {
-                let reason = format!("{}: {invalid}", kind.word());
+    pub(crate) fn open(&self, kind: OpKind, name: &OpName, request: Request) -> Opened {
+        let word = kind.word();
+        let (board, name) = match (&self.home, name) {
+            (Home::Workflow(board), Ok(name)) => (board, name),
+            (Home::Workflow(board), Err(invalid)) => {
+                let reason = format!("{word}: {invalid}");
                 board.block(abide_core::Block::Limit { reason });
                 return Opened::Blocked;
             }
+            (Home::Task(_), Ok(name)) => {
+                let reason = format!("{word} {name:?} needs a workflow: a task has no journal");
+                return Opened::Refused(Error::fatal(reason));
+            }
+            (Home::Task(_), Err(invalid)) => {
+                return Opened::Refused(Error::fatal(format!("{word}: {invalid}")));
+            }
         };
-        match board.open(OpUse { kind, name: &name }, request) {
+        match board.open(OpUse { kind, name }, request) {
             Some(handle) => Opened::Open(handle),
             None => Opened::Blocked,
         }
@@ -218,6 +217,9 @@ impl Ctx {
         }
     }
 }
+
+/// The name of an operation, as the code gave it: whether it is one is told when the operation is opened.
+pub(crate) type OpName = std::result::Result<Name, InvalidName>;
 
 /// What became of an attempt to open an operation.
 pub(crate) enum Opened {

@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use abide_core::{Failure, FailureKind, OpKind};
+use abide_core::{Failure, FailureKind, Name, OpKind};
 use abide_engine::{Delivery, Request, Turn};
 use serde::de::DeserializeOwned;
 
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, OpName};
 use crate::error::{Error, Result};
 use crate::step::{Slot, delivered};
 
@@ -18,7 +18,7 @@ use crate::step::{Slot, delivered};
 #[must_use = "nothing is received unless it is awaited"]
 pub struct Receive<T> {
     ctx: Ctx,
-    name: String,
+    name: OpName,
     timeout: Option<Duration>,
     slot: Slot,
     result: PhantomData<fn() -> T>,
@@ -26,7 +26,7 @@ pub struct Receive<T> {
 
 impl<T> Receive<T> {
     pub(crate) fn new(ctx: Ctx, name: &str) -> Self {
-        Self { ctx, name: name.to_owned(), timeout: None, slot: Slot::New, result: PhantomData }
+        Self { ctx, name: Name::new(name), timeout: None, slot: Slot::New, result: PhantomData }
     }
 
     /// Gives up after this long, with an error for which [`Error::is_timeout`] holds.
@@ -48,6 +48,7 @@ impl<T: DeserializeOwned> Future for Receive<T> {
         };
         match op.poll(cx) {
             Turn::Delivered(Delivery::Due) => {
+                let name = op.op().name.clone();
                 this.slot = Slot::Closed;
                 let message = format!("no signal {name:?} came within {:?}", timeout.unwrap_or_default());
                 Poll::Ready(Err(Error::from_failure(Failure::new(FailureKind::Timeout, message))))

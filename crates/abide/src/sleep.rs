@@ -4,10 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use abide_core::OpKind;
+use abide_core::{Name, OpKind};
 use abide_engine::{Delivery, Request, Turn};
 
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, OpName};
 use crate::error::{Error, Result};
 use crate::step::Slot;
 
@@ -15,19 +15,19 @@ use crate::step::Slot;
 #[must_use = "a sleep does nothing unless it is awaited"]
 pub struct Sleep {
     ctx: Ctx,
-    name: String,
+    name: OpName,
     request: Option<Request>,
     slot: Slot,
 }
 
 impl Sleep {
     pub(crate) fn new(ctx: Ctx, request: Request) -> Self {
-        Self { ctx, name: "(sleep)".to_owned(), request: Some(request), slot: Slot::New }
+        Self { ctx, name: Name::new("(sleep)"), request: Some(request), slot: Slot::New }
     }
 
     /// Gives it a name of its own, so that other sleeps can be added or removed before it.
-    pub fn named(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
+    pub fn named(mut self, name: impl AsRef<str>) -> Self {
+        self.name = Name::new(name);
         self
     }
 }

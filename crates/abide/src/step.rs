@@ -6,12 +6,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use abide_core::{OpKind, Outcome, Retry};
+use abide_core::{Name, OpKind, Outcome, Retry};
 use abide_engine::{Delivery, OpHandle, Request, StepOptions, Turn, panics};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::ctx::{Ctx, Opened};
+use crate::ctx::{Ctx, OpName, Opened};
 use crate::data;
 use crate::error::{Error, Result};
 
@@ -25,7 +25,7 @@ type Attempt<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 #[must_use = "a step does nothing unless it is awaited"]
 pub struct Step<'a, T> {
     ctx: Ctx,
-    name: String,
+    name: OpName,
     run: Box<dyn FnMut() -> Attempt<'a, T> + Send + 'a>,
     options: StepOptions,
     slot: Slot,
@@ -73,7 +73,7 @@ impl<'a, T> Step<'a, T> {
         Fut: Future<Output = Result<T>> + Send + 'a,
     {
         let run = Box::new(move || -> Attempt<'a, T> { Box::pin(run()) });
-        let (name, options, slot) = (name.to_owned(), StepOptions::default(), Slot::New);
+        let (name, options, slot) = (Name::new(name), StepOptions::default(), Slot::New);
         Self { ctx, name, run, options, slot, running: None }
     }
 

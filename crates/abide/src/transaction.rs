@@ -7,13 +7,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use abide_core::{OpKind, Outcome};
+use abide_core::{Name, OpKind, Outcome};
 use abide_engine::{Request, Turn, UserTransaction, panics};
 use rusqlite::{Connection, Params, Row, Statement};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, OpName};
 use crate::data;
 use crate::error::{Error, Result};
 use crate::step::{Slot, delivered};
@@ -69,7 +69,7 @@ impl SqliteTransaction<'_> {
 #[must_use = "a transaction does nothing unless it is awaited"]
 pub struct Transact<T> {
     ctx: Ctx,
-    name: String,
+    name: OpName,
     run: Option<UserTransaction>,
     slot: Slot,
     result: PhantomData<fn() -> T>,
@@ -81,7 +81,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
         F: FnOnce(&SqliteTransaction<'_>) -> Result<T> + Send + 'static,
     {
         let run: UserTransaction = Box::new(move |connection| on(connection, run));
-        Self { ctx, name: name.to_owned(), run: Some(run), slot: Slot::New, result: PhantomData }
+        Self { ctx, name: Name::new(name), run: Some(run), slot: Slot::New, result: PhantomData }
     }
 }
 

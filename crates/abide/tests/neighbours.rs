@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide::prelude::*;
+use futures_util::future::join;
 use tokio::sync::Notify;
-use tokio::time::timeout;
 
-/// Far below the time after which everybody looks by themselves.
-const SOON: Duration = Duration::from_secs(2);
+/// Below the time after which everybody looks by themselves.
+const SOON: Duration = Duration::from_secs(4);
 
 #[workflow]
 async fn waits(ctx: Ctx) -> Result<u64> {
@@ -46,13 +46,15 @@ async fn what_another_worker_runs_is_heard_of_when_it_ends() {
     let there = place.builder().lanes(["there"]).open().await.unwrap();
     let handle = here.start(waits, ()).lane("there").await.unwrap();
     for id in ["first", "second"] {
-        let waiting = tokio::spawn(here.run(waits, ()).id(id).lane("there").into_future());
-        until_it_waits(&here, id).await;
-        there.handle::<u64>(id).signal("go", &7u64).await.unwrap();
-        assert_eq!(timeout(SOON, waiting).await.expect("it is told soon").unwrap().unwrap(), 7);
+        let waiting = here.run(waits, ()).id(id).lane("there").into_future();
+        let tell = async {
+            until_it_waits(&here, id).await;
+            there.handle::<u64>(id).signal("go", &7u64).await.unwrap();
+        };
+        assert_eq!(soon("it is told", join(waiting, tell)).await.0.unwrap(), 7);
     }
     there.handle::<u64>(handle.id()).signal("go", &8u64).await.unwrap();
-    assert_eq!(timeout(SOON, handle.result()).await.expect("it is told soon").unwrap(), 8);
+    assert_eq!(soon("it is told", handle.result()).await.unwrap(), 8);
     there.shutdown().await;
     here.shutdown().await;
 }
@@ -63,23 +65,30 @@ async fn what_left_for_another_worker_is_heard_of_when_it_ends() {
     let began = Arc::new(Notify::new());
     let small = place.builder().lanes(["here", "both"]).execution_count_max(1).park_after(ms(1));
     let here = small.state(began.clone()).open().await.unwrap();
-    let waiting = tokio::spawn(here.run(waits, ()).id("a").lane("both").into_future());
-    until_it_waits(&here, "a").await;
-    // There is room for one: it is gone when the other is there, and cannot come back.
-    here.start(occupies, ()).lane("here").await.unwrap();
-    timeout(SOON, began.notified()).await.expect("the other one left");
-    let there = place.builder().lanes(["both"]).open().await.unwrap();
-    there.handle::<u64>("a").signal("go", &7u64).await.unwrap();
-    assert_eq!(timeout(SOON, waiting).await.expect("it is told soon").unwrap().unwrap(), 7);
+    let there = place.builder().lanes(["both"]);
+    let waiting = here.run(waits, ()).id("a").lane("both").into_future();
+    let tell = async {
+        until_it_waits(&here, "a").await;
+        // There is room for one: it is gone when the other is there, and cannot come back.
+        here.start(occupies, ()).lane("here").await.unwrap();
+        began.notified().await;
+        let there = there.open().await.unwrap();
+        there.handle::<u64>("a").signal("go", &7u64).await.unwrap();
+        there
+    };
+    let (result, there) = soon("it is told", join(waiting, tell)).await;
+    assert_eq!(result.unwrap(), 7);
     there.shutdown().await;
     here.shutdown().await;
 }
 
 async fn until_it_waits(abide: &Abide, id: &str) {
-    let look = async {
-        while !matches!(abide.handle::<u64>(id).status().await, Ok(Status::Waiting)) {
-            tokio::task::yield_now().await;
-        }
-    };
-    timeout(SOON, look).await.expect("it waits soon");
+    while !matches!(abide.handle::<u64>(id).status().await, Ok(Status::Waiting)) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, future).await.unwrap_or_else(|_| panic!("not soon: {what}"))
 }

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -54,12 +54,27 @@ pub fn check_reason(what: &'static str, text: &str) -> Result<(), InvalidName> {
     check(what, text)
 }
 
+/// Reads a text without a copy on the way: a journal has a name in every entry.
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
+    struct Visitor;
+    impl serde::de::Visitor<'_> for Visitor {
+        type Value = Arc<str>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a text")
+        }
+        fn visit_str<E>(self, text: &str) -> Result<Arc<str>, E> {
+            Ok(text.into())
+        }
+    }
+    deserializer.deserialize_str(Visitor)
+}
+
 macro_rules! names {
     ($($(#[$doc:meta])* $type:ident = $what:literal;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(transparent)]
-        pub struct $type(Arc<str>);
+        pub struct $type(#[serde(deserialize_with = "text")] Arc<str>);
 
         impl $type {
             /// Checks `text`: 1 to 255 bytes, no control characters.
