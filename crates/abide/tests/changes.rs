@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use abide::prelude::*;
 use abide::testing::Lab;
 use abide::{Builder, Workflow};
-use abide_core::{Address, Event, ExecutionId, Limits, Namespace, Phase};
+use abide_core::{Address, Body, By, Event, ExecutionId, Limits, Message, MessageId, Namespace, Phase};
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
-use abide_store::{Clock, Read, Store, Target};
+use abide_store::{Clock, Read, Store, Submit, Target};
 
 /// The steps that ran, in order.
 #[derive(Clone, Default)]
@@ -313,6 +313,39 @@ fn what_was_blocked_continues_after_a_fixed_deploy() {
         assert_eq!(abide.handle::<String>("one").status().await.unwrap(), Status::Blocked);
         lab.crash(second);
         ran.take();
+        let (_, abide) = lab.worker_with(|builder| with(builder).workflow(original)).await.unwrap();
+        assert_eq!(abide.handle::<String>("one").result().await.unwrap(), "ABC");
+        assert_eq!(ran.take(), "c");
+    });
+}
+
+/// Orders wait in the inbox while no worker is there, and the worker that starts adds one of its own.
+#[test]
+fn several_unblocks_at_once_run_no_step_again() {
+    Lab::run(3, |lab| async move {
+        let ran = Ran::default();
+        let with = |builder: Builder| builder.state(ran.clone()).session_ttl(secs(3));
+        let (first, abide) = lab.worker_with(|builder| with(builder).workflow(original)).await.unwrap();
+        abide.start(original, ()).id("one").await.unwrap();
+        lab.sleep(secs(2)).await;
+        lab.crash(first);
+        let (second, abide) = lab.worker_with(|builder| with(builder).workflow(retyped)).await.unwrap();
+        abide.handle::<String>("one").signal("go", &()).await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(abide.handle::<String>("one").status().await.unwrap(), Status::Blocked);
+        lab.crash(second);
+        ran.take();
+        for id in ["u-1", "u-2"] {
+            let to = Address { namespace: Namespace::default(), id: ExecutionId::new("one").unwrap() };
+            let body = Body::Unblock { by: By("ann".to_owned()) };
+            let messages = vec![Message { id: MessageId::new(id), to, body }];
+            lab.store().submit(Submit { messages, born_to: None, alone: true }).await.unwrap();
+        }
+        let (third, abide) = lab.worker_with(|builder| with(builder).workflow(retyped)).await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(abide.handle::<String>("one").status().await.unwrap(), Status::Blocked);
+        assert_eq!(ran.take(), "");
+        lab.crash(third);
         let (_, abide) = lab.worker_with(|builder| with(builder).workflow(original)).await.unwrap();
         assert_eq!(abide.handle::<String>("one").result().await.unwrap(), "ABC");
         assert_eq!(ran.take(), "c");
