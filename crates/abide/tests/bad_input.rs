@@ -193,7 +193,7 @@ async fn an_oversize_step_result_blocks(abide: Abide) -> Result<()> {
     let why = blocked(&abide, big_step, 5 << 20).await?;
     assert_eq!(
         why,
-        r#"step "big" has run, but its result could not be recorded: the result of step "big" is over the limit payload_bytes_max: 5242882, at most 4194304"#
+        r#"step "big" has run, but its result could not be recorded: the result of step "big" is over the limit payload_bytes_max: 5242882, at most 4194304; to go on: abide unblock b --rerun big, or abide unblock b --edit big=JSON"#
     );
     Ok(())
 }

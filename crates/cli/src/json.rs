@@ -1,8 +1,8 @@
 //! Executions as JSON. Times are RFC 3339 in UTC, payloads are the values that they contain.
 
 use abide_core::{
-    Address, Block, Body, Entry, Event, Failure, FailureKind, Message, Name, Op, Outcome, Payload, Start,
-    StepRecord, Tag, Timestamp, Waiting,
+    Address, Block, Body, Entry, Event, Failure, FailureKind, Message, Name, Op, Outcome, Payload, Remedy,
+    Start, StepRecord, Tag, Timestamp, Waiting,
 };
 use serde_json::{Map, Value, json};
 
@@ -82,6 +82,9 @@ pub(crate) fn message(message: &Message) -> Value {
             json!({ "by": by.0, "reason": reason })
         }
         Body::Resume { by } | Body::Unblock { by } => json!({ "by": by.0 }),
+        Body::UnblockStep { by, step, remedy: choice } => {
+            json!({ "by": by.0, "step": step, "remedy": remedy(choice) })
+        }
         Body::Start(start) => started(start),
     }));
     Value::Object(fields)
@@ -126,6 +129,7 @@ fn details(event: &Event) -> Value {
         }
         Event::Failed(error) => json!({ "error": failure(error) }),
         Event::ContinuedAsNew { input } => json!({ "input": payload(input) }),
+        Event::UnblockedStep { by, remedy: choice, .. } => json!({ "by": by.0, "remedy": remedy(choice) }),
     }
 }
 
@@ -160,6 +164,14 @@ fn outcome(outcome: &Outcome) -> Value {
         Outcome::Success(value) => json!({ "ok": payload(value) }),
         Outcome::Failure(error) => json!({ "error": failure(error) }),
         Outcome::Unrecordable(lost) => json!({ "unrecordable": lost.reason }),
+    }
+}
+
+/// What was decided about a step whose result could not be recorded: `"rerun"`, or its result as `edit`.
+fn remedy(remedy: &Remedy) -> Value {
+    match remedy {
+        Remedy::Rerun => json!("rerun"),
+        Remedy::Edit(result) => json!({ "edit": payload(result) }),
     }
 }
 

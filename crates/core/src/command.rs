@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Event, ExecutionId, Failure, InvalidName, Message, MessageId, NameClash, Op, Outcome, Payload, Start,
-    Status, StepRecord, Timestamp, TooLarge,
+    Status, StepRecord, Timestamp, TooLarge, text,
 };
 
 /// Something that the holder of the lease wants to record.
@@ -119,6 +119,34 @@ pub enum Command {
         /// The input of the next run.
         input: Payload,
     },
+    /// Go on after a step whose result could not be recorded.
+    UnblockStep {
+        /// Who decides.
+        by: By,
+        /// The step, as people write it; see [`Op::is_called`].
+        step: String,
+        /// What becomes of it.
+        remedy: Remedy,
+    },
+}
+
+/// What becomes of a step that has run and whose result could not be recorded. The order of the variants is written to disk: new
+/// ones go last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Remedy {
+    /// It runs once more, and its new result is recorded.
+    Rerun,
+    /// It does not run again: this is its result.
+    Edit(Payload),
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rerun => f.write_str("to run again"),
+            Self::Edit(result) => write!(f, "with the result {}", result.excerpt()),
+        }
+    }
 }
 
 /// What follows from a command: events to append and messages to send, in one commit. Nothing, when the
@@ -249,6 +277,20 @@ pub enum Refusal {
         /// The id.
         id: ExecutionId,
     },
+    /// It is blocked at a step whose result could not be recorded, and somebody has to decide about that step.
+    Undecided {
+        /// The execution.
+        id: ExecutionId,
+        /// The step.
+        op: Op,
+    },
+    /// It is not blocked at this step, so that nothing about it may be decided.
+    NotThisStep {
+        /// The step that was named.
+        step: String,
+        /// The step that it is blocked at, if it is blocked at one.
+        op: Option<Op>,
+    },
     /// Something is over its limit.
     TooLarge(TooLarge),
     /// Something has no proper name.
@@ -275,6 +317,15 @@ impl fmt::Display for Refusal {
                 write!(f, "{id:?} exists as {existing}, the request is for {requested}")
             }
             Self::Unknown { id } => write!(f, "there is no execution {id:?}"),
+            Self::Undecided { id, op } => {
+                let ways_on = text::ways_on(id, op);
+                write!(f, "{op} has run, but its result could not be recorded; to go on: {ways_on}")
+            }
+            Self::NotThisStep { step, op } => {
+                let step = text::excerpt(step, 80);
+                write!(f, "it is not blocked at a step {step:?}, and a recorded result never changes")?;
+                op.iter().try_for_each(|op| write!(f, "; it is blocked at {op}"))
+            }
             Self::TooLarge(large) => large.fmt(f),
             Self::InvalidName(invalid) => invalid.fmt(f),
             Self::Unsupported { what } => f.write_str(what),

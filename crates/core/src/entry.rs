@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Block, By, ExecutionId, Failure, MessageId, Op, OpKind, Payload, Start, Timestamp};
+use crate::{Block, By, ExecutionId, Failure, MessageId, Op, OpKind, Payload, Remedy, Start, Timestamp};
 
 /// One numbered entry of a run's journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,6 +123,15 @@ pub enum Event {
         /// The input of the next run.
         input: Payload,
     },
+    /// Somebody decided about a step whose result could not be recorded.
+    UnblockedStep {
+        /// Who.
+        by: By,
+        /// The step.
+        op: Op,
+        /// What becomes of it.
+        remedy: Remedy,
+    },
 }
 
 impl Event {
@@ -142,7 +151,7 @@ impl Event {
             Self::Resumed { .. } => "resumed",
             Self::CancelRequested { .. } => "cancel-requested",
             Self::Blocked(_) => "blocked",
-            Self::Unblocked { .. } => "unblocked",
+            Self::Unblocked { .. } | Self::UnblockedStep { .. } => "unblocked",
             Self::Completed { .. } => "completed",
             Self::Failed(_) => "failed",
             Self::Cancelled { .. } => "cancelled",
@@ -160,21 +169,24 @@ impl Event {
             | Self::SignalReceived { op, .. }
             | Self::ChildStarted { op, .. }
             | Self::ChildFinished { op, .. }
-            | Self::ChildCancelled { op } => Some(op),
+            | Self::ChildCancelled { op }
+            | Self::UnblockedStep { op, .. } => Some(op),
             _ => None,
         }
     }
 
-    /// Whether this event closes its operation and is handed to the workflow's code.
+    /// Whether this event closes its operation and is handed to the workflow's code. A result that could not be recorded is not: its
+    /// operation stays open until somebody has decided about it.
     pub fn is_delivery(&self) -> bool {
-        matches!(
-            self,
-            Self::StepRecorded(_)
-                | Self::TimerFired { .. }
-                | Self::SignalReceived { .. }
-                | Self::ChildStarted { .. }
-                | Self::ChildFinished { .. }
-        )
+        match self {
+            Self::StepRecorded(record) => !matches!(record.outcome, Outcome::Unrecordable(_)),
+            Self::UnblockedStep { remedy, .. } => matches!(remedy, Remedy::Edit(_)),
+            Self::TimerFired { .. }
+            | Self::SignalReceived { .. }
+            | Self::ChildStarted { .. }
+            | Self::ChildFinished { .. } => true,
+            _ => false,
+        }
     }
 
     /// Whether this event ends its run.

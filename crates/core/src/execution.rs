@@ -140,7 +140,7 @@ impl Execution {
             }
             Command::Cancel { by, reason } => Ok(Event::CancelRequested { by, reason }.into()),
             Command::Block(reason) => Ok(Event::Blocked(reason).into()),
-            Command::Unblock { .. } => Err(Refusal::NotBlocked),
+            Command::Unblock { .. } | Command::UnblockStep { .. } => Err(Refusal::NotBlocked),
             other => self.decide_work(other, now),
         }
     }
@@ -154,7 +154,7 @@ impl Execution {
                 Ok(self.cancelled(by, reason))
             }
             Command::Cancel { by, reason } => Ok(Event::CancelRequested { by, reason }.into()),
-            Command::Unblock { .. } => Err(Refusal::NotBlocked),
+            Command::Unblock { .. } | Command::UnblockStep { .. } => Err(Refusal::NotBlocked),
             Command::RecordStep(_)
             | Command::FailAttempt { .. }
             | Command::Terminate { .. }
@@ -178,7 +178,7 @@ impl Execution {
             Command::Resume { .. } => Err(Refusal::NotPaused),
             Command::Cancel { .. } => Ok(Decision::default()),
             Command::Block(reason) => Ok(Event::Blocked(reason).into()),
-            Command::Unblock { .. } => Err(Refusal::NotBlocked),
+            Command::Unblock { .. } | Command::UnblockStep { .. } => Err(Refusal::NotBlocked),
             // The workflow let the cancellation through; any other error is a failure of its clean-up.
             Command::Fail(failure) if failure.kind == FailureKind::Cancelled => {
                 Ok(self.cancelled(by.clone(), reason.to_owned()))
@@ -190,7 +190,14 @@ impl Execution {
 
     fn decide_blocked(&self, current: &Block, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
         match command {
-            Command::Unblock { by } => Ok(Event::Unblocked { by }.into()),
+            Command::Unblock { by } => self.unblock(current, by),
+            Command::UnblockStep { by, step, remedy } => match current {
+                Block::Unrecordable { op, .. } if op.is_called(&step) => {
+                    Ok(Event::UnblockedStep { by, op: op.clone(), remedy }.into())
+                }
+                Block::Unrecordable { op, .. } => Err(Refusal::NotThisStep { step, op: Some(op.clone()) }),
+                _ => Err(Refusal::NotThisStep { step, op: None }),
+            },
             Command::Block(reason) if reason == *current => Ok(Decision::default()),
             Command::Block(reason) => Ok(Event::Blocked(reason).into()),
             // Its code cannot run, so it cannot see the cancellation either.
@@ -198,6 +205,17 @@ impl Execution {
             Command::Resume { .. } => Err(Refusal::NotPaused),
             Command::Terminate { .. } | Command::ExpireDeadline => self.decide_work(command, now),
             _ => Err(Refusal::Blocked),
+        }
+    }
+
+    /// Code may have been fixed meanwhile, but the effect of a step whose result could not be recorded has happened: whether it may
+    /// happen again, only somebody can know.
+    fn unblock(&self, current: &Block, by: By) -> Result<Decision, Refusal> {
+        match current {
+            Block::Unrecordable { op, .. } => {
+                Err(Refusal::Undecided { id: self.address.id.clone(), op: op.clone() })
+            }
+            _ => Ok(Event::Unblocked { by }.into()),
         }
     }
 
@@ -234,7 +252,8 @@ impl Execution {
             | Command::Resume { .. }
             | Command::Cancel { .. }
             | Command::Block(_)
-            | Command::Unblock { .. } => unreachable!("every phase decides about control itself"),
+            | Command::Unblock { .. }
+            | Command::UnblockStep { .. } => unreachable!("every phase decides about control itself"),
         }
     }
 
@@ -298,7 +317,7 @@ impl Execution {
                 self.phase =
                     Phase::Blocked { reason: Box::new(reason.clone()), cancelling: self.cancellation() };
             }
-            Event::Unblocked { .. } => {
+            Event::Unblocked { .. } | Event::UnblockedStep { .. } => {
                 self.phase = match self.cancellation() {
                     Some((by, reason)) => Phase::Cancelling { by, reason },
                     None => Phase::Running,

@@ -27,7 +27,7 @@ mod summary;
 pub mod text;
 mod time;
 
-pub use command::{Block, By, Command, Decision, Refusal};
+pub use command::{Block, By, Command, Decision, Refusal, Remedy};
 pub use entry::{Entry, Event, Outcome, StepRecord, Unrecordable};
 pub use execution::{Execution, Phase};
 pub use failure::{Details, Failure, FailureKind};

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{By, Command, ExecutionId, Name, Namespace, Op, Outcome, Payload, Start};
+use crate::{
+    By, Command, ExecutionId, Limits, Name, Namespace, Op, Outcome, Payload, Refusal, Remedy, Start,
+};
 
 /// Where an execution lives.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -106,6 +108,15 @@ pub enum Body {
         /// Who asks.
         by: By,
     },
+    /// Go on after a step whose result could not be recorded.
+    UnblockStep {
+        /// Who decides.
+        by: By,
+        /// The step, as people write it; see [`Op::is_called`].
+        step: String,
+        /// What becomes of it.
+        remedy: Remedy,
+    },
 }
 
 impl Body {
@@ -117,8 +128,24 @@ impl Body {
             Self::Cancel { by, reason } => Command::Cancel { by, reason },
             Self::Terminate { by, reason } => Command::Terminate { by, reason },
             Self::Unblock { by } => Command::Unblock { by },
+            Self::UnblockStep { by, step, remedy } => Command::UnblockStep { by, step, remedy },
             Self::Start(_) | Self::Signal { .. } | Self::ChildDone { .. } => return None,
         })
+    }
+
+    /// Checks the size of what this message carries.
+    pub fn check(&self, limits: &Limits) -> Result<(), Refusal> {
+        match self {
+            Self::Start(start) => start.check(limits),
+            Self::Signal { name, payload } => {
+                Ok(limits.check_payload(format_args!("the signal {name:?}"), payload)?)
+            }
+            Self::UnblockStep { step, remedy: Remedy::Edit(result), .. } => {
+                let step = crate::text::excerpt(step, 80);
+                Ok(limits.check_payload(format_args!("the result of step {step:?}"), result)?)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The word for this message in texts that people read.
@@ -131,7 +158,7 @@ impl Body {
             Self::Resume { .. } => "resume",
             Self::Cancel { .. } => "cancel",
             Self::Terminate { .. } => "terminate",
-            Self::Unblock { .. } => "unblock",
+            Self::Unblock { .. } | Self::UnblockStep { .. } => "unblock",
         }
     }
 }

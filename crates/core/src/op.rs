@@ -67,6 +67,25 @@ impl Op {
         OpKey(hash.with(&self.nth.to_le_bytes()).finish())
     }
 
+    /// The shortest way in which people write this operation: its name, with its number if it is not the first of that name.
+    pub fn label(&self) -> String {
+        if self.nth > 1 { format!("{}#{}", self.name, self.nth) } else { self.name.to_string() }
+    }
+
+    /// Whether people may mean this operation when they write `text`: its name, alone if it is the first of that name, or with its
+    /// number as in `name#2`; or what is shown of it, as in `name #2`, `"name" #2` and `step "name" #2`.
+    pub fn is_called(&self, text: &str) -> bool {
+        let Self { kind, name, nth } = self;
+        let shown = self.to_string();
+        let without_kind = shown.strip_prefix(kind.word()).map(str::trim_start);
+        let numbered = |between: &str| text == format!("{name}{between}#{nth}");
+        (*nth == 1 && text == name.as_str())
+            || numbered("")
+            || numbered(" ")
+            || text == shown
+            || Some(text) == without_kind
+    }
+
     /// The operation that awaits the result of this child.
     pub fn child_result(&self) -> Self {
         Self { kind: OpKind::ChildResult, ..self.clone() }
@@ -230,6 +249,27 @@ mod tests {
         ];
         for (kind, name, expected) in rows {
             assert_eq!(used(&mut uses, kind, name), expected);
+        }
+    }
+
+    #[test]
+    fn an_operation_is_known_by_everything_that_is_shown_of_it() {
+        let op = |name: &str, nth| Op { kind: OpKind::Step, name: Name::new(name).expect("a name"), nth };
+        let rows = [
+            (op("big", 1), vec!["big", "big#1", "big #1", r#""big""#, r#"step "big""#]),
+            (op("big", 2), vec!["big#2", "big #2", r#""big" #2"#, r#"step "big" #2"#]),
+            // A name may look like a number of another one; what is blocked is one of them.
+            (op("big#2", 1), vec!["big#2", r#"step "big#2""#]),
+            (op("a \"b\" c", 1), vec!["a \"b\" c", r#"step "a \"b\" c""#]),
+        ];
+        for (op, texts) in rows {
+            assert!(op.is_called(&op.label()), "{op}");
+            for text in texts {
+                assert!(op.is_called(text), "{op} is called {text}");
+            }
+        }
+        for text in ["", "big", "bi", "big#1", "big#3", "big#02", "2", "#2", r#"transaction "big" #2"#] {
+            assert!(!op("big", 2).is_called(text), "{text}");
         }
     }
 

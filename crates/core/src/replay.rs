@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 
-use crate::{Entry, Event, Failure, KeyHasher, Op, OpKey, Timestamp};
+use crate::{Block, Entry, Event, Failure, KeyHasher, Op, OpKey, Outcome, StepRecord, Timestamp};
 
 /// Walks a journal beside the workflow that is replayed from it.
 ///
@@ -22,6 +22,18 @@ pub struct Cursor {
     /// Open operations whose entry was skipped before they opened, by entry number.
     wanted: BTreeSet<(u32, u64)>,
     notes: HashMap<u64, Note, KeyHasher>,
+    /// Results that could not be recorded and that nobody has decided about so far, in order; rarely more than one.
+    lost: Vec<Lost>,
+}
+
+/// A result that could not be recorded.
+#[derive(Debug)]
+struct Lost {
+    seq: u64,
+    op: Op,
+    reason: String,
+    /// Its operation was open when it was passed: the run went no further than this.
+    is_awaited: bool,
 }
 
 /// What is recorded of an operation that has no outcome yet.
@@ -94,12 +106,29 @@ impl Cursor {
         !self.wanted.is_empty()
     }
 
+    /// What the run cannot get past: a result that could not be recorded, that is wanted and that nobody has decided about. To be asked
+    /// when the journal is over, because a decision comes after what it is about.
+    pub fn obstacle(&self) -> Option<Block> {
+        let is_wanted = |lost: &&Lost| lost.is_awaited || self.open.contains(&lost.op.key().0);
+        let Lost { op, reason, .. } = self.lost.iter().find(is_wanted)?;
+        Some(Block::Unrecordable { op: op.clone(), reason: reason.clone() })
+    }
+
     /// Takes the entry after the last one. `true`: deliver it now, its operation is open (and now closed).
     pub fn offer(&mut self, entry: &Entry) -> Result<bool, Mismatch> {
         debug_assert_eq!(entry.seq, self.passed + 1, "entries are offered in order");
         self.passed = entry.seq;
-        if matches!(entry.event, Event::CancelRequested { .. }) {
-            return Ok(true);
+        match &entry.event {
+            Event::CancelRequested { .. } => {
+                // Whoever waited has seen the cancellation instead.
+                self.lost.iter_mut().for_each(|lost| lost.is_awaited = false);
+                return Ok(true);
+            }
+            Event::StepRecorded(StepRecord { op, outcome: Outcome::Unrecordable(lost), .. }) => {
+                return self.lose(entry.seq, op, &lost.reason);
+            }
+            Event::UnblockedStep { op, .. } => self.lost.retain(|lost| lost.op != *op),
+            _ => {}
         }
         let Some(op) = entry.event.op() else { return Ok(false) };
         let key = op.key().0;
@@ -116,6 +145,18 @@ impl Cursor {
         }
         // A journal is bounded far below 2^32 entries (`entry_count_max`).
         self.skipped.insert(key, u32::try_from(entry.seq).expect("journals are bounded"));
+        Ok(false)
+    }
+
+    /// Keeps in mind that the result of this operation could not be recorded. What failed before counts no longer.
+    fn lose(&mut self, seq: u64, op: &Op, reason: &str) -> Result<bool, Mismatch> {
+        let key = op.key().0;
+        self.notes.remove(&key);
+        let is_awaited = self.open.contains(&key);
+        if self.strict && !is_awaited {
+            return Err(Mismatch { expected: op.clone() });
+        }
+        self.lost.push(Lost { seq, op: op.clone(), reason: reason.to_owned(), is_awaited });
         Ok(false)
     }
 
@@ -150,12 +191,13 @@ impl Cursor {
 
     /// Whether the journal has an outcome of this operation that nobody has asked for.
     pub fn is_skipped(&self, key: OpKey) -> bool {
-        self.skipped.contains_key(&key.0)
+        self.skipped.contains_key(&key.0) || self.lost.iter().any(|lost| lost.op.key() == key)
     }
 
     /// The numbers of entries that were passed and never asked for, in order, at most `limit`.
     pub fn unused(&self, limit: usize) -> Vec<u64> {
-        let mut seqs: Vec<_> = self.skipped.values().copied().map(u64::from).collect();
+        let skipped = self.skipped.values().copied().map(u64::from);
+        let mut seqs: Vec<_> = skipped.chain(self.lost.iter().map(|lost| lost.seq)).collect();
         seqs.sort_unstable();
         seqs.truncate(limit);
         seqs

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::{Name, Timestamp};
+use crate::{ExecutionId, Name, Op, Timestamp};
 
 /// Text without control characters: what users recorded must not move the cursor of whoever reads it.
 pub fn clean(text: &str) -> Cow<'_, str> {
@@ -55,6 +55,23 @@ pub fn names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
     names.into_iter().map(|name| format!("{:?}", name.as_str())).collect::<Vec<_>>().join(", ")
 }
 
+/// What can be done about a step whose result could not be recorded.
+pub fn ways_on(id: &ExecutionId, op: &Op) -> String {
+    let (id, label) = (argument(id.as_str()), op.label());
+    let (step, edit) = (argument(&label), argument(&format!("{label}=JSON")).into_owned());
+    format!("abide unblock {id} --rerun {step}, or abide unblock {id} --edit {edit}")
+}
+
+/// A text as one argument of a command line: in quotes where a shell would read it as something else.
+fn argument(text: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@+,".contains(c);
+    // A number sign begins a comment only where a word begins.
+    if text.chars().enumerate().all(|(at, c)| is_plain(c) || (c == '#' && at > 0)) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,5 +105,22 @@ mod tests {
         let (now, later) = (Timestamp::from_millis(0), Timestamp::from_millis(90_000));
         assert_eq!(when(later, now), "1970-01-01T00:01:30.000Z (in 1 min 30 s)");
         assert_eq!(when(now, later), "1970-01-01T00:00:00.000Z (1 min 30 s ago)");
+    }
+
+    #[test]
+    fn commands_can_be_copied_into_a_shell() {
+        let rows = [
+            ("order-1", "charge", 1, "order-1 --rerun charge", "charge=JSON"),
+            ("order-1", "charge", 2, "order-1 --rerun charge#2", "charge#2=JSON"),
+            ("order 1", "it's", 1, r"'order 1' --rerun 'it'\''s'", r"'it'\''s=JSON'"),
+            ("#1", "$x", 1, "'#1' --rerun '$x'", "'$x=JSON'"),
+        ];
+        for (id, name, nth, rerun, edit) in rows {
+            let id = ExecutionId::new(id).expect("an id");
+            let op = Op { kind: crate::OpKind::Step, name: Name::new(name).expect("a name"), nth };
+            let said = ways_on(&id, &op);
+            assert!(said.starts_with(&format!("abide unblock {rerun}, or ")), "{said}");
+            assert!(said.ends_with(&format!(" --edit {edit}")), "{said}");
+        }
     }
 }

@@ -5,8 +5,8 @@
 
 use abide_core::{
     Address, Block, Body, By, Command, Details, Entry, Event, Execution, ExecutionId, Failure, FailureKind,
-    Kind, Message, MessageId, Name, NameClash, Namespace, Op, OpKind, Outcome, Parent, Payload, Retry, Start,
-    StepRecord, Tag, Timestamp, Unrecordable, Waiting, codec,
+    Kind, Message, MessageId, Name, NameClash, Namespace, Op, OpKind, Outcome, Parent, Payload, Remedy,
+    Retry, Start, StepRecord, Tag, Timestamp, Unrecordable, Waiting, codec,
 };
 use expect_test::expect_file;
 use serde::Serialize;
@@ -112,6 +112,8 @@ fn events() -> Vec<Event> {
         Event::Failed(failure()),
         Event::Cancelled { by: by(), reason: reason() },
         Event::ContinuedAsNew { input: Payload::from("2") },
+        Event::UnblockedStep { by: by(), op: op(OpKind::Step), remedy: Remedy::Rerun },
+        Event::UnblockedStep { by: by(), op: op(OpKind::Step), remedy: Remedy::Edit(Payload::from("7")) },
     ]
 }
 
@@ -126,6 +128,12 @@ fn bodies() -> Vec<Body> {
         Body::Cancel { by: by(), reason: reason() },
         Body::Terminate { by: by(), reason: reason() },
         Body::Unblock { by: by() },
+        Body::UnblockStep { by: by(), step: "größe#300".to_owned(), remedy: Remedy::Rerun },
+        Body::UnblockStep {
+            by: by(),
+            step: "größe#300".to_owned(),
+            remedy: Remedy::Edit(Payload::from("7")),
+        },
     ]
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use abide_core::{
     Address, Block, Body, By, Command, Entry, Event, Execution, ExecutionId, Failure, FailureKind, Kind,
-    MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Phase, Refusal, Retry, Start, StartMatch,
-    StepRecord, Timestamp, codec, start_matches,
+    MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Phase, Refusal, Remedy, Retry, Start,
+    StartMatch, StepRecord, Timestamp, Unrecordable, codec, start_matches,
 };
 use expect_test::expect_file;
 use proptest::prelude::*;
@@ -104,11 +104,34 @@ fn commands() -> Vec<(&'static str, Command)> {
         ("block", block("first")),
         ("block-again", block("second")),
         ("unblock", Command::Unblock { by: by() }),
+        ("lose-step", Command::RecordStep(lost_step())),
+        (
+            "block-lost",
+            Command::Block(Block::Unrecordable { op: lost_step().op, reason: "large".to_owned() }),
+        ),
+        ("rerun-lost", unblock_step("report#2", Remedy::Rerun)),
+        ("edit-lost", unblock_step("report#2", Remedy::Edit(Payload::from("7")))),
+        ("rerun-sound", unblock_step("charge", Remedy::Rerun)),
+        ("edit-unknown", unblock_step("report", Remedy::Edit(Payload::from("7")))),
         ("complete", Command::Complete { result: Payload::from("1"), unused: Vec::new() }),
         ("fail", Command::Fail(failure(FailureKind::Error))),
         ("fail-cancelled", Command::Fail(failure(FailureKind::Cancelled))),
         ("continue-as-new", Command::ContinueAsNew { input: Payload::from("2") }),
     ]
+}
+
+/// A step that has run, and whose result could not be recorded.
+fn lost_step() -> StepRecord {
+    StepRecord {
+        op: Op { kind: OpKind::Step, name: name("report"), nth: 2 },
+        outcome: Outcome::Unrecordable(Unrecordable { reason: "large".to_owned() }),
+        attempt: 1,
+        input_hash: None,
+    }
+}
+
+fn unblock_step(step: &str, remedy: Remedy) -> Command {
+    Command::UnblockStep { by: by(), step: step.to_owned(), remedy }
 }
 
 /// An execution in each phase, reached by real commands.
@@ -134,6 +157,8 @@ fn phases(kind: Kind) -> Vec<(&'static str, Execution)> {
             ("cancelling", reach(&["record-step", "cancel"])),
             ("blocked", reach(&["record-step", "block"])),
             ("cancelling+blocked", reach(&["record-step", "cancel", "block"])),
+            ("blocked at a step", reach(&["record-step", "lose-step", "block-lost"])),
+            ("cancelling+blocked at a step", reach(&["record-step", "cancel", "lose-step", "block-lost"])),
             ("continued", reach(&["continue-as-new"])),
         ]);
     } else {
@@ -237,11 +262,62 @@ fn a_deadline_expires_only_when_it_has_passed() {
     assert!(execution.decide(Command::ExpireDeadline, at(1_000)).is_ok());
 }
 
+/// Whether an event may follow as far as steps are concerned: what was decided is about the step that blocks, and nothing but a decision
+/// goes on from there.
+fn is_allowed_at(event: &Event, before: &Execution) -> bool {
+    let lost = match before.phase() {
+        Phase::Blocked { reason, .. } => match reason.as_ref() {
+            Block::Unrecordable { op, .. } => Some(op),
+            _ => None,
+        },
+        _ => None,
+    };
+    match event {
+        Event::UnblockedStep { op, .. } => lost == Some(op),
+        Event::Unblocked { .. } | Event::StepRecorded(_) => lost.is_none(),
+        _ => true,
+    }
+}
+
+#[test]
+fn only_the_step_that_blocks_can_be_decided_about() {
+    let blocked = |reason| {
+        let (mut execution, _) = Execution::start(address(), start(Kind::Workflow), at(0));
+        let decision = execution.decide(Command::Block(reason), at(1)).expect("it runs");
+        decision.record(&mut execution, at(1));
+        execution
+    };
+    let at_step = blocked(Block::Unrecordable { op: lost_step().op, reason: "large".to_owned() });
+    let refused = |execution: &Execution, command| match execution.decide(command, at(2)) {
+        Err(refusal) => refusal.to_string(),
+        Ok(decision) => panic!("it was accepted: {decision:?}"),
+    };
+    assert_eq!(
+        refused(&at_step, Command::Unblock { by: by() }),
+        r#"step "report" #2 has run, but its result could not be recorded; to go on: abide unblock order-1 --rerun report#2, or abide unblock order-1 --edit report#2=JSON"#
+    );
+    for remedy in [Remedy::Rerun, Remedy::Edit(Payload::from("1"))] {
+        for other in ["charge", "report", "report#1", "report#3", ""] {
+            assert_eq!(
+                refused(&at_step, unblock_step(other, remedy.clone())),
+                format!(
+                    r#"it is not blocked at a step {other:?}, and a recorded result never changes; it is blocked at step "report" #2"#
+                )
+            );
+        }
+        let otherwise = blocked(Block::Limit { reason: "too long".to_owned() });
+        assert_eq!(
+            refused(&otherwise, unblock_step("report#2", remedy)),
+            r#"it is not blocked at a step "report#2", and a recorded result never changes"#
+        );
+    }
+}
+
 proptest! {
     #[test]
     fn any_sequence_of_commands_keeps_the_promises(
         is_task in any::<bool>(),
-        sequence in prop::collection::vec((0_usize..20, 0_u64..2_000), 0..60),
+        sequence in prop::collection::vec((any::<prop::sample::Index>(), 0_u64..2_000), 0..60),
     ) {
         let kind = if is_task { Kind::Task } else { Kind::Workflow };
         let (mut execution, first) = Execution::start(address(), start(kind), at(0));
@@ -250,12 +326,13 @@ proptest! {
         for (index, millis) in sequence {
             let now = Timestamp::default().after(Duration::from_millis(millis));
             let before = execution.clone();
-            let decided = execution.decide(commands[index % commands.len()].1.clone(), now);
+            let decided = execution.decide(index.get(&commands).1.clone(), now);
             prop_assert_eq!(&before, &execution, "deciding changes nothing");
             match decided {
                 Err(_) => {}
                 Ok(decision) => {
                     prop_assert!(!before.is_finished(), "terminal is final");
+                    prop_assert!(decision.events.iter().all(|event| is_allowed_at(event, &before)));
                     let (entries, _) = decision.record(&mut execution, now);
                     journal.extend(entries);
                 }

@@ -1,9 +1,10 @@
 //! The replay cursor: which entry comes next, for unchanged and for changed code.
 
 use abide_core::{
-    Cursor, Entry, Event, Failure, FailureKind, Name, Next, Op, OpKind, Outcome, Payload, StepRecord,
-    Timestamp,
+    Block, By, Cursor, Entry, Event, Failure, FailureKind, Name, Next, Op, OpKind, Outcome, Payload, Remedy,
+    StepRecord, Timestamp, Unrecordable,
 };
+use proptest::prelude::*;
 
 fn op(name: &str) -> Op {
     Op { kind: OpKind::Step, name: Name::new(name).expect("a name"), nth: 1 }
@@ -105,4 +106,169 @@ fn notes_tell_what_is_recorded_of_an_operation_without_an_outcome() {
         (note.attempt_count, note.failure, note.due_at),
         (3, Some(failure), Some(Timestamp::from_millis(7)))
     );
+}
+
+/// What a journal says about one step after the other, in numbered entries.
+fn journal(events: Vec<Event>) -> Vec<Entry> {
+    let number = |(event, seq)| Entry { seq, at: Timestamp::default(), event };
+    events.into_iter().zip(1..).map(number).collect()
+}
+
+fn success(name: &str, result: &str) -> Event {
+    let outcome = Outcome::Success(Payload::from(result));
+    Event::StepRecorded(StepRecord { op: op(name), outcome, attempt: 1, input_hash: None })
+}
+
+fn lost(name: &str) -> Event {
+    let outcome = Outcome::Unrecordable(Unrecordable { reason: "large".to_owned() });
+    Event::StepRecorded(StepRecord { op: op(name), outcome, attempt: 1, input_hash: None })
+}
+
+fn decided(name: &str, remedy: Remedy) -> Event {
+    Event::UnblockedStep { by: By("ann".to_owned()), op: op(name), remedy }
+}
+
+fn edited(name: &str) -> Event {
+    decided(name, Remedy::Edit(Payload::from("edited")))
+}
+
+/// Replays code that asks for all of `asked` at once. What was delivered, and what blocks.
+fn joined(journal: &[Entry], asked: &[&str]) -> (Vec<Event>, Option<Block>) {
+    let mut cursor = Cursor::new(true);
+    asked.iter().for_each(|name| cursor.open(op(name).key()));
+    let is_delivered = |entry: &&Entry| cursor.offer(entry).expect("everything is asked for");
+    let delivered = journal.iter().filter(is_delivered).map(|entry| entry.event.clone()).collect();
+    (delivered, cursor.obstacle())
+}
+
+#[test]
+fn a_lost_result_blocks_until_somebody_has_decided() {
+    let blocked = Some(Block::Unrecordable { op: op("a"), reason: "large".to_owned() });
+    let rerun = || decided("a", Remedy::Rerun);
+    let rows = [
+        (vec![lost("a")], vec![], blocked.clone()),
+        (vec![lost("a"), success("b", "1")], vec![success("b", "1")], blocked.clone()),
+        (vec![lost("a"), rerun()], vec![], None),
+        (vec![lost("a"), rerun(), success("a", "2")], vec![success("a", "2")], None),
+        (vec![lost("a"), rerun(), lost("a")], vec![], blocked),
+        (vec![lost("a"), rerun(), lost("a"), edited("a")], vec![edited("a")], None),
+        (
+            vec![lost("a"), success("b", "1"), edited("a"), success("c", "3")],
+            vec![success("b", "1"), edited("a"), success("c", "3")],
+            None,
+        ),
+    ];
+    for (events, delivered, obstacle) in rows {
+        assert_eq!(joined(&journal(events), &["a", "b", "c"]), (delivered, obstacle));
+    }
+}
+
+#[test]
+fn a_lost_result_that_nobody_asks_for_is_unused() {
+    let events = journal(vec![lost("a"), success("b", "1")]);
+    assert_eq!(replayed(&events, &["b"]), "b replayed; unused 1");
+    let decided = journal(vec![lost("a"), decided("a", Remedy::Rerun), success("a", "2")]);
+    assert_eq!(replayed(&decided, &["b", "a"]), "b runs, a replayed; unused -");
+    let edited = journal(vec![lost("a"), edited("a")]);
+    assert_eq!(replayed(&edited, &["b", "a"]), "b runs, a replayed; unused -");
+}
+
+#[test]
+fn a_lost_result_blocks_who_asks_for_it_late() {
+    let mut cursor = Cursor::new(false);
+    assert_eq!(cursor.offer(&journal(vec![lost("a")])[0]), Ok(false));
+    assert!(cursor.obstacle().is_none() && cursor.is_skipped(op("a").key()));
+    cursor.open(op("a").key());
+    assert!(cursor.obstacle().is_some());
+}
+
+/// Whoever waited for it was told of the cancellation, when it was recorded and in every replay.
+#[test]
+fn a_cancellation_takes_the_place_of_a_lost_result() {
+    let mut cursor = Cursor::new(false);
+    cursor.open(op("a").key());
+    let cancel = Event::CancelRequested { by: By("ann".to_owned()), reason: String::new() };
+    let events = journal(vec![lost("a"), cancel]);
+    assert_eq!(cursor.offer(&events[0]), Ok(false));
+    assert!(cursor.obstacle().is_some());
+    assert_eq!(cursor.offer(&events[1]), Ok(true));
+    cursor.close(op("a").key());
+    assert!(cursor.obstacle().is_none());
+}
+
+#[test]
+fn a_rerun_begins_with_the_first_attempt() {
+    let failure = Failure::new(FailureKind::Error, "no");
+    let retry_at = Timestamp::from_millis(7);
+    let failed = Event::AttemptFailed { op: op("a"), attempt: 3, failure, retry_at };
+    let mut cursor = Cursor::new(false);
+    for entry in journal(vec![failed, lost("a"), decided("a", Remedy::Rerun)]) {
+        assert_eq!(cursor.offer(&entry), Ok(false));
+    }
+    assert_eq!(cursor.take_note(op("a").key()), abide_core::Note::default());
+}
+
+/// How a step came to its outcome.
+#[derive(Clone, Debug)]
+struct Story {
+    /// How often its result was lost and it ran again.
+    rerun_count: usize,
+    end: usize,
+}
+
+impl Story {
+    fn events(&self, name: &str) -> Vec<Event> {
+        let mut events: Vec<_> =
+            (0..self.rerun_count).flat_map(|_| [lost(name), decided(name, Remedy::Rerun)]).collect();
+        match self.end {
+            0 => events.push(success(name, "1")),
+            1 => events.extend([lost(name), edited(name)]),
+            2 => events.push(lost(name)),
+            _ => {}
+        }
+        events
+    }
+}
+
+proptest! {
+    /// Steps that ran side by side, each with its own story: whatever the order in which all that was recorded, each step is given
+    /// what came of it last, in recorded order, and exactly the steps that nobody has decided about block.
+    #[test]
+    fn decisions_are_honoured_in_recorded_order(
+        stories in prop::collection::vec((0_usize..3, 0_usize..4), 1..5),
+        order in prop::collection::vec(any::<prop::sample::Index>(), 64),
+    ) {
+        let names = &["a", "b", "c", "d"][..stories.len()];
+        let stories: Vec<_> =
+            stories.into_iter().map(|(rerun_count, end)| Story { rerun_count, end }).collect();
+        let mut parts: Vec<_> =
+            stories.iter().zip(names).map(|(story, name)| story.events(name).into_iter().peekable()).collect();
+        let mut events = Vec::new();
+        for index in order {
+            let left: Vec<_> = (0..parts.len()).filter(|part| parts[*part].peek().is_some()).collect();
+            if left.is_empty() {
+                break;
+            }
+            events.extend(parts[*index.get(&left)].next());
+        }
+        let is_outcome = |event: &&Event| {
+            let is_success = matches!(
+                event,
+                Event::StepRecorded(StepRecord { outcome: Outcome::Success(_), .. })
+            );
+            is_success || matches!(event, Event::UnblockedStep { remedy: Remedy::Edit(_), .. })
+        };
+        let expected: Vec<_> = events.iter().filter(is_outcome).cloned().collect();
+        let (delivered, obstacle) = joined(&journal(events.clone()), names);
+        prop_assert_eq!(delivered, expected);
+        prop_assert_eq!(obstacle.is_some(), stories.iter().any(|story| story.end == 2));
+        // Code that asks for one after the other, the last first, is given the same.
+        let asked: Vec<_> = names.iter().rev().copied().collect();
+        let mut told: Vec<_> = stories.iter().zip(names).rev().map(|(story, name)| {
+            format!("{name} {}", if story.end < 2 { "replayed" } else { "runs" })
+        }).collect();
+        let story = replayed(&journal(events), &asked);
+        told.retain(|part| !story.contains(part.as_str()));
+        prop_assert!(told.is_empty(), "{} without {:?}", story, told);
+    }
 }

@@ -186,7 +186,7 @@ impl Inner {
                 let body = Body::Unblock { by: By(format!("start of {}", self.options.worker_name)) };
                 let messages = vec![Message { id, to: item.address, body }];
                 match self.store.submit(Submit { messages, born_to: None, alone: false }).await {
-                    // It moved on by itself meanwhile.
+                    // It moved on by itself meanwhile, or waits for somebody's decision about a step.
                     Ok(_) | Err(Error::Refused(_)) => {}
                     Err(error) => return Err(error),
                 }

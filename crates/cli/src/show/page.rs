@@ -133,6 +133,7 @@ fn detail(event: &Event) -> String {
         Event::Completed { result, .. } => format!("result {}", result.excerpt()),
         Event::Failed(failure) => failure.to_string(),
         Event::ContinuedAsNew { input } => format!("input {}", input.excerpt()),
+        Event::UnblockedStep { by, remedy, .. } => format!("by {by} {remedy}"),
     }
 }
 
@@ -187,6 +188,7 @@ fn inbox(snapshot: &Snapshot) -> Option<Table> {
                 (String::new(), format!("by {by} {reason}"))
             }
             Body::Resume { by } | Body::Unblock { by } => (String::new(), format!("by {by}")),
+            Body::UnblockStep { by, step, remedy } => (step.clone(), format!("by {by} {remedy}")),
             Body::Start(start) => (start.name.to_string(), String::new()),
         };
         table.push(vec![message.body.word().to_owned(), name, text::excerpt(&detail, DETAIL_CHARS)]);

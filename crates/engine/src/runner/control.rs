@@ -75,7 +75,9 @@ impl Runner {
                     self.send(Hold::Keep, Some(End::Finished(event.clone())));
                 }
                 // It begins anew, as its journal then is: this runner may have handed out a part of it to code that is gone.
-                Event::Unblocked { .. } => self.send(Hold::Yield, Some(End::Released)),
+                Event::Unblocked { .. } | Event::UnblockedStep { .. } => {
+                    self.send(Hold::Yield, Some(End::Released));
+                }
                 _ => {}
             }
         }

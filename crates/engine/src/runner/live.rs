@@ -146,6 +146,9 @@ impl Runner {
         if let Some(recorded) = self.other_kind(&op) {
             return self.block(Block::Mismatch { expected: recorded.to_string(), found: op.to_string() });
         }
+        if let Some(reason) = self.cursor.obstacle() {
+            return self.block(reason);
+        }
         let note = self.cursor.take_note(op.key());
         match self.request(id) {
             Some(Wanted::Closure) => self.settle_closure(id, &note),

@@ -491,6 +491,9 @@ fn delivery_of(event: &Event) -> Result<Delivery, Block> {
         }
         Event::ChildStarted { child, .. } => Delivery::Started(child.clone()),
         Event::ChildFinished { outcome, .. } => Delivery::Outcome(outcome.clone()),
+        Event::UnblockedStep { remedy: abide_core::Remedy::Edit(result), .. } => {
+            Delivery::Outcome(abide_core::Outcome::Success(result.clone()))
+        }
         other => unreachable!("{} is delivered to nobody", other.word()),
     })
 }

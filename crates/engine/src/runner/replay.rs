@@ -18,6 +18,10 @@ impl Runner {
                 Next::Fetch(seq) => (seq, true),
                 Next::Offer(seq) if seq > self.journal.end() => {
                     self.is_replaying = false;
+                    if let Some(reason) = self.cursor.obstacle() {
+                        self.block(reason);
+                        return Some(Turn::Progress);
+                    }
                     self.interrupt_late();
                     return Some(Turn::Progress);
                 }

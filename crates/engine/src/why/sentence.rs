@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use abide_core::{Body, By, Entry, Event, ExecutionId, Phase, Status, Timestamp, Waiting};
+use abide_core::{Block, Body, By, Entry, Event, ExecutionId, Phase, Status, Timestamp, Waiting};
 use abide_store::{Snapshot, WorkerRow};
 
 use abide_core::text;
@@ -91,9 +91,14 @@ fn paused(facts: &Facts) -> String {
 
 fn blocked(facts: &Facts) -> String {
     let since = since(facts, |event| matches!(event, Event::Blocked(_)));
-    match facts.snapshot.execution.phase() {
-        Phase::Blocked { reason, .. } => format!("is blocked{since}: {reason}"),
-        _ => format!("is blocked{since}"),
+    let execution = &facts.snapshot.execution;
+    let Phase::Blocked { reason, .. } = execution.phase() else { return format!("is blocked{since}") };
+    match reason.as_ref() {
+        Block::Unrecordable { op, .. } => {
+            let ways_on = text::ways_on(&execution.address().id, op);
+            format!("is blocked{since}: {reason}; to go on: {ways_on}")
+        }
+        reason => format!("is blocked{since}: {reason}"),
     }
 }
 
@@ -268,6 +273,9 @@ fn unread(facts: &Facts) -> String {
                 format!("{} {}", message.body.word(), by_whom(by, reason))
             }
             Body::Resume { by } | Body::Unblock { by } => format!("{} by {by}", message.body.word()),
+            Body::UnblockStep { by, step, remedy } => {
+                format!("{} of {step:?} {remedy} by {by}", message.body.word())
+            }
             // The code asks for these when it comes to them.
             Body::ChildDone { .. } | Body::Start(_) => continue,
         };

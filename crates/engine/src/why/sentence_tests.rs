@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use abide_core::{
     Ability, Address, Block, Epoch, Execution, Failure, FailureKind, Kind, LeaseRow, Message, MessageId,
-    Name, Namespace, Op, OpKind, Payload, SessionId, Start, Version,
+    Name, Namespace, Op, OpKind, Payload, Remedy, SessionId, Start, Version,
 };
 use abide_store::{ExecutionKey, Worker};
 
@@ -124,6 +124,22 @@ fn what_is_stopped_says_by_whom_and_why() {
         &facts(vec![Event::Blocked(block)], &[]),
         r#"workflow "x" is blocked since 1970-01-01T00:00:01.000Z (1 min 39 s ago): the code no longer matches its journal: expected step "a", found step "b"."#,
     );
+}
+
+#[test]
+fn what_is_blocked_at_a_step_says_how_to_go_on() {
+    let op = Op { kind: OpKind::Step, name: name("report"), nth: 2 };
+    let block = Block::Unrecordable { op, reason: "large".to_owned() };
+    let mut blocked = facts(vec![Event::Blocked(block)], &[]);
+    let said = r#"workflow "x" is blocked since 1970-01-01T00:00:01.000Z (1 min 39 s ago): step "report" #2 has run, but its result could not be recorded: large; to go on: abide unblock x --rerun report#2, or abide unblock x --edit report#2=JSON"#;
+    check(&blocked, &format!("{said}."));
+    blocked.workers = vec![worker(5, "order", "default")];
+    let decide =
+        |remedy| message(Body::UnblockStep { by: By("ann".to_owned()), step: "report#2".to_owned(), remedy });
+    blocked.snapshot.inbox = vec![decide(Remedy::Rerun)];
+    check(&blocked, &format!(r#"{said}; unread: unblock of "report#2" to run again by ann."#));
+    blocked.snapshot.inbox = vec![decide(Remedy::Edit(Payload::from("7")))];
+    check(&blocked, &format!(r#"{said}; unread: unblock of "report#2" with the result 7 by ann."#));
 }
 
 #[test]

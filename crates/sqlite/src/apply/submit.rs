@@ -25,7 +25,7 @@ impl SubmitWork {
         let over = messages
             .iter()
             .enumerate()
-            .find_map(|(index, message)| Some(Box::new((index, check(message, limits).err()?))));
+            .find_map(|(index, message)| Some(Box::new((index, message.body.check(limits).err()?))));
         Self { messages, over, born_to }
     }
 
@@ -108,15 +108,4 @@ fn submit(batch: &mut Batch<'_>, message: &Message, offer: Option<SessionId>) ->
         Put::Delivered(key) => Submitted::Delivered(key),
         Put::Duplicate(key) => Submitted::Duplicate(key),
     })
-}
-
-/// Checks what has a limit of its own.
-fn check(message: &Message, limits: &Limits) -> Result<(), Refusal> {
-    match &message.body {
-        Body::Start(start) => start.check(limits),
-        Body::Signal { name, payload } => {
-            Ok(limits.check_payload(format_args!("the signal {name:?}"), payload)?)
-        }
-        _ => Ok(()),
-    }
 }

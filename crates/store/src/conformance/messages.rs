@@ -1,6 +1,6 @@
 //! What arrives at executions that exist.
 
-use abide_core::{Block, Body, Command, Kind, Start, Status};
+use abide_core::{Block, Body, Command, Kind, Op, OpKind, Payload, Remedy, Start, Status};
 
 use super::make::{by, cancel, complete, flow, message, name, pause, resume, signal, step, terminate};
 use super::{Subject, table};
@@ -23,6 +23,7 @@ table![
     message_to_a_ready_execution_keeps_its_place,
     paused_execution_is_woken_by_resume_and_not_by_a_signal,
     blocked_execution_is_woken_by_unblock_and_not_by_a_signal,
+    p1_only_the_step_that_blocks_can_be_decided_about,
     message_to_a_scheduled_execution_makes_it_ready,
 ];
 
@@ -186,6 +187,27 @@ fn blocked_execution_is_woken_by_unblock_and_not_by_a_signal(subject: &Subject) 
     subject.send(signal("s", "a"));
     assert!(seat.claim_ids(1).is_empty());
     subject.send(message("unblock", "a", Body::Unblock { by: by() }));
+    assert_eq!(seat.claim_ids(1), ["a"]);
+}
+
+fn p1_only_the_step_that_blocks_can_be_decided_about(subject: &Subject) {
+    let (mut seat, mut held) = subject.held("a");
+    let op = Op { kind: OpKind::Step, name: name("report"), nth: 2 };
+    let block = Command::Block(Block::Unrecordable { op, reason: "large".to_owned() });
+    subject.commit(&subject.draft(&held).then(step("sound")).then(block).park(0), &mut held);
+    let before = subject.picture();
+    let decide = |step: &str, remedy| {
+        message("unblock", "a", Body::UnblockStep { by: by(), step: step.to_owned(), remedy })
+    };
+    for remedy in [Remedy::Rerun, Remedy::Edit(Payload::from("1"))] {
+        let refusal = subject.refusal(vec![decide("sound", remedy)]);
+        assert!(refusal.contains("a recorded result never changes"), "{refusal}");
+    }
+    let refusal = subject.refusal(vec![message("unblock", "a", Body::Unblock { by: by() })]);
+    assert!(refusal.contains("--rerun report#2"), "{refusal}");
+    assert_eq!(subject.picture(), before, "a refusal leaves no trace");
+    assert!(seat.claim_ids(1).is_empty());
+    subject.send(decide("report#2", Remedy::Rerun));
     assert_eq!(seat.claim_ids(1), ["a"]);
 }
 

@@ -1,8 +1,8 @@
 //! What is too much.
 
-use abide_core::{Body, Message, Payload, Start};
+use abide_core::{Block, Body, Command, Message, Op, OpKind, Payload, Remedy, Start};
 
-use super::make::{flow, message, name, signal, start_of, tag, terminate};
+use super::make::{by, flow, message, name, signal, start_of, tag, terminate};
 use super::{Subject, limits, table};
 use crate::Submitted;
 
@@ -10,6 +10,7 @@ table![
     p8_oversize_input_is_refused_by_name,
     p8_largest_input_is_accepted,
     p8_oversize_signal_is_refused_by_name,
+    p8_oversize_edit_is_refused_by_name,
     p8_too_many_tags_are_refused_by_name,
     p8_too_many_capabilities_are_refused_by_name,
     p8_full_inbox_refuses_by_name,
@@ -50,6 +51,19 @@ fn p8_oversize_signal_is_refused_by_name(subject: &Subject) {
     check_refused(subject, vec![over], "payload_bytes_max");
     let most = message("s", "a", of(limits().payload_bytes_max));
     assert!(matches!(subject.send(most), Submitted::Delivered(_)));
+}
+
+fn p8_oversize_edit_is_refused_by_name(subject: &Subject) {
+    let (_seat, mut held) = subject.held("a");
+    let op = Op { kind: OpKind::Step, name: name("report"), nth: 1 };
+    let block = Command::Block(Block::Unrecordable { op, reason: "large".to_owned() });
+    subject.commit(&subject.draft(&held).then(block).park(0), &mut held);
+    let edit = |bytes| {
+        let remedy = Remedy::Edit(payload(bytes));
+        message("e", "a", Body::UnblockStep { by: by(), step: "report".to_owned(), remedy })
+    };
+    check_refused(subject, vec![edit(limits().payload_bytes_max + 1)], "payload_bytes_max");
+    assert!(matches!(subject.send(edit(limits().payload_bytes_max)), Submitted::Delivered(_)));
 }
 
 fn p8_too_many_tags_are_refused_by_name(subject: &Subject) {

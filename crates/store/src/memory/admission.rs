@@ -81,9 +81,7 @@ impl<'a> Ahead<'a> {
 }
 
 fn check_limits(limits: &Limits, message: &Message, unread_count: usize) -> Result<(), Refusal> {
-    if let Body::Signal { name, payload } = &message.body {
-        limits.check_payload(format_args!("the signal {name:?}"), payload)?;
-    }
+    message.body.check(limits)?;
     let max = limits.inbox_room(&message.body);
     if unread_count < max {
         return Ok(());
