@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::client_error::ClientError;
 use crate::data;
 use crate::error::Error;
+use crate::unblock::Unblock;
 
 /// A handle on one execution: watch it and steer it. Cheap to clone; dropping it changes nothing.
 pub struct Handle<T> {
@@ -90,9 +91,9 @@ impl<T> Handle<T> {
         self.send(Body::Resume { by: By("client".to_owned()) }).await
     }
 
-    /// Has it tried again after it was blocked.
-    pub async fn unblock(&self) -> Result<(), ClientError> {
-        self.send(Body::Unblock { by: By("client".to_owned()) }).await
+    /// Has it tried again after it was blocked. Await it; a decision about the step that blocks comes first.
+    pub fn unblock(&self) -> Unblock {
+        Unblock::new(self.client.clone(), self.id.clone())
     }
 
     async fn send(&self, body: Body) -> Result<(), ClientError> {

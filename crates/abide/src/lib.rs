@@ -41,6 +41,7 @@ mod start;
 mod step;
 pub mod testing;
 mod transaction;
+mod unblock;
 mod url;
 
 pub use crate::abide::Abide;
@@ -58,6 +59,7 @@ pub use crate::sleep::Sleep;
 pub use crate::start::{Run, Start};
 pub use crate::step::Step;
 pub use crate::transaction::{SqliteTransaction, Transact};
+pub use crate::unblock::Unblock;
 pub use crate::url::{InvalidUrl, StoreUrl};
 
 pub use abide_core::{FailureKind, Kind, Retry, Status, Timestamp};
