@@ -75,8 +75,8 @@ pub(crate) enum Command {
     Pause(Because),
     /// Let a paused execution go on
     Resume(Plain),
-    /// Try a blocked execution again
-    Unblock(Plain),
+    /// Try a blocked execution again, or decide about the step that blocks it
+    Unblock(Unblock),
     /// Measure this machine
     Bench(bench::Args),
     /// Check the integrity of the store
@@ -170,6 +170,19 @@ pub(crate) struct Plain {
     /// Who asks; it is recorded
     #[arg(long, value_name = "NAME", env = "USER", default_value = "cli", hide_env_values = true, value_parser = reason)]
     pub(crate) by: String,
+}
+
+/// An order to a blocked execution. Where a step has run and its result could not be recorded, only a decision about it goes on.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Unblock {
+    #[command(flatten)]
+    pub(crate) plain: Plain,
+    /// Run this step again, whose result could not be recorded
+    #[arg(long, value_name = "STEP", conflicts_with = "edit", allow_hyphen_values = true)]
+    pub(crate) rerun: Option<String>,
+    /// Give the result of this step, which could not be recorded; `STEP=-` reads the JSON from stdin
+    #[arg(long, value_name = "STEP=JSON", allow_hyphen_values = true)]
+    pub(crate) edit: Option<String>,
 }
 
 /// Where a backup goes.

@@ -2,26 +2,18 @@
 
 use std::io::Read;
 
-use abide_core::{Body, By, ExecutionId, Payload};
+use abide_core::{Body, By, ExecutionId, Payload, Remedy};
 use serde::de::IgnoredAny;
 use serde_json::json;
 
-use crate::args::{Because, Global, Output, Plain, Signal};
+use crate::args::{Because, Global, Output, Plain, Signal, Unblock};
 use crate::connect;
 use crate::failure::Failure;
 use crate::output;
 
 /// `abide signal`.
 pub(crate) fn signal(global: &Global, args: &Signal) -> Result<(), Failure> {
-    let value = match args.value.as_str() {
-        "-" => from_stdin()?,
-        text => text.to_owned(),
-    };
-    // Checked and sent as it was written: read into a value, large numbers would lose digits.
-    let _: IgnoredAny = serde_json::from_str(&value).map_err(|error| {
-        Failure::usage(format!("the value of signal {:?} is no JSON: {error}", args.name))
-    })?;
-    let payload = Payload::from(value.trim());
+    let payload = payload(&format!("the value of signal {:?}", args.name), &args.value)?;
     send(global, &args.id, Body::Signal { name: args.name.clone(), payload })
 }
 
@@ -46,8 +38,43 @@ pub(crate) fn resume(global: &Global, args: &Plain) -> Result<(), Failure> {
 }
 
 /// `abide unblock`.
-pub(crate) fn unblock(global: &Global, args: &Plain) -> Result<(), Failure> {
-    send(global, &args.id, Body::Unblock { by: by(args) })
+pub(crate) fn unblock(global: &Global, args: &Unblock) -> Result<(), Failure> {
+    let by = by(&args.plain);
+    let body = match (&args.rerun, &args.edit) {
+        (Some(step), _) => Body::UnblockStep { by, step: step.clone(), remedy: Remedy::Rerun },
+        (None, Some(edit)) => {
+            let (step, json) = edited(edit)?;
+            let result = payload(&format!("the result of step {step:?}"), json)?;
+            Body::UnblockStep { by, step: step.to_owned(), remedy: Remedy::Edit(result) }
+        }
+        (None, None) => Body::Unblock { by },
+    };
+    send(global, &args.plain.id, body)
+}
+
+/// The step and the result in `STEP=JSON`. Both may contain `=`: the step ends at the first one that JSON follows.
+fn edited(text: &str) -> Result<(&str, &str), Failure> {
+    let wrong = |what| Failure::usage(format!("{text:?} {what}: an edit is written STEP=JSON"));
+    let splits = || text.match_indices('=').map(|(at, _)| (&text[..at], &text[at + 1..]));
+    let first = splits().next().ok_or_else(|| wrong("gives no result"))?;
+    if first.0.is_empty() {
+        return Err(wrong("names no step"));
+    }
+    let is_value = |json: &str| json == "-" || serde_json::from_str::<IgnoredAny>(json).is_ok();
+    // Without JSON anywhere, the complaint is about what follows the first one.
+    Ok(splits().find(|(_, json)| is_value(json)).unwrap_or(first))
+}
+
+/// A value that was given as JSON, or as `-` for what is on stdin. Checked and sent as it was written: read into a value, large numbers
+/// would lose digits.
+fn payload(what: &str, text: &str) -> Result<Payload, Failure> {
+    let value = match text {
+        "-" => from_stdin()?,
+        text => text.to_owned(),
+    };
+    let _: IgnoredAny = serde_json::from_str(&value)
+        .map_err(|error| Failure::usage(format!("{what} is no JSON: {error}")))?;
+    Ok(Payload::from(value.trim()))
 }
 
 fn by(args: &Plain) -> By {
@@ -76,4 +103,25 @@ fn send(global: &Global, id: &ExecutionId, body: Body) -> Result<(), Failure> {
         format => output::document(&json!({ "id": id.as_str(), "sent": word }), format)?,
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edit_names_its_step_and_then_its_result() {
+        let rows = [
+            ("big=1", "big", "1"),
+            ("big#2={\"a\":1}", "big#2", "{\"a\":1}"),
+            (r#"big="x=1""#, "big", r#""x=1""#),
+            ("a=b=1", "a=b", "1"),
+            ("big=-", "big", "-"),
+            ("big=", "big", ""),
+            ("big=nope=", "big", "nope="),
+        ];
+        for (text, step, json) in rows {
+            assert_eq!(edited(text).map_err(|failure| failure.code), Ok((step, json)), "{text}");
+        }
+    }
 }

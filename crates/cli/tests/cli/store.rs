@@ -50,6 +50,17 @@ async fn audited(ctx: Ctx, _: ()) -> Result<()> {
     ctx.recv("end").await
 }
 
+/// Its first edition gives more than is recorded.
+#[workflow]
+async fn wordy(ctx: Ctx, _: ()) -> Result<usize> {
+    let length = if ctx.state::<Edition>().0 == 1 { 1_000 } else { 3 };
+    let mut total = 0;
+    for length in [1, length] {
+        total += ctx.step("report", || async { Ok("x".repeat(length)) }).await?.len();
+    }
+    Ok(total)
+}
+
 /// The status of an execution, as `abide list` tells it.
 fn status(place: &Place, id: &str) -> Option<String> {
     let list = place.abide(&["list", "-o", "json"]).ok().json();
@@ -263,6 +274,58 @@ async fn what_is_blocked_says_what_was_expected_and_found() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_blocks_is_run_again_or_edited() {
+    let place = Place::new();
+    let open = |edition| {
+        Abide::builder(place.url())
+            .state(Edition(edition))
+            .worker_name("tester")
+            .payload_bytes_max(100)
+            .open()
+    };
+    let abide = open(1).await.unwrap();
+    for id in ["r", "e"] {
+        abide.start(wordy, ()).id(id).await.unwrap();
+        until_status(&place, id, "blocked");
+    }
+    let ways_on = "abide unblock r --rerun report#2, or abide unblock r --edit report#2=JSON";
+    let said = place.abide(&["why", "r"]).ok().stdout;
+    assert!(said.trim_end().ends_with(&format!("to go on: {ways_on}.")), "{said}");
+    let refused = format!(
+        r#"execution "r": step "report" #2 has run, but its result could not be recorded; to go on: {ways_on}"#
+    );
+    place.abide(&["unblock", "r"]).refused(4, &refused);
+    let refused = r#"execution "r": it is not blocked at a step "report", and a recorded result never changes; it is blocked at step "report" #2"#;
+    place.abide(&["unblock", "r", "--rerun", "report"]).refused(4, refused);
+    abide.shutdown().await;
+
+    place.abide(&["unblock", "r", "--rerun", "report#2"]).ok();
+    let sent = place
+        .abide_with(&["unblock", "e", "--edit", r#"step "report" #2=-"#, "-o", "json"], " \"four\"\n")
+        .ok();
+    assert_eq!(sent.json(), json!({ "id": "e", "sent": "unblock" }));
+    let unread = place.abide(&["show", "e"]).ok().stdout;
+    assert!(unread.contains(r#"step "report" #2  by ann with the result "four""#), "{unread}");
+    let unread = place.abide(&["show", "r", "-o", "json"]).ok().json()["inbox"][0].clone();
+    assert_eq!((&unread["step"], &unread["remedy"]), (&json!("report#2"), &json!("rerun")));
+
+    let abide = open(2).await.unwrap();
+    for (id, total, remedy) in [("r", 1 + 3, json!("rerun")), ("e", 1 + 4, json!({ "edit": "four" }))] {
+        assert_eq!(abide.handle::<usize>(id).result().await.unwrap(), total);
+        let journal = place.abide(&["show", id, "-o", "json"]).ok().json()["journal"].clone();
+        let decided = journal.as_array().unwrap().iter().find(|entry| entry["event"] == "unblocked").unwrap();
+        assert_eq!(
+            (&decided["op"]["nth"], &decided["by"], &decided["remedy"]),
+            (&json!(2), &json!("ann"), &remedy)
+        );
+    }
+    let page = place.abide(&["show", "r"]).ok().stdout;
+    assert!(page.contains("report #2  by ann to run again"), "{page}");
+    abide.shutdown().await;
+    place.abide(&["verify"]).ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_nobody_can_run_says_why() {
     let place = Place::new();
     let abide = place.open().await;
@@ -294,6 +357,21 @@ async fn refusals_have_their_exit_codes() {
     place.abide(&["signal", "broke-1", "x"]).refused(4, r#"execution "broke-1": it is failed already"#);
     place.abide(&["resume", "nap-1"]).refused(4, r#"execution "nap-1": it is not paused"#);
     place.abide(&["unblock", "nap-1"]).refused(4, r#"execution "nap-1": it is not blocked"#);
+    let rows = [
+        ("report", r#""report" gives no result: an edit is written STEP=JSON"#),
+        ("=1", r#""=1" names no step: an edit is written STEP=JSON"#),
+        (
+            "report=",
+            r#"the result of step "report" is no JSON: EOF while parsing a value at line 1 column 0"#,
+        ),
+        ("report=nope", r#"the result of step "report" is no JSON: expected ident at line 1 column 2"#),
+    ];
+    for (edit, message) in rows {
+        place.abide(&["unblock", "nap-1", "--edit", edit]).refused(2, message);
+    }
+    place.abide(&["unblock", "nap-1", "--rerun", "x"]).refused(4, r#"execution "nap-1": it is not blocked"#);
+    let both = place.abide(&["unblock", "nap-1", "--rerun", "x", "--edit", "x=1"]);
+    assert!(both.code == 2 && both.stderr.contains("cannot be used with"), "{both:?}");
     let bad = "the value of signal \"approval\" is no JSON: expected ident at line 1 column 2";
     place.abide(&["signal", "child", "approval", "nope"]).refused(2, bad);
     let shown = place.abide(&["show", "child", "-o", "json"]).ok().json();
