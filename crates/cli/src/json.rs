@@ -77,11 +77,13 @@ pub(crate) fn message(message: &Message) -> Value {
     let mut fields = object(json!({ "id": message.id.as_str(), "message": message.body.word() }));
     fields.extend(object(match &message.body {
         Body::Signal { name, payload: value } => json!({ "name": name.as_str(), "payload": payload(value) }),
-        Body::ChildDone { op, outcome: end } => json!({ "op": operation(op), "outcome": outcome(end) }),
+        Body::ChildDone { op, outcome: end } | Body::ChildEnded { op, outcome: end, .. } => {
+            json!({ "op": operation(op), "outcome": outcome(end) })
+        }
         Body::Pause { by, reason } | Body::Cancel { by, reason } | Body::Terminate { by, reason } => {
             json!({ "by": by.0, "reason": reason })
         }
-        Body::Resume { by } | Body::Unblock { by } => json!({ "by": by.0 }),
+        Body::Resume { by } | Body::Unblock { by } | Body::Retry { by } => json!({ "by": by.0 }),
         Body::UnblockStep { by, step, remedy: choice } => {
             json!({ "by": by.0, "step": step, "remedy": remedy(choice) })
         }
@@ -122,7 +124,7 @@ fn details(event: &Event) -> Value {
         | Event::Cancelled { by, reason } => {
             json!({ "by": by.0, "reason": reason })
         }
-        Event::Resumed { by } | Event::Unblocked { by } => json!({ "by": by.0 }),
+        Event::Resumed { by } | Event::Unblocked { by } | Event::Retried { by } => json!({ "by": by.0 }),
         Event::Blocked(reason) => block(reason),
         Event::Completed { result, unused } => {
             json!({ "result": payload(result), "unused": unused.iter().map(operation).collect::<Value>() })

@@ -249,6 +249,13 @@ pub enum Refusal {
         /// How.
         status: Status,
     },
+    /// It has not ended, so it cannot be retried.
+    NotEnded,
+    /// The message is for a run that is not the current one.
+    OtherRun {
+        /// The current run.
+        current: u32,
+    },
     /// It is paused.
     Paused,
     /// It is not paused.
@@ -306,6 +313,12 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Finished { status } => write!(f, "it is {status} already"),
+            Self::NotEnded => {
+                f.write_str("it has not ended; only what has failed or was cancelled can be retried")
+            }
+            Self::OtherRun { current } => {
+                write!(f, "the run that it is for is over, run {current} is current")
+            }
             Self::Paused => f.write_str("it is paused"),
             Self::NotPaused => f.write_str("it is not paused"),
             Self::Cancelling => f.write_str("it is being cancelled"),

@@ -132,6 +132,11 @@ pub enum Event {
         /// What becomes of it.
         remedy: Remedy,
     },
+    /// The run before this one failed or was cancelled, and somebody had it tried again.
+    Retried {
+        /// Who.
+        by: By,
+    },
 }
 
 impl Event {
@@ -156,6 +161,7 @@ impl Event {
             Self::Failed(_) => "failed",
             Self::Cancelled { .. } => "cancelled",
             Self::ContinuedAsNew { .. } => "continued-as-new",
+            Self::Retried { .. } => "retried",
         }
     }
 

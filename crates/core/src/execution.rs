@@ -77,8 +77,11 @@ fn nowhere() -> Address {
 impl Execution {
     /// The first run of an execution that begins with `start`, and its first entry.
     pub fn start(address: Address, start: impl Into<Arc<Start>>, now: Timestamp) -> (Self, Entry) {
-        let start = start.into();
-        let mut execution = Self::before(address, 1, &start);
+        Self::begin(address, 1, start.into(), now)
+    }
+
+    pub(crate) fn begin(address: Address, run: u32, start: Arc<Start>, now: Timestamp) -> (Self, Entry) {
+        let mut execution = Self::before(address, run, &start);
         let entry = Entry { seq: 1, at: now, event: Event::Started(start) };
         execution.apply(&entry);
         (execution, entry)
@@ -288,7 +291,7 @@ impl Execution {
     /// The message to whoever waits for the outcome.
     fn answer(&self, outcome: impl FnOnce() -> Outcome) -> Vec<Message> {
         let Some(parent) = &self.parent else { return Vec::new() };
-        let body = Body::ChildDone { op: parent.op.clone(), outcome: outcome() };
+        let body = Body::ChildEnded { run: parent.run, op: parent.op.clone(), outcome: outcome() };
         vec![self.message_to(parent.id.clone(), "done", body)]
     }
 
@@ -335,7 +338,8 @@ impl Execution {
             | Event::SignalReceived { .. }
             | Event::ChildStarted { .. }
             | Event::ChildFinished { .. }
-            | Event::ChildCancelled { .. } => {}
+            | Event::ChildCancelled { .. }
+            | Event::Retried { .. } => {}
         }
     }
 
@@ -441,10 +445,16 @@ impl Execution {
         }
     }
 
-    /// Whether a message may be put into the inbox now.
+    /// Whether a message may be put into the inbox now. A retry never lies there: whoever takes it opens the next run at once.
     pub fn accepts(&self, body: &Body, now: Timestamp) -> Result<(), Refusal> {
+        if let Body::Retry { .. } = body {
+            return self.may_be_retried();
+        }
         if self.is_finished() {
             return Err(Refusal::Finished { status: self.status() });
+        }
+        if body.addressed_run().is_some_and(|run| run != self.run) {
+            return Err(Refusal::OtherRun { current: self.run });
         }
         match body.control() {
             Some(command) => self.decide(command, now).map(|_| ()),
@@ -486,7 +496,7 @@ impl Execution {
         }
     }
 
-    fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> Status {
         match self.phase {
             Phase::Running | Phase::Cancelling { .. } => Status::Running,
             Phase::Paused { .. } => Status::Paused,

@@ -35,11 +35,12 @@ impl Limits {
     /// How many unread messages an inbox may hold for one like `body` to be let in.
     ///
     /// Control has a reserve: somebody must be able to end an execution that is flooded with signals. The outcome of a child is
-    /// always let in: turned away, it would leave its parent waiting for ever, and there are never more than children.
+    /// always let in: turned away, it would leave its parent waiting for ever, and there are never more than children. A retry takes no
+    /// room: it is read when it arrives.
     pub fn inbox_room(&self, body: &Body) -> usize {
         const CONTROL_RESERVE: usize = 100;
         match body {
-            Body::ChildDone { .. } => usize::MAX,
+            Body::ChildDone { .. } | Body::ChildEnded { .. } | Body::Retry { .. } => usize::MAX,
             body if body.control().is_some() => self.inbox_count_max + CONTROL_RESERVE,
             _ => self.inbox_count_max,
         }

@@ -70,7 +70,7 @@ pub enum Body {
         /// The value.
         payload: Payload,
     },
-    /// A child has its outcome, or its start was refused.
+    /// A child of its parent's first run has its outcome, or its start was refused. As it was written before there were further runs.
     ChildDone {
         /// The parent's wait for the result.
         op: Op,
@@ -117,6 +117,20 @@ pub enum Body {
         /// What becomes of it.
         remedy: Remedy,
     },
+    /// A child has its outcome, or its start was refused.
+    ChildEnded {
+        /// The run of the parent that waits for it: a later one has other children.
+        run: u32,
+        /// The parent's wait for the result.
+        op: Op,
+        /// The outcome.
+        outcome: Outcome,
+    },
+    /// Open the next run of what failed or was cancelled.
+    Retry {
+        /// Who asks.
+        by: By,
+    },
 }
 
 impl Body {
@@ -129,8 +143,27 @@ impl Body {
             Self::Terminate { by, reason } => Command::Terminate { by, reason },
             Self::Unblock { by } => Command::Unblock { by },
             Self::UnblockStep { by, step, remedy } => Command::UnblockStep { by, step, remedy },
-            Self::Start(_) | Self::Signal { .. } | Self::ChildDone { .. } => return None,
+            Self::Start(_)
+            | Self::Signal { .. }
+            | Self::ChildDone { .. }
+            | Self::ChildEnded { .. }
+            | Self::Retry { .. } => return None,
         })
+    }
+
+    /// The only run that this message is for, if it is for one.
+    pub fn addressed_run(&self) -> Option<u32> {
+        match self {
+            Self::ChildDone { .. } => Some(1),
+            Self::ChildEnded { run, .. } => Some(*run),
+            _ => None,
+        }
+    }
+
+    /// Whether a message that a failed or cancelled run left unread is for the run that a retry opens. Orders and answers were for the
+    /// run that has ended: a late cancellation of that one must not end the new one.
+    pub fn outlives_failure(&self) -> bool {
+        matches!(self, Self::Signal { .. })
     }
 
     /// Checks the size of what this message carries.
@@ -153,12 +186,13 @@ impl Body {
         match self {
             Self::Start(_) => "start",
             Self::Signal { .. } => "signal",
-            Self::ChildDone { .. } => "child-done",
+            Self::ChildDone { .. } | Self::ChildEnded { .. } => "child-done",
             Self::Pause { .. } => "pause",
             Self::Resume { .. } => "resume",
             Self::Cancel { .. } => "cancel",
             Self::Terminate { .. } => "terminate",
             Self::Unblock { .. } | Self::UnblockStep { .. } => "unblock",
+            Self::Retry { .. } => "retry",
         }
     }
 }

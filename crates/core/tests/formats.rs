@@ -114,6 +114,7 @@ fn events() -> Vec<Event> {
         Event::ContinuedAsNew { input: Payload::from("2") },
         Event::UnblockedStep { by: by(), op: op(OpKind::Step), remedy: Remedy::Rerun },
         Event::UnblockedStep { by: by(), op: op(OpKind::Step), remedy: Remedy::Edit(Payload::from("7")) },
+        Event::Retried { by: by() },
     ]
 }
 
@@ -134,6 +135,12 @@ fn bodies() -> Vec<Body> {
             step: "größe#300".to_owned(),
             remedy: Remedy::Edit(Payload::from("7")),
         },
+        Body::ChildEnded {
+            run: 3,
+            op: op(OpKind::ChildResult),
+            outcome: Outcome::Success(Payload::from("1")),
+        },
+        Body::Retry { by: by() },
     ]
 }
 

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use abide_core::{
-    Address, Block, Body, By, Command, Entry, Event, Execution, ExecutionId, Failure, FailureKind, Kind,
-    MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Phase, Refusal, Remedy, Retry, Start,
+    Address, Began, Block, Body, By, Command, Entry, Event, Execution, ExecutionId, Failure, FailureKind,
+    Kind, MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Phase, Refusal, Remedy, Retry, Start,
     StartMatch, StepRecord, Timestamp, Unrecordable, codec, start_matches,
 };
 use expect_test::expect_file;
@@ -187,6 +187,18 @@ fn starts(kind: Kind) -> [(&'static str, String); 2] {
     [("start-same", outcome(&existing)), ("start-other", outcome(&other))]
 }
 
+/// A retry is decided by whoever keeps the ended run: it opens the next one.
+fn retry(execution: &Execution) -> String {
+    let began = start(execution.kind());
+    match execution.retried(Began { at: at(0), start: &began }, by(), at(2_000)) {
+        Err(refusal) => format!("refused: {refusal}"),
+        Ok((next, entries)) => {
+            let words: Vec<_> = entries.iter().map(|entry| entry.event.word()).collect();
+            format!("run {}: {} -> {}", next.run(), words.join(", "), phase_word(next.phase()))
+        }
+    }
+}
+
 fn outcome_of(execution: &Execution, command: Command) -> String {
     match execution.decide(command, at(2_000)) {
         Err(refusal) => format!("refused: {refusal}"),
@@ -230,6 +242,7 @@ fn the_table_of_phases_and_commands_is_the_golden_one() {
                 let outcome = outcome_of(&execution, value);
                 writeln!(table, "  {command:16} {outcome}").expect("a string takes everything");
             }
+            writeln!(table, "  {:16} {}", "retry", retry(&execution)).expect("a string takes everything");
         }
     }
     expect_file!["golden/machine.txt"].assert_eq(&table);

@@ -13,6 +13,6 @@ pub fn refused_start(emitter: &Address, message: &Message, refusal: &Refusal) ->
     let (child, op) = (&message.to.id, &parent.op);
     let id = MessageId::new(format!("refused:{child}:{}:{}:{}", parent.run, op.name, op.nth));
     let failure = Failure::new(FailureKind::Fatal, format!("child {child:?} was not started: {refusal}"));
-    let body = Body::ChildDone { op: op.clone(), outcome: Outcome::Failure(failure) };
+    let body = Body::ChildEnded { run: parent.run, op: op.clone(), outcome: Outcome::Failure(failure) };
     Some(Message { id, to: emitter.clone(), body })
 }

@@ -128,7 +128,7 @@ fn detail(event: &Event) -> String {
                 format!("by {by}: {reason}")
             }
         }
-        Event::Resumed { by } | Event::Unblocked { by } => format!("by {by}"),
+        Event::Resumed { by } | Event::Unblocked { by } | Event::Retried { by } => format!("by {by}"),
         Event::Blocked(reason) => reason.to_string(),
         Event::Completed { result, .. } => format!("result {}", result.excerpt()),
         Event::Failed(failure) => failure.to_string(),
@@ -183,11 +183,15 @@ fn inbox(snapshot: &Snapshot) -> Option<Table> {
     for message in &snapshot.inbox {
         let (name, detail) = match &message.body {
             Body::Signal { name, payload } => (name.to_string(), payload.excerpt()),
-            Body::ChildDone { op, outcome } => (nth(op), outcome.to_string()),
+            Body::ChildDone { op, outcome } | Body::ChildEnded { op, outcome, .. } => {
+                (nth(op), outcome.to_string())
+            }
             Body::Pause { by, reason } | Body::Cancel { by, reason } | Body::Terminate { by, reason } => {
                 (String::new(), format!("by {by} {reason}"))
             }
-            Body::Resume { by } | Body::Unblock { by } => (String::new(), format!("by {by}")),
+            Body::Resume { by } | Body::Unblock { by } | Body::Retry { by } => {
+                (String::new(), format!("by {by}"))
+            }
             Body::UnblockStep { by, step, remedy } => (step.clone(), format!("by {by} {remedy}")),
             Body::Start(start) => (start.name.to_string(), String::new()),
         };

@@ -33,9 +33,10 @@ impl Runner {
             Body::Signal { name, payload } => {
                 self.signals.entry(name).or_default().push_back((id, payload));
             }
-            Body::ChildDone { ref op, .. } => {
+            Body::ChildDone { ref op, .. } | Body::ChildEnded { ref op, .. } => {
                 let key = op.key();
-                if self.children.contains_key(&key) {
+                let is_for_this_run = body.addressed_run() == Some(self.ledger.execution().run());
+                if is_for_this_run && self.children.contains_key(&key) {
                     let to = self.ledger.execution().address().clone();
                     self.results.push_back((key, Message { id, to, body }));
                 } else {

@@ -128,8 +128,8 @@ impl Runner {
     }
 
     fn receive_result(&mut self, index: usize) -> bool {
-        let Some((_, Message { id, body: Body::ChildDone { op, outcome }, .. })) = self.results.remove(index)
-        else {
+        let Some((_, Message { id, body, .. })) = self.results.remove(index) else { return false };
+        let (Body::ChildDone { op, outcome } | Body::ChildEnded { op, outcome, .. }) = body else {
             return false;
         };
         self.ledger.consume(id);

@@ -272,12 +272,14 @@ fn unread(facts: &Facts) -> String {
             Body::Pause { by, reason } | Body::Cancel { by, reason } | Body::Terminate { by, reason } => {
                 format!("{} {}", message.body.word(), by_whom(by, reason))
             }
-            Body::Resume { by } | Body::Unblock { by } => format!("{} by {by}", message.body.word()),
+            Body::Resume { by } | Body::Unblock { by } | Body::Retry { by } => {
+                format!("{} by {by}", message.body.word())
+            }
             Body::UnblockStep { by, step, remedy } => {
                 format!("{} of {step:?} {remedy} by {by}", message.body.word())
             }
             // The code asks for these when it comes to them.
-            Body::ChildDone { .. } | Body::Start(_) => continue,
+            Body::ChildDone { .. } | Body::ChildEnded { .. } | Body::Start(_) => continue,
         };
         match told.iter_mut().find(|(known, _)| *known == words) {
             Some((_, count)) => *count += 1,

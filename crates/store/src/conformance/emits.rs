@@ -144,7 +144,7 @@ fn repeated_child_start_attaches(subject: &Subject) {
 /// Checks that the whole inbox says that children were refused; gives the operations and messages.
 fn refusals(found: &Snapshot) -> Vec<(String, String)> {
     let told = found.inbox.iter().map(|message| match &message.body {
-        Body::ChildDone { op, outcome: Outcome::Failure(failure) } => {
+        Body::ChildEnded { op, outcome: Outcome::Failure(failure), .. } => {
             (op.name.as_str().to_owned(), failure.message.clone())
         }
         other => panic!("expected a refused child, found {other:?}"),
@@ -230,7 +230,7 @@ fn child_result_wakes_a_parked_parent(subject: &Subject) {
     assert_eq!(finish_child(subject), 0);
     assert_eq!(subject.look("a").ready_at, Some(subject.now()));
     let held = seat.claim_one();
-    let Body::ChildDone { op, outcome } = &held.inbox[0].body else {
+    let Body::ChildEnded { op, outcome, .. } = &held.inbox[0].body else {
         panic!("expected a child's result, found {:?}", held.inbox);
     };
     assert_eq!((op.name.as_str(), outcome), ("child", &Outcome::Success(Payload::from("done"))));

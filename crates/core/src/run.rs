@@ -1,0 +1,66 @@
+//! How one run of an execution leads to the next.
+//!
+//! A run never changes after its end. Continue-as-new and a retry open another one under the same id: with a journal of its own, numbered from
+//! 1, and with the inbox of the execution, which belongs to all its runs.
+
+use std::sync::Arc;
+
+use crate::{By, Entry, Event, Execution, Payload, Phase, Refusal, Start, Timestamp};
+
+/// How and when a run began: what its first entry says.
+#[derive(Clone, Copy, Debug)]
+pub struct Began<'a> {
+    /// When.
+    pub at: Timestamp,
+    /// With what.
+    pub start: &'a Start,
+}
+
+impl Entry {
+    /// What the first entry of a run says; `None` for every other.
+    pub fn began(&self) -> Option<Began<'_>> {
+        match &self.event {
+            Event::Started(start) => Some(Began { at: self.at, start }),
+            _ => None,
+        }
+    }
+}
+
+impl Execution {
+    /// The run after this one, which [continued as new](Event::ContinuedAsNew), and its first entry.
+    ///
+    /// Everything is as in `start` but the input. The parent stays: it waits for the last run's outcome, and a run that continues answers
+    /// nobody. The deadline stays, because it was given for the whole of the execution. A delay is over.
+    pub fn continued(&self, start: &Start, input: Payload, now: Timestamp) -> (Self, Entry) {
+        debug_assert_eq!(self.phase(), &Phase::Continued, "{} did not ask for it", self.address());
+        let start = Start { input, start_at: None, ..start.clone() };
+        Self::begin(self.address().clone(), self.run() + 1, Arc::new(start), now)
+    }
+
+    /// The run after this one, which failed or was cancelled and is tried again, and its first entries.
+    ///
+    /// Everything is as this run `began`, with three exceptions. Nobody waits for the outcome: the parent was told how this run ended, and
+    /// may have acted on it, so it is not told again. The new run has as long until its deadline as this one had when it began.
+    /// A delay is over.
+    pub fn retried(&self, began: Began<'_>, by: By, now: Timestamp) -> Result<(Self, Vec<Entry>), Refusal> {
+        self.may_be_retried()?;
+        let deadline_at = began.start.deadline_at.map(|deadline_at| now.after(deadline_at.since(began.at)));
+        let start = Start { start_at: None, deadline_at, parent: None, ..began.start.clone() };
+        let (mut execution, first) =
+            Self::begin(self.address().clone(), self.run() + 1, Arc::new(start), now);
+        let second = Entry { seq: first.seq + 1, at: now, event: Event::Retried { by } };
+        execution.apply(&second);
+        Ok((execution, vec![first, second]))
+    }
+
+    /// Whether a retry opens another run now.
+    pub(crate) fn may_be_retried(&self) -> Result<(), Refusal> {
+        match self.phase() {
+            Phase::Failed | Phase::Cancelled => Ok(()),
+            Phase::Completed | Phase::Continued => Err(Refusal::Finished { status: self.status() }),
+            Phase::Running | Phase::Paused { .. } | Phase::Cancelling { .. } | Phase::Blocked { .. } => {
+                Err(Refusal::NotEnded)
+            }
+        }
+    }
+}
