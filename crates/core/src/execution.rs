@@ -463,8 +463,11 @@ impl Execution {
     }
 
     /// Whether a message that was refused may be put behind `unread` after all: a resume is in place behind a pause that
-    /// nobody has read yet.
+    /// nobody has read yet. A retry is taken at once or not at all.
     pub fn accepts_behind(&self, unread: &[&Body], body: &Body, now: Timestamp) -> bool {
+        if let Body::Retry { .. } = body {
+            return false;
+        }
         let mut later = self.clone();
         for command in unread.iter().filter_map(|body| body.control()) {
             if let Ok(decision) = later.decide(command, now) {

@@ -166,6 +166,7 @@ impl Ledger {
             expected: self.version,
             changes: Arc::new(Changes {
                 records: std::mem::take(&mut self.records),
+                next: None,
                 state: codec::encode(&self.execution),
                 summary: terms.summary,
                 consumed: std::mem::take(&mut self.consumed),

@@ -187,6 +187,7 @@ fn commit(
         expected,
         changes: Arc::new(Changes {
             records: entries.iter().map(Record::of).collect(),
+            next: None,
             state: codec::encode(&leased.execution),
             summary: leased.execution.summary(&[]),
             consumed: Vec::new(),

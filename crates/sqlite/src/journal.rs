@@ -3,6 +3,9 @@
 //! A chain can only be walked backwards, and must be read forwards. So every 128th entry of a run also lists the rows of
 //! the 127 entries before it and of the 128th entry before that. Walking from one such skip entry to the one before
 //! gives a short index ([`Skips`], 8 bytes for 128 entries), by which a page can be read from anywhere.
+//!
+//! The first entry of a later run points at the last one of the run before. Nobody reads across that link but those who look at everything:
+//! `prune` and `verify`.
 
 use abide_core::codec;
 use abide_store::Record;
@@ -38,6 +41,21 @@ pub(crate) fn append(batch: &mut Batch<'_>, key: i64, hot: &mut Hot, records: &[
         hot.state.head = row;
         hot.state.entry_count = record.seq;
     }
+    Ok(())
+}
+
+/// Begins the chain of the next run with its first records. The first of them points at the end of the run before, so that all that an
+/// execution ever recorded is found from its head; numbers and skip lists begin anew.
+pub(crate) fn begin_run(
+    batch: &mut Batch<'_>,
+    key: i64,
+    hot: &mut Hot,
+    records: &[Record],
+) -> Result<(), Stop> {
+    hot.rows.clear();
+    append(batch, key, hot, records)?;
+    let first = hot.rows.first().ok_or_else(|| Stop::corrupt(format!("a run of {key} without a start")))?;
+    batch.connection.prepare_cached(sql::EXECUTION_NEXT_RUN)?.execute([key, *first])?;
     Ok(())
 }
 
@@ -78,7 +96,7 @@ fn walk(connection: &Connection, row: i64, steps: usize) -> Result<Vec<i64>, Sto
     Ok(rows)
 }
 
-/// The chain of one execution.
+/// The chain of one run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chain {
     pub(crate) key: i64,

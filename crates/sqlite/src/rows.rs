@@ -113,7 +113,8 @@ pub(crate) struct TargetState {
     pub(crate) epoch: Epoch,
     pub(crate) queue: Queue,
     pub(crate) place: Place,
-    pub(crate) first: i64,
+    /// The first entry of its first run.
+    pub(crate) origin: i64,
     pub(crate) state: Vec<u8>,
 }
 
@@ -127,7 +128,7 @@ impl TargetState {
                     epoch: Epoch(count(row.get(1)?)),
                     queue: Queue { route: row.get(2)?, priority: row.get(3)? },
                     place: Place::read(row, 4)?,
-                    first: row.get(7)?,
+                    origin: row.get(7)?,
                     state: row.get(8)?,
                 })
             })

@@ -3,7 +3,7 @@
 //! `place`, `rank` and `since` say where an execution stands: see [`crate::place::Place`].
 
 /// The numbered steps from an empty database to the current schema. A released step is never changed.
-pub(crate) const MIGRATIONS: [&str; 2] = [MIGRATION_1, MIGRATION_2];
+pub(crate) const MIGRATIONS: [&str; 3] = [MIGRATION_1, MIGRATION_2, MIGRATION_3];
 
 const MIGRATION_1: &str = "
 CREATE TABLE abide_names (
@@ -83,6 +83,11 @@ CREATE INDEX abide_sessions_live ON abide_sessions (id)
 const MIGRATION_2: &str = "
 CREATE INDEX abide_executions_trouble ON abide_executions (status)
     WHERE status IN (5, 7);
+";
+
+/// Where the first run begins, once there is a second: a repeated start is compared with what the execution was first started with.
+const MIGRATION_3: &str = "
+ALTER TABLE abide_executions ADD COLUMN origin INTEGER;
 ";
 
 /// Before the migrations.
@@ -172,7 +177,7 @@ INSERT INTO abide_executions (
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, ?10, 0, ?11, ?12, ?13, ?14, ?15, ?16, ?16, 1, ?17, ?18)
 ON CONFLICT (namespace, id) DO NOTHING";
 pub(crate) const EXECUTION_TARGET: &str = "
-SELECT key, epoch, route, priority, place, rank, since, first, state
+SELECT key, epoch, route, priority, place, rank, since, COALESCE(origin, first), state
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 pub(crate) const EXECUTION_LEASE: &str = "
@@ -201,6 +206,18 @@ pub(crate) const EXECUTION_MOVE: &str = "
 UPDATE abide_executions
 SET place = ?4, rank = ?5, since = ?6
 WHERE key = ?1 AND epoch = ?2 AND place = ?3";
+pub(crate) const EXECUTION_NEXT_RUN: &str = "
+UPDATE abide_executions
+SET run = run + 1, origin = COALESCE(origin, first), first = ?2
+WHERE key = ?1";
+pub(crate) const EXECUTION_REOPEN: &str = "
+UPDATE abide_executions
+SET status = ?2, wake_at = ?3, head = ?4, entry_count = ?5, waiting = NULL, state = ?6, place = ?7, rank = ?8, since = ?9
+WHERE key = ?1 AND place = 4";
+pub(crate) const RUN_FIRST: &str = "
+SELECT first
+FROM abide_executions
+WHERE key = ?1";
 
 pub(crate) const READY_FIRST: &str = "
 SELECT rank
@@ -416,7 +433,7 @@ ORDER BY key DESC
 LIMIT ?2";
 
 pub(crate) const FINISHED_HEADS: &str = "
-SELECT j.row, e.since, e.key, e.namespace, e.first, e.head, e.entry_count, e.tagged
+SELECT j.row, e.since, e.key, e.namespace, e.first, e.head, e.tagged
 FROM abide_journal AS j
 JOIN abide_executions AS e ON e.key = j.execution AND e.head = j.row AND e.place = 4
 WHERE j.row BETWEEN ?1 AND ?2

@@ -131,8 +131,7 @@ fn check_executions(connection: &Connection, found: &mut Verification) -> std::r
             last = row.get(0)?;
             found.execution_count += 1;
             let checked = Suspect::read(row).map_err(Stop::from).and_then(|suspect| {
-                found.entry_count += suspect.chain.entry_count;
-                check_execution(connection, &interned, suspect)
+                check_execution(connection, &interned, (suspect, &mut found.entry_count))
             });
             match checked {
                 Ok(None) => {}
@@ -152,17 +151,27 @@ fn check_executions(connection: &Connection, found: &mut Verification) -> std::r
 fn check_execution(
     connection: &Connection,
     interned: &Interned,
-    suspect: Suspect,
+    (suspect, entry_count): (Suspect, &mut u64),
 ) -> std::result::Result<Option<String>, Stop> {
     let address = address(interned, suspect.namespace, &suspect.id)?;
-    let rows = match chain_rows(connection, &suspect.chain)? {
-        Ok(rows) => rows,
+    let mut run = Run { number: suspect.run, chain: suspect.chain };
+    *entry_count += run.chain.entry_count;
+    let folded = match check_run(connection, &address, run)? {
+        Ok(folded) => folded,
         Err(problem) => return Ok(Some(problem)),
     };
-    if let Some(problem) = check_skips(connection, &suspect.chain, &rows)? {
-        return Ok(Some(problem));
+    while let Some(before) = run_before(connection, run)? {
+        run = before;
+        *entry_count += run.chain.entry_count;
+        match check_run(connection, &address, run)? {
+            Ok(Some(ended)) if ended.is_finished() => {}
+            Ok(_) => return Ok(Some(format!("run {} has not ended, and a later one began", run.number))),
+            Err(problem) => return Ok(Some(format!("run {}: {problem}", run.number))),
+        }
     }
-    let folded = fold(connection, (&suspect, &address), &rows)?;
+    if run.number != 1 {
+        return Ok(Some(format!("the runs before run {} are missing", run.number)));
+    }
     let suspect_place = (suspect.place, suspect.queue, suspect.wake_at);
     let stored = suspect.execution.at(address);
     unread(connection, suspect.chain.key)?;
@@ -217,14 +226,52 @@ fn chain_rows(
         rows.push(current);
         next = previous;
     }
-    if let Some(row) = next {
-        return Ok(Err(format!("its first entry follows journal row {row}")));
-    }
     if rows.last() != Some(&chain.first) {
         return Ok(Err(format!("its journal does not begin in row {}", chain.first)));
     }
     rows.reverse();
     Ok(Ok(rows))
+}
+
+/// One run of an execution.
+#[derive(Clone, Copy)]
+struct Run {
+    number: u32,
+    chain: Chain,
+}
+
+/// What the journal of one run adds up to, or what is wrong with it.
+fn check_run(
+    connection: &Connection,
+    address: &Address,
+    run: Run,
+) -> std::result::Result<std::result::Result<Option<Execution>, String>, Stop> {
+    let rows = match chain_rows(connection, &run.chain)? {
+        Ok(rows) => rows,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    if let Some(problem) = check_skips(connection, &run.chain, &rows)? {
+        return Ok(Err(problem));
+    }
+    fold(connection, (run, address), &rows).map(Ok)
+}
+
+/// The run before this one: what the first entry follows.
+fn run_before(connection: &Connection, run: Run) -> std::result::Result<Option<Run>, Stop> {
+    let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
+    let head: Option<i64> = link.query_row([run.chain.first], |row| row.get(0))?;
+    let Some(head) = head else { return Ok(None) };
+    if run.number <= 1 {
+        return Err(Stop::corrupt(format!("its first entry follows journal row {head}")));
+    }
+    let entry_count = count(link.query_row([head], |row| row.get(1))?);
+    // Nothing but the entries themselves says where an earlier run begins.
+    let mut first = head;
+    for _ in 1..entry_count {
+        let previous: Option<i64> = link.query_row([first], |row| row.get(0))?;
+        first = previous.ok_or_else(|| Stop::corrupt(format!("journal row {first} has no predecessor")))?;
+    }
+    Ok(Some(Run { number: run.number - 1, chain: Chain { key: run.chain.key, first, head, entry_count } }))
 }
 
 fn check_skips(
@@ -247,19 +294,19 @@ fn check_skips(
 /// What the journal adds up to.
 fn fold(
     connection: &Connection,
-    (suspect, address): (&Suspect, &Address),
+    (run, address): (Run, &Address),
     rows: &[i64],
 ) -> std::result::Result<Option<Execution>, Stop> {
     let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut folded: Option<Execution> = None;
     for row in rows {
-        let record = statement.query_row([*row, suspect.chain.key], |row| {
+        let record = statement.query_row([*row, run.chain.key], |row| {
             Ok(Record { seq: count(row.get(0)?), bytes: row.get(1)? })
         })?;
         let entry = record.entry().map_err(|error| Stop::corrupt(format!("journal row {row}: {error}")))?;
         match &mut folded {
             Some(execution) => execution.apply(&entry),
-            None => folded = Execution::fold(address.clone(), suspect.run, [&entry]),
+            None => folded = Execution::fold(address.clone(), run.number, [&entry]),
         }
         if folded.is_none() {
             return Ok(None);

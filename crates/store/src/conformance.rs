@@ -40,6 +40,7 @@ mod notices;
 mod parking;
 mod prunes;
 mod registry;
+mod runs;
 mod sizes;
 mod starts;
 mod subject;
@@ -85,6 +86,7 @@ pub const TABLES: &[&[Case]] = &[
     lists::CASES,
     feed::CASES,
     prunes::CASES,
+    runs::CASES,
     sizes::CASES,
     notices::CASES,
 ];

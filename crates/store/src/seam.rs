@@ -32,7 +32,8 @@ pub trait Clock: Send + Sync + 'static {
 pub trait Store: Send + Sync + 'static {
     /// Puts messages into inboxes, all or none. A start creates its execution; to an id that exists, the same start
     /// attaches and another one is refused. A message whose id was seen before changes nothing. A message to an
-    /// unknown or finished execution is refused.
+    /// unknown or finished execution is refused, but for a [retry](abide_core::Body::Retry): it opens the next run of what failed or was
+    /// cancelled, and no unread message goes with it but signals.
     fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>>;
 
     /// Leases executions that are ready to the session: higher priority first, then those that have been ready for
@@ -43,8 +44,11 @@ pub trait Store: Send + Sync + 'static {
     /// is the newest, its session lives and nobody else committed since. Repeating a commit whose answer was lost
     /// answers [`CommitOutcome::Committed`] again.
     ///
+    /// A commit with [`Changes::next`] ends the run and opens the next one under the same lease. The journal begins anew, what is unread
+    /// stays unread, the ids of what was read stay known. Epoch and version go on: nobody who wrote an earlier run can write a later one.
+    ///
     /// An emit never fails its emitter: to an unknown or finished target it is dropped and counted, and a refused child
-    /// start comes back to the emitter's inbox as a [`abide_core::Body::ChildDone`] with a failure.
+    /// start comes back to the emitter's inbox as a [`abide_core::Body::ChildEnded`] with a failure.
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome>;
 
     /// Makes a worker's session, which lives until its time to live passes without a heartbeat.
@@ -59,7 +63,8 @@ pub trait Store: Send + Sync + 'static {
     /// The sessions of a namespace.
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>>;
 
-    /// One execution and a page of its journal; `None` when there is no such execution.
+    /// One execution and a page of the journal of its current run; `None` when there is no such execution. What earlier runs recorded is in the
+    /// [feed](Store::feed).
     fn read(&self, read: Read) -> Answer<Option<Snapshot>>;
 
     /// Executions, in pages.
@@ -68,7 +73,7 @@ pub trait Store: Send + Sync + 'static {
     /// What happened, in the order in which it was committed.
     fn feed(&self, feed: Feed) -> Answer<Vec<FeedItem>>;
 
-    /// Deletes executions that finished long ago, with everything that belongs to them; says how many.
+    /// Deletes executions that finished long ago, with everything that belongs to them, earlier runs included; says how many.
     fn prune(&self, prune: Prune) -> Answer<u64>;
 
     /// Resolves when something may have happened that concerns the session. A hint: it may come late, twice or not
@@ -217,9 +222,11 @@ pub struct Commit {
 pub struct Changes {
     /// To be appended.
     pub records: Vec<Record>,
-    /// The state after them, encoded.
+    /// The first entry of the next run, which begins when `records` have ended this one.
+    pub next: Option<Record>,
+    /// The state after all of them, encoded; that of the next run, if one begins.
     pub state: Vec<u8>,
-    /// The summary after them.
+    /// The summary after all of them.
     pub summary: Summary,
     /// Inbox messages that were read.
     pub consumed: Vec<MessageId>,

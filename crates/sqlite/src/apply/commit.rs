@@ -121,6 +121,9 @@ impl CommitWork {
         } else {
             journal::append(batch, self.key(), hot, &self.commit.changes.records)?;
         }
+        if let Some(first) = &self.commit.changes.next {
+            journal::begin_run(batch, self.key(), hot, std::slice::from_ref(first))?;
+        }
         self.consume(batch)?;
         if self.commit.changes.emits.is_empty() || self.commit.changes.summary.status.is_terminal() {
             let after = self.after(batch, hot, now)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use abide_core::{Address, Message, Refusal, Timestamp, TooLarge, codec};
+use abide_core::{Address, Body, Message, Refusal, Timestamp, TooLarge, codec};
 use abide_store::{ExecutionKey, Leased};
 use rusqlite::{Connection, params};
 
@@ -35,6 +35,9 @@ impl Batch<'_> {
             let mut seen = self.connection.prepare_cached(sql::INBOX_SEEN)?;
             let is_seen = seen.exists(params![target.key, message.id.as_str()])?;
             return if is_seen { Ok(Put::Duplicate(key)) } else { Err(refusal.into()) };
+        }
+        if let Body::Retry { by } = &message.body {
+            return self.retry(&target, message, by);
         }
         if !self.insert_message(target.key, message)? {
             return Ok(Put::Duplicate(key));

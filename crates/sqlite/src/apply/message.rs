@@ -160,7 +160,7 @@ impl Batch<'_> {
     }
 
     fn attach(&mut self, address: &Address, start: &Start, existing: &TargetState) -> Result<Started, Stop> {
-        let first = first_start(self.connection, existing.key, existing.first)?;
+        let first = first_start(self.connection, existing.key, existing.origin)?;
         match start_matches(&address.id, &first, start) {
             StartMatch::Attach => Ok(Started::Attached(ExecutionKey(count(existing.key)))),
             StartMatch::Conflict(refusal) => Err(refusal.into()),
@@ -196,12 +196,17 @@ struct Newborn {
     now: Timestamp,
 }
 
-/// The start that an execution began with, from the first entry of its journal.
-pub(crate) fn first_start(connection: &rusqlite::Connection, key: i64, row: i64) -> Result<Arc<Start>, Stop> {
+/// The first entry of a run.
+pub(crate) fn first_entry(connection: &rusqlite::Connection, key: i64, row: i64) -> Result<Entry, Stop> {
     let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let record =
         statement.query_row([row, key], |row| Ok(Record { seq: count(row.get(0)?), bytes: row.get(1)? }))?;
-    match record.entry().map_err(|error| Stop::corrupt(error.to_string()))?.event {
+    record.entry().map_err(|error| Stop::corrupt(error.to_string()))
+}
+
+/// The start that a run began with, from the first entry of its journal.
+pub(crate) fn first_start(connection: &rusqlite::Connection, key: i64, row: i64) -> Result<Arc<Start>, Stop> {
+    match first_entry(connection, key, row)?.event {
         Event::Started(start) => Ok(start),
         other => Err(Stop::corrupt(format!("execution {key} begins with {:?}", other.word()))),
     }

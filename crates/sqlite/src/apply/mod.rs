@@ -5,6 +5,7 @@ mod commit;
 mod inbox;
 mod message;
 mod prune;
+mod retry;
 mod session;
 mod submit;
 

@@ -7,7 +7,6 @@ use super::message::first_start;
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::job::Operation;
-use crate::rows::count;
 use crate::sql;
 
 /// Looks at a stretch of the journal. A run ends with its last entry, so the heads of finished chains stand there in the order
@@ -32,7 +31,6 @@ struct Old {
     namespace: i64,
     first: i64,
     head: i64,
-    entry_count: u64,
     tagged: bool,
 }
 
@@ -82,8 +80,7 @@ fn ended(batch: &Batch<'_>, (from, to): (i64, i64)) -> rusqlite::Result<Vec<Old>
             namespace: row.get(3)?,
             first: row.get(4)?,
             head: row.get(5)?,
-            entry_count: count(row.get(6)?),
-            tagged: row.get(7)?,
+            tagged: row.get(6)?,
         })
     })?;
     rows.collect()
@@ -109,9 +106,9 @@ fn delete(batch: &mut Batch<'_>, old: &Old) -> Result<(), Stop> {
     }
     let mut link = batch.connection.prepare_cached(sql::JOURNAL_LINK)?;
     let mut remove = batch.connection.prepare_cached(sql::PRUNE_JOURNAL)?;
+    // Through all runs: the first entry of each follows the last one of the run before.
     let mut row = Some(old.head);
-    for _ in 0..old.entry_count {
-        let Some(current) = row else { break };
+    while let Some(current) = row {
         row = link.query_row([current], |row| row.get(0))?;
         remove.execute([current, old.key])?;
     }

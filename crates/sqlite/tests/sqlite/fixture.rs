@@ -170,6 +170,7 @@ impl Seat {
             expected,
             changes: Arc::new(Changes {
                 records,
+                next: None,
                 state: codec::encode(&held.execution),
                 summary: held.execution.summary(&[]),
                 consumed: Vec::new(),
@@ -189,6 +190,23 @@ impl Seat {
 
     pub(crate) fn record(&self, held: &mut Held, commands: Vec<Command>) {
         match self.commit(held, commands) {
+            CommitOutcome::Committed(_) => {}
+            CommitOutcome::Fenced(fence) => panic!("fenced: {fence}"),
+        }
+    }
+
+    /// Ends the run, which has recorded `commands`, and begins the next one.
+    pub(crate) fn continue_as_new(&self, held: &mut Held, mut commands: Vec<Command>) {
+        let (input, now) = (Payload::from("next"), self.clock.now());
+        commands.push(Command::ContinueAsNew { input: input.clone() });
+        let mut commit = self.draft(held, commands);
+        let (next, first) = held.execution.continued(&flow(), input, now);
+        held.execution = next;
+        let changes = Arc::get_mut(&mut commit.changes).expect("it was not sent yet");
+        changes.next = Some(Record::of(&first));
+        changes.state = codec::encode(&held.execution);
+        changes.summary = held.execution.summary(&[]);
+        match block_on(self.store.commit(commit)).expect("it is answered") {
             CommitOutcome::Committed(_) => {}
             CommitOutcome::Fenced(fence) => panic!("fenced: {fence}"),
         }

@@ -49,9 +49,11 @@ fn a_store_of_the_first_schema_is_brought_to_the_newest() {
     store.close();
     let raw = fixture.raw();
     raw.execute_batch(
-        "DROP INDEX abide_executions_trouble; UPDATE abide_meta SET value = 1 WHERE name = 'schema_version'",
+        "DROP INDEX abide_executions_trouble;
+         ALTER TABLE abide_executions DROP COLUMN origin;
+         UPDATE abide_meta SET value = 1 WHERE name = 'schema_version'",
     )
-    .expect("the first schema had no such index");
+    .expect("the first schema had neither of them");
     drop(raw);
     let seat = fixture.seat(&fixture.open());
     assert!(with_status(&seat, Status::Failed, ListOrder::OldestFirst).is_empty());

@@ -11,4 +11,5 @@ mod lists;
 mod logs;
 mod opening;
 mod processes;
+mod runs;
 mod transactions;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use abide_core::{Command, Execution, Lease, Message, MessageId, Timestamp, Version, Waiting, codec};
+use abide_core::{
+    Command, Entry, Execution, Lease, Message, MessageId, Payload, Start, Timestamp, Version, Waiting, codec,
+};
 
 use crate::{Changes, Commit, ExecutionKey, Hold, Leased, Record};
 
@@ -13,6 +15,8 @@ pub(crate) struct Held {
     pub(crate) lease: Lease,
     pub(crate) version: Version,
     pub(crate) takeover_count: u32,
+    /// What its current run began with.
+    pub(crate) start: Start,
     pub(crate) execution: Execution,
     pub(crate) inbox: Vec<Message>,
 }
@@ -20,7 +24,9 @@ pub(crate) struct Held {
 impl Held {
     pub(crate) fn of(leased: Leased) -> Self {
         let Leased { key, lease, version, takeover_count, execution, inbox, .. } = leased;
-        Self { key, lease, version, takeover_count, execution, inbox }
+        let first = leased.journal.first().expect("the first page has the first entry");
+        let start = start_of(&first.entry().expect("it can be read"));
+        Self { key, lease, version, takeover_count, start, execution, inbox }
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -34,6 +40,7 @@ impl Held {
             after: self.execution.clone(),
             now,
             records: Vec::new(),
+            next: None,
             waiting: Vec::new(),
             consumed: Vec::new(),
             emits: Vec::new(),
@@ -46,6 +53,9 @@ impl Held {
     pub(crate) fn follow(&mut self, draft: &Draft) {
         self.version = draft.before.version.next();
         self.execution = draft.after.clone();
+        if let Some(first) = &draft.next {
+            self.start = start_of(first);
+        }
         self.inbox.retain(|message| !draft.consumed.contains(&message.id));
     }
 }
@@ -57,6 +67,7 @@ pub(crate) struct Draft {
     after: Execution,
     now: Timestamp,
     records: Vec<Record>,
+    next: Option<Entry>,
     waiting: Vec<Waiting>,
     consumed: Vec<MessageId>,
     emits: Vec<Message>,
@@ -74,7 +85,23 @@ impl Draft {
         self
     }
 
+    /// Ends the run and begins the next one with `input`.
+    pub(crate) fn continued(self, input: &str) -> Self {
+        let input = Payload::from(input);
+        let mut draft = self.then(Command::ContinueAsNew { input: input.clone() });
+        let (next, first) = draft.after.continued(&draft.before.start, input, draft.now);
+        draft.after = next;
+        draft.next = Some(first);
+        draft
+    }
+
     /// The same, unless the execution refuses.
+    pub(crate) fn continued_if_possible(self, input: &str) -> Self {
+        let command = Command::ContinueAsNew { input: Payload::from(input) };
+        if self.after.decide(command, self.now).is_ok() { self.continued(input) } else { self }
+    }
+
+    /// Records what follows from `command`, unless the execution refuses.
     pub(crate) fn then_if_possible(self, command: Command) -> Self {
         if self.after.decide(command.clone(), self.now).is_ok() { self.then(command) } else { self }
     }
@@ -132,6 +159,7 @@ impl Draft {
             expected: self.before.version,
             changes: Arc::new(Changes {
                 records: self.records.clone(),
+                next: self.next.as_ref().map(Record::of),
                 state: codec::encode(&self.after),
                 summary: self.after.summary(&self.waiting),
                 consumed: self.consumed.clone(),
@@ -143,4 +171,8 @@ impl Draft {
             alone: false,
         }
     }
+}
+
+fn start_of(first: &Entry) -> Start {
+    first.began().expect("a run begins with its start").start.clone()
 }

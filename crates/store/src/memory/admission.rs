@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use abide_core::{
-    Address, Body, Execution, Limits, Message, Refusal, Start, StartMatch, Timestamp, TooLarge, start_matches,
+    Address, Body, Execution, Limits, Message, MessageId, Refusal, Start, StartMatch, Timestamp, TooLarge,
+    start_matches,
 };
 
 use super::state::State;
@@ -17,6 +18,8 @@ pub(super) enum Admission {
     Attach,
     /// Put it into the inbox.
     Deliver,
+    /// Open the next run.
+    Retry,
     /// Nothing: it was there before.
     Duplicate,
 }
@@ -27,12 +30,19 @@ pub(super) struct Ahead<'a> {
     state: &'a State,
     started: BTreeMap<&'a Address, &'a Start>,
     delivered: BTreeMap<&'a Address, Vec<&'a Message>>,
+    retried: BTreeMap<&'a Address, Retried<'a>>,
     now: Timestamp,
+}
+
+/// A run that is to be opened, and the message that asks for it.
+struct Retried<'a> {
+    id: &'a MessageId,
+    next: Execution,
 }
 
 impl<'a> Ahead<'a> {
     pub(super) fn of(state: &'a State, now: Timestamp) -> Self {
-        Self { state, started: BTreeMap::new(), delivered: BTreeMap::new(), now }
+        Self { state, started: BTreeMap::new(), delivered: BTreeMap::new(), retried: BTreeMap::new(), now }
     }
 
     pub(super) fn admit(&mut self, message: &'a Message) -> Result<Admission, Refusal> {
@@ -59,20 +69,30 @@ impl<'a> Ahead<'a> {
         let to = &message.to;
         let stored = self.state.at(to);
         let delivered = self.delivered.get(to).map_or(&[][..], Vec::as_slice);
+        let retried = self.retried.get(to);
         let seen = stored.is_some_and(|row| row.seen.contains(&message.id))
-            || delivered.iter().any(|known| known.id == message.id);
+            || delivered.iter().any(|known| known.id == message.id)
+            || retried.is_some_and(|retried| *retried.id == message.id);
         if seen {
             return Ok(Admission::Duplicate);
         }
         let created = || Some(Execution::start(to.clone(), (*self.started.get(to)?).clone(), self.now).0);
-        let execution = stored.map(|row| row.execution.clone()).or_else(created);
+        let current = retried.map(|retried| &retried.next).or(stored.map(|row| &row.execution));
+        let execution = current.cloned().or_else(created);
         let execution = execution.ok_or_else(|| Refusal::Unknown { id: to.id.clone() })?;
         let inbox = stored.map_or(&[][..], |row| row.inbox.as_slice());
-        let unread: Vec<_> = inbox.iter().chain(delivered.iter().copied()).map(|known| &known.body).collect();
+        let stays = |known: &&Message| retried.is_none() || known.body.outlives_failure();
+        let unread = inbox.iter().filter(stays).chain(delivered.iter().copied());
+        let unread: Vec<_> = unread.map(|known| &known.body).collect();
         if let Err(refusal) = execution.accepts(body, self.now)
             && !execution.accepts_behind(&unread, body, self.now)
         {
             return Err(refusal);
+        }
+        if let (Body::Retry { by }, Some(row)) = (body, stored) {
+            let (next, _) = row.retried(by, self.now)?;
+            self.retried.insert(to, Retried { id: &message.id, next });
+            return Ok(Admission::Retry);
         }
         check_limits(&self.state.limits, message, unread.len())?;
         self.delivered.entry(to).or_default().push(message);

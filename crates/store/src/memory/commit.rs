@@ -33,9 +33,11 @@ impl State {
         let key = commit.key;
         let execution = self.row(key).checked(&commit);
         let records = self.positioned(key, commit.changes.records.clone());
+        let next = commit.changes.next.clone().map(|first| self.positioned(key, vec![first]));
         self.change(key, |row| {
             row.replace(execution, &commit);
             row.journal.extend(records);
+            next.into_iter().for_each(|first| row.open_run(first));
         });
         let mut emitter = Emitter {
             address: self.row(key).address().clone(),

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use abide_core::{
-    Address, Entry, Execution, LeaseRow, Message, MessageId, Route, SessionId, Start, Status, Summary,
-    Timestamp, codec,
+    Address, By, Entry, Execution, LeaseRow, Message, MessageId, Phase, Refusal, Route, SessionId, Start,
+    Status, Summary, Timestamp, codec,
 };
 
 use super::sessions::Ending;
@@ -24,17 +24,20 @@ pub(super) struct Row {
     pub(super) key: ExecutionKey,
     pub(super) execution: Execution,
     pub(super) route: Route,
+    /// What its first run began with.
     pub(super) start: Start,
     pub(super) summary: Summary,
     pub(super) lease: LeaseRow,
     pub(super) created_at: Timestamp,
-    /// Set when the run has ended. Nothing changes after that.
+    /// Set when the run has ended. Nothing changes after that, until a retry opens another one.
     pub(super) finished_at: Option<Timestamp>,
     pub(super) ready_at: Option<Timestamp>,
     pub(super) wake_at: Option<Timestamp>,
     pub(super) takeover_count: u32,
-    /// The records and their positions in the feed.
+    /// The records of the current run and their positions in the feed.
     pub(super) journal: Vec<(u64, Record)>,
+    /// Those of earlier runs, in order.
+    pub(super) past: Vec<(u64, Record)>,
     /// Unread messages in order of arrival.
     pub(super) inbox: Vec<Message>,
     /// The ids of all messages that ever arrived.
@@ -120,6 +123,37 @@ impl Row {
         self.takeover_count += u32::from(ending == Ending::Death);
     }
 
+    /// The run that a retry opens, and its first entries.
+    pub(super) fn retried(&self, by: &By, now: Timestamp) -> Result<(Execution, Vec<Entry>), Refusal> {
+        let (_, first) = self.journal.first().expect("a run begins with its start");
+        let first = first.entry().expect("recorded entries can be read");
+        self.execution.retried(first.began().expect("a run begins with its start"), by.clone(), now)
+    }
+
+    /// Opens the next run of what failed or was cancelled.
+    pub(super) fn retry(&mut self, execution: Execution, records: Vec<(u64, Record)>, now: Timestamp) {
+        self.summary = execution.summary_at_start(now);
+        self.wake_at = self.summary.wake_at;
+        self.execution = execution;
+        self.finished_at = None;
+        self.ready_at = Some(now);
+        self.inbox.retain(|message| message.body.outlives_failure());
+        self.open_run(records);
+    }
+
+    /// The journal begins anew.
+    pub(super) fn open_run(&mut self, records: Vec<(u64, Record)>) {
+        self.past.append(&mut self.journal);
+        self.journal = records;
+    }
+
+    /// The record of any run at this position of the feed.
+    pub(super) fn at_position(&self, position: u64) -> Option<&Record> {
+        let records = if self.journal.first()?.0 <= position { &self.journal } else { &self.past };
+        let index = records.binary_search_by_key(&position, |(at, _)| *at).ok()?;
+        Some(&records[index].1)
+    }
+
     /// The page of the journal from entry `from` on.
     pub(super) fn page(&self, from: u64, limit: usize) -> Vec<Record> {
         let skipped = usize::try_from(from.saturating_sub(1)).unwrap_or(usize::MAX);
@@ -185,33 +219,53 @@ impl Row {
         let execution: Execution =
             codec::decode(&commit.changes.state).expect("a reported state can be read");
         let execution = execution.at(address.clone());
-        let entry_count = self.execution.entry_count() + commit.changes.records.len() as u64;
+        let (mut run, mut entry_count) = (self.execution.run(), self.execution.entry_count());
+        entry_count += commit.changes.records.len() as u64;
+        if let Some(next) = &commit.changes.next {
+            assert_eq!(next.seq, 1, "the next run of {address} begins with its first entry");
+            (run, entry_count) = (run + 1, 1);
+        }
+        assert_eq!(execution.run(), run, "the state of {address} counts its runs");
         assert_eq!(execution.entry_count(), entry_count, "the state of {address} counts its entries");
         assert_eq!(
             commit.changes.summary.status.is_terminal(),
             execution.is_finished(),
             "state and summary of {address} agree about its end"
         );
-        self.check_fold(&execution, &commit.changes.records);
+        assert_ne!(execution.phase(), &Phase::Continued, "{address} goes on in its next run");
+        self.check_fold(&execution, commit);
         execution
     }
 
-    fn check_fold(&self, reported: &Execution, appended: &[Record]) {
+    fn check_fold(&self, reported: &Execution, commit: &Commit) {
+        let (appended, next) = (&commit.changes.records, &commit.changes.next);
         if !cfg!(debug_assertions) || self.journal.len() + appended.len() > FOLDED_COUNT_MAX {
             return;
         }
         let records = self.journal.iter().map(|(_, record)| record).chain(appended);
-        let entries: Vec<Entry> =
-            records.map(|record| record.entry().expect("recorded entries can be read")).collect();
-        let folded = Execution::fold(self.address().clone(), reported.run(), &entries);
-        assert_eq!(folded.as_ref(), Some(reported), "the state is what the journal adds up to");
+        let folded = self.folded(self.execution.run(), records);
+        let Some(first) = next else {
+            assert_eq!(folded.as_ref(), Some(reported), "the state is what the journal adds up to");
+            return;
+        };
+        let phase = folded.as_ref().map(Execution::phase);
+        assert_eq!(phase, Some(&Phase::Continued), "only what continues as new has a next run");
+        let folded = self.folded(reported.run(), [first]);
+        assert_eq!(folded.as_ref(), Some(reported), "the state is what the next run begins with");
+    }
+
+    fn folded<'a>(&self, run: u32, records: impl IntoIterator<Item = &'a Record>) -> Option<Execution> {
+        let entry = |record: &Record| record.entry().expect("recorded entries can be read");
+        let entries: Vec<Entry> = records.into_iter().map(entry).collect();
+        Execution::fold(self.address().clone(), run, &entries)
     }
 
     pub(super) fn marks(&self) -> Marks {
         Marks {
             lease: self.lease,
+            run: self.execution.run(),
             seen_count: self.seen.len(),
-            entry_count: self.journal.len(),
+            entry_count: self.past.len() + self.journal.len(),
             finished: self.finished_at.is_some(),
         }
     }
@@ -220,13 +274,15 @@ impl Row {
     pub(super) fn check_since(&self, before: &Marks) {
         let address = self.address();
         let (old, new) = (before.lease, self.lease);
-        assert!(!before.finished, "{address} has ended and nothing changes it");
+        let run = self.execution.run();
+        assert!(run == before.run || run == before.run + 1, "runs of {address} are counted one by one");
+        assert!(!before.finished || run > before.run, "a run of {address} has ended and nothing changes it");
         assert!(new.epoch == old.epoch || new.epoch == old.epoch.next(), "epochs of {address} grow by one");
         assert!(new.version == old.version || new.version == old.version.next(), "versions grow by one");
         let taken = new.session.is_some() && new.session != old.session;
         assert_eq!(taken, new.epoch != old.epoch, "a lease of {address} is an epoch");
         assert!(self.seen.len() >= before.seen_count, "message ids of {address} stay");
-        assert!(self.journal.len() >= before.entry_count, "entries of {address} stay");
+        assert!(self.past.len() + self.journal.len() >= before.entry_count, "entries of {address} stay");
         self.check();
     }
 
@@ -248,6 +304,7 @@ impl Row {
 /// What a row may not fall behind.
 pub(super) struct Marks {
     lease: LeaseRow,
+    run: u32,
     seen_count: usize,
     entry_count: usize,
     finished: bool,

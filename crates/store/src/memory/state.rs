@@ -17,8 +17,8 @@ pub(super) struct State {
     pub(super) queues: BTreeMap<Route, BTreeSet<Place>>,
     /// The timers of what nobody holds.
     pub(super) timers: BTreeSet<(Timestamp, ExecutionKey)>,
-    /// Positions, executions and entry numbers.
-    pub(super) feed: BTreeMap<u64, (ExecutionKey, u64)>,
+    /// Whose entry is at which position.
+    pub(super) feed: BTreeMap<u64, ExecutionKey>,
     pub(super) sessions: BTreeMap<SessionId, Session>,
     pub(super) notices: Notices,
     last_key: u64,
@@ -67,7 +67,7 @@ impl State {
     pub(super) fn positioned(&mut self, key: ExecutionKey, records: Vec<Record>) -> Vec<(u64, Record)> {
         let place = |record: Record| {
             self.last_position += 1;
-            self.feed.insert(self.last_position, (key, record.seq));
+            self.feed.insert(self.last_position, key);
             (self.last_position, record)
         };
         records.into_iter().map(place).collect()
@@ -102,7 +102,7 @@ impl State {
         let row = self.rows.remove(&key).expect("a key that was found belongs to a row");
         assert!(row.finished_at.is_some(), "only what has ended is deleted");
         self.by_address.remove(row.address());
-        for (position, _) in row.journal {
+        for (position, _) in row.past.into_iter().chain(row.journal) {
             self.feed.remove(&position);
         }
     }

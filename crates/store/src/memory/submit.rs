@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use abide_core::{
-    Address, Body, Epoch, Execution, LeaseRow, Message, SessionId, Start, Status, Timestamp, Version,
+    Address, Body, By, Epoch, Execution, LeaseRow, Message, MessageId, SessionId, Start, Status, Timestamp,
+    Version,
 };
 
 use super::admission::{Admission, Ahead};
@@ -34,7 +35,7 @@ impl State {
                 Submitted::Started(key, leased)
             }
             Admission::Attach => Submitted::Attached(key),
-            Admission::Deliver => Submitted::Delivered(key),
+            Admission::Deliver | Admission::Retry => Submitted::Delivered(key),
             Admission::Duplicate => Submitted::Duplicate(key),
         }
     }
@@ -52,10 +53,21 @@ impl State {
         }
         let key =
             *self.by_address.get(&message.to).expect("only messages to existing executions are admitted");
-        if admission == Admission::Deliver {
-            self.deliver(key, message, now);
+        match (admission, &message.body) {
+            (Admission::Deliver, _) => self.deliver(key, message, now),
+            (Admission::Retry, Body::Retry { by }) => self.retry(key, (message.id.clone(), by.clone()), now),
+            _ => {}
         }
         key
+    }
+
+    fn retry(&mut self, key: ExecutionKey, (id, by): (MessageId, By), now: Timestamp) {
+        let (execution, entries) = self.row(key).retried(&by, now).expect("the retry was admitted");
+        let records = self.positioned(key, entries.iter().map(Record::of).collect());
+        self.change(key, |row| {
+            row.retry(execution, records, now);
+            row.seen.insert(id);
+        });
     }
 
     fn deliver(&mut self, key: ExecutionKey, message: Message, now: Timestamp) {
@@ -89,6 +101,7 @@ impl State {
             finished_at: None,
             takeover_count: 0,
             journal,
+            past: Vec::new(),
             inbox: Vec::new(),
             seen: BTreeSet::new(),
         };

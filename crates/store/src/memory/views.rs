@@ -38,9 +38,9 @@ impl State {
     }
 
     pub(super) fn feed(&self, feed: Feed) -> Vec<FeedItem> {
-        let item = |(position, (key, seq)): (&u64, &(ExecutionKey, u64))| {
+        let item = |(position, key): (&u64, &ExecutionKey)| {
             let row = self.row(*key);
-            let record = row.page(*seq, 1).pop().expect("the feed tells entries that exist");
+            let record = row.at_position(*position).expect("the feed tells entries that exist").clone();
             FeedItem { position: *position, address: row.address().clone(), record }
         };
         self.feed.range(feed.after.saturating_add(1)..).take(feed.limit).map(item).collect()
@@ -48,9 +48,9 @@ impl State {
 
     pub(super) fn prune(&mut self, prune: Prune) -> u64 {
         // The feed tells who ended before whom, also within one moment.
-        let ended = self.feed.values().filter_map(|(key, seq)| {
+        let ended = self.feed.iter().filter_map(|(position, key)| {
             let row = self.row(*key);
-            let is_end = row.execution.entry_count() == *seq;
+            let is_end = row.journal.last().is_some_and(|(last, _)| last == position);
             (is_end && row.finished_at? < prune.finished_before).then_some(*key)
         });
         let old: Vec<_> = ended.take(prune.limit).collect();
@@ -66,5 +66,5 @@ fn matches(list: &List, row: &Row) -> bool {
         && (list.statuses.is_empty() || list.statuses.contains(&row.summary.status))
         && list.name.as_ref().is_none_or(|name| row.execution.name() == name)
         && list.tags.iter().all(has_tag)
-        && (!list.top_level || row.execution.parent().is_none())
+        && (!list.top_level || row.start.parent.is_none())
 }

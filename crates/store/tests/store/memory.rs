@@ -34,6 +34,7 @@ fn held() -> (Arc<MemoryStore>, Commit) {
         expected: leased.version,
         changes: Arc::new(Changes {
             records: Vec::new(),
+            next: None,
             state: codec::encode(&leased.execution),
             summary: leased.execution.summary(&[]),
             consumed: Vec::new(),

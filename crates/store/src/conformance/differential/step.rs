@@ -63,6 +63,7 @@ pub(super) enum Send {
     Pause { to: usize, id: usize },
     Resume { to: usize, id: usize },
     Cancel { to: usize, id: usize },
+    Retry { to: usize, id: usize },
 }
 
 /// What a commit records, as far as it is possible.
@@ -75,6 +76,8 @@ pub(super) enum Act {
     Block,
     Complete,
     Fail,
+    /// Record steps, and begin the next run.
+    Continue(usize),
 }
 
 /// What becomes of the lease.
@@ -114,12 +117,13 @@ impl Step {
     }
 
     fn draw_commit(prng: &mut Prng, extent: Extent) -> Self {
-        let act = match prng.below(20) {
+        let act = match prng.below(22) {
             0..3 => Act::Nothing,
             3..10 => Act::Steps(1 + prng.below(3)),
             10..16 => Act::Obey(1 + prng.below(3)),
             16 => Act::Block,
             17..19 => Act::Complete,
+            19..21 => Act::Continue(prng.below(3)),
             _ => Act::Fail,
         };
         let hold = match prng.below(10) {
@@ -152,11 +156,12 @@ fn draw_sends(prng: &mut Prng, most: usize, least: usize) -> Vec<Send> {
 fn draw_send(prng: &mut Prng) -> Send {
     // Few message ids, so that duplicates are common.
     let (to, id) = (prng.below(ID_COUNT), prng.below(30));
-    match prng.below(20) {
+    match prng.below(22) {
         0..8 => Send::Start { to, variant: prng.below(8) },
         8..16 => Send::Signal { to, id },
         16 => Send::Pause { to, id },
         17..19 => Send::Resume { to, id },
+        19..21 => Send::Retry { to, id },
         _ => Send::Cancel { to, id },
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use abide_core::{
-    Block, Body, Command, Failure, FailureKind, Kind, Message, Namespace, SessionId, Start, Timestamp,
-    Waiting,
+    Block, Body, Command, Failure, FailureKind, Kind, Message, Namespace, Parent, SessionId, Start,
+    Timestamp, Waiting,
 };
 
 use super::step::{Act, Extent, Keeping, Send, Step};
@@ -248,12 +248,17 @@ impl World {
             Send::Pause { to, id } => message("pause", id, to, Body::Pause { by, reason }),
             Send::Resume { to, id } => message("resume", id, to, Body::Resume { by }),
             Send::Cancel { to, id } => message("cancel", id, to, Body::Cancel { by, reason }),
+            Send::Retry { to, id } => message("retry", id, to, Body::Retry { by }),
         }
     }
 
     fn start(&self, variant: usize, to: usize, emitter: Option<&Held>) -> Start {
         let plain = match emitter.filter(|_| variant.is_multiple_of(2)) {
-            Some(parent) => make::child_of(parent.id(), &format!("child {to}")),
+            Some(parent) => {
+                let child = make::child_of(parent.id(), &format!("child {to}"));
+                let run = parent.execution.run();
+                Start { parent: child.parent.map(|parent| Parent { run, ..parent }), ..child }
+            }
             None => make::flow(),
         };
         match variant {
@@ -310,6 +315,10 @@ fn acted(draft: Draft, held: &Held, act: Act) -> (Draft, usize) {
         Act::Complete => (draft.then_if_possible(make::complete()), 0),
         Act::Fail => {
             (draft.then_if_possible(Command::Fail(Failure::new(FailureKind::Fatal, "by chance"))), 0)
+        }
+        Act::Continue(count) => {
+            let (draft, taken_count) = acted(draft, held, Act::Steps(count));
+            (draft.continued_if_possible("continued"), taken_count)
         }
         Act::Obey(count) => {
             let taken = held.inbox.iter().take(count);

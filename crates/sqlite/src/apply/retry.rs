@@ -1,0 +1,72 @@
+//! `retry`: the next run of what failed or was cancelled.
+
+use abide_core::{By, Message};
+use abide_store::{ExecutionKey, Record};
+use rusqlite::params;
+
+use super::inbox::{Put, unread};
+use super::message::first_entry;
+use crate::batch::Batch;
+use crate::caches::Hot;
+use crate::error::Stop;
+use crate::journal;
+use crate::place::{Columns, Place};
+use crate::rows::{LeaseState, Target, count, integer, micros};
+use crate::sql;
+
+impl Batch<'_> {
+    /// Opens the next run, unless the message was there before. The caller has asked the execution, which is what `core` decides by.
+    ///
+    /// Neither epoch nor version changes: whoever sent the last commit of the run that ended is still told that it was applied, and can
+    /// write nothing more, because nobody holds the execution until it is claimed under the next epoch.
+    pub(crate) fn retry(&mut self, target: &Target, message: &Message, by: &By) -> Result<Put, Stop> {
+        let key = ExecutionKey(count(target.key));
+        let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
+        let nothing_to_read: Option<Vec<u8>> = None;
+        if insert.execute(params![target.key, message.id.as_str(), 0, nothing_to_read])? == 0 {
+            return Ok(Put::Duplicate(key));
+        }
+        let now = self.now();
+        let first = self.connection.prepare_cached(sql::RUN_FIRST)?.query_row([target.key], |row| row.get(0));
+        let first = first_entry(self.connection, target.key, first?)?;
+        let began = first.began().ok_or_else(|| Stop::corrupt(format!("{} has no start", target.key)))?;
+        let (execution, entries) = target.execution.retried(began, by.clone(), now)?;
+        self.forget_orders(target.key)?;
+        let state = LeaseState::read(self.connection, target.key)?;
+        let state = state.ok_or_else(|| Stop::corrupt(format!("execution {} is gone", target.key)))?;
+        let mut hot = Hot { state, rows: Vec::new() };
+        let records: Vec<_> = entries.iter().map(Record::of).collect();
+        journal::begin_run(self, target.key, &mut hot, &records)?;
+        let summary = execution.summary_at_start(now);
+        let Columns { place, rank, since } = Place::Ready(target.queue, now).columns();
+        let reopened = self.connection.prepare_cached(sql::EXECUTION_REOPEN)?.execute(params![
+            target.key,
+            summary.status as u8,
+            micros(summary.wake_at),
+            hot.state.head,
+            integer(hot.state.entry_count),
+            abide_core::codec::encode(&execution),
+            place,
+            rank,
+            since
+        ])?;
+        if reopened != 1 {
+            return Err(Stop::corrupt(format!("execution {} has not ended", target.key)));
+        }
+        self.caches.hot.remove(&target.key);
+        self.caches.inboxes.remove(&target.key);
+        self.caches.targets.remove(&target.key);
+        self.announce(target.queue.route)?;
+        Ok(Put::Delivered(key))
+    }
+
+    /// What was for the run that has ended is read for good.
+    fn forget_orders(&mut self, key: i64) -> Result<(), Stop> {
+        let mut consume = self.connection.prepare_cached(sql::INBOX_CONSUME)?;
+        for message in unread(self.connection, key)?.iter().filter(|message| !message.body.outlives_failure())
+        {
+            consume.execute(params![key, message.id.as_str()])?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! Several runs of one execution in a file.
+
+use abide_core::{Body, By, Command, Failure, FailureKind};
+use abide_store::conformance::block_on;
+use abide_store::{Clock, Prune, Store};
+
+use crate::fixture::{Fixture, Seat, complete, message, step, submit};
+
+fn fail() -> Command {
+    Command::Fail(Failure::new(FailureKind::Fatal, "no"))
+}
+
+/// Three runs: the first continued after 150 entries, the second failed, the third is completed. Gives the number of entries.
+fn three_runs(fixture: &Fixture) -> u64 {
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let mut held = seat.born("a");
+    (1..=148).for_each(|nth| seat.record(&mut held, vec![step(nth)]));
+    seat.continue_as_new(&mut held, Vec::new());
+    seat.record(&mut held, vec![step(1), fail()]);
+    let retry = message("again", "a", Body::Retry { by: By("ann".to_owned()) });
+    submit(&store, vec![retry]).expect("what failed can be retried");
+    // What the writer remembers is forgotten between the runs.
+    store.close();
+    let store = fixture.open();
+    let mut seat = fixture.seat(&store);
+    let mut held = seat.claim(true).leased.remove(0).into();
+    (1..=130).for_each(|nth| seat.record(&mut held, vec![step(nth)]));
+    seat.record(&mut held, vec![complete()]);
+    150 + 3 + 133
+}
+
+#[test]
+fn every_run_is_looked_at_and_pruned() {
+    let fixture = Fixture::new();
+    let entry_count = three_runs(&fixture);
+    let store = fixture.open();
+    let found = store.verify().expect("it is looked at");
+    assert_eq!((found.problems, found.entry_count), (Vec::new(), entry_count));
+    fixture.clock.advance(std::time::Duration::from_secs(1));
+    let prune = Prune { finished_before: fixture.clock.now(), limit: 10 };
+    assert_eq!(block_on(store.prune(prune)).expect("it is pruned"), 1);
+    let found = store.verify().expect("it is looked at");
+    assert_eq!((found.problems, found.execution_count), (Vec::new(), 0));
+    let left = "SELECT (SELECT COUNT(*) FROM abide_journal) + (SELECT COUNT(*) FROM abide_inbox)";
+    let left: i64 = fixture.raw().query_row(left, [], |row| row.get(0)).expect("it can be counted");
+    assert_eq!(left, 0);
+}
+
+fn problems(damage: &str) -> String {
+    let fixture = Fixture::new();
+    three_runs(&fixture);
+    fixture.raw().execute_batch(damage).expect("the damage can be done");
+    fixture.open().verify().expect("it is looked at").problems.join("; ")
+}
+
+#[test]
+fn damage_to_an_earlier_run_is_found_and_named() {
+    let rows = [
+        ("UPDATE abide_journal SET seq = 9 WHERE row = 10", "execution 1: run 1: journal row 10 is entry 9 of execution 1, not entry 10"),
+        ("UPDATE abide_journal SET skip = NULL WHERE row = 128", "execution 1: journal row 128 lists no predecessors"),
+        (
+            "UPDATE abide_journal SET body = (SELECT body FROM abide_journal WHERE row = 152) WHERE row = 153;
+             UPDATE abide_journal SET seq = 2 WHERE row = 153;
+             UPDATE abide_journal SET previous = 151 WHERE row = 153; DELETE FROM abide_journal WHERE row = 152",
+            "execution 1: run 2 has not ended, and a later one began; \
+             the journal has 285 rows, the executions have 135 entries",
+        ),
+        (
+            "UPDATE abide_journal SET previous = NULL WHERE row = 151",
+            "execution 1: the runs before run 2 are missing; the journal has 286 rows, the executions have 136 entries",
+        ),
+    ];
+    for (damage, expected) in rows {
+        assert_eq!(problems(damage), expected, "{damage}");
+    }
+}
+
+/// A chain that never ends must not make the writer remember more and more: what it knows of an execution is its current run.
+#[test]
+fn long_chain_of_short_runs_is_sound() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat: Seat = fixture.seat(&store);
+    let mut held = seat.born("a");
+    for _ in 0..300 {
+        seat.continue_as_new(&mut held, vec![step(1)]);
+    }
+    (1..=140).for_each(|nth| seat.record(&mut held, vec![step(nth)]));
+    let found = store.verify().expect("it is looked at");
+    assert_eq!((found.problems, found.entry_count), (Vec::new(), 300 * 3 + 141));
+}
