@@ -14,7 +14,9 @@ use serde::de::DeserializeOwned;
 use crate::blocking::on_the_pool;
 use crate::child::{RunChild, StartChild};
 use crate::code::Code;
+use crate::data;
 use crate::error::{Error, Result};
+use crate::next::ContinueAsNew;
 use crate::signal::Receive;
 use crate::sleep::Sleep;
 use crate::step::Step;
@@ -115,6 +117,16 @@ impl Ctx {
     /// Starts a child workflow or task; its result can be waited for later.
     pub fn start<C: Code>(&self, code: C, input: C::Input) -> StartChild<C> {
         StartChild::new(self.clone(), code, input)
+    }
+
+    /// Ends this run and goes on in the next one, which calls the workflow with `input` and begins with an empty journal: for workflows that
+    /// go on for ever. As the last expression: `ctx.continue_as_new(next).await`.
+    ///
+    /// The id stays, and so do unread signals, tags, route and deadline. Children of this run that have not ended are cancelled, as at every
+    /// end of a run. Whoever waits for the result, a parent or a handle, waits for that of the last run. An input that the workflow
+    /// cannot read blocks the next run.
+    pub fn continue_as_new<T>(&self, input: impl Serialize) -> ContinueAsNew<T> {
+        ContinueAsNew::new(self.board().cloned(), data::encode(&input))
     }
 
     /// The time of the last recorded result that this code has seen: the same in every replay.

@@ -96,6 +96,12 @@ impl<T> Handle<T> {
         Unblock::new(self.client.clone(), self.id.clone())
     }
 
+    /// Opens the next run of what failed or was cancelled, with the same input; this handle shows that run from then on. Signals that
+    /// nobody has read are there for it. A parent that waited has been told how the execution ended, and is not told again.
+    pub async fn retry(&self) -> Result<(), ClientError> {
+        self.send(Body::Retry { by: By("client".to_owned()) }).await
+    }
+
     async fn send(&self, body: Body) -> Result<(), ClientError> {
         let id = self.checked_id()?;
         self.client.send(id, body).await.map_err(|error| ClientError::of(id.as_str(), error))

@@ -137,6 +137,75 @@ fn p4_terminal_is_final() {
 }
 
 #[workflow]
+async fn counts_down(ctx: Ctx, left: u64) -> Result<u64> {
+    let world = ctx.state::<Shared>();
+    ctx.step("count", || async { Ok(world.run_count.fetch_add(1, Ordering::Relaxed)) }).await?;
+    if left == 0 { ctx.recv("n").await } else { ctx.continue_as_new(left - 1).await }
+}
+
+#[test]
+fn p4_continue_as_new_opens_the_next_run() {
+    on_both(async |lab, world| {
+        let (machine, abide) = worker(&lab, &world).await;
+        abide.start(counts_down, 3).id("one").await.unwrap();
+        lab.sleep(secs(1)).await;
+        lab.crash(machine);
+        let (_, abide) = worker(&lab, &world).await;
+        let handle = abide.handle::<u64>("one");
+        handle.signal("n", &7u64).await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), 7, "a handle shows the last run");
+        assert_eq!(world.run_count.load(Ordering::Relaxed), 4, "each run recorded its own step, once");
+        assert_eq!(
+            ends(&lab).await,
+            ["continued-as-new", "continued-as-new", "continued-as-new", "completed"]
+        );
+        assert_eq!(abide.run(counts_down, 3).id("one").await.unwrap(), 7, "the same start, the same result");
+        assert_eq!(abide.list(Filter::all()).await.unwrap()[0].run, 4);
+    });
+}
+
+/// What ended the runs, in order.
+async fn ends(lab: &Lab) -> Vec<&'static str> {
+    let feed = lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap();
+    let events = feed.iter().map(|item| item.record.entry().unwrap().event);
+    events.filter(abide_core::Event::is_terminal).map(|event| event.word()).collect()
+}
+
+#[workflow]
+async fn fails_once(ctx: Ctx) -> Result<u32> {
+    let world = ctx.state::<Shared>();
+    let run = ctx.step("run", || async { Ok(world.run_count.fetch_add(1, Ordering::Relaxed)) }).await?;
+    if run == 0 { Err(Error::new("no")) } else { Ok(run) }
+}
+
+#[test]
+fn p4_retry_opens_the_next_run_of_what_failed_or_was_cancelled() {
+    on_both(async |lab, world| {
+        let (_, abide) = worker(&lab, &world).await;
+        let handle = abide.start(fails_once, ()).id("one").await.unwrap();
+        assert!(matches!(handle.result().await, Err(ClientError::Failed { .. })));
+        let failed = lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap();
+        handle.retry().await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), 1);
+        let feed = lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap();
+        assert_eq!(feed[..failed.len()], failed, "the run that failed is as it was");
+        let refused = handle.retry().await.unwrap_err();
+        assert!(matches!(&refused, ClientError::Refused { .. }), "{refused}");
+        assert_eq!(refused.to_string(), r#"execution "one": it is completed already"#);
+        let other = abide.start(waits, ()).id("two").await.unwrap();
+        lab.sleep(secs(1)).await;
+        let refused = other.retry().await.unwrap_err().to_string();
+        assert!(refused.contains("it has not ended"), "{refused}");
+        other.cancel("enough").await.unwrap();
+        assert!(matches!(other.result().await, Err(ClientError::Cancelled { .. })));
+        other.retry().await.unwrap();
+        other.signal("n", &9u64).await.unwrap();
+        assert_eq!(other.result().await.unwrap(), 9);
+        assert_eq!(ends(&lab).await, ["failed", "completed", "cancelled", "completed"]);
+    });
+}
+
+#[workflow]
 async fn misbehaves(ctx: Ctx) -> Result<()> {
     ctx.step("x", || async { Ok(()) }).await?;
     ctx.sleep(ms(1)).named("x").await

@@ -61,6 +61,27 @@ async fn order(ctx: Ctx, n: u64) -> Result<u64> {
     Ok(sum + a + b + bonus)
 }
 
+/// A few runs, each with a step, a signal that may have come long before, and a child that has several runs itself.
+#[workflow]
+async fn rounds(ctx: Ctx, (left, sum): (u64, u64)) -> Result<u64> {
+    let effects = ctx.state::<Arc<Effects>>();
+    let one = ctx.step("round", || async { Ok(effects.ran(ctx.idempotency_key()).min(1) as u64) }).await?;
+    let n: u64 = ctx.recv("n").await?;
+    let sum = sum + one + n + ctx.run(countdown, n).await?;
+    if left == 1 { Ok(sum) } else { ctx.continue_as_new((left - 1, sum)).await }
+}
+
+#[workflow]
+async fn countdown(ctx: Ctx, n: u64) -> Result<u64> {
+    ctx.sleep(ms(n * 300)).await?;
+    if n == 0 { Ok(u64::from(ctx.run_number())) } else { ctx.continue_as_new(n - 1).await }
+}
+
+const ROUND_COUNT: u64 = 3;
+
+/// One for each step, the signals 1, 2, 3, and the last runs 2, 3, 4 of the children.
+const ROUNDS_SUM: u64 = 3 + (1 + 2 + 3) + (2 + 3 + 4);
+
 fn expected(n: u64) -> u64 {
     let items: u64 = (1..=n % 4 + 1).sum();
     items + 1 + (n + 1) + n * n + 100
@@ -105,17 +126,29 @@ fn check(seed: u64) {
                 lab.sleep(ms(10)).await;
             }
         }
+        while abide.start(rounds, (ROUND_COUNT, 0)).id("rounds").await.is_err() {
+            lab.sleep(ms(10)).await;
+        }
         let mut signalled = 0;
+        let mut round = 1;
         for _ in 0..12 {
             lab.sleep(ms(lab.random() % 1_500)).await;
             lab.crash(machine);
             others.push(open().await);
             (machine, abide) = others.remove(0);
+            if round <= ROUND_COUNT && abide.handle::<u64>("rounds").signal("n", &round).await.is_ok() {
+                round += 1;
+            }
             while signalled < ORDER_COUNT && lab.random() % 3 > 0 {
                 let handle = abide.handle::<u64>(&format!("order-{signalled}"));
                 if handle.signal("bonus", &100u64).await.is_ok() {
                     signalled += 1;
                 }
+            }
+        }
+        while round <= ROUND_COUNT {
+            if abide.handle::<u64>("rounds").signal("n", &round).await.is_ok() {
+                round += 1;
             }
         }
         while signalled < ORDER_COUNT {
@@ -134,15 +167,16 @@ fn check(seed: u64) {
 }
 
 async fn check_results(lab: &Lab, abide: &Abide, seed: u64) {
-    for n in 0..ORDER_COUNT {
-        let handle = abide.handle::<u64>(&format!("order-{n}"));
+    let orders = (0..ORDER_COUNT).map(|n| (format!("order-{n}"), expected(n)));
+    for (id, expected) in orders.chain([("rounds".to_owned(), ROUNDS_SUM)]) {
+        let handle = abide.handle::<u64>(&id);
         let result = loop {
             match handle.result().await {
                 Err(error) if error.is_transient() => lab.sleep(ms(10)).await,
                 other => break other,
             }
         };
-        assert_eq!(result.unwrap(), expected(n), "seed {seed}, order {n}");
+        assert_eq!(result.unwrap(), expected, "seed {seed}, {id}");
     }
 }
 
@@ -166,7 +200,7 @@ async fn open_executions(lab: &Lab) -> String {
 async fn check_journals(lab: &Lab, seed: u64) {
     let store = lab.store();
     let items = executions(lab).await;
-    assert_eq!(items.len() as u64, ORDER_COUNT * 3, "seed {seed}");
+    assert_eq!(items.len() as u64, ORDER_COUNT * 3 + 1 + ROUND_COUNT, "seed {seed}");
     let feed = loop {
         if let Ok(feed) = store.feed(Feed { after: 0, limit: 100_000 }).await {
             break feed;
@@ -195,19 +229,23 @@ async fn executions(lab: &Lab) -> Vec<Listed> {
 
 fn check_feed(feed: &[FeedItem], execution_count: usize, seed: u64) {
     let mut ends: BTreeMap<String, u32> = BTreeMap::new();
-    let mut outcomes: BTreeMap<(String, String), Outcome> = BTreeMap::new();
+    let mut runs: BTreeMap<String, u32> = BTreeMap::new();
+    let mut outcomes: BTreeMap<(String, u32, String), Outcome> = BTreeMap::new();
     for item in feed {
         let entry = item.record.entry().unwrap();
         let id = item.address.id.to_string();
+        let run = runs.entry(id.clone()).or_default();
+        *run += u32::from(matches!(entry.event, Event::Started(_)));
         if entry.event.is_terminal() {
             *ends.entry(id.clone()).or_default() += 1;
         }
         if let Event::StepRecorded(record) = entry.event {
-            let before = outcomes.insert((id, record.op.to_string()), record.outcome);
+            let before = outcomes.insert((id, *run, record.op.to_string()), record.outcome);
             assert!(before.is_none(), "seed {seed}: {} was recorded twice", record.op);
         }
     }
-    assert!(ends.values().all(|count| *count == 1), "seed {seed}: {ends:?}");
+    assert_eq!(ends, runs, "seed {seed}: one end a run");
+    assert_eq!((runs["rounds"], runs["rounds/3/countdown/1"]), (3, 4), "seed {seed}");
     assert_eq!(ends.len(), execution_count, "seed {seed}");
 }
 

@@ -53,6 +53,31 @@ pub(crate) struct State {
     random_count: u64,
     in_step: Option<Op>,
     shield_depth: u32,
+    /// The code wants a next run.
+    next: Option<Box<Next>>,
+}
+
+/// The wish for a next run, and whoever waits for it.
+struct Next {
+    input: Payload,
+    waker: Waker,
+}
+
+impl State {
+    /// The input of the next run, if the code wants one.
+    pub(crate) fn next_input(&self) -> Option<Payload> {
+        self.next.as_ref().map(|next| next.input.clone())
+    }
+
+    /// Whether the code wants a next run.
+    pub(crate) fn wants_next(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// There is no next run for what is cancelled; gives whoever has to be told.
+    pub(crate) fn refuse_next(&mut self) -> Option<Waker> {
+        self.next.take().map(|next| next.waker)
+    }
 }
 
 /// One open operation.
@@ -259,6 +284,25 @@ impl Board {
             return Some("outside of its workflow's own code".to_owned());
         }
         None
+    }
+
+    /// Wants the run to end and the next one to begin with `input`. `false`: the execution is being cancelled. Otherwise the caller stays
+    /// pending, and is woken when it is cancelled before the run has ended.
+    pub fn want_next(&self, input: &Payload, waker: &Waker) -> bool {
+        let mut state = self.0.lock();
+        if let Some(place) = self.misplaced(&state) {
+            state.block.get_or_insert(Block::Misplaced { op: "continue_as_new".to_owned(), place });
+        } else if state.cancelled {
+            return false;
+        } else {
+            state.next = Some(Box::new(Next { input: input.clone(), waker: waker.clone() }));
+        }
+        true
+    }
+
+    /// Whoever wanted a next run was dropped.
+    pub fn give_up_next(&self) {
+        self.0.lock().next = None;
     }
 
     /// Marks what is opened during `poll` as not to be interrupted by a cancellation.

@@ -158,7 +158,7 @@ impl Client {
         snapshot.ok_or_else(|| Refusal::Unknown { id: id.clone() }.into())
     }
 
-    /// Waits until the execution has ended, and says how.
+    /// Waits until the execution has ended, and says how. A run that continues as new is no end.
     pub async fn ended(&self, id: &ExecutionId) -> Result<Event> {
         let mut place = Place::Elsewhere;
         loop {
@@ -166,7 +166,10 @@ impl Client {
             let watch = self.watchers.watch(id, place);
             let snapshot = self.read(id, 0, 0).await?;
             if snapshot.summary.status.is_terminal() {
-                return self.last_event(id, &snapshot).await;
+                match self.last_event(id, &snapshot).await? {
+                    Some(event) => return Ok(event),
+                    None => continue,
+                }
             }
             let found = self.place(&snapshot);
             if found != place {
@@ -194,13 +197,17 @@ impl Client {
         }
     }
 
-    async fn last_event(&self, id: &ExecutionId, snapshot: &Snapshot) -> Result<Event> {
+    /// What ended the run; `None` when a retry has opened the next one since it was looked at.
+    async fn last_event(&self, id: &ExecutionId, snapshot: &Snapshot) -> Result<Option<Event>> {
         let last = snapshot.execution.entry_count();
         let page = self.read(id, last, 1).await?;
+        if page.execution.run() != snapshot.execution.run() {
+            return Ok(None);
+        }
         let record = page.journal.first().ok_or_else(|| Error::Corrupt {
             what: format!("execution {id:?} is {} but has no entry {last}", snapshot.summary.status),
         })?;
-        Ok(record.entry()?.event)
+        Ok(Some(record.entry()?.event))
     }
 
     /// Where the execution stands.

@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use abide_core::Entry;
+use abide_core::{Entry, Refusal};
 use abide_store::{Answer, Error, ExecutionKey, Leased, Read, Record, Snapshot, Store, Target};
 
 /// The entries that were recorded before this replay began. Holds at most about two pages of them.
 pub(crate) struct Journal {
     store: Arc<dyn Store>,
     key: ExecutionKey,
+    run: u32,
     end: u64,
     page: VecDeque<Record>,
     first: u64,
@@ -29,12 +30,19 @@ impl Journal {
         Self {
             store,
             key: leased.key,
+            run: leased.execution.run(),
             end: leased.execution.entry_count(),
             first: page.first().map_or(1, |record| record.seq),
             page: page.into(),
             begin: leased.first.take(),
             loading: None,
         }
+    }
+
+    /// The journal of a run that has just begun with this entry.
+    pub(crate) fn begun(store: Arc<dyn Store>, (key, run): (ExecutionKey, u32), first: Entry) -> Self {
+        let page = VecDeque::from([Record::of(&first)]);
+        Self { store, key, run, end: 1, page, first: 1, begin: Some(Box::new(first)), loading: None }
     }
 
     /// The entry that it begins with.
@@ -94,7 +102,14 @@ impl Journal {
         let snapshot = std::task::ready!(answer.as_mut().poll(cx));
         let from = *from;
         self.loading = None;
-        let page = snapshot?.map(|snapshot| snapshot.journal).unwrap_or_default();
+        let snapshot = snapshot?;
+        // Somebody else has the lease and is further. The entries of two runs must not be mixed.
+        if let Some(current) = snapshot.as_ref().map(|snapshot| snapshot.execution.run())
+            && current != self.run
+        {
+            return Poll::Ready(Err(Refusal::OtherRun { current }.into()));
+        }
+        let page = snapshot.map(|snapshot| snapshot.journal).unwrap_or_default();
         if page.first().map(|record| record.seq) != Some(from) {
             let what = format!("execution {} has no journal entry {from} of {}", self.key.0, self.end);
             return Poll::Ready(Err(Error::Corrupt { what }));

@@ -5,8 +5,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Body, Command, Entry, Execution, Lease, Message, MessageId, Refusal, Summary, Timestamp,
-    Version, codec,
+    Address, Body, Command, Entry, Execution, Lease, Message, MessageId, Payload, Refusal, Start, Summary,
+    Timestamp, Version, codec,
 };
 use abide_store::{
     Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Store,
@@ -27,6 +27,8 @@ pub(crate) struct Ledger {
     version: Version,
     execution: Execution,
     records: Vec<Record>,
+    /// The first entry of the run that follows `records`.
+    next: Option<Record>,
     consumed: Vec<MessageId>,
     emits: Vec<Message>,
     durable: u64,
@@ -71,6 +73,7 @@ impl Ledger {
             durable: leased.execution.entry_count(),
             execution: leased.execution,
             records: Vec::new(),
+            next: None,
             consumed: Vec::new(),
             emits: Vec::new(),
             in_flight: None,
@@ -93,6 +96,15 @@ impl Ledger {
         self.records.extend(entries.iter().map(Record::of));
         self.emits.extend(emits);
         Ok(entries)
+    }
+
+    /// Begins the next run of what was decided to continue as new; gives its first entry, which goes with the next commit.
+    pub(crate) fn begin_next_run(&mut self, start: &Start, input: Payload) -> Entry {
+        let (execution, first) = self.execution.continued(start, input, self.runtime.now());
+        self.execution = execution;
+        self.next = Some(Record::of(&first));
+        self.durable = 0;
+        first
     }
 
     /// A message was read for good.
@@ -166,7 +178,7 @@ impl Ledger {
             expected: self.version,
             changes: Arc::new(Changes {
                 records: std::mem::take(&mut self.records),
-                next: None,
+                next: self.next.take(),
                 state: codec::encode(&self.execution),
                 summary: terms.summary,
                 consumed: std::mem::take(&mut self.consumed),

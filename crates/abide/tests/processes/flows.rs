@@ -163,6 +163,14 @@ pub(crate) async fn quick(ctx: Ctx, n: u64) -> Result<u64> {
     Ok(sum)
 }
 
+/// Runs that follow each other, each with one step; gives the number of the last.
+#[workflow]
+pub(crate) async fn chain(ctx: Ctx, left: u64) -> Result<u32> {
+    let bench = ctx.state::<Bench>();
+    ctx.step("link", || async { Ok(bench.ran(&ctx, left)) }).await?;
+    if left == 0 { Ok(ctx.run_number()) } else { ctx.continue_as_new(left - 1).await }
+}
+
 /// Receives so many signals, each with the time at which it was sent; how long each took, in microseconds.
 #[workflow]
 pub(crate) async fn listener(ctx: Ctx, count: u64) -> Result<Vec<i64>> {

@@ -148,7 +148,7 @@ fn acknowledged(folder: &Path, word: &'static str) -> impl Iterator<Item = Strin
 
 /// What was recorded before a process started is not done by it or by any later one. `seen` has, by key, before which process
 /// it was first found recorded.
-fn check_silence(look: &Look, folder: &Path, generation: u32, seen: &mut BTreeMap<String, u32>) {
+pub(crate) fn check_silence(look: &Look, folder: &Path, generation: u32, seen: &mut BTreeMap<String, u32>) {
     for key in look.recorded().into_keys().chain(ended_tasks(look)) {
         seen.entry(key).or_insert(generation);
     }
@@ -209,7 +209,7 @@ async fn check_results(customer: &Customer, look: &Look, folder: &Path) {
 }
 
 /// Every recorded result is that of the last run of its step, and no run began after the record.
-fn check_steps(look: &Look, effects: &[Effect]) {
+pub(crate) fn check_steps(look: &Look, effects: &[Effect]) {
     let mut last_runs: BTreeMap<&str, &Effect> = BTreeMap::new();
     for effect in effects {
         last_runs.insert(&effect.key, effect);

@@ -60,14 +60,22 @@ impl Look {
     /// The steps, transactions and tasks that are recorded, by idempotency key. Panics when one is recorded twice.
     pub(crate) fn recorded(&self) -> BTreeMap<String, Recorded> {
         let mut recorded = BTreeMap::new();
+        let mut runs: BTreeMap<&str, u32> = BTreeMap::new();
         for (id, entry) in &self.entries {
+            let run = runs.entry(id).or_default();
+            *run += u32::from(entry.seq == 1);
             let Event::StepRecorded(StepRecord { op, outcome, attempt, .. }) = &entry.event else { continue };
-            let key = format!("default/{id}/1/{}/{}", op.name, op.nth);
+            let key = format!("default/{id}/{run}/{}/{}", op.name, op.nth);
             let at_us = entry.at.as_micros();
             let record = Recorded { at_us, attempt: *attempt, outcome: outcome.clone() };
             assert!(recorded.insert(key, record).is_none(), "{op} of {id} was recorded twice");
         }
         recorded
+    }
+
+    /// What is wrong with the store.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        self.store.verify().expect("a look at everything").problems
     }
 
     /// How often and when each execution ended.

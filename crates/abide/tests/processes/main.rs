@@ -4,6 +4,7 @@
 //! variable what to be. The parent kills, stops and continues its children, and looks into the store without writing it.
 
 mod busy;
+mod chains;
 mod clock;
 mod effects;
 mod flows;

@@ -96,7 +96,7 @@ impl Runner {
     pub(super) fn interrupt(&mut self, at: Timestamp) -> bool {
         let Some(active) = &self.active else { return false };
         let shared = active.board.0.clone();
-        let ids = {
+        let (ids, next) = {
             let mut guard = shared.lock();
             let state = &mut *guard;
             state.cancelled = true;
@@ -116,11 +116,12 @@ impl Runner {
                 self.cursor.close(key);
             }
             state.finished.retain(|id| !ids.contains(id));
-            ids
+            (ids, state.refuse_next())
         };
         self.startable.retain(|id| !ids.contains(id));
         self.unsettled.retain(|id| !ids.contains(id));
         self.undelivered.clear();
+        shared.as_polling(|| next.into_iter().for_each(Waker::wake));
         ids.iter().for_each(|id| shared.wake_slot(*id));
         true
     }

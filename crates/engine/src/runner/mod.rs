@@ -9,6 +9,7 @@
 
 mod control;
 mod live;
+mod next;
 mod replay;
 mod rest;
 
@@ -278,7 +279,7 @@ impl Runner {
             drop(state);
             return self.block(reason);
         }
-        let waits_for_nothing = state.slots.is_empty();
+        let waits_for_nothing = state.slots.is_empty() && !state.wants_next();
         drop(state);
         if self.result.is_none() && waits_for_nothing && !shared.is_to_be_polled() {
             return self.block(Block::ForeignAwait { workflow: self.code.name().to_owned() });

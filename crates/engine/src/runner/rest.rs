@@ -17,6 +17,12 @@ impl Runner {
         {
             return self.finish(result, cx);
         }
+        if !self.is_replaying
+            && self.may_run()
+            && let Some(input) = self.next_input()
+        {
+            return self.continue_as_new(input, cx);
+        }
         if self.is_replaying && self.may_run() {
             return if self.order >= Order::Drain { self.release(Hold::Yield) } else { Turn::Idle };
         }

@@ -81,7 +81,9 @@ async fn tail(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Entry>, Erro
     let from = last.saturating_sub(TAIL_COUNT - 1).max(1);
     let read =
         Read { target: Target::Key(snapshot.key), from, limit: TAIL_COUNT as usize, with_inbox: false };
-    let page = store.read(read).await?.map(|snapshot| snapshot.journal).unwrap_or_default();
+    // What has gone on in another run meanwhile is told without its last entries.
+    let same_run = |found: &Snapshot| found.execution.run() == snapshot.execution.run();
+    let page = store.read(read).await?.filter(same_run).map(|found| found.journal).unwrap_or_default();
     page.iter().map(abide_store::Record::entry).collect()
 }
 

@@ -1,0 +1,58 @@
+//! `ctx.continue_as_new`.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use abide_core::{Block, Payload};
+use abide_engine::Board;
+
+use crate::error::{Error, Result};
+
+/// The wish to go on in another run. Await it as the last thing of a workflow; it resolves only when the execution is being cancelled.
+/// Dropping it takes the wish back.
+#[must_use = "the run goes on unless it is awaited"]
+pub struct ContinueAsNew<T> {
+    /// Nothing in a task.
+    board: Option<Board>,
+    input: std::result::Result<Payload, serde_json::Error>,
+    is_wanted: bool,
+    result: PhantomData<fn() -> T>,
+}
+
+impl<T> ContinueAsNew<T> {
+    pub(crate) fn new(board: Option<Board>, input: std::result::Result<Payload, serde_json::Error>) -> Self {
+        Self { board, input, is_wanted: false, result: PhantomData }
+    }
+}
+
+impl<T> Future for ContinueAsNew<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let this = self.get_mut();
+        let Some(board) = &this.board else {
+            let error = Error::fatal("continue_as_new needs a workflow: a task has no journal");
+            return Poll::Ready(Err(error));
+        };
+        let input = match &this.input {
+            Ok(input) => input,
+            Err(error) => {
+                let reason = format!("the input of the next run does not serialize: {error}");
+                board.block(Block::Limit { reason });
+                return Poll::Pending;
+            }
+        };
+        this.is_wanted = board.want_next(input, cx.waker());
+        if this.is_wanted { Poll::Pending } else { Poll::Ready(Err(Error::cancelled())) }
+    }
+}
+
+impl<T> Drop for ContinueAsNew<T> {
+    fn drop(&mut self) {
+        if let Some(board) = self.board.as_ref().filter(|_| self.is_wanted) {
+            board.give_up_next();
+        }
+    }
+}

@@ -1,0 +1,601 @@
+//! Continue-as-new and retry: what goes from one run to the next, and what does not. On the in-memory store and on SQLite.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use abide::prelude::*;
+use abide::testing::Lab;
+use abide_core::{Event, Limits};
+use abide_sqlite::SqliteStore;
+use abide_store::faults::{Chances, Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
+use abide_store::{Clock, Feed, Store};
+use tokio::sync::Notify;
+
+/// What the steps of a test do, seen from outside.
+#[derive(Default)]
+struct World {
+    /// How often the step with this key ran.
+    ran: Mutex<BTreeMap<String, u32>>,
+    fails_left: AtomicU64,
+}
+
+type Shared = Arc<World>;
+
+impl World {
+    fn ran(&self, key: String) {
+        *self.ran.lock().unwrap().entry(key).or_default() += 1;
+    }
+}
+
+fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    MemoryStore::new(clock, Limits::default())
+}
+
+fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
+}
+
+/// Runs a test on both stores.
+fn on_both<Fut: Future<Output = ()>>(test: impl Fn(Lab, Abide, Shared) -> Fut) {
+    for make in [memory, sqlite] {
+        Lab::run_on(1, make, |lab| async {
+            let world = Shared::default();
+            let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+            test(lab, abide, world).await;
+        });
+    }
+}
+
+/// The events of one execution, run by run, from the feed.
+async fn told(lab: &Lab, id: &str) -> Vec<Vec<Event>> {
+    let mut runs: Vec<Vec<Event>> = Vec::new();
+    let mut feed = Vec::new();
+    loop {
+        let after = feed.last().map_or(0, |item: &abide_store::FeedItem| item.position);
+        let page = lab.store().feed(Feed { after, limit: 1_000 }).await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        feed.extend(page);
+    }
+    for item in feed {
+        let entry = item.record.entry().unwrap();
+        if item.address.id.as_str() != id {
+            continue;
+        }
+        if entry.seq == 1 {
+            runs.push(Vec::new());
+        }
+        runs.last_mut().unwrap().push(entry.event);
+    }
+    runs
+}
+
+fn words(run: &[Event]) -> Vec<&'static str> {
+    run.iter().map(Event::word).collect()
+}
+
+/// Adds up one signal a run.
+#[workflow]
+async fn sum(ctx: Ctx, (left, sum): (u64, u64)) -> Result<u64> {
+    let n: u64 = ctx.recv("n").await?;
+    let sum = ctx.step("add", || async { Ok(sum + n) }).await?;
+    if left == 0 {
+        return Ok(sum);
+    }
+    ctx.continue_as_new((left - 1, sum)).await
+}
+
+#[test]
+fn unread_signals_are_there_for_the_next_run() {
+    on_both(async |lab, abide, _| {
+        let handle = abide.start(sum, (3, 0)).id("one").await.unwrap();
+        handle.pause().await.unwrap();
+        for n in [1u64, 10, 100, 1_000] {
+            handle.signal("n", &n).await.unwrap();
+        }
+        handle.resume().await.unwrap();
+        tokio::select! {
+            biased;
+            result = handle.result() => assert_eq!(result.unwrap(), 1_111),
+            () = lab.sleep(ms(1)) => panic!("it waits for something"),
+        }
+        let runs = told(&lab, "one").await;
+        assert_eq!(runs.len(), 4);
+        for run in &runs[1..3] {
+            assert_eq!(words(run), ["started", "signal-received", "step-recorded", "continued-as-new"]);
+        }
+        assert_eq!(words(&runs[3]).last(), Some(&"completed"));
+        let again = abide.run(sum, (3, 0)).id("one").await.unwrap();
+        assert_eq!(again, 1_111, "the same start gets the stored result, whatever the last run began with");
+    });
+}
+
+#[workflow]
+async fn asks(ctx: Ctx) -> Result<u64> {
+    ctx.run(sum, (2, 0)).id("child").await
+}
+
+#[test]
+fn a_parent_gets_the_result_of_the_last_run_and_only_that() {
+    on_both(async |lab, abide, _| {
+        let handle = abide.start(asks, ()).id("parent").await.unwrap();
+        lab.sleep(ms(100)).await;
+        let child = abide.handle::<u64>("child");
+        for n in [1u64, 2] {
+            child.signal("n", &n).await.unwrap();
+            lab.sleep(secs(5)).await;
+            assert_eq!(handle.status().await.unwrap(), Status::Waiting);
+        }
+        child.signal("n", &4u64).await.unwrap();
+        assert_eq!((handle.result().await.unwrap(), child.result().await.unwrap()), (7, 7));
+        let parent = told(&lab, "parent").await;
+        assert_eq!(words(&parent[0]), ["started", "child-started", "child-finished", "completed"]);
+    });
+}
+
+#[workflow]
+async fn listens(ctx: Ctx) -> Result<u64> {
+    ctx.recv("n").await
+}
+
+/// In each run the same child of the same name, which the first run does not wait for.
+#[workflow]
+async fn leaves_a_child(ctx: Ctx, run: u64) -> Result<u64> {
+    let child = ctx.start(listens, ()).await?;
+    if run == 1 {
+        return ctx.continue_as_new(2).await;
+    }
+    child.result().await
+}
+
+#[test]
+fn children_of_a_run_that_continues_are_cancelled_and_answer_nobody() {
+    on_both(async |lab, abide, _| {
+        let handle = abide.start(leaves_a_child, 1).id("one").await.unwrap();
+        lab.sleep(secs(60)).await;
+        let (first, second) =
+            (abide.handle::<u64>("one/1/listens/1"), abide.handle::<u64>("one/2/listens/1"));
+        assert_eq!(first.status().await.unwrap(), Status::Cancelled);
+        assert_eq!(handle.status().await.unwrap(), Status::Waiting, "the answer was for another run");
+        second.signal("n", &9u64).await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), 9);
+    });
+}
+
+type Seen = Vec<(String, u64, String)>;
+
+#[workflow]
+async fn looks_around(ctx: Ctx, mut seen: Seen) -> Result<Seen> {
+    let key = ctx.step("key", || async { Ok(ctx.idempotency_key()) }).await?;
+    seen.push((key, ctx.random(), ctx.uuid()));
+    if ctx.run_number() == 3 {
+        return Ok(seen);
+    }
+    ctx.continue_as_new(seen).await
+}
+
+#[test]
+fn keys_and_chance_belong_to_the_run() {
+    on_both(async |_, abide, _| {
+        let seen = abide.run(looks_around, Vec::new()).id("one").await.unwrap();
+        let keys: Vec<_> = seen.iter().map(|(key, _, _)| key.as_str()).collect();
+        assert_eq!(keys, ["default/one/1/key/1", "default/one/2/key/1", "default/one/3/key/1"]);
+        let distinct: BTreeSet<_> = seen.iter().map(|(_, random, uuid)| (random, uuid)).collect();
+        assert_eq!(distinct.len(), 3);
+    });
+}
+
+/// How many runs it takes for a chain that waits for nothing to end by itself.
+const SPIN_COUNT: u64 = 3_000;
+
+/// Goes on without waiting for anything.
+#[workflow]
+async fn spins(ctx: Ctx, n: u64) -> Result<()> {
+    if n == SPIN_COUNT { Ok(()) } else { ctx.continue_as_new(n + 1).await }
+}
+
+/// Goes on for ever, with a step and a moment of rest in each run.
+#[workflow]
+async fn turns(ctx: Ctx, n: u64) -> Result<()> {
+    let world = ctx.state::<Shared>();
+    ctx.step("turn", || async {
+        world.ran(ctx.idempotency_key());
+        Ok(())
+    })
+    .await?;
+    ctx.sleep(ms(n % 3)).await?;
+    ctx.continue_as_new(n + 1).await
+}
+
+/// Lets `order` come at some moment of a chain that never ends; how it stands after that.
+fn interrupted(order: impl AsyncFn(&Lab, &Handle<()>)) -> BTreeSet<Status> {
+    let mut found = BTreeSet::new();
+    for seed in 0..30 {
+        let make = |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+            let slow = Chances { delay_permille: 400, delay_poll_count_max: 6, ..Chances::default() };
+            FaultyStore::seeded(if seed % 2 == 0 { memory(clock) } else { sqlite(clock) }, seed, slow)
+        };
+        found.insert(Lab::run_on(seed, make, |lab| {
+            let order = &order;
+            async move {
+                let (_, abide) = lab.worker_with(|builder| builder.state(Shared::default())).await.unwrap();
+                let handle = abide.start(turns, seed).id("one").await.unwrap();
+                lab.sleep(std::time::Duration::from_micros(lab.random() % 20_000)).await;
+                order(&lab, &handle).await;
+                lab.sleep(secs(3)).await;
+                handle.status().await.unwrap()
+            }
+        }));
+    }
+    found
+}
+
+#[test]
+fn an_order_at_any_moment_of_a_chain_is_obeyed() {
+    let cancelled = interrupted(async |_, handle| handle.cancel("enough").await.unwrap());
+    assert_eq!(cancelled, [Status::Cancelled].into());
+    let terminated = interrupted(async |_, handle| handle.terminate("enough").await.unwrap());
+    assert_eq!(terminated, [Status::Cancelled].into());
+    let paused = interrupted(async |lab, handle| {
+        handle.pause().await.unwrap();
+        lab.sleep(secs(1)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Paused);
+    });
+    assert_eq!(paused, [Status::Paused].into());
+    let resumed = interrupted(async |lab, handle| {
+        handle.pause().await.unwrap();
+        lab.sleep(secs(1)).await;
+        handle.resume().await.unwrap();
+        lab.sleep(secs(1)).await;
+        handle.cancel("enough").await.unwrap();
+    });
+    assert_eq!(resumed, [Status::Cancelled].into());
+}
+
+/// Asks for the next run while the commit of its sleep is under way, so that an order comes between the wish and the end of the run.
+#[workflow]
+async fn wants_more(ctx: Ctx, n: u64) -> Result<String> {
+    ctx.sleep(ms(1)).await?;
+    match ctx.continue_as_new::<String>(n + 1).await {
+        Err(error) if error.is_cancelled() => Ok(format!("cancelled in run {}", ctx.run_number())),
+        other => other,
+    }
+}
+
+#[test]
+fn a_cancellation_is_seen_by_code_that_waits_for_its_next_run() {
+    for make in [memory, sqlite] {
+        let is_down = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let down = is_down.clone();
+        let faulty = |clock| -> Arc<dyn Store> {
+            FaultyStore::deciding(make(clock), move |name| match name {
+                "commit" if down.load(Ordering::Relaxed) => Fault::Unavailable,
+                _ => Fault::None,
+            })
+        };
+        Lab::run_on(1, faulty, |lab| async move {
+            let (_, abide) = lab.worker().await.unwrap();
+            let handle = abide.start(wants_more, 1).id("one").await.unwrap();
+            lab.sleep(secs(1)).await;
+            handle.cancel("enough").await.unwrap();
+            lab.sleep(secs(1)).await;
+            is_down.store(false, Ordering::Relaxed);
+            let result = handle.result().await;
+            assert_eq!(result.unwrap(), "cancelled in run 1", "{:?}", told(&lab, "one").await);
+        });
+    }
+}
+
+#[test]
+fn a_chain_that_never_rests_lets_its_worker_shut_down_and_goes_on_elsewhere() {
+    on_both(async |lab, abide, _| {
+        abide.start(spins, 1).id("one").await.unwrap();
+        abide.shutdown().await;
+        let before = told(&lab, "one").await.len() as u64;
+        assert!(before < SPIN_COUNT, "it did not let go");
+        let (_, other) = lab.worker().await.unwrap();
+        other.handle::<()>("one").result().await.unwrap();
+        assert_eq!(told(&lab, "one").await.len() as u64, SPIN_COUNT);
+    });
+}
+
+#[workflow]
+async fn gives_up_its_wish(ctx: Ctx) -> Result<u64> {
+    let n = select! {
+        next = ctx.continue_as_new::<u64>(()) => next,
+        n = async { Ok(7) } => n,
+    };
+    ctx.sleep(secs(1)).await?;
+    n
+}
+
+/// Waits for a signal or a while, which is longer in the second run; how many minutes it took until it had waited in vain.
+#[workflow]
+async fn is_patient(ctx: Ctx, patience: u64) -> Result<u64> {
+    let from = ctx.now();
+    select! {
+        answer = ctx.recv::<bool>("answer") => answer?,
+        slept = ctx.sleep(minutes(patience)) => { slept?; return Ok(ctx.now().since(from).as_secs() / 60); }
+    };
+    ctx.continue_as_new(patience * 24).await
+}
+
+#[test]
+fn timers_of_a_run_end_with_it() {
+    on_both(async |_, abide, _| {
+        let handle = abide.start(is_patient, 1).id("one").await.unwrap();
+        handle.signal("answer", &true).await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), 24);
+    });
+}
+
+/// Messages are told by notices and by inboxes, and the second may come when a later run has begun.
+#[test]
+fn a_signal_is_received_once_in_all_runs() {
+    const SIGNAL_COUNT: u64 = 12;
+    for seed in 0..60 {
+        println!("seed {seed}");
+        let make = |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+            let slow = Chances { delay_permille: 500, delay_poll_count_max: 40, ..Chances::default() };
+            FaultyStore::seeded(memory(clock), seed, slow)
+        };
+        Lab::run_on(seed, make, |lab| async move {
+            let (_, abide) = lab.worker_with(|builder| builder.state(Shared::default())).await.unwrap();
+            // Its timers have the worker look for news all the time.
+            abide.start(turns, 1).id("restless").await.unwrap();
+            let handle = abide.start(sum, (SIGNAL_COUNT - 1, 0)).id("one").await.unwrap();
+            let signals = (0..SIGNAL_COUNT).map(|n| {
+                let handle = handle.clone();
+                async move { handle.signal("n", &(1u64 << n)).await.unwrap() }
+            });
+            futures_util::future::join_all(signals).await;
+            tokio::select! {
+                biased;
+                result = handle.result() => assert_eq!(result.unwrap(), (1 << SIGNAL_COUNT) - 1, "seed {seed}"),
+                () = lab.sleep(hours(1)) => panic!("seed {seed}: stuck"),
+            }
+        });
+    }
+}
+
+#[workflow]
+async fn inside_a_step(ctx: Ctx) -> Result<u64> {
+    ctx.step("inner", || ctx.continue_as_new::<u64>(())).await
+}
+
+#[workflow]
+async fn of_another_type(ctx: Ctx, _n: u64) -> Result<u64> {
+    ctx.continue_as_new("text").await
+}
+
+#[workflow]
+async fn much_too_much(ctx: Ctx, _text: String) -> Result<u64> {
+    ctx.continue_as_new("x".repeat(5 << 20)).await
+}
+
+#[workflow]
+async fn not_to_be_written(ctx: Ctx, _n: u64) -> Result<u64> {
+    ctx.continue_as_new(BTreeMap::from([((1, 2), 3)])).await
+}
+
+#[task]
+async fn no_workflow(ctx: Ctx) -> Result<u64> {
+    ctx.continue_as_new(()).await
+}
+
+#[test]
+fn what_cannot_continue_says_why() {
+    on_both(async |lab, abide, _| {
+        assert_eq!(abide.run(gives_up_its_wish, ()).await.unwrap(), 7);
+        let error = abide.run(no_workflow, ()).await.unwrap_err();
+        assert!(error.to_string().contains("continue_as_new needs a workflow"), "{error}");
+        abide.start(inside_a_step, ()).id("inside").await.unwrap();
+        abide.start(of_another_type, 1).id("type").await.unwrap();
+        abide.start(much_too_much, String::new()).id("much").await.unwrap();
+        abide.start(not_to_be_written, 1).id("written").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let rows = [
+            ("inside", "continue_as_new is used inside step \"inner\"", 1),
+            ("type", "the input of workflow \"of_another_type\" cannot be read: expected u64", 2),
+            ("much", "the input of the next run is over the limit payload_bytes_max", 1),
+            ("written", "the input of the next run does not serialize", 1),
+        ];
+        for (id, expected, run_count) in rows {
+            let handle = abide.handle::<u64>(id);
+            assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{id}");
+            let why = handle.why().await.unwrap();
+            assert!(why.contains(expected), "{id}: {why}");
+            assert_eq!(told(&lab, id).await.len(), run_count, "{id}");
+        }
+    });
+}
+
+/// Fails as often as the world says.
+#[workflow]
+async fn fails(ctx: Ctx, n: u64) -> Result<u64> {
+    let world = ctx.state::<Shared>();
+    ctx.step("charge", || async {
+        world.ran(ctx.idempotency_key());
+        if world.fails_left.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        world.fails_left.fetch_sub(1, Ordering::Relaxed);
+        Err(Error::new("declined"))
+    })
+    .await?;
+    let more: u64 = ctx.recv("more").await?;
+    Ok(n + more)
+}
+
+#[task]
+async fn fails_whole(ctx: Ctx, n: u64) -> Result<u64> {
+    let world = ctx.state::<Shared>();
+    world.ran(ctx.idempotency_key());
+    match world.fails_left.load(Ordering::Relaxed) {
+        0 => Ok(n),
+        left => {
+            world.fails_left.store(left - 1, Ordering::Relaxed);
+            Err(Error::new("declined"))
+        }
+    }
+}
+
+#[test]
+fn a_retry_runs_everything_again_under_keys_of_its_own() {
+    on_both(async |lab, abide, world| {
+        world.fails_left.store(2, Ordering::Relaxed);
+        let handle = abide.start(fails, 5).id("one").await.unwrap();
+        handle.signal("more", &1u64).await.unwrap();
+        for run in 1..=2 {
+            let error = handle.result().await.unwrap_err();
+            assert!(matches!(error, ClientError::Failed { .. }), "run {run}: {error}");
+            handle.retry().await.unwrap();
+        }
+        assert_eq!(handle.result().await.unwrap(), 6, "the signal that nobody had read is still there");
+        let keys: Vec<_> = world.ran.lock().unwrap().clone().into_iter().collect();
+        let expected = [1, 2, 3].map(|run| (format!("default/one/{run}/charge/1"), 1));
+        assert_eq!(keys, expected);
+        let runs = told(&lab, "one").await;
+        assert_eq!(words(&runs[0]), ["started", "step-recorded", "failed"]);
+        assert_eq!(words(&runs[1]), ["started", "retried", "step-recorded", "failed"]);
+        assert_eq!(words(&runs[2]).last(), Some(&"completed"));
+        world.fails_left.store(1, Ordering::Relaxed);
+        let task = abide.start(fails_whole, 3).id("task").await.unwrap();
+        assert!(task.result().await.is_err());
+        task.retry().await.unwrap();
+        assert_eq!(task.result().await.unwrap(), 3);
+    });
+}
+
+#[test]
+fn a_retried_child_does_not_answer_again() {
+    on_both(async |lab, abide, world| {
+        world.fails_left.store(1, Ordering::Relaxed);
+        let handle = abide.start(asks_twice, ()).id("parent").await.unwrap();
+        lab.sleep(secs(1)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Waiting, "it was told of the failure and went on");
+        let child = abide.handle::<u64>("child");
+        child.retry().await.unwrap();
+        child.signal("more", &1u64).await.unwrap();
+        assert_eq!(child.result().await.unwrap(), 2);
+        lab.sleep(secs(5)).await;
+        handle.signal("n", &1u64).await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), "execution failed: declined");
+        let parent = told(&lab, "parent").await;
+        assert_eq!(words(&parent[0]).iter().filter(|word| **word == "child-finished").count(), 1);
+    });
+}
+
+#[workflow]
+async fn asks_twice(ctx: Ctx) -> Result<String> {
+    let first = ctx.run(fails, 1).id("child").await;
+    let _: u64 = ctx.recv("n").await?;
+    Ok(first.map_or_else(|error| format!("execution failed: {}", error.message()), |n| n.to_string()))
+}
+
+/// How many runs the chain of the crash test has.
+const RUN_COUNT: u64 = 3;
+
+#[workflow]
+async fn ledger(ctx: Ctx, (left, total): (u64, u64)) -> Result<u64> {
+    let world = ctx.state::<Shared>();
+    let n = ctx
+        .step("count", || async {
+            world.ran(ctx.idempotency_key());
+            Ok(1u64)
+        })
+        .await?;
+    let signal: u64 = ctx.recv("n").await?;
+    let child = ctx.run(sum_of_one, signal).await?;
+    let total = total + n + child;
+    if left == 1 { Ok(total) } else { ctx.continue_as_new((left - 1, total)).await }
+}
+
+/// A child that continues as new itself.
+#[workflow]
+async fn sum_of_one(ctx: Ctx, n: u64) -> Result<u64> {
+    if ctx.run_number() == 1 {
+        return ctx.continue_as_new(n * 10).await;
+    }
+    Ok(n)
+}
+
+/// Runs the chain, and stops its machine when operation `nth` has happened and before it is answered. `false`: there are fewer.
+fn crash_at(make: fn(Arc<dyn Clock>) -> Arc<dyn Store>, nth: u64) -> bool {
+    let (count, now) = (Arc::new(AtomicU64::new(0)), Arc::new(Notify::new()));
+    let (counter, notify) = (count.clone(), now.clone());
+    let faulty = |clock| -> Arc<dyn Store> {
+        FaultyStore::deciding(make(clock), move |name| {
+            // The heartbeat and the wait for notices write nothing of an execution.
+            if name == "wait" || name == "heartbeat" {
+                return Fault::None;
+            }
+            if counter.fetch_add(1, Ordering::Relaxed) != nth {
+                return Fault::None;
+            }
+            notify.notify_one();
+            Fault::Delay { poll_count: 1_000 }
+        })
+    };
+    Lab::run_on(nth, faulty, |lab| async move {
+        let world = Shared::default();
+        let open = || {
+            lab.worker_with(|builder| builder.state(world.clone()).session_ttl(secs(3)).park_after(secs(1)))
+        };
+        let (_, starter) = lab.worker_with(|builder| builder.lanes(["elsewhere"])).await.unwrap();
+        let handle = starter.start(ledger, (RUN_COUNT, 0)).id("one").await.unwrap();
+        for n in 1..=RUN_COUNT {
+            handle.signal("n", &n).await.unwrap();
+        }
+        let begun = count.load(Ordering::Relaxed);
+        if nth < begun {
+            return true;
+        }
+        let (machine, _abide) = tokio::select! {
+            biased;
+            opened = open() => opened.unwrap(),
+            () = now.notified() => return true,
+        };
+        let was_hit = tokio::select! {
+            biased;
+            () = now.notified() => true,
+            _ = handle.result() => false,
+        };
+        lab.crash(machine);
+        let _other = open().await.unwrap();
+        tokio::select! {
+            biased;
+            result = handle.result() => assert_eq!(result.unwrap(), RUN_COUNT + 10 * (1 + 2 + 3), "{nth}"),
+            () = lab.sleep(hours(1)) => panic!("operation {nth}: stuck: {:?}", told(&lab, "one").await),
+        }
+        check_chain(&told(&lab, "one").await, nth);
+        for run in 1..=RUN_COUNT {
+            assert!(world.ran.lock().unwrap().contains_key(&format!("default/one/{run}/count/1")), "{nth}");
+        }
+        was_hit
+    })
+}
+
+fn check_chain(runs: &[Vec<Event>], nth: u64) {
+    assert_eq!(runs.len() as u64, RUN_COUNT, "operation {nth}");
+    for (index, run) in runs.iter().enumerate() {
+        let end = if index + 1 == runs.len() { "completed" } else { "continued-as-new" };
+        let expected =
+            ["started", "step-recorded", "signal-received", "child-started", "child-finished", end];
+        assert_eq!(words(run), expected, "operation {nth}, run {}", index + 1);
+    }
+}
+
+#[test]
+fn a_crash_after_any_operation_of_a_chain_loses_and_repeats_nothing() {
+    for make in [memory, sqlite] {
+        let mut nth = 0;
+        while crash_at(make, nth) {
+            nth += 1;
+        }
+        assert!(nth > 20, "only {nth} operations");
+    }
+}
