@@ -16,7 +16,7 @@ Exit codes:
   1  the operation failed, the store is damaged, or the demo did not hold its promise
   2  the command line makes no sense
   3  there is no such execution
-  4  refused: it has finished already, is not paused, the file exists …
+  4  refused: it has finished already, is not paused, has not failed, the file exists …
   5  the store cannot be opened, is busy or out of reach";
 
 /// Durable execution for Rust: look into a store, steer what is in it, see it survive a crash
@@ -77,6 +77,8 @@ pub(crate) enum Command {
     Resume(Plain),
     /// Try a blocked execution again, or decide about the step that blocks it
     Unblock(Unblock),
+    /// Open the next run of an execution that failed or was cancelled
+    Retry(Plain),
     /// Measure this machine
     Bench(bench::Args),
     /// Check the integrity of the store

@@ -77,6 +77,11 @@ fn payload(what: &str, text: &str) -> Result<Payload, Failure> {
     Ok(Payload::from(value.trim()))
 }
 
+/// `abide retry`.
+pub(crate) fn retry(global: &Global, args: &Plain) -> Result<(), Failure> {
+    send(global, &args.id, Body::Retry { by: by(args) })
+}
+
 fn by(args: &Plain) -> By {
     By(if args.by.is_empty() { "cli".to_owned() } else { args.by.clone() })
 }

@@ -53,6 +53,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         Command::Pause(args) => control::pause(global, args),
         Command::Resume(args) => control::resume(global, args),
         Command::Unblock(args) => control::unblock(global, args),
+        Command::Retry(args) => control::retry(global, args),
         Command::Verify => maintain::verify(global),
         Command::Backup(args) => maintain::backup(global, args),
         Command::Restore(args) => maintain::restore(global, args),

@@ -250,6 +250,38 @@ async fn a_live_worker_obeys() {
     abide.shutdown().await;
 }
 
+/// Fails in its first run.
+#[workflow]
+async fn lucky(ctx: Ctx, _: ()) -> Result<u32> {
+    let run = ctx.run_number();
+    if run == 1 { Err(Error::new("no luck")) } else { ctx.recv("go").await }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_failed_is_retried_in_a_next_run() {
+    let place = Place::new();
+    let abide = place.open().await;
+    abide.run(lucky, ()).id("lucky").await.expect_err("it has no luck");
+    let sent = place.abide(&["retry", "lucky", "--by", "bob", "-o", "json"]).ok();
+    assert_eq!(sent.json(), json!({ "id": "lucky", "sent": "retry" }));
+    until_status(&place, "lucky", "waiting");
+    let shown = place.abide(&["show", "lucky"]).ok().stdout;
+    assert!(shown.contains("  run       2, 2 journal entries\n"), "{shown}");
+    assert!(shown.contains("retried") && shown.contains("by bob"), "{shown}");
+    let shown = place.abide(&["show", "lucky", "-o", "json"]).ok().json();
+    assert_eq!((&shown["run"], &shown["journal"][1]["by"]), (&json!(2), &json!("bob")));
+    let listed = place.abide(&["list", "-o", "json"]).ok().json();
+    assert_eq!(listed[0]["run"], json!(2));
+    let refusal =
+        r#"execution "lucky": it has not ended; only what has failed or was cancelled can be retried"#;
+    place.abide(&["retry", "lucky"]).refused(4, refusal);
+    place.abide(&["signal", "lucky", "go", "5"]).ok();
+    until_status(&place, "lucky", "completed");
+    place.abide(&["retry", "lucky"]).refused(4, r#"execution "lucky": it is completed already"#);
+    place.abide(&["verify"]).ok();
+    abide.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_blocked_says_what_was_expected_and_found() {
     let place = Place::new();
