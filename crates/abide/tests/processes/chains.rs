@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use abide::prelude::*;
 
-use crate::clock::{Chance, pause};
+use crate::clock::{Chance, until};
 use crate::effects;
 use crate::flows::chain;
 use crate::in_turn;
@@ -15,9 +15,9 @@ use crate::roles::Role;
 
 const KILL_COUNT: u32 = 25;
 const CHAIN_COUNT: u64 = 4;
-const RUN_COUNT: u32 = 400;
-/// A process lives for less than this.
-const LIFE_MS_MAX: u64 = 150;
+const RUN_COUNT: u32 = 1_000;
+/// A process lives until it has written at most so much to the file of effects: some dozens of runs, however fast the machine is.
+const LIFE_BYTES_MAX: u64 = 10_000;
 
 #[test]
 fn a_process_that_is_killed_loses_no_run_and_begins_none_twice() {
@@ -36,12 +36,14 @@ fn a_process_that_is_killed_loses_no_run_and_begins_none_twice() {
             check_silence(&look, folder.path(), generation, &mut seen);
             let role = Role { generation, ..Role::worker(folder.path()) };
             let mut process = Process::spawn_ready(&role).await;
-            pause(ms(chance.below(LIFE_MS_MAX))).await;
+            let last = effects::byte_count(folder.path()) + chance.below(LIFE_BYTES_MAX);
+            until("runs end", secs(10), async || (effects::byte_count(folder.path()) > last).then_some(()))
+                .await;
             process.kill();
             look.again().await;
             open_count += u32::from(look.ends().values().any(|ends| ends.len() < RUN_COUNT as usize));
         }
-        assert!(open_count > KILL_COUNT / 3, "only {open_count} kills hit something");
+        assert_eq!(open_count, KILL_COUNT, "a kill hit nothing");
         let _last =
             Process::spawn_ready(&Role { generation: KILL_COUNT, ..Role::worker(folder.path()) }).await;
         for id in &ids {

@@ -67,6 +67,11 @@ impl Effects {
     }
 }
 
+/// How much is written, perhaps just now.
+pub(crate) fn byte_count(folder: &Path) -> u64 {
+    std::fs::metadata(folder.join("effects")).map_or(0, |file| file.len())
+}
+
 /// Every line so far.
 pub(crate) fn read(folder: &Path) -> Vec<Effect> {
     let text = std::fs::read_to_string(folder.join("effects")).unwrap_or_default();
