@@ -50,27 +50,19 @@ fn on_both<Fut: Future<Output = ()>>(test: impl Fn(Lab, Abide, Shared) -> Fut) {
 
 /// The events of one execution, run by run, from the feed.
 async fn told(lab: &Lab, id: &str) -> Vec<Vec<Event>> {
-    let mut runs: Vec<Vec<Event>> = Vec::new();
-    let mut feed = Vec::new();
+    let (mut runs, mut after): (Vec<Vec<Event>>, u64) = (Vec::new(), 0);
     loop {
-        let after = feed.last().map_or(0, |item: &abide_store::FeedItem| item.position);
         let page = lab.store().feed(Feed { after, limit: 1_000 }).await.unwrap();
-        if page.is_empty() {
-            break;
+        let Some(last) = page.last() else { return runs };
+        after = last.position;
+        for item in page.iter().filter(|item| item.address.id.as_str() == id) {
+            let entry = item.record.entry().unwrap();
+            if entry.seq == 1 {
+                runs.push(Vec::new());
+            }
+            runs.last_mut().unwrap().push(entry.event);
         }
-        feed.extend(page);
     }
-    for item in feed {
-        let entry = item.record.entry().unwrap();
-        if item.address.id.as_str() != id {
-            continue;
-        }
-        if entry.seq == 1 {
-            runs.push(Vec::new());
-        }
-        runs.last_mut().unwrap().push(entry.event);
-    }
-    runs
 }
 
 fn words(run: &[Event]) -> Vec<&'static str> {
