@@ -157,6 +157,72 @@ fn children_of_a_run_that_continues_are_cancelled_and_answer_nobody() {
     });
 }
 
+/// Gives back a number after a while.
+#[workflow]
+async fn echoes(ctx: Ctx, (n, after_ms): (u64, u64)) -> Result<u64> {
+    ctx.sleep(ms(after_ms)).await?;
+    Ok(n)
+}
+
+/// The child of the first run ends when that run does, at the same moment.
+#[workflow]
+async fn races(ctx: Ctx, run: u64) -> Result<u64> {
+    let after_ms = if run == 1 { 5 } else { 1_000 };
+    let child = ctx.start(echoes, (run, after_ms)).await?;
+    if run == 1 {
+        ctx.sleep(ms(after_ms)).await?;
+        return ctx.continue_as_new(2).await;
+    }
+    child.result().await
+}
+
+#[test]
+fn an_answer_that_comes_between_two_runs_is_not_taken_for_that_of_the_next_child() {
+    for seed in 0..150 {
+        println!("seed {seed}");
+        let make = |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+            let slow = Chances { delay_permille: 500, delay_poll_count_max: 12, ..Chances::default() };
+            FaultyStore::seeded(if seed % 4 == 0 { sqlite(clock) } else { memory(clock) }, seed, slow)
+        };
+        Lab::run_on(seed, make, |lab| async move {
+            let (_, abide) = lab.worker().await.unwrap();
+            assert_eq!(abide.run(races, 1).id("one").await.unwrap(), 2, "seed {seed}");
+        });
+    }
+}
+
+/// Does not ask for the result of its child.
+#[workflow]
+async fn forgets_a_child(ctx: Ctx, run: u64) -> Result<u64> {
+    if run == 2 {
+        return ctx.recv("n").await;
+    }
+    ctx.start(echoes, (1, 0)).await?;
+    ctx.sleep(secs(1)).await?;
+    ctx.continue_as_new(2).await
+}
+
+#[test]
+fn an_answer_that_a_run_did_not_ask_for_is_not_left_unread() {
+    for make in [memory, sqlite] {
+        Lab::run_on(1, make, |lab| async move {
+            let (_, abide) = lab.worker_with(|builder| builder.park_after(hours(1))).await.unwrap();
+            let handle = abide.start(forgets_a_child, 1).id("one").await.unwrap();
+            lab.sleep(secs(5)).await;
+            assert_eq!(told(&lab, "one").await.len(), 2);
+            let found = abide_engine::why::snapshot(&**lab.store(), &address("one")).await.unwrap().unwrap();
+            assert_eq!(found.inbox, []);
+            handle.signal("n", &3u64).await.unwrap();
+            assert_eq!(handle.result().await.unwrap(), 3);
+        });
+    }
+}
+
+fn address(id: &str) -> abide_core::Address {
+    let id = abide_core::ExecutionId::new(id).unwrap();
+    abide_core::Address { namespace: abide_core::Namespace::default(), id }
+}
+
 type Seen = Vec<(String, u64, String)>;
 
 #[workflow]
@@ -304,24 +370,34 @@ async fn gives_up_its_wish(ctx: Ctx) -> Result<u64> {
     n
 }
 
-/// Waits for a signal or a while, which is longer in the second run; how many minutes it took until it had waited in vain.
+/// Waits for a signal or a while, which is longer in the second run; how many milliseconds it took until it had waited in vain.
 #[workflow]
 async fn is_patient(ctx: Ctx, patience: u64) -> Result<u64> {
     let from = ctx.now();
     select! {
         answer = ctx.recv::<bool>("answer") => answer?,
-        slept = ctx.sleep(minutes(patience)) => { slept?; return Ok(ctx.now().since(from).as_secs() / 60); }
+        slept = ctx.sleep(ms(patience)) => { slept?; return Ok(ctx.now().since(from).as_millis() as u64); }
     };
     ctx.continue_as_new(patience * 24).await
 }
 
 #[test]
 fn timers_of_a_run_end_with_it() {
-    on_both(async |_, abide, _| {
-        let handle = abide.start(is_patient, 1).id("one").await.unwrap();
+    on_both(async |lab, abide, _| {
+        // Short, so that the second run begins and ends while it is in memory.
+        let handle = abide.start(is_patient, 20).id("one").await.unwrap();
+        lab.sleep(ms(10)).await;
         handle.signal("answer", &true).await.unwrap();
-        assert_eq!(handle.result().await.unwrap(), 24);
+        assert_eq!(handle.result().await.unwrap(), 480);
     });
+}
+
+/// Leaves memory and comes back all the time, so that its worker asks for all inboxes again and again.
+#[workflow]
+async fn comes_and_goes(ctx: Ctx) -> Result<()> {
+    loop {
+        ctx.sleep(ms(30)).await?;
+    }
 }
 
 /// Messages are told by notices and by inboxes, and the second may come when a later run has begun.
@@ -331,23 +407,24 @@ fn a_signal_is_received_once_in_all_runs() {
     for seed in 0..60 {
         println!("seed {seed}");
         let make = |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
-            let slow = Chances { delay_permille: 500, delay_poll_count_max: 40, ..Chances::default() };
+            let slow = Chances { delay_permille: 500, delay_poll_count_max: 60, ..Chances::default() };
             FaultyStore::seeded(memory(clock), seed, slow)
         };
         Lab::run_on(seed, make, |lab| async move {
-            let (_, abide) = lab.worker_with(|builder| builder.state(Shared::default())).await.unwrap();
-            // Its timers have the worker look for news all the time.
-            abide.start(turns, 1).id("restless").await.unwrap();
+            let (_, abide) = lab.worker_with(|builder| builder.park_after(ms(25))).await.unwrap();
+            for n in 0..4 {
+                abide.start(comes_and_goes, ()).id(format!("restless-{n}")).await.unwrap();
+                lab.sleep(ms(7)).await;
+            }
             let handle = abide.start(sum, (SIGNAL_COUNT - 1, 0)).id("one").await.unwrap();
-            let signals = (0..SIGNAL_COUNT).map(|n| {
-                let handle = handle.clone();
-                async move { handle.signal("n", &(1u64 << n)).await.unwrap() }
-            });
-            futures_util::future::join_all(signals).await;
+            for n in 0..SIGNAL_COUNT {
+                handle.signal("n", &(1u64 << n)).await.unwrap();
+                lab.sleep(ms(lab.random() % 12)).await;
+            }
             tokio::select! {
                 biased;
                 result = handle.result() => assert_eq!(result.unwrap(), (1 << SIGNAL_COUNT) - 1, "seed {seed}"),
-                () = lab.sleep(hours(1)) => panic!("seed {seed}: stuck"),
+                () = lab.sleep(minutes(1)) => panic!("seed {seed}: stuck"),
             }
         });
     }
@@ -460,6 +537,36 @@ fn a_retry_runs_everything_again_under_keys_of_its_own() {
         task.retry().await.unwrap();
         assert_eq!(task.result().await.unwrap(), 3);
     });
+}
+
+/// Whoever waits for a result first sees that the run has ended and then reads how. A retry may come between.
+#[test]
+fn a_result_that_is_read_while_it_is_retried_is_that_of_the_new_run() {
+    for make in [memory, sqlite] {
+        let is_slow = Arc::new(AtomicU64::new(0));
+        let slow = is_slow.clone();
+        let faulty = |clock| -> Arc<dyn Store> {
+            FaultyStore::deciding(make(clock), move |name| match name {
+                "read" => Fault::Delay { poll_count: slow.load(Ordering::Relaxed) as u32 },
+                _ => Fault::None,
+            })
+        };
+        Lab::run_on(1, faulty, |lab| async move {
+            let world = Shared::default();
+            world.fails_left.store(1, Ordering::Relaxed);
+            let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+            let handle = abide.start(fails, 5).id("one").await.unwrap();
+            handle.result().await.unwrap_err();
+            is_slow.store(50, Ordering::Relaxed);
+            let again = async {
+                handle.retry().await.unwrap();
+                handle.signal("more", &1u64).await.unwrap();
+            };
+            // Polled in this order: the end has been seen when the retry is sent.
+            let (result, ()) = tokio::join!(biased; handle.result(), again);
+            assert_eq!(result.unwrap(), 6);
+        });
+    }
 }
 
 #[test]

@@ -114,6 +114,14 @@ fn only_what_failed_or_was_cancelled_is_retried() {
     }
 }
 
+/// Control is judged by what lies unread before it; a retry opens a run at once, so what has not been applied does not count.
+#[test]
+fn retry_does_not_wait_behind_an_end_that_nobody_has_applied() {
+    let (running, _) = retried(&failed()).expect("what failed can be retried");
+    let terminate = Body::Terminate { by: by(), reason: String::new() };
+    assert!(!running.accepts_behind(&[&terminate], &Body::Retry { by: by() }, at(9_000)));
+}
+
 #[test]
 fn answer_to_another_run_is_refused() {
     let op = Op { kind: OpKind::ChildResult, name: name("mail"), nth: 1 };

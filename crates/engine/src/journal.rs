@@ -122,3 +122,131 @@ impl Journal {
         Poll::Ready(Ok(()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use abide_core::{
+        Ability, Address, Body, Command, ExecutionId, Kind, Limits, Message, MessageId, Name, Namespace, Op,
+        OpKind, Outcome, Payload, Start, StepRecord, Timestamp, codec,
+    };
+    use abide_store::memory::MemoryStore;
+    use abide_store::{Changes, Clock, Commit, CommitOutcome, Hold, Submit, Submitted, Worker};
+
+    use super::*;
+
+    struct Zero;
+
+    impl Clock for Zero {
+        fn now(&self) -> Timestamp {
+            Timestamp::default()
+        }
+    }
+
+    /// The answer of a store in memory, which is there at once.
+    fn answer<T>(mut answer: Answer<T>) -> T {
+        match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => answer.expect("it is answered"),
+            Poll::Pending => panic!("a store in memory answers at once"),
+        }
+    }
+
+    fn name(text: &str) -> Name {
+        Name::new(text).expect("a name")
+    }
+
+    fn flow() -> Start {
+        Start {
+            kind: Kind::Workflow,
+            name: name("flow"),
+            input: Payload::from("1"),
+            lane: name("default"),
+            requires: Vec::new(),
+            priority: 0,
+            start_at: None,
+            deadline_at: None,
+            retry: None,
+            tags: Vec::new(),
+            parent: None,
+        }
+    }
+
+    /// An execution that was just started and leased.
+    fn born(store: &MemoryStore) -> Leased {
+        let ability = Ability {
+            namespace: Namespace::default(),
+            lanes: [name("default")].into(),
+            runs: [(Kind::Workflow, name("flow"))].into(),
+            capabilities: [].into(),
+        };
+        let worker = Worker { name: name("w"), ability, ttl: std::time::Duration::from_secs(9) };
+        let session = answer(store.register(worker)).session;
+        let id = ExecutionId::new("a").expect("an id");
+        let to = Address { namespace: Namespace::default(), id };
+        let start = Message { id: MessageId::new("start"), to, body: Body::Start(flow().into()) };
+        let submit = Submit { messages: vec![start], born_to: Some(session), alone: true };
+        match answer(store.submit(submit)).pop() {
+            Some(Submitted::Started(_, Some(leased))) => *leased,
+            other => panic!("not born leased: {other:?}"),
+        }
+    }
+
+    /// Commits `commands`, and the next run if they end this one by continuing.
+    fn commit(store: &MemoryStore, leased: &mut Leased, commands: Vec<Command>) {
+        let (mut records, now) = (Vec::new(), Timestamp::default());
+        for command in commands {
+            let decision = leased.execution.decide(command, now).expect("it may be decided");
+            let (entries, _) = decision.record(&mut leased.execution, now);
+            records.extend(entries.iter().map(Record::of));
+        }
+        let mut next = None;
+        if leased.execution.is_finished() {
+            let (execution, first) = leased.execution.continued(&flow(), Payload::from("2"), now);
+            leased.execution = execution;
+            next = Some(Record::of(&first));
+        }
+        let changes = Changes {
+            records,
+            next,
+            state: codec::encode(&leased.execution),
+            summary: leased.execution.summary(&[]),
+            consumed: Vec::new(),
+            emits: Vec::new(),
+        };
+        let (key, lease, expected) = (leased.key, leased.lease, leased.version);
+        let (changes, hold) = (Arc::new(changes), Hold::Keep);
+        let commit =
+            Commit { key, lease, expected, changes, born_slots: 0, hold, transaction: None, alone: true };
+        let outcome = answer(store.commit(commit));
+        assert!(matches!(outcome, CommitOutcome::Committed(_)), "{outcome:?}");
+        leased.version = leased.version.next();
+    }
+
+    fn steps(count: u32) -> Vec<Command> {
+        let step = |nth| {
+            let op = Op { kind: OpKind::Step, name: name("step"), nth };
+            let outcome = Outcome::Success(Payload::from("1"));
+            Command::RecordStep(StepRecord { op, outcome, attempt: 1, input_hash: None })
+        };
+        (1..=count).map(step).collect()
+    }
+
+    /// A worker that lost its lease may still be reading when the next run is longer than the one that it reads.
+    #[test]
+    fn the_entries_of_two_runs_are_not_mixed() {
+        let store = MemoryStore::new(Arc::new(Zero), Limits::default());
+        let mut leased = born(&store);
+        commit(&store, &mut leased, steps(300));
+        let mut journal = Journal::new(store.clone(), &mut leased.clone());
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(matches!(journal.poll_entry(2, cx), Poll::Ready(Ok(entry)) if entry.seq == 2));
+        commit(&store, &mut leased, vec![Command::ContinueAsNew { input: Payload::from("2") }]);
+        commit(&store, &mut leased, steps(300));
+        let found = (3..=301)
+            .map(|seq| journal.poll_entry(seq, cx))
+            .find(|polled| !matches!(polled, Poll::Ready(Ok(_))));
+        let Some(Poll::Ready(Err(error))) = found else { panic!("expected an end: {found:?}") };
+        assert!(error.to_string().contains("run 2 is current"), "{error}");
+    }
+}

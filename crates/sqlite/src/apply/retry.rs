@@ -21,16 +21,17 @@ impl Batch<'_> {
     /// write nothing more, because nobody holds the execution until it is claimed under the next epoch.
     pub(crate) fn retry(&mut self, target: &Target, message: &Message, by: &By) -> Result<Put, Stop> {
         let key = ExecutionKey(count(target.key));
+        let now = self.now();
+        let first = self.connection.prepare_cached(sql::RUN_FIRST)?.query_row([target.key], |row| row.get(0));
+        let first = first_entry(self.connection, target.key, first?)?;
+        let began = first.began().ok_or_else(|| Stop::corrupt(format!("{} has no start", target.key)))?;
+        // Before anything is written: a refusal leaves no trace.
+        let (execution, entries) = target.execution.retried(began, by.clone(), now)?;
         let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
         let nothing_to_read: Option<Vec<u8>> = None;
         if insert.execute(params![target.key, message.id.as_str(), 0, nothing_to_read])? == 0 {
             return Ok(Put::Duplicate(key));
         }
-        let now = self.now();
-        let first = self.connection.prepare_cached(sql::RUN_FIRST)?.query_row([target.key], |row| row.get(0));
-        let first = first_entry(self.connection, target.key, first?)?;
-        let began = first.began().ok_or_else(|| Stop::corrupt(format!("{} has no start", target.key)))?;
-        let (execution, entries) = target.execution.retried(began, by.clone(), now)?;
         self.forget_orders(target.key)?;
         let state = LeaseState::read(self.connection, target.key)?;
         let state = state.ok_or_else(|| Stop::corrupt(format!("execution {} is gone", target.key)))?;
