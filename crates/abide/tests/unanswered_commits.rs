@@ -117,6 +117,42 @@ async fn wide(ctx: Ctx, width: u32) -> Result<u32> {
     Ok(futures_util::future::try_join_all(steps).await?.into_iter().sum())
 }
 
+/// A caller that is told that nothing was changed sends its signal again, under another id.
+#[test]
+fn a_signal_that_may_have_arrived_is_not_said_to_have_failed() {
+    for make in [memory, sqlite] {
+        let faults = Arc::new(AtomicU32::new(0));
+        let left = faults.clone();
+        let faulty = |clock| -> Arc<dyn Store> {
+            FaultyStore::deciding(make(clock), move |name| {
+                if name != "submit" || left.load(Ordering::Relaxed) == 0 {
+                    return Fault::None;
+                }
+                match left.fetch_sub(1, Ordering::Relaxed) {
+                    FAULT_COUNT => Fault::Indeterminate,
+                    _ => Fault::Unavailable,
+                }
+            })
+        };
+        Lab::run_on(1, faulty, |lab| async move {
+            let (_, abide) = lab.worker().await.unwrap();
+            let handle = abide.start(receives, ()).id("one").await.unwrap();
+            faults.store(FAULT_COUNT, Ordering::Relaxed);
+            let error = handle.signal("n", &7u64).await.unwrap_err();
+            assert!(matches!(error, ClientError::Indeterminate { .. }), "{error}");
+            assert_eq!(handle.result().await.unwrap(), 7);
+        });
+    }
+}
+
+/// More than a client tries.
+const FAULT_COUNT: u32 = 20;
+
+#[workflow]
+async fn receives(ctx: Ctx) -> Result<u64> {
+    ctx.recv("n").await
+}
+
 /// More than waits for one commit: what is recorded, and not seen by the code yet, waits for nothing.
 #[test]
 fn what_commits_in_the_middle_of_its_work_is_running() {

@@ -112,6 +112,7 @@ impl Client {
     async fn submit(&self, message: impl Fn() -> Message) -> Result<Place> {
         const TRY_COUNT_MAX: u32 = 5;
         let mut tried_count = 0;
+        let mut unknown = None;
         loop {
             let (born_to, alone) = match &self.engine {
                 Some(engine) if engine.0.free_slots() > 0 => (Some(engine.0.session()), engine.0.is_idle()),
@@ -121,14 +122,18 @@ impl Client {
             let submit = Submit { messages: vec![message()], born_to, alone };
             match self.store.submit(submit).await {
                 Ok(submitted) => return Ok(self.adopt(submitted, tried_count > 0).await),
-                Err(error @ Error::Indeterminate { .. }) if tried_count < TRY_COUNT_MAX => {
-                    tracing::debug!(%error, "a submit is repeated");
-                    tried_count += 1;
-                    let pause = Duration::from_millis(10) * tried_count;
-                    self.runtime.sleep_until(self.runtime.now().after(pause)).await;
-                }
+                Err(error @ Error::Indeterminate { .. }) => unknown = Some(error),
+                // That this one did not happen says nothing about the one before it.
+                Err(error) if unknown.is_some() && error.is_transient() => {}
                 Err(error) => return Err(error),
             }
+            if let Some(error) = unknown.take_if(|_| tried_count == TRY_COUNT_MAX) {
+                return Err(error);
+            }
+            tracing::debug!(tried_count, "a submit is repeated: nobody knows what became of it");
+            tried_count += 1;
+            let pause = Duration::from_millis(10) * tried_count;
+            self.runtime.sleep_until(self.runtime.now().after(pause)).await;
         }
     }
 
