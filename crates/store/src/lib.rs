@@ -21,7 +21,7 @@ mod view;
 mod worker;
 
 pub use error::{Error, Result};
-pub use refused::refused_start;
+pub use refused::{not_unread, refused_start};
 pub use seam::{
     Answer, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold, Leased,
     Notice, Record, Run, Store, Submit, Submitted, Transacted, Transaction,

@@ -1,6 +1,8 @@
-//! What a store answers to a child start that it refuses.
+//! What stores say when they refuse.
 
 use abide_core::{Address, Body, Failure, FailureKind, Message, MessageId, Outcome, Refusal};
+
+use crate::ExecutionKey;
 
 /// The message that brings a refused child start back to `emitter`: its child is done, with a failure.
 ///
@@ -15,4 +17,9 @@ pub fn refused_start(emitter: &Address, message: &Message, refusal: &Refusal) ->
     let failure = Failure::new(FailureKind::Fatal, format!("child {child:?} was not started: {refusal}"));
     let body = Body::ChildEnded { run: parent.run, op: op.clone(), outcome: Outcome::Failure(failure) };
     Some(Message { id, to: emitter.clone(), body })
+}
+
+/// What is wrong with a commit that reads a message which is not unread.
+pub fn not_unread(key: ExecutionKey, id: &MessageId) -> String {
+    format!("execution {} has read message {:?} before, or never got it", key.0, id.as_str())
 }

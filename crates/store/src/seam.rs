@@ -228,7 +228,8 @@ pub struct Changes {
     pub state: Vec<u8>,
     /// The summary after all of them.
     pub summary: Summary,
-    /// Inbox messages that were read.
+    /// Inbox messages that were read. One that is not unread is an [`Error::Corrupt`], and nothing is written: whoever sends it believes in a
+    /// copy that came too late, and has to begin with what is recorded.
     pub consumed: Vec<MessageId>,
     /// Messages for others.
     pub emits: Vec<Message>,

@@ -1,7 +1,7 @@
 //! `commit`: what the holder of a lease writes.
 
 use abide_core::{Address, Body, Execution, Fence, Message, Timestamp, codec};
-use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, refused_start};
+use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, not_unread, refused_start};
 use rusqlite::params;
 
 use super::claim::leased;
@@ -158,13 +158,15 @@ impl CommitWork {
         if self.commit.changes.consumed.is_empty() {
             return Ok(());
         }
-        let mut consumed = 0;
+        let consumed = &self.commit.changes.consumed;
         let mut statement = batch.connection.prepare_cached(sql::INBOX_CONSUME)?;
-        for id in &self.commit.changes.consumed {
-            consumed += statement.execute(params![self.key(), id.as_str()])?;
+        for id in consumed {
+            if statement.execute(params![self.key(), id.as_str()])? == 0 {
+                return Err(Stop::corrupt(not_unread(self.commit.key, id)));
+            }
         }
         if let Some(inbox) = batch.caches.inboxes.get_mut(&self.key()) {
-            inbox.unread_count = inbox.unread_count.saturating_sub(consumed);
+            inbox.unread_count = inbox.unread_count.saturating_sub(consumed.len());
         }
         Ok(())
     }

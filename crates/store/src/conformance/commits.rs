@@ -3,8 +3,8 @@
 use abide_core::{Command, Event, Failure, FailureKind, OpKind, Status, Version, Waiting};
 
 use super::make::{by, cancel, child_of, complete, flow, name, signal, start_of, step, worker};
-use super::{Subject, table};
-use crate::{CommitOutcome, Hold, Target};
+use super::{Subject, block_on, table};
+use crate::{CommitOutcome, Error, Hold, Target};
 
 table![
     p1_recorded_entries_are_read_back_as_committed,
@@ -13,6 +13,7 @@ table![
     commit_replaces_the_summary,
     commit_without_records_is_a_commit,
     commit_consumes_what_was_read_and_nothing_else,
+    p1_message_is_read_once,
     keep_goes_on_under_the_same_lease,
     repeated_commit_is_committed_and_has_no_second_effect,
     repeated_commit_is_committed_after_the_lease_was_parked,
@@ -89,6 +90,22 @@ fn commit_consumes_what_was_read_and_nothing_else(subject: &Subject) {
     subject.commit(&subject.draft(&held).consuming(&["s3", "s1"]), &mut held);
     assert_eq!(subject.unread("a"), ["s2", "s4"]);
     assert_eq!(subject.unread("b").len(), 4);
+}
+
+fn p1_message_is_read_once(subject: &Subject) {
+    let (_seat, mut held) = subject.held("a");
+    subject.send(signal("s1", "a"));
+    subject.send(signal("s2", "a"));
+    subject.commit(&subject.draft(&held).consuming(&["s1"]), &mut held);
+    let before = subject.picture();
+    for wrong in [&["s1"][..], &["s2", "s1"], &["s2", "s2"], &["s2", "never sent"]] {
+        let draft = subject.draft(&held).consuming(wrong).then(step("of a late copy"));
+        let answer = block_on(subject.store.commit(draft.commit()));
+        assert!(matches!(answer, Err(Error::Corrupt { .. })), "{wrong:?}: {answer:?}");
+        assert_eq!(subject.picture(), before, "{wrong:?} leaves no trace");
+    }
+    subject.commit(&subject.draft(&held).consuming(&["s2"]), &mut held);
+    assert!(subject.unread("a").is_empty());
 }
 
 fn keep_goes_on_under_the_same_lease(subject: &Subject) {

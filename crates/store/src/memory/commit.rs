@@ -13,7 +13,10 @@ impl State {
             return Err(Refusal::Unsupported { what }.into());
         }
         match self.fence(&commit, now) {
-            Fence::Open => Ok(CommitOutcome::Committed(self.write_commit(commit, now))),
+            Fence::Open => {
+                self.row(commit.key).check_consumed(&commit)?;
+                Ok(CommitOutcome::Committed(self.write_commit(commit, now)))
+            }
             // What was born then is told once: the number of leases in a heartbeat gives it away.
             Fence::Applied => Ok(CommitOutcome::Committed(Committed::default())),
             fence => Ok(CommitOutcome::Fenced(fence)),

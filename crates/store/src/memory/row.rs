@@ -9,7 +9,7 @@ use abide_core::{
 };
 
 use super::sessions::Ending;
-use crate::{Commit, ExecutionKey, Hold, Leased, Listed, Record, Snapshot};
+use crate::{Commit, Error, ExecutionKey, Hold, Leased, Listed, Record, Snapshot, not_unread};
 
 /// Journals up to this length are folded again at every commit, to see whether the state is what they add up to.
 const FOLDED_COUNT_MAX: usize = 64;
@@ -205,16 +205,21 @@ impl Row {
 
 /// What must hold before and after every write.
 impl Row {
+    /// Refuses a commit by somebody who believes that something is unread which is not.
+    pub(super) fn check_consumed(&self, commit: &Commit) -> crate::Result<()> {
+        let mut unread: BTreeSet<_> = self.inbox.iter().map(|message| &message.id).collect();
+        match commit.changes.consumed.iter().find(|id| !unread.remove(id)) {
+            Some(id) => Err(Error::Corrupt { what: not_unread(self.key, id) }),
+            None => Ok(()),
+        }
+    }
+
     /// Stops a commit that no correct caller makes; gives the state that it reports.
     pub(super) fn checked(&self, commit: &Commit) -> Execution {
         let address = self.address();
         for (record, seq) in commit.changes.records.iter().zip(self.execution.entry_count() + 1..) {
             assert_eq!(record.seq, seq, "the journal of {address} has no gaps");
             record.entry().expect("appended records can be read");
-        }
-        for id in &commit.changes.consumed {
-            let unread = self.inbox.iter().any(|message| message.id == *id);
-            assert!(unread, "{address} consumes {id:?}, which is not in its inbox");
         }
         let execution: Execution =
             codec::decode(&commit.changes.state).expect("a reported state can be read");

@@ -79,14 +79,6 @@ fn state_that_is_ahead_of_its_journal_is_stopped() {
 }
 
 #[test]
-#[should_panic(expected = "not in its inbox")]
-fn consuming_what_never_came_is_stopped() {
-    let (store, mut commit) = held();
-    change(&mut commit).consumed = vec![abide_core::MessageId::new("never sent")];
-    let _ = block_on(store.commit(commit));
-}
-
-#[test]
 fn stale_commit_is_fenced_before_it_is_looked_at() {
     let (store, mut commit) = held();
     commit.lease = Lease { session: SessionId(1), epoch: Epoch(9) };
