@@ -76,6 +76,9 @@ impl Dispatcher {
                     Ok(notices) => self.take(notices),
                     Err(error) => {
                         tracing::warn!(%error, "notices do not come");
+                        // They may be lost. What they told of is in the inboxes, which are read before the next notices are: a
+                        // later signal must not be received before an earlier one.
+                        (self.wants_claim, self.with_inboxes) = (true, true);
                         self.pause().await;
                     }
                 }

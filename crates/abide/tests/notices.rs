@@ -1,5 +1,4 @@
-//! A message that was read may arrive once more, by a notice or an inbox that was on its way while the execution left memory and came back.
-//! It is received once all the same.
+//! Notices are hints: they may come late, once more, or not at all, and a signal is received once and in its turn all the same.
 
 use std::sync::Arc;
 
@@ -40,6 +39,7 @@ fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
 }
 
+/// A copy may be on its way, in a notice or in the inbox that a claim brings, while its execution leaves memory and comes back.
 #[test]
 fn p1_a_signal_is_received_once_however_late_its_copies_come() {
     for (seed, make) in SEEDS.flat_map(|seed| [(seed, memory as fn(_) -> _), (seed, sqlite)]) {
@@ -62,6 +62,43 @@ fn p1_a_signal_is_received_once_however_late_its_copies_come() {
                 result = handle.result() => assert_eq!(result.unwrap(), (1 << SIGNAL_COUNT) - 1, "seed {seed}"),
                 () = lab.sleep(minutes(1)) => panic!("seed {seed}: it is stuck"),
             }
+        });
+    }
+}
+
+#[workflow]
+async fn collects(ctx: Ctx) -> Result<Vec<u64>> {
+    let mut all = Vec::new();
+    for _ in 0..SIGNAL_COUNT {
+        all.push(ctx.recv("n").await?);
+    }
+    Ok(all)
+}
+
+#[test]
+fn signals_are_received_in_the_order_in_which_they_came_even_if_notices_are_lost() {
+    for (seed, make) in SEEDS.flat_map(|seed| [(seed, memory as fn(_) -> _), (seed, sqlite)]) {
+        let lossy = Chances { indeterminate_permille: 60, ..Chances::default() };
+        let faulty =
+            |clock: Arc<dyn Clock>| -> Arc<dyn Store> { FaultyStore::seeded(make(clock), seed, lossy) };
+        Lab::run_on(seed, faulty, |lab| async move {
+            let (_, abide) = loop {
+                if let Ok(opened) = lab.worker_with(|builder| builder).await {
+                    break opened;
+                }
+            };
+            let handle = abide.start(collects, ()).id("one").await.unwrap();
+            for n in 0..SIGNAL_COUNT {
+                handle.signal("n", &n).await.unwrap();
+                lab.sleep(ms(lab.random() % 300)).await;
+            }
+            let received = loop {
+                match handle.result().await {
+                    Ok(received) => break received,
+                    Err(error) => assert!(error.is_transient(), "seed {seed}: {error}"),
+                }
+            };
+            assert_eq!(received, (0..SIGNAL_COUNT).collect::<Vec<_>>(), "seed {seed}");
         });
     }
 }
