@@ -298,21 +298,30 @@ fn an_input_of_another_type_blocks() {
     );
 }
 
+fn with(builder: Builder, ran: &Ran) -> Builder {
+    builder.state(ran.clone()).session_ttl(secs(3))
+}
+
+/// Leaves an execution that code which does not match its journal has blocked, and no worker.
+async fn block(lab: &Lab, ran: &Ran) {
+    let (first, abide) = lab.worker_with(|builder| with(builder, ran).workflow(original)).await.unwrap();
+    abide.start(original, ()).id("one").await.unwrap();
+    lab.sleep(secs(2)).await;
+    lab.crash(first);
+    let (second, abide) = lab.worker_with(|builder| with(builder, ran).workflow(retyped)).await.unwrap();
+    abide.handle::<String>("one").signal("go", &()).await.unwrap();
+    lab.sleep(secs(10)).await;
+    assert_eq!(abide.handle::<String>("one").status().await.unwrap(), Status::Blocked);
+    lab.crash(second);
+    ran.take();
+}
+
 #[test]
 fn what_was_blocked_continues_after_a_fixed_deploy() {
     Lab::run(3, |lab| async move {
         let ran = Ran::default();
-        let with = |builder: Builder| builder.state(ran.clone()).session_ttl(secs(3));
-        let (first, abide) = lab.worker_with(|builder| with(builder).workflow(original)).await.unwrap();
-        abide.start(original, ()).id("one").await.unwrap();
-        lab.sleep(secs(2)).await;
-        lab.crash(first);
-        let (second, abide) = lab.worker_with(|builder| with(builder).workflow(retyped)).await.unwrap();
-        abide.handle::<String>("one").signal("go", &()).await.unwrap();
-        lab.sleep(secs(10)).await;
-        assert_eq!(abide.handle::<String>("one").status().await.unwrap(), Status::Blocked);
-        lab.crash(second);
-        ran.take();
+        block(&lab, &ran).await;
+        let with = |builder: Builder| with(builder, &ran);
         let (_, abide) = lab.worker_with(|builder| with(builder).workflow(original)).await.unwrap();
         assert_eq!(abide.handle::<String>("one").result().await.unwrap(), "ABC");
         assert_eq!(ran.take(), "c");
@@ -324,17 +333,8 @@ fn what_was_blocked_continues_after_a_fixed_deploy() {
 fn several_unblocks_at_once_run_no_step_again() {
     Lab::run(3, |lab| async move {
         let ran = Ran::default();
-        let with = |builder: Builder| builder.state(ran.clone()).session_ttl(secs(3));
-        let (first, abide) = lab.worker_with(|builder| with(builder).workflow(original)).await.unwrap();
-        abide.start(original, ()).id("one").await.unwrap();
-        lab.sleep(secs(2)).await;
-        lab.crash(first);
-        let (second, abide) = lab.worker_with(|builder| with(builder).workflow(retyped)).await.unwrap();
-        abide.handle::<String>("one").signal("go", &()).await.unwrap();
-        lab.sleep(secs(10)).await;
-        assert_eq!(abide.handle::<String>("one").status().await.unwrap(), Status::Blocked);
-        lab.crash(second);
-        ran.take();
+        block(&lab, &ran).await;
+        let with = |builder: Builder| with(builder, &ran);
         for id in ["u-1", "u-2"] {
             let to = Address { namespace: Namespace::default(), id: ExecutionId::new("one").unwrap() };
             let body = Body::Unblock { by: By("ann".to_owned()) };
