@@ -123,7 +123,7 @@ impl Builder {
         self
     }
 
-    /// How long the worker's session lives without a heartbeat (15 seconds).
+    /// How long the worker's session lives without a heartbeat (15 seconds; at least 50 milliseconds).
     pub fn session_ttl(mut self, ttl: Duration) -> Self {
         self.options.session_ttl = ttl;
         self
@@ -164,6 +164,7 @@ impl Builder {
 
     /// Opens the store and runs what is in it.
     pub async fn open(mut self) -> Result<Abide, ClientError> {
+        self.options.check().map_err(|message| ClientError::Invalid { message })?;
         let (runtime, opened) = self.prepare()?;
         let registry = self.registry()?;
         let engine = Engine::open(opened.store, runtime, registry.clone(), self.options)

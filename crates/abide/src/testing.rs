@@ -110,6 +110,13 @@ impl Lab {
         Ok((machine, abide))
     }
 
+    /// Opens a client, which runs nothing, on a machine of its own.
+    pub async fn client(&self) -> Result<Abide, ClientError> {
+        let machine = self.machine_count.fetch_add(1, Ordering::Relaxed) + 1;
+        let process = self.sim.process(machine);
+        Abide::builder("memory").simulated(process, Some(self.store.clone())).client().await
+    }
+
     /// Stops a machine at once, wherever it is.
     pub fn crash(&self, machine: Machine) {
         self.sim.kill(machine.0);
@@ -127,8 +134,17 @@ impl Lab {
 
     /// Lets virtual time pass.
     pub async fn sleep(&self, duration: Duration) {
-        let process = self.sim.process(0);
-        process.sleep_until(self.sim.now().after(duration)).await;
+        self.sim.process(0).sleep(duration).await;
+    }
+
+    /// Sets the wall clock of every machine forward. No time passes by that.
+    pub fn set_clock_forward(&self, by: Duration) {
+        self.sim.set_clock_forward(by);
+    }
+
+    /// Sets the wall clock of every machine back.
+    pub fn set_clock_back(&self, by: Duration) {
+        self.sim.set_clock_back(by);
     }
 
     /// A random number that follows from the seed.

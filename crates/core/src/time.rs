@@ -42,6 +42,12 @@ impl Timestamp {
         Self(self.0.saturating_add(micros))
     }
 
+    /// This point minus `duration`.
+    pub fn before(self, duration: Duration) -> Self {
+        let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_sub(micros))
+    }
+
     /// How long after `earlier` this point is; zero when it is not after it.
     pub fn since(self, earlier: Self) -> Duration {
         let micros = self.0.saturating_sub(earlier.0);
@@ -93,6 +99,7 @@ mod tests {
     #[test]
     fn arithmetic_saturates() {
         assert_eq!(Timestamp::from_millis(1).after(Duration::MAX), Timestamp::MAX);
+        assert_eq!(Timestamp::from_micros(-2).before(Duration::MAX), Timestamp::from_micros(i64::MIN));
         assert_eq!(Timestamp::from_millis(1).since(Timestamp::from_millis(2)), Duration::ZERO);
     }
 }

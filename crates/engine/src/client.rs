@@ -133,7 +133,7 @@ impl Client {
             tracing::debug!(tried_count, "a submit is repeated: nobody knows what became of it");
             tried_count += 1;
             let pause = Duration::from_millis(10) * tried_count;
-            self.runtime.sleep_until(self.runtime.now().after(pause)).await;
+            self.runtime.sleep(pause).await;
         }
     }
 
@@ -189,7 +189,7 @@ impl Client {
                         return Ok(event);
                     }
                 }
-                None => self.runtime.sleep_until(self.runtime.now().after(LOOK_EVERY)).await,
+                None => self.runtime.sleep(LOOK_EVERY).await,
             }
         }
     }

@@ -8,6 +8,7 @@ use abide_core::{Message, SessionId, Timestamp};
 use abide_store::{Answer, Claim, ExecutionKey, Leased, Notice};
 
 use crate::engine::Inner;
+use crate::runtime::{BoxFuture, Moment};
 
 /// How many are claimed where suspects may be. Not one: of these the one goes first that is suspected least.
 const FEW: usize = 8;
@@ -31,8 +32,8 @@ struct Dispatcher {
     /// The most to claim at once. It grows from a few, anew after a claim that gave suspects: there may be more of them, all but one have
     /// to be given back, and if this process is killed they are blamed for nothing.
     pace: usize,
-    sweep_at: Timestamp,
-    look_again_at: Timestamp,
+    sweep_at: Moment,
+    look_again_at: Moment,
     next_wake_at: Option<Timestamp>,
 }
 
@@ -46,8 +47,8 @@ impl Dispatcher {
             with_inboxes: false,
             wants_claim: true,
             pace: FEW,
-            sweep_at: engine.runtime.now(),
-            look_again_at: engine.runtime.now().after(engine.options.look_again_every),
+            sweep_at: engine.runtime.moment(),
+            look_again_at: engine.runtime.moment().after(engine.options.look_again_every),
             next_wake_at: None,
             engine,
         }
@@ -55,18 +56,18 @@ impl Dispatcher {
 
     async fn turn(&mut self) {
         self.follow_session();
-        let now = self.engine.runtime.now();
-        let is_due = |at: Timestamp| at <= now;
-        if self.wants_claim || is_due(self.sweep_at) || self.next_wake_at.is_some_and(is_due) {
+        let moment = self.engine.runtime.moment();
+        let is_woken = self.next_wake_at.is_some_and(|at| at <= self.engine.runtime.now());
+        if self.wants_claim || self.sweep_at <= moment || is_woken {
             self.claim().await;
             return;
         }
-        if is_due(self.look_again_at) {
-            self.look_again_at = now.after(self.engine.options.look_again_every);
+        if self.look_again_at <= moment {
+            self.look_again_at = moment.after(self.engine.options.look_again_every);
             self.engine.watchers.look_again();
         }
-        let recurring = self.sweep_at.min(self.look_again_at);
-        let alarm = self.next_wake_at.map_or(recurring, |at| at.min(recurring));
+        let recurring = self.engine.runtime.sleep(self.sweep_at.min(self.look_again_at).since(moment));
+        let alarm = self.alarm();
         let kicked = self.engine.kick.notified();
         tokio::select! {
             biased;
@@ -84,7 +85,16 @@ impl Dispatcher {
                 }
             }
             () = kicked => self.wants_claim = true,
-            () = self.engine.runtime.sleep_until(alarm) => {}
+            () = recurring => {}
+            () = alarm => {}
+        }
+    }
+
+    /// Resolves when the next timer of an execution is due.
+    fn alarm(&self) -> BoxFuture<()> {
+        match self.next_wake_at {
+            Some(at) => self.engine.runtime.sleep_until(at),
+            None => Box::pin(std::future::pending()),
         }
     }
 
@@ -119,8 +129,8 @@ impl Dispatcher {
 
     /// Claims what fits. A claim whose answer was lost is repeated under its old number, so that it strands nobody.
     async fn claim(&mut self) {
-        let now = self.engine.runtime.now();
-        let sweep = self.sweep_at <= now;
+        let moment = self.engine.runtime.moment();
+        let sweep = self.sweep_at <= moment;
         // A few suspects are enough; behind more of them in the queue there may be others, which are looked for now and then.
         let held_back = if sweep { 0 } else { self.engine.waiting_count() };
         let claim = Claim {
@@ -154,7 +164,7 @@ impl Dispatcher {
                 self.engine.adopt(claimed.leased);
                 if sweep {
                     self.engine.forget_early();
-                    self.sweep_at = now.after(self.engine.options.sweep_every);
+                    self.sweep_at = moment.after(self.engine.options.sweep_every);
                 }
             }
             Err(error) => {
@@ -167,6 +177,6 @@ impl Dispatcher {
 
     async fn pause(&mut self) {
         const PAUSE: Duration = Duration::from_millis(100);
-        self.engine.runtime.sleep_until(self.engine.runtime.now().after(PAUSE)).await;
+        self.engine.runtime.sleep(PAUSE).await;
     }
 }

@@ -126,10 +126,9 @@ impl Engine {
         }
         inner.kick.notify_one();
         inner.order_all(Order::Drain);
-        let grace_ends_at = inner.runtime.now().after(inner.options.shutdown_grace);
-        inner.wait_until_empty(grace_ends_at).await;
+        inner.wait_until_empty(inner.options.shutdown_grace).await;
         inner.order_all(Order::Leave);
-        inner.wait_until_empty(inner.runtime.now().after(Duration::from_secs(5))).await;
+        inner.wait_until_empty(Duration::from_secs(5)).await;
         inner.order_all(Order::Abandon);
         let retire = Retire { session: inner.session(), reason: "shut down".to_owned() };
         if let Err(error) = inner.store.retire(retire).await {
@@ -309,7 +308,7 @@ impl Inner {
             End::Lost(why) => {
                 tracing::warn!(%address, why, "an execution left memory");
                 // Whatever is wrong is not made worse by trying without a pause.
-                self.runtime.sleep_until(self.runtime.now().after(RECOVER_PAUSE)).await;
+                self.runtime.sleep(RECOVER_PAUSE).await;
                 Box::pin(self.recover(Target::Key(key))).await;
             }
         }
@@ -353,7 +352,7 @@ impl Inner {
                     // A session that is dead has nothing to recover; a new one is registered in its place.
                     if let Err(error) = heartbeat::beat(self).await {
                         tracing::debug!(%error, "the session cannot be asked after");
-                        self.runtime.sleep_until(self.runtime.now().after(RECOVER_PAUSE)).await;
+                        self.runtime.sleep(RECOVER_PAUSE).await;
                         continue;
                     }
                     if let Some(leased) = leased_to(self.session(), snapshot) {
@@ -363,7 +362,7 @@ impl Inner {
                 }
                 Ok(_) => return,
                 Err(error) if error.is_transient() => {
-                    self.runtime.sleep_until(self.runtime.now().after(RECOVER_PAUSE)).await;
+                    self.runtime.sleep(RECOVER_PAUSE).await;
                 }
                 Err(error) => {
                     tracing::error!(%error, ?target, "an execution cannot be read");
@@ -404,7 +403,8 @@ impl Inner {
         all.iter().for_each(|mailbox| mailbox.order(order));
     }
 
-    async fn wait_until_empty(&self, until: abide_core::Timestamp) {
+    async fn wait_until_empty(&self, patience: Duration) {
+        let mut is_over = self.runtime.sleep(patience);
         loop {
             let emptied = self.emptied.notified();
             if self.resident_count() == 0 {
@@ -413,7 +413,7 @@ impl Inner {
             tokio::select! {
                 biased;
                 () = emptied => {}
-                () = self.runtime.sleep_until(until) => return,
+                () = &mut is_over => return,
             }
         }
     }

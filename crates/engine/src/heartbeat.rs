@@ -17,7 +17,7 @@ pub(crate) async fn run(engine: Weak<Inner>) {
     // Three beats fit into one life, so that a lost one harms nobody.
     let mut pause = every;
     loop {
-        runtime.sleep_until(runtime.now().after(pause)).await;
+        runtime.sleep(pause).await;
         let Some(engine) = engine.upgrade().filter(|engine| !engine.is_closing()) else { return };
         pause = match beat(&engine).await {
             Ok(()) => every,

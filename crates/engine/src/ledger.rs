@@ -244,7 +244,7 @@ impl Ledger {
         let Some(flight) = &mut self.in_flight else { return };
         let pause = PAUSE_FIRST.saturating_mul(1 << flight.failed_count.min(10)).min(PAUSE_MAX);
         flight.failed_count += 1;
-        flight.pause = Some(self.runtime.sleep_until(self.runtime.now().after(pause)));
+        flight.pause = Some(self.runtime.sleep(pause));
     }
 }
 

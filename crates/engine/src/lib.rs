@@ -33,4 +33,4 @@ pub use client::Client;
 pub use engine::Engine;
 pub use options::Options;
 pub use registry::{CodeFuture, Registry, TaskAttempt, TaskCode, WorkflowCode};
-pub use runtime::{BoxFuture, Runtime, SystemClock, TokioRuntime};
+pub use runtime::{BoxFuture, Moment, Runtime, SystemClock, TokioRuntime};

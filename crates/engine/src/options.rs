@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use abide_core::{Limits, Name, Namespace, Retry};
+use abide_core::{Limits, Name, Namespace, Retry, text};
 
 use crate::quarantine::SUSPECT_TAKEOVER_COUNT;
 
@@ -70,6 +70,18 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The shortest life of a session. Three heartbeats fit into one, each of which is written to the store.
+    pub const SESSION_TTL_MIN: Duration = Duration::from_millis(50);
+
+    /// Says what cannot be, if anything.
+    pub fn check(&self) -> Result<(), String> {
+        if self.session_ttl < Self::SESSION_TTL_MIN {
+            let (found, min) = (text::duration(self.session_ttl), text::duration(Self::SESSION_TTL_MIN));
+            return Err(format!("the session_ttl is {found}, but must be at least {min}"));
+        }
+        Ok(())
+    }
+
     /// For a virtual clock: nothing that recurs, because such a clock jumps from one timer to the next, and a month of heartbeats
     /// is long.
     pub fn without_recurrence(mut self) -> Self {

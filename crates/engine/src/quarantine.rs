@@ -241,13 +241,13 @@ pub(crate) async fn run_suspect(engine: Arc<Inner>, mailbox: Arc<Mailbox>, lease
         Turn::Lost => return End::Lost("the session is over".to_owned()),
     }
     tracing::warn!(address = %leased.address(), takeover_count = leased.takeover_count, "a suspect runs alone");
-    let alone_until = engine.runtime.now().after(engine.options.suspect_alone_max);
+    let alone_max = engine.runtime.sleep(engine.options.suspect_alone_max);
     let mut running = engine.begin(mailbox, leased);
     tokio::select! {
         biased;
         end = &mut running => return end,
         // It harmed nobody for long, or does so too rarely to stop everybody else for it.
-        () = engine.runtime.sleep_until(alone_until) => engine.reopen(key),
+        () = alone_max => engine.reopen(key),
     }
     running.await
 }
@@ -301,7 +301,7 @@ impl Aside {
 
     /// Waits for so long; `None` when nothing came of it.
     async fn wait(&mut self, patience: Duration) -> Option<Turn> {
-        let mut is_over = self.engine.runtime.sleep_until(self.engine.runtime.now().after(patience));
+        let mut is_over = self.engine.runtime.sleep(patience);
         poll_fn(|cx| match self.look(cx) {
             Some(turn) => Poll::Ready(Some(turn)),
             None => is_over.as_mut().poll(cx).map(|()| None),

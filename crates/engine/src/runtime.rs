@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use abide_core::Timestamp;
 use abide_store::Clock;
@@ -11,10 +11,41 @@ use abide_store::Clock;
 /// A future without a name.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
+/// A point on a clock that nobody can set. It tells how long something takes, never what time it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// The moment so long after the clock began.
+    pub fn new(since_beginning: Duration) -> Self {
+        Self(since_beginning)
+    }
+
+    /// This moment plus `duration`.
+    pub fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(duration))
+    }
+
+    /// How long after `earlier` this moment is; zero when it is not after it.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
 /// What an engine runs on. The simulator owns another one, with a clock of its own and a seed.
+///
+/// There are two kinds of waits. What is due at a point in time (a timer, a deadline, the next attempt) follows the wall clock, which may
+/// be set forward and back. Everything that lasts for so long (a pause, a grace, a timeout, what recurs) is monotonic: measured on the
+/// wall clock, it would last as much longer as that was set back.
 pub trait Runtime: Clock {
-    /// Resolves when the clock has reached `at`.
+    /// Resolves when the wall clock has reached `at`, also if it was set meanwhile.
     fn sleep_until(&self, at: Timestamp) -> BoxFuture<()>;
+
+    /// Resolves after `duration`, whatever happens to the wall clock.
+    fn sleep(&self, duration: Duration) -> BoxFuture<()>;
+
+    /// How far the monotonic clock is.
+    fn moment(&self) -> Moment;
 
     /// Runs a future until it ends.
     fn spawn(&self, future: BoxFuture<()>);
@@ -35,13 +66,15 @@ pub trait Runtime: Clock {
 #[derive(Clone, Debug)]
 pub struct TokioRuntime {
     handle: tokio::runtime::Handle,
+    began: Instant,
 }
 
 impl TokioRuntime {
     /// The runtime that the caller runs on, or `None` outside of tokio.
+    #[expect(clippy::disallowed_methods, reason = "this is the home of the monotonic clock")]
     pub fn current() -> Option<Arc<Self>> {
         let handle = tokio::runtime::Handle::try_current().ok()?;
-        Some(Arc::new(Self { handle }))
+        Some(Arc::new(Self { handle, began: Instant::now() }))
     }
 }
 
@@ -66,8 +99,8 @@ impl Clock for TokioRuntime {
 impl Runtime for TokioRuntime {
     #[expect(clippy::disallowed_methods, reason = "this is the home of tokio's timers")]
     fn sleep_until(&self, at: Timestamp) -> BoxFuture<()> {
-        // Long sleeps are cut: the wall clock may jump, and tokio's timers follow the monotonic one.
-        const CUT: Duration = Duration::from_secs(60);
+        // Long sleeps are cut: the wall clock may be set, and tokio's timers follow the monotonic one.
+        const CUT: Duration = Duration::from_secs(1);
         Box::pin(async move {
             loop {
                 let left = at.since(SystemClock.now());
@@ -77,6 +110,22 @@ impl Runtime for TokioRuntime {
                 tokio::time::sleep(left.min(CUT)).await;
             }
         })
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the home of tokio's timers")]
+    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+        // Made when it is polled: a timer belongs to the runtime of whoever waits, and a heartbeat has one of its own.
+        let until = self.moment().after(duration);
+        let began = self.began;
+        Box::pin(async move {
+            let left = until.since(Moment::new(began.elapsed()));
+            tokio::time::sleep(left).await;
+        })
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the home of the monotonic clock")]
+    fn moment(&self) -> Moment {
+        Moment::new(self.began.elapsed())
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the home of tokio's tasks")]

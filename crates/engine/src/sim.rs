@@ -13,7 +13,7 @@ use std::time::Duration;
 use abide_core::Timestamp;
 use abide_store::Clock;
 
-use crate::runtime::{BoxFuture, Runtime};
+use crate::runtime::{BoxFuture, Moment, Runtime};
 
 /// The world that simulated processes live in.
 #[derive(Clone)]
@@ -28,14 +28,18 @@ struct World {
 }
 
 struct State {
-    now: Timestamp,
+    moment: Moment,
+    /// What the wall clock shows at the first moment. Somebody may set it.
+    wall: Timestamp,
     random: u64,
     next_task: u64,
     tasks: BTreeMap<u64, Task>,
     ready: BTreeSet<u64>,
     /// Processes that are stopped, and what of them would be ready.
     frozen: BTreeMap<u32, BTreeSet<u64>>,
-    timers: BTreeMap<(Timestamp, u64), Waker>,
+    timers: BTreeMap<(Moment, u64), Waker>,
+    /// Those of them that follow the wall clock.
+    wall_timers: BTreeSet<(Moment, u64)>,
     next_timer: u64,
     outside_count: i64,
 }
@@ -58,13 +62,15 @@ impl Sim {
     /// A world whose clock waits, in real time, for closures that wait for the outside world.
     pub fn with_patience(seed: u64, patience: Duration) -> Self {
         let state = State {
-            now: Timestamp::from_millis(1_750_000_000_000),
+            moment: Moment::new(Duration::ZERO),
+            wall: Timestamp::from_millis(1_750_000_000_000),
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             next_task: MAIN + 1,
             tasks: BTreeMap::new(),
             ready: BTreeSet::new(),
             frozen: BTreeMap::new(),
             timers: BTreeMap::new(),
+            wall_timers: BTreeSet::new(),
             next_timer: 0,
             outside_count: 0,
         };
@@ -98,6 +104,29 @@ impl Sim {
         let mut state = self.lock();
         let woken = state.frozen.remove(&group).unwrap_or_default();
         state.ready.extend(woken);
+    }
+
+    /// Sets the wall clock of the world forward. No time passes by that.
+    pub fn set_clock_forward(&self, by: Duration) {
+        self.set_clock(|wall| wall.after(by));
+    }
+
+    /// Sets the wall clock of the world back.
+    pub fn set_clock_back(&self, by: Duration) {
+        self.set_clock(|wall| wall.before(by));
+    }
+
+    fn set_clock(&self, change: impl FnOnce(Timestamp) -> Timestamp) {
+        let woken: Vec<_> = {
+            let mut guard = self.lock();
+            let state = &mut *guard;
+            state.wall = change(state.wall);
+            // They look at the clock, and wait anew.
+            let timers = std::mem::take(&mut state.wall_timers);
+            timers.iter().filter_map(|timer| state.timers.remove(timer)).collect()
+        };
+        // Wakers lock the state themselves.
+        woken.into_iter().for_each(Waker::wake);
     }
 
     /// The next random number.
@@ -180,9 +209,38 @@ impl State {
         let Some((&(at, _), _)) = self.timers.first_key_value() else {
             panic!("the simulation stands still: nothing is ready and no timer is set");
         };
-        self.now = self.now.max(at);
+        self.moment = self.moment.max(at);
         let later = self.timers.split_off(&(at, u64::MAX));
+        self.wall_timers = self.wall_timers.split_off(&(at, u64::MAX));
         std::mem::replace(&mut self.timers, later).into_values().collect()
+    }
+
+    /// What the wall clock shows.
+    fn now(&self) -> Timestamp {
+        self.wall.after(self.moment.since(Moment::new(Duration::ZERO)))
+    }
+
+    /// Sets a timer, unless it is due.
+    fn set_timer(&mut self, due: Due, waker: &Waker) -> Option<(Moment, u64)> {
+        let at = match due {
+            Due::At(at) => self.moment.after(at.since(self.now())),
+            Due::Moment(at) => at,
+        };
+        if at <= self.moment {
+            return None;
+        }
+        self.next_timer += 1;
+        let timer = (at, self.next_timer);
+        self.timers.insert(timer, waker.clone());
+        if let Due::At(_) = due {
+            self.wall_timers.insert(timer);
+        }
+        Some(timer)
+    }
+
+    fn forget_timer(&mut self, timer: (Moment, u64)) -> Option<Waker> {
+        self.wall_timers.remove(&timer);
+        self.timers.remove(&timer)
     }
 
     /// xorshift64*: short, and good enough to vary an order.
@@ -218,19 +276,28 @@ pub struct SimProcess {
 
 impl Clock for SimProcess {
     fn now(&self) -> Timestamp {
-        self.sim.lock().now
+        self.sim.lock().now()
     }
 }
 
 impl Clock for Sim {
     fn now(&self) -> Timestamp {
-        self.lock().now
+        self.lock().now()
     }
 }
 
 impl Runtime for SimProcess {
     fn sleep_until(&self, at: Timestamp) -> BoxFuture<()> {
-        Box::pin(SimSleep { sim: self.sim.clone(), at, timer: None })
+        Box::pin(SimSleep { sim: self.sim.clone(), due: Due::At(at), timer: None })
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+        let due = Due::Moment(self.moment().after(duration));
+        Box::pin(SimSleep { sim: self.sim.clone(), due, timer: None })
+    }
+
+    fn moment(&self) -> Moment {
+        self.sim.lock().moment
     }
 
     fn spawn(&self, future: BoxFuture<()>) {
@@ -254,10 +321,19 @@ impl Runtime for SimProcess {
     }
 }
 
+/// When a wait is over.
+#[derive(Clone, Copy)]
+enum Due {
+    /// When the wall clock shows this.
+    At(Timestamp),
+    /// When so much time has passed.
+    Moment(Moment),
+}
+
 struct SimSleep {
     sim: Sim,
-    at: Timestamp,
-    timer: Option<(Timestamp, u64)>,
+    due: Due,
+    timer: Option<(Moment, u64)>,
 }
 
 impl Future for SimSleep {
@@ -267,23 +343,17 @@ impl Future for SimSleep {
         let sim = self.sim.clone();
         let mut state = sim.lock();
         if let Some(timer) = self.timer.take() {
-            state.timers.remove(&timer);
+            state.forget_timer(timer);
         }
-        if state.now >= self.at {
-            return Poll::Ready(());
-        }
-        state.next_timer += 1;
-        let timer = (self.at, state.next_timer);
-        state.timers.insert(timer, cx.waker().clone());
-        self.timer = Some(timer);
-        Poll::Pending
+        self.timer = state.set_timer(self.due, cx.waker());
+        if self.timer.is_none() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
 impl Drop for SimSleep {
     fn drop(&mut self) {
         if let Some(timer) = self.timer.take() {
-            let waker = self.sim.lock().timers.remove(&timer);
+            let waker = self.sim.lock().forget_timer(timer);
             drop(waker);
         }
     }

@@ -141,7 +141,6 @@ impl Runner {
             TimerKind::Deadline => self.expire(),
             TimerKind::Retry => self.startable.push_back(id),
             TimerKind::Due => self.fire_due(id),
-            TimerKind::Timeout(attempt) => self.fire_timeout(id, attempt),
         }
         true
     }
@@ -163,7 +162,28 @@ impl Runner {
         }
     }
 
-    fn fire_timeout(&mut self, id: u64, attempt: u32) {
+    /// Ends the first attempt that takes too long. `true`: something changed.
+    pub(super) fn fire_timeouts(&mut self) -> bool {
+        let Some(Reverse((at, id, attempt))) = self.timeouts.peek().copied() else { return false };
+        if at > self.engine.runtime.moment() {
+            return false;
+        }
+        // However short its time is, a closure is polled once before it is over.
+        if self.is_about_to_start(id) {
+            return false;
+        }
+        self.timeouts.pop();
+        self.end_attempt(id, attempt);
+        true
+    }
+
+    fn is_about_to_start(&self, id: u64) -> bool {
+        let Some(active) = &self.active else { return false };
+        let state = active.board.0.lock();
+        state.slots.get(&id).is_some_and(|slot| matches!(slot.state, SlotState::Go { .. }))
+    }
+
+    fn end_attempt(&mut self, id: u64, attempt: u32) {
         let Some(active) = &self.active else { return };
         let shared = active.board.0.clone();
         {

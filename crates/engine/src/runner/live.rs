@@ -244,8 +244,8 @@ impl Runner {
             let attempt = slot.attempt_count + 1;
             match &mut slot.request {
                 Request::Step(options) => {
-                    let timeout_at = options.timeout.map(|timeout| self.ledger.now().after(timeout));
-                    self.timers.extend(timeout_at.map(|at| Reverse((at, id, TimerKind::Timeout(attempt)))));
+                    let ends_at = options.timeout.map(|timeout| self.engine.runtime.moment().after(timeout));
+                    self.timeouts.extend(ends_at.map(|at| Reverse((at, id, attempt))));
                     slot.state = SlotState::Go { attempt };
                     drop(state);
                     shared.wake_slot(id);

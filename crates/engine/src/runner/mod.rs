@@ -34,7 +34,7 @@ use crate::mailbox::{Mailbox, Order};
 use crate::panics;
 use crate::presence::Presence;
 use crate::registry::{CodeFuture, WorkflowCode};
-use crate::runtime::BoxFuture;
+use crate::runtime::{BoxFuture, Moment};
 
 /// How a runner ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -69,6 +69,8 @@ pub(crate) struct Runner {
     transacting: Option<OpKey>,
     slots: HashMap<OpKey, u64, KeyHasher>,
     timers: BinaryHeap<Reverse<(Timestamp, u64, TimerKind)>>,
+    /// When attempts take too long: the slot and the number of the attempt.
+    timeouts: BinaryHeap<Reverse<(Moment, u64, u32)>>,
     mail: VecDeque<Message>,
     known: HashSet<MessageId>,
     signals: HashMap<Name, VecDeque<(MessageId, Payload)>>,
@@ -86,9 +88,12 @@ pub(crate) struct Runner {
     /// When the cancellation was recorded that the code has not seen yet.
     cancelled_at: Option<Timestamp>,
     order: Order,
-    idle_since: Option<Timestamp>,
+    idle_since: Option<Moment>,
     published: Option<Vec<Waiting>>,
+    /// Rings at the next timer.
     alarm: Option<(Timestamp, BoxFuture<()>)>,
+    /// Rings when the next timeout is over, or when it has been idle for long enough.
+    bell: Option<(Moment, BoxFuture<()>)>,
     /// The final commit was sent; this is what it means.
     closing: Option<Box<End>>,
     presence: Presence,
@@ -107,8 +112,6 @@ enum TimerKind {
     Retry,
     /// A sleep is over, or the patience for a signal.
     Due,
-    /// An attempt takes too long.
-    Timeout(u32),
     /// The execution takes too long; belongs to no slot.
     Deadline,
 }
@@ -153,6 +156,7 @@ impl Runner {
             transacting: None,
             slots: HashMap::default(),
             timers: BinaryHeap::new(),
+            timeouts: BinaryHeap::new(),
             mail: VecDeque::new(),
             known: HashSet::new(),
             signals: HashMap::new(),
@@ -167,6 +171,7 @@ impl Runner {
             idle_since: None,
             published: None,
             alarm: None,
+            bell: None,
             closing: None,
         };
         runner.take_messages(inbox);
@@ -218,7 +223,7 @@ impl Runner {
             if let Some(turn) = self.replay(cx) {
                 return turn;
             }
-        } else if self.control() || self.fire_timers() {
+        } else if self.control() || self.fire_timers() || self.fire_timeouts() {
             return Turn::Progress;
         }
         if self.ledger.news_count() >= NEWS_COUNT_MAX && !self.ledger.is_busy() {

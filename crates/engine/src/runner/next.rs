@@ -62,6 +62,7 @@ impl Runner {
             transacting,
             slots,
             timers,
+            timeouts,
             mail,
             known,
             signals,
@@ -76,6 +77,7 @@ impl Runner {
             idle_since,
             published,
             alarm,
+            bell,
             closing: _,
             presence: _,
         } = self;
@@ -85,7 +87,7 @@ impl Runner {
         *journal = Journal::begun(engine.store.clone(), (ledger.key, ledger.execution().run()), first);
         (*result, *cursor, *is_replaying) = (None, Cursor::new(code.is_strict()), true);
         (*transacting, *cancelled_at, *idle_since) = (None, None, None);
-        (*published, *alarm) = (None, None);
+        (*published, *alarm, *bell) = (None, None, None);
         unsettled.clear();
         startable.clear();
         undelivered.clear();
@@ -96,6 +98,7 @@ impl Runner {
         unused.clear();
         held_timers.clear();
         timers.clear();
+        timeouts.clear();
         let deadline_at = ledger.execution().deadline_at();
         timers.extend(deadline_at.map(|at| Reverse((at, u64::MAX, TimerKind::Deadline))));
         if known.len() > KNOWN_COUNT_MAX {

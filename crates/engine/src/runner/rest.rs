@@ -50,9 +50,9 @@ impl Runner {
 
     /// Waits for the next event; after a while tells what it waits for, after a longer while leaves memory.
     fn wait(&mut self, cx: &mut Context<'_>, is_running: bool) -> Turn {
-        let now = self.ledger.now();
+        let now = self.engine.runtime.moment();
         let idle_since = *self.idle_since.get_or_insert(now);
-        let mut wake_at = self.next_timer();
+        let mut ring_at = self.timeouts.peek().map(|Reverse((at, _, _))| *at);
         if !is_running && self.startable.is_empty() {
             if self.sleeps_long() {
                 return self.park();
@@ -69,29 +69,16 @@ impl Runner {
                 return Turn::Progress;
             }
             let next = if is_published { park_at } else { publish_at };
-            wake_at = Some(wake_at.map_or(next, |at| at.min(next)));
+            ring_at = Some(ring_at.map_or(next, |at| at.min(next)));
         }
-        self.set_alarm(wake_at, cx)
-    }
-
-    fn set_alarm(&mut self, wake_at: Option<Timestamp>, cx: &mut Context<'_>) -> Turn {
-        let Some(at) = wake_at else {
-            self.alarm = None;
-            return Turn::Idle;
-        };
-        if self.alarm.as_ref().is_none_or(|(set, _)| *set != at) {
-            self.alarm = Some((at, self.engine.runtime.sleep_until(at)));
+        let (runtime, wake_at) = (self.engine.runtime.clone(), self.next_timer());
+        let has_rung = ring(&mut self.alarm, wake_at, |at| runtime.sleep_until(at), cx)
+            | ring(&mut self.bell, ring_at, |at| runtime.sleep(at.since(now)), cx);
+        if has_rung {
+            // Not progress: the idle time goes on.
+            cx.waker().wake_by_ref();
         }
-        let (_, alarm) = self.alarm.as_mut().expect("it was just set");
-        match alarm.as_mut().poll(cx) {
-            Poll::Ready(()) => {
-                self.alarm = None;
-                // Not progress: the idle time goes on.
-                cx.waker().wake_by_ref();
-                Turn::Idle
-            }
-            Poll::Pending => Turn::Idle,
-        }
+        Turn::Idle
     }
 
     /// Whether only time can wake it, and not soon.
@@ -163,4 +150,25 @@ impl Runner {
             Request::ChildResult { child } => Waiting::Child { id: child.clone() },
         })
     }
+}
+
+/// Sets an alarm, unless it is set to that time already. `true`: it has rung, and is no longer set.
+fn ring<T: PartialEq + Copy>(
+    alarm: &mut Option<(T, BoxFuture<()>)>,
+    at: Option<T>,
+    sleep: impl FnOnce(T) -> BoxFuture<()>,
+    cx: &mut Context<'_>,
+) -> bool {
+    let Some(at) = at else {
+        *alarm = None;
+        return false;
+    };
+    if alarm.as_ref().is_none_or(|(set, _)| *set != at) {
+        *alarm = Some((at, sleep(at)));
+    }
+    let has_rung = alarm.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(cx).is_ready());
+    if has_rung {
+        *alarm = None;
+    }
+    has_rung
 }
