@@ -8,7 +8,11 @@ use abide_core::{
 };
 use abide_store::{Error, Read, Result, Snapshot, Store, Submit, Submitted, Target};
 
+use tokio::sync::Semaphore;
+
 use crate::engine::Engine;
+use crate::options::Options;
+use crate::request::Request;
 use crate::runtime::Runtime;
 use crate::watch::{Place, Watchers};
 
@@ -19,6 +23,8 @@ pub struct Client {
     runtime: Arc<dyn Runtime>,
     namespace: Namespace,
     watchers: Arc<Watchers>,
+    /// Room for requests under way (`request_count_max`).
+    requests: Arc<Semaphore>,
     engine: Option<Engine>,
 }
 
@@ -34,13 +40,15 @@ impl Client {
             runtime: inner.runtime.clone(),
             namespace: inner.options.namespace.clone(),
             watchers: inner.watchers.clone(),
+            requests: inner.requests.clone(),
             engine: Some(engine.clone()),
         }
     }
 
     /// A client that runs nothing.
     pub fn alone(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, namespace: Namespace) -> Self {
-        Self { store, runtime, namespace, watchers: Arc::default(), engine: None }
+        let requests = Arc::new(Semaphore::new(Options::default().request_count_max));
+        Self { store, runtime, namespace, watchers: Arc::default(), requests, engine: None }
     }
 
     /// The store behind it.
@@ -76,11 +84,8 @@ impl Client {
 
     /// Starts an execution, and says whether the engine beside this client runs it.
     async fn begin(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Place> {
-        self.submit(|| {
-            let body = Body::Start(start.clone());
-            Message { id: MessageId::new("start"), to: self.address(id), body }
-        })
-        .await
+        let body = Body::Start(start);
+        self.submit(Message { id: MessageId::new("start"), to: self.address(id), body }).await
     }
 
     /// Starts an execution, or attaches to it, and waits until it has ended.
@@ -100,7 +105,7 @@ impl Client {
     pub async fn send(&self, id: &ExecutionId, body: Body) -> Result<()> {
         let name = MessageId::new(format!("{:016x}{:016x}", self.runtime.random(), self.runtime.random()));
         let message = Message { id: name, to: self.address(id), body };
-        self.submit(|| message.clone()).await.map(|_| ())
+        self.submit(message).await.map(|_| ())
     }
 
     /// Sends a signal.
@@ -108,33 +113,28 @@ impl Client {
         self.send(id, Body::Signal { name, payload }).await
     }
 
-    /// Submits a message; again while the store cannot say what became of it, because a repetition changes nothing.
-    async fn submit(&self, message: impl Fn() -> Message) -> Result<Place> {
-        const TRY_COUNT_MAX: u32 = 5;
-        let mut tried_count = 0;
-        let mut unknown = None;
-        loop {
-            let (born_to, alone) = match &self.engine {
-                Some(engine) if engine.0.free_slots() > 0 => (Some(engine.0.session()), engine.0.is_idle()),
-                Some(engine) => (None, engine.0.is_idle()),
-                None => (None, true),
-            };
-            let submit = Submit { messages: vec![message()], born_to, alone };
-            match self.store.submit(submit).await {
-                Ok(submitted) => return Ok(self.adopt(submitted, tried_count > 0).await),
-                Err(error @ Error::Indeterminate { .. }) => unknown = Some(error),
-                // That this one did not happen says nothing about the one before it.
-                Err(error) if unknown.is_some() && error.is_transient() => {}
-                Err(error) => return Err(error),
+    /// Submits a message. What is asked of the store is seen through even if the caller's future is dropped.
+    ///
+    /// While the store cannot say what became of the message it is submitted again: a repetition changes nothing. A caller is not kept
+    /// waiting for ever; when it is told that nobody knows, the engine goes on asking.
+    async fn submit(&self, message: Message) -> Result<Place> {
+        // Nothing is on its way while this waits, so that it may be dropped like anything else.
+        let permit = match self.requests.clone().try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => self.requests.clone().acquire_owned().await.map_err(|_| Error::Closed)?,
+        };
+        let (client, runtime) = (self.clone(), self.runtime.clone());
+        let asking = async move {
+            let mut submission = Submission { client, message, tried_count: 0, unknown: None };
+            let answered = submission.ask_for_a_while().await;
+            if matches!(&answered, Err(Error::Indeterminate { .. })) {
+                let runtime = submission.client.runtime.clone();
+                runtime.spawn(Box::pin(async move { submission.ask_on().await }));
             }
-            if let Some(error) = unknown.take_if(|_| tried_count == TRY_COUNT_MAX) {
-                return Err(error);
-            }
-            tracing::debug!(tried_count, "a submit is repeated: nobody knows what became of it");
-            tried_count += 1;
-            let pause = Duration::from_millis(10) * tried_count;
-            self.runtime.sleep(pause).await;
-        }
+            drop(permit);
+            answered
+        };
+        Request::new(runtime, asking).await
     }
 
     /// Runs what was born to the engine. After a lost answer it may have been born without our knowing.
@@ -194,6 +194,11 @@ impl Client {
         }
     }
 
+    /// Whether nobody waits for what the store answers any longer.
+    fn is_closed(&self) -> bool {
+        self.engine.as_ref().is_some_and(|engine| engine.0.is_closing())
+    }
+
     /// Where an execution is.
     fn place(&self, snapshot: &Snapshot) -> Place {
         match &self.engine {
@@ -218,5 +223,61 @@ impl Client {
     /// Where the execution stands.
     pub async fn status(&self, id: &ExecutionId) -> Result<Status> {
         Ok(self.read(id, 0, 0).await?.summary.status)
+    }
+}
+
+/// A message on its way into the store.
+struct Submission {
+    client: Client,
+    message: Message,
+    tried_count: u32,
+    /// An attempt whose outcome nobody knows.
+    unknown: Option<Error>,
+}
+
+impl Submission {
+    /// Asks until there is an answer, or for as long as a caller is kept waiting.
+    async fn ask_for_a_while(&mut self) -> Result<Place> {
+        const TRY_COUNT_MAX: u32 = 5;
+        loop {
+            if let Some(answer) = self.ask().await {
+                return answer;
+            }
+            if let Some(error) = self.unknown.take_if(|_| self.tried_count > TRY_COUNT_MAX) {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Asks until there is an answer: it may be a lease, which somebody has to take. No caller waits for it any longer.
+    async fn ask_on(mut self) {
+        while !self.client.is_closed() && self.ask().await.is_none() {}
+    }
+
+    /// Asks once, and pauses if nobody knows what became of it. A typed refusal such as full or busy is an answer, unless an earlier attempt may
+    /// have happened.
+    async fn ask(&mut self) -> Option<Result<Place>> {
+        let client = &self.client;
+        let (born_to, alone) = match &client.engine {
+            Some(engine) if engine.0.free_slots() > 0 => (Some(engine.0.session()), engine.0.is_idle()),
+            Some(engine) => (None, engine.0.is_idle()),
+            None => (None, true),
+        };
+        let submit = Submit { messages: vec![self.message.clone()], born_to, alone };
+        match client.store.submit(submit).await {
+            Ok(submitted) => return Some(Ok(client.adopt(submitted, self.tried_count > 0).await)),
+            Err(error @ Error::Indeterminate { .. }) => self.unknown = Some(error),
+            // That this one did not happen says nothing about the one before it.
+            Err(error) if self.tried_count > 0 && error.is_transient() => {}
+            Err(error) => return Some(Err(error)),
+        }
+        tracing::debug!(
+            tried_count = self.tried_count,
+            "a submit is repeated: nobody knows what became of it"
+        );
+        self.tried_count += 1;
+        let pause = Duration::from_millis(10) * self.tried_count.min(100);
+        client.runtime.sleep(pause).await;
+        None
     }
 }

@@ -12,12 +12,13 @@ use abide_store::{
     Error, ExecutionKey, Leased, List, ListOrder, Read, Result, Retire, Snapshot, Store, Submit, Target,
     Worker,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::mailbox::{Mailbox, Order};
 use crate::options::Options;
 use crate::quarantine::{Admission, Quarantine, give_back, run_suspect};
 use crate::registry::Registry;
+use crate::request::Request;
 use crate::runner::{End, Runner};
 use crate::runtime::{BoxFuture, Runtime};
 use crate::task::TaskRunner;
@@ -48,12 +49,18 @@ pub(crate) struct Inner {
     pub(crate) watchers: Arc<Watchers>,
     /// Something changed that the dispatcher should look at.
     pub(crate) kick: Notify,
+    /// Room for requests of clients under way.
+    pub(crate) requests: Arc<Semaphore>,
     registry: Registry,
     session: AtomicU64,
     residents: Mutex<Residents>,
     resident_count: AtomicUsize,
     runnable_count: AtomicUsize,
     is_closing: AtomicBool,
+    /// The session has ended, so that there is nothing to be kept alive.
+    is_closed: AtomicBool,
+    /// Held by whoever shuts down: another one who does waits until that is done.
+    shutting: tokio::sync::Mutex<()>,
     /// What the quarantine says, for those who do not hold the lock on the residents. A hint: admission decides.
     pub(crate) is_shut: AtomicBool,
     /// Every resident left.
@@ -94,6 +101,7 @@ impl Engine {
         registry: Registry,
         options: Options,
     ) -> Result<Self> {
+        let request_count_max = options.request_count_max.clamp(1, Semaphore::MAX_PERMITS);
         let inner = Arc::new(Inner {
             store,
             runtime,
@@ -101,12 +109,15 @@ impl Engine {
             empty_payload: Payload::from(""),
             watchers: Arc::default(),
             kick: Notify::new(),
+            requests: Arc::new(Semaphore::new(request_count_max)),
             registry,
             session: AtomicU64::new(0),
             residents: Mutex::default(),
             resident_count: AtomicUsize::new(0),
             runnable_count: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            shutting: tokio::sync::Mutex::default(),
             is_shut: AtomicBool::new(false),
             emptied: Notify::new(),
         });
@@ -119,22 +130,11 @@ impl Engine {
 
     /// Stops: takes nothing new, lets running closures finish for up to the grace period, gives every lease back and
     /// ends the session. No attempt is counted for what was interrupted.
+    ///
+    /// Whoever asks twice waits for the same end. Dropping the future does not stop the shutdown.
     pub async fn shutdown(&self) {
-        let inner = &self.0;
-        if inner.is_closing.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        inner.kick.notify_one();
-        inner.order_all(Order::Drain);
-        inner.wait_until_empty(inner.options.shutdown_grace).await;
-        inner.order_all(Order::Leave);
-        inner.wait_until_empty(Duration::from_secs(5)).await;
-        inner.order_all(Order::Abandon);
-        let retire = Retire { session: inner.session(), reason: "shut down".to_owned() };
-        if let Err(error) = inner.store.retire(retire).await {
-            tracing::warn!(%error, "the session could not be retired; it will expire");
-        }
-        inner.watchers.look_again();
+        let inner = self.0.clone();
+        Request::new(inner.runtime.clone(), async move { inner.shut_down().await }).await;
     }
 }
 
@@ -145,6 +145,31 @@ impl Inner {
 
     pub(crate) fn is_closing(&self) -> bool {
         self.is_closing.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    async fn shut_down(&self) {
+        let _turn = self.shutting.lock().await;
+        if self.is_closed() {
+            return;
+        }
+        self.is_closing.store(true, Ordering::Release);
+        self.kick.notify_one();
+        self.order_all(Order::Drain);
+        // The heart beats on meanwhile: what ends within the grace period is recorded under a live session.
+        self.wait_until_empty(self.options.shutdown_grace).await;
+        self.order_all(Order::Leave);
+        self.wait_until_empty(Duration::from_secs(5)).await;
+        self.order_all(Order::Abandon);
+        self.is_closed.store(true, Ordering::Release);
+        let retire = Retire { session: self.session(), reason: "shut down".to_owned() };
+        if let Err(error) = self.store.retire(retire).await {
+            tracing::warn!(%error, "the session could not be retired; it will expire");
+        }
+        self.watchers.look_again();
     }
 
     /// Makes a new session. Whatever was held under an old one is lost.

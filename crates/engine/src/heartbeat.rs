@@ -7,7 +7,7 @@ use abide_store::Heartbeat;
 
 use crate::engine::Inner;
 
-/// Beats until the engine closes or is dropped. A session that is gone is replaced: what it held is lost, and claimed anew.
+/// Beats until the engine's session has ended, or the engine is dropped: a shutdown that lets closures finish needs its leases for as long. A session that is gone is replaced: what it held is lost, and claimed anew.
 pub(crate) async fn run(engine: Weak<Inner>) {
     let Some((runtime, every)) =
         engine.upgrade().map(|engine| (engine.runtime.clone(), engine.options.session_ttl / 3))
@@ -18,7 +18,7 @@ pub(crate) async fn run(engine: Weak<Inner>) {
     let mut pause = every;
     loop {
         runtime.sleep(pause).await;
-        let Some(engine) = engine.upgrade().filter(|engine| !engine.is_closing()) else { return };
+        let Some(engine) = engine.upgrade().filter(|engine| !engine.is_closed()) else { return };
         pause = match beat(&engine).await {
             Ok(()) => every,
             Err(error) => {
@@ -33,6 +33,8 @@ pub(crate) async fn run(engine: Weak<Inner>) {
 pub(crate) async fn beat(engine: &Arc<Inner>) -> abide_store::Result<()> {
     match engine.store.heartbeat(engine.session()).await? {
         Heartbeat::Refreshed { .. } => {}
+        // Whatever it held is lost, and nothing new is taken.
+        Heartbeat::NotRegistered if engine.is_closing() => {}
         Heartbeat::NotRegistered => {
             tracing::warn!(session = %engine.session(), "the session is gone; a new one is registered");
             engine.register().await?;

@@ -20,6 +20,7 @@ pub mod panics;
 mod presence;
 mod quarantine;
 mod registry;
+mod request;
 mod runner;
 mod runtime;
 pub mod sim;

@@ -24,6 +24,8 @@ pub struct Options {
     pub default_retry: Retry,
     /// The most executions in memory at a time.
     pub execution_count_max: usize,
+    /// The most requests of clients that are under way at a time; further ones wait for their turn.
+    pub request_count_max: usize,
     /// How long an execution that only waits stays in memory.
     pub park_after: Duration,
     /// How long an execution waits before it tells what for.
@@ -56,6 +58,7 @@ impl Default for Options {
             limits: Limits::default(),
             default_retry: Retry::never(),
             execution_count_max: 5_000,
+            request_count_max: 50_000,
             park_after: Duration::from_secs(1),
             publish_after: Duration::from_millis(20),
             session_ttl: Duration::from_secs(15),

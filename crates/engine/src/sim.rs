@@ -42,6 +42,8 @@ struct State {
     wall_timers: BTreeSet<(Moment, u64)>,
     next_timer: u64,
     outside_count: i64,
+    /// The process that is being killed.
+    dying: Option<u32>,
 }
 
 struct Task {
@@ -73,6 +75,7 @@ impl Sim {
             wall_timers: BTreeSet::new(),
             next_timer: 0,
             outside_count: 0,
+            dying: None,
         };
         Self(Arc::new(World { state: Mutex::new(state), woken: Condvar::new(), patience }))
     }
@@ -88,10 +91,12 @@ impl Sim {
             let mut state = self.lock();
             let ids: Vec<_> =
                 state.tasks.iter().filter(|(_, task)| task.group == group).map(|(id, _)| *id).collect();
+            state.dying = Some(group);
             ids.iter().filter_map(|id| state.tasks.remove(id)).collect::<Vec<_>>()
         };
-        // Destructors run without the lock: they may wake or spawn.
+        // Destructors run without the lock: they may wake, and what they spawn dies too.
         drop(dead);
+        self.lock().dying = None;
     }
 
     /// Stops a process where it is, as SIGSTOP does: time goes on without it.
@@ -302,6 +307,11 @@ impl Runtime for SimProcess {
 
     fn spawn(&self, future: BoxFuture<()>) {
         let mut state = self.sim.lock();
+        if state.dying == Some(self.group) {
+            drop(state);
+            drop(future);
+            return;
+        }
         let id = state.next_task;
         state.next_task += 1;
         state.tasks.insert(id, Task { group: self.group, future: Some(future) });

@@ -1,0 +1,226 @@
+//! Futures of callers may be dropped at any await: nothing is stranded.
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use abide::prelude::*;
+use abide::testing::Lab;
+use abide_core::Limits;
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
+use tokio::sync::Notify;
+
+#[workflow]
+async fn quick(ctx: Ctx, n: u64) -> Result<u64> {
+    ctx.step("one", || async { Ok(n) }).await
+}
+
+#[workflow]
+async fn waits_for_go(ctx: Ctx) -> Result<u64> {
+    ctx.recv("go").await
+}
+
+/// Polls a future so many times and drops it; whether it had an answer by then.
+async fn poll_and_drop<F: Future>(future: F, poll_count: u32) -> bool {
+    let mut future: Pin<Box<F>> = Box::pin(future);
+    for _ in 0..poll_count {
+        if futures_util::poll!(&mut future).is_ready() {
+            return true;
+        }
+    }
+    false
+}
+
+/// A laboratory whose store answers late: three polls for each submit.
+fn late<Fut: Future>(test: impl FnOnce(Lab) -> Fut) -> Fut::Output {
+    let store = |clock| {
+        let inner = MemoryStore::new(clock, Limits::default());
+        FaultyStore::deciding(inner, |what| match what {
+            "submit" => Fault::Delay { poll_count: 3 },
+            _ => Fault::None,
+        }) as Arc<dyn abide_store::Store>
+    };
+    Lab::run_on(7, store, test)
+}
+
+#[test]
+fn a_dropped_start_is_run() {
+    late(|lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        for poll_count in 1..=3 {
+            let id = format!("start-{poll_count}");
+            let start = abide.start(quick, 1).id(&id);
+            assert!(!poll_and_drop(start.into_future(), poll_count).await, "it is dropped half way");
+            lab.sleep(secs(1)).await;
+            assert_eq!(abide.handle::<u64>(&id).status().await.unwrap(), Status::Completed, "{id}");
+        }
+    });
+}
+
+#[test]
+fn a_dropped_run_is_run() {
+    late(|lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        for poll_count in 1..=4 {
+            let id = format!("run-{poll_count}");
+            assert!(!poll_and_drop(abide.run(quick, 1).id(&id).into_future(), poll_count).await);
+            lab.sleep(secs(1)).await;
+            assert_eq!(abide.handle::<u64>(&id).status().await.unwrap(), Status::Completed, "{id}");
+        }
+    });
+}
+
+#[test]
+fn a_dropped_signal_arrives_and_a_dropped_wait_harms_nobody() {
+    late(|lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(waits_for_go, ()).id("one").await.unwrap();
+        assert!(!poll_and_drop(handle.result(), 2).await);
+        assert!(!poll_and_drop(handle.signal("go", &5u64), 1).await);
+        assert_eq!(handle.result().await.unwrap(), 5);
+    });
+}
+
+/// What the engine was handed dies with its machine, like everything else there.
+#[test]
+fn a_dropped_start_dies_with_its_machine_and_is_taken_over() {
+    late(|lab| async move {
+        let (machine, abide) = lab.worker().await.unwrap();
+        assert!(!poll_and_drop(abide.start(quick, 1).id("one").into_future(), 1).await);
+        drop(abide);
+        lab.crash(machine);
+        let (_, abide) = lab.worker().await.unwrap();
+        assert_eq!(abide.handle::<u64>("one").result().await.unwrap(), 1);
+    });
+}
+
+/// When nobody knows what became of a start, its caller is told; the engine goes on asking, and takes the lease that it was given.
+#[test]
+fn a_start_of_unknown_outcome_is_seen_through() {
+    let store = |clock| {
+        let inner = MemoryStore::new(clock, Limits::default());
+        let submit_count = AtomicU32::new(0);
+        FaultyStore::deciding(inner, move |what| match what {
+            "submit" if submit_count.fetch_add(1, Ordering::Relaxed) < 20 => Fault::Indeterminate,
+            _ => Fault::None,
+        }) as Arc<dyn abide_store::Store>
+    };
+    Lab::run_on(7, store, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let error = abide.start(quick, 1).id("one").await.map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("unknown"), "{error}");
+        lab.sleep(secs(10)).await;
+        assert_eq!(abide.handle::<u64>("one").status().await.unwrap(), Status::Completed);
+    });
+}
+
+/// On real threads: the file's writer answers later than the first poll.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_starts_are_run_on_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let abide = Abide::open(&format!("sqlite:{}", folder.path().join("a.db").display())).await.unwrap();
+    let mut dropped_count = 0;
+    for wave in 0..20 {
+        let mut starts: Vec<_> =
+            (0..20u64).map(|n| abide.start(quick, n).id(format!("{wave}-{n}")).into_future()).collect();
+        for start in &mut starts {
+            dropped_count += u32::from(futures_util::poll!(start).is_pending());
+        }
+        drop(starts);
+    }
+    assert!(dropped_count > 0, "some had no answer yet");
+    for wave in 0..20 {
+        for n in 0..20 {
+            let handle = abide.handle::<u64>(&format!("{wave}-{n}"));
+            // A start that was dropped may arrive a moment later.
+            while handle.status().await.is_err() {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(handle.result().await.unwrap(), n);
+        }
+    }
+    abide.shutdown().await;
+}
+
+#[derive(Default)]
+struct Slow {
+    run_count: AtomicU32,
+    has_begun: Notify,
+    may_end: Notify,
+}
+
+#[workflow]
+async fn slow(ctx: Ctx) -> Result<u32> {
+    let slow = ctx.state::<Arc<Slow>>();
+    ctx.step("slow", || async {
+        let count = slow.run_count.fetch_add(1, Ordering::Relaxed) + 1;
+        slow.has_begun.notify_one();
+        slow.may_end.notified().await;
+        Ok(count)
+    })
+    .await
+}
+
+/// The grace period is many times the session's life.
+#[test]
+fn a_shutdown_keeps_its_session_alive_for_the_whole_grace_period() {
+    Lab::run(1, |lab| async move {
+        let state = Arc::new(Slow::default());
+        let (_, abide) = lab
+            .worker_with(|builder| builder.state(state.clone()).session_ttl(secs(2)).shutdown_grace(secs(60)))
+            .await
+            .unwrap();
+        let (_, other) =
+            lab.worker_with(|builder| builder.state(state.clone()).lanes(["other"])).await.unwrap();
+        abide.start(slow, ()).id("one").await.unwrap();
+        state.has_begun.notified().await;
+        let shutdown = abide.shutdown();
+        let step_ends = async {
+            lab.sleep(secs(30)).await;
+            state.may_end.notify_one();
+        };
+        futures_util::join!(shutdown, step_ends);
+        assert_eq!(other.handle::<u32>("one").status().await.unwrap(), Status::Completed);
+        assert_eq!(state.run_count.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_shutdowns_at_once_end_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("a.db").display());
+    let state = Arc::new(Slow::default());
+    let abide = Abide::builder(&url).state(state.clone()).open().await.unwrap();
+    abide.start(slow, ()).id("one").await.unwrap();
+    state.has_begun.notified().await;
+    let (one, other) = (abide.clone(), abide.clone());
+    let mut first = Box::pin(one.shutdown());
+    let mut second = Box::pin(other.shutdown());
+    assert!(futures_util::poll!(&mut first).is_pending());
+    assert!(futures_util::poll!(&mut second).is_pending(), "the second waits for the first");
+    state.may_end.notify_one();
+    futures_util::join!(first, second);
+    let abide = Abide::builder(&url).state(state.clone()).open().await.unwrap();
+    assert_eq!(abide.handle::<u32>("one").result().await.unwrap(), 1);
+    assert_eq!(state.run_count.load(Ordering::Relaxed), 1);
+}
+
+/// A caller that gives up waiting for a shutdown does not stop it.
+#[test]
+fn a_dropped_shutdown_goes_on() {
+    Lab::run(1, |lab| async move {
+        let state = Arc::new(Slow::default());
+        let (_, abide) = lab.worker_with(|builder| builder.state(state.clone())).await.unwrap();
+        abide.start(slow, ()).id("one").await.unwrap();
+        state.has_begun.notified().await;
+        assert!(!poll_and_drop(abide.shutdown(), 1).await);
+        lab.sleep(Duration::from_secs(30)).await;
+        let (_, abide) = lab.worker_with(|builder| builder.state(state.clone())).await.unwrap();
+        state.has_begun.notified().await;
+        state.may_end.notify_one();
+        assert_eq!(abide.handle::<u32>("one").result().await.unwrap(), 2);
+    });
+}

@@ -1,0 +1,42 @@
+//! Requests to the store belong to the engine, not to the future of their caller.
+//!
+//! A caller may drop its future at any await: a timeout around it, a client that hung up. What was asked of the store happens all the same,
+//! and its answer may be a lease. Dropped half way, a request is handed over to the runtime, which sees it through.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::runtime::{BoxFuture, Runtime};
+
+/// A request under way. Dropping it hands it over; its outcome is then told to nobody.
+pub(crate) struct Request<T: Send + 'static> {
+    running: Option<BoxFuture<T>>,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl<T: Send + 'static> Request<T> {
+    pub(crate) fn new(runtime: Arc<dyn Runtime>, running: impl Future<Output = T> + Send + 'static) -> Self {
+        Self { running: Some(Box::pin(running)), runtime }
+    }
+}
+
+impl<T: Send + 'static> Future for Request<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let running = self.running.as_mut().expect("a request that has ended is not polled again");
+        let outcome = std::task::ready!(running.as_mut().poll(cx));
+        self.running = None;
+        Poll::Ready(outcome)
+    }
+}
+
+impl<T: Send + 'static> Drop for Request<T> {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            self.runtime.spawn(Box::pin(async move { drop(running.await) }));
+        }
+    }
+}
