@@ -86,9 +86,12 @@ impl Ctx {
     }
 
     /// Runs a closure inside the transaction that records its result: exactly once. Needs a SQLite store.
+    ///
+    /// What the closure writes to the database happens once. The closure itself may be run again, as a clone, when the transaction was rolled
+    /// back for a reason that is not its own: what it does elsewhere belongs into a [`step`](Ctx::step).
     pub fn sqlite<F, T>(&self, name: &str, run: F) -> Transact<T>
     where
-        F: FnOnce(&SqliteTransaction<'_>) -> Result<T> + Send + 'static,
+        F: FnOnce(&SqliteTransaction<'_>) -> Result<T> + Clone + Send + 'static,
         T: Serialize + DeserializeOwned + Send + 'static,
     {
         Transact::new(self.clone(), name, run)

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use abide_core::{Name, OpKind, Outcome};
@@ -70,7 +71,7 @@ impl SqliteTransaction<'_> {
 pub struct Transact<T> {
     ctx: Ctx,
     name: OpName,
-    run: Option<UserTransaction>,
+    run: UserTransaction,
     slot: Slot,
     result: PhantomData<fn() -> T>,
 }
@@ -78,10 +79,13 @@ pub struct Transact<T> {
 impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
     pub(crate) fn new<F>(ctx: Ctx, name: &str, run: F) -> Self
     where
-        F: FnOnce(&SqliteTransaction<'_>) -> Result<T> + Send + 'static,
+        F: FnOnce(&SqliteTransaction<'_>) -> Result<T> + Clone + Send + 'static,
     {
-        let run: UserTransaction = Box::new(move |connection| on(connection, run));
-        Self { ctx, name: Name::new(name), run: Some(run), slot: Slot::New, result: PhantomData }
+        // The store may run it on any thread, and more than once: each time a clone of what was given.
+        let original = Mutex::new(run);
+        let clone = move || original.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let run: UserTransaction = Arc::new(move |connection| on(connection, |tx| clone()(tx)));
+        Self { ctx, name: Name::new(name), run, slot: Slot::New, result: PhantomData }
     }
 }
 
@@ -110,9 +114,9 @@ impl<T: DeserializeOwned> Future for Transact<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
-        let (ctx, name, run) = (&this.ctx, &this.name, &mut this.run);
+        let (ctx, name, run) = (&this.ctx, &this.name, &this.run);
         let op =
-            match this.slot.open(|| ctx.open(OpKind::Transaction, name, Request::Transaction(run.take()))) {
+            match this.slot.open(|| ctx.open(OpKind::Transaction, name, Request::Transaction(run.clone()))) {
                 Ok(op) => op,
                 Err(answer) => return answer,
             };

@@ -167,3 +167,33 @@ fn what_commits_in_the_middle_of_its_work_is_running() {
         assert_eq!(handle.result().await.unwrap(), 199 * 200 / 2);
     });
 }
+
+/// What a transaction step writes and what it records commit together, so either can be asked for again.
+#[test]
+fn a_transaction_whose_commit_is_unanswered_happens_once() {
+    for (fault, run_count) in [(Fault::Unavailable, 1), (Fault::Indeterminate, 1)] {
+        let world = &World::new();
+        let faulty = |clock| unanswered(sqlite(clock), world, fault);
+        Lab::run_on(1, faulty, |lab| async move {
+            let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+            let handle = abide.start(books, ()).id("one").await.unwrap();
+            lab.sleep(secs(5)).await;
+            assert_eq!(handle.status().await.unwrap(), Status::Running);
+            world.is_unanswered.store(false, Ordering::Relaxed);
+            assert_eq!(handle.result().await.unwrap(), 1);
+        });
+        assert_eq!(world.run_count.load(Ordering::Relaxed), run_count, "{fault:?}");
+    }
+}
+
+/// How many rows there are after one was written.
+#[workflow]
+async fn books(ctx: Ctx) -> Result<u32> {
+    let world = Shared::clone(ctx.state::<Shared>());
+    ctx.sqlite("book", move |tx| {
+        world.run_count.fetch_add(1, Ordering::Relaxed);
+        tx.execute_batch("CREATE TABLE IF NOT EXISTS ledger (n); INSERT INTO ledger VALUES (1)")?;
+        Ok(tx.query_row("SELECT COUNT(*) FROM ledger", [], |row| row.get(0))?)
+    })
+    .await
+}

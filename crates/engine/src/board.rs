@@ -95,7 +95,7 @@ pub enum Request {
     /// To run a closure and have its result recorded.
     Step(StepOptions),
     /// To run a closure inside the store's transaction.
-    Transaction(Option<UserTransaction>),
+    Transaction(UserTransaction),
     /// To wait for a duration, from now.
     Sleep(Duration),
     /// To wait for a point in time.
@@ -120,7 +120,7 @@ pub enum Request {
 }
 
 /// A user's closure, made ready to run inside the store: it gives the outcome and whether to keep the writes.
-pub type UserTransaction = Box<dyn FnOnce(&dyn std::any::Any) -> (bool, Outcome) + Send>;
+pub type UserTransaction = Arc<dyn Fn(&dyn std::any::Any) -> (bool, Outcome) + Send + Sync>;
 
 /// How a step is run.
 #[derive(Clone, Debug, Default)]

@@ -37,8 +37,8 @@ pub(crate) struct Ledger {
 
 struct InFlight {
     answer: Answer<CommitOutcome>,
-    /// What to send again; a user's transaction cannot be.
-    again: Option<Commit>,
+    /// What to send again.
+    commit: Commit,
     entry_count: u64,
     pause: Option<BoxFuture<()>>,
     failed_count: u32,
@@ -50,7 +50,7 @@ pub(crate) enum Flushed {
     Committed { committed: Committed, stranded: Vec<Address> },
     /// The store refused it.
     Refused(Refusal),
-    /// The lease is lost, or the outcome of a transaction is unknown: forget everything that is in memory.
+    /// The lease is lost, or the store can never take the commit: forget everything that is in memory.
     Lost(String),
 }
 
@@ -150,8 +150,7 @@ impl Ledger {
     /// Sends everything that was decided as one commit.
     pub(crate) fn flush(&mut self, terms: Terms) {
         let commit = self.commit(terms, None);
-        let again = Some(again(&commit));
-        self.send(commit, again);
+        self.send(commit);
     }
 
     /// Sends a user's transaction, which gives the one record of its commit.
@@ -161,7 +160,7 @@ impl Ledger {
             "a transaction is an effect: all before it is durable"
         );
         let commit = self.commit(terms, Some(transaction));
-        self.send(commit, None);
+        self.send(commit);
     }
 
     /// Folds the entry that a transaction gave.
@@ -191,10 +190,10 @@ impl Ledger {
         }
     }
 
-    fn send(&mut self, commit: Commit, again: Option<Commit>) {
-        let answer = self.store.commit(commit);
+    fn send(&mut self, commit: Commit) {
+        let answer = self.store.commit(commit.clone());
         let entry_count = self.execution.entry_count();
-        self.in_flight = Some(InFlight { answer, again, entry_count, pause: None, failed_count: 0 });
+        self.in_flight = Some(InFlight { answer, commit, entry_count, pause: None, failed_count: 0 });
     }
 
     /// Asks after the commit under way. Pending also when there is none.
@@ -204,8 +203,7 @@ impl Ledger {
             if let Some(pause) = &mut flight.pause {
                 std::task::ready!(pause.as_mut().poll(cx));
                 flight.pause = None;
-                let Some(commit) = &flight.again else { unreachable!("only what can be sent again waits") };
-                flight.answer = self.store.commit(again(commit));
+                flight.answer = self.store.commit(flight.commit.clone());
             }
             match std::task::ready!(flight.answer.as_mut().poll(cx)) {
                 Ok(CommitOutcome::Committed(committed)) => return Poll::Ready(self.committed(committed)),
@@ -217,9 +215,7 @@ impl Ledger {
                     self.in_flight = None;
                     return Poll::Ready(Flushed::Refused(refusal));
                 }
-                Err(error) if error.is_transient() && flight.again.is_some() => {
-                    self.wait_to_send_again(&error);
-                }
+                Err(error) if error.is_transient() => self.wait_to_send_again(&error),
                 Err(error) => return Poll::Ready(Flushed::Lost(error.to_string())),
             }
         }
@@ -229,10 +225,8 @@ impl Ledger {
         let flight = self.in_flight.take().expect("its answer just came");
         self.version = self.version.next();
         self.durable = self.durable.max(flight.entry_count);
-        let stranded = match flight.again {
-            Some(commit) if flight.failed_count > 0 => started(&commit.changes.emits),
-            _ => Vec::new(),
-        };
+        let stranded =
+            if flight.failed_count > 0 { started(&flight.commit.changes.emits) } else { Vec::new() };
         Flushed::Committed { committed, stranded }
     }
 
@@ -252,9 +246,4 @@ impl Ledger {
 fn started(messages: &[Message]) -> Vec<Address> {
     let starts = messages.iter().filter(|message| matches!(message.body, Body::Start(_)));
     starts.map(|message| message.to.clone()).collect()
-}
-
-/// The same commit once more; what it writes is shared.
-fn again(commit: &Commit) -> Commit {
-    Commit { changes: commit.changes.clone(), transaction: None, ..*commit }
 }

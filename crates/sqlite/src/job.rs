@@ -22,7 +22,7 @@ pub(crate) trait Operation: Send + 'static {
     /// writes, because a refusal does not roll back.
     fn apply(&mut self, batch: &mut Batch<'_>) -> std::result::Result<Self::Output, Stop>;
 
-    /// Whether it runs a closure of the user's, which can end the transaction and cannot be run twice.
+    /// Whether it runs a closure of the user's, which can end the transaction.
     fn runs_user_code(&self) -> bool {
         false
     }

@@ -69,7 +69,7 @@ fn is_allowed(action: &AuthAction<'_>) -> bool {
 }
 
 /// Runs the closure in a savepoint, under the rules and with a time limit, and keeps or undoes what it wrote.
-pub(crate) fn run(batch: &Batch<'_>, transaction: Transaction) -> Result<Transacted, Stop> {
+pub(crate) fn run(batch: &Batch<'_>, transaction: &Transaction) -> Result<Transacted, Stop> {
     let connection = batch.connection;
     connection.prepare_cached(sql::SAVEPOINT)?.execute([])?;
     let limit = Duration::from_millis(batch.shared.options.transaction_ms_max);

@@ -196,7 +196,8 @@ pub struct Leased {
     pub inbox: Vec<Message>,
 }
 
-/// One commit of one execution.
+/// One commit of one execution. A clone of it is the same commit once more: sending both makes it happen once.
+#[derive(Clone, Debug)]
 pub struct Commit {
     /// Which execution.
     pub key: ExecutionKey,
@@ -272,10 +273,14 @@ pub struct Committed {
 
 /// A closure of the user's that runs inside the store's own transaction. It gets the store's connection
 /// (`rusqlite::Connection` for SQLite) as [`Any`].
+///
+/// The store runs it again when the transaction was rolled back for another reason than the closure itself: a neighbour in the same
+/// transaction failed, the database was busy or full, the connection was cut. Its writes happen once.
+#[derive(Clone)]
 pub struct Transaction(pub Run);
 
 /// The closure of a [`Transaction`].
-pub type Run = Box<dyn FnOnce(&dyn Any) -> Transacted + Send>;
+pub type Run = Arc<dyn Fn(&dyn Any) -> Transacted + Send + Sync>;
 
 impl fmt::Debug for Transaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -257,7 +257,7 @@ impl Runner {
                     break;
                 }
                 Request::Transaction(transaction) => {
-                    let (op, transaction) = (slot.op.clone(), transaction.take());
+                    let (op, transaction) = (slot.op.clone(), transaction.clone());
                     drop(state);
                     self.transact(op, transaction);
                     return true;
@@ -269,12 +269,12 @@ impl Runner {
     }
 
     /// Sends a user's transaction to the store: its writes and its record commit together.
-    fn transact(&mut self, op: Op, transaction: Option<UserTransaction>) {
-        let Some(transaction) = transaction else { return };
-        let (mut execution, now) = (self.ledger.execution().clone(), self.ledger.now());
+    fn transact(&mut self, op: Op, transaction: UserTransaction) {
+        let (before, now) = (self.ledger.execution().clone(), self.ledger.now());
         let limits = self.engine.options.limits.clone();
         self.transacting = Some(op.key());
         let run = move |connection: &dyn std::any::Any| {
+            let mut execution = before.clone();
             let (keep, outcome) = transaction(connection);
             let (keep, outcome) = match &outcome {
                 // Unlike a step's, these effects can still be undone.
@@ -286,7 +286,7 @@ impl Runner {
                 }
                 _ => (keep, outcome),
             };
-            let record = StepRecord { op, outcome, attempt: 1, input_hash: None };
+            let record = StepRecord { op: op.clone(), outcome, attempt: 1, input_hash: None };
             let decision = execution.decide(Command::RecordStep(record), now).unwrap_or_default();
             let (entries, _) = decision.record(&mut execution, now);
             let record =
@@ -295,7 +295,7 @@ impl Runner {
         };
         let summary = self.ledger.execution().summary(&self.waiting());
         let terms = Terms { summary, hold: Hold::Keep, born_slots: 0, alone: self.engine.is_alone() };
-        self.ledger.transact(terms, Transaction(Box::new(run)));
+        self.ledger.transact(terms, Transaction(Arc::new(run)));
     }
 
     /// Takes what a transaction step gave.

@@ -21,7 +21,6 @@ pub(crate) struct CommitWork {
     commit: Commit,
     /// Encoded on the caller's thread.
     waiting: Option<Vec<u8>>,
-    is_transaction: bool,
     /// The state that a transaction step gave.
     transacted: Option<Vec<u8>>,
 }
@@ -30,12 +29,15 @@ impl CommitWork {
     pub(crate) fn new(commit: Commit) -> Self {
         let waiting = &commit.changes.summary.waiting;
         let waiting = (!waiting.is_empty()).then(|| codec::encode(waiting));
-        let is_transaction = commit.transaction.is_some();
-        Self { commit, waiting, is_transaction, transacted: None }
+        Self { commit, waiting, transacted: None }
     }
 
     fn key(&self) -> i64 {
         integer(self.commit.key.0)
+    }
+
+    fn is_transaction(&self) -> bool {
+        self.commit.transaction.is_some()
     }
 
     fn state(&self) -> &[u8] {
@@ -75,7 +77,7 @@ impl Operation for CommitWork {
     }
 
     fn runs_user_code(&self) -> bool {
-        self.is_transaction
+        self.is_transaction()
     }
 }
 
@@ -104,11 +106,7 @@ impl CommitWork {
     /// Writes everything, in an order in which the row comes last: it depends on the inbox.
     fn write(&mut self, batch: &mut Batch<'_>, hot: &mut Hot, now: Timestamp) -> Result<Committed, Stop> {
         let mut committed = Committed::default();
-        if self.is_transaction {
-            let transaction = self.commit.transaction.take();
-            // It ran, and another operation of the same transaction made SQLite fail.
-            let transaction = transaction
-                .ok_or_else(|| user_transaction::broken("the transaction step was rolled back"))?;
+        if let Some(transaction) = &self.commit.transaction {
             let transacted = user_transaction::run(batch, transaction)?;
             if transacted.record.seq != hot.state.entry_count + 1 {
                 return Err(user_transaction::broken(
@@ -256,7 +254,7 @@ impl CommitWork {
     fn update(&self, batch: &mut Batch<'_>, hot: &mut Hot, after: Option<Place>) -> Result<(), Stop> {
         let Commit { lease, expected, changes, .. } = &self.commit;
         let summary = &changes.summary;
-        let progress = self.is_transaction || !self.commit.changes.records.is_empty();
+        let progress = self.is_transaction() || !self.commit.changes.records.is_empty();
         let fence = (self.key(), integer(lease.epoch.0), place::held(lease.session), integer(expected.0));
         let (version, status) = (integer(expected.next().0), summary.status as u8);
         let wake_at = micros(summary.wake_at.filter(|_| !summary.status.is_terminal()));
@@ -312,7 +310,7 @@ impl CommitWork {
     /// The answer to a commit that was applied before: what it gave is still there.
     fn answer_again(&self, batch: &mut Batch<'_>, head: i64) -> Result<CommitOutcome, Stop> {
         let mut committed = Committed::default();
-        if self.is_transaction {
+        if self.is_transaction() {
             let mut statement = batch.connection.prepare_cached(sql::JOURNAL_BODY)?;
             let record = statement.query_row([head, self.key()], |row| {
                 Ok(Record { seq: count(row.get(0)?), bytes: row.get(1)? })

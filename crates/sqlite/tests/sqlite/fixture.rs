@@ -216,10 +216,11 @@ impl Seat {
     pub(crate) fn transaction(
         &self,
         held: &Held,
-        work: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<()> + Send + 'static,
+        work: impl Fn(&rusqlite::Connection) -> rusqlite::Result<()> + Send + Sync + 'static,
     ) -> Commit {
-        let (mut after, now) = (held.clone(), self.clock.now());
+        let (before, now) = (held.clone(), self.clock.now());
         let run = move |connection: &dyn std::any::Any| {
+            let mut after = before.clone();
             let connection = connection.downcast_ref().expect("an SQLite store hands out its connection");
             let outcome = work(connection);
             let keep = outcome.is_ok();
@@ -233,7 +234,7 @@ impl Seat {
             Transacted { keep, record: Record::of(&entries[0]), state: codec::encode(&after.execution) }
         };
         let mut held = held.clone();
-        Commit { transaction: Some(Transaction(Box::new(run))), ..self.draft(&mut held, Vec::new()) }
+        Commit { transaction: Some(Transaction(Arc::new(run))), ..self.draft(&mut held, Vec::new()) }
     }
 
     pub(crate) fn retire(&self) {

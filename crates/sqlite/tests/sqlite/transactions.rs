@@ -1,9 +1,14 @@
 //! Closures of the user's inside our transaction.
 
-use abide_store::conformance::block_on;
-use abide_store::{CommitOutcome, Error, Store, Submit};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 
-use crate::fixture::{Fixture, look, start, step};
+use abide_core::MessageId;
+use abide_sqlite::SqliteStore;
+use abide_store::conformance::block_on;
+use abide_store::{Answer, CommitOutcome, Error, Store, Submit};
+
+use crate::fixture::{Fixture, Held, Seat, look, start, step};
 
 #[test]
 fn writes_of_a_step_and_its_record_commit_together() {
@@ -141,4 +146,67 @@ fn a_step_that_takes_too_long_is_stopped() {
     held.version = held.version.next();
     held.execution.apply(&last);
     seat.record(&mut held, vec![step(1)]);
+}
+
+/// Holds the writer inside of a transaction step, so that what is sent meanwhile shares the next transaction.
+struct Gate {
+    entered: mpsc::Receiver<()>,
+    leave: mpsc::Sender<()>,
+    answer: Answer<CommitOutcome>,
+}
+
+impl Gate {
+    fn shut(store: &Arc<SqliteStore>, seat: &Seat, held: &Held) -> Self {
+        let (enter, entered) = mpsc::channel();
+        let (leave, left) = mpsc::channel();
+        let ends = Mutex::new((enter, left));
+        let mut commit = seat.transaction(held, move |_| {
+            let ends = ends.lock().unwrap();
+            ends.0.send(()).unwrap();
+            ends.1.recv().unwrap();
+            Ok(())
+        });
+        commit.alone = false;
+        Self { entered, leave, answer: store.commit(commit) }
+    }
+
+    fn open(self) {
+        self.leave.send(()).unwrap();
+        assert!(matches!(block_on(self.answer), Ok(CommitOutcome::Committed(_))));
+    }
+}
+
+fn stock(fixture: &Fixture) -> i64 {
+    fixture.raw().query_row("SELECT COUNT(*) FROM stock", [], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn an_innocent_transaction_is_run_again_when_a_neighbour_fails() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    fixture.raw().execute_batch("CREATE TABLE stock (item TEXT UNIQUE)").unwrap();
+    let seat = fixture.seat(&store);
+    let (first, innocent, mut guilty) = (seat.born("first"), seat.born("innocent"), seat.born("guilty"));
+    let gate = Gate::shut(&store, &seat, &first);
+    gate.entered.recv().unwrap();
+    let run_count = Arc::new(AtomicU32::new(0));
+    let counted = run_count.clone();
+    let mut good = seat.transaction(&innocent, move |tx| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        tx.execute("INSERT INTO stock VALUES ('nail')", []).map(|_| ())
+    });
+    good.alone = false;
+    let mut bad = seat.draft(&mut guilty, vec![step(1)]);
+    Arc::get_mut(&mut bad.changes).unwrap().consumed.push(MessageId::new("never came"));
+    bad.alone = false;
+    let (good, bad) = (store.commit(good), store.commit(bad));
+    gate.open();
+    assert!(matches!(block_on(bad), Err(Error::Corrupt { .. })));
+    let Ok(CommitOutcome::Committed(committed)) = block_on(good) else {
+        panic!("it failed with its neighbour")
+    };
+    assert_eq!(run_count.load(Ordering::Relaxed), 2, "they shared a transaction, which was rolled back");
+    assert_eq!(stock(&fixture), 1, "its writes happen once");
+    assert_eq!(committed.transacted, look(&store, "innocent").journal.pop());
+    assert!(store.verify().unwrap().is_sound());
 }

@@ -58,7 +58,7 @@ fn transaction_steps_are_refused_and_change_nothing() {
     let read = || Read { target: Target::Key(commit.key), from: 1, limit: 9, with_inbox: true };
     let before = block_on(store.read(read())).expect("it is read");
     let again = read();
-    commit.transaction = Some(Transaction(Box::new(|_| unreachable!("it is never run"))));
+    commit.transaction = Some(Transaction(Arc::new(|_| unreachable!("it is never run"))));
     match block_on(store.commit(commit)) {
         Err(Error::Refused(Refusal::Unsupported { what })) => assert!(what.contains("SQLite"), "{what}"),
         other => panic!("expected a refusal, found {other:?}"),
