@@ -59,9 +59,9 @@ impl Poll {
                 return;
             }
             let Some(mut writer) = desk.try_lock_writer() else { continue };
-            if let Err(error) = writer.look_around() {
+            if let Err(failure) = writer.look_up() {
                 // The writer meets the same error when it next begins, and there somebody hears of it.
-                tracing::debug!(%error, "cannot ask whether the database has changed");
+                tracing::debug!(why = failure.complaint, "cannot ask whether the database has changed");
             }
         }
     }

@@ -109,6 +109,10 @@ impl Readers {
             if catch_unwind(AssertUnwindSafe(|| task(Ok(opened)))).is_err() {
                 tracing::error!("a reader panicked; its connection is given up");
                 connection = None;
+            } else if !opened.is_autocommit() {
+                // Its transaction could not be ended, and would show the next reader the past.
+                tracing::warn!("a reader failed; its connection is given up");
+                connection = None;
             }
         }
     }

@@ -111,6 +111,11 @@ impl SqliteStore {
         self.shared.forget_locks();
     }
 
+    #[cfg(test)]
+    pub(crate) fn desk(&self) -> Option<&Desk> {
+        self.desk.as_deref()
+    }
+
     pub(crate) fn write<O: Operation>(&self, operation: O, manner: Manner) -> Answer<O::Output> {
         match &self.desk {
             Some(desk) => desk.submit(operation, manner),

@@ -8,6 +8,7 @@ pub(crate) use platform::Watch;
 #[cfg(target_os = "linux")]
 mod platform {
     use std::os::fd::OwnedFd;
+    use std::path::PathBuf;
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
@@ -16,24 +17,36 @@ mod platform {
     use crate::wal::log_path;
 
     /// A watch on the file of the log.
-    pub(crate) struct Watch(OwnedFd);
+    pub(crate) struct Watch {
+        events: OwnedFd,
+        log: PathBuf,
+    }
 
     impl Watch {
         /// `None` when there is no log yet, or no watch to be had.
         pub(crate) fn of(shared: &Shared) -> Option<Self> {
-            let path = log_path(shared.path.as_deref()?);
-            let watch = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?;
-            add_watch(&watch, path, WatchFlags::MODIFY | WatchFlags::ATTRIB).ok()?;
-            Some(Self(watch))
+            let log = log_path(shared.path.as_deref()?);
+            let events = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?;
+            let watch = Self { events, log };
+            watch.look_at_log().then_some(watch)
+        }
+
+        /// Watches the file that has the name of the log now. To a file that is watched already this changes nothing.
+        fn look_at_log(&self) -> bool {
+            add_watch(&self.events, &self.log, WatchFlags::MODIFY | WatchFlags::ATTRIB).is_ok()
         }
 
         /// Waits until the log was written to, or for so long.
         pub(crate) fn wait(&self, duration: Duration) {
             let timeout = Timespec::try_from(duration).ok();
             // An interrupted wait is a wait that was short.
-            let _ = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], timeout.as_ref());
+            let is_quiet = poll(&mut [PollFd::new(&self.events, PollFlags::IN)], timeout.as_ref()) == Ok(0);
             let mut events = [0; 4_096];
-            while rustix::io::read(&self.0, &mut events).is_ok_and(|count| count > 0) {}
+            while rustix::io::read(&self.events, &mut events).is_ok_and(|count| count > 0) {}
+            if is_quiet {
+                // Perhaps the log was deleted with the last connection, and another file has its name.
+                self.look_at_log();
+            }
         }
 
         /// Ends a wait: a new time stamp is an event.

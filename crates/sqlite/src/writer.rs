@@ -32,7 +32,8 @@ type Jobs = Vec<Box<dyn Job>>;
 /// The connection that writes, and what it remembers.
 pub(crate) struct Writer {
     connection: Option<WriterConnection>,
-    data_version: i64,
+    /// What `PRAGMA data_version` said last; `None` before the first look of a connection.
+    data_version: Option<i64>,
     caches: Caches,
     effects: Effects,
     /// Those whose answers are there, to be woken when the writer's mutex is free again: they may want it.
@@ -58,7 +59,7 @@ impl Writer {
             wal.watch(&connection.connection);
         }
         let (caches, effects, answered) = (Caches::default(), Effects::default(), Vec::new());
-        Self { connection: Some(connection), data_version: 0, caches, effects, answered, shared, wal }
+        Self { connection: Some(connection), data_version: None, caches, effects, answered, shared, wal }
     }
 
     /// Runs jobs in one transaction, and answers them. A job that fails costs the others nothing but time.
@@ -139,7 +140,7 @@ impl Writer {
             Err(failure) if failure.meaning == Meaning::Indeterminate => {
                 self.roll_back();
                 // What the connection believes of the log may no longer be true.
-                self.connection = None;
+                self.give_up();
                 Attempt::All(failure)
             }
             Err(failure) => {
@@ -201,28 +202,37 @@ impl Writer {
         if let Some(wal) = &self.wal {
             wal.watch(&writer.connection);
         }
-        self.caches = Caches::default();
-        self.data_version = 0;
         self.connection = Some(writer);
         Ok(())
     }
 
     /// Finds out whether other connections have written since, and then forgets what may no longer be true and tells
-    /// the sessions.
-    pub(crate) fn look_around(&mut self) -> rusqlite::Result<bool> {
-        let Some(writer) = &self.connection else { return Ok(false) };
+    /// the sessions. To a new connection everything is news: nobody has counted what was written before it, by others or by the
+    /// connection that was given up, whose last commit may have happened unheard.
+    fn look_around(&mut self) -> rusqlite::Result<()> {
+        let Some(writer) = &self.connection else { return Ok(()) };
         let version: i64 =
             writer.connection.prepare_cached(sql::DATA_VERSION)?.query_row([], |row| row.get(0))?;
-        if version == self.data_version {
-            return Ok(false);
-        }
-        let is_news = self.data_version != 0;
-        self.data_version = version;
-        self.caches = Caches::default();
-        if is_news {
+        if self.data_version != Some(version) {
+            self.data_version = Some(version);
+            self.caches = Caches::default();
             self.shared.notices.changed();
         }
-        Ok(is_news)
+        Ok(())
+    }
+
+    /// Looks around between transactions, with a new connection if the last one was given up: a store that writes nothing must
+    /// still hear of others.
+    pub(crate) fn look_up(&mut self) -> Result<(), Failure> {
+        self.reopen()?;
+        self.look_around().map_err(|error| Failure::of(&error))
+    }
+
+    /// Closes the connection, because it can no longer be trusted. The next transaction opens another.
+    fn give_up(&mut self) {
+        self.connection = None;
+        self.data_version = None;
+        self.caches = Caches::default();
     }
 
     fn commit(&mut self) -> Result<(), Failure> {
@@ -250,7 +260,7 @@ impl Writer {
             writer.connection.prepare_cached(sql::ROLLBACK).and_then(|mut statement| statement.execute([]));
         if let Err(error) = rolled_back {
             tracing::warn!(%error, "cannot roll back; the connection is given up");
-            self.connection = None;
+            self.give_up();
         }
     }
 
@@ -266,12 +276,13 @@ impl Writer {
         std::mem::take(&mut self.answered).into_iter().for_each(Waker::wake);
     }
 
-    /// Puts things in order after a panic in the middle of a transaction.
+    /// Puts things in order after a panic in the middle of a transaction, or just after it: what it changed was perhaps told to nobody.
     fn recover(&mut self) {
         if let Some(writer) = &self.connection {
             writer.guarded.store(false, std::sync::atomic::Ordering::Relaxed);
         }
         self.roll_back();
+        self.data_version = None;
     }
 
     /// The connection, for reading in a store that has only one.
@@ -280,8 +291,7 @@ impl Writer {
     }
 
     pub(crate) fn shut(&mut self) {
-        self.caches = Caches::default();
-        self.connection = None;
+        self.give_up();
     }
 }
 
@@ -371,11 +381,7 @@ impl Desk {
         if manner != Manner::Alone {
             return Some(job);
         }
-        let writer = match self.writer.try_lock() {
-            Ok(writer) => writer,
-            Err(TryLockError::WouldBlock) => return Some(job),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        };
+        let Some(writer) = self.try_lock_writer() else { return Some(job) };
         // Looked at under the writer's mutex: whoever was called before has been applied.
         if !self.lock_queue().is_empty() {
             return Some(job);
@@ -421,7 +427,7 @@ impl Desk {
     }
 
     /// The next jobs that share a transaction. A user's closure only ever comes first: it can end the transaction, and
-    /// those before it would have to be done again.
+    /// those before it would be done again, other closures among them.
     fn take_batch(&self) -> Jobs {
         let mut queue = self.lock_queue();
         let mut jobs: Jobs = queue.urgent.drain(..).collect();
@@ -452,7 +458,11 @@ impl Desk {
 
     /// The writer, if nobody uses it.
     pub(crate) fn try_lock_writer(&self) -> Option<MutexGuard<'_, Writer>> {
-        self.writer.try_lock().ok()
+        match self.writer.try_lock() {
+            Ok(writer) => Some(writer),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        }
     }
 
     fn lock_queue(&self) -> MutexGuard<'_, Queue> {
@@ -484,4 +494,87 @@ fn run<T>(mut writer: MutexGuard<'_, Writer>, work: impl FnOnce(&mut Writer) -> 
 
 fn answer_of<T: Send + 'static>(receiver: Receiver<T>) -> Answer<T> {
     Box::pin(receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_core::{
+        Ability, Address, Body, ExecutionId, Kind, Message, MessageId, Name, Namespace, Payload, SessionId,
+        Start,
+    };
+    use abide_store::conformance::{TestClock, block_on};
+    use abide_store::{Notice, Store, Submit, Worker};
+
+    use super::*;
+    use crate::{Options, SqliteStore};
+
+    fn name(text: &str) -> Name {
+        Name::new(text).unwrap()
+    }
+
+    fn register(store: &SqliteStore) -> SessionId {
+        let ability = Ability {
+            namespace: Namespace::default(),
+            lanes: [name("default")].into(),
+            runs: [(Kind::Workflow, name("flow"))].into(),
+            capabilities: [].into(),
+        };
+        let worker = Worker { name: name("worker"), ability, ttl: Duration::from_secs(10) };
+        block_on(store.register(worker)).unwrap().session
+    }
+
+    fn start(store: &SqliteStore, id: &str) {
+        let start = Start {
+            kind: Kind::Workflow,
+            name: name("flow"),
+            input: Payload::from("1"),
+            lane: name("default"),
+            requires: Vec::new(),
+            priority: 0,
+            start_at: None,
+            deadline_at: None,
+            retry: None,
+            tags: Vec::new(),
+            parent: None,
+        };
+        let to = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
+        let message = Message { id: MessageId::new("start"), to, body: Body::Start(start.into()) };
+        block_on(store.submit(Submit { messages: vec![message], born_to: None, alone: false })).unwrap();
+    }
+
+    /// Two stores on one file, as two processes have it.
+    fn pair() -> (tempfile::TempDir, Arc<SqliteStore>, Arc<SqliteStore>) {
+        let folder = tempfile::tempdir().unwrap();
+        let open =
+            || SqliteStore::open(&folder.path().join("a.db"), TestClock::new(), Options::default()).unwrap();
+        let (ours, theirs) = (open(), open());
+        (folder, ours, theirs)
+    }
+
+    /// Nobody but the poll thread looks here: this store writes nothing.
+    #[test]
+    fn what_others_write_while_there_is_no_connection_is_news() {
+        let (_folder, ours, theirs) = pair();
+        let session = register(&ours);
+        let desk = ours.desk().unwrap();
+        let mut writer = desk.lock_writer();
+        writer.look_up().unwrap();
+        writer.give_up();
+        start(&theirs, "a");
+        drop(writer);
+        assert_eq!(block_on(ours.wait(session)).unwrap(), [Notice::Changed]);
+    }
+
+    #[test]
+    fn after_a_panic_everything_is_news() {
+        let (_folder, ours, _theirs) = pair();
+        let session = register(&ours);
+        let desk = ours.desk().unwrap();
+        run(desk.lock_writer(), |writer| {
+            writer.begin().unwrap();
+            panic!("on purpose");
+        });
+        assert_eq!(block_on(ours.wait(session)).unwrap(), [Notice::Changed]);
+        start(&ours, "a");
+    }
 }
