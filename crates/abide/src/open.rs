@@ -109,6 +109,13 @@ impl Builder {
         self
     }
 
+    /// How many bytes are kept of the texts of one error, and how large the value of a typed one may be (`failure_bytes_max`, 64 KiB).
+    /// More is left out, with a note; never more is kept than `payload_bytes_max`.
+    pub fn failure_bytes_max(mut self, bytes: usize) -> Self {
+        self.options.limits.failure_bytes_max = bytes;
+        self
+    }
+
     /// The most entries of one run's journal (`entry_count_max`, 10,000,000). An execution that reaches it is blocked, and goes
     /// on when a worker with a higher limit starts.
     pub fn entry_count_max(mut self, count: u64) -> Self {

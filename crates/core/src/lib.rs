@@ -7,6 +7,7 @@
 //! What is deliberately absent: async, I/O, clocks, randomness, threads. Time and ids come in as arguments,
 //! what must happen goes out as values. Two stores that only copy what this crate decides cannot disagree.
 
+mod bound;
 pub mod codec;
 mod command;
 mod entry;

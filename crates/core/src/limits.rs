@@ -7,8 +7,10 @@ use crate::{Body, Payload};
 /// Bounds on what may be recorded. Each can be set when a store is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest input, step result, signal or error value, in bytes.
+    /// The largest input, step result or signal, in bytes.
     pub payload_bytes_max: usize,
+    /// How many bytes are kept of the texts of one error, and how large the value of a typed one may be. Never more than a payload's.
+    pub failure_bytes_max: usize,
     /// The most tags of one execution.
     pub tag_count_max: usize,
     /// The most capabilities that one execution may require.
@@ -23,6 +25,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             payload_bytes_max: 4 << 20,
+            failure_bytes_max: 64 << 10,
             tag_count_max: 64,
             requires_count_max: 32,
             inbox_count_max: 100_000,

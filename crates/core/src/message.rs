@@ -168,6 +168,7 @@ impl Body {
 
     /// Checks the size of what this message carries.
     pub fn check(&self, limits: &Limits) -> Result<(), Refusal> {
+        self.check_texts(limits)?;
         match self {
             Self::Start(start) => start.check(limits),
             Self::Signal { name, payload } => {

@@ -24,6 +24,19 @@ pub fn excerpt(text: &str, chars_max: usize) -> String {
     }
 }
 
+/// A cut text is at least so long: what is left of it, and the note of how much is not.
+pub const CUT_BYTES_MIN: usize = 40;
+
+/// The text, or its beginning with a note of how many bytes are left out. At most `bytes_max` long, if that is [`CUT_BYTES_MIN`] or more.
+pub fn cut(text: String, bytes_max: usize) -> String {
+    if text.len() <= bytes_max {
+        return text;
+    }
+    // Enough for the longest note.
+    let end = text.floor_char_boundary(bytes_max.saturating_sub(CUT_BYTES_MIN));
+    format!("{}… ({} bytes left out)", &text[..end], text.len() - end)
+}
+
 /// A duration as people say it: the two largest units that matter.
 pub fn duration(duration: Duration) -> String {
     let (secs, millis) = (duration.as_secs(), duration.as_millis());
@@ -98,6 +111,13 @@ mod tests {
     fn control_characters_are_shown_and_not_obeyed() {
         assert_eq!(clean("a\u{1b}[31m\nb"), "a\\u{1b}[31m\\nb");
         assert_eq!(excerpt("größe", 3), "grö…");
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(cut("größe".to_owned(), 7), "größe");
+        assert_eq!(cut("ö".repeat(30), 45), "öö… (56 bytes left out)");
+        assert_eq!(cut("x".repeat(50), 0), "… (50 bytes left out)");
     }
 
     #[test]

@@ -5,14 +5,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Body, Command, Entry, Execution, Lease, Message, MessageId, Payload, Refusal, Start, Summary,
-    Timestamp, Version, codec,
+    Address, Body, Command, Entry, Execution, Lease, Limits, Message, MessageId, Payload, Refusal, Start,
+    Summary, Timestamp, Version, codec,
 };
 use abide_store::{
     Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Store,
     Transaction,
 };
 
+use crate::engine::Inner;
 use crate::runtime::{BoxFuture, Runtime};
 
 /// Decides commands, collects what follows and commits it, one commit at a time.
@@ -22,6 +23,7 @@ use crate::runtime::{BoxFuture, Runtime};
 pub(crate) struct Ledger {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
+    limits: Limits,
     pub(crate) key: ExecutionKey,
     lease: Lease,
     version: Version,
@@ -63,10 +65,11 @@ pub(crate) struct Terms {
 }
 
 impl Ledger {
-    pub(crate) fn new(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, leased: Leased) -> Self {
+    pub(crate) fn new(engine: &Inner, leased: Leased) -> Self {
         Self {
-            store,
-            runtime,
+            store: engine.store.clone(),
+            runtime: engine.runtime.clone(),
+            limits: engine.options.limits.clone(),
             key: leased.key,
             lease: leased.lease,
             version: leased.version,
@@ -91,7 +94,7 @@ impl Ledger {
     /// Decides a command and takes down what follows. The entries are not durable yet.
     pub(crate) fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
         let now = self.runtime.now();
-        let decision = self.execution.decide(command, now)?;
+        let decision = self.execution.decide(command.bounded(&self.limits), now)?;
         let (entries, emits) = decision.record(&mut self.execution, now);
         self.records.extend(entries.iter().map(Record::of));
         self.emits.extend(emits);

@@ -49,7 +49,7 @@ impl TaskRunner {
             return Err("its journal does not begin with its start".to_owned());
         };
         let inbox = std::mem::take(&mut leased.inbox);
-        let ledger = Ledger::new(engine.store.clone(), engine.runtime.clone(), leased);
+        let ledger = Ledger::new(&engine, leased);
         let deadline = ledger.execution().deadline_at().map(|at| engine.runtime.sleep_until(at));
         Ok(Self {
             code,

@@ -287,7 +287,8 @@ impl Runner {
                 _ => (keep, outcome),
             };
             let record = StepRecord { op: op.clone(), outcome, attempt: 1, input_hash: None };
-            let decision = execution.decide(Command::RecordStep(record), now).unwrap_or_default();
+            let command = Command::RecordStep(record).bounded(&limits);
+            let decision = execution.decide(command, now).unwrap_or_default();
             let (entries, _) = decision.record(&mut execution, now);
             let record =
                 Record::of(entries.first().expect("a step may be recorded: the phase was checked before"));

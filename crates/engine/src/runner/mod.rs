@@ -138,7 +138,7 @@ impl Runner {
     ) -> Self {
         let journal = Journal::new(engine.store.clone(), &mut leased);
         let inbox = std::mem::take(&mut leased.inbox);
-        let ledger = Ledger::new(engine.store.clone(), engine.runtime.clone(), leased);
+        let ledger = Ledger::new(&engine, leased);
         let mut runner = Self {
             presence: Presence::new(engine.clone()),
             cursor: Cursor::new(code.is_strict()),

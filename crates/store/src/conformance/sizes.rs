@@ -1,6 +1,6 @@
 //! What is too much.
 
-use abide_core::{Block, Body, Command, Message, Op, OpKind, Payload, Remedy, Start};
+use abide_core::{Block, Body, By, Command, Limits, Message, Op, OpKind, Payload, Remedy, Start};
 
 use super::make::{by, flow, message, name, signal, start_of, tag, terminate};
 use super::{Subject, limits, table};
@@ -11,6 +11,7 @@ table![
     p8_largest_input_is_accepted,
     p8_oversize_signal_is_refused_by_name,
     p8_oversize_edit_is_refused_by_name,
+    p8_oversize_reason_is_refused_by_name,
     p8_too_many_tags_are_refused_by_name,
     p8_too_many_capabilities_are_refused_by_name,
     p8_full_inbox_refuses_by_name,
@@ -64,6 +65,17 @@ fn p8_oversize_edit_is_refused_by_name(subject: &Subject) {
     };
     check_refused(subject, vec![edit(limits().payload_bytes_max + 1)], "payload_bytes_max");
     assert!(matches!(subject.send(edit(limits().payload_bytes_max)), Submitted::Delivered(_)));
+}
+
+fn p8_oversize_reason_is_refused_by_name(subject: &Subject) {
+    subject.start("a", flow());
+    let text = |bytes| "x".repeat(bytes);
+    let max = Limits::REASON_BYTES_MAX;
+    let cancel = |by, reason| message("c", "a", Body::Cancel { by: By(text(by)), reason: text(reason) });
+    for over in [cancel(1, max + 1), cancel(max + 1, 1)] {
+        check_refused(subject, vec![over], "REASON_BYTES_MAX");
+    }
+    assert!(matches!(subject.send(cancel(max, max)), Submitted::Delivered(_)));
 }
 
 fn p8_too_many_tags_are_refused_by_name(subject: &Subject) {

@@ -1,0 +1,217 @@
+//! How much of what people and programs say is kept.
+//!
+//! A payload over its limit is refused, or blocks its execution: half of a value is no value. A text over its bound is cut, visibly, because
+//! its beginning still tells most of it, and because an execution must be able to fail with whatever its code says. Nothing reaches a journal
+//! but through [`Command::bounded`].
+
+use crate::{Block, Body, By, Command, Failure, Limits, Outcome, StepRecord, TooLarge, Unrecordable, text};
+
+impl Limits {
+    /// The longest reason, or text about an obstacle, in bytes; the same for the name of who gave it.
+    pub const REASON_BYTES_MAX: usize = 1_024;
+
+    /// How many bytes of an error are kept: never more than of a payload.
+    fn failure_bytes(&self) -> usize {
+        self.failure_bytes_max.min(self.payload_bytes_max)
+    }
+}
+
+impl Command {
+    /// The same command, with every text in it cut to its bound.
+    pub fn bounded(self, limits: &Limits) -> Self {
+        match self {
+            Self::RecordStep(StepRecord { op, outcome, attempt, input_hash }) => {
+                let outcome = outcome.bounded(limits);
+                Self::RecordStep(StepRecord { op, outcome, attempt, input_hash })
+            }
+            Self::FailAttempt { op, attempt, failure, retry_at } => {
+                Self::FailAttempt { op, attempt, failure: failure.bounded(limits), retry_at }
+            }
+            Self::FinishChild { op, outcome } => Self::FinishChild { op, outcome: outcome.bounded(limits) },
+            Self::Fail(failure) => Self::Fail(failure.bounded(limits)),
+            Self::Block(block) => Self::Block(block.bounded()),
+            Self::Pause { by, reason } => Self::Pause { by: by.bounded(), reason: short(reason) },
+            Self::Resume { by } => Self::Resume { by: by.bounded() },
+            Self::Cancel { by, reason } => Self::Cancel { by: by.bounded(), reason: short(reason) },
+            Self::Terminate { by, reason } => Self::Terminate { by: by.bounded(), reason: short(reason) },
+            Self::Unblock { by } => Self::Unblock { by: by.bounded() },
+            Self::UnblockStep { by, step, remedy } => Self::UnblockStep { by: by.bounded(), step, remedy },
+            Self::SetTimer { .. }
+            | Self::FireTimer { .. }
+            | Self::ReceiveSignal { .. }
+            | Self::StartChild { .. }
+            | Self::CancelChild { .. }
+            | Self::ExpireDeadline
+            | Self::Complete { .. }
+            | Self::ContinueAsNew { .. } => self,
+        }
+    }
+}
+
+impl Body {
+    /// Checks that the texts of this message keep to their bound. A person can say it shorter, so nothing is cut here.
+    pub(crate) fn check_texts(&self, limits: &Limits) -> Result<(), TooLarge> {
+        let (by, other) = match self {
+            Self::Pause { by, reason } | Self::Cancel { by, reason } | Self::Terminate { by, reason } => {
+                (by, ("the reason", reason.len()))
+            }
+            Self::UnblockStep { by, step, .. } => (by, ("the name of the step", step.len())),
+            Self::Resume { by } | Self::Unblock { by } | Self::Retry { by } => (by, ("nothing", 0)),
+            Self::Start(_) | Self::Signal { .. } | Self::ChildDone { .. } | Self::ChildEnded { .. } => {
+                return Ok(());
+            }
+        };
+        for (what, found) in [("the name of who asks", by.0.len()), other] {
+            limits.check("REASON_BYTES_MAX", what, (found, Limits::REASON_BYTES_MAX))?;
+        }
+        Ok(())
+    }
+}
+
+impl By {
+    fn bounded(self) -> Self {
+        Self(short(self.0))
+    }
+}
+
+impl Outcome {
+    fn bounded(self, limits: &Limits) -> Self {
+        match self {
+            Self::Success(_) => self,
+            Self::Failure(failure) => Self::Failure(failure.bounded(limits)),
+            Self::Unrecordable(Unrecordable { reason }) => {
+                Self::Unrecordable(Unrecordable { reason: short(reason) })
+            }
+        }
+    }
+}
+
+impl Failure {
+    /// The same error, with its texts cut and a value left out that are over the bound.
+    ///
+    /// The texts share one bound. The message has at most half of it when there are causes: the last of them often tells the most.
+    pub fn bounded(mut self, limits: &Limits) -> Self {
+        let bytes_max = limits.failure_bytes();
+        if let Some(value) = self.value.take_if(|value| value.as_bytes().len() > bytes_max) {
+            let found = value.as_bytes().len();
+            self.chain.insert(0, format!("its value was left out: {found} bytes, at most {bytes_max}"));
+        }
+        let causes: usize = self.chain.iter().map(String::len).sum();
+        if self.type_name.len() + self.message.len() + causes > bytes_max {
+            self.cut_texts(bytes_max);
+        }
+        self
+    }
+
+    fn cut_texts(&mut self, bytes_max: usize) {
+        // Kept aside for the note about causes that are left out.
+        let mut left = bytes_max.saturating_sub(text::CUT_BYTES_MIN);
+        let mut cut = |text: &mut String, share: usize| {
+            *text = text::cut(std::mem::take(text), left / share);
+            left = left.saturating_sub(text.len());
+            left
+        };
+        cut(&mut self.type_name, 4);
+        let count = self.chain.len();
+        cut(&mut self.message, if count == 0 { 1 } else { 2 });
+        let full = self.chain.iter_mut().position(|cause| cut(cause, 1) < text::CUT_BYTES_MIN);
+        let kept = full.map_or(count, |last| last + 1);
+        if kept < count {
+            self.chain.truncate(kept);
+            self.chain.push(format!("… ({} more left out)", count - kept));
+        }
+    }
+}
+
+impl Block {
+    fn bounded(self) -> Self {
+        match self {
+            Self::Mismatch { expected, found } => {
+                Self::Mismatch { expected: short(expected), found: short(found) }
+            }
+            Self::Undecodable { what, expected, found } => {
+                Self::Undecodable { what: short(what), expected: short(expected), found: short(found) }
+            }
+            Self::Unrecordable { op, reason } => Self::Unrecordable { op, reason: short(reason) },
+            Self::ForeignAwait { workflow } => Self::ForeignAwait { workflow: short(workflow) },
+            Self::NameClash(clash) => Self::NameClash(clash),
+            Self::Misplaced { op, place } => Self::Misplaced { op: short(op), place: short(place) },
+            Self::Limit { reason } => Self::Limit { reason: short(reason) },
+        }
+    }
+}
+
+fn short(text: String) -> String {
+    text::cut(text, Limits::REASON_BYTES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Details, FailureKind, Payload};
+
+    fn failure(message: usize, chain: &[usize], value: usize) -> Failure {
+        let text = |bytes| "x".repeat(bytes);
+        Details {
+            kind: FailureKind::Error,
+            type_name: "my::Error".to_owned(),
+            message: text(message),
+            chain: chain.iter().map(|bytes| text(*bytes)).collect(),
+            value: (value > 0).then(|| Payload::from(vec![b'1'; value])),
+        }
+        .into()
+    }
+
+    /// The bytes that are kept of a failure: of its message, of each cause, of its value.
+    fn check(given: Failure, message: usize, chain: &[usize], value: usize) {
+        let limits = Limits { failure_bytes_max: 1_000, ..Limits::default() };
+        let kept = given.bounded(&limits);
+        let found: Vec<_> = kept.chain.iter().map(String::len).collect();
+        let bytes = kept.value.as_ref().map_or(0, |value| value.as_bytes().len());
+        assert_eq!((kept.message.len(), found.as_slice(), bytes), (message, chain, value), "{kept:?}");
+        assert_eq!(kept.clone().bounded(&limits), kept, "what was cut is not cut again");
+    }
+
+    #[test]
+    fn an_error_within_its_bound_is_kept_whole() {
+        check(failure(100, &[200, 300], 1_000), 100, &[200, 300], 1_000);
+        check(failure(991, &[], 0), 991, &[], 0);
+    }
+
+    #[test]
+    fn an_error_over_its_bound_is_cut_and_says_so() {
+        let limits = Limits { failure_bytes_max: 1_000, ..Limits::default() };
+        let kept = failure(100_000, &[], 0).bounded(&limits);
+        assert!(kept.message.len() <= 1_000 && kept.message.ends_with("x… (99089 bytes left out)"), "{kept}");
+        let kept = failure(10, &[600, 600, 600], 0).bounded(&limits);
+        let chain: Vec<_> = kept.chain.iter().map(|cause| cause.trim_start_matches('x')).collect();
+        assert_eq!(chain, ["", "… (299 bytes left out)", "… (1 more left out)"]);
+        let kept = failure(10, &[], 1_001).bounded(&limits);
+        assert_eq!(kept.value, None);
+        assert_eq!(kept.chain, ["its value was left out: 1001 bytes, at most 1000"]);
+    }
+
+    #[test]
+    fn the_causes_have_their_share() {
+        let limits = Limits { failure_bytes_max: 1_000, ..Limits::default() };
+        let kept = failure(100_000, &[20], 0).bounded(&limits);
+        assert!(kept.message.len() <= 500);
+        assert_eq!(kept.chain, ["x".repeat(20)]);
+    }
+
+    #[test]
+    fn an_error_is_never_larger_than_a_payload_may_be() {
+        let limits = Limits { payload_bytes_max: 100, ..Limits::default() };
+        assert!(failure(10_000, &[10_000; 50], 0).bounded(&limits).to_string().len() < 200);
+    }
+
+    #[test]
+    fn reasons_are_cut() {
+        let (by, reason) = (By("b".repeat(5_000)), "r".repeat(5_000));
+        let bounded = Command::Cancel { by, reason }.bounded(&Limits::default());
+        let Command::Cancel { by, reason } = bounded else { unreachable!("it is the same command") };
+        for text in [&by.0, &reason] {
+            assert!(text.len() <= Limits::REASON_BYTES_MAX && text.contains("bytes left out"), "{text}");
+        }
+    }
+}
