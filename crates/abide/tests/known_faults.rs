@@ -16,7 +16,7 @@ use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::{self, TestClock, check_one};
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
-use abide_store::{Claim, Clock, Feed, Read, Snapshot, Store, Target, Worker};
+use abide_store::{Claim, Clock, Feed, Read, Snapshot, Store, Target, View, Worker};
 use tokio::sync::Semaphore;
 
 /// Faults whose test is in another file: the fault, the file, the test.
@@ -253,7 +253,7 @@ fn a_lease_does_not_reload_the_whole_history() {
         lab.crash(machine);
         lab.sleep(secs(10)).await;
         let session = lab.store().register(other_worker("long")).await.unwrap().session;
-        let claim = Claim { session, request: 1, slots: 1, with_inboxes: false, sweep: true };
+        let claim = Claim { session, request: 1, slots: 1, with_mail: false, sweep: true };
         let leased = lab.store().claim(claim).await.unwrap().leased.remove(0);
         assert_eq!(leased.execution.entry_count(), 1 + STEP_COUNT);
         assert!(leased.journal.len() as u64 <= STEP_COUNT / 2, "{} entries at once", leased.journal.len());

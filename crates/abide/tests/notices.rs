@@ -6,9 +6,9 @@ use abide::prelude::*;
 use abide::testing::Lab;
 use abide_core::Limits;
 use abide_sqlite::SqliteStore;
-use abide_store::faults::{Chances, FaultyStore};
+use abide_store::faults::{Chances, FaultyStore, NoticeFault};
 use abide_store::memory::MemoryStore;
-use abide_store::{Clock, Store};
+use abide_store::{Clock, Notice, Store};
 
 const SIGNAL_COUNT: u64 = 12;
 /// In some of these the store has to refuse a commit that reads a late copy.
@@ -101,4 +101,124 @@ fn signals_are_received_in_the_order_in_which_they_came_even_if_notices_are_lost
             assert_eq!(received, (0..SIGNAL_COUNT).collect::<Vec<_>>(), "seed {seed}");
         });
     }
+}
+
+/// Sends so many signals, some time apart, and gives what was received.
+async fn collected(lab: &Lab, abide: &Abide, pause_ms_max: u64) -> Vec<u64> {
+    let handle = abide.start(collects, ()).id("one").await.unwrap();
+    for n in 0..SIGNAL_COUNT {
+        handle.signal("n", &n).await.unwrap();
+        lab.sleep(ms(lab.random() % pause_ms_max)).await;
+    }
+    tokio::select! {
+        biased;
+        result = handle.result() => result.unwrap(),
+        () = lab.sleep(minutes(1)) => panic!("it is stuck"),
+    }
+}
+
+#[test]
+fn signals_are_received_in_order_however_notices_are_lost_delayed_doubled_or_mixed_up_in_silence() {
+    for (seed, make) in SEEDS.flat_map(|seed| [(seed, memory as fn(_) -> _), (seed, sqlite)]) {
+        let rough = Chances {
+            notice_lose_permille: 200,
+            notice_delay_permille: 200,
+            notice_repeat_permille: 200,
+            notice_overtake_permille: 200,
+            ..Chances::default()
+        };
+        let faulty =
+            |clock: Arc<dyn Clock>| -> Arc<dyn Store> { FaultyStore::seeded(make(clock), seed, rough) };
+        Lab::run_on(seed, faulty, |lab| async move {
+            let (_, abide) =
+                lab.worker_with(|builder| builder.park_after(secs(seed % 2 * 60))).await.unwrap();
+            let received = collected(&lab, &abide, 1 + seed % 5 * 50).await;
+            assert_eq!(received, (0..SIGNAL_COUNT).collect::<Vec<_>>(), "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn a_signal_whose_notice_is_lost_is_received_before_a_later_one() {
+    for make in [memory as fn(_) -> _, sqlite] {
+        let mut message_count = 0;
+        let first_is_lost = move |notice: &Notice| match notice {
+            Notice::Message { .. } => {
+                message_count += 1;
+                if message_count == 1 { NoticeFault::Lose } else { NoticeFault::None }
+            }
+            Notice::Ready | Notice::Changed => NoticeFault::None,
+        };
+        let faulty =
+            |clock: Arc<dyn Clock>| -> Arc<dyn Store> { FaultyStore::disturbing(make(clock), first_is_lost) };
+        Lab::run_on(1, faulty, |lab| async move {
+            let (_, abide) = lab.worker_with(|builder| builder.park_after(minutes(5))).await.unwrap();
+            assert_eq!(collected(&lab, &abide, 1).await, (0..SIGNAL_COUNT).collect::<Vec<_>>());
+        });
+    }
+}
+
+#[workflow]
+async fn counts(ctx: Ctx, count: u64) -> Result<Vec<u64>> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        all.push(ctx.recv("n").await?);
+    }
+    Ok(all)
+}
+
+/// The reference store tells eight at a time.
+#[test]
+fn an_inbox_of_many_pages_is_received_whole_and_in_order() {
+    const COUNT: u64 = 100;
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(counts, COUNT + 20).id("one").delay(secs(9)).await.unwrap();
+        for n in 0..COUNT {
+            handle.signal("n", &n).await.unwrap();
+        }
+        lab.sleep(secs(9)).await;
+        for n in COUNT..COUNT + 20 {
+            handle.signal("n", &n).await.unwrap();
+        }
+        assert_eq!(handle.result().await.unwrap(), (0..COUNT + 20).collect::<Vec<_>>());
+    });
+}
+
+/// What is paused and has more unread messages than a page can tell stays out of memory.
+#[test]
+fn a_paused_execution_with_many_pages_of_signals_rests() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(counts, 50).id("one").await.unwrap();
+        lab.sleep(secs(9)).await;
+        handle.pause().await.unwrap();
+        for n in 0..50 {
+            handle.signal("n", &n).await.unwrap();
+        }
+        lab.sleep(secs(9)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Paused);
+        handle.resume().await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), (0..50).collect::<Vec<_>>());
+    });
+}
+
+/// Where the second process is another connection to the same file: this one cannot tell what it wrote.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signals_of_two_processes_are_received_in_the_order_in_which_they_were_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("app.db").display());
+    let worker = Abide::builder(&url).park_after(ms(1)).open().await.unwrap();
+    let other = Abide::client(&url).await.unwrap();
+    for n in 0..30 {
+        worker.start(comes_and_goes, ()).id(format!("restless-{n}")).await.unwrap();
+    }
+    for n in 0..50 {
+        let id = format!("two-{n}");
+        let handle = worker.start(counts, 2).id(&id).await.unwrap();
+        other.handle::<Vec<u64>>(&id).signal("n", &1u64).await.unwrap();
+        handle.signal("n", &2u64).await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), [1, 2], "{id}");
+    }
+    worker.shutdown().await;
 }

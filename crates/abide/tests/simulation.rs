@@ -97,6 +97,10 @@ fn check(seed: u64) {
             delay_poll_count_max: 5,
             unavailable_permille: 15,
             indeterminate_permille: 30,
+            notice_lose_permille: 30,
+            notice_delay_permille: 30,
+            notice_repeat_permille: 30,
+            notice_overtake_permille: 30,
         };
         // Every fourth seed runs on SQLite: the engine must not see a difference.
         let store: Arc<dyn Store> = match seed % 4 {

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{Message, SessionId, Timestamp};
+use abide_core::{SessionId, Timestamp};
 use abide_store::{Answer, Claim, ExecutionKey, Leased, Notice};
 
 use crate::engine::Inner;
+use crate::inbox::Arrival;
 use crate::runtime::{BoxFuture, Moment};
 
 /// How many are claimed where suspects may be. Not one: of these the one goes first that is suspected least.
@@ -27,7 +28,7 @@ struct Dispatcher {
     wait: Answer<Vec<Notice>>,
     request: u64,
     /// What the next claim is to do beside claiming.
-    with_inboxes: bool,
+    with_mail: bool,
     wants_claim: bool,
     /// The most to claim at once. It grows from a few, anew after a claim that gave suspects: there may be more of them, all but one have
     /// to be given back, and if this process is killed they are blamed for nothing.
@@ -44,7 +45,7 @@ impl Dispatcher {
             wait: engine.store.wait(session),
             session,
             request: 0,
-            with_inboxes: false,
+            with_mail: false,
             wants_claim: true,
             pace: FEW,
             sweep_at: engine.runtime.moment(),
@@ -77,9 +78,8 @@ impl Dispatcher {
                     Ok(notices) => self.take(notices),
                     Err(error) => {
                         tracing::warn!(%error, "notices do not come");
-                        // They may be lost. What they told of is in the inboxes, which are read before the next notices are: a
-                        // later signal must not be received before an earlier one.
-                        (self.wants_claim, self.with_inboxes) = (true, true);
+                        // They may be lost. What they told of is in the inboxes.
+                        (self.wants_claim, self.with_mail) = (true, true);
                         self.pause().await;
                     }
                 }
@@ -110,20 +110,22 @@ impl Dispatcher {
     }
 
     fn take(&mut self, notices: Vec<Notice>) {
-        let mut mail: BTreeMap<ExecutionKey, Vec<Message>> = BTreeMap::new();
+        let mut mail: BTreeMap<ExecutionKey, Vec<Arrival>> = BTreeMap::new();
         for notice in notices {
             match notice {
-                Notice::Message(key, message) => mail.entry(key).or_default().push(message),
+                Notice::Message { key, message, previous } => {
+                    mail.entry(key).or_default().push(Arrival::Message { message, previous });
+                }
                 Notice::Ready => self.wants_claim = true,
                 Notice::Changed => {
                     self.wants_claim = true;
-                    self.with_inboxes = true;
+                    self.with_mail = true;
                     self.engine.watchers.look_elsewhere();
                 }
             }
         }
-        for (key, messages) in mail {
-            self.engine.deliver(key, messages);
+        for (key, arrivals) in mail {
+            self.engine.deliver(key, arrivals);
         }
     }
 
@@ -137,13 +139,14 @@ impl Dispatcher {
             session: self.session,
             request: self.request + 1,
             slots: self.engine.free_slots().min(self.pace.saturating_sub(held_back)),
-            with_inboxes: self.with_inboxes,
+            // Now and then in any case: a notice may have been lost without a word.
+            with_mail: self.with_mail || sweep,
             sweep,
         };
         match self.engine.store.claim(claim).await {
             Ok(claimed) => {
                 self.request += 1;
-                self.with_inboxes = false;
+                self.with_mail = false;
                 let is_suspect = |leased: &&Leased| self.engine.suspicion(leased).is_some();
                 let (count, suspect_count) =
                     (claimed.leased.len(), claimed.leased.iter().filter(is_suspect).count());
@@ -158,8 +161,8 @@ impl Dispatcher {
                 // What is full is claimed for again when somebody leaves, which kicks.
                 self.wants_claim = claimed.more && !is_full && !is_enough;
                 self.next_wake_at = claimed.next_wake_at;
-                for (key, messages) in claimed.inboxes {
-                    self.engine.deliver(key, messages);
+                for (key, newest) in claimed.mail {
+                    self.engine.deliver(key, vec![Arrival::Newest(newest)]);
                 }
                 self.engine.adopt(claimed.leased);
                 if sweep {

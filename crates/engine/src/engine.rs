@@ -14,6 +14,7 @@ use abide_store::{
 };
 use tokio::sync::{Notify, Semaphore};
 
+use crate::inbox::{self, Arrival};
 use crate::mailbox::{Mailbox, Order};
 use crate::options::Options;
 use crate::quarantine::{Admission, Quarantine, give_back, run_suspect};
@@ -78,8 +79,8 @@ struct Resident {
 pub(crate) struct Residents {
     pub(crate) mailboxes: HashMap<ExecutionKey, Arc<Mailbox>, KeyHasher>,
     pub(crate) quarantine: Quarantine,
-    /// Messages that arrived for executions whose lease is known to the store but not yet to us.
-    early: HashMap<ExecutionKey, Vec<Message>>,
+    /// What arrived for executions whose lease is known to the store but not yet to us.
+    early: HashMap<ExecutionKey, Vec<Arrival>>,
     /// Executions that were leased to us while they were here: perhaps anew, because the store knows before the runner does
     /// that it has given its lease back.
     again: HashSet<ExecutionKey>,
@@ -90,7 +91,7 @@ pub(crate) struct Residents {
 /// How long to wait before a lost execution is looked at.
 const RECOVER_PAUSE: Duration = Duration::from_millis(200);
 
-/// How many executions may have early messages; beyond, the next claim tells them.
+/// How many executions may have early mail; beyond, the next sweep tells of it.
 const EARLY_COUNT_MAX: usize = 1_024;
 
 impl Engine {
@@ -274,7 +275,9 @@ impl Inner {
                     residents.again.insert(key);
                     continue;
                 }
-                mailbox.deliver(residents.early.remove(&key).unwrap_or_default());
+                if let Some(early) = residents.early.remove(&key) {
+                    mailbox.deliver(early);
+                }
                 residents.mailboxes.insert(key, mailbox.clone());
                 self.resident_count.fetch_add(1, Ordering::Relaxed);
                 residents.quarantine.admit(key, suspicion)
@@ -397,20 +400,20 @@ impl Inner {
         }
     }
 
-    /// Gives messages to the executions that they are for.
-    pub(crate) fn deliver(&self, key: ExecutionKey, messages: Vec<Message>) {
+    /// Tells an execution of its mail.
+    pub(crate) fn deliver(&self, key: ExecutionKey, arrivals: Vec<Arrival>) {
         let mailbox = {
             let mut residents = self.residents();
             match residents.mailboxes.get(&key) {
                 Some(mailbox) => mailbox.clone(),
                 None if residents.early.len() < EARLY_COUNT_MAX => {
-                    residents.early.entry(key).or_default().extend(messages);
+                    inbox::add(residents.early.entry(key).or_default(), arrivals);
                     return;
                 }
                 None => return,
             }
         };
-        mailbox.deliver(messages);
+        mailbox.deliver(arrivals);
     }
 
     /// Forgets early messages of executions that never came: their inboxes still have them.

@@ -12,6 +12,7 @@ mod client;
 mod dispatch;
 mod engine;
 mod heartbeat;
+mod inbox;
 mod journal;
 mod ledger;
 mod mailbox;

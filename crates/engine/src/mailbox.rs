@@ -2,11 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use abide_core::Message;
-
+use crate::inbox::{self, Arrival};
 use crate::task_waker::TaskWaker;
 
-/// Messages and orders for one resident execution.
+/// News and orders for one resident execution.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     mail: Mutex<Mail>,
@@ -14,11 +13,10 @@ pub(crate) struct Mailbox {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Mail {
-    /// Messages that arrived.
-    pub(crate) messages: Vec<Message>,
+struct Mail {
+    arrivals: Vec<Arrival>,
     /// What the engine wants of the runner.
-    pub(crate) order: Order,
+    order: Order,
 }
 
 /// What the engine wants of a runner. Later ones outrank earlier ones.
@@ -36,8 +34,8 @@ pub(crate) enum Order {
 }
 
 impl Mailbox {
-    pub(crate) fn deliver(&self, messages: impl IntoIterator<Item = Message>) {
-        self.lock().messages.extend(messages);
+    pub(crate) fn deliver(&self, arrivals: Vec<Arrival>) {
+        inbox::add(&mut self.lock().arrivals, arrivals);
         self.task.wake();
     }
 
@@ -49,10 +47,15 @@ impl Mailbox {
         self.task.wake();
     }
 
-    /// Takes the messages and tells the order in force.
-    pub(crate) fn take(&self) -> (Vec<Message>, Order) {
+    /// Takes what arrived and tells the order in force.
+    pub(crate) fn take(&self) -> (Vec<Arrival>, Order) {
         let mut mail = self.lock();
-        (std::mem::take(&mut mail.messages), mail.order)
+        (std::mem::take(&mut mail.arrivals), mail.order)
+    }
+
+    /// The order in force.
+    pub(crate) fn in_force(&self) -> Order {
+        self.lock().order
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Mail> {

@@ -13,14 +13,13 @@
 //!
 //! A worker that has nothing else to do comes to the third at once.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use abide_core::MessageId;
 use abide_store::{ExecutionKey, Hold, Leased};
 
 use crate::engine::{Inner, Residents};
@@ -231,8 +230,7 @@ impl Inner {
 /// Runs a suspect: aside at first, then alone, then as everybody.
 pub(crate) async fn run_suspect(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leased) -> End {
     let key = leased.key;
-    let known = leased.inbox.iter().map(|message| message.id.clone()).collect();
-    let mut aside = Aside { engine: engine.clone(), mailbox: mailbox.clone(), leased, known };
+    let mut aside = Aside { engine: engine.clone(), mailbox: mailbox.clone(), leased };
     let turn = aside.turn().await;
     let leased = aside.leased;
     match turn {
@@ -268,9 +266,7 @@ pub(crate) async fn give_back(engine: Arc<Inner>, leased: Leased) -> End {
 struct Aside {
     engine: Arc<Inner>,
     mailbox: Arc<Mailbox>,
-    /// What arrives meanwhile is added to its inbox.
     leased: Leased,
-    known: HashSet<MessageId>,
 }
 
 /// How waiting ended.
@@ -311,11 +307,8 @@ impl Aside {
 
     fn look(&mut self, cx: &mut Context<'_>) -> Option<Turn> {
         self.mailbox.task.register(cx.waker());
-        let (messages, order) = self.mailbox.take();
-        // The same message may be told again and again while it is unread.
-        let news = messages.into_iter().filter(|message| self.known.insert(message.id.clone()));
-        self.leased.inbox.extend(news);
-        match order {
+        // What arrives meanwhile stays in the mailbox.
+        match self.mailbox.in_force() {
             Order::Run => {
                 let is_turn = self.engine.residents().quarantine.is_turn_of(self.leased.key);
                 is_turn.then_some(Turn::Begin)

@@ -5,10 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use abide_core::{Block, Command, Event, Failure, Message, Op, OpKind, Payload, Phase, Waiting};
+use abide_core::{Block, Command, Event, Failure, Op, OpKind, Payload, Phase, Waiting};
 use abide_store::{Hold, Leased};
 
 use crate::engine::Inner;
+use crate::inbox::Inbox;
 use crate::ledger::{Flushed, Ledger, Terms};
 use crate::mailbox::{Mailbox, Order};
 use crate::panics;
@@ -24,7 +25,7 @@ pub(crate) struct TaskRunner {
     mailbox: Arc<Mailbox>,
     input: Payload,
     future: Option<CodeFuture>,
-    mail: Vec<Message>,
+    inbox: Inbox,
     order: Order,
     deadline: Option<BoxFuture<()>>,
     closing: Option<End>,
@@ -48,7 +49,8 @@ impl TaskRunner {
         let Event::Started(start) = first.event else {
             return Err("its journal does not begin with its start".to_owned());
         };
-        let inbox = std::mem::take(&mut leased.inbox);
+        let page = std::mem::take(&mut leased.inbox);
+        let inbox = Inbox::new(engine.store.clone(), engine.runtime.clone(), leased.key, page);
         let ledger = Ledger::new(&engine, leased);
         let deadline = ledger.execution().deadline_at().map(|at| engine.runtime.sleep_until(at));
         Ok(Self {
@@ -57,7 +59,7 @@ impl TaskRunner {
             mailbox,
             input: start.input.clone(),
             future: None,
-            mail: inbox,
+            inbox,
             order: Order::Run,
             deadline,
             closing: None,
@@ -86,17 +88,24 @@ impl TaskRunner {
             if self.ledger.is_busy() {
                 return Poll::Pending;
             }
-            let (messages, order) = self.mailbox.take();
-            self.mail.extend(messages);
+            let (arrivals, order) = self.mailbox.take();
+            self.inbox.arrive(arrivals);
             self.order = self.order.max(order);
             if self.order == Order::Abandon {
                 return Poll::Ready(End::Lost("the session is over".to_owned()));
+            }
+            if let Err(error) = self.inbox.poll(cx) {
+                return Poll::Ready(End::Lost(error.to_string()));
             }
             if self.obey_mail() || self.expire(cx) {
                 continue;
             }
             let is_paused = !matches!(self.ledger.execution().phase(), Phase::Running);
             if is_paused && self.future.is_none() {
+                // What is unread and not known here would wake it at once.
+                if !self.inbox.is_complete() {
+                    return Poll::Pending;
+                }
                 self.release(Hold::Park { seen_count: 0 });
                 continue;
             }
@@ -111,7 +120,7 @@ impl TaskRunner {
 
     /// Applies control messages; a task has no use for any other. `true`: something is to be committed.
     fn obey_mail(&mut self) -> bool {
-        for message in std::mem::take(&mut self.mail) {
+        while let Some(message) = self.inbox.next() {
             let command = message.body.control();
             self.ledger.consume(message.id);
             let entries = command.map(|command| self.ledger.decide(command)).and_then(Result::ok);

@@ -13,7 +13,7 @@ use abide_core::{
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::{
     Answer, Changes, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record, Store, Submit,
-    Submitted, Target, Worker,
+    Submitted, Target, View, Worker,
 };
 
 struct SystemClock;

@@ -9,7 +9,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use abide_core::{Address, KeyHasher, Namespace, Route, SessionId, codec};
+use abide_core::{Address, KeyHasher, MessageId, Namespace, Route, SessionId, codec};
 use rusqlite::Connection;
 
 use crate::rows::{LeaseState, SessionState, Target, decoded};
@@ -108,6 +108,8 @@ pub(crate) struct Inbox {
     pub(crate) unread_count: usize,
     /// No unread message has a greater number.
     pub(crate) newest: i64,
+    /// The newest of the unread messages.
+    pub(crate) newest_id: Option<MessageId>,
 }
 
 /// Names and routes by number. Both only grow.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use abide_core::{Ability, Message, Refusal, Route, SessionId};
+use abide_core::{Ability, Message, MessageId, Refusal, Route, SessionId};
 use abide_store::{Answer, Error, ExecutionKey, Notice};
 use tokio::sync::Notify;
 
@@ -53,8 +53,17 @@ pub(crate) fn not_live(session: SessionId) -> Error {
 /// What is to be told when the transaction is durable.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    pub(crate) messages: Vec<(SessionId, ExecutionKey, Message)>,
+    pub(crate) messages: Vec<Arrived>,
     pub(crate) ready: BTreeMap<i64, Arc<Route>>,
+}
+
+/// A message for an execution that a session of this process holds.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) session: SessionId,
+    pub(crate) key: ExecutionKey,
+    pub(crate) message: Message,
+    pub(crate) previous: Option<MessageId>,
 }
 
 impl Notices {
@@ -83,9 +92,9 @@ impl Notices {
             return;
         }
         let mailboxes = self.lock();
-        for (session, key, message) in pending.messages {
+        for Arrived { session, key, message, previous } in pending.messages {
             let Some(mailbox) = mailboxes.get(&session) else { continue };
-            mailbox.put(|waiting| waiting.add(Notice::Message(key, message), count_max));
+            mailbox.put(|waiting| waiting.add(Notice::Message { key, message, previous }, count_max));
         }
         for mailbox in mailboxes.values() {
             let serves =

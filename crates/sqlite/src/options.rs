@@ -1,12 +1,15 @@
 //! Every bound of this store, with its name and default.
 
 use abide_core::Limits;
+use abide_store::Bounds;
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bounds on what may be recorded.
     pub limits: Limits,
+    /// Bounds on inboxes and claims.
+    pub bounds: Bounds,
     /// How long an operation waits for other processes that write, before it fails as busy.
     pub busy_ms_max: u64,
     /// The most operations that wait for the writer. More wait outside, each in its caller.
@@ -42,6 +45,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             limits: Limits::default(),
+            bounds: Bounds::default(),
             busy_ms_max: 5_000,
             queue_count_max: 65_536,
             batch_count_max: 4_096,

@@ -298,7 +298,7 @@ UPDATE abide_inbox
 SET body = NULL
 WHERE execution = ?1 AND id = ?2 AND body IS NOT NULL";
 pub(crate) const INBOX_COUNT: &str = "
-SELECT COUNT(*), COALESCE(MAX(arrived), 0)
+SELECT COUNT(*), COALESCE(MAX(arrived), 0), id
 FROM abide_inbox INDEXED BY abide_inbox_unread
 WHERE execution = ?1 AND body IS NOT NULL";
 pub(crate) const INBOX_UNREAD: &str = "
@@ -306,23 +306,29 @@ SELECT body
 FROM abide_inbox INDEXED BY abide_inbox_unread
 WHERE execution = ?1 AND body IS NOT NULL
 ORDER BY arrived";
+pub(crate) const INBOX_PAGE: &str = "
+SELECT arrived, body
+FROM abide_inbox INDEXED BY abide_inbox_unread
+WHERE execution = ?1 AND arrived > ?2 AND body IS NOT NULL
+ORDER BY arrived
+LIMIT ?3";
 pub(crate) const INBOX_MANY: &str = "
 SELECT 1
 FROM abide_inbox INDEXED BY abide_inbox_unread
 WHERE body IS NOT NULL
 LIMIT 1 OFFSET ?1";
 pub(crate) const INBOX_HELD_OF_FEW: &str = "
-SELECT i.execution, i.body
+SELECT i.execution, i.id, MAX(i.arrived)
 FROM abide_inbox AS i INDEXED BY abide_inbox_unread
 CROSS JOIN abide_executions AS e ON e.key = i.execution
 WHERE i.body IS NOT NULL AND e.place = ?1
-ORDER BY i.execution, i.arrived";
+GROUP BY i.execution";
 pub(crate) const INBOX_HELD: &str = "
-SELECT i.execution, i.body
+SELECT i.execution, i.id, MAX(i.arrived)
 FROM abide_executions AS e INDEXED BY abide_executions_place
 JOIN abide_inbox AS i INDEXED BY abide_inbox_unread ON i.execution = e.key AND i.body IS NOT NULL
 WHERE e.place > 4 AND e.place = ?1
-ORDER BY i.execution, i.arrived";
+GROUP BY i.execution";
 
 pub(crate) const TAG_INSERT: &str = "
 INSERT OR IGNORE INTO abide_tags (namespace, key, value, execution)

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use abide_core::{Refusal, SessionId};
 use abide_store::{
-    Answer, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedItem, Heartbeat, List, Listing,
-    Notice, Prune, Read, Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Worker, WorkerRow,
-    Workers,
+    Answer, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedItem, Heartbeat, InboxPage,
+    InboxRead, List, Listing, Notice, Prune, Read, Registered, Result, Retire, Snapshot, Store, Submit,
+    Submitted, Worker, WorkerRow, Workers,
 };
 
 use crate::apply::{ClaimWork, CommitWork, HeartbeatWork, PruneWork, RegisterWork, RetireWork, SubmitWork};
@@ -211,22 +211,6 @@ impl Store for SqliteStore {
         self.write(RetireWork(retire), Manner::Queued)
     }
 
-    fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
-        self.view("workers", move |view| view.workers(&workers))
-    }
-
-    fn read(&self, read: Read) -> Answer<Option<Snapshot>> {
-        self.view("read", move |view| view.snapshot(&read))
-    }
-
-    fn list(&self, list: List) -> Answer<Listing> {
-        self.view("list", move |view| view.list(&list))
-    }
-
-    fn feed(&self, feed: Feed) -> Answer<Vec<FeedItem>> {
-        self.view("feed", move |view| view.feed(feed))
-    }
-
     fn prune(&self, prune: Prune) -> Answer<u64> {
         let Some(desk) = self.desk.clone() else { return read_only(PruneWork::WHAT) };
         Box::pin(async move {
@@ -246,5 +230,27 @@ impl Store for SqliteStore {
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
         self.shared.notices.wait(session)
+    }
+}
+
+impl abide_store::View for SqliteStore {
+    fn read(&self, read: Read) -> Answer<Option<Snapshot>> {
+        self.view("read", move |view| view.snapshot(&read))
+    }
+
+    fn inbox(&self, inbox: InboxRead) -> Answer<InboxPage> {
+        self.view("inbox", move |view| view.inbox(inbox))
+    }
+
+    fn list(&self, list: List) -> Answer<Listing> {
+        self.view("list", move |view| view.list(&list))
+    }
+
+    fn feed(&self, feed: Feed) -> Answer<Vec<FeedItem>> {
+        self.view("feed", move |view| view.feed(feed))
+    }
+
+    fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
+        self.view("workers", move |view| view.workers(&workers))
     }
 }

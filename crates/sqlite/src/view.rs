@@ -9,13 +9,13 @@ use abide_core::{
     Version, Waiting,
 };
 use abide_store::{
-    ExecutionKey, Feed, FeedItem, List, ListCursor, ListOrder, Listed, Listing, Read, Record, Snapshot,
-    Target, Worker, WorkerRow, Workers,
+    ExecutionKey, Feed, FeedItem, InboxPage, InboxRead, List, ListCursor, ListOrder, Listed, Listing, Read,
+    Record, Snapshot, Target, Worker, WorkerRow, Workers,
 };
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::apply::{first_start, unread};
+use crate::apply::{first_start, inbox_page};
 use crate::batch::{GONE, Shared};
 use crate::caches::Interned;
 use crate::error::Stop;
@@ -134,7 +134,11 @@ impl View<'_> {
         };
         let Some(found) = found else { return Ok(None) };
         let interned = self.interned(|interned| interned.namespace(found.namespace).is_some())?;
-        let inbox = if read.with_inbox { unread(self.connection, found.key)? } else { Vec::new() };
+        let inbox = if read.with_inbox {
+            self.inbox(InboxRead::first(ExecutionKey(count(found.key))))?
+        } else {
+            InboxPage::default()
+        };
         Ok(Some(Snapshot {
             key: ExecutionKey(count(found.key)),
             execution: found.execution.at(address(&interned, found.namespace, &found.id)?),
@@ -147,6 +151,10 @@ impl View<'_> {
             journal: self.page(&found.chain, read)?,
             inbox,
         }))
+    }
+
+    pub(crate) fn inbox(&self, read: InboxRead) -> Result<InboxPage, Stop> {
+        Ok(inbox_page(self.connection, read, &self.shared.options.bounds)?.0)
     }
 
     fn tags(&self, chain: &Chain) -> Result<Vec<Tag>, Stop> {

@@ -9,7 +9,7 @@
 //! check_all(|clock| MemoryStore::new(clock, limits()));
 //! ```
 //!
-//! The store must be opened with [`limits`] and read the time from the clock that it is handed. Cases are plain
+//! The store must be opened with [`limits`] and [`bounds`] and read the time from the clock that it is handed. Cases are plain
 //! functions; each is listed in the table of its file, and one that is not does not compile.
 
 // A case that is not listed, or a table that is not in `TABLES`, is dead code.
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use abide_core::Limits;
 
-use crate::Store;
+use crate::{Bounds, Store};
 
 mod block_on;
 mod born;
@@ -32,6 +32,7 @@ mod emits;
 mod feed;
 mod fences;
 mod held;
+mod inboxes;
 mod journals;
 mod lists;
 mod make;
@@ -73,6 +74,7 @@ use table;
 pub const TABLES: &[&[Case]] = &[
     starts::CASES,
     messages::CASES,
+    inboxes::CASES,
     claims::CASES,
     timers::CASES,
     fences::CASES,
@@ -99,6 +101,11 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
 /// The limits that a store under test must be opened with: small, so that they can be reached.
 pub fn limits() -> Limits {
     Limits { payload_bytes_max: 64 << 10, inbox_count_max: 200, ..Limits::default() }
+}
+
+/// The bounds that a store under test must be opened with, for the same reason.
+pub fn bounds() -> Bounds {
+    Bounds { inbox_page_count_max: 8, inbox_page_bytes_max: 64 << 10, claim_bytes_max: 256 << 10 }
 }
 
 /// Runs every case on a store of its own.

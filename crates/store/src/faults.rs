@@ -1,6 +1,6 @@
-//! A store whose operations fail, hang or lose their answers.
+//! A store whose operations fail, hang or lose their answers, and whose notices get lost, late, doubled or mixed up.
 //!
-//! [`FaultyStore`] decorates any store. What happens to each operation is decided by a seed, a script or a closure, so
+//! [`FaultyStore`] decorates any store. What happens to each operation and notice is decided by a seed, a script or a closure, so
 //! that a failing run can be repeated.
 
 use std::collections::VecDeque;
@@ -14,9 +14,15 @@ use abide_core::SessionId;
 
 use crate::prng::Prng;
 use crate::{
-    Answer, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedItem, Heartbeat, List, Listing, Notice,
-    Prune, Read, Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Worker, WorkerRow, Workers,
+    Answer, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedItem, Heartbeat, InboxPage, InboxRead,
+    List, Listing, Notice, Prune, Read, Registered, Result, Retire, Snapshot, Store, Submit, Submitted, View,
+    Worker, WorkerRow, Workers,
 };
+
+mod notices;
+
+use notices::Disturbance;
+pub use notices::NoticeFault;
 
 /// What happens to one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +51,14 @@ pub struct Chances {
     pub unavailable_permille: u16,
     /// Of [`Fault::Indeterminate`].
     pub indeterminate_permille: u16,
+    /// Of [`NoticeFault::Lose`], in thousandths of the notices; these too:
+    pub notice_lose_permille: u16,
+    /// Of [`NoticeFault::Delay`].
+    pub notice_delay_permille: u16,
+    /// Of [`NoticeFault::Repeat`].
+    pub notice_repeat_permille: u16,
+    /// Of [`NoticeFault::Overtake`].
+    pub notice_overtake_permille: u16,
 }
 
 /// How often what was done.
@@ -66,7 +80,8 @@ type Decide = Box<dyn FnMut(&'static str) -> Fault + Send>;
 pub struct FaultyStore {
     inner: Arc<dyn Store>,
     decide: Mutex<Decide>,
-    healed: AtomicBool,
+    notices: Arc<Disturbance>,
+    healed: Arc<AtomicBool>,
     tally: Tally,
 }
 
@@ -81,8 +96,9 @@ struct Tally {
 impl FaultyStore {
     /// Faults by chance; the same seed and operations give the same faults.
     pub fn seeded(inner: Arc<dyn Store>, seed: u64, chances: Chances) -> Arc<Self> {
-        let mut prng = Prng::new(seed);
-        Self::deciding(inner, move |_| chances.draw(&mut prng))
+        let (mut prng, mut of_notices) = (Prng::new(seed), Prng::new(!seed));
+        let notices = Disturbance::deciding(move |_| chances.draw_notice(&mut of_notices));
+        Self::assemble(inner, Box::new(move |_| chances.draw(&mut prng)), notices)
     }
 
     /// One fault after the other, whatever the operations are; none when the script is over.
@@ -96,8 +112,20 @@ impl FaultyStore {
         inner: Arc<dyn Store>,
         decide: impl FnMut(&'static str) -> Fault + Send + 'static,
     ) -> Arc<Self> {
-        let decide: Mutex<Decide> = Mutex::new(Box::new(decide));
-        Arc::new(Self { inner, decide, healed: AtomicBool::new(false), tally: Tally::default() })
+        Self::assemble(inner, Box::new(decide), Disturbance::deciding(|_| NoticeFault::None))
+    }
+
+    /// Operations go well; notices fare as `decide` says.
+    pub fn disturbing(
+        inner: Arc<dyn Store>,
+        decide: impl FnMut(&Notice) -> NoticeFault + Send + 'static,
+    ) -> Arc<Self> {
+        Self::assemble(inner, Box::new(|_| Fault::None), Disturbance::deciding(decide))
+    }
+
+    fn assemble(inner: Arc<dyn Store>, decide: Decide, notices: Disturbance) -> Arc<Self> {
+        let (decide, notices) = (Mutex::new(decide), Arc::new(notices));
+        Arc::new(Self { inner, decide, notices, healed: Arc::default(), tally: Tally::default() })
     }
 
     /// No more faults from now on.
@@ -225,12 +253,33 @@ impl Store for FaultyStore {
         self.pass("retire", |store| store.retire(retire))
     }
 
-    fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
-        self.pass("workers", |store| store.workers(workers))
+    fn prune(&self, prune: Prune) -> Answer<u64> {
+        self.pass("prune", |store| store.prune(prune))
     }
 
+    fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
+        let mut answer = self.pass("wait", |store| store.wait(session));
+        let (inner, notices, healed) = (self.inner.clone(), self.notices.clone(), self.healed.clone());
+        Box::pin(async move {
+            loop {
+                // Nothing is awaited after they were taken, so dropping the answer loses none of them.
+                let told = notices.disturb(session, answer.await?, healed.load(Ordering::SeqCst));
+                if !told.is_empty() {
+                    return Ok(told);
+                }
+                answer = inner.wait(session);
+            }
+        })
+    }
+}
+
+impl View for FaultyStore {
     fn read(&self, read: Read) -> Answer<Option<Snapshot>> {
         self.pass("read", |store| store.read(read))
+    }
+
+    fn inbox(&self, inbox: InboxRead) -> Answer<InboxPage> {
+        self.pass("inbox", |store| store.inbox(inbox))
     }
 
     fn list(&self, list: List) -> Answer<Listing> {
@@ -241,11 +290,7 @@ impl Store for FaultyStore {
         self.pass("feed", |store| store.feed(feed))
     }
 
-    fn prune(&self, prune: Prune) -> Answer<u64> {
-        self.pass("prune", |store| store.prune(prune))
-    }
-
-    fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
-        self.pass("wait", |store| store.wait(session))
+    fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
+        self.pass("workers", |store| store.workers(workers))
     }
 }

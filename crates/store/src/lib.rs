@@ -1,7 +1,7 @@
 //! The seam between abide's engine and its databases.
 //!
-//! [`Store`] is everything that the engine asks of a database: a dozen methods, each one transaction. What may follow
-//! what is decided in `abide-core`; a store only keeps rows, fences writes and wakes readers.
+//! [`Store`] is everything that the engine asks of a database, and [`View`] the part of it that only reads: a dozen methods and a handful, each one
+//! transaction. What may follow what is decided in `abide-core`; a store only keeps rows, fences writes and wakes readers.
 //!
 //! Also here: [`memory::MemoryStore`], the strict reference that every other store is compared with;
 //! [`faults::FaultyStore`], which makes operations fail, hang or succeed and lose their answer; and
@@ -26,5 +26,8 @@ pub use seam::{
     Answer, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold, Leased,
     Notice, Record, Run, Store, Submit, Submitted, Transacted, Transaction,
 };
-pub use view::{Feed, FeedItem, List, ListCursor, ListOrder, Listed, Listing, Prune, Read, Snapshot, Target};
+pub use view::{
+    Bounds, Feed, FeedItem, InboxCursor, InboxPage, InboxRead, List, ListCursor, ListOrder, Listed, Listing,
+    Prune, Read, Snapshot, Target, View,
+};
 pub use worker::{Heartbeat, Registered, Retire, Worker, WorkerRow, Workers};

@@ -12,8 +12,9 @@ use std::task::{Context, Poll, Waker};
 use abide_core::{Limits, SessionId, Timestamp};
 
 use crate::{
-    Answer, Claim, Claimed, Clock, Commit, CommitOutcome, Feed, FeedItem, Heartbeat, List, Listing, Notice,
-    Prune, Read, Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Worker, WorkerRow, Workers,
+    Answer, Bounds, Claim, Claimed, Clock, Commit, CommitOutcome, Feed, FeedItem, Heartbeat, InboxPage,
+    InboxRead, List, Listing, Notice, Prune, Read, Registered, Result, Retire, Snapshot, Store, Submit,
+    Submitted, View, Worker, WorkerRow, Workers,
 };
 
 mod admission;
@@ -35,9 +36,14 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store that reads the time from `clock`.
+    /// An empty store that reads the time from `clock`. Its answers are small, so that callers which forget to ask for the rest are found out.
     pub fn new(clock: Arc<dyn Clock>, limits: Limits) -> Arc<Self> {
-        Arc::new(Self { clock, state: Arc::new(Mutex::new(State::new(limits))) })
+        Self::bounded(clock, limits, crate::conformance::bounds())
+    }
+
+    /// An empty store whose answers are as large as `bounds` says.
+    pub fn bounded(clock: Arc<dyn Clock>, limits: Limits, bounds: Bounds) -> Arc<Self> {
+        Arc::new(Self { clock, state: Arc::new(Mutex::new(State::new(limits, bounds))) })
     }
 
     fn apply<T: Send + 'static>(
@@ -80,12 +86,22 @@ impl Store for MemoryStore {
         self.apply(|state, now| state.retire(&retire, now))
     }
 
-    fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
-        self.apply(|state, _| Ok(state.workers(&workers)))
+    fn prune(&self, prune: Prune) -> Answer<u64> {
+        self.apply(|state, _| Ok(state.prune(prune)))
     }
 
+    fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
+        Box::pin(Wait { clock: self.clock.clone(), state: self.state.clone(), session })
+    }
+}
+
+impl View for MemoryStore {
     fn read(&self, read: Read) -> Answer<Option<Snapshot>> {
         self.apply(|state, _| Ok(state.read(&read)))
+    }
+
+    fn inbox(&self, inbox: InboxRead) -> Answer<InboxPage> {
+        self.apply(|state, _| Ok(state.inbox(&inbox)))
     }
 
     fn list(&self, list: List) -> Answer<Listing> {
@@ -96,12 +112,8 @@ impl Store for MemoryStore {
         self.apply(|state, _| Ok(state.feed(feed)))
     }
 
-    fn prune(&self, prune: Prune) -> Answer<u64> {
-        self.apply(|state, _| Ok(state.prune(prune)))
-    }
-
-    fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
-        Box::pin(Wait { clock: self.clock.clone(), state: self.state.clone(), session })
+    fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
+        self.apply(|state, _| Ok(state.workers(&workers)))
     }
 }
 

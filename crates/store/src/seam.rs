@@ -11,10 +11,7 @@ use abide_core::{
     codec,
 };
 
-use crate::{
-    Error, Feed, FeedItem, Heartbeat, List, Listing, Prune, Read, Registered, Result, Retire, Snapshot,
-    Worker, WorkerRow, Workers,
-};
+use crate::{Error, Heartbeat, InboxPage, Prune, Registered, Result, Retire, View, Worker};
 
 /// The answer of a store, some time later. Dropping it does not undo the operation.
 pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
@@ -25,11 +22,12 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
 }
 
-/// A database that keeps executions. Each method is one transaction: it happens whole or leaves no trace.
+/// A database that keeps executions: what changes it. What reads it is its [`View`]. Each method is one transaction: it happens whole or leaves no
+/// trace.
 ///
 /// Two kinds of writes. Anyone may [`submit`](Store::submit) messages; they are idempotent by message id and never
 /// wait for a running execution. Only the holder of a lease may [`commit`](Store::commit), fenced by epoch and version.
-pub trait Store: Send + Sync + 'static {
+pub trait Store: View {
     /// Puts messages into inboxes, all or none. A start creates its execution; to an id that exists, the same start
     /// attaches and another one is refused. A message whose id was seen before changes nothing. A message to an
     /// unknown or finished execution is refused, but for a [retry](abide_core::Body::Retry): it opens the next run of what failed or was
@@ -38,6 +36,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Leases executions that are ready to the session: higher priority first, then those that have been ready for
     /// longer. Due timers are ready. Repeating the last request returns the leases of it that are still held.
+    ///
+    /// A claim that has taken [`Bounds::claim_bytes_max`](crate::Bounds::claim_bytes_max) of journals and inboxes takes no more: what is left is
+    /// for the next one. The first is always taken, however large it is.
     fn claim(&self, claim: Claim) -> Answer<Claimed>;
 
     /// Appends entries, replaces the summary, consumes inbox messages and emits messages, all or nothing, if the lease
@@ -60,24 +61,11 @@ pub trait Store: Send + Sync + 'static {
     /// Ends a session; what it held is ready for others at once. Ending an ended one changes nothing.
     fn retire(&self, retire: Retire) -> Answer<()>;
 
-    /// The sessions of a namespace.
-    fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>>;
-
-    /// One execution and a page of the journal of its current run; `None` when there is no such execution. What earlier runs recorded is in the
-    /// [feed](Store::feed).
-    fn read(&self, read: Read) -> Answer<Option<Snapshot>>;
-
-    /// Executions, in pages.
-    fn list(&self, list: List) -> Answer<Listing>;
-
-    /// What happened, in the order in which it was committed.
-    fn feed(&self, feed: Feed) -> Answer<Vec<FeedItem>>;
-
     /// Deletes executions that finished long ago, with everything that belongs to them, earlier runs included; says how many.
     fn prune(&self, prune: Prune) -> Answer<u64>;
 
     /// Resolves when something may have happened that concerns the session. A hint: it may come late, twice or not
-    /// at all, and everything that it tells can be found out by [`claim`](Store::claim) and [`read`](Store::read).
+    /// at all, and everything that it tells can be found out by [`claim`](Store::claim), [`read`](View::read) and [`inbox`](View::inbox).
     /// Dropping the answer loses no notice.
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>>;
 }
@@ -156,8 +144,8 @@ pub struct Claim {
     pub request: u64,
     /// At most so many.
     pub slots: usize,
-    /// Also tell the unread messages of what the session holds.
-    pub with_inboxes: bool,
+    /// Also tell which of what the session holds has mail.
+    pub with_mail: bool,
     /// Also look for sessions that died, and take what they held from them.
     pub sweep: bool,
 }
@@ -167,8 +155,9 @@ pub struct Claim {
 pub struct Claimed {
     /// What the session may run from now on.
     pub leased: Vec<Leased>,
-    /// Unread messages of what it held before, if asked for.
-    pub inboxes: Vec<(ExecutionKey, Vec<Message>)>,
+    /// If asked for: of what it held before and has unread messages, the newest of these. Whoever does not know that one reads the
+    /// [inbox](View::inbox).
+    pub mail: Vec<(ExecutionKey, MessageId)>,
     /// Whether more is ready that the session could run.
     pub more: bool,
     /// When the next timer of something that the session could run is due.
@@ -192,8 +181,8 @@ pub struct Leased {
     pub journal: Vec<Record>,
     /// The first entry of it, if the store has that at hand, as it does for what was just born.
     pub first: Option<Box<Entry>>,
-    /// Its unread messages, in order of arrival.
-    pub inbox: Vec<Message>,
+    /// The first page of its unread messages.
+    pub inbox: InboxPage,
 }
 
 /// One commit of one execution. A clone of it is the same commit once more: sending both makes it happen once.
@@ -303,7 +292,15 @@ pub struct Transacted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A message arrived for an execution that the session holds.
-    Message(ExecutionKey, Message),
+    Message {
+        /// Which execution.
+        key: ExecutionKey,
+        /// What arrived.
+        message: Message,
+        /// The newest message that was unread when this one arrived, if there was one. A holder that does not know it has missed something, and
+        /// reads the [inbox](View::inbox): this notice may have overtaken another one, or be the only one of several that came.
+        previous: Option<MessageId>,
+    },
     /// Something may be ready to be claimed.
     Ready,
     /// Something changed that this store cannot tell in detail.

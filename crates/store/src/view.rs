@@ -4,7 +4,75 @@ use abide_core::{
     Address, Execution, Kind, LeaseRow, Message, Name, Namespace, Status, Summary, Tag, Timestamp,
 };
 
-use crate::{ExecutionKey, Record};
+use crate::{Answer, ExecutionKey, Record, WorkerRow, Workers};
+
+/// What can be read from a store. Each method tells what is true at one moment.
+pub trait View: Send + Sync + 'static {
+    /// One execution and a page of the journal of its current run; `None` when there is no such execution. What earlier runs recorded is in the
+    /// [feed](View::feed).
+    fn read(&self, read: Read) -> Answer<Option<Snapshot>>;
+
+    /// A page of the unread messages of an execution, in the store's order: that in which they arrived. An execution that does not exist has none.
+    fn inbox(&self, inbox: InboxRead) -> Answer<InboxPage>;
+
+    /// Executions, in pages.
+    fn list(&self, list: List) -> Answer<Listing>;
+
+    /// What happened, in the order in which it was committed.
+    fn feed(&self, feed: Feed) -> Answer<Vec<FeedItem>>;
+
+    /// The sessions of a namespace.
+    fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>>;
+}
+
+/// How much one answer may hold. Each bound can be set when a store is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// The most messages in one page of an inbox.
+    pub inbox_page_count_max: usize,
+    /// The most bytes of messages in one page of an inbox, unless a single one is larger.
+    pub inbox_page_bytes_max: usize,
+    /// The size of journals and inboxes at which a claim takes no further execution.
+    pub claim_bytes_max: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { inbox_page_count_max: 1_024, inbox_page_bytes_max: 1 << 20, claim_bytes_max: 16 << 20 }
+    }
+}
+
+/// A part of an inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InboxRead {
+    /// Of which execution.
+    pub key: ExecutionKey,
+    /// After this place; `None` for the beginning.
+    pub after: Option<InboxCursor>,
+    /// At most so many. A store may give fewer, but at least one if there is one.
+    pub limit: usize,
+}
+
+impl InboxRead {
+    /// As much of the beginning as a store gives at once.
+    pub fn first(key: ExecutionKey) -> Self {
+        Self { key, after: None, limit: usize::MAX }
+    }
+}
+
+/// A place in an inbox, as the store that gave it understands it. Good for the pages that follow; whether something has arrived since is not told by
+/// it, but by reading from the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InboxCursor(pub u64);
+
+/// A page of unread messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InboxPage {
+    /// The messages, in the store's order.
+    pub messages: Vec<Message>,
+    /// Where to go on; `None` at the end.
+    pub next: Option<InboxCursor>,
+}
 
 /// Which execution is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +92,7 @@ pub struct Read {
     pub from: u64,
     /// At most so many entries; 0 for none. A store may give fewer, but at least one if there is one.
     pub limit: usize,
-    /// Whether to tell the unread messages too.
+    /// Whether to tell the first page of its unread messages too.
     pub with_inbox: bool,
 }
 
@@ -49,8 +117,8 @@ pub struct Snapshot {
     pub tags: Vec<Tag>,
     /// The page of its journal.
     pub journal: Vec<Record>,
-    /// Its unread messages, if asked for.
-    pub inbox: Vec<Message>,
+    /// The first page of its unread messages, if asked for.
+    pub inbox: InboxPage,
 }
 
 /// Which executions to tell.

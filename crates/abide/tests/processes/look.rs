@@ -8,7 +8,7 @@ use abide::prelude::{Abide, Filter, Status, secs};
 use abide_core::{Address, Entry, Event, ExecutionId, Namespace, Outcome, StepRecord, Timestamp};
 use abide_engine::SystemClock;
 use abide_sqlite::{Options, SqliteStore};
-use abide_store::{Feed, Read, Snapshot, Store, Target, WorkerRow, Workers};
+use abide_store::{Feed, Read, Snapshot, Target, View, WorkerRow, Workers};
 
 use crate::clock::{until, wall_us};
 

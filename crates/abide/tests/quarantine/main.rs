@@ -95,6 +95,7 @@ fn faulty(clock: Arc<dyn Clock>, seed: u64) -> Arc<dyn Store> {
         delay_poll_count_max: 5,
         unavailable_permille: 15,
         indeterminate_permille: 30,
+        ..Chances::default()
     };
     FaultyStore::seeded(if seed.is_multiple_of(2) { memory(clock) } else { sqlite(clock) }, seed, chances)
 }

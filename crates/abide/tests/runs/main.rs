@@ -214,7 +214,7 @@ fn an_answer_that_a_run_did_not_ask_for_is_not_left_unread() {
             lab.sleep(secs(5)).await;
             assert_eq!(told(&lab, "one").await.len(), 2);
             let found = abide_engine::why::snapshot(&**lab.store(), &address("one")).await.unwrap().unwrap();
-            assert_eq!(found.inbox, []);
+            assert_eq!(found.inbox.messages, []);
             handle.signal("n", &3u64).await.unwrap();
             assert_eq!(handle.result().await.unwrap(), 3);
         });

@@ -137,7 +137,7 @@ fn document(picture: &Picture) -> Value {
         "journal": picture.journal.iter().map(json::entry).collect::<Value>(),
         "failed_attempts": failed_attempts(&picture.journal).map(json::entry).collect::<Value>(),
         "children": picture.children.iter().map(child).collect::<Value>(),
-        "inbox": snapshot.inbox.iter().map(json::message).collect::<Value>(),
+        "inbox": snapshot.inbox.messages.iter().map(json::message).collect::<Value>(),
     })));
     Value::Object(fields)
 }

@@ -176,11 +176,11 @@ fn children(picture: &Picture) -> Option<Table> {
 
 fn inbox(snapshot: &Snapshot) -> Option<Table> {
     use abide_core::Body;
-    if snapshot.inbox.is_empty() {
+    if snapshot.inbox.messages.is_empty() {
         return None;
     }
     let mut table = Table::new(["MESSAGE", "NAME", "DETAIL"]);
-    for message in &snapshot.inbox {
+    for message in &snapshot.inbox.messages {
         let (name, detail) = match &message.body {
             Body::Signal { name, payload } => (name.to_string(), payload.excerpt()),
             Body::ChildDone { op, outcome } | Body::ChildEnded { op, outcome, .. } => {

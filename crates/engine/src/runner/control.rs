@@ -6,28 +6,19 @@ use crate::board::timed_out;
 impl Runner {
     /// Takes what the mailbox has.
     pub(super) fn take_mail(&mut self) {
-        let (messages, order) = self.mailbox.take();
+        let (arrivals, order) = self.mailbox.take();
         self.order = self.order.max(order);
-        self.take_messages(messages);
-    }
-
-    /// The same message may arrive by notice and by inbox; the second one is no news.
-    pub(super) fn take_messages(&mut self, messages: Vec<Message>) {
-        for message in messages {
-            if self.known.insert(message.id.clone()) {
-                self.mail.push_back(message);
-            }
-        }
+        self.inbox.arrive(arrivals);
     }
 
     /// Sorts one message. `true`: it changed something.
     pub(super) fn control(&mut self) -> bool {
         // What may end the run waits for the commit under way: the end is sent at once, and there is one commit at a time.
-        if self.ledger.is_busy() && self.mail.front().is_some_and(|message| message.body.control().is_some())
+        if self.ledger.is_busy() && self.inbox.peek().is_some_and(|message| message.body.control().is_some())
         {
             return false;
         }
-        let Some(message) = self.mail.pop_front() else { return false };
+        let Some(message) = self.inbox.next() else { return false };
         let Message { id, body, .. } = message;
         match body {
             Body::Signal { name, payload } => {

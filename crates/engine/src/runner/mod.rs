@@ -14,7 +14,7 @@ mod replay;
 mod rest;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -28,6 +28,7 @@ use abide_store::{Hold, Leased};
 
 use crate::board::{Board, Delivery, Request, SlotState, State};
 use crate::engine::Inner;
+use crate::inbox::Inbox;
 use crate::journal::Journal;
 use crate::ledger::{Flushed, Ledger, Terms};
 use crate::mailbox::{Mailbox, Order};
@@ -71,8 +72,7 @@ pub(crate) struct Runner {
     timers: BinaryHeap<Reverse<(Timestamp, u64, TimerKind)>>,
     /// When attempts take too long: the slot and the number of the attempt.
     timeouts: BinaryHeap<Reverse<(Moment, u64, u32)>>,
-    mail: VecDeque<Message>,
-    known: HashSet<MessageId>,
+    inbox: Inbox,
     signals: HashMap<Name, VecDeque<(MessageId, Payload)>>,
     signal_waiters: BTreeMap<Name, VecDeque<u64>>,
     /// Outcomes of children that nobody has asked for yet, in order of arrival.
@@ -137,7 +137,8 @@ impl Runner {
         mut leased: Leased,
     ) -> Self {
         let journal = Journal::new(engine.store.clone(), &mut leased);
-        let inbox = std::mem::take(&mut leased.inbox);
+        let page = std::mem::take(&mut leased.inbox);
+        let inbox = Inbox::new(engine.store.clone(), engine.runtime.clone(), leased.key, page);
         let ledger = Ledger::new(&engine, leased);
         let mut runner = Self {
             presence: Presence::new(engine.clone()),
@@ -146,6 +147,7 @@ impl Runner {
             engine,
             ledger,
             mailbox,
+            inbox,
             journal,
             active: None,
             result: None,
@@ -157,8 +159,6 @@ impl Runner {
             slots: HashMap::default(),
             timers: BinaryHeap::new(),
             timeouts: BinaryHeap::new(),
-            mail: VecDeque::new(),
-            known: HashSet::new(),
             signals: HashMap::new(),
             signal_waiters: BTreeMap::new(),
             results: VecDeque::new(),
@@ -174,7 +174,6 @@ impl Runner {
             bell: None,
             closing: None,
         };
-        runner.take_messages(inbox);
         if let Some(deadline_at) = runner.ledger.execution().deadline_at() {
             runner.timers.push(Reverse((deadline_at, u64::MAX, TimerKind::Deadline)));
         }
@@ -218,6 +217,9 @@ impl Runner {
         }
         if self.closing.is_some() {
             return Turn::Idle;
+        }
+        if let Err(error) = self.inbox.poll(cx) {
+            return Turn::End(End::Lost(error.to_string()));
         }
         if (self.is_replaying || self.cursor.is_wanted()) && self.may_run() {
             if let Some(turn) = self.replay(cx) {

@@ -3,10 +3,6 @@
 use super::*;
 use abide_core::Start;
 
-/// How many ids of messages are remembered from run to run. More are forgotten, but for those of messages that are unread: a chain of runs may
-/// go on for years.
-const KNOWN_COUNT_MAX: usize = 10_000;
-
 impl Runner {
     /// The input of the next run, if the code wants one.
     pub(super) fn next_input(&self) -> Option<Payload> {
@@ -63,8 +59,7 @@ impl Runner {
             slots,
             timers,
             timeouts,
-            mail,
-            known,
+            inbox,
             signals,
             signal_waiters,
             results,
@@ -101,9 +96,6 @@ impl Runner {
         timeouts.clear();
         let deadline_at = ledger.execution().deadline_at();
         timers.extend(deadline_at.map(|at| Reverse((at, u64::MAX, TimerKind::Deadline))));
-        if known.len() > KNOWN_COUNT_MAX {
-            let unread = signals.values().flatten().map(|(id, _)| id);
-            *known = unread.chain(mail.iter().map(|message| &message.id)).cloned().collect();
-        }
+        inbox.forget(signals.values().flatten().map(|(id, _)| id));
     }
 }

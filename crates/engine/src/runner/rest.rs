@@ -97,8 +97,12 @@ impl Runner {
     }
 
     fn park(&mut self) -> Turn {
+        // What is unread and not known here would wake it at once.
+        if !self.inbox.is_complete() {
+            return Turn::Idle;
+        }
         let seen_count =
-            self.signals.values().map(VecDeque::len).sum::<usize>() + self.results.len() + self.mail.len();
+            self.signals.values().map(VecDeque::len).sum::<usize>() + self.results.len() + self.inbox.len();
         self.release(Hold::Park { seen_count })
     }
 

@@ -266,7 +266,7 @@ fn deaths(facts: &Facts) -> String {
 /// Messages that nobody has read: orders that are still to be followed, signals that nothing has asked for.
 fn unread(facts: &Facts) -> String {
     let mut told: Vec<(String, usize)> = Vec::new();
-    for message in &facts.snapshot.inbox {
+    for message in &facts.snapshot.inbox.messages {
         let words = match &message.body {
             Body::Signal { name, .. } => format!("signal {name:?}"),
             Body::Pause { by, reason } | Body::Cancel { by, reason } | Body::Terminate { by, reason } => {

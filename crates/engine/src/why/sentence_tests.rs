@@ -53,7 +53,7 @@ fn facts(events: Vec<Event>, waiting: &[Waiting]) -> Facts {
         takeover_count: 0,
         tags: Vec::new(),
         journal: Vec::new(),
-        inbox: Vec::new(),
+        inbox: abide_store::InboxPage::default(),
     };
     Facts { snapshot, tail, workers: Vec::new(), ahead: Ahead::default(), child: None, now: at(100) }
 }
@@ -114,7 +114,7 @@ fn what_is_stopped_says_by_whom_and_why() {
         &facts_of_paused,
         r#"workflow "x" is paused since 1970-01-01T00:00:01.000Z (1 min 39 s ago) by ann: audit."#,
     );
-    facts_of_paused.snapshot.inbox = vec![message(Body::Resume { by: By("bob".to_owned()) })];
+    facts_of_paused.snapshot.inbox.messages = vec![message(Body::Resume { by: By("bob".to_owned()) })];
     check(
         &facts_of_paused,
         r#"workflow "x" is paused since 1970-01-01T00:00:01.000Z (1 min 39 s ago) by ann: audit; unread: resume by bob, and no live worker can read it: there is none."#,
@@ -136,9 +136,9 @@ fn what_is_blocked_at_a_step_says_how_to_go_on() {
     blocked.workers = vec![worker(5, "order", "default")];
     let decide =
         |remedy| message(Body::UnblockStep { by: By("ann".to_owned()), step: "report#2".to_owned(), remedy });
-    blocked.snapshot.inbox = vec![decide(Remedy::Rerun)];
+    blocked.snapshot.inbox.messages = vec![decide(Remedy::Rerun)];
     check(&blocked, &format!(r#"{said}; unread: unblock of "report#2" to run again by ann."#));
-    blocked.snapshot.inbox = vec![decide(Remedy::Edit(Payload::from("7")))];
+    blocked.snapshot.inbox.messages = vec![decide(Remedy::Edit(Payload::from("7")))];
     check(&blocked, &format!(r#"{said}; unread: unblock of "report#2" with the result 7 by ann."#));
 }
 
@@ -188,7 +188,7 @@ fn what_waits_says_for_what() {
         r#"workflow "x" is waiting for signal "approval" since 1970-01-01T00:00:00.000Z (1 min 40 s ago)."#,
     );
     let body = || Body::Signal { name: name("aproval"), payload: Payload::from("1") };
-    waits.snapshot.inbox = vec![message(body()), message(body())];
+    waits.snapshot.inbox.messages = vec![message(body()), message(body())];
     check(
         &waits,
         r#"workflow "x" is waiting for signal "approval" since 1970-01-01T00:00:00.000Z (1 min 40 s ago); unread: signal "aproval" (2)."#,

@@ -1,10 +1,9 @@
 //! `claim`: leases of what is ready.
 
-use abide_core::{Address, Epoch, Execution, ExecutionId, Lease, SessionId, Timestamp, Version};
+use abide_core::{Address, Epoch, Execution, ExecutionId, Lease, MessageId, SessionId, Timestamp, Version};
 use abide_store::{Claim, Claimed, ExecutionKey, Leased};
 use rusqlite::OptionalExtension;
 
-use super::inbox::unread;
 use super::session::sweep;
 use crate::batch::Batch;
 use crate::error::Stop;
@@ -33,7 +32,7 @@ impl Operation for ClaimWork {
         }
         let timers = promote(batch, claim.session, now)?;
         // Before new leases are given: what is told with those is not told twice.
-        let mut inboxes = if claim.with_inboxes { held_inboxes(batch, claim.session)? } else { Vec::new() };
+        let mut mail = if claim.with_mail { held_mail(batch, claim.session)? } else { Vec::new() };
         let last_request = batch.last_request(claim.session);
         let mut repeated = given(batch, claim)?;
         // A claim whose COMMIT had an unknown outcome is known by its leases only.
@@ -42,21 +41,40 @@ impl Operation for ClaimWork {
             repeated.clear();
         }
         let slots = if is_new { claim.slots } else { 0 };
-        let (ready, more) = ready(batch, claim.session, slots)?;
-        for (key, position) in ready.iter().zip(0..) {
-            let holder = Holder { session: claim.session, request: claim.request, position };
-            let Columns { place, rank, since } = Place::Held(holder).columns();
-            batch.connection.prepare_cached(sql::CLAIM)?.execute([*key, place, rank, since])?;
-            batch.caches.hot.remove(key);
-            batch.caches.targets.remove(key);
+        let (ready, mut more) = ready(batch, claim.session, slots)?;
+        let mut leased = Vec::new();
+        if is_new {
+            let ready_count = ready.len();
+            leased = lease(batch, claim, ready)?;
+            more |= leased.len() < ready_count;
+        }
+        for key in repeated {
+            leased.push(self::leased(batch, key, claim.session)?.0);
         }
         batch.effects.requests.push((claim.session, claim.request.max(last_request)));
-        let keys = if is_new { ready } else { repeated };
-        let leased =
-            keys.iter().map(|key| leased(batch, *key, claim.session)).collect::<Result<Vec<_>, Stop>>()?;
-        inboxes.retain(|(key, _)| !leased.iter().any(|leased| leased.key == *key));
-        Ok(Claimed { leased, inboxes, more: more || timers.more, next_wake_at: timers.next_wake_at })
+        mail.retain(|(key, _)| !leased.iter().any(|leased| leased.key == *key));
+        Ok(Claimed { leased, mail, more: more || timers.more, next_wake_at: timers.next_wake_at })
     }
+}
+
+/// Leases what is ready, one after the other, until there is enough to carry.
+fn lease(batch: &mut Batch<'_>, claim: &Claim, ready: Vec<i64>) -> Result<Vec<Leased>, Stop> {
+    let mut leased = Vec::with_capacity(ready.len());
+    let mut bytes = 0;
+    for (key, position) in ready.into_iter().zip(0..) {
+        if bytes >= batch.shared.options.bounds.claim_bytes_max {
+            break;
+        }
+        let holder = Holder { session: claim.session, request: claim.request, position };
+        let Columns { place, rank, since } = Place::Held(holder).columns();
+        batch.connection.prepare_cached(sql::CLAIM)?.execute([key, place, rank, since])?;
+        batch.caches.hot.remove(&key);
+        batch.caches.targets.remove(&key);
+        let (one, size) = self::leased(batch, key, claim.session)?;
+        leased.push(one);
+        bytes += size;
+    }
+    Ok(leased)
 }
 
 /// What is still held of the leases that this request was given before.
@@ -125,8 +143,8 @@ fn ready(batch: &mut Batch<'_>, session: SessionId, slots: usize) -> Result<(Vec
     Ok((ready.into_iter().map(|(_, _, key)| key).collect(), more))
 }
 
-/// Everything that is needed to run an execution that the session holds.
-pub(crate) fn leased(batch: &mut Batch<'_>, key: i64, session: SessionId) -> Result<Leased, Stop> {
+/// Everything that is needed to run an execution that the session holds, and how large it is.
+pub(crate) fn leased(batch: &mut Batch<'_>, key: i64, session: SessionId) -> Result<(Leased, usize), Stop> {
     struct Found {
         namespace: i64,
         id: String,
@@ -155,36 +173,32 @@ pub(crate) fn leased(batch: &mut Batch<'_>, key: i64, session: SessionId) -> Res
     let options = &batch.shared.options;
     let page =
         Page { from: 1, entry_count_max: options.page_entry_count_max, bytes_max: options.page_bytes_max };
-    Ok(Leased {
+    let journal = found.chain.first_page(batch.connection, page)?;
+    let (inbox, inbox_bytes) = batch.first_page(ExecutionKey(count(key)))?;
+    let bytes = inbox_bytes + journal.iter().map(|record| record.bytes.len()).sum::<usize>();
+    let leased = Leased {
         key: ExecutionKey(count(key)),
         lease: Lease { session, epoch: found.epoch },
         version: found.version,
         takeover_count: found.takeover_count,
         execution: found.execution.at(Address { namespace, id }),
-        journal: found.chain.first_page(batch.connection, page)?,
+        journal,
         first: None,
-        inbox: unread(batch.connection, key)?,
-    })
+        inbox,
+    };
+    Ok((leased, bytes))
 }
 
-fn held_inboxes(
-    batch: &Batch<'_>,
-    session: SessionId,
-) -> Result<Vec<(ExecutionKey, Vec<abide_core::Message>)>, Stop> {
+/// The newest unread message of each execution that the session holds.
+fn held_mail(batch: &Batch<'_>, session: SessionId) -> Result<Vec<(ExecutionKey, MessageId)>, Stop> {
     // Asked whenever another process has written: going through all that is held would cost as much as what is held.
     const FEW: i64 = 1_000;
     let is_many = batch.connection.prepare_cached(sql::INBOX_MANY)?.exists([FEW])?;
     let text = if is_many { sql::INBOX_HELD } else { sql::INBOX_HELD_OF_FEW };
     let mut statement = batch.connection.prepare_cached(text)?;
-    let rows =
-        statement.query_map([place::held(session)], |row| Ok((count(row.get(0)?), decoded(row, 1)?)))?;
-    let mut inboxes: Vec<(ExecutionKey, Vec<abide_core::Message>)> = Vec::new();
-    for row in rows {
-        let (key, message) = row?;
-        match inboxes.last_mut() {
-            Some((last, messages)) if last.0 == key => messages.push(message),
-            _ => inboxes.push((ExecutionKey(key), vec![message])),
-        }
-    }
-    Ok(inboxes)
+    let rows = statement.query_map([place::held(session)], |row| {
+        let id: String = row.get(1)?;
+        Ok((ExecutionKey(count(row.get(0)?)), MessageId::new(id)))
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
 }

@@ -163,8 +163,13 @@ impl CommitWork {
                 return Err(Stop::corrupt(not_unread(self.commit.key, id)));
             }
         }
-        if let Some(inbox) = batch.caches.inboxes.get_mut(&self.key()) {
-            inbox.unread_count = inbox.unread_count.saturating_sub(consumed.len());
+        let Some(inbox) = batch.caches.inboxes.get_mut(&self.key()) else { return Ok(()) };
+        inbox.unread_count = inbox.unread_count.saturating_sub(consumed.len());
+        if inbox.unread_count == 0 {
+            inbox.newest_id = None;
+        } else if inbox.newest_id.as_ref().is_some_and(|newest| consumed.contains(newest)) {
+            // Which of those that are left is the newest now is looked up when it matters.
+            batch.caches.inboxes.remove(&self.key());
         }
         Ok(())
     }
@@ -174,7 +179,7 @@ impl CommitWork {
         for message in &self.commit.changes.emits {
             let Body::Start(start) = &message.body else {
                 match batch.put(message) {
-                    Ok(put) => batch.tell_newborn(committed.born.iter_mut(), &put, message),
+                    Ok(put) => batch.tell_newborn(committed.born.iter_mut(), &put)?,
                     Err(Stop::Refused(_)) => committed.dropped_count += 1,
                     Err(stop) => return Err(stop),
                 }
@@ -327,7 +332,7 @@ impl CommitWork {
             };
             let ours = child.place.session() == Some(self.commit.lease.session) && child.epoch.0 == 1;
             if committed.born.len() < self.commit.born_slots && ours {
-                committed.born.push(leased(batch, child.key, self.commit.lease.session)?);
+                committed.born.push(leased(batch, child.key, self.commit.lease.session)?.0);
             }
         }
         Ok(CommitOutcome::Committed(committed))

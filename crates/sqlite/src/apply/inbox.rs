@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use abide_core::{Address, Body, Message, Refusal, Timestamp, TooLarge, codec};
-use abide_store::{ExecutionKey, Leased};
+use abide_core::{Address, Body, Message, MessageId, Refusal, Timestamp, TooLarge, codec};
+use abide_store::{Bounds, ExecutionKey, InboxCursor, InboxPage, InboxRead, Leased};
 use rusqlite::{Connection, params};
 
 use crate::batch::Batch;
 use crate::caches::Inbox;
 use crate::error::Stop;
+use crate::notices::Arrived;
 use crate::place::Place;
-use crate::rows::{Target, TargetState, count, decoded};
+use crate::rows::{Target, TargetState, count, decoded, integer};
 use crate::sql;
 
 /// What became of a message.
@@ -39,12 +40,14 @@ impl Batch<'_> {
         if let Body::Retry { by } = &message.body {
             return self.retry(&target, message, by);
         }
-        if !self.insert_message(target.key, message)? {
+        let Some(previous) = self.insert_message(target.key, message)? else {
             return Ok(Put::Duplicate(key));
-        }
+        };
         match target.place {
             Place::Held(holder) if self.shared.notices.holds(holder.session) => {
-                self.effects.notices.messages.push((holder.session, key, message.clone()));
+                let Previous(previous) = previous;
+                let arrived = Arrived { session: holder.session, key, message: message.clone(), previous };
+                self.effects.notices.messages.push(arrived);
             }
             Place::Waiting | Place::Timer(..) if target.execution.wakes_on(&message.body, now) => {
                 self.relocate((target.key, target.epoch), target.place, Place::Ready(target.queue, now))?;
@@ -95,18 +98,18 @@ impl Batch<'_> {
         Ok(Err(TooLarge { what, limit: "inbox_count_max", found: unread + 1, max }.into()))
     }
 
-    /// `false` when the message was there before, read or unread.
-    fn insert_message(&mut self, key: i64, message: &Message) -> Result<bool, Stop> {
+    /// Tells the newest unread message before it; `None` when the message was there before, read or unread.
+    fn insert_message(&mut self, key: i64, message: &Message) -> Result<Option<Previous>, Stop> {
         let arrived = self.inbox(key)?.newest + 1;
         let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
         let body = codec::encode(message);
         if insert.execute(params![key, message.id.as_str(), arrived, body])? == 0 {
-            return Ok(false);
+            return Ok(None);
         }
         let inbox = self.inbox(key)?;
         inbox.newest = arrived;
         inbox.unread_count += 1;
-        Ok(true)
+        Ok(Some(Previous(inbox.newest_id.replace(message.id.clone()))))
     }
 
     /// A message to an execution that was born by the same operation goes with its lease, not as a notice before it.
@@ -114,13 +117,20 @@ impl Batch<'_> {
         &mut self,
         mut born: impl Iterator<Item = &'l mut Leased>,
         put: &Put,
-        message: &Message,
-    ) {
-        let Put::Delivered(key) = put else { return };
+    ) -> Result<(), Stop> {
+        let Put::Delivered(key) = put else { return Ok(()) };
         if let Some(leased) = born.find(|leased| leased.key == *key) {
-            leased.inbox.push(message.clone());
-            self.effects.notices.messages.pop_if(|(_, to, _)| to == key);
+            if leased.inbox.next.is_none() {
+                leased.inbox = self.first_page(*key)?.0;
+            }
+            self.effects.notices.messages.pop_if(|arrived| arrived.key == *key);
         }
+        Ok(())
+    }
+
+    /// The first page of an inbox, and how large it is.
+    pub(crate) fn first_page(&self, key: ExecutionKey) -> rusqlite::Result<(InboxPage, usize)> {
+        inbox_page(self.connection, InboxRead::first(key), &self.shared.options.bounds)
     }
 
     /// What is known of the unread messages of an execution.
@@ -128,9 +138,11 @@ impl Batch<'_> {
         if !self.caches.inboxes.contains_key(&key) {
             let mut statement = self.connection.prepare_cached(sql::INBOX_COUNT)?;
             let found = statement.query_row([key], |row| {
+                let newest_id: Option<String> = row.get(2)?;
                 Ok(Inbox {
                     unread_count: usize::try_from(row.get::<_, i64>(0)?).unwrap_or(0),
                     newest: row.get(1)?,
+                    newest_id: newest_id.map(MessageId::new),
                 })
             })?;
             self.caches.inboxes.insert(key, found);
@@ -139,7 +151,36 @@ impl Batch<'_> {
     }
 }
 
-/// The unread messages of an execution, in order of arrival.
+/// The newest message that was unread when another one arrived.
+struct Previous(Option<MessageId>);
+
+/// A page of the unread messages of an execution, in order of arrival, and how large it is.
+pub(crate) fn inbox_page(
+    connection: &Connection,
+    read: InboxRead,
+    bounds: &Bounds,
+) -> rusqlite::Result<(InboxPage, usize)> {
+    let limit = read.limit.min(bounds.inbox_page_count_max);
+    let mut last = read.after.map_or(0, |InboxCursor(arrived)| integer(arrived));
+    let mut statement = connection.prepare_cached(sql::INBOX_PAGE)?;
+    // One more, to see whether there are more.
+    let mut rows = statement.query([integer(read.key.0), last, integer(limit as u64).saturating_add(1)])?;
+    let (mut page, mut bytes) = (InboxPage::default(), 0);
+    while let Some(row) = rows.next()? {
+        let size = row.get_ref(1)?.as_blob()?.len();
+        let is_full = page.messages.len() == limit;
+        if is_full || (bytes + size > bounds.inbox_page_bytes_max && !page.messages.is_empty()) {
+            page.next = Some(InboxCursor(count(last)));
+            break;
+        }
+        bytes += size;
+        last = row.get(0)?;
+        page.messages.push(decoded(row, 1)?);
+    }
+    Ok((page, bytes))
+}
+
+/// All unread messages of an execution, in order of arrival.
 pub(crate) fn unread(connection: &Connection, key: i64) -> rusqlite::Result<Vec<Message>> {
     let mut statement = connection.prepare_cached(sql::INBOX_UNREAD)?;
     let messages = statement.query_map([key], |row| decoded(row, 0))?;

@@ -6,7 +6,7 @@ use abide_core::{
     Address, Entry, Epoch, Event, Execution, Lease, LeaseRow, SessionId, Start, StartMatch, Status,
     Timestamp, Version, codec, start_matches,
 };
-use abide_store::{ExecutionKey, Leased, Record};
+use abide_store::{ExecutionKey, InboxPage, Leased, Record};
 use rusqlite::{OptionalExtension, params};
 
 use crate::batch::{Batch, Frequent};
@@ -118,7 +118,7 @@ impl Batch<'_> {
             execution,
             journal: vec![record],
             first: Some(Box::new(entry)),
-            inbox: Vec::new(),
+            inbox: InboxPage::default(),
         };
         Ok(Some(Started::New(execution_key, Some(Box::new(leased)))))
     }

@@ -11,7 +11,7 @@ mod submit;
 
 pub(crate) use claim::ClaimWork;
 pub(crate) use commit::CommitWork;
-pub(crate) use inbox::unread;
+pub(crate) use inbox::{inbox_page, unread};
 pub(crate) use message::first_start;
 pub(crate) use prune::PruneWork;
 pub(crate) use session::{HeartbeatWork, RegisterWork, RetireWork};

@@ -68,11 +68,11 @@ fn submit_all(
     let notice_count = batch.effects.notices.messages.len();
     let mut submitted: Vec<Submitted> = Vec::with_capacity(work.messages.len());
     for message in work.checked() {
-        match message.and_then(|message| Ok((message, submit(batch, message, offer)?))) {
-            Ok((message, one)) => {
+        match message.and_then(|message| submit(batch, message, offer)) {
+            Ok(one) => {
                 if let Submitted::Delivered(key) = &one {
                     let born = submitted.iter_mut().filter_map(newborn);
-                    batch.tell_newborn(born, &Put::Delivered(*key), message);
+                    batch.tell_newborn(born, &Put::Delivered(*key))?;
                 }
                 submitted.push(one);
             }

@@ -43,7 +43,7 @@ fn a_refusal_in_a_batch_leaves_no_trace_and_costs_the_others_nothing() {
     block_on(before).unwrap();
     assert!(matches!(block_on(refused), Err(Error::Refused(_))));
     block_on(after).unwrap();
-    let ids: Vec<_> = ["a", "b"].iter().map(|id| look(&store, id).inbox.len()).collect();
+    let ids: Vec<_> = ["a", "b"].iter().map(|id| look(&store, id).inbox.messages.len()).collect();
     assert_eq!(ids, [1, 1]);
     assert!(
         matches!(submit(&store, vec![signal("s4", "half")]), Err(Error::Refused(_))),

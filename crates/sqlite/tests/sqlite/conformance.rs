@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use abide_core::Limits;
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::Store;
-use abide_store::conformance::{TestClock, check_all, differential, differential_limits, limits};
+use abide_store::conformance::{TestClock, bounds, check_all, differential, differential_limits, limits};
 
 fn in_memory(limits: Limits) -> impl Fn(Arc<TestClock>) -> Arc<dyn Store> {
     move |clock| {
-        let options = Options { limits: limits.clone(), ..Options::default() };
+        let options = Options { limits: limits.clone(), bounds: bounds(), ..Options::default() };
         SqliteStore::in_memory(clock, options).expect("a database in memory can be opened")
     }
 }
@@ -19,7 +19,7 @@ fn in_files(folder: &tempfile::TempDir, limits: Limits) -> impl Fn(Arc<TestClock
     let number = AtomicUsize::new(0);
     move |clock| {
         let path = folder.path().join(format!("{}.db", number.fetch_add(1, Ordering::Relaxed)));
-        let options = Options { limits: limits.clone(), ..Options::default() };
+        let options = Options { limits: limits.clone(), bounds: bounds(), ..Options::default() };
         SqliteStore::open(&path, clock, options).expect("a new file can be opened")
     }
 }

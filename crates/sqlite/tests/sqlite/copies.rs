@@ -24,7 +24,7 @@ fn a_copy_has_everything_and_can_be_opened() {
     let opened = SqliteStore::open(&copy, fixture.clock.clone(), Options::default()).unwrap();
     let found = opened.verify().unwrap();
     assert_eq!((found.execution_count, found.entry_count, found.is_sound()), (2, 301, true), "{found:?}");
-    assert_eq!(look(&opened, "b").inbox.len(), 1);
+    assert_eq!(look(&opened, "b").inbox.messages.len(), 1);
 }
 
 #[test]

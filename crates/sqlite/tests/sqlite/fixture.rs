@@ -12,7 +12,7 @@ use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::{TestClock, block_on};
 use abide_store::{
     Changes, Claim, Claimed, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record, Result,
-    Retire, Snapshot, Store, Submit, Submitted, Target, Transacted, Transaction, Worker,
+    Retire, Snapshot, Store, Submit, Submitted, Target, Transacted, Transaction, View, Worker,
 };
 
 pub(crate) struct Fixture {
@@ -149,7 +149,7 @@ impl Seat {
     pub(crate) fn claim(&mut self, sweep: bool) -> Claimed {
         self.request += 1;
         let claim =
-            Claim { session: self.session, request: self.request, slots: 20_000, with_inboxes: true, sweep };
+            Claim { session: self.session, request: self.request, slots: 20_000, with_mail: true, sweep };
         block_on(self.store.claim(claim)).expect("a live session may claim")
     }
 

@@ -2,7 +2,7 @@
 
 use abide_sqlite::Options;
 use abide_store::conformance::block_on;
-use abide_store::{ExecutionKey, Read, Store, Target};
+use abide_store::{ExecutionKey, Read, Store, Target, View};
 
 use crate::fixture::{Fixture, Seat, step};
 

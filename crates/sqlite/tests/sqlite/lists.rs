@@ -3,7 +3,7 @@
 use abide_core::{Command, Failure, FailureKind, Namespace, Status};
 use abide_sqlite::Options;
 use abide_store::conformance::block_on;
-use abide_store::{List, ListOrder, Store};
+use abide_store::{List, ListOrder, View};
 
 use crate::fixture::{Fixture, Seat, complete};
 

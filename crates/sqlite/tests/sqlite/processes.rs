@@ -3,7 +3,7 @@
 use abide_core::{Fence, Namespace, SessionId};
 use abide_sqlite::SqliteStore;
 use abide_store::conformance::block_on;
-use abide_store::{CommitOutcome, Heartbeat, Notice, Store, Workers};
+use abide_store::{CommitOutcome, Heartbeat, Notice, Store, View, Workers};
 
 use crate::fixture::{Fixture, Held, look, signal, start, step, submit};
 
@@ -102,8 +102,8 @@ fn what_another_process_does_is_noticed() {
     let told = block_on(notices).unwrap();
     assert!(told.contains(&Notice::Changed), "{told:?}");
     let mut seat = seat;
-    let inboxes = seat.claim(false).inboxes;
-    assert_eq!(inboxes.iter().map(|(_, messages)| messages.len()).collect::<Vec<_>>(), [1]);
+    let mail = seat.claim(false).mail;
+    assert_eq!(mail.iter().map(|(_, newest)| newest.as_str()).collect::<Vec<_>>(), ["s"]);
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn start_and_signal_are_born_together(subject: &Subject) {
     let seat = subject.seat(worker());
     let submitted = subject.start_born(&seat, vec![start_of("a", flow()), signal("s", "a")]);
     let leased = leased(&submitted[0]).expect("it is born leased");
-    assert_eq!(leased.inbox, [signal("s", "a")], "a lease brings everything that is needed to run");
+    assert_eq!(leased.inbox.messages, [signal("s", "a")], "a lease brings everything that is needed to run");
     assert!(matches!(submitted[1], Submitted::Delivered(_)));
 }
 
@@ -181,7 +181,11 @@ fn child_and_signal_are_born_together(subject: &Subject) {
     let child = start_of("child", child_of("a", "child"));
     let draft = subject.draft(&held).emitting(child).emitting(signal("s", "child")).born_slots(1);
     let born = subject.commit(&draft, &mut held).born;
-    assert_eq!(born[0].inbox, [signal("s", "child")], "a lease brings everything that is needed to run");
+    assert_eq!(
+        born[0].inbox.messages,
+        [signal("s", "child")],
+        "a lease brings everything that is needed to run"
+    );
 }
 
 fn child_of_a_yielding_parent_is_born(subject: &Subject) {

@@ -1,6 +1,6 @@
 //! Who gets what to run.
 
-use abide_core::{Epoch, Kind, Namespace, SessionId, Start, Version};
+use abide_core::{Epoch, Kind, MessageId, Namespace, SessionId, Start, Version};
 
 use super::held::Held;
 use super::make::{capable, flow, name, names, requiring, signal, step, worker};
@@ -29,7 +29,7 @@ table![
     requests_are_counted_by_session,
     p3_dead_session_claims_nothing,
     unknown_session_claims_nothing,
-    claim_with_inboxes_tells_unread_messages_of_what_was_held,
+    claim_with_mail_tells_the_newest_unread_message_of_what_was_held,
 ];
 
 fn claim_is_by_priority_then_age(subject: &Subject) {
@@ -193,7 +193,7 @@ fn repeated_claim_tells_the_newest_state(subject: &Subject) {
     subject.record(&mut held, step("one"));
     subject.send(signal("s", "a"));
     let again = seat.send(&claim).leased.remove(0);
-    assert_eq!((again.version, again.journal.len(), again.inbox.len()), (Version(1), 2, 1));
+    assert_eq!((again.version, again.journal.len(), again.inbox.messages.len()), (Version(1), 2, 1));
     assert_eq!(again.execution, held.execution);
 }
 
@@ -257,15 +257,14 @@ fn unknown_session_claims_nothing(subject: &Subject) {
     refuses(&seat, &claim);
 }
 
-fn claim_with_inboxes_tells_unread_messages_of_what_was_held(subject: &Subject) {
+fn claim_with_mail_tells_the_newest_unread_message_of_what_was_held(subject: &Subject) {
     let (mut seat, held) = subject.held("a");
     subject.send(signal("s1", "a"));
     subject.send(signal("s2", "a"));
     subject.submit(vec![super::make::start_of("b", flow()), signal("s3", "b")]).expect("both are taken");
-    let claim = Claim { with_inboxes: true, ..seat.next_claim(1) };
+    let claim = Claim { with_mail: true, ..seat.next_claim(1) };
     let claimed = seat.send(&claim);
-    let told: Vec<_> = claimed.inboxes.iter().filter(|(_, inbox)| !inbox.is_empty()).collect();
-    assert_eq!(told, [&(held.key, vec![signal("s1", "a"), signal("s2", "a")])]);
-    assert_eq!(claimed.leased[0].inbox, [signal("s3", "b")], "what is new brings its own");
-    assert!(seat.claim(1).inboxes.is_empty(), "only if asked for");
+    assert_eq!(claimed.mail, [(held.key, MessageId::new("s2"))]);
+    assert_eq!(claimed.leased[0].inbox.messages, [signal("s3", "b")], "what is new brings its own");
+    assert!(seat.claim(1).mail.is_empty(), "only if asked for");
 }

@@ -35,7 +35,7 @@ fn emitted_message_arrives(subject: &Subject) {
     subject.start("b", flow());
     let committed = subject.commit(&subject.draft(&held).emitting(signal("s", "b")), &mut held);
     assert_eq!(committed.dropped_count, 0);
-    assert_eq!(subject.look("b").inbox, [signal("s", "b")]);
+    assert_eq!(subject.look("b").inbox.messages, [signal("s", "b")]);
 }
 
 fn emit_to_an_unknown_target_is_dropped_and_counted(subject: &Subject) {
@@ -143,7 +143,7 @@ fn repeated_child_start_attaches(subject: &Subject) {
 
 /// Checks that the whole inbox says that children were refused; gives the operations and messages.
 fn refusals(found: &Snapshot) -> Vec<(String, String)> {
-    let told = found.inbox.iter().map(|message| match &message.body {
+    let told = found.inbox.messages.iter().map(|message| match &message.body {
         Body::ChildEnded { op, outcome: Outcome::Failure(failure), .. } => {
             (op.name.as_str().to_owned(), failure.message.clone())
         }

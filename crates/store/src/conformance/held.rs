@@ -23,9 +23,10 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn of(leased: Leased) -> Self {
-        let Leased { key, lease, version, takeover_count, execution, inbox, .. } = leased;
+        let Leased { key, lease, version, takeover_count, execution, .. } = leased;
         let first = leased.journal.first().expect("the first page has the first entry");
         let start = start_of(&first.entry().expect("it can be read"));
+        let inbox = leased.inbox.messages;
         Self { key, lease, version, takeover_count, start, execution, inbox }
     }
 

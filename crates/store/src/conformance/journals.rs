@@ -167,6 +167,6 @@ fn inbox_is_told_only_if_asked_for(subject: &Subject) {
     for (with_inbox, count) in [(true, 1), (false, 0)] {
         let read = Read { target: Target::Key(key), from: 1, limit: 9, with_inbox };
         let found = block_on(subject.store.read(read)).expect("it is read").expect("it exists");
-        assert_eq!(found.inbox.len(), count);
+        assert_eq!(found.inbox.messages.len(), count);
     }
 }

@@ -35,7 +35,7 @@ fn signals_are_unread_in_order_of_arrival(subject: &Subject) {
     subject.submit(vec![signal("w", "a"), signal("v", "a")]).expect("both are taken");
     assert_eq!(subject.unread("a"), ["z", "y", "x", "w", "v"]);
     let held = subject.seat(super::make::worker()).claim_one();
-    assert_eq!(held.inbox, subject.look("a").inbox, "a lease brings the inbox");
+    assert_eq!(held.inbox, subject.look("a").inbox.messages, "a lease brings the inbox");
     assert_eq!(held.inbox[0], signal("z", "a"));
 }
 
@@ -94,7 +94,7 @@ fn duplicate_with_another_body_changes_nothing(subject: &Subject) {
     subject.send(signal("s", "a"));
     let other = Body::Signal { name: name("other"), payload: "other".into() };
     assert!(matches!(subject.send(message("s", "a", other)), Submitted::Duplicate(_)));
-    assert_eq!(subject.look("a").inbox, [signal("s", "a")]);
+    assert_eq!(subject.look("a").inbox.messages, [signal("s", "a")]);
 }
 
 fn duplicate_in_one_submit_is_told(subject: &Subject) {
@@ -150,8 +150,8 @@ fn message_does_not_touch_a_held_execution(subject: &Subject) {
     let before = subject.look("a");
     subject.send(signal("s", "a"));
     let mut after = subject.look("a");
-    assert_eq!(after.inbox.len(), 1);
-    after.inbox.clear();
+    assert_eq!(after.inbox.messages.len(), 1);
+    after.inbox.messages.clear();
     assert_eq!(after, before);
     subject.record(&mut held, step("still mine"));
 }

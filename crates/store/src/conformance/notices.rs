@@ -23,7 +23,8 @@ fn is_about_readiness(notice: &Notice) -> bool {
 
 fn is_message(notice: &Notice, id: &str) -> bool {
     // A store that shares its data with other processes may not know what changed.
-    matches!(notice, Notice::Message(_, message) if message.id.as_str() == id) || *notice == Notice::Changed
+    matches!(notice, Notice::Message { message, .. } if message.id.as_str() == id)
+        || *notice == Notice::Changed
 }
 
 fn p7_message_to_a_held_execution_is_told_to_its_holder(subject: &Subject) {

@@ -38,7 +38,7 @@ fn start_creates_a_ready_execution(subject: &Subject) {
     assert_eq!(found.lease.session, None);
     assert_eq!((found.created_at, found.ready_at), (subject.now(), Some(subject.now())));
     assert_eq!(found.takeover_count, 0);
-    assert!(found.inbox.is_empty(), "a start never goes into an inbox");
+    assert!(found.inbox.messages.is_empty(), "a start never goes into an inbox");
 }
 
 fn start_records_one_entry(subject: &Subject) {

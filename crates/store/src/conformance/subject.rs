@@ -8,8 +8,9 @@ use abide_core::{Command, Fence, Message, Name, SessionId, Start, Timestamp};
 use super::held::{Draft, Held};
 use super::{TestClock, block_on, make};
 use crate::{
-    Claim, Claimed, Clock, CommitOutcome, Committed, Error, ExecutionKey, Feed, FeedItem, Heartbeat, List,
-    Listing, Notice, Prune, Read, Record, Retire, Snapshot, Store, Submit, Submitted, Target, Worker,
+    Claim, Claimed, Clock, CommitOutcome, Committed, Error, ExecutionKey, Feed, FeedItem, Heartbeat,
+    InboxPage, InboxRead, List, Listing, Notice, Prune, Read, Record, Retire, Snapshot, Store, Submit,
+    Submitted, Target, Worker,
 };
 
 /// A store and its clock.
@@ -136,6 +137,7 @@ impl Subject {
     pub(crate) fn find(&self, target: &Target) -> Option<Snapshot> {
         let read = |from| Read { target: target.clone(), from, limit: 1_000, with_inbox: true };
         let mut snapshot = block_on(self.store.read(read(1))).expect("it is read")?;
+        snapshot.inbox = InboxPage { messages: self.inbox(snapshot.key), next: None };
         loop {
             let from = snapshot.journal.len() as u64 + 1;
             let next = block_on(self.store.read(read(from))).expect("it is read").expect("it exists");
@@ -156,7 +158,24 @@ impl Subject {
 
     /// The ids of unread messages, in order.
     pub(crate) fn unread(&self, id: &str) -> Vec<String> {
-        self.look(id).inbox.iter().map(|message| message.id.as_str().to_owned()).collect()
+        self.look(id).inbox.messages.iter().map(|message| message.id.as_str().to_owned()).collect()
+    }
+
+    /// The whole inbox, page by page.
+    pub(crate) fn inbox(&self, key: ExecutionKey) -> Vec<Message> {
+        let (mut messages, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.inbox_page(InboxRead { key, after, limit: 1_000 });
+            messages.extend(page.messages);
+            after = page.next;
+            if after.is_none() {
+                return messages;
+            }
+        }
+    }
+
+    pub(crate) fn inbox_page(&self, read: InboxRead) -> InboxPage {
+        block_on(self.store.inbox(read)).expect("it is read")
     }
 
     pub(crate) fn list(&self, list: List) -> Listing {
@@ -189,7 +208,7 @@ impl Seat<'_> {
     /// The next claim of this session, not sent yet.
     pub(crate) fn next_claim(&mut self, slots: usize) -> Claim {
         self.request += 1;
-        Claim { session: self.session, request: self.request, slots, with_inboxes: false, sweep: false }
+        Claim { session: self.session, request: self.request, slots, with_mail: false, sweep: false }
     }
 
     pub(crate) fn try_claim(&self, claim: &Claim) -> crate::Result<Claimed> {

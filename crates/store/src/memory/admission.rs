@@ -82,7 +82,7 @@ impl<'a> Ahead<'a> {
         let execution = execution.ok_or_else(|| Refusal::Unknown { id: to.id.clone() })?;
         let inbox = stored.map_or(&[][..], |row| row.inbox.as_slice());
         let stays = |known: &&Message| retried.is_none() || known.body.outlives_failure();
-        let unread = inbox.iter().filter(stays).chain(delivered.iter().copied());
+        let unread = inbox.iter().map(|(_, message)| message).filter(stays).chain(delivered.iter().copied());
         let unread: Vec<_> = unread.map(|known| &known.body).collect();
         if let Err(refusal) = execution.accepts(body, self.now)
             && !execution.accepts_behind(&unread, body, self.now)

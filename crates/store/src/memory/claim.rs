@@ -1,10 +1,10 @@
 //! Leases for those who ask.
 
-use abide_core::{SessionId, Timestamp};
+use abide_core::{Message, SessionId, Timestamp, codec};
 
 use super::row::Place;
 use super::state::State;
-use crate::{Claim, Claimed, ExecutionKey, Result};
+use crate::{Claim, Claimed, ExecutionKey, Leased, Result};
 
 impl State {
     pub(super) fn claim(&mut self, claim: &Claim, now: Timestamp) -> Result<Claimed> {
@@ -36,11 +36,15 @@ impl State {
 
     fn give(&mut self, claim: &Claim) {
         let mut given = Vec::new();
+        let mut bytes = 0;
         while given.len() < claim.slots
+            && bytes < self.bounds.claim_bytes_max
             && let Some(key) = self.first_for(claim.session)
         {
             self.change(key, |row| row.lease_to(claim.session));
-            given.push((key, self.row(key).lease.epoch));
+            let row = self.row(key);
+            bytes += size(&row.leased(&self.bounds));
+            given.push((key, row.lease.epoch));
         }
         let session = self.sessions.get_mut(&claim.session).expect("it was found to be live");
         session.request = claim.request;
@@ -62,12 +66,11 @@ impl State {
         let still_held = given
             .iter()
             .filter(|(key, epoch)| session.held.contains(key) && self.row(*key).lease.epoch == *epoch);
-        let leased: Vec<_> = still_held.map(|(key, _)| self.row(*key).leased()).collect();
+        let leased: Vec<_> = still_held.map(|(key, _)| self.row(*key).leased(&self.bounds)).collect();
         let before = session.held.iter().filter(|key| !leased.iter().any(|lease| lease.key == **key));
-        let inboxes = before.filter(|_| claim.with_inboxes).map(|key| (*key, self.row(*key).inbox.clone()));
-        let inboxes = inboxes.filter(|(_, inbox)| !inbox.is_empty());
+        let newest = |key: &ExecutionKey| Some((*key, self.row(*key).inbox.last()?.1.id.clone()));
         Claimed {
-            inboxes: inboxes.collect(),
+            mail: before.filter(|_| claim.with_mail).filter_map(newest).collect(),
             leased,
             more: self.first_for(claim.session).is_some(),
             next_wake_at: self.next_wake_at(claim.session, now),
@@ -80,4 +83,15 @@ impl State {
         let served = future.find(|(_, key)| ability.serves(&self.row(*key).route));
         served.map(|(wake_at, _)| *wake_at)
     }
+}
+
+/// What counts towards the bound of a claim.
+fn size(leased: &Leased) -> usize {
+    let journal: usize = leased.journal.iter().map(|record| record.bytes.len()).sum();
+    journal + leased.inbox.messages.iter().map(message_size).sum::<usize>()
+}
+
+/// How large a message is on disk, or would be.
+pub(super) fn message_size(message: &Message) -> usize {
+    codec::encode(message).len()
 }

@@ -55,7 +55,7 @@ impl State {
             self.emit(&mut emitter, message.clone(), now);
         }
         self.change(key, |row| row.hold(commit.hold, now));
-        let born = emitter.born.into_iter().map(|key| self.row(key).leased()).collect();
+        let born = emitter.born.into_iter().map(|key| self.row(key).leased(&self.bounds)).collect();
         Committed { born, dropped_count: emitter.dropped_count, transacted: None }
     }
 

@@ -26,7 +26,7 @@ struct Queue {
 impl Notices {
     pub(super) fn push(&mut self, session: SessionId, notice: Notice) {
         let queue = self.queues.entry(session).or_default();
-        let told = !matches!(notice, Notice::Message(..)) && queue.notices.contains(&notice);
+        let told = !matches!(notice, Notice::Message { .. }) && queue.notices.contains(&notice);
         if !told {
             queue.notices.push(notice);
         }

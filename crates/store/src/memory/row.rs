@@ -8,8 +8,12 @@ use abide_core::{
     Status, Summary, Timestamp, codec,
 };
 
+use super::claim::message_size;
 use super::sessions::Ending;
-use crate::{Commit, Error, ExecutionKey, Hold, Leased, Listed, Record, Snapshot, not_unread};
+use crate::{
+    Bounds, Commit, Error, ExecutionKey, Hold, InboxCursor, InboxPage, Leased, Listed, Record, Snapshot,
+    not_unread,
+};
 
 /// Journals up to this length are folded again at every commit, to see whether the state is what they add up to.
 const FOLDED_COUNT_MAX: usize = 64;
@@ -38,8 +42,9 @@ pub(super) struct Row {
     pub(super) journal: Vec<(u64, Record)>,
     /// Those of earlier runs, in order.
     pub(super) past: Vec<(u64, Record)>,
-    /// Unread messages in order of arrival.
-    pub(super) inbox: Vec<Message>,
+    /// Unread messages and their numbers, in order of arrival.
+    pub(super) inbox: Vec<(u64, Message)>,
+    pub(super) arrived_count: u64,
     /// The ids of all messages that ever arrived.
     pub(super) seen: BTreeSet<MessageId>,
 }
@@ -73,7 +78,8 @@ impl Row {
             self.ready_at = Some(self.ready_at.map_or(now, |ready_at| ready_at.min(now)));
         }
         assert!(self.seen.insert(message.id.clone()), "a message id is recorded once: {:?}", message.id);
-        self.inbox.push(message);
+        self.arrived_count += 1;
+        self.inbox.push((self.arrived_count, message));
     }
 
     /// Replaces state and summary and takes read messages out. The records are appended by the caller, which
@@ -83,7 +89,7 @@ impl Row {
         self.summary = commit.changes.summary.clone();
         self.wake_at = commit.changes.summary.wake_at;
         self.lease.version = self.lease.version.next();
-        self.inbox.retain(|message| !commit.changes.consumed.contains(&message.id));
+        self.inbox.retain(|(_, message)| !commit.changes.consumed.contains(&message.id));
         if !commit.changes.records.is_empty() {
             self.takeover_count = 0;
         }
@@ -113,7 +119,7 @@ impl Row {
     /// Whether there are messages that the holder did not know of, and one that is worth a look.
     fn has_unseen(&self, seen_count: usize, now: Timestamp) -> bool {
         self.inbox.len() > seen_count
-            && self.inbox.iter().any(|message| self.execution.wakes_on(&message.body, now))
+            && self.inbox.iter().any(|(_, message)| self.execution.wakes_on(&message.body, now))
     }
 
     /// The session that held it has ended.
@@ -137,7 +143,7 @@ impl Row {
         self.execution = execution;
         self.finished_at = None;
         self.ready_at = Some(now);
-        self.inbox.retain(|message| message.body.outlives_failure());
+        self.inbox.retain(|(_, message)| message.body.outlives_failure());
         self.open_run(records);
     }
 
@@ -161,7 +167,26 @@ impl Row {
         self.journal.iter().skip(skipped).take(wanted).map(|(_, record)| record.clone()).collect()
     }
 
-    pub(super) fn leased(&self) -> Leased {
+    /// The page of the inbox after `after`.
+    pub(super) fn inbox_page(&self, after: Option<InboxCursor>, bounds: &Bounds) -> InboxPage {
+        let after = after.map_or(0, |InboxCursor(arrived)| arrived);
+        let rest = self.inbox.iter().skip_while(|(arrived, _)| *arrived <= after);
+        let mut page = InboxPage::default();
+        let (mut last, mut bytes) = (after, 0);
+        for (arrived, message) in rest {
+            bytes += message_size(message);
+            let is_full = page.messages.len() >= bounds.inbox_page_count_max;
+            if is_full || (bytes > bounds.inbox_page_bytes_max && !page.messages.is_empty()) {
+                page.next = Some(InboxCursor(last));
+                break;
+            }
+            last = *arrived;
+            page.messages.push(message.clone());
+        }
+        page
+    }
+
+    pub(super) fn leased(&self, bounds: &Bounds) -> Leased {
         let session = self.lease.session.expect("only leased executions are told as leased");
         Leased {
             key: self.key,
@@ -171,11 +196,11 @@ impl Row {
             execution: self.execution.clone(),
             journal: self.page(1, PAGE_COUNT_MAX),
             first: None,
-            inbox: self.inbox.clone(),
+            inbox: self.inbox_page(None, bounds),
         }
     }
 
-    pub(super) fn snapshot(&self, journal: Vec<Record>, inbox: Vec<Message>) -> Snapshot {
+    pub(super) fn snapshot(&self, journal: Vec<Record>, inbox: InboxPage) -> Snapshot {
         Snapshot {
             key: self.key,
             execution: self.execution.clone(),
@@ -207,7 +232,7 @@ impl Row {
 impl Row {
     /// Refuses a commit by somebody who believes that something is unread which is not.
     pub(super) fn check_consumed(&self, commit: &Commit) -> crate::Result<()> {
-        let mut unread: BTreeSet<_> = self.inbox.iter().map(|message| &message.id).collect();
+        let mut unread: BTreeSet<_> = self.inbox.iter().map(|(_, message)| &message.id).collect();
         match commit.changes.consumed.iter().find(|id| !unread.remove(id)) {
             Some(id) => Err(Error::Corrupt { what: not_unread(self.key, id) }),
             None => Ok(()),
@@ -302,7 +327,10 @@ impl Row {
         }
         let scheduled = self.summary.status == Status::Scheduled;
         assert!(!scheduled || self.lease.version.0 == 0, "{address} was scheduled before its first commit");
-        assert!(self.inbox.iter().all(|message| self.seen.contains(&message.id)), "unread ids are recorded");
+        assert!(
+            self.inbox.iter().all(|(_, message)| self.seen.contains(&message.id)),
+            "unread ids are recorded"
+        );
     }
 }
 

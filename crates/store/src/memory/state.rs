@@ -7,10 +7,11 @@ use abide_core::{Address, Limits, Route, SessionId, Timestamp};
 use super::notices::Notices;
 use super::row::{Place, Row};
 use super::sessions::Session;
-use crate::{ExecutionKey, Notice, Record};
+use crate::{Bounds, ExecutionKey, Notice, Record};
 
 pub(super) struct State {
     pub(super) limits: Limits,
+    pub(super) bounds: Bounds,
     pub(super) rows: BTreeMap<ExecutionKey, Row>,
     pub(super) by_address: BTreeMap<Address, ExecutionKey>,
     /// What is ready, by route: work that nobody here can take never stands before work that somebody can.
@@ -27,9 +28,10 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: Limits, bounds: Bounds) -> Self {
         Self {
             limits,
+            bounds,
             rows: BTreeMap::new(),
             by_address: BTreeMap::new(),
             queues: BTreeMap::new(),

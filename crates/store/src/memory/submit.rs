@@ -31,7 +31,7 @@ impl State {
         match admission {
             Admission::Create => {
                 let row = self.row(key);
-                let leased = row.lease.session.map(|_| Box::new(row.leased()));
+                let leased = row.lease.session.map(|_| Box::new(row.leased(&self.bounds)));
                 Submitted::Started(key, leased)
             }
             Admission::Attach => Submitted::Attached(key),
@@ -71,8 +71,10 @@ impl State {
     }
 
     fn deliver(&mut self, key: ExecutionKey, message: Message, now: Timestamp) {
-        if let Some(session) = self.row(key).lease.session {
-            self.notices.push(session, Notice::Message(key, message.clone()));
+        let row = self.row(key);
+        if let Some(session) = row.lease.session {
+            let previous = row.inbox.last().map(|(_, newest)| newest.id.clone());
+            self.notices.push(session, Notice::Message { key, message: message.clone(), previous });
         }
         self.change(key, |row| row.receive(message, now));
     }
@@ -103,6 +105,7 @@ impl State {
             journal,
             past: Vec::new(),
             inbox: Vec::new(),
+            arrived_count: 0,
             seen: BTreeSet::new(),
         };
         if let Some(session) = offer.filter(|session| self.takes(*session, &row, now)) {

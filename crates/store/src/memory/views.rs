@@ -5,7 +5,8 @@ use abide_core::Tag;
 use super::row::Row;
 use super::state::State;
 use crate::{
-    ExecutionKey, Feed, FeedItem, List, ListCursor, ListOrder, Listing, Prune, Read, Snapshot, Target,
+    Bounds, ExecutionKey, Feed, FeedItem, InboxPage, InboxRead, List, ListCursor, ListOrder, Listing, Prune,
+    Read, Snapshot, Target,
 };
 
 impl State {
@@ -14,8 +15,14 @@ impl State {
             Target::Key(key) => self.rows.get(key)?,
             Target::Address(address) => self.at(address)?,
         };
-        let inbox = if read.with_inbox { row.inbox.clone() } else { Vec::new() };
+        let inbox = if read.with_inbox { row.inbox_page(None, &self.bounds) } else { InboxPage::default() };
         Some(row.snapshot(row.page(read.from, read.limit), inbox))
+    }
+
+    pub(super) fn inbox(&self, inbox: &InboxRead) -> InboxPage {
+        let Some(row) = self.rows.get(&inbox.key) else { return InboxPage::default() };
+        let inbox_page_count_max = inbox.limit.min(self.bounds.inbox_page_count_max);
+        row.inbox_page(inbox.after, &Bounds { inbox_page_count_max, ..self.bounds })
     }
 
     pub(super) fn list(&self, list: &List) -> Listing {

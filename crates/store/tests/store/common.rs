@@ -37,6 +37,12 @@ pub(crate) fn start(id: &str) -> Message {
     Message { id: MessageId::new("start"), to: address(id), body: Body::Start(flow().into()) }
 }
 
+/// A signal.
+pub(crate) fn signal(id: &str, to: &str) -> Message {
+    let body = Body::Signal { name: name("go"), payload: Payload::from("1") };
+    Message { id: MessageId::new(id), to: address(to), body }
+}
+
 /// What such a start gives.
 pub(crate) fn begun(id: &str) -> (Execution, Entry) {
     Execution::start(address(id), flow(), Timestamp::from_millis(0))

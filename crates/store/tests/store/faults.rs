@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use abide_store::conformance::{TestClock, block_on, check_all, limits};
-use abide_store::faults::{Chances, Counts, Fault, FaultyStore};
+use abide_store::faults::{Chances, Counts, Fault, FaultyStore, NoticeFault};
 use abide_store::memory::MemoryStore;
-use abide_store::{Error, Feed, Store, Submit};
+use abide_store::{Error, Feed, Notice, Store, Submit, View};
 
 use crate::common;
 
@@ -103,4 +103,51 @@ fn lost_wait_is_woken_by_a_notice() {
     assert!(waiting.as_mut().poll(&mut context).is_pending());
     assert!(start(&store, "a").is_none());
     assert!(matches!(waiting.as_mut().poll(&mut context), Poll::Ready(Err(Error::Indeterminate { .. }))));
+}
+
+/// The ids of the messages that a session is told of, and the names of what came before them.
+fn told(store: &FaultyStore, session: abide_core::SessionId) -> Vec<(String, Option<String>)> {
+    let notices = block_on(store.wait(session)).expect("a live session may wait");
+    let messages = notices.into_iter().filter_map(|notice| match notice {
+        Notice::Message { message, previous, .. } => Some((message.id, previous)),
+        Notice::Ready | Notice::Changed => None,
+    });
+    messages
+        .map(|(id, previous)| (id.as_str().to_owned(), previous.map(|id| id.as_str().to_owned())))
+        .collect()
+}
+
+#[test]
+fn notices_are_lost_delayed_doubled_and_mixed_up_without_a_word() {
+    let script = [
+        NoticeFault::Lose,
+        NoticeFault::Repeat,
+        NoticeFault::Delay,
+        NoticeFault::None,
+        NoticeFault::Overtake,
+    ];
+    let mut script = script.into_iter();
+    let inner = memory();
+    let store = FaultyStore::disturbing(inner.clone(), move |notice| match notice {
+        Notice::Message { .. } => script.next().unwrap_or(NoticeFault::None),
+        Notice::Ready | Notice::Changed => NoticeFault::Lose,
+    });
+    let session = block_on(store.register(common::worker())).expect("a worker is registered").session;
+    let born_to = Some(session);
+    let start = Submit { messages: vec![common::start("a")], born_to, alone: false };
+    block_on(store.submit(start)).expect("it is taken");
+    for n in 1..=5 {
+        let messages = vec![common::signal(&format!("s{n}"), "a")];
+        block_on(store.submit(Submit { messages, born_to: None, alone: false })).expect("it is taken");
+    }
+    let pair = |id: &str, previous: &str| (id.to_owned(), Some(previous.to_owned()));
+    let first = [pair("s5", "s4"), pair("s2", "s1"), pair("s2", "s1"), pair("s4", "s3")];
+    assert_eq!(told(&store, session), first);
+    let messages = vec![common::signal("s6", "a")];
+    block_on(store.submit(Submit { messages, born_to: None, alone: false })).expect("it is taken");
+    assert_eq!(
+        told(&store, session),
+        [pair("s6", "s5"), pair("s3", "s2")],
+        "late ones come after later ones"
+    );
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use abide_core::{Epoch, Lease, Refusal, SessionId, Version, codec};
 use abide_store::conformance::{TestClock, block_on, check_all, differential, differential_limits, limits};
 use abide_store::memory::MemoryStore;
-use abide_store::{Changes, Commit, Error, Hold, Read, Store, Submit, Submitted, Target, Transaction};
+use abide_store::{Changes, Commit, Error, Hold, Read, Store, Submit, Submitted, Target, Transaction, View};
 
 use crate::common::{self, start, worker};
 

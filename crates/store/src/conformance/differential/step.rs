@@ -25,7 +25,7 @@ pub(super) enum Step {
     Claim {
         session: usize,
         slots: usize,
-        with_inboxes: bool,
+        with_mail: bool,
         sweep: bool,
     },
     Commit {
@@ -102,7 +102,7 @@ impl Step {
             22..42 => Self::Claim {
                 session,
                 slots: prng.below(4),
-                with_inboxes: prng.chance(500),
+                with_mail: prng.chance(500),
                 sweep: prng.chance(300),
             },
             42..78 => Self::draw_commit(prng, extent),

@@ -33,7 +33,7 @@ pub(super) fn submitted(names: &impl Names, submitted: &Submitted) -> String {
 }
 
 fn leased(names: &impl Names, leased: &Leased) -> String {
-    let ids: Vec<_> = leased.inbox.iter().map(|message| message.id.as_str()).collect();
+    let ids: Vec<_> = leased.inbox.messages.iter().map(|message| message.id.as_str()).collect();
     format!(
         "{} by {} epoch {} version {} takeovers {} state {:?} first {:?} inbox {ids:?}",
         leased.address(),
@@ -51,13 +51,13 @@ pub(super) fn claimed(names: &impl Names, claimed: &Claimed) -> String {
     let mut leases: Vec<_> = claimed.leased.iter().map(|leased| self::leased(names, leased)).collect();
     leases.sort();
     let is_new = |key: &ExecutionKey| claimed.leased.iter().any(|leased| leased.key == *key);
-    let inboxes = claimed.inboxes.iter().filter(|(key, inbox)| !inbox.is_empty() && !is_new(key));
-    let mut inboxes: Vec<_> =
-        inboxes.map(|(key, inbox)| format!("{} has {inbox:?}", names.execution(*key))).collect();
-    inboxes.sort();
+    let mail = claimed.mail.iter().filter(|(key, _)| !is_new(key));
+    let mut mail: Vec<_> =
+        mail.map(|(key, newest)| format!("{} has {newest:?}", names.execution(*key))).collect();
+    mail.sort();
     // When more is ready, nobody looks at the timers.
     let next_wake_at = claimed.next_wake_at.filter(|_| !claimed.more);
-    format!("leased {leases:?} inboxes {inboxes:?} more {} next {next_wake_at:?}", claimed.more)
+    format!("leased {leases:?} mail {mail:?} more {} next {next_wake_at:?}", claimed.more)
 }
 
 pub(super) fn word(outcome: &CommitOutcome) -> &'static str {

@@ -65,12 +65,12 @@ impl World {
                 let born_to = born_to.map(|index| self.seats[index].session);
                 self.submit(Submit { messages, born_to, alone: false })
             }
-            Step::Claim { session, slots, with_inboxes, sweep } => {
+            Step::Claim { session, slots, with_mail, sweep } => {
                 let seat = &mut self.seats[*session];
                 seat.request += 1;
                 let (session, request) = (seat.session, seat.request);
-                let (slots, with_inboxes, sweep) = (*slots, *with_inboxes, *sweep);
-                self.claim(Claim { session, request, slots, with_inboxes, sweep })
+                let (slots, with_mail, sweep) = (*slots, *with_mail, *sweep);
+                self.claim(Claim { session, request, slots, with_mail, sweep })
             }
             Step::Commit { held, .. } if self.held.is_empty() => format!("lease {held} is yet to be given"),
             Step::Commit { held, .. } => self.commit(*held, step),
@@ -134,7 +134,8 @@ impl World {
     }
 
     fn learn(&mut self, claimed: Claimed) {
-        for (key, inbox) in claimed.inboxes {
+        for (key, _) in claimed.mail {
+            let inbox = self.subject.inbox(key);
             let newest = self.held.iter_mut().rev().find(|holding| holding.held.key == key);
             if let Some(holding) = newest {
                 holding.held.inbox = inbox;

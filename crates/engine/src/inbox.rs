@@ -1,0 +1,166 @@
+//! The unread messages of an execution in memory, in the store's order.
+//!
+//! Notices are hints: they may be lost, late, doubled or mixed up. Each names the message before it, so that what is known here is always the
+//! beginning of what is unread: a message whose predecessor is not known is not taken from its notice, but from the store.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use abide_core::{Message, MessageId};
+use abide_store::{Answer, Error, ExecutionKey, InboxPage, InboxRead, Store};
+
+use crate::runtime::{BoxFuture, Runtime};
+
+/// What an execution in memory is told of its mail.
+#[derive(Clone, Debug)]
+pub(crate) enum Arrival {
+    /// A message arrived when `previous` was the newest unread one.
+    Message { message: Message, previous: Option<MessageId> },
+    /// This is the newest unread message.
+    Newest(MessageId),
+    /// There was more than could be kept.
+    More,
+}
+
+/// The most arrivals that are kept for one execution. What is beyond is in its inbox.
+const ARRIVAL_COUNT_MAX: usize = 1_024;
+
+/// How long to wait before an inbox that could not be read is read again.
+const READ_PAUSE: Duration = Duration::from_millis(100);
+
+/// Adds to what an execution is told. Many become one that says: read for yourself.
+pub(crate) fn add(kept: &mut Vec<Arrival>, arrivals: impl IntoIterator<Item = Arrival>) {
+    for arrival in arrivals {
+        if kept.len() >= ARRIVAL_COUNT_MAX {
+            kept.clear();
+            kept.push(Arrival::More);
+        }
+        kept.push(arrival);
+    }
+}
+
+/// What the holder of an execution knows of its inbox.
+pub(crate) struct Inbox {
+    store: Arc<dyn Store>,
+    runtime: Arc<dyn Runtime>,
+    key: ExecutionKey,
+    /// Messages that nobody has looked at.
+    mail: VecDeque<Message>,
+    /// The ids of all that were ever here. The same message may arrive by notice and by page; the second one is no news.
+    known: HashSet<MessageId>,
+    reading: Option<Reading>,
+    /// Something came whose predecessor is not known.
+    is_behind: bool,
+}
+
+/// A page on its way.
+struct Reading {
+    read: InboxRead,
+    answer: Answer<InboxPage>,
+    pause: Option<BoxFuture<()>>,
+}
+
+impl Inbox {
+    /// The inbox of which `page` is the first page.
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        runtime: Arc<dyn Runtime>,
+        key: ExecutionKey,
+        page: InboxPage,
+    ) -> Self {
+        let (mail, known) = (VecDeque::new(), HashSet::new());
+        let mut inbox = Self { store, runtime, key, mail, known, reading: None, is_behind: false };
+        inbox.take(page);
+        inbox
+    }
+
+    /// The next message.
+    pub(crate) fn next(&mut self) -> Option<Message> {
+        self.mail.pop_front()
+    }
+
+    /// The next message, which stays.
+    pub(crate) fn peek(&self) -> Option<&Message> {
+        self.mail.front()
+    }
+
+    /// How many messages nobody has looked at.
+    pub(crate) fn len(&self) -> usize {
+        self.mail.len()
+    }
+
+    /// Whether everything is here that was unread when it was last told of.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.reading.is_none() && !self.is_behind
+    }
+
+    pub(crate) fn arrive(&mut self, arrivals: Vec<Arrival>) {
+        for arrival in arrivals {
+            match arrival {
+                Arrival::Message { message, previous } => {
+                    if previous.is_none_or(|previous| self.known.contains(&previous)) {
+                        self.push(message);
+                    } else if !self.known.contains(&message.id) {
+                        self.is_behind = true;
+                    }
+                }
+                Arrival::Newest(id) => self.is_behind |= !self.known.contains(&id),
+                Arrival::More => self.is_behind = true,
+            }
+        }
+    }
+
+    /// Reads what is missing, as far as it is there by now.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        loop {
+            if self.reading.is_none() && std::mem::take(&mut self.is_behind) {
+                self.read(InboxRead::first(self.key));
+            }
+            let Some(reading) = &mut self.reading else { return Ok(()) };
+            if let Some(pause) = &mut reading.pause {
+                if pause.as_mut().poll(cx).is_pending() {
+                    return Ok(());
+                }
+                reading.pause = None;
+                reading.answer = self.store.inbox(reading.read);
+            }
+            match reading.answer.as_mut().poll(cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(page)) => self.take(page),
+                Poll::Ready(Err(error)) if error.is_transient() => {
+                    reading.pause = Some(self.runtime.sleep(READ_PAUSE));
+                }
+                Poll::Ready(Err(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// Forgets ids of messages that are read, when there are many: a chain of runs may go on for years. `unread` are those that somebody has
+    /// looked at and left.
+    pub(crate) fn forget<'a>(&mut self, unread: impl Iterator<Item = &'a MessageId>) {
+        const KNOWN_COUNT_MAX: usize = 10_000;
+        if self.known.len() > KNOWN_COUNT_MAX {
+            self.known = unread.cloned().chain(self.mail.iter().map(|message| message.id.clone())).collect();
+        }
+    }
+
+    fn read(&mut self, read: InboxRead) {
+        self.reading = Some(Reading { read, answer: self.store.inbox(read), pause: None });
+    }
+
+    fn take(&mut self, page: InboxPage) {
+        page.messages.into_iter().for_each(|message| self.push(message));
+        self.reading = None;
+        if page.next.is_some() {
+            self.read(InboxRead { after: page.next, ..InboxRead::first(self.key) });
+        }
+    }
+
+    fn push(&mut self, message: Message) {
+        if self.known.insert(message.id.clone()) {
+            self.mail.push_back(message);
+        }
+    }
+}
