@@ -72,23 +72,23 @@ impl<T> Handle<T> {
     /// Asks it to wind down: its code sees the cancellation as an error of what it awaits.
     pub async fn cancel(&self, reason: impl Into<String>) -> Result<(), ClientError> {
         let reason = checked_reason(reason.into())?;
-        self.send(Body::Cancel { by: By("client".to_owned()), reason }).await
+        self.send(Body::Cancel { reason }).await
     }
 
     /// Ends it at once, without its code.
     pub async fn terminate(&self, reason: impl Into<String>) -> Result<(), ClientError> {
         let reason = checked_reason(reason.into())?;
-        self.send(Body::Terminate { by: By("client".to_owned()), reason }).await
+        self.send(Body::Terminate { reason }).await
     }
 
     /// Lets it start nothing new; closures that run are recorded.
     pub async fn pause(&self) -> Result<(), ClientError> {
-        self.send(Body::Pause { by: By("client".to_owned()), reason: String::new() }).await
+        self.send(Body::Pause { reason: String::new() }).await
     }
 
     /// Lets it go on after a pause.
     pub async fn resume(&self) -> Result<(), ClientError> {
-        self.send(Body::Resume { by: By("client".to_owned()) }).await
+        self.send(Body::Resume).await
     }
 
     /// Has it tried again after it was blocked. Await it; a decision about the step that blocks comes first.
@@ -99,12 +99,12 @@ impl<T> Handle<T> {
     /// Opens the next run of what failed or was cancelled, with the same input; this handle shows that run from then on. Signals that
     /// nobody has read are there for it. A parent that waited has been told how the execution ended, and is not told again.
     pub async fn retry(&self) -> Result<(), ClientError> {
-        self.send(Body::Retry { by: By("client".to_owned()) }).await
+        self.send(Body::Retry).await
     }
 
     async fn send(&self, body: Body) -> Result<(), ClientError> {
         let id = self.checked_id()?;
-        self.client.send(id, body).await.map_err(|error| ClientError::of(id.as_str(), error))
+        self.client.send(id, By::client(), body).await.map_err(|error| ClientError::of(id.as_str(), error))
     }
 }
 

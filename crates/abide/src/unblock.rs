@@ -3,7 +3,7 @@
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 
-use abide_core::{Body, By, ExecutionId, InvalidName, Remedy};
+use abide_core::{Body, By, ExecutionId, InvalidName, Remedy, StepRemedy};
 use abide_engine::Client;
 use serde::Serialize;
 
@@ -29,7 +29,7 @@ use crate::data;
 pub struct Unblock {
     client: Client,
     id: Result<ExecutionId, InvalidName>,
-    decision: Option<Result<(String, Remedy), ClientError>>,
+    decision: Option<Result<StepRemedy, ClientError>>,
 }
 
 impl Unblock {
@@ -39,7 +39,7 @@ impl Unblock {
 
     /// Runs this step again, whose result could not be recorded, and records what it gives then. Its effect may happen a second time.
     pub fn rerun(mut self, step: impl Into<String>) -> Self {
-        self.decision = Some(Ok((step.into(), Remedy::Rerun)));
+        self.decision = Some(Ok(StepRemedy { step: step.into(), remedy: Remedy::Rerun }));
         self
     }
 
@@ -48,7 +48,7 @@ impl Unblock {
     pub fn edit<T: Serialize + ?Sized>(mut self, step: impl Into<String>, result: &T) -> Self {
         let step = step.into();
         self.decision = Some(match data::encode(&result) {
-            Ok(payload) => Ok((step, Remedy::Edit(payload))),
+            Ok(payload) => Ok(StepRemedy { step, remedy: Remedy::Edit(payload) }),
             Err(error) => {
                 let message = format!("the result of step {step:?} does not serialize: {error}");
                 Err(ClientError::Data { message })
@@ -58,12 +58,9 @@ impl Unblock {
     }
 
     async fn send(self) -> Result<(), ClientError> {
-        let (id, by) = (self.id?, By("client".to_owned()));
-        let body = match self.decision.transpose()? {
-            None => Body::Unblock { by },
-            Some((step, remedy)) => Body::UnblockStep { by, step, remedy },
-        };
-        self.client.send(&id, body).await.map_err(|error| ClientError::of(id.as_str(), error))
+        let id = self.id?;
+        let body = Body::Unblock { step: self.decision.transpose()? };
+        self.client.send(&id, By::client(), body).await.map_err(|error| ClientError::of(id.as_str(), error))
     }
 }
 

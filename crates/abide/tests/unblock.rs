@@ -202,7 +202,7 @@ async fn events(lab: &Lab) -> Vec<Event> {
 }
 
 async fn decision_count(lab: &Lab) -> usize {
-    let is_decision = |event: &&Event| matches!(event, Event::UnblockedStep { .. });
+    let is_decision = |event: &&Event| matches!(event, Event::Unblocked { remedied: Some(_), .. });
     events(lab).await.iter().filter(is_decision).count()
 }
 

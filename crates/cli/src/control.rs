@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use abide_core::{Body, By, ExecutionId, Payload, Remedy};
+use abide_core::{Body, By, ExecutionId, Payload, Remedy, StepRemedy};
 use serde::de::IgnoredAny;
 use serde_json::json;
 
@@ -14,42 +14,41 @@ use crate::output;
 /// `abide signal`.
 pub(crate) fn signal(global: &Global, args: &Signal) -> Result<(), Failure> {
     let payload = payload(&format!("the value of signal {:?}", args.name), &args.value)?;
-    send(global, &args.id, Body::Signal { name: args.name.clone(), payload })
+    send(global, &args.id, By("cli".to_owned()), Body::Signal { name: args.name.clone(), payload })
 }
 
 /// `abide cancel`.
 pub(crate) fn cancel(global: &Global, args: &Because) -> Result<(), Failure> {
-    send(global, &args.plain.id, Body::Cancel { by: by(&args.plain), reason: args.reason.clone() })
+    order(global, &args.plain, Body::Cancel { reason: args.reason.clone() })
 }
 
 /// `abide terminate`.
 pub(crate) fn terminate(global: &Global, args: &Because) -> Result<(), Failure> {
-    send(global, &args.plain.id, Body::Terminate { by: by(&args.plain), reason: args.reason.clone() })
+    order(global, &args.plain, Body::Terminate { reason: args.reason.clone() })
 }
 
 /// `abide pause`.
 pub(crate) fn pause(global: &Global, args: &Because) -> Result<(), Failure> {
-    send(global, &args.plain.id, Body::Pause { by: by(&args.plain), reason: args.reason.clone() })
+    order(global, &args.plain, Body::Pause { reason: args.reason.clone() })
 }
 
 /// `abide resume`.
 pub(crate) fn resume(global: &Global, args: &Plain) -> Result<(), Failure> {
-    send(global, &args.id, Body::Resume { by: by(args) })
+    order(global, args, Body::Resume)
 }
 
 /// `abide unblock`.
 pub(crate) fn unblock(global: &Global, args: &Unblock) -> Result<(), Failure> {
-    let by = by(&args.plain);
-    let body = match (&args.rerun, &args.edit) {
-        (Some(step), _) => Body::UnblockStep { by, step: step.clone(), remedy: Remedy::Rerun },
+    let step = match (&args.rerun, &args.edit) {
+        (Some(step), _) => Some(StepRemedy { step: step.clone(), remedy: Remedy::Rerun }),
         (None, Some(edit)) => {
             let (step, json) = edited(edit)?;
             let result = payload(&format!("the result of step {step:?}"), json)?;
-            Body::UnblockStep { by, step: step.to_owned(), remedy: Remedy::Edit(result) }
+            Some(StepRemedy { step: step.to_owned(), remedy: Remedy::Edit(result) })
         }
-        (None, None) => Body::Unblock { by },
+        (None, None) => None,
     };
-    send(global, &args.plain.id, body)
+    order(global, &args.plain, Body::Unblock { step })
 }
 
 /// The step and the result in `STEP=JSON`. Both may contain `=`: the step ends at the first one that JSON follows.
@@ -79,11 +78,12 @@ fn payload(what: &str, text: &str) -> Result<Payload, Failure> {
 
 /// `abide retry`.
 pub(crate) fn retry(global: &Global, args: &Plain) -> Result<(), Failure> {
-    send(global, &args.id, Body::Retry { by: by(args) })
+    order(global, args, Body::Retry)
 }
 
-fn by(args: &Plain) -> By {
-    By(if args.by.is_empty() { "cli".to_owned() } else { args.by.clone() })
+fn order(global: &Global, args: &Plain, body: Body) -> Result<(), Failure> {
+    let by = By(if args.by.is_empty() { "cli".to_owned() } else { args.by.clone() });
+    send(global, &args.id, by, body)
 }
 
 fn from_stdin() -> Result<String, Failure> {
@@ -94,14 +94,14 @@ fn from_stdin() -> Result<String, Failure> {
     Ok(text)
 }
 
-fn send(global: &Global, id: &ExecutionId, body: Body) -> Result<(), Failure> {
+fn send(global: &Global, id: &ExecutionId, by: By, body: Body) -> Result<(), Failure> {
     let what = match &body {
         Body::Signal { name, .. } => format!("signal {:?}", name.as_str()),
         other => other.word().to_owned(),
     };
     let word = body.word();
     connect::client(global, async |client| {
-        client.send(id, body).await.map_err(|error| Failure::about(id, error))
+        client.send(id, by, body).await.map_err(|error| Failure::about(id, error))
     })?;
     match global.output {
         Output::Table => output::say(format_args!("{what} was sent to {id:?}")),

@@ -2,7 +2,7 @@
 
 use abide_core::{
     Address, Block, Body, Entry, Event, Failure, FailureKind, Message, Name, Op, Outcome, Payload, Remedy,
-    Start, StepRecord, Tag, Timestamp, Waiting,
+    Start, StepRecord, StepRemedy, Tag, Timestamp, Waiting,
 };
 use serde_json::{Map, Value, json};
 
@@ -74,18 +74,23 @@ pub(crate) fn failure_kind(kind: FailureKind) -> &'static str {
 
 /// An unread message.
 pub(crate) fn message(message: &Message) -> Value {
-    let mut fields = object(json!({ "id": message.id.as_str(), "message": message.body.word() }));
+    let mut fields = object(json!({
+        "id": message.id.as_str(),
+        "message": message.body.word(),
+        "by": message.by.0,
+        "arrived_at": time(message.arrived_at),
+    }));
     fields.extend(object(match &message.body {
         Body::Signal { name, payload: value } => json!({ "name": name.as_str(), "payload": payload(value) }),
-        Body::ChildDone { op, outcome: end } | Body::ChildEnded { op, outcome: end, .. } => {
+        Body::ChildDone { op, outcome: end, .. } => {
             json!({ "op": operation(op), "outcome": outcome(end) })
         }
-        Body::Pause { by, reason } | Body::Cancel { by, reason } | Body::Terminate { by, reason } => {
-            json!({ "by": by.0, "reason": reason })
+        Body::Pause { reason } | Body::Cancel { reason } | Body::Terminate { reason } => {
+            json!({ "reason": reason })
         }
-        Body::Resume { by } | Body::Unblock { by } | Body::Retry { by } => json!({ "by": by.0 }),
-        Body::UnblockStep { by, step, remedy: choice } => {
-            json!({ "by": by.0, "step": step, "remedy": remedy(choice) })
+        Body::Resume | Body::Unblock { step: None } | Body::Retry => json!({}),
+        Body::Unblock { step: Some(StepRemedy { step, remedy: choice }) } => {
+            json!({ "step": step, "remedy": remedy(choice) })
         }
         Body::Start(start) => started(start),
     }));
@@ -124,14 +129,21 @@ fn details(event: &Event) -> Value {
         | Event::Cancelled { by, reason } => {
             json!({ "by": by.0, "reason": reason })
         }
-        Event::Resumed { by } | Event::Unblocked { by } | Event::Retried { by } => json!({ "by": by.0 }),
+        Event::Resumed { by } | Event::Unblocked { by, remedied: None } | Event::Retried { by } => {
+            json!({ "by": by.0 })
+        }
         Event::Blocked(reason) => block(reason),
         Event::Completed { result, unused } => {
             json!({ "result": payload(result), "unused": unused.iter().map(operation).collect::<Value>() })
         }
         Event::Failed(error) => json!({ "error": failure(error) }),
         Event::ContinuedAsNew { input } => json!({ "input": payload(input) }),
-        Event::UnblockedStep { by, remedy: choice, .. } => json!({ "by": by.0, "remedy": remedy(choice) }),
+        Event::Unblocked { by, remedied: Some(remedied) } => {
+            json!({ "by": by.0, "remedy": remedy(&remedied.remedy) })
+        }
+        Event::Foreign(foreign) => {
+            json!({ "kind": foreign.kind.as_str(), "payload": payload(&foreign.payload) })
+        }
     }
 }
 

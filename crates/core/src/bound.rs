@@ -4,7 +4,10 @@
 //! its beginning still tells most of it, and because an execution must be able to fail with whatever its code says. Nothing reaches a journal
 //! but through [`Command::bounded`].
 
-use crate::{Block, Body, By, Command, Failure, Limits, Outcome, StepRecord, TooLarge, Unrecordable, text};
+use crate::{
+    Block, Body, By, Command, Failure, Limits, Message, Outcome, StepRecord, StepRemedy, TooLarge,
+    Unrecordable, text,
+};
 
 impl Limits {
     /// The longest reason, or text about an obstacle, in bytes; the same for the name of who gave it.
@@ -34,8 +37,7 @@ impl Command {
             Self::Resume { by } => Self::Resume { by: by.bounded() },
             Self::Cancel { by, reason } => Self::Cancel { by: by.bounded(), reason: short(reason) },
             Self::Terminate { by, reason } => Self::Terminate { by: by.bounded(), reason: short(reason) },
-            Self::Unblock { by } => Self::Unblock { by: by.bounded() },
-            Self::UnblockStep { by, step, remedy } => Self::UnblockStep { by: by.bounded(), step, remedy },
+            Self::Unblock { by, step } => Self::Unblock { by: by.bounded(), step },
             Self::SetTimer { .. }
             | Self::FireTimer { .. }
             | Self::ReceiveSignal { .. }
@@ -43,25 +45,28 @@ impl Command {
             | Self::CancelChild { .. }
             | Self::ExpireDeadline
             | Self::Complete { .. }
-            | Self::ContinueAsNew { .. } => self,
+            | Self::ContinueAsNew { .. }
+            | Self::RecordForeign(_) => self,
         }
     }
 }
 
-impl Body {
+impl Message {
     /// Checks that the texts of this message keep to their bound. A person can say it shorter, so nothing is cut here.
     pub(crate) fn check_texts(&self, limits: &Limits) -> Result<(), TooLarge> {
-        let (by, other) = match self {
-            Self::Pause { by, reason } | Self::Cancel { by, reason } | Self::Terminate { by, reason } => {
-                (by, ("the reason", reason.len()))
+        let other = match &self.body {
+            Body::Pause { reason } | Body::Cancel { reason } | Body::Terminate { reason } => {
+                ("the reason", reason.len())
             }
-            Self::UnblockStep { by, step, .. } => (by, ("the name of the step", step.len())),
-            Self::Resume { by } | Self::Unblock { by } | Self::Retry { by } => (by, ("nothing", 0)),
-            Self::Start(_) | Self::Signal { .. } | Self::ChildDone { .. } | Self::ChildEnded { .. } => {
-                return Ok(());
-            }
+            Body::Unblock { step: Some(StepRemedy { step, .. }) } => ("the name of the step", step.len()),
+            Body::Unblock { step: None }
+            | Body::Resume
+            | Body::Retry
+            | Body::Start(_)
+            | Body::Signal { .. }
+            | Body::ChildDone { .. } => ("nothing", 0),
         };
-        for (what, found) in [("the name of who asks", by.0.len()), other] {
+        for (what, found) in [("the name of who asks", self.by.0.len()), other] {
             limits.check("REASON_BYTES_MAX", what, (found, Limits::REASON_BYTES_MAX))?;
         }
         Ok(())

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Event, ExecutionId, Failure, InvalidName, Message, MessageId, NameClash, Op, Outcome, Payload, Start,
-    Status, StepRecord, Timestamp, TooLarge, text,
+    Event, ExecutionId, Failure, Foreign, InvalidName, Message, MessageId, NameClash, Op, Outcome, Payload,
+    Start, Status, StepRecord, Timestamp, TooLarge, text,
 };
 
 /// Something that the holder of the lease wants to record.
@@ -104,6 +104,8 @@ pub enum Command {
     Unblock {
         /// Who asks.
         by: By,
+        /// What becomes of the step whose result could not be recorded, if it is blocked at one.
+        step: Option<StepRemedy>,
     },
     /// The workflow or task returned a result.
     Complete {
@@ -119,15 +121,17 @@ pub enum Command {
         /// The input of the next run.
         input: Payload,
     },
-    /// Go on after a step whose result could not be recorded.
-    UnblockStep {
-        /// Who decides.
-        by: By,
-        /// The step, as people write it; see [`Op::is_called`].
-        step: String,
-        /// What becomes of it.
-        remedy: Remedy,
-    },
+    /// Something happened that only the driver understands.
+    RecordForeign(Foreign),
+}
+
+/// Which step is to go on, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepRemedy {
+    /// The step, as people write it; see [`Op::is_called`].
+    pub step: String,
+    /// What becomes of it.
+    pub remedy: Remedy,
 }
 
 /// What becomes of a step that has run and whose result could not be recorded. The order of the variants is written to disk: new
@@ -163,6 +167,13 @@ pub struct Decision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct By(pub String);
+
+impl By {
+    /// A program that uses the library and gave no other name.
+    pub fn client() -> Self {
+        Self("client".to_owned())
+    }
+}
 
 impl fmt::Display for By {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

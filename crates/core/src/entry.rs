@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Block, By, ExecutionId, Failure, MessageId, Op, OpKind, Payload, Remedy, Start, Timestamp};
+use crate::{
+    Block, By, ExecutionId, Failure, MessageId, Name, Op, OpKind, Payload, Remedy, Start, Timestamp,
+};
 
 /// One numbered entry of a run's journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +103,8 @@ pub enum Event {
     Unblocked {
         /// Who says so.
         by: By,
+        /// What was decided about the step whose result could not be recorded, if that was the obstacle.
+        remedied: Option<Remedied>,
     },
     /// The run ended with a result.
     Completed {
@@ -123,20 +127,33 @@ pub enum Event {
         /// The input of the next run.
         input: Payload,
     },
-    /// Somebody decided about a step whose result could not be recorded.
-    UnblockedStep {
-        /// Who.
-        by: By,
-        /// The step.
-        op: Op,
-        /// What becomes of it.
-        remedy: Remedy,
-    },
     /// The run before this one failed or was cancelled, and somebody had it tried again.
     Retried {
         /// Who.
         by: By,
     },
+    /// Something that only the driver of this execution understands.
+    Foreign(Foreign),
+}
+
+/// A decision about a step that has run and whose result could not be recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remedied {
+    /// The step.
+    pub op: Op,
+    /// What becomes of it.
+    pub remedy: Remedy,
+}
+
+/// An entry of a driver's own kind. Whoever does not know the driver can still number, show, copy and fold it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Foreign {
+    /// The driver's word for what happened, which `show` tells.
+    pub kind: Name,
+    /// The operation that it belongs to, if it belongs to one.
+    pub op: Option<Op>,
+    /// What happened, as the driver writes it.
+    pub payload: Payload,
 }
 
 impl Event {
@@ -156,12 +173,13 @@ impl Event {
             Self::Resumed { .. } => "resumed",
             Self::CancelRequested { .. } => "cancel-requested",
             Self::Blocked(_) => "blocked",
-            Self::Unblocked { .. } | Self::UnblockedStep { .. } => "unblocked",
+            Self::Unblocked { .. } => "unblocked",
             Self::Completed { .. } => "completed",
             Self::Failed(_) => "failed",
             Self::Cancelled { .. } => "cancelled",
             Self::ContinuedAsNew { .. } => "continued-as-new",
             Self::Retried { .. } => "retried",
+            Self::Foreign(_) => "foreign",
         }
     }
 
@@ -176,7 +194,8 @@ impl Event {
             | Self::ChildStarted { op, .. }
             | Self::ChildFinished { op, .. }
             | Self::ChildCancelled { op }
-            | Self::UnblockedStep { op, .. } => Some(op),
+            | Self::Unblocked { remedied: Some(Remedied { op, .. }), .. } => Some(op),
+            Self::Foreign(foreign) => foreign.op.as_ref(),
             _ => None,
         }
     }
@@ -186,7 +205,9 @@ impl Event {
     pub fn is_delivery(&self) -> bool {
         match self {
             Self::StepRecorded(record) => !matches!(record.outcome, Outcome::Unrecordable(_)),
-            Self::UnblockedStep { remedy, .. } => matches!(remedy, Remedy::Edit(_)),
+            Self::Unblocked { remedied: Some(Remedied { remedy, .. }), .. } => {
+                matches!(remedy, Remedy::Edit(_))
+            }
             Self::TimerFired { .. }
             | Self::SignalReceived { .. }
             | Self::ChildStarted { .. }

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Address, Block, Body, By, Command, Decision, Entry, Event, Failure, FailureKind, Kind, Message,
-    MessageId, Name, Outcome, Parent, Payload, Refusal, Retry, Route, Start, Status, Summary, Timestamp,
-    Waiting,
+    MessageId, Name, Outcome, Parent, Payload, Refusal, Remedied, Retry, Route, Start, Status, StepRemedy,
+    Summary, Timestamp, Waiting,
 };
 
 /// The state of one execution: what its journal adds up to.
@@ -30,6 +30,8 @@ pub struct Execution {
     run: u32,
     entry_count: u64,
     attempt_count: u32,
+    /// Children that were started and have not been recorded as finished.
+    open_child_count: u32,
     phase: Phase,
 }
 
@@ -116,6 +118,7 @@ impl Execution {
             run,
             entry_count: 0,
             attempt_count: 0,
+            open_child_count: 0,
             phase: Phase::Running,
         }
     }
@@ -143,7 +146,7 @@ impl Execution {
             }
             Command::Cancel { by, reason } => Ok(Event::CancelRequested { by, reason }.into()),
             Command::Block(reason) => Ok(Event::Blocked(reason).into()),
-            Command::Unblock { .. } | Command::UnblockStep { .. } => Err(Refusal::NotBlocked),
+            Command::Unblock { .. } => Err(Refusal::NotBlocked),
             other => self.decide_work(other, now),
         }
     }
@@ -157,8 +160,9 @@ impl Execution {
                 Ok(self.cancelled(by, reason))
             }
             Command::Cancel { by, reason } => Ok(Event::CancelRequested { by, reason }.into()),
-            Command::Unblock { .. } | Command::UnblockStep { .. } => Err(Refusal::NotBlocked),
+            Command::Unblock { .. } => Err(Refusal::NotBlocked),
             Command::RecordStep(_)
+            | Command::RecordForeign(_)
             | Command::FailAttempt { .. }
             | Command::Terminate { .. }
             | Command::ExpireDeadline => self.decide_work(command, now),
@@ -181,7 +185,7 @@ impl Execution {
             Command::Resume { .. } => Err(Refusal::NotPaused),
             Command::Cancel { .. } => Ok(Decision::default()),
             Command::Block(reason) => Ok(Event::Blocked(reason).into()),
-            Command::Unblock { .. } | Command::UnblockStep { .. } => Err(Refusal::NotBlocked),
+            Command::Unblock { .. } => Err(Refusal::NotBlocked),
             // The workflow let the cancellation through; any other error is a failure of its clean-up.
             Command::Fail(failure) if failure.kind == FailureKind::Cancelled => {
                 Ok(self.cancelled(by.clone(), reason.to_owned()))
@@ -193,14 +197,7 @@ impl Execution {
 
     fn decide_blocked(&self, current: &Block, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
         match command {
-            Command::Unblock { by } => self.unblock(current, by),
-            Command::UnblockStep { by, step, remedy } => match current {
-                Block::Unrecordable { op, .. } if op.is_called(&step) => {
-                    Ok(Event::UnblockedStep { by, op: op.clone(), remedy }.into())
-                }
-                Block::Unrecordable { op, .. } => Err(Refusal::NotThisStep { step, op: Some(op.clone()) }),
-                _ => Err(Refusal::NotThisStep { step, op: None }),
-            },
+            Command::Unblock { by, step } => self.unblock(current, by, step),
             Command::Block(reason) if reason == *current => Ok(Decision::default()),
             Command::Block(reason) => Ok(Event::Blocked(reason).into()),
             // Its code cannot run, so it cannot see the cancellation either.
@@ -213,13 +210,24 @@ impl Execution {
 
     /// Code may have been fixed meanwhile, but the effect of a step whose result could not be recorded has happened: whether it may
     /// happen again, only somebody can know.
-    fn unblock(&self, current: &Block, by: By) -> Result<Decision, Refusal> {
-        match current {
-            Block::Unrecordable { op, .. } => {
-                Err(Refusal::Undecided { id: self.address.id.clone(), op: op.clone() })
+    fn unblock(&self, current: &Block, by: By, step: Option<StepRemedy>) -> Result<Decision, Refusal> {
+        let lost = match current {
+            Block::Unrecordable { op, .. } => Some(op),
+            _ => None,
+        };
+        let remedied = match (lost, step) {
+            (None, None) => None,
+            (Some(op), Some(StepRemedy { step, remedy })) if op.is_called(&step) => {
+                Some(Remedied { op: op.clone(), remedy })
             }
-            _ => Ok(Event::Unblocked { by }.into()),
-        }
+            (op, Some(StepRemedy { step, .. })) => {
+                return Err(Refusal::NotThisStep { step, op: op.cloned() });
+            }
+            (Some(op), None) => {
+                return Err(Refusal::Undecided { id: self.address.id.clone(), op: op.clone() });
+            }
+        };
+        Ok(Event::Unblocked { by, remedied }.into())
     }
 
     /// What is the same in every phase that allows it.
@@ -245,18 +253,17 @@ impl Execution {
             }
             Command::FinishChild { op, outcome } => Ok(Event::ChildFinished { op, outcome }.into()),
             Command::CancelChild { op, child } => {
-                let by = By(format!("parent {:?}", self.address.id));
-                let body = Body::Cancel { by, reason: "no longer wanted by its parent".to_owned() };
+                let body = Body::Cancel { reason: "no longer wanted by its parent".to_owned() };
                 let message = self.message_to(child, "cancel", body);
                 Ok(Decision { events: vec![Event::ChildCancelled { op }], emits: vec![message] })
             }
             Command::ContinueAsNew { input } => Ok(Event::ContinuedAsNew { input }.into()),
+            Command::RecordForeign(foreign) => Ok(Event::Foreign(foreign).into()),
             Command::Pause { .. }
             | Command::Resume { .. }
             | Command::Cancel { .. }
             | Command::Block(_)
-            | Command::Unblock { .. }
-            | Command::UnblockStep { .. } => unreachable!("every phase decides about control itself"),
+            | Command::Unblock { .. } => unreachable!("every phase decides about control itself"),
         }
     }
 
@@ -291,15 +298,25 @@ impl Execution {
     /// The message to whoever waits for the outcome.
     fn answer(&self, outcome: impl FnOnce() -> Outcome) -> Vec<Message> {
         let Some(parent) = &self.parent else { return Vec::new() };
-        let body = Body::ChildEnded { run: parent.run, op: parent.op.clone(), outcome: outcome() };
-        vec![self.message_to(parent.id.clone(), "done", body)]
+        let body = Body::ChildDone { run: parent.run, op: parent.op.clone(), outcome: outcome() };
+        vec![Message { by: self.as_child(), ..self.message_to(parent.id.clone(), "done", body) }]
     }
 
     /// Deterministic ids make a repeated emit harmless; the run keeps a later run's messages apart.
     fn message_to(&self, id: crate::ExecutionId, what: &str, body: Body) -> Message {
         let name = MessageId::new(format!("{what}:{}:{}", self.address.id, self.run));
         let to = Address { namespace: self.address.namespace.clone(), id };
-        Message { id: name, to, body }
+        Message::new(name, to, self.as_parent(), body)
+    }
+
+    /// What its children call it.
+    pub fn as_parent(&self) -> By {
+        By(format!("parent {:?}", self.address.id))
+    }
+
+    /// What its parent calls it.
+    fn as_child(&self) -> By {
+        By(format!("child {:?}", self.address.id))
     }
 
     /// Folds one recorded entry. Total: what was recorded can always be applied.
@@ -320,7 +337,7 @@ impl Execution {
                 self.phase =
                     Phase::Blocked { reason: Box::new(reason.clone()), cancelling: self.cancellation() };
             }
-            Event::Unblocked { .. } | Event::UnblockedStep { .. } => {
+            Event::Unblocked { .. } => {
                 self.phase = match self.cancellation() {
                     Some((by, reason)) => Phase::Cancelling { by, reason },
                     None => Phase::Running,
@@ -330,16 +347,17 @@ impl Execution {
             Event::Failed(_) => self.phase = Phase::Failed,
             Event::Cancelled { .. } => self.phase = Phase::Cancelled,
             Event::ContinuedAsNew { .. } => self.phase = Phase::Continued,
+            Event::ChildStarted { .. } => self.open_child_count += 1,
+            Event::ChildFinished { .. } => self.open_child_count = self.open_child_count.saturating_sub(1),
             Event::Started(_)
             | Event::StepRecorded(_)
             | Event::AttemptFailed { .. }
             | Event::TimerSet { .. }
             | Event::TimerFired { .. }
             | Event::SignalReceived { .. }
-            | Event::ChildStarted { .. }
-            | Event::ChildFinished { .. }
             | Event::ChildCancelled { .. }
-            | Event::Retried { .. } => {}
+            | Event::Retried { .. }
+            | Event::Foreign(_) => {}
         }
     }
 
@@ -383,6 +401,11 @@ impl Execution {
     /// For a task: how many attempts have failed.
     pub fn attempt_count(&self) -> u32 {
         self.attempt_count
+    }
+
+    /// How many children were started and have not been recorded as finished.
+    pub fn open_child_count(&self) -> u32 {
+        self.open_child_count
     }
 
     /// Workflow or task.
@@ -438,25 +461,25 @@ impl Execution {
     pub fn wakes_on(&self, body: &Body, now: Timestamp) -> bool {
         let is_early = self.entry_count <= 1 && self.start_at.is_some_and(|start_at| start_at > now);
         match self.phase {
-            Phase::Running if is_early => body.control().is_some(),
+            Phase::Running if is_early => body.is_control(),
             Phase::Running | Phase::Cancelling { .. } => true,
-            Phase::Paused { .. } | Phase::Blocked { .. } => body.control().is_some(),
+            Phase::Paused { .. } | Phase::Blocked { .. } => body.is_control(),
             Phase::Completed | Phase::Failed | Phase::Cancelled | Phase::Continued => false,
         }
     }
 
     /// Whether a message may be put into the inbox now. A retry never lies there: whoever takes it opens the next run at once.
-    pub fn accepts(&self, body: &Body, now: Timestamp) -> Result<(), Refusal> {
-        if let Body::Retry { .. } = body {
+    pub fn accepts(&self, message: &Message, now: Timestamp) -> Result<(), Refusal> {
+        if let Body::Retry = message.body {
             return self.may_be_retried();
         }
         if self.is_finished() {
             return Err(Refusal::Finished { status: self.status() });
         }
-        if body.addressed_run().is_some_and(|run| run != self.run) {
+        if message.body.addressed_run().is_some_and(|run| run != self.run) {
             return Err(Refusal::OtherRun { current: self.run });
         }
-        match body.control() {
+        match message.control() {
             Some(command) => self.decide(command, now).map(|_| ()),
             None => Ok(()),
         }
@@ -464,25 +487,28 @@ impl Execution {
 
     /// Whether a message that was refused may be put behind `unread` after all: a resume is in place behind a pause that
     /// nobody has read yet. A retry is taken at once or not at all.
-    pub fn accepts_behind(&self, unread: &[&Body], body: &Body, now: Timestamp) -> bool {
-        if let Body::Retry { .. } = body {
+    pub fn accepts_behind(&self, unread: &[&Message], message: &Message, now: Timestamp) -> bool {
+        if let Body::Retry = message.body {
             return false;
         }
         let mut later = self.clone();
-        for command in unread.iter().filter_map(|body| body.control()) {
+        for command in unread.iter().filter_map(|unread| unread.control()) {
             if let Ok(decision) = later.decide(command, now) {
                 decision.record(&mut later, now);
             }
         }
-        later.accepts(body, now).is_ok()
+        later.accepts(message, now).is_ok()
     }
 
     /// What a new execution looks like before anybody took it.
     pub fn summary_at_start(&self, now: Timestamp) -> Summary {
         match self.start_at {
-            Some(start_at) if start_at > now => {
-                Summary { status: Status::Scheduled, wake_at: Some(start_at), waiting: Vec::new() }
-            }
+            Some(start_at) if start_at > now => Summary {
+                status: Status::Scheduled,
+                wake_at: Some(start_at),
+                care_at: None,
+                waiting: Vec::new(),
+            },
             _ => self.summary(&[]),
         }
     }
@@ -495,6 +521,7 @@ impl Execution {
         Summary {
             status: if active { status_of(waiting) } else { self.status() },
             wake_at: timers.chain(deadline).min(),
+            care_at: None,
             waiting: waiting.iter().filter(|_| active).take(Summary::WAITING_COUNT_MAX).cloned().collect(),
         }
     }

@@ -29,8 +29,8 @@ mod summary;
 pub mod text;
 mod time;
 
-pub use command::{Block, By, Command, Decision, Refusal, Remedy};
-pub use entry::{Entry, Event, Outcome, StepRecord, Unrecordable};
+pub use command::{Block, By, Command, Decision, Refusal, Remedy, StepRemedy};
+pub use entry::{Entry, Event, Foreign, Outcome, Remedied, StepRecord, Unrecordable};
 pub use execution::{Execution, Phase};
 pub use failure::{Details, Failure, FailureKind};
 pub use lease::{Epoch, Fence, Lease, LeaseRow, SessionId, Version};

@@ -43,8 +43,8 @@ impl Limits {
     pub fn inbox_room(&self, body: &Body) -> usize {
         const CONTROL_RESERVE: usize = 100;
         match body {
-            Body::ChildDone { .. } | Body::ChildEnded { .. } | Body::Retry { .. } => usize::MAX,
-            body if body.control().is_some() => self.inbox_count_max + CONTROL_RESERVE,
+            Body::ChildDone { .. } | Body::Retry => usize::MAX,
+            body if body.is_control() => self.inbox_count_max + CONTROL_RESERVE,
             _ => self.inbox_count_max,
         }
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     By, Command, ExecutionId, Limits, Name, Namespace, Op, Outcome, Payload, Refusal, Remedy, Start,
+    StepRemedy, Timestamp,
 };
 
 /// Where an execution lives.
@@ -54,8 +55,53 @@ pub struct Message {
     pub id: MessageId,
     /// Where it goes.
     pub to: Address,
+    /// Who sent it.
+    pub by: By,
+    /// When the store took it. The sender does not know: a message that it makes has the default.
+    pub arrived_at: Timestamp,
     /// What it says.
     pub body: Body,
+}
+
+impl Message {
+    /// A message that has not arrived anywhere.
+    pub fn new(id: MessageId, to: Address, by: By, body: Body) -> Self {
+        Self { id, to, by, arrived_at: Timestamp::default(), body }
+    }
+
+    /// The message as its target gets it.
+    pub fn arrived(self, now: Timestamp) -> Self {
+        Self { arrived_at: now, ..self }
+    }
+
+    /// The command that this message stands for, when it is control: what any engine can apply.
+    pub fn control(&self) -> Option<Command> {
+        let by = || self.by.clone();
+        Some(match &self.body {
+            Body::Pause { reason } => Command::Pause { by: by(), reason: reason.clone() },
+            Body::Resume => Command::Resume { by: by() },
+            Body::Cancel { reason } => Command::Cancel { by: by(), reason: reason.clone() },
+            Body::Terminate { reason } => Command::Terminate { by: by(), reason: reason.clone() },
+            Body::Unblock { step } => Command::Unblock { by: by(), step: step.clone() },
+            Body::Start(_) | Body::Signal { .. } | Body::ChildDone { .. } | Body::Retry => return None,
+        })
+    }
+
+    /// Checks the size of what this message carries.
+    pub fn check(&self, limits: &Limits) -> Result<(), Refusal> {
+        self.check_texts(limits)?;
+        match &self.body {
+            Body::Start(start) => start.check(limits),
+            Body::Signal { name, payload } => {
+                Ok(limits.check_payload(format_args!("the signal {name:?}"), payload)?)
+            }
+            Body::Unblock { step: Some(StepRemedy { step, remedy: Remedy::Edit(result) }) } => {
+                let step = crate::text::excerpt(step, 80);
+                Ok(limits.check_payload(format_args!("the result of step {step:?}"), result)?)
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What a message says. The order of the variants is written to disk: new ones go last.
@@ -70,55 +116,8 @@ pub enum Body {
         /// The value.
         payload: Payload,
     },
-    /// A child of its parent's first run has its outcome, or its start was refused. As it was written before there were further runs.
-    ChildDone {
-        /// The parent's wait for the result.
-        op: Op,
-        /// The outcome.
-        outcome: Outcome,
-    },
-    /// Start nothing new until resumed.
-    Pause {
-        /// Who asks.
-        by: By,
-        /// Why.
-        reason: String,
-    },
-    /// Go on after a pause.
-    Resume {
-        /// Who asks.
-        by: By,
-    },
-    /// Let the workflow's code wind down.
-    Cancel {
-        /// Who asks.
-        by: By,
-        /// Why.
-        reason: String,
-    },
-    /// End at once, without the workflow's code.
-    Terminate {
-        /// Who asks.
-        by: By,
-        /// Why.
-        reason: String,
-    },
-    /// Try again what was blocked.
-    Unblock {
-        /// Who asks.
-        by: By,
-    },
-    /// Go on after a step whose result could not be recorded.
-    UnblockStep {
-        /// Who decides.
-        by: By,
-        /// The step, as people write it; see [`Op::is_called`].
-        step: String,
-        /// What becomes of it.
-        remedy: Remedy,
-    },
     /// A child has its outcome, or its start was refused.
-    ChildEnded {
+    ChildDone {
         /// The run of the parent that waits for it: a later one has other children.
         run: u32,
         /// The parent's wait for the result.
@@ -126,36 +125,49 @@ pub enum Body {
         /// The outcome.
         outcome: Outcome,
     },
-    /// Open the next run of what failed or was cancelled.
-    Retry {
-        /// Who asks.
-        by: By,
+    /// Start nothing new until resumed.
+    Pause {
+        /// Why.
+        reason: String,
     },
+    /// Go on after a pause.
+    Resume,
+    /// Let the workflow's code wind down.
+    Cancel {
+        /// Why.
+        reason: String,
+    },
+    /// End at once, without the workflow's code.
+    Terminate {
+        /// Why.
+        reason: String,
+    },
+    /// Try again what was blocked.
+    Unblock {
+        /// What becomes of the step whose result could not be recorded, if it is blocked at one.
+        step: Option<StepRemedy>,
+    },
+    /// Open the next run of what failed or was cancelled.
+    Retry,
 }
 
 impl Body {
-    /// The command that this message stands for, when it is control: what any engine can apply.
-    pub fn control(&self) -> Option<Command> {
-        Some(match self.clone() {
-            Self::Pause { by, reason } => Command::Pause { by, reason },
-            Self::Resume { by } => Command::Resume { by },
-            Self::Cancel { by, reason } => Command::Cancel { by, reason },
-            Self::Terminate { by, reason } => Command::Terminate { by, reason },
-            Self::Unblock { by } => Command::Unblock { by },
-            Self::UnblockStep { by, step, remedy } => Command::UnblockStep { by, step, remedy },
-            Self::Start(_)
-            | Self::Signal { .. }
-            | Self::ChildDone { .. }
-            | Self::ChildEnded { .. }
-            | Self::Retry { .. } => return None,
-        })
+    /// Whether this is an order that any engine can apply; see [`Message::control`].
+    pub fn is_control(&self) -> bool {
+        match self {
+            Self::Pause { .. }
+            | Self::Resume
+            | Self::Cancel { .. }
+            | Self::Terminate { .. }
+            | Self::Unblock { .. } => true,
+            Self::Start(_) | Self::Signal { .. } | Self::ChildDone { .. } | Self::Retry => false,
+        }
     }
 
     /// The only run that this message is for, if it is for one.
     pub fn addressed_run(&self) -> Option<u32> {
         match self {
-            Self::ChildDone { .. } => Some(1),
-            Self::ChildEnded { run, .. } => Some(*run),
+            Self::ChildDone { run, .. } => Some(*run),
             _ => None,
         }
     }
@@ -166,34 +178,18 @@ impl Body {
         matches!(self, Self::Signal { .. })
     }
 
-    /// Checks the size of what this message carries.
-    pub fn check(&self, limits: &Limits) -> Result<(), Refusal> {
-        self.check_texts(limits)?;
-        match self {
-            Self::Start(start) => start.check(limits),
-            Self::Signal { name, payload } => {
-                Ok(limits.check_payload(format_args!("the signal {name:?}"), payload)?)
-            }
-            Self::UnblockStep { step, remedy: Remedy::Edit(result), .. } => {
-                let step = crate::text::excerpt(step, 80);
-                Ok(limits.check_payload(format_args!("the result of step {step:?}"), result)?)
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// The word for this message in texts that people read.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Start(_) => "start",
             Self::Signal { .. } => "signal",
-            Self::ChildDone { .. } | Self::ChildEnded { .. } => "child-done",
+            Self::ChildDone { .. } => "child-done",
             Self::Pause { .. } => "pause",
-            Self::Resume { .. } => "resume",
+            Self::Resume => "resume",
             Self::Cancel { .. } => "cancel",
             Self::Terminate { .. } => "terminate",
-            Self::Unblock { .. } | Self::UnblockStep { .. } => "unblock",
-            Self::Retry { .. } => "retry",
+            Self::Unblock { .. } => "unblock",
+            Self::Retry => "retry",
         }
     }
 }

@@ -28,6 +28,12 @@ pub enum OpKind {
     Promise,
     /// The whole of a task.
     Task,
+    /// A request from outside that is answered.
+    Accept,
+    /// A value that can be read from outside.
+    Publish,
+    /// An operation that only the driver of the execution understands.
+    Foreign,
 }
 
 impl OpKind {
@@ -42,6 +48,9 @@ impl OpKind {
             Self::ChildResult => "result of child",
             Self::Promise => "promise",
             Self::Task => "task",
+            Self::Accept => "request",
+            Self::Publish => "published value",
+            Self::Foreign => "foreign operation",
         }
     }
 }
@@ -126,7 +135,7 @@ pub struct Uses {
     once: HashSet<u64, KeyHasher>,
     more: HashMap<u64, u32, KeyHasher>,
     /// The kinds that were used at all, as bits: nobody can have taken a name for a kind that nobody uses.
-    kinds: u8,
+    kinds: u32,
     /// How many names there may be.
     expected: usize,
 }
@@ -166,8 +175,15 @@ impl Uses {
     /// A name belongs to one kind of operation. Children are exempt: they are named after their workflow,
     /// which knows nothing of the steps of its parents.
     fn check_kind(&self, wanted: OpUse<'_>, name_hash: u64) -> Result<(), NameClash> {
-        const NAMED: [OpKind; 5] =
-            [OpKind::Step, OpKind::Transaction, OpKind::Timer, OpKind::Signal, OpKind::Promise];
+        const NAMED: [OpKind; 7] = [
+            OpKind::Step,
+            OpKind::Transaction,
+            OpKind::Timer,
+            OpKind::Signal,
+            OpKind::Promise,
+            OpKind::Accept,
+            OpKind::Publish,
+        ];
         if !NAMED.contains(&wanted.kind) {
             return Ok(());
         }
@@ -246,6 +262,10 @@ mod tests {
             (OpKind::Step, "a", r#"step "a" #3"#),
             (OpKind::Child, "a", r#"child "a""#),
             (OpKind::Timer, "a", r#"the name "a" is used for a step and for a timer"#),
+            (OpKind::Publish, "p", r#"published value "p""#),
+            (OpKind::Accept, "p", r#"the name "p" is used for a published value and for a request"#),
+            (OpKind::Publish, "b", r#"the name "b" is used for a step and for a published value"#),
+            (OpKind::Foreign, "p", r#"foreign operation "p""#),
         ];
         for (kind, name, expected) in rows {
             assert_eq!(used(&mut uses, kind, name), expected);

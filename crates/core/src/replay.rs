@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 
-use crate::{Block, Entry, Event, Failure, KeyHasher, Op, OpKey, Outcome, StepRecord, Timestamp};
+use crate::{Block, Entry, Event, Failure, KeyHasher, Op, OpKey, Outcome, Remedied, StepRecord, Timestamp};
 
 /// Walks a journal beside the workflow that is replayed from it.
 ///
@@ -127,7 +127,9 @@ impl Cursor {
             Event::StepRecorded(StepRecord { op, outcome: Outcome::Unrecordable(lost), .. }) => {
                 return self.lose(entry.seq, op, &lost.reason);
             }
-            Event::UnblockedStep { op, .. } => self.lost.retain(|lost| lost.op != *op),
+            Event::Unblocked { remedied: Some(Remedied { op, .. }), .. } => {
+                self.lost.retain(|lost| lost.op != *op);
+            }
             _ => {}
         }
         let Some(op) = entry.event.op() else { return Ok(false) };

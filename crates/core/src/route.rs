@@ -55,20 +55,34 @@ pub struct Ability {
 }
 
 impl Ability {
+    /// As a lane: every lane. As the name of a workflow or task: every one of that kind. For workers whose code is elsewhere, and which
+    /// learn what it is called when they ask for it.
+    pub const ANY: &'static str = "*";
+
+    fn has_lane(&self, route: &Route) -> bool {
+        self.lanes.contains(&route.lane) || self.lanes.contains(Self::ANY)
+    }
+
+    /// Whether it has the code of a workflow or task.
+    pub fn has_code(&self, kind: Kind, name: &Name) -> bool {
+        let is_any = |(of, any): &(Kind, Name)| *of == kind && any.as_str() == Self::ANY;
+        self.runs.contains(&(kind, name.clone())) || self.runs.iter().any(is_any)
+    }
+
     /// Whether this worker may take executions of `route`.
     pub fn serves(&self, route: &Route) -> bool {
         self.namespace == route.namespace
-            && self.lanes.contains(&route.lane)
-            && self.runs.contains(&(route.kind, route.name.clone()))
+            && self.has_lane(route)
+            && self.has_code(route.kind, &route.name)
             && route.requires.is_subset(&self.capabilities)
     }
 
     /// Why this worker may not take executions of `route`; `None` when it may.
     pub fn objection(&self, route: &Route) -> Option<String> {
-        if !self.lanes.contains(&route.lane) {
+        if !self.has_lane(route) {
             return Some(format!("does not serve lane {:?}", route.lane));
         }
-        if !self.runs.contains(&(route.kind, route.name.clone())) {
+        if !self.has_code(route.kind, &route.name) {
             return Some(format!("has no {} {:?}", route.kind.word(), route.name));
         }
         let missing = route.requires.difference(&self.capabilities).next()?;
@@ -84,8 +98,11 @@ mod tests {
         texts.iter().map(|text| Name::new(text).expect("a name")).collect()
     }
 
+    fn name(text: &str) -> Name {
+        Name::new(text).expect("a name")
+    }
+
     fn route(lane: &str, requires: &[&str]) -> Route {
-        let name = |text| Name::new(text).expect("a name");
         Route {
             namespace: Namespace::default(),
             lane: name(lane),
@@ -115,5 +132,32 @@ mod tests {
             assert_eq!(ability.objection(&route).as_deref(), objection);
             assert_eq!(ability.serves(&route), objection.is_none());
         }
+    }
+
+    #[test]
+    fn a_wildcard_stands_for_every_lane_or_for_every_name_of_its_kind() {
+        let ability = |lane, kind, text| Ability {
+            namespace: Namespace::default(),
+            lanes: names(&[lane]),
+            runs: [(kind, name(text))].into(),
+            capabilities: names(&["cuda"]),
+        };
+        let rows = [
+            (ability("*", Kind::Task, "render"), None),
+            (ability("gpu", Kind::Task, "*"), None),
+            (ability("*", Kind::Task, "*"), None),
+            (ability("*", Kind::Workflow, "*"), Some(r#"has no task "render""#)),
+            (ability("*", Kind::Task, "ren*"), Some(r#"has no task "render""#)),
+            (ability("g*", Kind::Task, "*"), Some(r#"does not serve lane "gpu""#)),
+        ];
+        for (ability, objection) in rows {
+            let route = route("gpu", &["cuda"]);
+            assert_eq!(ability.objection(&route).as_deref(), objection, "{ability:?}");
+            assert_eq!(ability.serves(&route), objection.is_none());
+        }
+        // A wildcard is no capability, and what waits in a lane of that name is no wildcard.
+        let all = ability("*", Kind::Task, "*");
+        assert_eq!(all.objection(&route("gpu", &["x"])).as_deref(), Some(r#"lacks the capability "x""#));
+        assert!(!ability("gpu", Kind::Task, "render").serves(&route("*", &[])));
     }
 }

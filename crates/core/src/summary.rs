@@ -152,6 +152,8 @@ pub struct Summary {
     pub status: Status,
     /// When it has to be looked at again, if nothing arrives before.
     pub wake_at: Option<Timestamp>,
+    /// When the caretaker has to look at it, which needs none of its code.
+    pub care_at: Option<Timestamp>,
     /// What it waits for; a bounded excerpt.
     pub waiting: Vec<Waiting>,
 }

@@ -5,8 +5,8 @@
 
 use abide_core::{
     Address, Block, Body, By, Command, Details, Entry, Event, Execution, ExecutionId, Failure, FailureKind,
-    Kind, Message, MessageId, Name, NameClash, Namespace, Op, OpKind, Outcome, Parent, Payload, Remedy,
-    Retry, Start, StepRecord, Tag, Timestamp, Unrecordable, Waiting, codec,
+    Foreign, Kind, Message, MessageId, Name, NameClash, Namespace, Op, OpKind, Outcome, Parent, Payload,
+    Remedied, Remedy, Retry, Start, StepRecord, StepRemedy, Tag, Timestamp, Unrecordable, Waiting, codec,
 };
 use expect_test::expect_file;
 use serde::Serialize;
@@ -72,6 +72,8 @@ fn events() -> Vec<Event> {
     let lost = Unrecordable { reason: "too large".to_owned() };
     let reason = || "lunch".to_owned();
     let text = |text: &str| text.to_owned();
+    let remedied =
+        |remedy| Event::Unblocked { by: by(), remedied: Some(Remedied { op: op(OpKind::Step), remedy }) };
     let clash = NameClash { name: name("x"), first: OpKind::Step, second: OpKind::Promise };
     vec![
         Event::Started(start().into()),
@@ -107,40 +109,38 @@ fn events() -> Vec<Event> {
         Event::Blocked(Block::NameClash(clash)),
         Event::Blocked(Block::Misplaced { op: text("step x"), place: text("inside step y") }),
         Event::Blocked(Block::Limit { reason: reason() }),
-        Event::Unblocked { by: by() },
+        Event::Unblocked { by: by(), remedied: None },
+        remedied(Remedy::Rerun),
+        remedied(Remedy::Edit(Payload::from("7"))),
         Event::Completed { result: Payload::from("42"), unused: vec![op(OpKind::Step)] },
         Event::Failed(failure()),
         Event::Cancelled { by: by(), reason: reason() },
         Event::ContinuedAsNew { input: Payload::from("2") },
-        Event::UnblockedStep { by: by(), op: op(OpKind::Step), remedy: Remedy::Rerun },
-        Event::UnblockedStep { by: by(), op: op(OpKind::Step), remedy: Remedy::Edit(Payload::from("7")) },
         Event::Retried { by: by() },
+        Event::Foreign(Foreign {
+            kind: name("activity-scheduled"),
+            op: Some(op(OpKind::Foreign)),
+            payload: Payload::from(vec![0, 255]),
+        }),
     ]
 }
 
 fn bodies() -> Vec<Body> {
     let reason = || "lunch".to_owned();
+    let step = || "größe#300".to_owned();
+    let unblock = |remedy| Body::Unblock { step: Some(StepRemedy { step: step(), remedy }) };
     vec![
         Body::Start(start().into()),
         Body::Signal { name: name("approval"), payload: Payload::from("true") },
-        Body::ChildDone { op: op(OpKind::ChildResult), outcome: Outcome::Failure(failure()) },
-        Body::Pause { by: by(), reason: reason() },
-        Body::Resume { by: by() },
-        Body::Cancel { by: by(), reason: reason() },
-        Body::Terminate { by: by(), reason: reason() },
-        Body::Unblock { by: by() },
-        Body::UnblockStep { by: by(), step: "größe#300".to_owned(), remedy: Remedy::Rerun },
-        Body::UnblockStep {
-            by: by(),
-            step: "größe#300".to_owned(),
-            remedy: Remedy::Edit(Payload::from("7")),
-        },
-        Body::ChildEnded {
-            run: 3,
-            op: op(OpKind::ChildResult),
-            outcome: Outcome::Success(Payload::from("1")),
-        },
-        Body::Retry { by: by() },
+        Body::ChildDone { run: 3, op: op(OpKind::ChildResult), outcome: Outcome::Failure(failure()) },
+        Body::Pause { reason: reason() },
+        Body::Resume,
+        Body::Cancel { reason: reason() },
+        Body::Terminate { reason: reason() },
+        Body::Unblock { step: None },
+        unblock(Remedy::Rerun),
+        unblock(Remedy::Edit(Payload::from("7"))),
+        Body::Retry,
     ]
 }
 
@@ -203,7 +203,7 @@ fn entry(event: Event) -> Entry {
 }
 
 fn message(body: Body) -> Message {
-    Message { id: MessageId::new("m-1"), to: address(), body }
+    Message::new(MessageId::new("m-1"), address(), by(), body).arrived(Timestamp::from_millis(7))
 }
 
 #[test]

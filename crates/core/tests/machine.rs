@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use abide_core::{
     Address, Began, Block, Body, By, Command, Entry, Event, Execution, ExecutionId, Failure, FailureKind,
-    Kind, MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Phase, Refusal, Remedy, Retry, Start,
-    StartMatch, StepRecord, Timestamp, Unrecordable, codec, start_matches,
+    Foreign, Kind, Message, MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Phase, Refusal,
+    Remedied, Remedy, Retry, Start, StartMatch, StepRecord, StepRemedy, Timestamp, Unrecordable, codec,
+    start_matches,
 };
 use expect_test::expect_file;
 use proptest::prelude::*;
@@ -62,6 +63,14 @@ fn commands() -> Vec<(&'static str, Command)> {
     vec![
         ("record-step", Command::RecordStep(record)),
         (
+            "record-foreign",
+            Command::RecordForeign(Foreign {
+                kind: name("activity-scheduled"),
+                op: None,
+                payload: Payload::from("1"),
+            }),
+        ),
+        (
             "fail-attempt",
             Command::FailAttempt {
                 op: op(OpKind::Step),
@@ -103,7 +112,7 @@ fn commands() -> Vec<(&'static str, Command)> {
         ("expire-deadline", Command::ExpireDeadline),
         ("block", block("first")),
         ("block-again", block("second")),
-        ("unblock", Command::Unblock { by: by() }),
+        ("unblock", Command::Unblock { by: by(), step: None }),
         ("lose-step", Command::RecordStep(lost_step())),
         (
             "block-lost",
@@ -131,7 +140,7 @@ fn lost_step() -> StepRecord {
 }
 
 fn unblock_step(step: &str, remedy: Remedy) -> Command {
-    Command::UnblockStep { by: by(), step: step.to_owned(), remedy }
+    Command::Unblock { by: by(), step: Some(StepRemedy { step: step.to_owned(), remedy }) }
 }
 
 /// An execution in each phase, reached by real commands.
@@ -259,13 +268,29 @@ fn terminal_phases_accept_nothing() {
                 let refused = matches!(execution.decide(value, at(2_000)), Err(Refusal::Finished { .. }));
                 assert!(refused, "{phase} accepted {command}");
             }
-            let signal = Body::Signal { name: name("x"), payload: Payload::from("1") };
-            assert!(
-                execution.accepts(&signal, at(1)).is_err() && !execution.wakes_on(&signal, at(1)),
-                "{phase}"
-            );
+            let body = Body::Signal { name: name("x"), payload: Payload::from("1") };
+            let signal = Message::new(MessageId::new("m"), address(), by(), body);
+            assert!(execution.accepts(&signal, at(1)).is_err(), "{phase}");
+            assert!(!execution.wakes_on(&signal.body, at(1)), "{phase}");
         }
     }
+}
+
+#[test]
+fn children_are_open_until_they_are_recorded_as_finished() {
+    let (mut execution, _) = Execution::start(address(), start(Kind::Workflow), at(0));
+    let count_after = |execution: &mut Execution, wanted: &str| {
+        let (_, command) = commands().into_iter().find(|(name, _)| *name == wanted).expect("a command");
+        let decision = execution.decide(command, at(1)).expect("it runs");
+        decision.record(execution, at(1));
+        execution.open_child_count()
+    };
+    let rows = [("start-child", 1), ("start-child", 2), ("cancel-child", 2), ("finish-child", 1)];
+    for (command, expected) in rows {
+        assert_eq!(count_after(&mut execution, command), expected, "{command}");
+    }
+    assert_eq!(count_after(&mut execution, "finish-child"), 0);
+    assert_eq!(count_after(&mut execution, "finish-child"), 0, "what is recorded can always be applied");
 }
 
 #[test]
@@ -286,8 +311,8 @@ fn is_allowed_at(event: &Event, before: &Execution) -> bool {
         _ => None,
     };
     match event {
-        Event::UnblockedStep { op, .. } => lost == Some(op),
-        Event::Unblocked { .. } | Event::StepRecorded(_) => lost.is_none(),
+        Event::Unblocked { remedied: Some(Remedied { op, .. }), .. } => lost == Some(op),
+        Event::Unblocked { remedied: None, .. } | Event::StepRecorded(_) => lost.is_none(),
         _ => true,
     }
 }
@@ -306,7 +331,7 @@ fn only_the_step_that_blocks_can_be_decided_about() {
         Ok(decision) => panic!("it was accepted: {decision:?}"),
     };
     assert_eq!(
-        refused(&at_step, Command::Unblock { by: by() }),
+        refused(&at_step, Command::Unblock { by: by(), step: None }),
         r#"step "report" #2 has run, but its result could not be recorded; to go on: abide unblock order-1 --rerun report#2, or abide unblock order-1 --edit report#2=JSON"#
     );
     for remedy in [Remedy::Rerun, Remedy::Edit(Payload::from("1"))] {

@@ -1,8 +1,8 @@
 //! The replay cursor: which entry comes next, for unchanged and for changed code.
 
 use abide_core::{
-    Block, By, Cursor, Entry, Event, Failure, FailureKind, Name, Next, Op, OpKind, Outcome, Payload, Remedy,
-    StepRecord, Timestamp, Unrecordable,
+    Block, By, Cursor, Entry, Event, Failure, FailureKind, Name, Next, Op, OpKind, Outcome, Payload,
+    Remedied, Remedy, StepRecord, Timestamp, Unrecordable,
 };
 use proptest::prelude::*;
 
@@ -125,7 +125,7 @@ fn lost(name: &str) -> Event {
 }
 
 fn decided(name: &str, remedy: Remedy) -> Event {
-    Event::UnblockedStep { by: By("ann".to_owned()), op: op(name), remedy }
+    Event::Unblocked { by: By("ann".to_owned()), remedied: Some(Remedied { op: op(name), remedy }) }
 }
 
 fn edited(name: &str) -> Event {
@@ -256,7 +256,7 @@ proptest! {
                 event,
                 Event::StepRecorded(StepRecord { outcome: Outcome::Success(_), .. })
             );
-            is_success || matches!(event, Event::UnblockedStep { remedy: Remedy::Edit(_), .. })
+            is_success || (matches!(event, Event::Unblocked { .. }) && event.is_delivery())
         };
         let expected: Vec<_> = events.iter().filter(is_outcome).cloned().collect();
         let (delivered, obstacle) = joined(&journal(events.clone()), names);

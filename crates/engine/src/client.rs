@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{
-    Address, Body, Event, ExecutionId, Message, MessageId, Name, Namespace, Payload, Refusal, Start, Status,
+    Address, Body, By, Event, ExecutionId, Message, MessageId, Name, Namespace, Payload, Refusal, Start,
+    Status,
 };
 use abide_store::{Error, Read, Result, Snapshot, Store, Submit, Submitted, Target};
 
@@ -85,7 +86,7 @@ impl Client {
     /// Starts an execution, and says whether the engine beside this client runs it.
     async fn begin(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Place> {
         let body = Body::Start(start);
-        self.submit(Message { id: MessageId::new("start"), to: self.address(id), body }).await
+        self.submit(Message::new(MessageId::new("start"), self.address(id), By::client(), body)).await
     }
 
     /// Starts an execution, or attaches to it, and waits until it has ended.
@@ -102,15 +103,15 @@ impl Client {
     }
 
     /// Sends a message under an id of its own: sent again after a lost answer, it arrives once.
-    pub async fn send(&self, id: &ExecutionId, body: Body) -> Result<()> {
+    pub async fn send(&self, id: &ExecutionId, by: By, body: Body) -> Result<()> {
         let name = MessageId::new(format!("{:016x}{:016x}", self.runtime.random(), self.runtime.random()));
-        let message = Message { id: name, to: self.address(id), body };
+        let message = Message::new(name, self.address(id), by, body);
         self.submit(message).await.map(|_| ())
     }
 
     /// Sends a signal.
     pub async fn signal(&self, id: &ExecutionId, name: Name, payload: Payload) -> Result<()> {
-        self.send(id, Body::Signal { name, payload }).await
+        self.send(id, By::client(), Body::Signal { name, payload }).await
     }
 
     /// Submits a message. What is asked of the store is seen through even if the caller's future is dropped.

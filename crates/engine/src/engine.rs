@@ -208,8 +208,8 @@ impl Inner {
             let ours = |kind, name: &abide_core::Name| names.contains(&(kind, name.clone()));
             for item in page.items.into_iter().filter(|item| ours(item.kind, &item.name)) {
                 let id = MessageId::new(format!("restart:{}", self.session()));
-                let body = Body::Unblock { by: By(format!("start of {}", self.options.worker_name)) };
-                let messages = vec![Message { id, to: item.address, body }];
+                let by = By(format!("start of {}", self.options.worker_name));
+                let messages = vec![Message::new(id, item.address, by, Body::Unblock { step: None })];
                 match self.store.submit(Submit { messages, born_to: None, alone: false }).await {
                     // It moved on by itself meanwhile, or waits for somebody's decision about a step.
                     Ok(_) | Err(Error::Refused(_)) => {}

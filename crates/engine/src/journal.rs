@@ -128,8 +128,8 @@ mod tests {
     use std::task::Waker;
 
     use abide_core::{
-        Ability, Address, Body, Command, ExecutionId, Kind, Limits, Message, MessageId, Name, Namespace, Op,
-        OpKind, Outcome, Payload, Start, StepRecord, Timestamp, codec,
+        Ability, Address, Body, By, Command, ExecutionId, Kind, Limits, Message, MessageId, Name, Namespace,
+        Op, OpKind, Outcome, Payload, Start, StepRecord, Timestamp, codec,
     };
     use abide_store::memory::MemoryStore;
     use abide_store::{Changes, Clock, Commit, CommitOutcome, Hold, Submit, Submitted, Worker};
@@ -184,7 +184,7 @@ mod tests {
         let session = answer(store.register(worker)).session;
         let id = ExecutionId::new("a").expect("an id");
         let to = Address { namespace: Namespace::default(), id };
-        let start = Message { id: MessageId::new("start"), to, body: Body::Start(flow().into()) };
+        let start = Message::new(MessageId::new("start"), to, By::client(), Body::Start(flow().into()));
         let submit = Submit { messages: vec![start], born_to: Some(session), alone: true };
         match answer(store.submit(submit)).pop() {
             Some(Submitted::Started(_, Some(leased))) => *leased,

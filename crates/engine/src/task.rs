@@ -121,7 +121,7 @@ impl TaskRunner {
     /// Applies control messages; a task has no use for any other. `true`: something is to be committed.
     fn obey_mail(&mut self) -> bool {
         while let Some(message) = self.inbox.next() {
-            let command = message.body.control();
+            let command = message.control();
             self.ledger.consume(message.id);
             let entries = command.map(|command| self.ledger.decide(command)).and_then(Result::ok);
             let last = entries.and_then(|entries| entries.into_iter().next_back());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use abide_core::{
-    Ability, Address, Body, Command, ExecutionId, Kind, Message, MessageId, Name, Namespace, Op, OpKind,
+    Ability, Address, Body, By, Command, ExecutionId, Kind, Message, MessageId, Name, Namespace, Op, OpKind,
     Outcome, Payload, SessionId, Start, StepRecord, Timestamp, codec,
 };
 use abide_sqlite::{Options, SqliteStore};
@@ -156,7 +156,7 @@ fn submit(
         parent: None,
     };
     let to = Address { namespace: Namespace::default(), id: ExecutionId::new(id).expect("an id") };
-    let message = Message { id: MessageId::new("start"), to, body: Body::Start(Arc::new(start)) };
+    let message = Message::new(MessageId::new("start"), to, By::client(), Body::Start(Arc::new(start)));
     store.submit(Submit { messages: vec![message], born_to: Some(session), alone })
 }
 

@@ -32,6 +32,7 @@ CREATE TABLE abide_executions (
     since INTEGER NOT NULL,
     status INTEGER NOT NULL,
     wake_at INTEGER,
+    care_at INTEGER,
     first INTEGER NOT NULL,
     head INTEGER NOT NULL,
     entry_count INTEGER NOT NULL,
@@ -195,12 +196,12 @@ WHERE key = ?1";
 pub(crate) const EXECUTION_KEEP: &str = "
 UPDATE abide_executions
 SET version = ?5, status = ?6, wake_at = ?7, head = ?8, entry_count = ?9, takeover_count = takeover_count * ?10,
-    waiting = ?11, state = ?12
+    waiting = ?11, state = ?12, care_at = ?13
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
 pub(crate) const EXECUTION_RELEASE: &str = "
 UPDATE abide_executions
 SET version = ?5, status = ?6, wake_at = ?7, head = ?8, entry_count = ?9, takeover_count = takeover_count * ?10,
-    waiting = ?11, state = ?12, place = ?13, rank = ?14, since = ?15
+    waiting = ?11, state = ?12, care_at = ?13, place = ?14, rank = ?15, since = ?16
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
 pub(crate) const EXECUTION_MOVE: &str = "
 UPDATE abide_executions
@@ -212,7 +213,7 @@ SET run = run + 1, origin = COALESCE(origin, first), first = ?2
 WHERE key = ?1";
 pub(crate) const EXECUTION_REOPEN: &str = "
 UPDATE abide_executions
-SET status = ?2, wake_at = ?3, head = ?4, entry_count = ?5, waiting = NULL, state = ?6, place = ?7, rank = ?8, since = ?9
+SET status = ?2, wake_at = ?3, head = ?4, entry_count = ?5, waiting = NULL, care_at = NULL, state = ?6, place = ?7, rank = ?8, since = ?9
 WHERE key = ?1 AND place = 4";
 pub(crate) const RUN_FIRST: &str = "
 SELECT first
@@ -401,16 +402,16 @@ WHERE place % 4 = 3";
 
 pub(crate) const SNAPSHOT_BY_KEY: &str = "
 SELECT key, namespace, id, place, rank, since, epoch, version, takeover_count, status, wake_at, waiting, created_at,
-    first, head, entry_count, tagged, state
+    first, head, entry_count, tagged, state, care_at
 FROM abide_executions
 WHERE key = ?1";
 pub(crate) const SNAPSHOT_BY_ID: &str = "
 SELECT key, namespace, id, place, rank, since, epoch, version, takeover_count, status, wake_at, waiting, created_at,
-    first, head, entry_count, tagged, state
+    first, head, entry_count, tagged, state, care_at
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 pub(crate) const LIST_ONE: &str = "
-SELECT key, namespace, id, route, top_level, run, status, wake_at, waiting, created_at
+SELECT key, namespace, id, route, top_level, run, status, wake_at, waiting, created_at, care_at
 FROM abide_executions
 WHERE key = ?1";
 pub(crate) const TROUBLED_AFTER: &str = "
@@ -426,13 +427,13 @@ WHERE status IN (5, 7) AND status = ?1 AND key < ?2
 ORDER BY key DESC
 LIMIT ?3";
 pub(crate) const LIST_AFTER: &str = "
-SELECT key, namespace, id, route, top_level, run, status, wake_at, waiting, created_at
+SELECT key, namespace, id, route, top_level, run, status, wake_at, waiting, created_at, care_at
 FROM abide_executions
 WHERE key > ?1
 ORDER BY key
 LIMIT ?2";
 pub(crate) const LIST_BEFORE: &str = "
-SELECT key, namespace, id, route, top_level, run, status, wake_at, waiting, created_at
+SELECT key, namespace, id, route, top_level, run, status, wake_at, waiting, created_at, care_at
 FROM abide_executions
 WHERE key < ?1
 ORDER BY key DESC

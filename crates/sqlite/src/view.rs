@@ -86,7 +86,7 @@ impl Found {
                 version: Version(count(row.get(7)?)),
             },
             takeover_count: row.get(8)?,
-            summary: summary(row, (9, 10, 11))?,
+            summary: summary(row, (9, 10, 18, 11))?,
             ready_at: place.ready_at(),
             created_at: timestamp(row, 12)?,
             chain: Chain { key, first: row.get(13)?, head: row.get(14)?, entry_count: count(row.get(15)?) },
@@ -98,13 +98,18 @@ impl Found {
 
 fn summary(
     row: &Row<'_>,
-    (at_status, at_wake, at_waiting): (usize, usize, usize),
+    (at_status, at_wake, at_care, at_waiting): (usize, usize, usize, usize),
 ) -> rusqlite::Result<Summary> {
     let waiting: Vec<Waiting> = match row.get_ref(at_waiting)? {
         rusqlite::types::ValueRef::Null => Vec::new(),
         _ => decoded(row, at_waiting)?,
     };
-    Ok(Summary { status: status(row, at_status)?, wake_at: timestamp_maybe(row, at_wake)?, waiting })
+    Ok(Summary {
+        status: status(row, at_status)?,
+        wake_at: timestamp_maybe(row, at_wake)?,
+        care_at: timestamp_maybe(row, at_care)?,
+        waiting,
+    })
 }
 
 impl View<'_> {
@@ -347,7 +352,7 @@ impl Candidate {
             route: row.get(3)?,
             top_level: row.get(4)?,
             run: row.get(5)?,
-            summary: summary(row, (6, 7, 8))?,
+            summary: summary(row, (6, 7, 10, 8))?,
             created_at: timestamp(row, 9)?,
         })
     }

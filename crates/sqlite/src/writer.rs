@@ -538,7 +538,8 @@ mod tests {
             parent: None,
         };
         let to = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
-        let message = Message { id: MessageId::new("start"), to, body: Body::Start(start.into()) };
+        let message =
+            Message::new(MessageId::new("start"), to, abide_core::By::client(), Body::Start(start.into()));
         block_on(store.submit(Submit { messages: vec![message], born_to: None, alone: false })).unwrap();
     }
 

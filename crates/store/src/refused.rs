@@ -1,6 +1,6 @@
 //! What stores say when they refuse.
 
-use abide_core::{Address, Body, Failure, FailureKind, Message, MessageId, Outcome, Refusal};
+use abide_core::{Address, Body, By, Failure, FailureKind, Message, MessageId, Outcome, Refusal};
 
 use crate::ExecutionKey;
 
@@ -15,8 +15,9 @@ pub fn refused_start(emitter: &Address, message: &Message, refusal: &Refusal) ->
     let (child, op) = (&message.to.id, &parent.op);
     let id = MessageId::new(format!("refused:{child}:{}:{}:{}", parent.run, op.name, op.nth));
     let failure = Failure::new(FailureKind::Fatal, format!("child {child:?} was not started: {refusal}"));
-    let body = Body::ChildEnded { run: parent.run, op: op.clone(), outcome: Outcome::Failure(failure) };
-    Some(Message { id, to: emitter.clone(), body })
+    let body = Body::ChildDone { run: parent.run, op: op.clone(), outcome: Outcome::Failure(failure) };
+    let by = By(format!("child {child:?}"));
+    Some(Message::new(id, emitter.clone(), by, body))
 }
 
 /// What is wrong with a commit that reads a message which is not unread.

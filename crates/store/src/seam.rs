@@ -31,7 +31,7 @@ pub trait Store: View {
     /// Puts messages into inboxes, all or none. A start creates its execution; to an id that exists, the same start
     /// attaches and another one is refused. A message whose id was seen before changes nothing. A message to an
     /// unknown or finished execution is refused, but for a [retry](abide_core::Body::Retry): it opens the next run of what failed or was
-    /// cancelled, and no unread message goes with it but signals.
+    /// cancelled, and no unread message goes with it but signals. The store sets [`Message::arrived_at`], whatever the sender wrote there.
     fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>>;
 
     /// Leases executions that are ready to the session: higher priority first, then those that have been ready for
@@ -49,7 +49,8 @@ pub trait Store: View {
     /// stays unread, the ids of what was read stay known. Epoch and version go on: nobody who wrote an earlier run can write a later one.
     ///
     /// An emit never fails its emitter: to an unknown or finished target it is dropped and counted, and a refused child
-    /// start comes back to the emitter's inbox as a [`abide_core::Body::ChildEnded`] with a failure.
+    /// start comes back to the emitter's inbox as a [`abide_core::Body::ChildDone`] with a failure. As with a submit, the store says when an
+    /// emitted message arrived.
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome>;
 
     /// Makes a worker's session, which lives until its time to live passes without a heartbeat.

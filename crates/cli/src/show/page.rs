@@ -128,12 +128,15 @@ fn detail(event: &Event) -> String {
                 format!("by {by}: {reason}")
             }
         }
-        Event::Resumed { by } | Event::Unblocked { by } | Event::Retried { by } => format!("by {by}"),
+        Event::Resumed { by } | Event::Unblocked { by, remedied: None } | Event::Retried { by } => {
+            format!("by {by}")
+        }
         Event::Blocked(reason) => reason.to_string(),
         Event::Completed { result, .. } => format!("result {}", result.excerpt()),
         Event::Failed(failure) => failure.to_string(),
         Event::ContinuedAsNew { input } => format!("input {}", input.excerpt()),
-        Event::UnblockedStep { by, remedy, .. } => format!("by {by} {remedy}"),
+        Event::Unblocked { by, remedied: Some(remedied) } => format!("by {by} {}", remedied.remedy),
+        Event::Foreign(foreign) => format!("{} {}", foreign.kind, foreign.payload.excerpt()),
     }
 }
 
@@ -175,24 +178,23 @@ fn children(picture: &Picture) -> Option<Table> {
 }
 
 fn inbox(snapshot: &Snapshot) -> Option<Table> {
-    use abide_core::Body;
+    use abide_core::{Body, StepRemedy};
     if snapshot.inbox.messages.is_empty() {
         return None;
     }
     let mut table = Table::new(["MESSAGE", "NAME", "DETAIL"]);
     for message in &snapshot.inbox.messages {
+        let by = &message.by;
         let (name, detail) = match &message.body {
             Body::Signal { name, payload } => (name.to_string(), payload.excerpt()),
-            Body::ChildDone { op, outcome } | Body::ChildEnded { op, outcome, .. } => {
-                (nth(op), outcome.to_string())
-            }
-            Body::Pause { by, reason } | Body::Cancel { by, reason } | Body::Terminate { by, reason } => {
+            Body::ChildDone { op, outcome, .. } => (nth(op), outcome.to_string()),
+            Body::Pause { reason } | Body::Cancel { reason } | Body::Terminate { reason } => {
                 (String::new(), format!("by {by} {reason}"))
             }
-            Body::Resume { by } | Body::Unblock { by } | Body::Retry { by } => {
-                (String::new(), format!("by {by}"))
+            Body::Resume | Body::Unblock { step: None } | Body::Retry => (String::new(), format!("by {by}")),
+            Body::Unblock { step: Some(StepRemedy { step, remedy }) } => {
+                (step.clone(), format!("by {by} {remedy}"))
             }
-            Body::UnblockStep { by, step, remedy } => (step.clone(), format!("by {by} {remedy}")),
             Body::Start(start) => (start.name.to_string(), String::new()),
         };
         table.push(vec![message.body.word().to_owned(), name, text::excerpt(&detail, DETAIL_CHARS)]);

@@ -14,31 +14,30 @@ impl Runner {
     /// Sorts one message. `true`: it changed something.
     pub(super) fn control(&mut self) -> bool {
         // What may end the run waits for the commit under way: the end is sent at once, and there is one commit at a time.
-        if self.ledger.is_busy() && self.inbox.peek().is_some_and(|message| message.body.control().is_some())
-        {
+        if self.ledger.is_busy() && self.inbox.peek().is_some_and(|message| message.body.is_control()) {
             return false;
         }
         let Some(message) = self.inbox.next() else { return false };
-        let Message { id, body, .. } = message;
-        match body {
+        let command = message.control();
+        let id = message.id.clone();
+        match message.body {
             Body::Signal { name, payload } => {
                 self.signals.entry(name).or_default().push_back((id, payload));
             }
-            Body::ChildDone { ref op, .. } | Body::ChildEnded { ref op, .. } => {
+            Body::ChildDone { run, ref op, .. } => {
                 let key = op.key();
-                let is_for_this_run = body.addressed_run() == Some(self.ledger.execution().run());
+                let is_for_this_run = run == self.ledger.execution().run();
                 if is_for_this_run && self.children.contains_key(&key) {
-                    let to = self.ledger.execution().address().clone();
-                    self.results.push_back((key, Message { id, to, body }));
+                    self.results.push_back((key, message));
                 } else {
                     // Nobody waits for it any longer; left unread it would be looked at for ever.
                     self.ledger.consume(id);
                 }
             }
             Body::Start(_) => self.ledger.consume(id),
-            ref control => {
+            _ => {
                 self.ledger.consume(id);
-                if let Some(command) = control.control() {
+                if let Some(command) = command {
                     self.obey(command);
                 }
             }
@@ -67,7 +66,7 @@ impl Runner {
                     self.send(Hold::Keep, Some(End::Finished(event.clone())));
                 }
                 // It begins anew, as its journal then is: this runner may have handed out a part of it to code that is gone.
-                Event::Unblocked { .. } | Event::UnblockedStep { .. } => {
+                Event::Unblocked { .. } => {
                     self.send(Hold::Yield, Some(End::Released));
                 }
                 _ => {}

@@ -129,9 +129,7 @@ impl Runner {
 
     fn receive_result(&mut self, index: usize) -> bool {
         let Some((_, Message { id, body, .. })) = self.results.remove(index) else { return false };
-        let (Body::ChildDone { op, outcome } | Body::ChildEnded { op, outcome, .. }) = body else {
-            return false;
-        };
+        let Body::ChildDone { op, outcome, .. } = body else { return false };
         self.ledger.consume(id);
         if let Ok(entries) = self.decide(Command::FinishChild { op, outcome }) {
             self.deliver_all(&entries);

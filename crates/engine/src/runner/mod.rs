@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use abide_core::{
-    Address, Block, Body, By, Command, Cursor, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher,
-    Message, MessageId, Name, Op, OpKey, Payload, Phase, Refusal, Timestamp, Waiting,
+    Address, Block, Body, Command, Cursor, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher,
+    Message, MessageId, Name, Op, OpKey, Payload, Phase, Refusal, Remedied, Remedy, Timestamp, Waiting,
 };
 use abide_store::{Hold, Leased};
 
@@ -430,12 +430,12 @@ impl Runner {
             return;
         }
         let (address, run) = (self.ledger.execution().address().clone(), self.ledger.execution().run());
-        let by = By(format!("parent {address}"));
+        let by = self.ledger.execution().as_parent();
         for child in std::mem::take(&mut self.children).into_values() {
             let id = MessageId::new(format!("end:{}:{run}", address.id));
             let to = Address { namespace: address.namespace.clone(), id: child };
             let reason = "its parent has ended".to_owned();
-            self.ledger.emit(Message { id, to, body: Body::Cancel { by: by.clone(), reason } });
+            self.ledger.emit(Message::new(id, to, by.clone(), Body::Cancel { reason }));
         }
     }
 
@@ -499,7 +499,7 @@ fn delivery_of(event: &Event) -> Result<Delivery, Block> {
         }
         Event::ChildStarted { child, .. } => Delivery::Started(child.clone()),
         Event::ChildFinished { outcome, .. } => Delivery::Outcome(outcome.clone()),
-        Event::UnblockedStep { remedy: abide_core::Remedy::Edit(result), .. } => {
+        Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(result), .. }), .. } => {
             Delivery::Outcome(abide_core::Outcome::Success(result.clone()))
         }
         other => unreachable!("{} is delivered to nobody", other.word()),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use abide_core::{Block, Body, By, Entry, Event, ExecutionId, Phase, Status, Timestamp, Waiting};
+use abide_core::{Block, Body, By, Entry, Event, ExecutionId, Phase, Status, StepRemedy, Timestamp, Waiting};
 use abide_store::{Snapshot, WorkerRow};
 
 use abide_core::text;
@@ -267,19 +267,20 @@ fn deaths(facts: &Facts) -> String {
 fn unread(facts: &Facts) -> String {
     let mut told: Vec<(String, usize)> = Vec::new();
     for message in &facts.snapshot.inbox.messages {
+        let by = &message.by;
         let words = match &message.body {
             Body::Signal { name, .. } => format!("signal {name:?}"),
-            Body::Pause { by, reason } | Body::Cancel { by, reason } | Body::Terminate { by, reason } => {
+            Body::Pause { reason } | Body::Cancel { reason } | Body::Terminate { reason } => {
                 format!("{} {}", message.body.word(), by_whom(by, reason))
             }
-            Body::Resume { by } | Body::Unblock { by } | Body::Retry { by } => {
+            Body::Resume | Body::Unblock { step: None } | Body::Retry => {
                 format!("{} by {by}", message.body.word())
             }
-            Body::UnblockStep { by, step, remedy } => {
+            Body::Unblock { step: Some(StepRemedy { step, remedy }) } => {
                 format!("{} of {step:?} {remedy} by {by}", message.body.word())
             }
             // The code asks for these when it comes to them.
-            Body::ChildDone { .. } | Body::ChildEnded { .. } | Body::Start(_) => continue,
+            Body::ChildDone { .. } | Body::Start(_) => continue,
         };
         match told.iter_mut().find(|(known, _)| *known == words) {
             Some((_, count)) => *count += 1,

@@ -75,9 +75,9 @@ fn worker(session: u64, workflow: &str, lane: &str) -> WorkerRow {
     }
 }
 
-fn message(body: Body) -> Message {
+fn message(by: &str, body: Body) -> Message {
     let to = Address { namespace: Namespace::default(), id: ExecutionId::new("x").unwrap() };
-    Message { id: MessageId::new("m"), to, body }
+    Message::new(MessageId::new("m"), to, By(by.to_owned()), body)
 }
 
 fn check(facts: &Facts, expected: &str) {
@@ -114,7 +114,7 @@ fn what_is_stopped_says_by_whom_and_why() {
         &facts_of_paused,
         r#"workflow "x" is paused since 1970-01-01T00:00:01.000Z (1 min 39 s ago) by ann: audit."#,
     );
-    facts_of_paused.snapshot.inbox.messages = vec![message(Body::Resume { by: By("bob".to_owned()) })];
+    facts_of_paused.snapshot.inbox.messages = vec![message("bob", Body::Resume)];
     check(
         &facts_of_paused,
         r#"workflow "x" is paused since 1970-01-01T00:00:01.000Z (1 min 39 s ago) by ann: audit; unread: resume by bob, and no live worker can read it: there is none."#,
@@ -134,8 +134,8 @@ fn what_is_blocked_at_a_step_says_how_to_go_on() {
     let said = r#"workflow "x" is blocked since 1970-01-01T00:00:01.000Z (1 min 39 s ago): step "report" #2 has run, but its result could not be recorded: large; to go on: abide unblock x --rerun report#2, or abide unblock x --edit report#2=JSON"#;
     check(&blocked, &format!("{said}."));
     blocked.workers = vec![worker(5, "order", "default")];
-    let decide =
-        |remedy| message(Body::UnblockStep { by: By("ann".to_owned()), step: "report#2".to_owned(), remedy });
+    let step = || "report#2".to_owned();
+    let decide = |remedy| message("ann", Body::Unblock { step: Some(StepRemedy { step: step(), remedy }) });
     blocked.snapshot.inbox.messages = vec![decide(Remedy::Rerun)];
     check(&blocked, &format!(r#"{said}; unread: unblock of "report#2" to run again by ann."#));
     blocked.snapshot.inbox.messages = vec![decide(Remedy::Edit(Payload::from("7")))];
@@ -188,7 +188,7 @@ fn what_waits_says_for_what() {
         r#"workflow "x" is waiting for signal "approval" since 1970-01-01T00:00:00.000Z (1 min 40 s ago)."#,
     );
     let body = || Body::Signal { name: name("aproval"), payload: Payload::from("1") };
-    waits.snapshot.inbox.messages = vec![message(body()), message(body())];
+    waits.snapshot.inbox.messages = vec![message("ann", body()), message("ann", body())];
     check(
         &waits,
         r#"workflow "x" is waiting for signal "approval" since 1970-01-01T00:00:00.000Z (1 min 40 s ago); unread: signal "aproval" (2)."#,

@@ -263,6 +263,7 @@ impl CommitWork {
         let fence = (self.key(), integer(lease.epoch.0), place::held(lease.session), integer(expected.0));
         let (version, status) = (integer(expected.next().0), summary.status as u8);
         let wake_at = micros(summary.wake_at.filter(|_| !summary.status.is_terminal()));
+        let care_at = micros(summary.care_at.filter(|_| !summary.status.is_terminal()));
         let (head, entries) = (hot.state.head, integer(hot.state.entry_count));
         let kept_takeovers = i64::from(!progress);
         let changed = match after.map(Place::columns) {
@@ -278,7 +279,8 @@ impl CommitWork {
                 entries,
                 kept_takeovers,
                 self.waiting,
-                self.state()
+                self.state(),
+                care_at
             ])?,
             Some(to) => {
                 batch.statements.get(batch.connection, Frequent::ExecutionRelease)?.execute(params![
@@ -294,6 +296,7 @@ impl CommitWork {
                     kept_takeovers,
                     self.waiting,
                     self.state(),
+                    care_at,
                     to.place,
                     to.rank,
                     to.since

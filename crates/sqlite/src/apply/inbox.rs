@@ -27,7 +27,7 @@ impl Batch<'_> {
         let target = self.target(&message.to)?.ok_or_else(unknown)?;
         let key = ExecutionKey(count(target.key));
         let now = self.now();
-        let accepted = match target.execution.accepts(&message.body, now) {
+        let accepted = match target.execution.accepts(message, now) {
             Err(refusal) if !self.is_in_place(&target, message, now)? => Err(refusal),
             _ => self.room(&target, message)?,
         };
@@ -37,16 +37,17 @@ impl Batch<'_> {
             let is_seen = seen.exists(params![target.key, message.id.as_str()])?;
             return if is_seen { Ok(Put::Duplicate(key)) } else { Err(refusal.into()) };
         }
-        if let Body::Retry { by } = &message.body {
-            return self.retry(&target, message, by);
+        if let Body::Retry = message.body {
+            return self.retry(&target, message);
         }
-        let Some(previous) = self.insert_message(target.key, message)? else {
+        let message = message.clone().arrived(now);
+        let Some(previous) = self.insert_message(target.key, &message)? else {
             return Ok(Put::Duplicate(key));
         };
         match target.place {
             Place::Held(holder) if self.shared.notices.holds(holder.session) => {
                 let Previous(previous) = previous;
-                let arrived = Arrived { session: holder.session, key, message: message.clone(), previous };
+                let arrived = Arrived { session: holder.session, key, message, previous };
                 self.effects.notices.messages.push(arrived);
             }
             Place::Waiting | Place::Timer(..) if target.execution.wakes_on(&message.body, now) => {
@@ -83,8 +84,8 @@ impl Batch<'_> {
             return Ok(false);
         }
         let unread = unread(self.connection, target.key)?;
-        let unread: Vec<_> = unread.iter().map(|message| &message.body).collect();
-        Ok(target.execution.accepts_behind(&unread, &message.body, now))
+        let unread: Vec<_> = unread.iter().collect();
+        Ok(target.execution.accepts_behind(&unread, message, now))
     }
 
     /// Whether the inbox has room for one more.

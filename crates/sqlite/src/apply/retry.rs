@@ -1,6 +1,6 @@
 //! `retry`: the next run of what failed or was cancelled.
 
-use abide_core::{By, Message};
+use abide_core::Message;
 use abide_store::{ExecutionKey, Record};
 use rusqlite::params;
 
@@ -19,14 +19,14 @@ impl Batch<'_> {
     ///
     /// Neither epoch nor version changes: whoever sent the last commit of the run that ended is still told that it was applied, and can
     /// write nothing more, because nobody holds the execution until it is claimed under the next epoch.
-    pub(crate) fn retry(&mut self, target: &Target, message: &Message, by: &By) -> Result<Put, Stop> {
+    pub(crate) fn retry(&mut self, target: &Target, message: &Message) -> Result<Put, Stop> {
         let key = ExecutionKey(count(target.key));
         let now = self.now();
         let first = self.connection.prepare_cached(sql::RUN_FIRST)?.query_row([target.key], |row| row.get(0));
         let first = first_entry(self.connection, target.key, first?)?;
         let began = first.began().ok_or_else(|| Stop::corrupt(format!("{} has no start", target.key)))?;
         // Before anything is written: a refusal leaves no trace.
-        let (execution, entries) = target.execution.retried(began, by.clone(), now)?;
+        let (execution, entries) = target.execution.retried(began, message.by.clone(), now)?;
         let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
         let nothing_to_read: Option<Vec<u8>> = None;
         if insert.execute(params![target.key, message.id.as_str(), 0, nothing_to_read])? == 0 {

@@ -25,7 +25,7 @@ impl SubmitWork {
         let over = messages
             .iter()
             .enumerate()
-            .find_map(|(index, message)| Some(Box::new((index, message.body.check(limits).err()?))));
+            .find_map(|(index, message)| Some(Box::new((index, message.check(limits).err()?))));
         Self { messages, over, born_to }
     }
 

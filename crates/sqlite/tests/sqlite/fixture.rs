@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{
-    Ability, Address, Body, Command, Execution, ExecutionId, Kind, Lease, Message, MessageId, Name,
+    Ability, Address, Body, By, Command, Execution, ExecutionId, Kind, Lease, Message, MessageId, Name,
     Namespace, Op, OpKind, Outcome, Payload, SessionId, Start, StepRecord, Version, codec,
 };
 use abide_sqlite::{Options, SqliteStore};
@@ -83,7 +83,7 @@ pub(crate) fn flow() -> Start {
 }
 
 pub(crate) fn message(id: &str, to: &str, body: Body) -> Message {
-    Message { id: MessageId::new(id), to: address(to), body }
+    Message::new(MessageId::new(id), address(to), By::client(), body)
 }
 
 pub(crate) fn start(id: &str) -> Message {

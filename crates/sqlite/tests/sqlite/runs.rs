@@ -1,6 +1,6 @@
 //! Several runs of one execution in a file.
 
-use abide_core::{Body, By, Command, Failure, FailureKind};
+use abide_core::{Body, Command, Failure, FailureKind};
 use abide_store::conformance::block_on;
 use abide_store::{Clock, Prune, Store};
 
@@ -18,7 +18,7 @@ fn three_runs(fixture: &Fixture) -> u64 {
     (1..=148).for_each(|nth| seat.record(&mut held, vec![step(nth)]));
     seat.continue_as_new(&mut held, Vec::new());
     seat.record(&mut held, vec![step(1), fail()]);
-    let retry = message("again", "a", Body::Retry { by: By("ann".to_owned()) });
+    let retry = message("again", "a", Body::Retry);
     submit(&store, vec![retry]).expect("what failed can be retried");
     // What the writer remembers is forgotten between the runs.
     store.close();

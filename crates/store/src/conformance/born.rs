@@ -62,7 +62,11 @@ fn start_and_signal_are_born_together(subject: &Subject) {
     let seat = subject.seat(worker());
     let submitted = subject.start_born(&seat, vec![start_of("a", flow()), signal("s", "a")]);
     let leased = leased(&submitted[0]).expect("it is born leased");
-    assert_eq!(leased.inbox.messages, [signal("s", "a")], "a lease brings everything that is needed to run");
+    assert_eq!(
+        leased.inbox.messages,
+        [subject.arrived(signal("s", "a"))],
+        "a lease brings everything that is needed to run"
+    );
     assert!(matches!(submitted[1], Submitted::Delivered(_)));
 }
 
@@ -183,7 +187,7 @@ fn child_and_signal_are_born_together(subject: &Subject) {
     let born = subject.commit(&draft, &mut held).born;
     assert_eq!(
         born[0].inbox.messages,
-        [signal("s", "child")],
+        [subject.arrived(signal("s", "child"))],
         "a lease brings everything that is needed to run"
     );
 }

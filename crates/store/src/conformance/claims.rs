@@ -3,10 +3,10 @@
 use abide_core::{Epoch, Kind, MessageId, Namespace, SessionId, Start, Version};
 
 use super::held::Held;
-use super::make::{capable, flow, name, names, requiring, signal, step, worker};
+use super::make::{capable, flow, name, names, requiring, signal, start_of, step, worker};
 use super::subject::{Seat, ids, serving};
 use super::{Subject, table};
-use crate::{Claim, Error};
+use crate::{Claim, Error, Submitted};
 
 table![
     claim_is_by_priority_then_age,
@@ -17,6 +17,7 @@ table![
     claim_respects_lanes,
     claim_respects_kind_and_name,
     claim_respects_namespaces,
+    wildcards_serve_every_lane_and_every_name,
     claim_respects_capabilities,
     compatible_execution_is_not_hidden_behind_incompatible_ones,
     many_routes_are_claimed_in_one_order,
@@ -105,6 +106,26 @@ fn claim_respects_namespaces(subject: &Subject) {
     let mut foreign = worker();
     foreign.ability.namespace = Namespace::new("tenant").expect("a name");
     assert!(subject.seat(foreign).claim_ids(9).is_empty());
+}
+
+fn wildcards_serve_every_lane_and_every_name(subject: &Subject) {
+    let any = |lane: &str, text: &str| {
+        let mut worker = worker();
+        worker.ability.lanes = names(&[lane]);
+        worker.ability.runs = [(Kind::Workflow, name(text))].into();
+        worker
+    };
+    let mut any_name = subject.seat(any("gpu", "*"));
+    // Also what is made after the worker came, and what is born.
+    subject.start("gpu", Start { lane: name("gpu"), name: name("one"), ..flow() });
+    subject.start("task", Start { lane: name("gpu"), kind: Kind::Task, ..flow() });
+    subject.start("main", Start { name: name("two"), ..flow() });
+    assert_eq!(any_name.claim_ids(9), ["gpu"]);
+    let born = start_of("born", Start { lane: name("gpu"), name: name("three"), ..flow() });
+    let born = subject.start_born(&any_name, vec![born]);
+    assert!(matches!(born[0], Submitted::Started(_, Some(_))), "{born:?}");
+    assert!(subject.seat(any("*", "one")).claim_ids(9).is_empty());
+    assert_eq!(subject.seat(any("*", "*")).claim_ids(9), ["main"]);
 }
 
 fn claim_respects_capabilities(subject: &Subject) {
@@ -261,10 +282,14 @@ fn claim_with_mail_tells_the_newest_unread_message_of_what_was_held(subject: &Su
     let (mut seat, held) = subject.held("a");
     subject.send(signal("s1", "a"));
     subject.send(signal("s2", "a"));
-    subject.submit(vec![super::make::start_of("b", flow()), signal("s3", "b")]).expect("both are taken");
+    subject.submit(vec![start_of("b", flow()), signal("s3", "b")]).expect("both are taken");
     let claim = Claim { with_mail: true, ..seat.next_claim(1) };
     let claimed = seat.send(&claim);
     assert_eq!(claimed.mail, [(held.key, MessageId::new("s2"))]);
-    assert_eq!(claimed.leased[0].inbox.messages, [signal("s3", "b")], "what is new brings its own");
+    assert_eq!(
+        claimed.leased[0].inbox.messages,
+        [subject.arrived(signal("s3", "b"))],
+        "what is new brings its own"
+    );
     assert!(seat.claim(1).mail.is_empty(), "only if asked for");
 }

@@ -2,7 +2,7 @@
 
 use abide_core::{Command, Event, Failure, FailureKind, OpKind, Status, Version, Waiting};
 
-use super::make::{by, cancel, child_of, complete, flow, name, signal, start_of, step, worker};
+use super::make::{by, cancel, child_of, complete, everything, flow, name, signal, start_of, step, worker};
 use super::{Subject, block_on, table};
 use crate::{CommitOutcome, Error, Hold, Target};
 
@@ -11,6 +11,7 @@ table![
     p1_recorded_entries_never_change,
     p2_commit_is_seen_by_the_next_read,
     commit_replaces_the_summary,
+    care_is_kept_beside_the_timer_and_wakes_nobody,
     commit_without_records_is_a_commit,
     commit_consumes_what_was_read_and_nothing_else,
     p1_message_is_read_once,
@@ -70,6 +71,26 @@ fn commit_replaces_the_summary(subject: &Subject) {
     subject.record(&mut held, step("one"));
     let summary = subject.look("a").summary;
     assert_eq!((summary.status, summary.wake_at, summary.waiting), (Status::Running, None, Vec::new()));
+}
+
+fn care_is_kept_beside_the_timer_and_wakes_nobody(subject: &Subject) {
+    let (mut seat, mut held) = subject.held("a");
+    let (care_at, wake_at) = (subject.later_ms(10), subject.later_ms(50));
+    let draft = subject.draft(&held).then(step("one")).caring(care_at).sleeping(wake_at).park(0);
+    subject.commit(&draft, &mut held);
+    let found = subject.look("a").summary;
+    assert_eq!((found.care_at, found.wake_at), (Some(care_at), Some(wake_at)));
+    assert_eq!(subject.list(everything()).items[0].summary, found, "a list tells the same");
+    subject.advance_ms(20);
+    let claimed = seat.claim(9);
+    assert_eq!((claimed.leased.len(), claimed.next_wake_at), (0, Some(wake_at)));
+    subject.advance_ms(40);
+    let mut held = seat.claim_one();
+    assert_eq!(subject.look("a").summary.care_at, Some(care_at), "only a commit changes it");
+    subject.record(&mut held, step("two"));
+    assert_eq!(subject.look("a").summary.care_at, None);
+    subject.commit(&subject.draft(&held).then(complete()), &mut held);
+    assert_eq!(subject.look("a").summary.care_at, None);
 }
 
 fn commit_without_records_is_a_commit(subject: &Subject) {

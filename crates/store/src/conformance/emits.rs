@@ -35,7 +35,7 @@ fn emitted_message_arrives(subject: &Subject) {
     subject.start("b", flow());
     let committed = subject.commit(&subject.draft(&held).emitting(signal("s", "b")), &mut held);
     assert_eq!(committed.dropped_count, 0);
-    assert_eq!(subject.look("b").inbox.messages, [signal("s", "b")]);
+    assert_eq!(subject.look("b").inbox.messages, [subject.arrived(signal("s", "b"))]);
 }
 
 fn emit_to_an_unknown_target_is_dropped_and_counted(subject: &Subject) {
@@ -92,14 +92,14 @@ fn emitted_message_wakes_a_parked_target(subject: &Subject) {
     subject.commit(&subject.draft(&parked).park(0), &mut parked);
     let (_other, mut held) = subject.held("a");
     subject.commit(&subject.draft(&held).emitting(signal("s", "parked")), &mut held);
-    assert_eq!(seat.claim_one().inbox, [signal("s", "parked")]);
+    assert_eq!(seat.claim_one().inbox, [subject.arrived(signal("s", "parked"))]);
 }
 
 fn emit_to_oneself_is_unread_after_a_park(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
     let committed = subject.commit(&subject.draft(&held).emitting(signal("s", "a")).park(0), &mut held);
     assert_eq!(committed.dropped_count, 0);
-    assert_eq!(seat.claim_one().inbox, [signal("s", "a")]);
+    assert_eq!(seat.claim_one().inbox, [subject.arrived(signal("s", "a"))]);
 }
 
 fn emit_to_oneself_at_the_end_is_dropped(subject: &Subject) {
@@ -144,7 +144,7 @@ fn repeated_child_start_attaches(subject: &Subject) {
 /// Checks that the whole inbox says that children were refused; gives the operations and messages.
 fn refusals(found: &Snapshot) -> Vec<(String, String)> {
     let told = found.inbox.messages.iter().map(|message| match &message.body {
-        Body::ChildEnded { op, outcome: Outcome::Failure(failure), .. } => {
+        Body::ChildDone { op, outcome: Outcome::Failure(failure), .. } => {
             (op.name.as_str().to_owned(), failure.message.clone())
         }
         other => panic!("expected a refused child, found {other:?}"),
@@ -230,7 +230,7 @@ fn child_result_wakes_a_parked_parent(subject: &Subject) {
     assert_eq!(finish_child(subject), 0);
     assert_eq!(subject.look("a").ready_at, Some(subject.now()));
     let held = seat.claim_one();
-    let Body::ChildEnded { op, outcome, .. } = &held.inbox[0].body else {
+    let Body::ChildDone { op, outcome, .. } = &held.inbox[0].body else {
         panic!("expected a child's result, found {:?}", held.inbox);
     };
     assert_eq!((op.name.as_str(), outcome), ("child", &Outcome::Success(Payload::from("done"))));

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use abide_core::{
-    Command, Entry, Execution, Lease, Message, MessageId, Payload, Start, Timestamp, Version, Waiting, codec,
+    Command, Entry, Execution, Lease, Message, MessageId, Payload, Start, Summary, Timestamp, Version,
+    Waiting, codec,
 };
 
 use crate::{Changes, Commit, ExecutionKey, Hold, Leased, Record};
@@ -43,6 +44,7 @@ impl Held {
             records: Vec::new(),
             next: None,
             waiting: Vec::new(),
+            care_at: None,
             consumed: Vec::new(),
             emits: Vec::new(),
             born_slots: 0,
@@ -70,6 +72,7 @@ pub(crate) struct Draft {
     records: Vec<Record>,
     next: Option<Entry>,
     waiting: Vec<Waiting>,
+    care_at: Option<Timestamp>,
     consumed: Vec<MessageId>,
     emits: Vec<Message>,
     born_slots: usize,
@@ -121,6 +124,11 @@ impl Draft {
         self.waiting(Waiting::Sleep { until })
     }
 
+    pub(crate) fn caring(mut self, care_at: Timestamp) -> Self {
+        self.care_at = Some(care_at);
+        self
+    }
+
     pub(crate) fn consuming(mut self, ids: &[&str]) -> Self {
         self.consumed.extend(ids.iter().map(|id| MessageId::new(*id)));
         self
@@ -162,7 +170,7 @@ impl Draft {
                 records: self.records.clone(),
                 next: self.next.as_ref().map(Record::of),
                 state: codec::encode(&self.after),
-                summary: self.after.summary(&self.waiting),
+                summary: Summary { care_at: self.care_at, ..self.after.summary(&self.waiting) },
                 consumed: self.consumed.clone(),
                 emits: self.emits.clone(),
             }),

@@ -81,7 +81,7 @@ pub(crate) fn capable(capabilities: &[&str]) -> Worker {
 }
 
 pub(crate) fn message(id: &str, to: &str, body: Body) -> Message {
-    Message { id: MessageId::new(id), to: address(to), body }
+    Message::new(MessageId::new(id), address(to), by(), body)
 }
 
 pub(crate) fn start_of(id: &str, start: Start) -> Message {
@@ -98,19 +98,19 @@ pub(crate) fn by() -> By {
 }
 
 pub(crate) fn pause(to: &str) -> Message {
-    message("pause", to, Body::Pause { by: by(), reason: "stop".to_owned() })
+    message("pause", to, Body::Pause { reason: "stop".to_owned() })
 }
 
 pub(crate) fn resume(to: &str) -> Message {
-    message("resume", to, Body::Resume { by: by() })
+    message("resume", to, Body::Resume)
 }
 
 pub(crate) fn cancel(to: &str) -> Message {
-    message("cancel", to, Body::Cancel { by: by(), reason: "enough".to_owned() })
+    message("cancel", to, Body::Cancel { reason: "enough".to_owned() })
 }
 
 pub(crate) fn terminate(to: &str) -> Message {
-    message("terminate", to, Body::Terminate { by: by(), reason: "enough".to_owned() })
+    message("terminate", to, Body::Terminate { reason: "enough".to_owned() })
 }
 
 pub(crate) fn step(text: &str) -> Command {

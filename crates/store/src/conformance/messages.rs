@@ -1,13 +1,15 @@
 //! What arrives at executions that exist.
 
-use abide_core::{Block, Body, Command, Kind, Op, OpKind, Payload, Remedy, Start, Status};
+use abide_core::{Block, Body, Command, Kind, Op, OpKind, Payload, Remedy, Start, Status, StepRemedy};
 
 use super::make::{by, cancel, complete, flow, message, name, pause, resume, signal, step, terminate};
 use super::{Subject, table};
-use crate::Submitted;
+use crate::{Notice, Submitted};
 
 table![
     signals_are_unread_in_order_of_arrival,
+    message_tells_who_sent_it_and_when_it_arrived,
+    holder_is_told_when_a_message_arrived,
     p6_signal_to_an_unknown_execution_is_refused,
     p4_every_message_to_a_finished_execution_is_refused,
     unread_message_is_a_duplicate,
@@ -36,7 +38,42 @@ fn signals_are_unread_in_order_of_arrival(subject: &Subject) {
     assert_eq!(subject.unread("a"), ["z", "y", "x", "w", "v"]);
     let held = subject.seat(super::make::worker()).claim_one();
     assert_eq!(held.inbox, subject.look("a").inbox.messages, "a lease brings the inbox");
-    assert_eq!(held.inbox[0], signal("z", "a"));
+    assert_eq!(held.inbox[0], subject.arrived(signal("z", "a")));
+}
+
+fn message_tells_who_sent_it_and_when_it_arrived(subject: &Subject) {
+    let (_seat, mut parent) = subject.held("parent");
+    subject.start("a", flow());
+    let sent_at = subject.later_ms(5);
+    subject.advance_ms(5);
+    // The sender has no say in it.
+    let mut early = signal("early", "a").arrived(subject.later_ms(9_999));
+    early.by = abide_core::By("bob".to_owned());
+    subject.send(early.clone());
+    subject.advance_ms(5);
+    let emitted_at = subject.now();
+    subject.commit(&subject.draft(&parent).emitting(signal("emitted", "a")), &mut parent);
+    subject.advance_ms(5);
+    subject.send(early.clone());
+    let expected = [early.arrived(sent_at), signal("emitted", "a").arrived(emitted_at)];
+    assert_eq!(subject.look("a").inbox.messages, expected, "a duplicate changes nothing");
+    let held = subject.seat(super::make::worker()).claim_one();
+    assert_eq!(held.inbox, expected);
+}
+
+/// Whatever comes into the inbox of a holder reaches it with the time of its arrival, on every way.
+fn holder_is_told_when_a_message_arrived(subject: &Subject) {
+    let (seat, _held) = subject.held("a");
+    subject.advance_ms(5);
+    subject.send(signal("s", "a"));
+    let wanted = signal("s", "a").arrived(subject.now());
+    seat.wait_for(|notice| {
+        matches!(notice, Notice::Message { message, .. } if *message == wanted) || *notice == Notice::Changed
+    });
+    let together = vec![super::make::start_of("b", flow()), signal("s", "b")];
+    let started = subject.start_born(&seat, together);
+    let Submitted::Started(_, Some(born)) = &started[0] else { panic!("not born: {started:?}") };
+    assert_eq!(born.inbox.messages, [subject.arrived(signal("s", "b"))]);
 }
 
 fn p6_signal_to_an_unknown_execution_is_refused(subject: &Subject) {
@@ -94,7 +131,7 @@ fn duplicate_with_another_body_changes_nothing(subject: &Subject) {
     subject.send(signal("s", "a"));
     let other = Body::Signal { name: name("other"), payload: "other".into() };
     assert!(matches!(subject.send(message("s", "a", other)), Submitted::Duplicate(_)));
-    assert_eq!(subject.look("a").inbox.messages, [signal("s", "a")]);
+    assert_eq!(subject.look("a").inbox.messages, [subject.arrived(signal("s", "a"))]);
 }
 
 fn duplicate_in_one_submit_is_told(subject: &Subject) {
@@ -119,17 +156,17 @@ fn control_that_cannot_be_is_refused(subject: &Subject) {
     subject.start("a", flow());
     let before = subject.picture();
     assert!(subject.refusal(vec![resume("a")]).contains("not paused"));
-    let unblock = message("unblock", "a", Body::Unblock { by: by() });
+    let unblock = message("unblock", "a", Body::Unblock { step: None });
     assert!(subject.refusal(vec![unblock]).contains("not blocked"));
     assert_eq!(subject.picture(), before);
 }
 
 fn control_is_judged_by_what_lies_before_it(subject: &Subject) {
-    let pause = |id: &str| message(id, "a", Body::Pause { by: by(), reason: String::new() });
+    let pause = |id: &str| message(id, "a", Body::Pause { reason: String::new() });
     subject.start("a", flow());
     subject.send(pause("p1"));
     assert!(matches!(subject.send(resume("a")), Submitted::Delivered(_)), "it will be paused by then");
-    let again = |id: &str| message(id, "a", Body::Resume { by: by() });
+    let again = |id: &str| message(id, "a", Body::Resume);
     assert!(subject.refusal(vec![again("r2")]).contains("not paused"), "it will go on by then");
     subject.submit(vec![pause("p3"), again("r3")]).expect("both are in place");
     assert_eq!(subject.unread("a").len(), 4);
@@ -186,7 +223,7 @@ fn blocked_execution_is_woken_by_unblock_and_not_by_a_signal(subject: &Subject) 
     subject.commit(&subject.draft(&held).then(block).park(0), &mut held);
     subject.send(signal("s", "a"));
     assert!(seat.claim_ids(1).is_empty());
-    subject.send(message("unblock", "a", Body::Unblock { by: by() }));
+    subject.send(message("unblock", "a", Body::Unblock { step: None }));
     assert_eq!(seat.claim_ids(1), ["a"]);
 }
 
@@ -197,13 +234,13 @@ fn p1_only_the_step_that_blocks_can_be_decided_about(subject: &Subject) {
     subject.commit(&subject.draft(&held).then(step("sound")).then(block).park(0), &mut held);
     let before = subject.picture();
     let decide = |step: &str, remedy| {
-        message("unblock", "a", Body::UnblockStep { by: by(), step: step.to_owned(), remedy })
+        message("unblock", "a", Body::Unblock { step: Some(StepRemedy { step: step.to_owned(), remedy }) })
     };
     for remedy in [Remedy::Rerun, Remedy::Edit(Payload::from("1"))] {
         let refusal = subject.refusal(vec![decide("sound", remedy)]);
         assert!(refusal.contains("a recorded result never changes"), "{refusal}");
     }
-    let refusal = subject.refusal(vec![message("unblock", "a", Body::Unblock { by: by() })]);
+    let refusal = subject.refusal(vec![message("unblock", "a", Body::Unblock { step: None })]);
     assert!(refusal.contains("--rerun report#2"), "{refusal}");
     assert_eq!(subject.picture(), before, "a refusal leaves no trace");
     assert!(seat.claim_ids(1).is_empty());

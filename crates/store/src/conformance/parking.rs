@@ -44,7 +44,7 @@ fn parked_execution_is_woken_by_a_message(subject: &Subject) {
         let (mut seat, mut held) = subject.held(id);
         subject.commit(&subject.draft(&held).then(step("one")).park(0), &mut held);
         subject.send(message.clone());
-        assert_eq!(seat.claim_one().inbox, [message]);
+        assert_eq!(seat.claim_one().inbox, [subject.arrived(message)]);
     }
 }
 
@@ -55,7 +55,7 @@ fn park_with_an_unseen_message_is_ready_at_once(subject: &Subject) {
     subject.send(signal("s", "a"));
     subject.commit(&draft, &mut held);
     assert_eq!(subject.look("a").ready_at, Some(subject.now()));
-    assert_eq!(seat.claim_one().inbox, [signal("s", "a")]);
+    assert_eq!(seat.claim_one().inbox, [subject.arrived(signal("s", "a"))]);
 }
 
 fn park_with_seen_messages_waits(subject: &Subject) {
@@ -96,7 +96,7 @@ fn paused_park_with_an_unseen_signal_waits(subject: &Subject) {
     subject.commit(&draft, &mut held);
     assert!(seat.claim_ids(1).is_empty(), "it would be looked at and put back for ever");
     subject.send(resume("a"));
-    assert_eq!(seat.claim_one().inbox, [signal("s", "a"), resume("a")]);
+    assert_eq!(seat.claim_one().inbox, [subject.arrived(signal("s", "a")), subject.arrived(resume("a"))]);
 }
 
 fn paused_park_with_an_unseen_control_is_ready_at_once(subject: &Subject) {
@@ -104,7 +104,7 @@ fn paused_park_with_an_unseen_control_is_ready_at_once(subject: &Subject) {
     let draft = subject.draft(&held).then(pausing()).park(0);
     subject.send(cancel("a"));
     subject.commit(&draft, &mut held);
-    assert_eq!(seat.claim_one().inbox, [cancel("a")]);
+    assert_eq!(seat.claim_one().inbox, [subject.arrived(cancel("a"))]);
 }
 
 fn message_after_a_park_with_seen_messages_wakes(subject: &Subject) {

@@ -49,7 +49,7 @@ fn fail() -> Command {
 }
 
 fn retry(id: &str, to: &str) -> abide_core::Message {
-    message(id, to, Body::Retry { by: by() })
+    message(id, to, Body::Retry)
 }
 
 fn words(records: &[Record]) -> Vec<&'static str> {
@@ -348,7 +348,7 @@ fn retried_run_reads_signals_but_no_old_orders(subject: &Subject) {
     let outcome = Outcome::Success(Payload::from("1"));
     subject.send(signal("s1", "a"));
     subject.send(cancel("a"));
-    subject.send(message("done", "a", Body::ChildEnded { run: 1, op, outcome }));
+    subject.send(message("done", "a", Body::ChildDone { run: 1, op, outcome }));
     subject.send(terminate("a"));
     subject.send(signal("s2", "a"));
     subject.record(&mut held, fail());

@@ -1,8 +1,8 @@
 //! What is too much.
 
-use abide_core::{Block, Body, By, Command, Limits, Message, Op, OpKind, Payload, Remedy, Start};
+use abide_core::{Block, Body, By, Command, Limits, Message, Op, OpKind, Payload, Remedy, Start, StepRemedy};
 
-use super::make::{by, flow, message, name, signal, start_of, tag, terminate};
+use super::make::{flow, message, name, signal, start_of, tag, terminate};
 use super::{Subject, limits, table};
 use crate::Submitted;
 
@@ -61,7 +61,7 @@ fn p8_oversize_edit_is_refused_by_name(subject: &Subject) {
     subject.commit(&subject.draft(&held).then(block).park(0), &mut held);
     let edit = |bytes| {
         let remedy = Remedy::Edit(payload(bytes));
-        message("e", "a", Body::UnblockStep { by: by(), step: "report".to_owned(), remedy })
+        message("e", "a", Body::Unblock { step: Some(StepRemedy { step: "report".to_owned(), remedy }) })
     };
     check_refused(subject, vec![edit(limits().payload_bytes_max + 1)], "payload_bytes_max");
     assert!(matches!(subject.send(edit(limits().payload_bytes_max)), Submitted::Delivered(_)));
@@ -71,8 +71,12 @@ fn p8_oversize_reason_is_refused_by_name(subject: &Subject) {
     subject.start("a", flow());
     let text = |bytes| "x".repeat(bytes);
     let max = Limits::REASON_BYTES_MAX;
-    let cancel = |by, reason| message("c", "a", Body::Cancel { by: By(text(by)), reason: text(reason) });
-    for over in [cancel(1, max + 1), cancel(max + 1, 1)] {
+    let cancel = |by, reason| {
+        let message = message("c", "a", Body::Cancel { reason: text(reason) });
+        Message { by: By(text(by)), ..message }
+    };
+    let nameless = Message { by: By(text(max + 1)), ..signal("s", "a") };
+    for over in [cancel(1, max + 1), cancel(max + 1, 1), nameless] {
         check_refused(subject, vec![over], "REASON_BYTES_MAX");
     }
     assert!(matches!(subject.send(cancel(max, max)), Submitted::Delivered(_)));

@@ -46,6 +46,11 @@ impl Subject {
         self.now().after(Duration::from_millis(millis))
     }
 
+    /// A message that arrives now.
+    pub(crate) fn arrived(&self, message: Message) -> Message {
+        message.arrived(self.now())
+    }
+
     pub(crate) fn submit(&self, messages: Vec<Message>) -> crate::Result<Vec<Submitted>> {
         block_on(self.store.submit(Submit { messages, born_to: None, alone: false }))
     }

@@ -47,13 +47,14 @@ impl<'a> Ahead<'a> {
 
     pub(super) fn admit(&mut self, message: &'a Message) -> Result<Admission, Refusal> {
         match &message.body {
-            Body::Start(start) => self.admit_start(&message.to, start),
-            body => self.admit_message(message, body),
+            Body::Start(start) => self.admit_start(message, start),
+            _ => self.admit_message(message),
         }
     }
 
-    fn admit_start(&mut self, to: &'a Address, start: &'a Start) -> Result<Admission, Refusal> {
-        start.check(&self.state.limits)?;
+    fn admit_start(&mut self, message: &'a Message, start: &'a Start) -> Result<Admission, Refusal> {
+        message.check(&self.state.limits)?;
+        let to = &message.to;
         let stored = self.state.at(to).map(|row| &row.start);
         let Some(existing) = self.started.get(to).copied().or(stored) else {
             self.started.insert(to, start);
@@ -65,7 +66,7 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    fn admit_message(&mut self, message: &'a Message, body: &'a Body) -> Result<Admission, Refusal> {
+    fn admit_message(&mut self, message: &'a Message) -> Result<Admission, Refusal> {
         let to = &message.to;
         let stored = self.state.at(to);
         let delivered = self.delivered.get(to).map_or(&[][..], Vec::as_slice);
@@ -83,14 +84,14 @@ impl<'a> Ahead<'a> {
         let inbox = stored.map_or(&[][..], |row| row.inbox.as_slice());
         let stays = |known: &&Message| retried.is_none() || known.body.outlives_failure();
         let unread = inbox.iter().map(|(_, message)| message).filter(stays).chain(delivered.iter().copied());
-        let unread: Vec<_> = unread.map(|known| &known.body).collect();
-        if let Err(refusal) = execution.accepts(body, self.now)
-            && !execution.accepts_behind(&unread, body, self.now)
+        let unread: Vec<_> = unread.collect();
+        if let Err(refusal) = execution.accepts(message, self.now)
+            && !execution.accepts_behind(&unread, message, self.now)
         {
             return Err(refusal);
         }
-        if let (Body::Retry { by }, Some(row)) = (body, stored) {
-            let (next, _) = row.retried(by, self.now)?;
+        if let (Body::Retry, Some(row)) = (&message.body, stored) {
+            let (next, _) = row.retried(&message.by, self.now)?;
             self.retried.insert(to, Retried { id: &message.id, next });
             return Ok(Admission::Retry);
         }
@@ -101,7 +102,7 @@ impl<'a> Ahead<'a> {
 }
 
 fn check_limits(limits: &Limits, message: &Message, unread_count: usize) -> Result<(), Refusal> {
-    message.body.check(limits)?;
+    message.check(limits)?;
     let max = limits.inbox_room(&message.body);
     if unread_count < max {
         return Ok(());

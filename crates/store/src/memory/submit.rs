@@ -53,10 +53,10 @@ impl State {
         }
         let key =
             *self.by_address.get(&message.to).expect("only messages to existing executions are admitted");
-        match (admission, &message.body) {
-            (Admission::Deliver, _) => self.deliver(key, message, now),
-            (Admission::Retry, Body::Retry { by }) => self.retry(key, (message.id.clone(), by.clone()), now),
-            _ => {}
+        match admission {
+            Admission::Deliver => self.deliver(key, message.arrived(now), now),
+            Admission::Retry => self.retry(key, (message.id, message.by), now),
+            Admission::Create | Admission::Attach | Admission::Duplicate => {}
         }
         key
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use abide_core::{
-    Ability, Address, Body, Entry, Execution, ExecutionId, Kind, Message, MessageId, Name, Namespace,
+    Ability, Address, Body, By, Entry, Execution, ExecutionId, Kind, Message, MessageId, Name, Namespace,
     Payload, Start, Timestamp,
 };
 use abide_store::Worker;
@@ -34,13 +34,13 @@ fn address(id: &str) -> Address {
 
 /// A start of workflow `flow`.
 pub(crate) fn start(id: &str) -> Message {
-    Message { id: MessageId::new("start"), to: address(id), body: Body::Start(flow().into()) }
+    Message::new(MessageId::new("start"), address(id), By::client(), Body::Start(flow().into()))
 }
 
 /// A signal.
 pub(crate) fn signal(id: &str, to: &str) -> Message {
     let body = Body::Signal { name: name("go"), payload: Payload::from("1") };
-    Message { id: MessageId::new(id), to: address(to), body }
+    Message::new(MessageId::new(id), address(to), By::client(), body)
 }
 
 /// What such a start gives.

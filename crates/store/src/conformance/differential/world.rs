@@ -242,14 +242,14 @@ impl World {
         let message = |word: &str, number: &usize, to: &usize, body| {
             make::message(&format!("{word} {number}"), &id(to), body)
         };
-        let (by, reason) = (make::by(), String::new());
+        let reason = String::new();
         match send {
             Send::Start { to, variant } => make::start_of(&id(to), self.start(*variant, *to, emitter)),
             Send::Signal { to, id: number } => make::signal(&format!("signal {number}"), &id(to)),
-            Send::Pause { to, id } => message("pause", id, to, Body::Pause { by, reason }),
-            Send::Resume { to, id } => message("resume", id, to, Body::Resume { by }),
-            Send::Cancel { to, id } => message("cancel", id, to, Body::Cancel { by, reason }),
-            Send::Retry { to, id } => message("retry", id, to, Body::Retry { by }),
+            Send::Pause { to, id } => message("pause", id, to, Body::Pause { reason }),
+            Send::Resume { to, id } => message("resume", id, to, Body::Resume),
+            Send::Cancel { to, id } => message("cancel", id, to, Body::Cancel { reason }),
+            Send::Retry { to, id } => message("retry", id, to, Body::Retry),
         }
     }
 
@@ -326,7 +326,7 @@ fn acted(draft: Draft, held: &Held, act: Act) -> (Draft, usize) {
             let taken_count = taken.len();
             let obeyed = taken.fold(draft, |draft, message| {
                 let draft = draft.consuming(&[message.id.as_str()]);
-                draft.then_if_possible(message.body.control().unwrap_or_else(|| make::step("received")))
+                draft.then_if_possible(message.control().unwrap_or_else(|| make::step("received")))
             });
             (obeyed, taken_count)
         }
