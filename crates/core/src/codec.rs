@@ -1,7 +1,8 @@
 //! How entries, states and messages are written to disk.
 //!
-//! One byte of format version, then the value in postcard. A format is never changed once released: a new one gets
-//! the next number and the old one stays readable, which the golden files in `tests/golden` check.
+//! One byte of format version, then the value in postcard. Within a format, structures gain optional fields (`grow.rs`) and enumerations gain
+//! variants at their end; what a program does not know is refused as [`DecodeError::Newer`]. Anything else needs the next format, and the
+//! old one stays readable, which the golden files in `tests/golden` check.
 
 use std::fmt;
 
@@ -18,6 +19,8 @@ pub enum DecodeError {
     Empty,
     /// A newer program wrote them.
     UnknownVersion(u8),
+    /// A newer program wrote them: they have a field or a variant that this one does not know.
+    Newer,
     /// They are damaged.
     Damaged(String),
 }
@@ -29,6 +32,9 @@ impl fmt::Display for DecodeError {
             Self::UnknownVersion(version) => {
                 write!(f, "the record has format {version}, this program knows formats up to {VERSION}")
             }
+            Self::Newer => f.write_str(
+                "the record was written by a newer abide: it has something that this program does not know",
+            ),
             Self::Damaged(reason) => write!(f, "the record is damaged: {reason}"),
         }
     }
@@ -48,8 +54,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     match bytes.split_first() {
         None => Err(DecodeError::Empty),
         Some((&VERSION, rest)) => {
-            let (value, left) =
-                postcard::take_from_bytes(rest).map_err(|error| DecodeError::Damaged(error.to_string()))?;
+            let (value, left) = postcard::take_from_bytes(rest).map_err(explain)?;
             if left.is_empty() {
                 Ok(value)
             } else {
@@ -57,5 +62,14 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
             }
         }
         Some((&version, _)) => Err(DecodeError::UnknownVersion(version)),
+    }
+}
+
+/// Postcard complains by itself about what cannot be, such as an end that comes too early. Whatever else there is to complain about, a type did: about
+/// a variant or a field that it does not know.
+fn explain(error: postcard::Error) -> DecodeError {
+    match error {
+        postcard::Error::SerdeDeCustom => DecodeError::Newer,
+        other => DecodeError::Damaged(other.to_string()),
     }
 }

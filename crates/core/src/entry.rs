@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::grow::growable;
 use crate::{
     Block, By, ExecutionId, Failure, MessageId, Name, Op, OpKind, Payload, Remedy, Start, Timestamp,
 };
 
 /// One numbered entry of a run's journal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its number in the run, from 1.
     pub seq: u64,
@@ -19,6 +20,11 @@ pub struct Entry {
     /// What happened.
     pub event: Event,
 }
+
+growable!(Entry {
+    fields: seq, at, event;
+    gained: ;
+});
 
 /// What happened. The order of the variants is written to disk: new ones go last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -226,7 +232,7 @@ impl Event {
 }
 
 /// The final outcome of a step.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepRecord {
     /// The step.
     pub op: Op,
@@ -237,6 +243,11 @@ pub struct StepRecord {
     /// A hash of the step's declared input.
     pub input_hash: Option<u64>,
 }
+
+growable!(StepRecord {
+    fields: op, outcome, attempt, input_hash;
+    gained: ;
+});
 
 /// How an operation ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::grow::growable;
 use crate::{
     Address, Block, Body, By, Command, Decision, Entry, Event, Failure, FailureKind, Kind, Message,
     MessageId, Name, Outcome, Parent, Payload, Refusal, Remedied, Retry, Route, Start, Status, StepRemedy,
@@ -14,9 +15,8 @@ use crate::{
 ///
 /// Small, because a store writes it with every commit: the input and everything else of the user's stays in the
 /// journal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Execution {
-    #[serde(skip, default = "nowhere")]
     address: Address,
     kind: Kind,
     name: Name,
@@ -34,6 +34,13 @@ pub struct Execution {
     open_child_count: u32,
     phase: Phase,
 }
+
+growable!(Execution {
+    fields: kind, name, lane, requires, priority, start_at, deadline_at, retry, parent, run, entry_count, attempt_count,
+        open_child_count, phase;
+    gained: ;
+    not_written: address = nowhere();
+});
 
 /// Where an execution is in its life. The order of the variants is written to disk: new ones go last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut};
 use serde::{Deserialize, Serialize};
 
 use crate::Payload;
+use crate::grow::growable;
 
 /// Why something failed. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +31,7 @@ pub enum FailureKind {
 pub struct Failure(Box<Details>);
 
 /// Of an error: its type, message and chain of causes, and the value when it was a typed one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Details {
     /// Why.
     pub kind: FailureKind,
@@ -43,6 +44,11 @@ pub struct Details {
     /// The serialized error value, for typed errors.
     pub value: Option<Payload>,
 }
+
+growable!(Details {
+    fields: kind, type_name, message, chain, value;
+    gained: ;
+});
 
 impl Failure {
     /// A failure that abide itself reports.

@@ -13,6 +13,7 @@ mod command;
 mod entry;
 mod execution;
 mod failure;
+mod grow;
 mod hash;
 mod lease;
 mod limits;

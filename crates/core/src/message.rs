@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::grow::growable;
 use crate::{
     By, Command, ExecutionId, Limits, Name, Namespace, Op, Outcome, Payload, Refusal, Remedy, Start,
     StepRemedy, Timestamp,
@@ -49,7 +50,7 @@ impl fmt::Debug for MessageId {
 }
 
 /// A message and where it goes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The sender's name for it, unique at its target.
     pub id: MessageId,
@@ -62,6 +63,11 @@ pub struct Message {
     /// What it says.
     pub body: Body,
 }
+
+growable!(Message {
+    fields: id, to, by, arrived_at, body;
+    gained: ;
+});
 
 impl Message {
     /// A message that has not arrived anywhere.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use crate::grow::growable;
 
 /// How often, and after which pauses, a failed step or task is tried again.
 ///
@@ -13,13 +13,18 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(retry.delay_after(3), Some(Duration::from_millis(400)));
 /// assert_eq!(retry.delay_after(5), None);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retry {
     first_delay: Duration,
     factor: u32,
     delay_max: Duration,
     attempt_count_max: u32,
 }
+
+growable!(Retry {
+    fields: first_delay, factor, delay_max, attempt_count_max;
+    gained: ;
+});
 
 impl Retry {
     /// No second attempt.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use crate::grow::growable;
 use crate::{Name, Namespace};
 
 /// What sort of code an execution runs. The numbers are written to disk.
@@ -27,7 +28,7 @@ impl Kind {
 
 /// Everything that decides which workers may take an execution. Executions of one route form one queue, so that
 /// work which nobody here can take never stands before work that somebody can.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route {
     /// The tenant.
     pub namespace: Namespace,
@@ -41,8 +42,13 @@ pub struct Route {
     pub requires: BTreeSet<Name>,
 }
 
+growable!(Route {
+    fields: namespace, lane, kind, name, requires;
+    gained: ;
+});
+
 /// What one worker offers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ability {
     /// The tenant it works for.
     pub namespace: Namespace,
@@ -53,6 +59,11 @@ pub struct Ability {
     /// What else it can do.
     pub capabilities: BTreeSet<Name>,
 }
+
+growable!(Ability {
+    fields: namespace, lanes, runs, capabilities;
+    gained: ;
+});
 
 impl Ability {
     /// As a lane: every lane. As the name of a workflow or task: every one of that kind. For workers whose code is elsewhere, and which

@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::grow::growable;
 use crate::{ExecutionId, Kind, Limits, Name, Op, Payload, Refusal, Retry, Timestamp};
 
 /// Everything that is said when an execution is started. It becomes the first entry of the journal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
     /// Workflow or task.
     pub kind: Kind,
@@ -31,6 +32,11 @@ pub struct Start {
     pub parent: Option<Parent>,
 }
 
+growable!(Start {
+    fields: kind, name, input, lane, requires, priority, start_at, deadline_at, retry, tags, parent;
+    gained: ;
+});
+
 /// A name and a value that executions can be found by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tag {
@@ -41,7 +47,7 @@ pub struct Tag {
 }
 
 /// The execution that started another one and waits for it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parent {
     /// Its id, in the same namespace.
     pub id: ExecutionId,
@@ -50,6 +56,11 @@ pub struct Parent {
     /// Its wait for the result.
     pub op: Op,
 }
+
+growable!(Parent {
+    fields: id, run, op;
+    gained: ;
+});
 
 impl Start {
     /// Checks everything that has a limit.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::grow::growable;
 use crate::{ExecutionId, Name, Timestamp};
 
 /// Where an execution stands. The numbers are written to disk.
@@ -146,7 +147,7 @@ impl fmt::Display for Waiting {
 }
 
 /// What a store keeps in the indexed row of an execution, beside its state.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Where it stands.
     pub status: Status,
@@ -157,6 +158,11 @@ pub struct Summary {
     /// What it waits for; a bounded excerpt.
     pub waiting: Vec<Waiting>,
 }
+
+growable!(Summary {
+    fields: status, wake_at, care_at, waiting;
+    gained: ;
+});
 
 impl Summary {
     /// The most waits that a summary tells.

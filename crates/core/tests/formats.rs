@@ -1,12 +1,13 @@
 //! What was written once must stay readable for ever: one golden line for each kind of record of each format.
 //!
-//! A new kind of record adds a line. A line that is there never changes: if this test fails after a change of a type, the change needs a
-//! new format version, not a new golden file.
+//! A new kind of record adds a line, and so does a new optional field (`growable!`). A line that is there never changes: if this test fails
+//! after a change of a type, the change needs a new format version, not a new golden file.
 
 use abide_core::{
-    Address, Block, Body, By, Command, Details, Entry, Event, Execution, ExecutionId, Failure, FailureKind,
-    Foreign, Kind, Message, MessageId, Name, NameClash, Namespace, Op, OpKind, Outcome, Parent, Payload,
-    Remedied, Remedy, Retry, Start, StepRecord, StepRemedy, Tag, Timestamp, Unrecordable, Waiting, codec,
+    Ability, Address, Block, Body, By, Command, Details, Entry, Event, Execution, ExecutionId, Failure,
+    FailureKind, Foreign, Kind, Message, MessageId, Name, NameClash, Namespace, Op, OpKind, Outcome, Parent,
+    Payload, Remedied, Remedy, Retry, Route, Start, StepRecord, StepRemedy, Summary, Tag, Timestamp,
+    Unrecordable, Waiting, codec,
 };
 use expect_test::expect_file;
 use serde::Serialize;
@@ -177,6 +178,15 @@ fn waits() -> Vec<Waiting> {
     ]
 }
 
+fn ability() -> Ability {
+    Ability {
+        namespace: Namespace::default(),
+        lanes: [name("main")].into(),
+        runs: [(Kind::Task, name("mail"))].into(),
+        capabilities: [name("smtp")].into(),
+    }
+}
+
 /// One line for a record: what it is, and its bytes.
 fn line<T: Serialize>(table: &mut String, what: &str, value: &T) {
     let hex: String = codec::encode(value).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -213,6 +223,9 @@ fn what_is_written_is_the_golden_format() {
     bodies().into_iter().for_each(|body| line(&mut table, body.word(), &message(body.clone())));
     executions().iter().for_each(|execution| line(&mut table, "execution", execution));
     line(&mut table, "waiting", &waits());
+    line(&mut table, "summary", &executions()[0].summary(&waits()));
+    line(&mut table, "route", &executions()[0].route());
+    line(&mut table, "ability", &ability());
     expect_file!["golden/format-1.txt"].assert_eq(&table);
 }
 
@@ -226,7 +239,71 @@ fn what_was_written_in_format_1_can_be_read() {
         assert_eq!(read::<Execution>(&mut lines, "execution").at(address()), execution);
     }
     check(&mut lines, "waiting", &waits());
+    check(&mut lines, "summary", &executions()[0].summary(&waits()));
+    check(&mut lines, "route", &executions()[0].route());
+    check(&mut lines, "ability", &ability());
     assert_eq!(lines.next(), None);
+}
+
+/// What a newer program writes: the same record, with one more field in the structure that ends `after` bytes before the end.
+fn grown<T: Serialize>(record: &T, after: usize) -> Vec<u8> {
+    let mut bytes = codec::encode(record);
+    let at = bytes.len() - 1 - after;
+    assert_eq!(bytes[at], 0, "a structure ends with the number of fields that it has gained");
+    bytes.splice(at..=at, [1, 99, 2, 0xaa, 0xbb]);
+    bytes
+}
+
+fn check_newer<T: DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) {
+    let error = codec::decode::<T>(bytes).expect_err("it is newer");
+    assert_eq!(error, codec::DecodeError::Newer);
+    assert_eq!(
+        error.to_string(),
+        "the record was written by a newer abide: it has something that this program does not know"
+    );
+}
+
+#[test]
+fn a_field_that_a_newer_program_added_is_told_as_such() {
+    let summary = executions()[0].summary(&waits());
+    for event in events() {
+        check_newer::<Entry>(&grown(&entry(event), 0));
+    }
+    for body in bodies() {
+        check_newer::<Message>(&grown(&message(body), 0));
+    }
+    for execution in executions() {
+        check_newer::<Execution>(&grown(&execution, 0));
+    }
+    check_newer::<Ability>(&grown(&ability(), 0));
+    check_newer::<Route>(&grown(&executions()[0].route(), 0));
+    check_newer::<Summary>(&grown(&summary, 0));
+    // Inside of an entry, whose own list follows.
+    for event in &events()[..4] {
+        check_newer::<Entry>(&grown(&entry(event.clone()), 1));
+    }
+    check_newer::<Start>(&grown(&start(), 0));
+    check_newer::<Parent>(&grown(&start().parent.expect("it has one"), 0));
+    check_newer::<Retry>(&grown(&start().retry.expect("it has one"), 0));
+    check_newer::<Failure>(&grown(&failure(), 0));
+}
+
+#[test]
+fn a_variant_that_a_newer_program_added_is_told_as_such() {
+    let at = Timestamp::from_millis(7);
+    check_newer::<Entry>(&codec::encode(&(129_u64, at, 99_u32, "what a newer program says", 0_u8)));
+    let by = By("ann".to_owned());
+    check_newer::<Message>(&codec::encode(&(MessageId::new("m"), address(), by, at, 99_u32, 0_u8)));
+    check_newer::<Vec<Waiting>>(&codec::encode(&[(99_u32, "for what")]));
+}
+
+#[test]
+fn damage_is_not_taken_for_something_newer() {
+    let whole = codec::encode(&entry(events().remove(1)));
+    let cut = codec::decode::<Entry>(&whole[..whole.len() - 3]).expect_err("it is cut");
+    assert!(matches!(cut, codec::DecodeError::Damaged(_)), "{cut}");
+    let longer = codec::decode::<Entry>(&[whole, vec![0]].concat()).expect_err("it is longer");
+    assert!(matches!(longer, codec::DecodeError::Damaged(_)), "{longer}");
 }
 
 #[test]

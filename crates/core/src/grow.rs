@@ -1,0 +1,210 @@
+//! Structures that can gain fields on disk.
+//!
+//! [`growable!`] writes the fields that a structure was born with one after the other, as postcard does, and behind them a list of those that
+//! it gained since: each with a tag that is never used again, its length and its bytes. A field that is not set is not written, so that
+//! what a newer program writes without using it is what an older one writes. An older program that meets a tag which it does not know says
+//! so (see [`DecodeError::Newer`](crate::codec::DecodeError::Newer)) instead of misreading what follows.
+
+use std::fmt;
+
+use serde::de::{DeserializeOwned, Deserializer, Error as _, SeqAccess, Visitor};
+use serde::ser::{SerializeSeq, Serializer};
+use serde::{Deserialize, Serialize};
+
+/// Makes a structure [`Serialize`] and [`Deserialize`].
+///
+/// `fields` never change: neither their order nor their number. A new field is an `Option`, goes into `gained` under the next tag, and so
+/// does one that is no longer used.
+macro_rules! growable {
+    (
+        $type:ident {
+            fields: $($field:ident),+;
+            gained: $($tag:literal => $gained:ident),* ;
+            $(not_written: $($absent:ident = $value:expr),+;)?
+        }
+    ) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                use serde::ser::SerializeTuple as _;
+                const COUNT: usize = [$(stringify!($field)),+].len() + 1;
+                let mut tuple = serializer.serialize_tuple(COUNT)?;
+                $(tuple.serialize_element(&self.$field)?;)+
+                tuple.serialize_element(&$crate::grow::Gained([
+                    $(($tag, $crate::grow::bytes(&self.$gained)),)*
+                ]))?;
+                tuple.end()
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Visitor;
+                impl<'de> serde::de::Visitor<'de> for Visitor {
+                    type Value = $type;
+
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        f.write_str(stringify!($type))
+                    }
+
+                    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut fields: A) -> Result<$type, A::Error> {
+                        $(let $field = $crate::grow::next(&mut fields)?;)+
+                        let gained: $crate::grow::Found = $crate::grow::next(&mut fields)?;
+                        $(let ($gained, gained) = gained.take($tag)?;)*
+                        gained.finish()?;
+                        $($(let $absent = $value;)+)?
+                        Ok($type { $($field,)+ $($gained,)* $($($absent,)+)? })
+                    }
+                }
+                const COUNT: usize = [$(stringify!($field)),+].len() + 1;
+                deserializer.deserialize_tuple(COUNT, Visitor)
+            }
+        }
+    };
+}
+
+pub(crate) use growable;
+
+/// The fields that a structure gained, with their tags; those that are not set are not written.
+pub(crate) struct Gained<const N: usize>(pub(crate) [(u32, Option<Vec<u8>>); N]);
+
+impl<const N: usize> Serialize for Gained<N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let set = || self.0.iter().filter_map(|(tag, bytes)| Some((tag, bytes.as_deref()?)));
+        let mut list = serializer.serialize_seq(Some(set().count()))?;
+        for (tag, bytes) in set() {
+            list.serialize_element(&(tag, bytes))?;
+        }
+        list.end()
+    }
+}
+
+/// The bytes of a field that is set.
+#[cfg_attr(not(test), expect(dead_code, reason = "no structure has gained a field so far"))]
+pub(crate) fn bytes<T: Serialize>(field: &Option<T>) -> Option<Vec<u8>> {
+    let field = field.as_ref()?;
+    Some(postcard::to_allocvec(field).expect("types of this crate always serialize"))
+}
+
+/// The next of the fields that a structure was born with.
+pub(crate) fn next<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(fields: &mut A) -> Result<T, A::Error> {
+    fields.next_element()?.ok_or_else(|| A::Error::invalid_length(0, &"every field"))
+}
+
+/// The fields that were gained, as they were found.
+#[derive(Default)]
+pub(crate) struct Found(Vec<(u32, Vec<u8>)>);
+
+impl Found {
+    /// One of them, and the others.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no structure has gained a field so far"))]
+    pub(crate) fn take<T: DeserializeOwned, E: serde::de::Error>(
+        mut self,
+        tag: u32,
+    ) -> Result<(Option<T>, Self), E> {
+        let Some(index) = self.0.iter().position(|(found, _)| *found == tag) else { return Ok((None, self)) };
+        let (_, bytes) = self.0.swap_remove(index);
+        let field = postcard::from_bytes(&bytes).map_err(|_| E::custom("a field that cannot be read"))?;
+        Ok((Some(field), self))
+    }
+
+    /// Nothing may be left: it would be lost when the structure is written again.
+    pub(crate) fn finish<E: serde::de::Error>(self) -> Result<(), E> {
+        match self.0.first() {
+            None => Ok(()),
+            Some((tag, _)) => Err(E::custom(format_args!("the field {tag} is not known"))),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Found {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List;
+        impl<'de> Visitor<'de> for List {
+            type Value = Found;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("fields with tags")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Found, A::Error> {
+                let mut found = Vec::new();
+                while let Some(field) = list.next_element()? {
+                    found.push(field);
+                }
+                Ok(Found(found))
+            }
+        }
+        deserializer.deserialize_seq(List)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::codec::{DecodeError, decode, encode};
+
+    /// The same structure in three programs, each newer than the one before.
+    mod first {
+        #[derive(Debug, PartialEq)]
+        pub(super) struct Order {
+            pub(super) id: u64,
+            pub(super) note: String,
+        }
+        crate::grow::growable!(Order { fields: id, note; gained: ; });
+    }
+
+    mod second {
+        #[derive(Debug, PartialEq)]
+        pub(super) struct Order {
+            pub(super) id: u64,
+            pub(super) note: String,
+            pub(super) color: Option<String>,
+        }
+        crate::grow::growable!(Order { fields: id, note; gained: 1 => color; });
+    }
+
+    mod third {
+        #[derive(Debug, PartialEq)]
+        pub(super) struct Order {
+            pub(super) id: u64,
+            pub(super) note: String,
+            pub(super) color: Option<String>,
+            pub(super) weight: Option<u32>,
+        }
+        crate::grow::growable!(Order { fields: id, note; gained: 1 => color, 2 => weight; });
+    }
+
+    fn note() -> String {
+        "fragile".to_owned()
+    }
+
+    /// In a list, so that something follows: a program that misreads one order misreads the next.
+    fn third(color: Option<&str>, weight: Option<u32>) -> Vec<u8> {
+        let order = |id| third::Order { id, note: note(), color: color.map(str::to_owned), weight };
+        encode(&vec![order(7), order(8)])
+    }
+
+    #[test]
+    fn a_newer_program_reads_what_an_older_one_wrote() {
+        let bytes = encode(&vec![first::Order { id: 7, note: note() }]);
+        let read: Vec<third::Order> = decode(&bytes).expect("it is older");
+        assert_eq!(read, [third::Order { id: 7, note: note(), color: None, weight: None }]);
+    }
+
+    #[test]
+    fn an_older_program_reads_what_a_newer_one_wrote_without_its_new_fields() {
+        let read: Vec<first::Order> = decode(&third(None, None)).expect("nothing new is in it");
+        assert_eq!(read, [first::Order { id: 7, note: note() }, first::Order { id: 8, note: note() }]);
+        let read: Vec<second::Order> = decode(&third(Some("red"), None)).expect("it knows the color");
+        assert_eq!(read[1], second::Order { id: 8, note: note(), color: Some("red".to_owned()) });
+    }
+
+    #[test]
+    fn an_older_program_says_that_a_newer_one_wrote_what_it_does_not_know() {
+        for bytes in [third(Some("red"), None), third(None, Some(3)), third(Some("red"), Some(3))] {
+            assert_eq!(decode::<Vec<first::Order>>(&bytes), Err(DecodeError::Newer));
+        }
+        assert_eq!(decode::<Vec<second::Order>>(&third(None, Some(3))), Err(DecodeError::Newer));
+        let read: Vec<third::Order> = decode(&third(Some("red"), Some(3))).expect("it wrote it");
+        assert_eq!((read[1].color.as_deref(), read[1].weight), (Some("red"), Some(3)));
+    }
+}
