@@ -197,3 +197,44 @@ async fn books(ctx: Ctx) -> Result<u32> {
     })
     .await
 }
+
+/// What the store will never take is not tried for ever: what was not recorded would run each time.
+#[test]
+fn a_commit_that_fails_for_good_blocks_its_execution() {
+    for (workflow, limit) in [(Failing::Step, 5), (Failing::Transaction, 0)] {
+        let world = &World::new();
+        let faulty = |clock| unanswered(sqlite(clock), world, Fault::Corrupt);
+        Lab::run_on(1, faulty, |lab| async move {
+            let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+            let handle = match workflow {
+                Failing::Step => abide.start(counts, ()).id("one").await.unwrap(),
+                Failing::Transaction => abide.start(books, ()).id("one").await.unwrap(),
+            };
+            lab.sleep(hours(1)).await;
+            assert_eq!(world.run_count.load(Ordering::Relaxed), limit, "it was tried so often");
+            world.is_unanswered.store(false, Ordering::Relaxed);
+            lab.sleep(minutes(2)).await;
+            let why = handle.why().await.unwrap();
+            assert!(why.contains("blocked") && why.contains("an injected fault of commit"), "{why}");
+            handle.unblock().await.unwrap();
+            assert_eq!(handle.result().await.unwrap(), 1);
+        });
+        assert_eq!(world.run_count.load(Ordering::Relaxed), limit + 1);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Failing {
+    Step,
+    Transaction,
+}
+
+#[workflow]
+async fn counts(ctx: Ctx) -> Result<u32> {
+    let world = ctx.state::<Shared>();
+    ctx.step("count", || async {
+        world.run_count.fetch_add(1, Ordering::Relaxed);
+        Ok(1)
+    })
+    .await
+}

@@ -14,6 +14,7 @@ use abide_store::{
 };
 use tokio::sync::{Notify, Semaphore};
 
+use crate::failures::{self, Failures};
 use crate::inbox::{self, Arrival};
 use crate::mailbox::{Mailbox, Order};
 use crate::options::Options;
@@ -55,6 +56,7 @@ pub(crate) struct Inner {
     registry: Registry,
     session: AtomicU64,
     residents: Mutex<Residents>,
+    failures: Failures,
     resident_count: AtomicUsize,
     runnable_count: AtomicUsize,
     is_closing: AtomicBool,
@@ -114,6 +116,7 @@ impl Engine {
             registry,
             session: AtomicU64::new(0),
             residents: Mutex::default(),
+            failures: Failures::default(),
             resident_count: AtomicUsize::new(0),
             runnable_count: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
@@ -329,10 +332,19 @@ impl Inner {
         if !matches!(end, End::Finished(_)) {
             self.watchers.left(&address.id);
         }
+        if !matches!(end, End::Failed(_)) {
+            self.failures.forget(key);
+        }
         match end {
             End::Finished(event) => self.watchers.ended(&address.id, &event),
             End::Released if is_leased_again => Box::pin(self.recover(Target::Key(key))).await,
             End::Released => {}
+            End::Failed(why) => {
+                tracing::error!(%address, why, "a commit failed for good");
+                let pause = self.failures.count(key, why);
+                self.runtime.sleep(pause).await;
+                Box::pin(self.recover(Target::Key(key))).await;
+            }
             End::Lost(why) => {
                 tracing::warn!(%address, why, "an execution left memory");
                 // Whatever is wrong is not made worse by trying without a pause.
@@ -344,6 +356,9 @@ impl Inner {
 
     /// The runner of an execution.
     pub(crate) fn begin(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> BoxFuture<End> {
+        if let Some(reason) = self.failures.verdict(&leased, self.options.commit_failure_count_max) {
+            return Box::pin(failures::block(self.clone(), leased, reason));
+        }
         let (kind, name) = (leased.execution.kind(), leased.execution.name().clone());
         let why = match kind {
             Kind::Workflow => match self.registry.workflow(&name) {

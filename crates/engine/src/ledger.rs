@@ -52,7 +52,9 @@ pub(crate) enum Flushed {
     Committed { committed: Committed, stranded: Vec<Address> },
     /// The store refused it.
     Refused(Refusal),
-    /// The lease is lost, or the store can never take the commit: forget everything that is in memory.
+    /// The store will never take it: forget everything that is in memory, and begin with what is recorded.
+    Failed(String),
+    /// The lease is lost: forget everything that is in memory.
     Lost(String),
 }
 
@@ -219,7 +221,8 @@ impl Ledger {
                     return Poll::Ready(Flushed::Refused(refusal));
                 }
                 Err(error) if error.is_transient() => self.wait_to_send_again(&error),
-                Err(error) => return Poll::Ready(Flushed::Lost(error.to_string())),
+                Err(Error::Closed) => return Poll::Ready(Flushed::Lost(Error::Closed.to_string())),
+                Err(error) => return Poll::Ready(Flushed::Failed(error.to_string())),
             }
         }
     }

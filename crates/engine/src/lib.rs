@@ -11,6 +11,7 @@ mod board;
 mod client;
 mod dispatch;
 mod engine;
+mod failures;
 mod heartbeat;
 mod inbox;
 mod journal;

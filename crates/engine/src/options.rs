@@ -36,6 +36,8 @@ pub struct Options {
     pub sweep_every: Duration,
     /// How often whoever waits for a result looks by themselves: hints may fail.
     pub look_again_every: Duration,
+    /// How often in a row the store may refuse a commit for good before its execution is blocked. Each time, what was not recorded runs again.
+    pub commit_failure_count_max: u32,
     /// How long a shutdown waits for closures that run.
     pub shutdown_grace: Duration,
     /// An execution with which so many sessions in a row died before it made progress is a suspect, and runs alone.
@@ -64,6 +66,7 @@ impl Default for Options {
             session_ttl: Duration::from_secs(15),
             sweep_every: Duration::from_secs(2),
             look_again_every: Duration::from_secs(5),
+            commit_failure_count_max: 5,
             shutdown_grace: Duration::from_secs(10),
             suspect_takeover_count: SUSPECT_TAKEOVER_COUNT,
             suspect_wait: Duration::from_millis(20),

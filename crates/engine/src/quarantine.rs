@@ -257,7 +257,8 @@ pub(crate) async fn give_back(engine: Arc<Inner>, leased: Leased) -> End {
     ledger.flush(Terms { summary, hold: Hold::Yield, born_slots: 0, alone: false });
     match poll_fn(|cx| ledger.poll(cx)).await {
         Flushed::Committed { .. } => End::Released,
-        Flushed::Refused(refusal) => End::Lost(format!("a lease could not be given back: {refusal}")),
+        Flushed::Refused(refusal) => End::Failed(format!("a lease could not be given back: {refusal}")),
+        Flushed::Failed(why) => End::Failed(why),
         Flushed::Lost(why) => End::Lost(why),
     }
 }

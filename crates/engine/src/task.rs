@@ -229,7 +229,8 @@ impl TaskRunner {
     fn flushed(&mut self, flushed: Flushed) -> End {
         match flushed {
             Flushed::Committed { .. } => self.closing.take().unwrap_or(End::Released),
-            Flushed::Refused(refusal) => End::Lost(format!("a commit was refused: {refusal}")),
+            Flushed::Refused(refusal) => End::Failed(format!("a commit was refused: {refusal}")),
+            Flushed::Failed(why) => End::Failed(why),
             Flushed::Lost(why) => End::Lost(why),
         }
     }

@@ -38,6 +38,8 @@ pub enum Fault {
     Unavailable,
     /// It happens, and its answer is lost: [`Error::Indeterminate`].
     Indeterminate,
+    /// It does not happen, and never will: [`Error::Corrupt`].
+    Corrupt,
 }
 
 /// How likely each fault is, in thousandths of the operations.
@@ -72,6 +74,8 @@ pub struct Counts {
     pub unavailable: u64,
     /// Of them happened without an answer.
     pub indeterminate: u64,
+    /// Of them failed for good.
+    pub corrupt: u64,
 }
 
 type Decide = Box<dyn FnMut(&'static str) -> Fault + Send>;
@@ -91,6 +95,7 @@ struct Tally {
     delayed: AtomicU64,
     unavailable: AtomicU64,
     indeterminate: AtomicU64,
+    corrupt: AtomicU64,
 }
 
 impl FaultyStore {
@@ -141,6 +146,7 @@ impl FaultyStore {
             delayed: read(&self.tally.delayed),
             unavailable: read(&self.tally.unavailable),
             indeterminate: read(&self.tally.indeterminate),
+            corrupt: read(&self.tally.corrupt),
         }
     }
 
@@ -158,6 +164,9 @@ impl FaultyStore {
                 Box::pin(ready(Err(Error::Unavailable { what, source: "an injected fault".into() })))
             }
             Fault::Indeterminate => Box::pin(lose(what, operation(&*self.inner))),
+            Fault::Corrupt => {
+                Box::pin(ready(Err(Error::Corrupt { what: format!("an injected fault of {what}") })))
+            }
         }
     }
 
@@ -198,6 +207,7 @@ impl Tally {
             Fault::Delay { .. } => &self.delayed,
             Fault::Unavailable => &self.unavailable,
             Fault::Indeterminate => &self.indeterminate,
+            Fault::Corrupt => &self.corrupt,
         };
         counter.fetch_add(1, Ordering::SeqCst);
     }

@@ -313,7 +313,7 @@ impl Runner {
     /// The store refused a commit: a transaction step on the wrong store fails, anything else is a bug of ours.
     pub(super) fn refused(&mut self, refusal: &Refusal) -> Turn {
         let Some(key) = self.transacting.take() else {
-            return Turn::End(End::Lost(format!("a commit was refused: {refusal}")));
+            return Turn::End(End::Failed(format!("a commit was refused: {refusal}")));
         };
         let op = self.slots.get(&key).and_then(|id| self.open_op(*id));
         if let Some(op) = op {

@@ -44,6 +44,8 @@ pub(crate) enum End {
     Finished(Event),
     /// The lease was given back.
     Released,
+    /// The store will never take what was to be committed.
+    Failed(String),
     /// The lease is lost; whoever has it now goes on.
     Lost(String),
 }
@@ -473,6 +475,7 @@ impl Runner {
                 }
             }
             Flushed::Refused(refusal) => self.refused(&refusal),
+            Flushed::Failed(why) => Turn::End(End::Failed(why)),
             Flushed::Lost(why) => Turn::End(End::Lost(why)),
         }
     }
