@@ -64,6 +64,8 @@ pub use crate::transaction::{SqliteTransaction, Transact};
 pub use crate::unblock::Unblock;
 pub use crate::url::{InvalidUrl, StoreUrl};
 
+pub use abide_sqlite::StepStatement as SqliteStatement;
+
 pub use abide_core::{FailureKind, Kind, Retry, Status, Timestamp};
 pub use abide_macros::{task, test, workflow};
 pub use rusqlite;

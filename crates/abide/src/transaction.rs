@@ -10,7 +10,8 @@ use std::task::{Context, Poll};
 
 use abide_core::{Name, OpKind, Outcome};
 use abide_engine::{Request, Turn, UserTransaction, panics};
-use rusqlite::{Connection, Params, Row, Statement};
+use abide_sqlite::{StepConnection, StepStatement};
+use rusqlite::{Params, Row};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -21,8 +22,8 @@ use crate::step::{Slot, delivered};
 
 /// The transaction that a [`ctx.sqlite`](Ctx::sqlite) closure writes in. It commits together with the closure's recorded result.
 ///
-/// Transaction control, `PRAGMA`, `ATTACH` and abide's own tables are out of reach.
-pub struct SqliteTransaction<'a>(&'a Connection);
+/// Transaction control, `PRAGMA`, `ATTACH`, temporary objects and abide's own tables are out of reach. Foreign keys are on.
+pub struct SqliteTransaction<'a>(&'a StepConnection);
 
 impl SqliteTransaction<'_> {
     /// Runs one statement; the number of rows it changed.
@@ -52,11 +53,11 @@ impl SqliteTransaction<'_> {
         params: impl Params,
         read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<Vec<T>> {
-        self.0.prepare(sql)?.query_map(params, read)?.collect()
+        self.0.query_rows(sql, params, read)
     }
 
     /// A prepared statement.
-    pub fn prepare(&self, sql: &str) -> rusqlite::Result<Statement<'_>> {
+    pub fn prepare(&self, sql: &str) -> rusqlite::Result<StepStatement<'_>> {
         self.0.prepare(sql)
     }
 

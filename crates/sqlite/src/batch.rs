@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_core::{SessionId, Timestamp};
@@ -18,6 +17,7 @@ use crate::notices::{Notices, Pending};
 use crate::poll::Poll;
 use crate::rows::SessionState;
 use crate::sql;
+use crate::step_connection::StepConnection;
 
 /// What all parts of one store share.
 pub(crate) struct Shared {
@@ -52,8 +52,8 @@ impl Shared {
 /// One transaction.
 pub(crate) struct Batch<'a> {
     pub(crate) connection: &'a Connection,
-    /// Whether statements are prepared under the user's rules.
-    pub(crate) guarded: &'a AtomicBool,
+    /// The same, as a transaction step sees it.
+    pub(crate) writer: &'a StepConnection,
     pub(crate) shared: &'a Shared,
     pub(crate) caches: &'a mut Caches,
     pub(crate) effects: &'a mut Effects,

@@ -116,12 +116,13 @@ impl Failure {
         Self { meaning: meaning(error), complaint: error.to_string() }
     }
 
-    /// A failure of COMMIT. SQLite has told that nothing was written when it is busy or the disk is full; after any
-    /// other complaint the log may or may not be on disk.
+    /// A failure of COMMIT. SQLite has told that nothing was written when it is busy, the disk is full or a deferred foreign key is broken, which
+    /// only a transaction step can do; after any other complaint the log may or may not be on disk.
     pub(crate) fn of_commit(error: &rusqlite::Error) -> Self {
         let meaning = match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Meaning::Busy,
             Some(ErrorCode::DiskFull) => Meaning::Unavailable,
+            Some(ErrorCode::ConstraintViolation) => Meaning::Misuse,
             _ => Meaning::Indeterminate,
         };
         Self { meaning, complaint: error.to_string() }
@@ -154,9 +155,18 @@ fn meaning(error: &rusqlite::Error) -> Meaning {
         | Sql::Utf8Error(..) => Meaning::Corrupt,
         other => match other.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Meaning::Busy,
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::ConstraintViolation) => {
-                Meaning::Corrupt
-            }
+            // Trying again would meet the same: a table is not what it was, or a statement of ours is wrong.
+            Some(
+                ErrorCode::DatabaseCorrupt
+                | ErrorCode::NotADatabase
+                | ErrorCode::ConstraintViolation
+                | ErrorCode::TypeMismatch
+                | ErrorCode::TooBig
+                | ErrorCode::ApiMisuse
+                | ErrorCode::ParameterOutOfRange
+                | ErrorCode::InternalMalfunction
+                | ErrorCode::Unknown,
+            ) => Meaning::Corrupt,
             _ => Meaning::Unavailable,
         },
     }

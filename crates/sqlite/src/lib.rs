@@ -25,6 +25,7 @@ mod reader;
 mod rows;
 mod schema;
 mod sql;
+mod step_connection;
 mod store;
 mod user_transaction;
 mod verify;
@@ -35,5 +36,6 @@ mod writer;
 
 pub use error::OpenError;
 pub use options::Options;
+pub use step_connection::{StepConnection, StepStatement};
 pub use store::SqliteStore;
 pub use verify::Verification;

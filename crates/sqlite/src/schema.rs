@@ -8,6 +8,7 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
 use crate::error::OpenError;
+use crate::step_connection::StepConnection;
 use crate::user_transaction;
 use crate::{Options, sql};
 
@@ -20,12 +21,6 @@ const LIBRARY_VERSION_MIN: i32 = 3_051_003;
 /// More than there are statements, so that each is prepared once.
 const STATEMENT_COUNT_MAX: usize = 160;
 
-/// A connection for writing, and the switch that puts it under the user's rules.
-pub(crate) struct WriterConnection {
-    pub(crate) connection: Connection,
-    pub(crate) guarded: Arc<AtomicBool>,
-}
-
 /// Refuses a library that is not safe.
 pub(crate) fn check_library(found: i32) -> Result<(), OpenError> {
     if found >= LIBRARY_VERSION_MIN {
@@ -35,7 +30,7 @@ pub(crate) fn check_library(found: i32) -> Result<(), OpenError> {
 }
 
 /// Opens the writer of a file, which is created and brought to the current schema.
-pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<WriterConnection, OpenError> {
+pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<StepConnection, OpenError> {
     check_library(rusqlite::version_number())?;
     check_path(path)?;
     // SQLite would open it, and complain only when something is written.
@@ -53,7 +48,7 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<WriterConnec
 }
 
 /// Opens the only connection of a store in memory.
-pub(crate) fn open_in_memory(options: &Options) -> Result<WriterConnection, OpenError> {
+pub(crate) fn open_in_memory(options: &Options) -> Result<StepConnection, OpenError> {
     check_library(rusqlite::version_number())?;
     let path = Path::new(":memory:");
     let connection = Connection::open_in_memory().map_err(|error| explain(path, error))?;
@@ -62,7 +57,7 @@ pub(crate) fn open_in_memory(options: &Options) -> Result<WriterConnection, Open
     Ok(writer)
 }
 
-fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Result<WriterConnection> {
+fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Result<StepConnection> {
     connection.set_prepared_statement_cache_capacity(STATEMENT_COUNT_MAX);
     connection.busy_timeout(Duration::from_millis(options.busy_ms_max))?;
     if wal {
@@ -76,7 +71,7 @@ fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Res
     connection.authorizer(Some(move |context: rusqlite::hooks::AuthContext<'_>| {
         user_transaction::authorize(rules.load(Ordering::Relaxed), &context)
     }))?;
-    Ok(WriterConnection { connection, guarded })
+    Ok(StepConnection::new(connection, guarded))
 }
 
 /// Opens one more connection to a file that the writer has prepared.

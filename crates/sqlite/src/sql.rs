@@ -137,6 +137,7 @@ PRAGMA trusted_schema = OFF;
 ";
 pub(crate) const PRAGMAS_WRITER: &str = "
 PRAGMA cache_size = -8192;
+PRAGMA foreign_keys = ON;
 ";
 pub(crate) const PRAGMAS_READER: &str = "
 PRAGMA query_only = ON;

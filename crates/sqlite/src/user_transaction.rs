@@ -5,9 +5,9 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use abide_core::Refusal;
 use abide_store::{Transacted, Transaction};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
@@ -21,7 +21,13 @@ const STEPS_BETWEEN_LOOKS: i32 = 10_000;
 
 /// Whether a statement may be prepared.
 pub(crate) fn authorize(guarded: bool, context: &AuthContext<'_>) -> Authorization {
-    if !guarded || is_allowed(&context.action) { Authorization::Allow } else { Authorization::Deny }
+    // What is temporary outlives the transaction, in a connection that all steps share, and hides tables of the same name.
+    let is_temporary = context.database_name == Some("temp");
+    if !guarded || (!is_temporary && is_allowed(&context.action)) {
+        Authorization::Allow
+    } else {
+        Authorization::Deny
+    }
 }
 
 fn is_allowed(action: &AuthAction<'_>) -> bool {
@@ -36,19 +42,23 @@ fn is_allowed(action: &AuthAction<'_>) -> bool {
         | A::Pragma { .. }
         | A::Attach { .. }
         | A::Detach { .. }
+        | A::CreateTempIndex { .. }
+        | A::CreateTempTable { .. }
+        | A::CreateTempTrigger { .. }
+        | A::CreateTempView { .. }
+        | A::DropTempIndex { .. }
+        | A::DropTempTable { .. }
+        | A::DropTempTrigger { .. }
+        | A::DropTempView { .. }
         | A::Unknown { .. } => false,
-        A::CreateIndex { table_name, index_name }
-        | A::CreateTempIndex { table_name, index_name }
-        | A::DropIndex { table_name, index_name }
-        | A::DropTempIndex { table_name, index_name } => !ours(table_name) && !ours(index_name),
-        A::CreateTrigger { table_name, trigger_name }
-        | A::CreateTempTrigger { table_name, trigger_name }
-        | A::DropTrigger { table_name, trigger_name }
-        | A::DropTempTrigger { table_name, trigger_name } => !ours(table_name) && !ours(trigger_name),
+        A::CreateIndex { table_name, index_name } | A::DropIndex { table_name, index_name } => {
+            !ours(table_name) && !ours(index_name)
+        }
+        A::CreateTrigger { table_name, trigger_name } | A::DropTrigger { table_name, trigger_name } => {
+            !ours(table_name) && !ours(trigger_name)
+        }
         A::CreateTable { table_name }
-        | A::CreateTempTable { table_name }
         | A::DropTable { table_name }
-        | A::DropTempTable { table_name }
         | A::Delete { table_name }
         | A::Insert { table_name }
         | A::Read { table_name, .. }
@@ -57,10 +67,7 @@ fn is_allowed(action: &AuthAction<'_>) -> bool {
         | A::Analyze { table_name }
         | A::CreateVtable { table_name, .. }
         | A::DropVtable { table_name, .. } => !ours(table_name),
-        A::CreateView { view_name }
-        | A::CreateTempView { view_name }
-        | A::DropView { view_name }
-        | A::DropTempView { view_name } => !ours(view_name),
+        A::CreateView { view_name } | A::DropView { view_name } => !ours(view_name),
         A::Reindex { index_name } => !ours(index_name),
         A::Select | A::Function { .. } | A::Recursive => true,
         // A kind of statement that this version of the library does not know.
@@ -69,31 +76,62 @@ fn is_allowed(action: &AuthAction<'_>) -> bool {
 }
 
 /// Runs the closure in a savepoint, under the rules and with a time limit, and keeps or undoes what it wrote.
+///
+/// What the closure says of its own outcome counts only when the connection agrees. It can have ended the transaction; the disk can have been
+/// full, which the closure then tells as an error of its own; and it can have taken too long.
 pub(crate) fn run(batch: &Batch<'_>, transaction: &Transaction) -> Result<Transacted, Stop> {
-    let connection = batch.connection;
+    let step = batch.writer;
+    let connection = &step.connection;
     connection.prepare_cached(sql::SAVEPOINT)?.execute([])?;
     let limit = Duration::from_millis(batch.shared.options.transaction_ms_max);
-    let began = Moment::now();
-    connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || began.elapsed() >= limit))?;
-    batch.guarded.store(true, Ordering::Relaxed);
-    let outcome = catch_unwind(AssertUnwindSafe(|| (transaction.0)(connection as &dyn Any)));
-    batch.guarded.store(false, Ordering::Relaxed);
+    let deadline = Deadline { began: Moment::now(), limit };
+    connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || deadline.is_over()))?;
+    let outcome =
+        step.under_rules(deadline, || catch_unwind(AssertUnwindSafe(|| (transaction.0)(step as &dyn Any))));
     connection.progress_handler(0, None::<fn() -> bool>)?;
+    let is_late = deadline.is_over();
+    match step.fault.take() {
+        Some(fault) if !is_late => return Err(Stop::Broken(fault)),
+        _ => {}
+    }
     if connection.is_autocommit() {
         // `INSERT OR ROLLBACK` and its kind: everything in the transaction is undone, not only this.
-        return Err(broken("a statement of the transaction step ended the transaction"));
+        let why = if is_late { deadline.complaint() } else { ENDED.to_owned() };
+        return Err(broken(why));
     }
-    let transacted = match outcome {
-        Ok(transacted) => transacted,
-        Err(_) => return Err(broken("the transaction step panicked outside the user's code")),
+    let Ok(transacted) = outcome else {
+        return Err(broken("the transaction step panicked outside the user's code"));
     };
-    if !transacted.keep {
+    if is_late || !transacted.keep {
         connection.prepare_cached(sql::SAVEPOINT_ROLLBACK)?.execute([])?;
     }
     connection.prepare_cached(sql::SAVEPOINT_RELEASE)?.execute([])?;
+    if is_late {
+        return Err(Refusal::Unsupported { what: deadline.complaint() }.into());
+    }
     Ok(transacted)
 }
 
-pub(crate) fn broken(complaint: &str) -> Stop {
-    Stop::Broken(Failure { meaning: Meaning::Misuse, complaint: complaint.to_owned() })
+const ENDED: &str = "a statement of the transaction step ended the transaction";
+
+/// The closure itself is at fault: to run it again would do the same.
+pub(crate) fn broken(complaint: impl Into<String>) -> Stop {
+    Stop::Broken(Failure { meaning: Meaning::Misuse, complaint: complaint.into() })
+}
+
+/// Until when a closure may run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    began: Moment,
+    limit: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn is_over(self) -> bool {
+        self.began.elapsed() >= self.limit
+    }
+
+    pub(crate) fn complaint(self) -> String {
+        format!("the transaction step took longer than transaction_ms_max, {} ms", self.limit.as_millis())
+    }
 }

@@ -19,8 +19,9 @@ use crate::caches::Caches;
 use crate::error::{Failure, Meaning};
 use crate::home;
 use crate::job::{Failed, Job, Operation, Receiver, queue};
-use crate::schema::{self, WriterConnection};
+use crate::schema;
 use crate::sql;
+use crate::step_connection::StepConnection;
 use crate::wal::Wal;
 
 /// How long a writer sleeps between two attempts while another process writes: short at first, because most
@@ -31,7 +32,7 @@ type Jobs = Vec<Box<dyn Job>>;
 
 /// The connection that writes, and what it remembers.
 pub(crate) struct Writer {
-    connection: Option<WriterConnection>,
+    connection: Option<StepConnection>,
     /// What `PRAGMA data_version` said last; `None` before the first look of a connection.
     data_version: Option<i64>,
     caches: Caches,
@@ -54,7 +55,7 @@ enum Attempt {
 }
 
 impl Writer {
-    pub(crate) fn new(connection: WriterConnection, shared: Arc<Shared>, wal: Option<Arc<Wal>>) -> Self {
+    pub(crate) fn new(connection: StepConnection, shared: Arc<Shared>, wal: Option<Arc<Wal>>) -> Self {
         if let Some(wal) = &wal {
             wal.watch(&connection.connection);
         }
@@ -118,7 +119,7 @@ impl Writer {
         };
         let mut batch = Batch {
             connection: &writer.connection,
-            guarded: &writer.guarded,
+            writer,
             shared: &self.shared,
             caches: &mut self.caches,
             effects: &mut self.effects,
@@ -279,7 +280,7 @@ impl Writer {
     /// Puts things in order after a panic in the middle of a transaction, or just after it: what it changed was perhaps told to nobody.
     fn recover(&mut self) {
         if let Some(writer) = &self.connection {
-            writer.guarded.store(false, std::sync::atomic::Ordering::Relaxed);
+            writer.lift_rules();
         }
         self.roll_back();
         self.data_version = None;

@@ -262,7 +262,7 @@ pub struct Committed {
 }
 
 /// A closure of the user's that runs inside the store's own transaction. It gets the store's connection
-/// (`rusqlite::Connection` for SQLite) as [`Any`].
+/// (`abide_sqlite::StepConnection` for SQLite) as [`Any`].
 ///
 /// The store runs it again when the transaction was rolled back for another reason than the closure itself: a neighbour in the same
 /// transaction failed, the database was busy or full, the connection was cut. Its writes happen once.

@@ -120,6 +120,19 @@ pub(crate) async fn order(ctx: Ctx, n: u64) -> Result<Receipt> {
     Ok(Receipt { sum: sum + a + b, bonuses })
 }
 
+/// One transaction of so many megabytes: larger than what SQLite keeps in memory, so that a full disk is met by a statement and not by COMMIT.
+#[workflow]
+pub(crate) async fn bulky_transaction(ctx: Ctx, megabytes: u32) -> Result<u32> {
+    ctx.sqlite("bulk", move |tx| {
+        tx.execute_batch("CREATE TABLE IF NOT EXISTS bulk (x)")?;
+        for _ in 0..megabytes {
+            tx.execute("INSERT INTO bulk VALUES (randomblob(1000000))", [])?;
+        }
+        Ok(tx.query_row("SELECT COUNT(*) FROM bulk", [], |row| row.get(0))?)
+    })
+    .await
+}
+
 /// A step that waits for the gate of its process, then one that does not.
 #[workflow]
 pub(crate) async fn gated(ctx: Ctx, _n: u64) -> Result<(Ran, Ran)> {

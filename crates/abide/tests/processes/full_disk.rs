@@ -6,7 +6,7 @@ use abide::prelude::*;
 use abide::rusqlite::Connection;
 
 use crate::clock::{Stopwatch, pause, until, within};
-use crate::flows::bulky;
+use crate::flows::{bulky, bulky_transaction};
 use crate::in_turn;
 use crate::look::{self, Look};
 use crate::process::Process;
@@ -101,6 +101,54 @@ fn a_worker_whose_writes_fail_loses_nothing_and_goes_on_when_they_succeed() {
         println!("all was finished {:?} after the limit was lifted", watch.elapsed());
         assert!(worker.is_alive(), "the worker crashed");
     });
+}
+
+/// More than SQLite keeps in memory, and more than the disk or the limit has room for.
+const TRANSACTION_MEGABYTES: u32 = 16;
+
+/// A statement of the closure fails, and the closure says so: that is not its doing.
+#[test]
+fn a_transaction_on_a_full_disk_waits_for_room() {
+    in_turn(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        if !mount(folder.path(), "size=48m") {
+            println!("no file system can be mounted here (needs root)");
+            return;
+        }
+        let disk = Disk(folder.path().to_owned());
+        let client = Abide::client(&look::url(&disk.0)).await.expect("a client");
+        let worker = Process::spawn_ready(&Role::worker(&disk.0)).await;
+        std::fs::write(disk.0.join("ballast"), vec![1; 40 << 20]).expect("a ballast");
+        wait_for_room(&client, async || std::fs::remove_file(disk.0.join("ballast")).expect("room")).await;
+        drop((worker, client));
+    });
+}
+
+#[test]
+fn a_transaction_whose_writes_fail_waits_until_they_succeed() {
+    in_turn(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        let mut worker = Process::spawn_deaf_to_limits(&Role::worker(folder.path()));
+        worker.hear("ready").await;
+        worker.limit_files(Some(FILE_BYTES_MAX));
+        wait_for_room(&client, async || worker.limit_files(None)).await;
+    });
+}
+
+async fn wait_for_room(client: &Abide, make_room: impl AsyncFnOnce()) {
+    let handle = client.start(bulky_transaction, TRANSACTION_MEGABYTES).id("bulk").await.expect("a start");
+    // It meets the limit several times.
+    pause(ms(1_500)).await;
+    assert_eq!(
+        handle.status().await.expect("a status"),
+        Status::Running,
+        "{}",
+        handle.why().await.expect("why")
+    );
+    make_room().await;
+    let rows = within("the transaction ends", secs(30), handle.result()).await.expect("a result");
+    assert_eq!(rows, TRANSACTION_MEGABYTES, "its writes happen once");
 }
 
 /// Starts executions until that fails again and again; which of them were acknowledged.

@@ -8,7 +8,7 @@ use abide_core::{
     Ability, Address, Body, By, Command, Execution, ExecutionId, Kind, Lease, Message, MessageId, Name,
     Namespace, Op, OpKind, Outcome, Payload, SessionId, Start, StepRecord, Version, codec,
 };
-use abide_sqlite::{Options, SqliteStore};
+use abide_sqlite::{Options, SqliteStore, StepConnection};
 use abide_store::conformance::{TestClock, block_on};
 use abide_store::{
     Changes, Claim, Claimed, Clock, Commit, CommitOutcome, ExecutionKey, Hold, Leased, Read, Record, Result,
@@ -216,7 +216,7 @@ impl Seat {
     pub(crate) fn transaction(
         &self,
         held: &Held,
-        work: impl Fn(&rusqlite::Connection) -> rusqlite::Result<()> + Send + Sync + 'static,
+        work: impl Fn(&StepConnection) -> rusqlite::Result<()> + Send + Sync + 'static,
     ) -> Commit {
         let (before, now) = (held.clone(), self.clock.now());
         let run = move |connection: &dyn std::any::Any| {

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use abide_core::MessageId;
-use abide_sqlite::SqliteStore;
+use abide_sqlite::{SqliteStore, StepConnection};
 use abide_store::conformance::block_on;
 use abide_store::{Answer, CommitOutcome, Error, Store, Submit};
 
@@ -70,6 +71,11 @@ fn what_a_step_may_not_do_fails_in_the_step_and_leaves_no_trace() {
         "CREATE TRIGGER mine AFTER INSERT ON abide_journal BEGIN DELETE FROM stock; END",
         "CREATE INDEX mine ON abide_journal (seq)",
         "VACUUM",
+        "CREATE TEMP TABLE secret (x)",
+        "CREATE TEMP TABLE abide_executions (x)",
+        "CREATE TEMP VIEW stock AS SELECT 1",
+        "CREATE TEMP TRIGGER mine AFTER INSERT ON stock BEGIN SELECT 1; END",
+        "CREATE TABLE temp.secret (x)",
     ];
     for (nth, text) in forbidden.into_iter().enumerate() {
         let id = format!("{nth}");
@@ -132,20 +138,92 @@ fn a_panic_in_a_step_costs_nobody_else_anything() {
     assert_eq!(look(&store, "a").journal.len(), 2);
 }
 
+type Closure = fn(&StepConnection) -> rusqlite::Result<()>;
+
+/// Waits inside of a closure, as one that asks a slow service does.
+fn dawdle(duration: Duration) {
+    let (_sender, silence) = mpsc::channel::<()>();
+    assert!(silence.recv_timeout(duration).is_err());
+}
+
 #[test]
-fn a_step_that_takes_too_long_is_stopped() {
+fn a_step_that_takes_too_long_fails_whatever_it_says() {
+    const LIMIT: Duration = Duration::from_millis(50);
+    const ENDLESS: &str =
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n";
     let fixture = Fixture::new();
     let store = fixture.open_with(abide_sqlite::Options { transaction_ms_max: 50, ..Default::default() });
+    fixture.raw().execute_batch("CREATE TABLE stock (item TEXT)").unwrap();
     let seat = fixture.seat(&store);
-    let mut held = seat.born("a");
-    let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n";
-    let commit = seat.transaction(&held, move |tx| tx.query_row(endless, [], |_| Ok(())));
+    let closures: [(&str, Closure); 4] = [
+        ("one endless statement", |tx| tx.query_row(ENDLESS, [], |_| Ok(()))),
+        ("one endless statement, and no word of it", |tx| {
+            let _ = tx.query_row(ENDLESS, [], |_| Ok(()));
+            Ok(())
+        }),
+        ("short statements without end", |tx| {
+            loop {
+                tx.execute("INSERT INTO stock VALUES ('nail')", [])?;
+            }
+        }),
+        ("no statement", |tx| {
+            tx.execute("INSERT INTO stock VALUES ('nail')", [])?;
+            dawdle(LIMIT * 2);
+            Ok(())
+        }),
+    ];
+    for (what, closure) in closures {
+        let mut held = seat.born(what);
+        let error = block_on(store.commit(seat.transaction(&held, closure))).unwrap_err();
+        assert!(matches!(error, Error::Refused(_)), "{what}: {error:?}");
+        assert!(error.to_string().contains("took longer than transaction_ms_max, 50 ms"), "{what}: {error}");
+        assert_eq!(stock(&fixture), 0, "{what} left a trace");
+        seat.record(&mut held, vec![step(1)]);
+    }
+    assert!(store.verify().unwrap().is_sound());
+}
+
+#[test]
+fn a_broken_foreign_key_fails_in_the_step() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let tables = "CREATE TABLE mother (id INTEGER PRIMARY KEY);
+                  CREATE TABLE child (mother INTEGER REFERENCES mother (id))";
+    fixture.raw().execute_batch(tables).unwrap();
+    let seat = fixture.seat(&store);
+    let held = seat.born("a");
+    let commit = seat.transaction(&held, |tx| tx.execute("INSERT INTO child VALUES (99)", []).map(|_| ()));
     assert!(matches!(block_on(store.commit(commit)).unwrap(), CommitOutcome::Committed(_)));
     let last = look(&store, "a").journal.pop().unwrap().entry().unwrap();
-    assert!(format!("{last:?}").contains("interrupted"), "{last:?}");
-    held.version = held.version.next();
-    held.execution.apply(&last);
-    seat.record(&mut held, vec![step(1)]);
+    assert!(format!("{last:?}").contains("FOREIGN KEY constraint failed"), "{last:?}");
+}
+
+/// It is found only by COMMIT, which all of the batch share.
+#[test]
+fn a_deferred_foreign_key_that_stays_broken_fails_alone() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let tables = "CREATE TABLE stock (item TEXT);
+                  CREATE TABLE mother (id INTEGER PRIMARY KEY);
+                  CREATE TABLE child (mother INTEGER REFERENCES mother (id) DEFERRABLE INITIALLY DEFERRED)";
+    fixture.raw().execute_batch(tables).unwrap();
+    let seat = fixture.seat(&store);
+    let (first, guilty, mut innocent) = (seat.born("first"), seat.born("guilty"), seat.born("innocent"));
+    let gate = Gate::shut(&store, &seat, &first);
+    gate.entered.recv().unwrap();
+    let mut bad = seat.transaction(&guilty, |tx| tx.execute("INSERT INTO child VALUES (99)", []).map(|_| ()));
+    bad.alone = false;
+    let mut good = seat.draft(&mut innocent, vec![step(1)]);
+    good.alone = false;
+    let (bad, good) = (store.commit(bad), store.commit(good));
+    gate.open();
+    let error = block_on(bad).unwrap_err();
+    assert!(matches!(error, Error::Refused(_)), "{error:?}");
+    assert!(error.to_string().contains("FOREIGN KEY constraint failed"), "{error}");
+    assert!(matches!(block_on(good), Ok(CommitOutcome::Committed(_))));
+    assert_eq!(look(&store, "guilty").journal.len(), 1);
+    let left: i64 = fixture.raw().query_row("SELECT COUNT(*) FROM child", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 0);
 }
 
 /// Holds the writer inside of a transaction step, so that what is sent meanwhile shares the next transaction.

@@ -39,7 +39,7 @@ fn unavailable_does_not_happen_and_indeterminate_does() {
     assert!(matches!(start(&store, "b"), Some(Error::Indeterminate { what: "submit", .. })));
     assert_eq!(begun_count(&inner), 1);
     assert!(start(&store, "c").is_none(), "the script is over");
-    let expected = Counts { operations: 3, delayed: 0, unavailable: 1, indeterminate: 1 };
+    let expected = Counts { operations: 3, delayed: 0, unavailable: 1, indeterminate: 1, corrupt: 0 };
     assert_eq!(store.counts(), expected);
 }
 

@@ -1,0 +1,193 @@
+//! The writer's connection, as a transaction step sees it.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rusqlite::{Connection, ErrorCode, Params, Row, Statement, ffi};
+
+use crate::error::{Failure, Meaning};
+use crate::user_transaction::Deadline;
+
+/// The connection that writes. The closure of a transaction step gets it, and the transaction that it writes in.
+///
+/// Every call goes through here, so that the store knows two things that the closure need not tell: that its time is over, and
+/// that a statement failed for a reason which is not the closure's doing, such as a full disk.
+pub struct StepConnection {
+    pub(crate) connection: Connection,
+    /// Whether statements are prepared under the user's rules.
+    guarded: Arc<AtomicBool>,
+    deadline: Cell<Option<Deadline>>,
+    /// What kept a statement of the running closure from being done, if it is to be run again for it.
+    pub(crate) fault: Cell<Option<Failure>>,
+}
+
+impl StepConnection {
+    pub(crate) fn new(connection: Connection, guarded: Arc<AtomicBool>) -> Self {
+        Self { connection, guarded, deadline: Cell::new(None), fault: Cell::new(None) }
+    }
+
+    /// Runs `closure` under the user's rules and its time limit.
+    pub(crate) fn under_rules<T>(&self, deadline: Deadline, closure: impl FnOnce() -> T) -> T {
+        self.fault.set(None);
+        self.deadline.set(Some(deadline));
+        self.guarded.store(true, Ordering::Relaxed);
+        let outcome = closure();
+        self.lift_rules();
+        outcome
+    }
+
+    pub(crate) fn lift_rules(&self) {
+        self.guarded.store(false, Ordering::Relaxed);
+        self.deadline.set(None);
+    }
+
+    /// Runs one statement; the number of rows it changed.
+    pub fn execute(&self, sql: &str, params: impl Params) -> rusqlite::Result<usize> {
+        self.noting(|connection| connection.execute(sql, params))
+    }
+
+    /// Runs several statements without parameters.
+    pub fn execute_batch(&self, sql: &str) -> rusqlite::Result<()> {
+        self.noting(|connection| connection.execute_batch(sql))
+    }
+
+    /// The first row of a query.
+    pub fn query_row<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        self.noting(|connection| connection.query_row(sql, params, read))
+    }
+
+    /// Every row of a query.
+    pub fn query_rows<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<Vec<T>> {
+        self.prepare(sql)?.query_rows(params, read)
+    }
+
+    /// A prepared statement.
+    pub fn prepare(&self, sql: &str) -> rusqlite::Result<StepStatement<'_>> {
+        let statement = self.noting(|connection| connection.prepare(sql))?;
+        Ok(StepStatement { step: self, statement })
+    }
+
+    /// The row id of the last insert.
+    pub fn last_insert_rowid(&self) -> i64 {
+        self.connection.last_insert_rowid()
+    }
+
+    fn noting<'a, T>(
+        &'a self,
+        call: impl FnOnce(&'a Connection) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        self.on_time()?;
+        self.noted(call(&self.connection))
+    }
+
+    /// A statement that is short never meets the limit by itself; many of them do.
+    fn on_time(&self) -> rusqlite::Result<()> {
+        match self.deadline.get() {
+            Some(deadline) if deadline.is_over() => Err(rusqlite::Error::SqliteFailure(
+                ffi::Error::new(ffi::SQLITE_INTERRUPT),
+                Some(deadline.complaint()),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn noted<T>(&self, outcome: rusqlite::Result<T>) -> rusqlite::Result<T> {
+        if let Err(error) = &outcome
+            && is_fault(error)
+        {
+            let meaning = Meaning::Unavailable;
+            self.fault.set(Some(Failure { meaning, complaint: error.to_string() }));
+        }
+        outcome
+    }
+}
+
+impl fmt::Debug for StepConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StepConnection")
+    }
+}
+
+/// Whether a statement failed for a reason that is not the closure's doing. SQLite undoes the statement, or the whole transaction, by itself.
+fn is_fault(error: &rusqlite::Error) -> bool {
+    use ErrorCode as E;
+    let faults = [E::DiskFull, E::SystemIoFailure, E::OutOfMemory, E::OperationInterrupted, E::DatabaseBusy];
+    error.sqlite_error_code().is_some_and(|code| faults.contains(&code))
+}
+
+/// A prepared statement of a transaction step.
+#[derive(Debug)]
+pub struct StepStatement<'a> {
+    step: &'a StepConnection,
+    statement: Statement<'a>,
+}
+
+impl StepStatement<'_> {
+    /// Runs it; the number of rows it changed.
+    pub fn execute(&mut self, params: impl Params) -> rusqlite::Result<usize> {
+        self.noting(|statement| statement.execute(params))
+    }
+
+    /// Runs it as an insert of one row; its row id.
+    pub fn insert(&mut self, params: impl Params) -> rusqlite::Result<i64> {
+        self.noting(|statement| statement.insert(params))
+    }
+
+    /// Whether it gives a row.
+    pub fn exists(&mut self, params: impl Params) -> rusqlite::Result<bool> {
+        self.noting(|statement| statement.exists(params))
+    }
+
+    /// The first row.
+    pub fn query_row<T>(
+        &mut self,
+        params: impl Params,
+        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        self.noting(|statement| statement.query_row(params, read))
+    }
+
+    /// Every row.
+    pub fn query_rows<T>(
+        &mut self,
+        params: impl Params,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<Vec<T>> {
+        self.noting(|statement| statement.query_map(params, read)?.collect())
+    }
+
+    /// The rows, one by one.
+    pub fn query_map<T, F>(
+        &mut self,
+        params: impl Params,
+        read: F,
+    ) -> rusqlite::Result<impl Iterator<Item = rusqlite::Result<T>>>
+    where
+        F: FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    {
+        let step = self.step;
+        step.on_time()?;
+        let rows = step.noted(self.statement.query_map(params, read))?;
+        Ok(rows.map(move |row| step.noted(row)))
+    }
+
+    fn noting<T>(
+        &mut self,
+        call: impl FnOnce(&mut Statement<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        self.step.on_time()?;
+        self.step.noted(call(&mut self.statement))
+    }
+}
