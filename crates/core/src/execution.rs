@@ -147,10 +147,8 @@ impl Execution {
         match command {
             Command::Pause { by, reason } => Ok(Event::Paused { by, reason }.into()),
             Command::Resume { .. } => Err(Refusal::NotPaused),
-            // Code that has recorded nothing has nothing to clean up, and a task has no place to see it.
-            Command::Cancel { by, reason } if self.entry_count <= 1 || self.kind == Kind::Task => {
-                Ok(self.cancelled(by, reason))
-            }
+            // A task has no place to see it.
+            Command::Cancel { by, reason } if self.kind == Kind::Task => Ok(self.cancelled(by, reason)),
             Command::Cancel { by, reason } => Ok(Event::CancelRequested { by, reason }.into()),
             Command::Block(reason) => Ok(Event::Blocked(reason).into()),
             Command::Unblock { .. } => Err(Refusal::NotBlocked),
@@ -163,9 +161,7 @@ impl Execution {
         match command {
             Command::Pause { .. } => Ok(Decision::default()),
             Command::Resume { by } => Ok(Event::Resumed { by }.into()),
-            Command::Cancel { by, reason } if self.entry_count <= 2 || self.kind == Kind::Task => {
-                Ok(self.cancelled(by, reason))
-            }
+            Command::Cancel { by, reason } if self.kind == Kind::Task => Ok(self.cancelled(by, reason)),
             Command::Cancel { by, reason } => Ok(Event::CancelRequested { by, reason }.into()),
             Command::Unblock { .. } => Err(Refusal::NotBlocked),
             Command::RecordStep(_)

@@ -5,15 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use abide_core::{
-    Ability, Address, Body, By, KeyHasher, Kind, Lease, Message, MessageId, Payload, SessionId, Status,
-};
+use abide_core::{Ability, Address, Body, By, KeyHasher, Lease, Message, MessageId, SessionId, Status};
 use abide_store::{
     Error, ExecutionKey, Leased, List, ListOrder, Read, Result, Retire, Snapshot, Store, Submit, Target,
     Worker,
 };
 use tokio::sync::{Notify, Semaphore};
 
+use crate::driver::End;
 use crate::failures::{self, Failures};
 use crate::inbox::{self, Arrival};
 use crate::mailbox::{Mailbox, Order};
@@ -21,9 +20,8 @@ use crate::options::Options;
 use crate::quarantine::{Admission, Quarantine, give_back, run_suspect};
 use crate::registry::Registry;
 use crate::request::Request;
-use crate::runner::{End, Runner};
 use crate::runtime::{BoxFuture, Runtime};
-use crate::task::TaskRunner;
+use crate::seat::Seat;
 use crate::watch::Watchers;
 use crate::{dispatch, heartbeat};
 
@@ -47,7 +45,6 @@ pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) options: Options,
-    pub(crate) empty_payload: Payload,
     pub(crate) watchers: Arc<Watchers>,
     /// Something changed that the dispatcher should look at.
     pub(crate) kick: Notify,
@@ -109,7 +106,6 @@ impl Engine {
             store,
             runtime,
             options,
-            empty_payload: Payload::from(""),
             watchers: Arc::default(),
             kick: Notify::new(),
             requests: Arc::new(Semaphore::new(request_count_max)),
@@ -359,23 +355,13 @@ impl Inner {
         if let Some(reason) = self.failures.verdict(&leased, self.options.commit_failure_count_max) {
             return Box::pin(failures::block(self.clone(), leased, reason));
         }
-        let (kind, name) = (leased.execution.kind(), leased.execution.name().clone());
-        let why = match kind {
-            Kind::Workflow => match self.registry.workflow(&name) {
-                Some(code) => {
-                    return Box::pin(Runner::new(self.clone(), code.clone(), mailbox, leased).run());
-                }
-                None => format!("there is no workflow {name:?} here"),
-            },
-            Kind::Task => match self.registry.task(&name) {
-                Some(code) => match TaskRunner::new(self.clone(), code.clone(), mailbox, leased) {
-                    Ok(runner) => return Box::pin(runner.run()),
-                    Err(why) => why,
-                },
-                None => format!("there is no task {name:?} here"),
-            },
+        let (kind, name) = (leased.execution.kind(), leased.execution.name());
+        let Some(driver) = self.registry.driver(kind, name).cloned() else {
+            let why = format!("there is no {} {name:?} here", kind.word());
+            return Box::pin(std::future::ready(End::Lost(why)));
         };
-        Box::pin(std::future::ready(End::Lost(why)))
+        let (seat, opening) = Seat::new(self.clone(), mailbox, leased);
+        driver.begin(seat, opening)
     }
 
     /// Looks after executions that may have been leased to us by an operation whose answer was lost.

@@ -12,9 +12,9 @@ use std::time::Duration;
 use abide_core::{Block, Command, Version};
 use abide_store::{ExecutionKey, Hold, Leased};
 
+use crate::driver::End;
 use crate::engine::Inner;
 use crate::ledger::{Flushed, Ledger, Terms};
-use crate::runner::End;
 
 /// The executions whose last commit failed for good.
 #[derive(Default)]

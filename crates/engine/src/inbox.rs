@@ -46,7 +46,9 @@ pub(crate) struct Inbox {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
     key: ExecutionKey,
-    /// Messages that nobody has looked at.
+    /// Orders that nobody has looked at: they go before everything else.
+    orders: VecDeque<Message>,
+    /// Other messages that nobody has looked at.
     mail: VecDeque<Message>,
     /// The ids of all that were ever here. The same message may arrive by notice and by page; the second one is no news.
     known: HashSet<MessageId>,
@@ -70,25 +72,25 @@ impl Inbox {
         key: ExecutionKey,
         page: InboxPage,
     ) -> Self {
-        let (mail, known) = (VecDeque::new(), HashSet::new());
-        let mut inbox = Self { store, runtime, key, mail, known, reading: None, is_behind: false };
+        let (orders, mail, known) = (VecDeque::new(), VecDeque::new(), HashSet::new());
+        let mut inbox = Self { store, runtime, key, orders, mail, known, reading: None, is_behind: false };
         inbox.take(page);
         inbox
     }
 
-    /// The next message.
+    /// The next order.
+    pub(crate) fn next_order(&mut self) -> Option<Message> {
+        self.orders.pop_front()
+    }
+
+    /// The next message that is no order.
     pub(crate) fn next(&mut self) -> Option<Message> {
         self.mail.pop_front()
     }
 
-    /// The next message, which stays.
-    pub(crate) fn peek(&self) -> Option<&Message> {
-        self.mail.front()
-    }
-
     /// How many messages nobody has looked at.
     pub(crate) fn len(&self) -> usize {
-        self.mail.len()
+        self.orders.len() + self.mail.len()
     }
 
     /// Whether everything is here that was unread when it was last told of.
@@ -142,7 +144,8 @@ impl Inbox {
     pub(crate) fn forget<'a>(&mut self, unread: impl Iterator<Item = &'a MessageId>) {
         const KNOWN_COUNT_MAX: usize = 10_000;
         if self.known.len() > KNOWN_COUNT_MAX {
-            self.known = unread.cloned().chain(self.mail.iter().map(|message| message.id.clone())).collect();
+            let here = self.orders.iter().chain(&self.mail).map(|message| message.id.clone());
+            self.known = unread.cloned().chain(here).collect();
         }
     }
 
@@ -160,7 +163,8 @@ impl Inbox {
 
     fn push(&mut self, message: Message) {
         if self.known.insert(message.id.clone()) {
-            self.mail.push_back(message);
+            let queue = if message.body.is_control() { &mut self.orders } else { &mut self.mail };
+            queue.push_back(message);
         }
     }
 }

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use abide_core::{Entry, Refusal};
-use abide_store::{Answer, Error, ExecutionKey, Leased, Read, Record, Snapshot, Store, Target};
+use abide_core::{Entry, Execution, Refusal};
+use abide_store::{Answer, Error, ExecutionKey, Read, Record, Snapshot, Store, Target};
+
+use crate::driver::Opening;
 
 /// The entries that were recorded before this replay began. Holds at most about two pages of them.
 pub(crate) struct Journal {
@@ -20,29 +22,36 @@ pub(crate) struct Journal {
     loading: Option<(u64, Answer<Option<Snapshot>>)>,
 }
 
+/// Whose journal it is.
+pub(crate) struct JournalOf<'a> {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) key: ExecutionKey,
+    pub(crate) execution: &'a Execution,
+}
+
 /// How many entries are asked for at once.
 const PAGE_ENTRY_COUNT: usize = 1_024;
 
 impl Journal {
     /// The journal of an execution, of which the first page is at hand.
-    pub(crate) fn new(store: Arc<dyn Store>, leased: &mut Leased) -> Self {
-        let page = std::mem::take(&mut leased.journal);
+    pub(crate) fn new(of: JournalOf<'_>, opening: Opening) -> Self {
+        let JournalOf { store, key, execution } = of;
         Self {
             store,
-            key: leased.key,
-            run: leased.execution.run(),
-            end: leased.execution.entry_count(),
-            first: page.first().map_or(1, |record| record.seq),
-            page: page.into(),
-            begin: leased.first.take(),
+            key,
+            run: execution.run(),
+            end: execution.entry_count(),
+            first: opening.journal.first().map_or(1, |record| record.seq),
+            page: opening.journal.into(),
+            begin: opening.first,
             loading: None,
         }
     }
 
     /// The journal of a run that has just begun with this entry.
-    pub(crate) fn begun(store: Arc<dyn Store>, (key, run): (ExecutionKey, u32), first: Entry) -> Self {
-        let page = VecDeque::from([Record::of(&first)]);
-        Self { store, key, run, end: 1, page, first: 1, begin: Some(Box::new(first)), loading: None }
+    pub(crate) fn begun(of: JournalOf<'_>, first: Entry) -> Self {
+        let journal = vec![Record::of(&first)];
+        Self::new(of, Opening { journal, first: Some(Box::new(first)) })
     }
 
     /// The entry that it begins with.
@@ -132,7 +141,7 @@ mod tests {
         Op, OpKind, Outcome, Payload, Start, StepRecord, Timestamp, codec,
     };
     use abide_store::memory::MemoryStore;
-    use abide_store::{Changes, Clock, Commit, CommitOutcome, Hold, Submit, Submitted, Worker};
+    use abide_store::{Changes, Clock, Commit, CommitOutcome, Hold, Leased, Submit, Submitted, View, Worker};
 
     use super::*;
 
@@ -223,6 +232,12 @@ mod tests {
         leased.version = leased.version.next();
     }
 
+    /// What a claim would have given of the journal.
+    fn store_page(store: &MemoryStore, key: ExecutionKey) -> Vec<Record> {
+        let read = Read { target: Target::Key(key), from: 1, limit: 128, with_inbox: false };
+        answer(store.read(read)).expect("it exists").journal
+    }
+
     fn steps(count: u32) -> Vec<Command> {
         let step = |nth| {
             let op = Op { kind: OpKind::Step, name: name("step"), nth };
@@ -238,7 +253,9 @@ mod tests {
         let store = MemoryStore::new(Arc::new(Zero), Limits::default());
         let mut leased = born(&store);
         commit(&store, &mut leased, steps(300));
-        let mut journal = Journal::new(store.clone(), &mut leased.clone());
+        let opening = Opening { journal: store_page(&store, leased.key), first: None };
+        let of = JournalOf { store: store.clone(), key: leased.key, execution: &leased.execution };
+        let mut journal = Journal::new(of, opening);
         let cx = &mut Context::from_waker(Waker::noop());
         assert!(matches!(journal.poll_entry(2, cx), Poll::Ready(Ok(entry)) if entry.seq == 2));
         commit(&store, &mut leased, vec![Command::ContinueAsNew { input: Payload::from("2") }]);

@@ -49,7 +49,7 @@ struct InFlight {
 /// What became of a commit.
 pub(crate) enum Flushed {
     /// It is durable. After a lost answer, `stranded` may have been leased to us without our knowing.
-    Committed { committed: Committed, stranded: Vec<Address> },
+    Committed { committed: Committed, stranded: Vec<Address>, has_progress: bool },
     /// The store refused it.
     Refused(Refusal),
     /// The store will never take it: forget everything that is in memory, and begin with what is recorded.
@@ -125,11 +125,6 @@ impl Ledger {
     /// Whether everything that was decided is durable.
     pub(crate) fn is_durable(&self) -> bool {
         self.durable == self.execution.entry_count()
-    }
-
-    /// How many entries are durable.
-    pub(crate) fn durable_count(&self) -> u64 {
-        self.durable
     }
 
     /// Whether something waits to be committed.
@@ -233,7 +228,8 @@ impl Ledger {
         self.durable = self.durable.max(flight.entry_count);
         let stranded =
             if flight.failed_count > 0 { started(&flight.commit.changes.emits) } else { Vec::new() };
-        Flushed::Committed { committed, stranded }
+        let has_progress = flight.commit.transaction.is_some() || !flight.commit.changes.records.is_empty();
+        Flushed::Committed { committed, stranded, has_progress }
     }
 
     fn wait_to_send_again(&mut self, error: &Error) {

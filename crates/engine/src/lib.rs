@@ -10,6 +10,7 @@
 mod board;
 mod client;
 mod dispatch;
+mod driver;
 mod engine;
 mod failures;
 mod heartbeat;
@@ -25,6 +26,7 @@ mod registry;
 mod request;
 mod runner;
 mod runtime;
+mod seat;
 pub mod sim;
 mod task;
 mod task_waker;
@@ -33,7 +35,9 @@ pub mod why;
 
 pub use board::{Board, Delivery, OpHandle, Request, StepOptions, Turn, UserTransaction};
 pub use client::Client;
+pub use driver::{Driver, End, Opening};
 pub use engine::Engine;
 pub use options::Options;
 pub use registry::{CodeFuture, Registry, TaskAttempt, TaskCode, WorkflowCode};
 pub use runtime::{BoxFuture, Moment, Runtime, SystemClock, TokioRuntime};
+pub use seat::{Seat, Seated};

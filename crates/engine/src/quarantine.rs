@@ -22,10 +22,10 @@ use std::time::Duration;
 
 use abide_store::{ExecutionKey, Hold, Leased};
 
+use crate::driver::End;
 use crate::engine::{Inner, Residents};
 use crate::ledger::{Flushed, Ledger, Terms};
 use crate::mailbox::{Mailbox, Order};
-use crate::runner::End;
 
 /// From how many takeovers in a row on an execution is a suspect, unless the options say otherwise.
 pub(crate) const SUSPECT_TAKEOVER_COUNT: u32 = 2;

@@ -1,12 +1,15 @@
 //! The code that an engine can run.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use abide_core::{Address, Block, Failure, Kind, Name, Payload};
 
 use crate::board::Board;
+use crate::driver::Driver;
+use crate::runner::WorkflowDriver;
 use crate::runtime::BoxFuture;
+use crate::task::TaskDriver;
 
 /// A workflow's code under way.
 pub type CodeFuture = BoxFuture<Result<Payload, Failure>>;
@@ -46,34 +49,32 @@ pub struct TaskAttempt {
 /// Everything that an engine can run, by name.
 #[derive(Clone, Default)]
 pub struct Registry {
-    workflows: HashMap<Name, Arc<dyn WorkflowCode>>,
-    tasks: HashMap<Name, Arc<dyn TaskCode>>,
+    drivers: BTreeMap<(Kind, Name), Arc<dyn Driver>>,
 }
 
 impl Registry {
     /// Adds a workflow; says no if the name is taken.
     pub fn add_workflow(&mut self, name: Name, code: Arc<dyn WorkflowCode>) -> bool {
-        self.workflows.insert(name, code).is_none()
+        self.add(Kind::Workflow, name, Arc::new(WorkflowDriver(code)))
     }
 
     /// Adds a task; says no if the name is taken.
     pub fn add_task(&mut self, name: Name, code: Arc<dyn TaskCode>) -> bool {
-        self.tasks.insert(name, code).is_none()
+        self.add(Kind::Task, name, Arc::new(TaskDriver(code)))
     }
 
-    /// The workflow of this name.
-    pub fn workflow(&self, name: &Name) -> Option<&Arc<dyn WorkflowCode>> {
-        self.workflows.get(name)
+    /// Adds whatever drives executions of this name; says no if the name is taken.
+    pub fn add(&mut self, kind: Kind, name: Name, driver: Arc<dyn Driver>) -> bool {
+        self.drivers.insert((kind, name), driver).is_none()
     }
 
-    /// The task of this name.
-    pub fn task(&self, name: &Name) -> Option<&Arc<dyn TaskCode>> {
-        self.tasks.get(name)
+    /// Who drives executions of this name.
+    pub(crate) fn driver(&self, kind: Kind, name: &Name) -> Option<&Arc<dyn Driver>> {
+        self.drivers.get(&(kind, name.clone()))
     }
 
     /// All names, as a worker offers them.
     pub fn names(&self) -> BTreeSet<(Kind, Name)> {
-        let workflows = self.workflows.keys().map(|name| (Kind::Workflow, name.clone()));
-        workflows.chain(self.tasks.keys().map(|name| (Kind::Task, name.clone()))).collect()
+        self.drivers.keys().cloned().collect()
     }
 }

@@ -1,116 +1,96 @@
-//! Runs one task: whole, and again when it fails.
+//! Drives a task: runs it whole, and again when it fails.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use abide_core::{Block, Command, Event, Failure, Op, OpKind, Payload, Phase, Waiting};
-use abide_store::{Hold, Leased};
+use abide_core::{Block, Command, Entry, Event, Failure, Op, OpKind, Payload, Waiting};
+use abide_store::Hold;
 
-use crate::engine::Inner;
-use crate::inbox::Inbox;
-use crate::ledger::{Flushed, Ledger, Terms};
-use crate::mailbox::{Mailbox, Order};
+use crate::driver::{Driver, End, Opening};
+use crate::mailbox::Order;
 use crate::panics;
-use crate::presence::Presence;
 use crate::registry::{CodeFuture, TaskAttempt, TaskCode};
-use crate::runner::End;
 use crate::runtime::BoxFuture;
+use crate::seat::{Leave, Seat, Seated};
 
-pub(crate) struct TaskRunner {
-    engine: Arc<Inner>,
+/// Drives the executions of one task.
+pub(crate) struct TaskDriver(pub(crate) Arc<dyn TaskCode>);
+
+impl Driver for TaskDriver {
+    fn begin(&self, seat: Seat, mut opening: Opening) -> BoxFuture<End> {
+        let start = match opening.first_entry().map(|first| first.event) {
+            Ok(Event::Started(start)) => start,
+            Ok(other) => return lost(format!("its journal begins with {}", other.word())),
+            Err(why) => return lost(why),
+        };
+        let deadline = seat.deadline_at().map(|at| seat.engine.runtime.sleep_until(at));
+        let (code, input) = (self.0.clone(), start.input.clone());
+        Box::pin(TaskRunner { seat, code, input, future: None, deadline }.run())
+    }
+}
+
+fn lost(why: String) -> BoxFuture<End> {
+    Box::pin(ready(End::Lost(why)))
+}
+
+struct TaskRunner {
+    seat: Seat,
     code: Arc<dyn TaskCode>,
-    ledger: Ledger,
-    mailbox: Arc<Mailbox>,
     input: Payload,
     future: Option<CodeFuture>,
-    inbox: Inbox,
-    order: Order,
+    /// Wakes at the deadline.
     deadline: Option<BoxFuture<()>>,
-    closing: Option<End>,
-    presence: Presence,
 }
 
 impl TaskRunner {
-    pub(crate) fn new(
-        engine: Arc<Inner>,
-        code: Arc<dyn TaskCode>,
-        mailbox: Arc<Mailbox>,
-        mut leased: Leased,
-    ) -> Result<Self, String> {
-        let first = match leased.first.take() {
-            Some(entry) => *entry,
-            None => {
-                let record = leased.journal.first().ok_or("its journal is empty")?;
-                record.entry().map_err(|error| error.to_string())?
-            }
-        };
-        let Event::Started(start) = first.event else {
-            return Err("its journal does not begin with its start".to_owned());
-        };
-        let page = std::mem::take(&mut leased.inbox);
-        let inbox = Inbox::new(engine.store.clone(), engine.runtime.clone(), leased.key, page);
-        let ledger = Ledger::new(&engine, leased);
-        let deadline = ledger.execution().deadline_at().map(|at| engine.runtime.sleep_until(at));
-        Ok(Self {
-            code,
-            ledger,
-            mailbox,
-            input: start.input.clone(),
-            future: None,
-            inbox,
-            order: Order::Run,
-            deadline,
-            closing: None,
-            presence: Presence::new(engine.clone()),
-            engine,
-        })
-    }
-
     /// Runs until the task is finished, released or lost.
-    pub(crate) fn run(mut self) -> impl Future<Output = End> + Send {
+    fn run(mut self) -> impl Future<Output = End> + Send {
         std::future::poll_fn(move |cx| {
-            self.mailbox.task.register(cx.waker());
-            self.presence.begin();
+            self.seat.enter(cx);
             let polled = self.poll(cx);
-            let is_pending = polled.is_pending();
-            self.presence.set(is_pending && self.ledger.is_busy(), is_pending && self.future.is_some());
+            match &polled {
+                Poll::Pending => self.seat.leave(self.future.is_some()),
+                Poll::Ready(_) => self.seat.vacate(),
+            }
             polled
         })
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
-            if let Poll::Ready(flushed) = self.ledger.poll(cx) {
-                return Poll::Ready(self.flushed(flushed));
+            match self.seat.poll(cx) {
+                Poll::Pending => {}
+                Poll::Ready(Seated::Committed(_)) => continue,
+                Poll::Ready(Seated::Refused(refusal)) => {
+                    return Poll::Ready(End::Failed(format!("a commit was refused: {refusal}")));
+                }
+                Poll::Ready(Seated::Ended(end)) => return Poll::Ready(end),
             }
-            if self.ledger.is_busy() {
+            if self.seat.is_busy() {
                 return Poll::Pending;
             }
-            let (arrivals, order) = self.mailbox.take();
-            self.inbox.arrive(arrivals);
-            self.order = self.order.max(order);
-            if self.order == Order::Abandon {
-                return Poll::Ready(End::Lost("the session is over".to_owned()));
-            }
-            if let Err(error) = self.inbox.poll(cx) {
-                return Poll::Ready(End::Lost(error.to_string()));
-            }
-            if self.obey_mail() || self.expire(cx) {
+            self.wait_for_deadline(cx);
+            if let Some(entries) = self.seat.obey(self.future.is_some()).or_else(|| self.seat.expire()) {
+                self.obeyed(entries);
                 continue;
             }
-            let is_paused = !matches!(self.ledger.execution().phase(), Phase::Running);
-            if is_paused && self.future.is_none() {
+            // A task has no use for any other message.
+            while let Some(message) = self.seat.next_message() {
+                self.seat.consume(message.id);
+            }
+            let order = self.seat.order();
+            if order == Order::Leave || (order == Order::Drain && self.future.is_none()) {
+                self.release(Hold::Yield);
+                continue;
+            }
+            if !self.seat.may_run() && self.future.is_none() {
                 // What is unread and not known here would wake it at once.
-                if !self.inbox.is_complete() {
+                if !self.seat.has_all_mail() {
                     return Poll::Pending;
                 }
-                self.release(Hold::Park { seen_count: 0 });
-                continue;
-            }
-            if self.order == Order::Leave || (self.order == Order::Drain && self.future.is_none()) {
-                self.release(Hold::Yield);
+                self.release(self.seat.parked(0));
                 continue;
             }
             let result = std::task::ready!(self.poll_code(cx));
@@ -118,34 +98,29 @@ impl TaskRunner {
         }
     }
 
-    /// Applies control messages; a task has no use for any other. `true`: something is to be committed.
-    fn obey_mail(&mut self) -> bool {
-        while let Some(message) = self.inbox.next() {
-            let command = message.control();
-            self.ledger.consume(message.id);
-            let entries = command.map(|command| self.ledger.decide(command)).and_then(Result::ok);
-            let last = entries.and_then(|entries| entries.into_iter().next_back());
-            if let Some(entry) = last.filter(|entry| entry.event.is_terminal()) {
-                self.future = None;
-                self.finish(entry.event);
-                return true;
-            }
+    fn wait_for_deadline(&mut self, cx: &mut Context<'_>) {
+        if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
+            self.deadline = None;
         }
-        false
     }
 
-    fn expire(&mut self, cx: &mut Context<'_>) -> bool {
-        let is_due = self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready());
-        if !is_due {
-            return false;
+    /// Follows an order that was applied. What changes the phase is told at once: the function may run for long.
+    fn obeyed(&mut self, entries: Vec<Entry>) {
+        let Some(last) = entries.into_iter().next_back() else { return };
+        if last.event.is_terminal() {
+            self.future = None;
+            self.seat.finish(last.event);
+        } else if self.future.is_some() {
+            let name = self.seat.execution().name().clone();
+            let attempt = self.seat.execution().attempt_count() + 1;
+            let waiting = [Waiting::Step { name, attempt }];
+            self.seat.send(Leave { hold: Hold::Keep, waiting: &waiting, wake_at: None, end: None });
         }
-        self.deadline = None;
-        self.end_with(Command::ExpireDeadline)
     }
 
     fn poll_code(&mut self, cx: &mut Context<'_>) -> Poll<Result<Payload, TaskEnd>> {
         if self.future.is_none() {
-            let execution = self.ledger.execution();
+            let execution = self.seat.execution();
             let (address, run) = (execution.address().clone(), execution.run());
             let attempt = TaskAttempt { address, run, attempt: execution.attempt_count() + 1 };
             match catch_unwind(AssertUnwindSafe(|| self.code.call(attempt, &self.input))) {
@@ -166,9 +141,10 @@ impl TaskRunner {
 
     /// Records how an attempt ended.
     fn ended(&mut self, result: Result<Payload, TaskEnd>) {
+        let limits = &self.seat.engine.options.limits;
         match result {
-            Ok(result) => match self.engine.options.limits.check_payload("the result of the task", &result) {
-                Ok(()) => drop(self.end_with(Command::Complete { result, unused: Vec::new() })),
+            Ok(result) => match limits.check_payload("the result of the task", &result) {
+                Ok(()) => self.end_with(Command::Complete { result, unused: Vec::new() }),
                 Err(large) => self.block(Block::Limit { reason: large.to_string() }),
             },
             Err(TaskEnd::Block(reason)) => self.block(reason),
@@ -177,62 +153,37 @@ impl TaskRunner {
     }
 
     fn fail(&mut self, failure: Failure) {
-        let attempt = self.ledger.execution().attempt_count() + 1;
-        let retry = self.ledger.execution().retry().unwrap_or(&self.engine.options.default_retry);
+        let execution = self.seat.execution();
+        let attempt = execution.attempt_count() + 1;
+        let retry = execution.retry().unwrap_or(&self.seat.engine.options.default_retry);
         let delay = retry.delay_after(attempt).filter(|_| failure.is_retryable());
-        let Some(delay) = delay else {
-            self.end_with(Command::Fail(failure));
-            return;
-        };
-        let retry_at = self.ledger.now().after(delay);
-        let name = self.ledger.execution().name().clone();
+        let name = execution.name().clone();
+        let Some(delay) = delay else { return self.end_with(Command::Fail(failure)) };
+        let retry_at = self.seat.now().after(delay);
         let op = Op { kind: OpKind::Task, name: name.clone(), nth: 1 };
-        if self.ledger.decide(Command::FailAttempt { op, attempt, failure, retry_at }).is_ok() {
+        if self.seat.decide(Command::FailAttempt { op, attempt, failure, retry_at }).is_ok() {
             let waiting = [Waiting::Retry { name, attempt: attempt + 1, at: retry_at }];
-            self.send(Hold::Park { seen_count: 0 }, &waiting, End::Released);
+            let (hold, end) = (self.seat.parked(0), Some(End::Released));
+            self.seat.send(Leave { hold, waiting: &waiting, wake_at: Some(retry_at), end });
         }
     }
 
     fn block(&mut self, reason: Block) {
         // Whatever the phase says, the lease goes back.
-        let _ = self.ledger.decide(Command::Block(reason));
-        self.release(Hold::Park { seen_count: 0 });
+        let _ = self.seat.decide(Command::Block(reason));
+        self.release(self.seat.parked(0));
     }
 
-    fn end_with(&mut self, command: Command) -> bool {
-        match self.ledger.decide(command) {
-            Ok(entries) => {
-                self.future = None;
-                if let Some(entry) = entries.into_iter().next_back() {
-                    self.finish(entry.event);
-                }
-                true
-            }
-            Err(_) => false,
+    fn end_with(&mut self, command: Command) {
+        if let Ok(entries) = self.seat.decide(command)
+            && let Some(last) = entries.into_iter().next_back()
+        {
+            self.seat.finish(last.event);
         }
-    }
-
-    fn finish(&mut self, event: Event) {
-        self.send(Hold::Keep, &[], End::Finished(event));
     }
 
     fn release(&mut self, hold: Hold) {
-        self.send(hold, &[], End::Released);
-    }
-
-    fn send(&mut self, hold: Hold, waiting: &[Waiting], closing: End) {
-        let summary = self.ledger.execution().summary(waiting);
-        self.ledger.flush(Terms { summary, hold, born_slots: 0, alone: self.engine.is_alone() });
-        self.closing = Some(closing);
-    }
-
-    fn flushed(&mut self, flushed: Flushed) -> End {
-        match flushed {
-            Flushed::Committed { .. } => self.closing.take().unwrap_or(End::Released),
-            Flushed::Refused(refusal) => End::Failed(format!("a commit was refused: {refusal}")),
-            Flushed::Failed(why) => End::Failed(why),
-            Flushed::Lost(why) => End::Lost(why),
-        }
+        self.seat.send(Leave { hold, waiting: &[], wake_at: None, end: Some(End::Released) });
     }
 }
 

@@ -1,7 +1,7 @@
 //! The part of a run that is new.
 
 use super::*;
-use crate::board::{Request, StepOptions, UserTransaction};
+use crate::board::{StepOptions, UserTransaction};
 use abide_core::{Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec};
 use abide_store::{Record, Transacted, Transaction};
 
@@ -11,23 +11,52 @@ impl Runner {
         if self.give_up() || self.record_finished() {
             return true;
         }
-        if !self.may_run() || self.active.is_none() {
+        if !self.seat.may_run() {
             return false;
         }
-        self.timers.extend(self.held_timers.drain(..).map(Reverse));
-        if let Some(entry) = self.undelivered.pop_front() {
-            // Whoever waited for it may have been dropped since; then it is simply unused.
-            self.deliver(&entry);
+        if let Some(entry) = self.run.undelivered.pop_front() {
+            match entry.event {
+                Event::CancelRequested { .. } => drop(self.interrupt(entry.at)),
+                // Whoever waited for it may have been dropped since; then it is simply unused.
+                _ => drop(self.deliver(&entry)),
+            }
             return true;
         }
+        self.take_mail();
         self.receive() || self.settle() || self.start_closures()
+    }
+
+    /// Sorts what arrived. Only here: who cannot use a message leaves it unread, so that it is there when somebody can.
+    fn take_mail(&mut self) {
+        while let Some(message) = self.seat.next_message() {
+            match &message.body {
+                Body::Signal { name, payload } => {
+                    let signal = (message.id.clone(), payload.clone());
+                    self.signals.entry(name.clone()).or_default().push_back(signal);
+                }
+                Body::ChildDone { run, op, .. } => {
+                    let key = op.key();
+                    let is_awaited =
+                        *run == self.seat.execution().run() && self.run.children.contains_key(&key);
+                    if is_awaited {
+                        self.run.answers.push_back((key, message));
+                    } else {
+                        // Nobody waits for it any longer; left unread it would be looked at for ever.
+                        self.seat.consume(message.id);
+                    }
+                }
+                // No code waits for anything else.
+                _ => self.seat.consume(message.id),
+            }
+        }
     }
 
     /// A child that nobody waits for any longer is asked to stop.
     fn give_up(&mut self) -> bool {
-        let Some((op, child)) = self.given_up.pop() else { return false };
+        let given_up = self.run.stage.active_mut().and_then(|active| active.given_up.pop());
+        let Some((op, child)) = given_up else { return false };
         let key = op.key();
-        if self.children.contains_key(&key) && !self.cursor.take_note(key).cancelled {
+        if self.run.children.contains_key(&key) && !self.run.cursor.take_note(key).cancelled {
             // Refused while paused: asked again when the resumed code gives it up again.
             let _ = self.decide(Command::CancelChild { op, child });
         }
@@ -36,7 +65,7 @@ impl Runner {
 
     /// Records the outcome of one attempt that has ended.
     fn record_finished(&mut self) -> bool {
-        let Some(active) = &self.active else { return false };
+        let Some(active) = self.run.stage.active() else { return false };
         let (op, attempt, outcome, options) = {
             let mut guard = active.board.0.lock();
             let state = &mut *guard;
@@ -53,31 +82,26 @@ impl Runner {
         let outcome = self.checked(&op, outcome);
         if let Some(retry_at) = self.retry_at(&outcome, attempt, &options) {
             let Outcome::Failure(failure) = outcome else { unreachable!("only failures are retried") };
-            let id = self.slots.get(&op.key()).copied();
-            if self.decide(Command::FailAttempt { op, attempt, failure, retry_at }).is_ok() {
-                self.timers.extend(id.map(|id| Reverse((retry_at, id, TimerKind::Retry))));
+            let key = op.key();
+            if self.decide(Command::FailAttempt { op, attempt, failure, retry_at }).is_ok()
+                && let Some(active) = self.run.stage.active_mut()
+            {
+                let id = active.slots.get(&key).copied();
+                active.timers.extend(id.map(|id| Reverse((retry_at, id, TimerKind::Retry))));
             }
             return true;
         }
         let record = StepRecord { op: op.clone(), outcome, attempt, input_hash: options.input_hash };
         if let Ok(entries) = self.decide(Command::RecordStep(record)) {
-            self.deliver_later(entries);
+            self.run.undelivered.extend(entries);
         }
         true
-    }
-
-    pub(super) fn deliver_later(&mut self, entries: Vec<Entry>) {
-        if self.undelivered.is_empty() {
-            self.undelivered = entries.into();
-        } else {
-            self.undelivered.extend(entries);
-        }
     }
 
     /// A result over the limit is recorded as such: its effect has happened.
     fn checked(&self, op: &Op, outcome: Outcome) -> Outcome {
         let Outcome::Success(payload) = &outcome else { return outcome };
-        match self.engine.options.limits.check_payload(format_args!("the result of {op}"), payload) {
+        match self.seat.engine.options.limits.check_payload(format_args!("the result of {op}"), payload) {
             Ok(()) => outcome,
             Err(large) => Outcome::Unrecordable(Unrecordable { reason: large.to_string() }),
         }
@@ -88,21 +112,22 @@ impl Runner {
         if !failure.is_retryable() {
             return None;
         }
-        let retry = options.retry.as_ref().unwrap_or(&self.engine.options.default_retry);
-        Some(self.ledger.now().after(retry.delay_after(attempt)?))
+        let retry = options.retry.as_ref().unwrap_or(&self.seat.engine.options.default_retry);
+        Some(self.seat.now().after(retry.delay_after(attempt)?))
     }
 
     /// Gives a signal or a child's result that is at hand to an operation that waits for one.
     fn receive(&mut self) -> bool {
-        let signal = self.signal_waiters.iter().find_map(|(name, waiters)| {
+        let Some(active) = self.run.stage.active() else { return false };
+        let signal = active.signal_waiters.iter().find_map(|(name, waiters)| {
             let id = *waiters.front()?;
             self.signals.get(name).is_some_and(|queue| !queue.is_empty()).then(|| (name.clone(), id))
         });
         if let Some((name, id)) = signal {
             return self.receive_signal(&name, id);
         }
-        let result = self.results.iter().position(|(key, _)| self.slots.contains_key(key));
-        result.is_some_and(|index| self.receive_result(index))
+        let answer = self.run.answers.iter().position(|(key, _)| active.slots.contains_key(key));
+        answer.is_some_and(|index| self.receive_answer(index))
     }
 
     fn deliver_all(&mut self, entries: &[Entry]) {
@@ -112,7 +137,9 @@ impl Runner {
     }
 
     fn receive_signal(&mut self, name: &Name, id: u64) -> bool {
-        if let Some(waiters) = self.signal_waiters.get_mut(name) {
+        if let Some(active) = self.run.stage.active_mut()
+            && let Some(waiters) = active.signal_waiters.get_mut(name)
+        {
             waiters.pop_front();
         }
         // The waiter may have been dropped since it began to wait.
@@ -120,17 +147,17 @@ impl Runner {
         let Some((message, payload)) = self.signals.get_mut(name).and_then(VecDeque::pop_front) else {
             return true;
         };
-        self.ledger.consume(message.clone());
+        self.seat.consume(message.clone());
         if let Ok(entries) = self.decide(Command::ReceiveSignal { op, message, payload }) {
             self.deliver_all(&entries);
         }
         true
     }
 
-    fn receive_result(&mut self, index: usize) -> bool {
-        let Some((_, Message { id, body, .. })) = self.results.remove(index) else { return false };
+    fn receive_answer(&mut self, index: usize) -> bool {
+        let Some((_, Message { id, body, .. })) = self.run.answers.remove(index) else { return false };
         let Body::ChildDone { op, outcome, .. } = body else { return false };
-        self.ledger.consume(id);
+        self.seat.consume(id);
         if let Ok(entries) = self.decide(Command::FinishChild { op, outcome }) {
             self.deliver_all(&entries);
         }
@@ -139,15 +166,16 @@ impl Runner {
 
     /// Begins one operation that the journal has no outcome of.
     fn settle(&mut self) -> bool {
-        let Some(id) = self.unsettled.pop_front() else { return false };
+        let unsettled = self.run.stage.active_mut().and_then(|active| active.unsettled.pop_front());
+        let Some(id) = unsettled else { return false };
         let Some(op) = self.open_op(id) else { return true };
         if let Some(recorded) = self.other_kind(&op) {
             return self.block(Block::Mismatch { expected: recorded.to_string(), found: op.to_string() });
         }
-        if let Some(reason) = self.cursor.obstacle() {
+        if let Some(reason) = self.run.cursor.obstacle() {
             return self.block(reason);
         }
-        let note = self.cursor.take_note(op.key());
+        let note = self.run.cursor.take_note(op.key());
         match self.request(id) {
             Some(Wanted::Closure) => self.settle_closure(id, &note),
             Some(Wanted::Timer(after)) => self.settle_timer(id, op, note.due_at, after),
@@ -166,11 +194,11 @@ impl Runner {
             _ => return None,
         };
         let other = of_kind(op, kind);
-        self.cursor.is_skipped(other.key()).then_some(other)
+        self.run.cursor.is_skipped(other.key()).then_some(other)
     }
 
     fn request(&mut self, id: u64) -> Option<Wanted> {
-        let mut state = self.active.as_ref()?.board.0.lock();
+        let mut state = self.run.stage.active()?.board.0.lock();
         let slot = state.slots.get_mut(&id)?;
         Some(match &slot.request {
             Request::Step(_) | Request::Transaction(_) => Wanted::Closure,
@@ -183,26 +211,27 @@ impl Runner {
     }
 
     fn settle_closure(&mut self, id: u64, note: &Note) {
-        if let Some(active) = &self.active
-            && let Some(slot) = active.board.0.lock().slots.get_mut(&id)
-        {
+        let Some(active) = self.run.stage.active_mut() else { return };
+        if let Some(slot) = active.board.0.lock().slots.get_mut(&id) {
             slot.attempt_count = note.attempt_count;
         }
         match note.due_at {
-            Some(due_at) => self.timers.push(Reverse((due_at, id, TimerKind::Retry))),
-            None => self.startable.push_back(id),
+            Some(due_at) => active.timers.push(Reverse((due_at, id, TimerKind::Retry))),
+            None => active.startable.push_back(id),
         }
     }
 
     fn settle_timer(&mut self, id: u64, op: Op, recorded: Option<Timestamp>, due: Due) {
         let due_at = recorded.unwrap_or_else(|| match due {
-            Due::After(duration) => self.ledger.now().after(duration),
+            Due::After(duration) => self.seat.now().after(duration),
             Due::At(at) => at,
         });
         if recorded.is_none() && self.decide(Command::SetTimer { op, due_at }).is_err() {
             return;
         }
-        self.timers.push(Reverse((due_at, id, TimerKind::Due)));
+        if let Some(active) = self.run.stage.active_mut() {
+            active.timers.push(Reverse((due_at, id, TimerKind::Due)));
+        }
     }
 
     fn settle_signal(
@@ -212,14 +241,16 @@ impl Runner {
         recorded: Option<Timestamp>,
         timeout: Option<std::time::Duration>,
     ) {
-        self.signal_waiters.entry(op.name.clone()).or_default().push_back(id);
+        if let Some(active) = self.run.stage.active_mut() {
+            active.signal_waiters.entry(op.name.clone()).or_default().push_back(id);
+        }
         if let Some(timeout) = timeout {
             self.settle_timer(id, op, recorded, Due::After(timeout));
         }
     }
 
     fn settle_child(&mut self, op: Op, start: Box<abide_core::Start>, child: Option<ExecutionId>) {
-        let (address, run) = (self.ledger.execution().address(), self.ledger.execution().run());
+        let (address, run) = (self.seat.execution().address(), self.seat.execution().run());
         let child = child.unwrap_or_else(|| child_id(&address.id, run, &op));
         let parent = Some(Parent { id: address.id.clone(), run, op: op.child_result() });
         let start = Arc::new(abide_core::Start { parent, ..*start });
@@ -230,28 +261,30 @@ impl Runner {
 
     /// Lets closures start once everything before them is durable.
     fn start_closures(&mut self) -> bool {
-        if self.startable.is_empty() || !self.ledger.is_durable() || self.order != Order::Run {
+        let Some(active) = self.run.stage.active_mut() else { return false };
+        if active.startable.is_empty() || !self.seat.is_durable() || self.seat.order() != Order::Run {
             return false;
         }
-        let Some(active) = &self.active else { return false };
         let shared = active.board.0.clone();
         let mut has_started = false;
-        while let Some(id) = self.startable.pop_front() {
+        while let Some(id) = active.startable.pop_front() {
             let mut state = shared.lock();
             let Some(slot) = state.slots.get_mut(&id) else { continue };
             let attempt = slot.attempt_count + 1;
-            match &mut slot.request {
+            match &slot.request {
                 Request::Step(options) => {
-                    let ends_at = options.timeout.map(|timeout| self.engine.runtime.moment().after(timeout));
-                    self.timeouts.extend(ends_at.map(|at| Reverse((at, id, attempt))));
+                    let moment = self.seat.engine.runtime.moment();
+                    let ends_at = options.timeout.map(|timeout| moment.after(timeout));
+                    active.timeouts.extend(ends_at.map(|at| Reverse((at, id, attempt))));
                     slot.state = SlotState::Go { attempt };
                     drop(state);
                     shared.wake_slot(id);
                     has_started = true;
                 }
-                Request::Transaction(_) if self.ledger.is_busy() || self.ledger.has_news() => {
+                // All before it is durable, and nothing else is on its way: the entry that it gives is the next.
+                Request::Transaction(_) if self.seat.is_busy() || self.seat.has_news() => {
                     drop(state);
-                    self.startable.push_front(id);
+                    active.startable.push_front(id);
                     break;
                 }
                 Request::Transaction(transaction) => {
@@ -268,9 +301,9 @@ impl Runner {
 
     /// Sends a user's transaction to the store: its writes and its record commit together.
     fn transact(&mut self, op: Op, transaction: UserTransaction) {
-        let (before, now) = (self.ledger.execution().clone(), self.ledger.now());
-        let limits = self.engine.options.limits.clone();
-        self.transacting = Some(op.key());
+        let (before, now) = (self.seat.execution().clone(), self.seat.now());
+        let limits = self.seat.engine.options.limits.clone();
+        self.run.stage.transact(op.key());
         let run = move |connection: &dyn std::any::Any| {
             let mut execution = before.clone();
             let (keep, outcome) = transaction(connection);
@@ -292,18 +325,17 @@ impl Runner {
                 Record::of(entries.first().expect("a step may be recorded: the phase was checked before"));
             Transacted { keep, record, state: codec::encode(&execution) }
         };
-        let summary = self.ledger.execution().summary(&self.waiting());
-        let terms = Terms { summary, hold: Hold::Keep, born_slots: 0, alone: self.engine.is_alone() };
-        self.ledger.transact(terms, Transaction(Arc::new(run)));
+        let waiting = self.waiting();
+        self.seat.transact(&waiting, Transaction(Arc::new(run)));
     }
 
     /// Takes what a transaction step gave.
     pub(super) fn transacted(&mut self, record: &Record) -> Turn {
-        self.transacting = None;
+        self.run.stage.go_live();
         match record.entry() {
             Ok(entry) => {
-                self.ledger.transacted(&entry);
-                self.undelivered.push_back(entry);
+                self.seat.transacted(&entry);
+                self.run.undelivered.push_back(entry);
                 Turn::Progress
             }
             Err(error) => Turn::End(End::Lost(error.to_string())),
@@ -312,15 +344,16 @@ impl Runner {
 
     /// The store refused a commit: a transaction step on the wrong store fails, anything else is a bug of ours.
     pub(super) fn refused(&mut self, refusal: &Refusal) -> Turn {
-        let Some(key) = self.transacting.take() else {
+        let Stage::Transacting(active, key) = &self.run.stage else {
             return Turn::End(End::Failed(format!("a commit was refused: {refusal}")));
         };
-        let op = self.slots.get(&key).and_then(|id| self.open_op(*id));
+        let op = active.slots.get(key).and_then(|id| active.open_op(*id));
+        self.run.stage.go_live();
         if let Some(op) = op {
             let outcome = Outcome::Failure(fatal(refusal.to_string()));
             let record = StepRecord { op: op.clone(), outcome, attempt: 1, input_hash: None };
             if let Ok(entries) = self.decide(Command::RecordStep(record)) {
-                self.deliver_later(entries);
+                self.run.undelivered.extend(entries);
             }
         }
         Turn::Progress

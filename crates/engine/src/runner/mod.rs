@@ -1,17 +1,22 @@
-//! Runs one workflow: polls its future, delivers outcomes in recorded order, records what is new.
+//! Drives a workflow: polls its future, delivers outcomes in recorded order, records what is new.
 //!
 //! A runner is a state machine that is polled by one task. Each turn does one thing: take in what arrived, poll the
 //! code, deliver one entry, or send one commit. The order of the turns is the order in which a replay repeats them:
 //!
 //! - one entry is delivered between two polls of the code, live as well as in a replay;
 //! - an unrecorded operation starts only when the journal has nothing left for an open one;
-//! - a closure starts only when everything before it is durable.
+//! - a closure starts only when everything before it is durable;
+//! - what was recorded is delivered before a cancellation that came after it, and nothing starts in between;
+//! - nothing is numbered while a transaction is under way.
+//!
+//! What belongs to the execution whatever computes its commands is the [`Seat`]'s business.
 
 mod control;
 mod live;
 mod next;
 mod replay;
 mod rest;
+mod stage;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -22,100 +27,84 @@ use std::task::{Context, Poll, Waker};
 
 use abide_core::{
     Address, Block, Body, Command, Cursor, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher,
-    Message, MessageId, Name, Op, OpKey, Payload, Phase, Refusal, Remedied, Remedy, Timestamp, Waiting,
+    Message, MessageId, Name, Op, OpKey, Payload, Refusal, Remedied, Remedy, Timestamp, Waiting,
 };
-use abide_store::{Hold, Leased};
+use abide_store::Hold;
 
 use crate::board::{Board, Delivery, Request, SlotState, State};
-use crate::engine::Inner;
-use crate::inbox::Inbox;
+use crate::driver::{Driver, End, Opening};
 use crate::journal::Journal;
-use crate::ledger::{Flushed, Ledger, Terms};
-use crate::mailbox::{Mailbox, Order};
+use crate::mailbox::Order;
 use crate::panics;
-use crate::presence::Presence;
 use crate::registry::{CodeFuture, WorkflowCode};
 use crate::runtime::{BoxFuture, Moment};
+use crate::seat::{Leave, Seat, Seated};
+use stage::{Active, Stage, TimerKind};
 
-/// How a runner ended.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// The execution is finished, and this was its last entry.
-    Finished(Event),
-    /// The lease was given back.
-    Released,
-    /// The store will never take what was to be committed.
-    Failed(String),
-    /// The lease is lost; whoever has it now goes on.
-    Lost(String),
+/// Drives the executions of one workflow.
+pub(crate) struct WorkflowDriver(pub(crate) Arc<dyn WorkflowCode>);
+
+impl Driver for WorkflowDriver {
+    fn begin(&self, seat: Seat, opening: Opening) -> BoxFuture<End> {
+        Box::pin(Runner::new(self.0.clone(), seat, opening).run())
+    }
 }
 
-pub(crate) struct Runner {
-    engine: Arc<Inner>,
+struct Runner {
+    seat: Seat,
     code: Arc<dyn WorkflowCode>,
-    ledger: Ledger,
-    mailbox: Arc<Mailbox>,
-    journal: Journal,
-    /// The code's future and the board that it shares with us; nothing while paused or blocked from the start.
-    active: Option<Active>,
-    /// What the code returned.
-    result: Option<Result<Payload, Failure>>,
-    cursor: Cursor,
-    is_replaying: bool,
-    /// Opened operations that the journal knows nothing of, to be started.
-    unsettled: VecDeque<u64>,
-    /// Closures that may start as soon as everything before them is durable.
-    startable: VecDeque<u64>,
-    /// Recorded outcomes that the code has not seen yet.
-    undelivered: VecDeque<Entry>,
-    /// The transaction step that is being committed.
-    transacting: Option<OpKey>,
-    slots: HashMap<OpKey, u64, KeyHasher>,
-    timers: BinaryHeap<Reverse<(Timestamp, u64, TimerKind)>>,
-    /// When attempts take too long: the slot and the number of the attempt.
-    timeouts: BinaryHeap<Reverse<(Moment, u64, u32)>>,
-    inbox: Inbox,
+    run: Run,
+    /// Signals that nobody has received, by name. They are for the execution, in whatever run it is.
     signals: HashMap<Name, VecDeque<(MessageId, Payload)>>,
-    signal_waiters: BTreeMap<Name, VecDeque<u64>>,
-    /// Outcomes of children that nobody has asked for yet, in order of arrival.
-    results: VecDeque<(OpKey, Message)>,
-    /// Children that were started and have no outcome yet.
-    children: BTreeMap<OpKey, ExecutionId>,
-    /// Results of children that the code gave up waiting for.
-    given_up: Vec<(Op, ExecutionId)>,
-    /// Recorded operations that the code has not asked for until its end, as far as they were read again.
-    unused: Vec<Op>,
-    /// Timers that came due while the execution was paused.
-    held_timers: Vec<(Timestamp, u64, TimerKind)>,
-    /// When the cancellation was recorded that the code has not seen yet.
-    cancelled_at: Option<Timestamp>,
-    order: Order,
     idle_since: Option<Moment>,
-    published: Option<Vec<Waiting>>,
     /// Rings at the next timer.
     alarm: Option<(Timestamp, BoxFuture<()>)>,
     /// Rings when the next timeout is over, or when it has been idle for long enough.
     bell: Option<(Moment, BoxFuture<()>)>,
-    /// The final commit was sent; this is what it means.
-    closing: Option<Box<End>>,
-    presence: Presence,
 }
 
-struct Active {
-    board: Board,
-    future: Option<CodeFuture>,
-    waker: Waker,
+/// Everything about one run. The next run begins with another one.
+struct Run {
+    journal: Journal,
+    cursor: Cursor,
+    stage: Stage,
+    /// Recorded since the journal was read, and not seen by the code: outcomes, and a cancellation.
+    undelivered: VecDeque<Entry>,
+    /// Children that were started and have no outcome yet.
+    children: BTreeMap<OpKey, ExecutionId>,
+    /// Outcomes of children that nobody has asked for yet, in order of arrival.
+    answers: VecDeque<(OpKey, Message)>,
+    /// Recorded operations that the code has not asked for until its end, as far as they were read again.
+    unused: Vec<Op>,
+    published: Option<Vec<Waiting>>,
 }
 
-/// What a timer of a slot means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum TimerKind {
-    /// The next attempt of a step may start.
-    Retry,
-    /// A sleep is over, or the patience for a signal.
-    Due,
-    /// The execution takes too long; belongs to no slot.
-    Deadline,
+impl Run {
+    fn new(journal: Journal, is_strict: bool) -> Self {
+        Self {
+            journal,
+            cursor: Cursor::new(is_strict),
+            stage: Stage::Absent,
+            undelivered: VecDeque::new(),
+            children: BTreeMap::new(),
+            answers: VecDeque::new(),
+            unused: Vec::new(),
+            published: None,
+        }
+    }
+
+    /// Looks at an entry that was just recorded or passed: which children are open follows from it.
+    fn follow(&mut self, entry: &Entry) {
+        match &entry.event {
+            Event::ChildStarted { op, child } => {
+                self.children.insert(op.child_result().key(), child.clone());
+            }
+            Event::ChildFinished { op, .. } | Event::ChildCancelled { op } => {
+                self.children.remove(&op.key());
+            }
+            _ => {}
+        }
+    }
 }
 
 /// What a turn did.
@@ -132,75 +121,29 @@ const TURN_COUNT_MAX: usize = 256;
 const NEWS_COUNT_MAX: usize = 128;
 
 impl Runner {
-    pub(crate) fn new(
-        engine: Arc<Inner>,
-        code: Arc<dyn WorkflowCode>,
-        mailbox: Arc<Mailbox>,
-        mut leased: Leased,
-    ) -> Self {
-        let journal = Journal::new(engine.store.clone(), &mut leased);
-        let page = std::mem::take(&mut leased.inbox);
-        let inbox = Inbox::new(engine.store.clone(), engine.runtime.clone(), leased.key, page);
-        let ledger = Ledger::new(&engine, leased);
-        let mut runner = Self {
-            presence: Presence::new(engine.clone()),
-            cursor: Cursor::new(code.is_strict()),
-            code,
-            engine,
-            ledger,
-            mailbox,
-            inbox,
-            journal,
-            active: None,
-            result: None,
-            is_replaying: true,
-            unsettled: VecDeque::new(),
-            startable: VecDeque::new(),
-            undelivered: VecDeque::new(),
-            transacting: None,
-            slots: HashMap::default(),
-            timers: BinaryHeap::new(),
-            timeouts: BinaryHeap::new(),
-            signals: HashMap::new(),
-            signal_waiters: BTreeMap::new(),
-            results: VecDeque::new(),
-            children: BTreeMap::new(),
-            given_up: Vec::new(),
-            unused: Vec::new(),
-            held_timers: Vec::new(),
-            cancelled_at: None,
-            order: Order::Run,
-            idle_since: None,
-            published: None,
-            alarm: None,
-            bell: None,
-            closing: None,
-        };
-        if let Some(deadline_at) = runner.ledger.execution().deadline_at() {
-            runner.timers.push(Reverse((deadline_at, u64::MAX, TimerKind::Deadline)));
-        }
-        runner
+    fn new(code: Arc<dyn WorkflowCode>, seat: Seat, opening: Opening) -> Self {
+        let journal = Journal::new(seat.journal_of(), opening);
+        let run = Run::new(journal, code.is_strict());
+        Self { seat, code, run, signals: HashMap::new(), idle_since: None, alarm: None, bell: None }
     }
 
     /// Runs until the execution is finished, released or lost.
-    pub(crate) fn run(mut self) -> impl Future<Output = End> + Send {
+    fn run(mut self) -> impl Future<Output = End> + Send {
         std::future::poll_fn(move |cx| self.poll(cx))
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        self.mailbox.task.register(cx.waker());
-        self.presence.begin();
+        self.seat.enter(cx);
         for _ in 0..TURN_COUNT_MAX {
             match self.turn(cx) {
                 Turn::Progress => self.idle_since = None,
                 Turn::Idle => {
-                    let is_outside = self.running_count() > 0;
-                    self.presence.set(self.ledger.is_busy(), is_outside);
+                    self.seat.leave(self.running_count() > 0);
                     return Poll::Pending;
                 }
                 Turn::End(end) => {
                     self.evict();
-                    self.presence.set(false, false);
+                    self.seat.vacate();
                     return Poll::Ready(end);
                 }
             }
@@ -210,34 +153,35 @@ impl Runner {
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> Turn {
-        if let Poll::Ready(flushed) = self.ledger.poll(cx) {
-            return self.flushed(flushed);
+        if let Poll::Ready(seated) = self.seat.poll(cx) {
+            return self.seated(seated);
         }
-        self.take_mail();
-        if self.order == Order::Abandon {
-            return Turn::End(End::Lost("the session is over".to_owned()));
-        }
-        if self.closing.is_some() {
+        if self.seat.is_closing() {
             return Turn::Idle;
         }
-        if let Err(error) = self.inbox.poll(cx) {
-            return Turn::End(End::Lost(error.to_string()));
+        if let Stage::Transacting(..) = self.run.stage {
+            // Its answer wakes us. Whatever ends meanwhile is recorded behind it.
+            return if self.poll_code() { Turn::Progress } else { Turn::Idle };
         }
-        if (self.is_replaying || self.cursor.is_wanted()) && self.may_run() {
+        // Orders that are there before the code is called go first: perhaps it is not to be called at all.
+        if matches!(self.run.stage, Stage::Absent) && self.obey() {
+            return Turn::Progress;
+        }
+        if self.is_replay_due() {
             if let Some(turn) = self.replay(cx) {
                 return turn;
             }
-        } else if self.control() || self.fire_timers() || self.fire_timeouts() {
+        } else if self.obey() || self.fire_timers() || self.fire_timeouts() {
             return Turn::Progress;
         }
-        if self.ledger.news_count() >= NEWS_COUNT_MAX && !self.ledger.is_busy() {
+        if self.seat.news_count() >= NEWS_COUNT_MAX && !self.seat.is_busy() {
             self.send(Hold::Keep, None);
             return Turn::Progress;
         }
-        if self.active.is_some() && self.poll_code() {
+        if self.poll_code() {
             return Turn::Progress;
         }
-        if !self.is_replaying && (self.is_over_length() || self.live()) {
+        if self.run.stage.is_live() && (self.is_over_length() || self.live()) {
             return Turn::Progress;
         }
         self.rest(cx)
@@ -246,8 +190,8 @@ impl Runner {
     /// A journal that is too long stops visibly, before it is longer.
     fn is_over_length(&mut self) -> bool {
         let (found, max) =
-            (self.ledger.execution().entry_count(), self.engine.options.limits.entry_count_max);
-        if found < max || !self.may_run() || self.active.is_none() {
+            (self.seat.execution().entry_count(), self.seat.engine.options.limits.entry_count_max);
+        if found < max || !self.seat.may_run() {
             return false;
         }
         let reason =
@@ -255,77 +199,76 @@ impl Runner {
         self.block(Block::Limit { reason })
     }
 
-    /// Whether the execution's phase lets its code run.
-    fn may_run(&self) -> bool {
-        matches!(self.ledger.execution().phase(), Phase::Running | Phase::Cancelling { .. })
+    /// Whether something recorded is to be delivered, or the code is to be called, before anything new is done.
+    fn is_replay_due(&self) -> bool {
+        (!self.run.stage.is_live() || self.run.cursor.is_wanted()) && self.seat.may_run()
+    }
+
+    fn seated(&mut self, seated: Seated) -> Turn {
+        match seated {
+            Seated::Committed(None) => Turn::Progress,
+            Seated::Committed(Some(record)) => self.transacted(&record),
+            Seated::Refused(refusal) => self.refused(&refusal),
+            Seated::Ended(end) => Turn::End(end),
+        }
     }
 
     /// Polls the code if it has a reason to be polled, and looks at what it did.
     fn poll_code(&mut self) -> bool {
-        let Some(active) = &mut self.active else { return false };
+        let Some(active) = self.run.stage.active_mut() else { return false };
         let shared = active.board.0.clone();
         // What has returned is not polled again, whatever it woke before; the turn counts, so that a replay goes on.
         let Some(future) = &mut active.future else { return shared.take_reason_to_poll() };
         if shared.has_foreign_wake() {
-            return self.block(Block::ForeignAwait { workflow: self.code.name().to_owned() });
+            return self.block_later(Block::ForeignAwait { workflow: self.code.name().to_owned() });
         }
         if !shared.take_reason_to_poll() {
             return false;
         }
         let mut cx = Context::from_waker(&active.waker);
         let polled = shared.as_polling(|| catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx))));
-        self.result = match polled {
+        active.result = match polled {
             Ok(Poll::Pending) => None,
             Ok(Poll::Ready(result)) => Some(result),
             Err(panic) => Some(Err(panics::failure(panic.as_ref()))),
         };
-        if self.result.is_some() {
+        let has_returned = active.result.is_some();
+        if has_returned {
             active.future = None;
         }
-        self.take_in();
+        active.take_in(&mut self.run.cursor);
         let state = shared.lock();
         if let Some(reason) = state.block.clone() {
             drop(state);
-            return self.block(reason);
+            return self.block_later(reason);
         }
         let waits_for_nothing = state.slots.is_empty() && !state.wants_next();
         drop(state);
-        if self.result.is_none() && waits_for_nothing && !shared.is_to_be_polled() {
-            return self.block(Block::ForeignAwait { workflow: self.code.name().to_owned() });
+        if !has_returned && waits_for_nothing && !shared.is_to_be_polled() {
+            return self.block_later(Block::ForeignAwait { workflow: self.code.name().to_owned() });
         }
         true
     }
 
-    /// Announces to the cursor what the code opened and what it gave up.
-    fn take_in(&mut self) {
-        let Some(active) = &self.active else { return };
-        let mut state = active.board.0.lock();
-        let State { opened, slots, .. } = &mut *state;
-        for id in opened.drain(..) {
-            let Some(slot) = slots.get(&id) else { continue };
-            let key = slot.op.key();
-            self.slots.insert(key, id);
-            self.cursor.open(key);
-            self.unsettled.push_back(id);
-        }
-        for slot in std::mem::take(&mut state.dropped) {
-            let key = slot.op.key();
-            self.slots.remove(&key);
-            self.cursor.close(key);
-            if let Request::ChildResult { child } = slot.request {
-                self.given_up.push((slot.op, child));
+    /// Blocks, but not while a transaction is under way, because that would be numbered: the reason is found again when the transaction is over.
+    fn block_later(&mut self, reason: Block) -> bool {
+        match &self.run.stage {
+            Stage::Transacting(active, _) => {
+                active.board.0.lock().block.get_or_insert(reason);
+                false
             }
+            _ => self.block(reason),
         }
     }
 
     /// Hands one recorded entry to the operation that waits for it. `false`: nobody does.
     fn deliver(&mut self, entry: &Entry) -> bool {
         let Some(op) = entry.event.op() else { return false };
-        let Some(id) = self.slots.remove(&op.key()) else { return false };
-        if self.unsettled.front() == Some(&id) {
-            self.unsettled.pop_front();
+        let Some(active) = self.run.stage.active_mut() else { return false };
+        let Some(id) = active.slots.remove(&op.key()) else { return false };
+        if active.unsettled.front() == Some(&id) {
+            active.unsettled.pop_front();
         }
-        let Some(active) = &self.active else { return false };
         let shared = active.board.0.clone();
         let declared = shared.lock().slots.get(&id).and_then(|slot| slot.input_hash());
         if entry.contradicts_input(declared) {
@@ -340,60 +283,41 @@ impl Runner {
         true
     }
 
-    /// Looks at an entry that was just recorded or passed: which children are open follows from it.
-    fn follow(&mut self, entry: &Entry) {
-        match &entry.event {
-            Event::CancelRequested { .. } => self.cancelled_at = Some(entry.at),
-            Event::ChildStarted { op, child } => {
-                self.children.insert(op.child_result().key(), child.clone());
-            }
-            Event::ChildFinished { op, .. } | Event::ChildCancelled { op } => {
-                self.children.remove(&op.key());
-            }
-            _ => {}
-        }
-    }
-
     /// Decides a command of the code's and follows what it gave. A refusal means that the phase changed meanwhile.
     fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
-        let entries = self.ledger.decide(command)?;
+        debug_assert!(!matches!(self.run.stage, Stage::Transacting(..)), "its number is not known yet");
+        let entries = self.seat.decide(command)?;
         for entry in &entries {
-            self.follow(entry);
+            self.run.follow(entry);
         }
         Ok(entries)
     }
 
     /// Stops until somebody changes the code or the data.
     fn block(&mut self, reason: Block) -> bool {
-        tracing::warn!(execution = %self.ledger.execution().address(), %reason, "an execution is blocked");
+        tracing::warn!(execution = %self.seat.execution().address(), %reason, "an execution is blocked");
         self.evict();
         if self.decide(Command::Block(reason)).is_err() {
             // The phase allows no block, for example because it is paused: it will be found again.
-            self.order = self.order.max(Order::Leave);
+            self.seat.ask_to_leave();
         }
         true
     }
 
     /// Drops the code without treating that as its own doing.
     fn evict(&mut self) {
-        if let Some(active) = self.active.take() {
-            active.board.0.lock().evicting = true;
-            // User code runs in destructors too, and may panic there.
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(active.future)));
-            // A slot's waker leads back to the board: left there, neither would ever be freed.
-            drop(std::mem::take(&mut active.board.0.lock().slots));
+        if let Some(active) = self.run.stage.take() {
+            active.evict();
         }
     }
 
     /// Ends the run with what the code returned.
     fn finish(&mut self, result: Result<Payload, Failure>, cx: &mut Context<'_>) -> Turn {
-        let limit = self.engine.options.limits.check_payload(
-            "the result of the workflow",
-            match &result {
-                Ok(payload) => payload,
-                Err(_) => &self.engine.empty_payload,
-            },
-        );
+        let limits = &self.seat.engine.options.limits;
+        let limit = match &result {
+            Ok(payload) => limits.check_payload("the result of the workflow", payload),
+            Err(_) => Ok(()),
+        };
         if let Err(large) = limit {
             self.block(Block::Limit { reason: large.to_string() });
             return Turn::Progress;
@@ -403,81 +327,50 @@ impl Runner {
                 Poll::Ready(Ok(unused)) => Command::Complete { result, unused },
                 Poll::Ready(Err(error)) => return Turn::End(End::Lost(error.to_string())),
                 Poll::Pending => {
-                    self.result = Some(Ok(result));
+                    if let Some(active) = self.run.stage.active_mut() {
+                        active.result = Some(Ok(result));
+                    }
                     return Turn::Idle;
                 }
             },
             Err(failure) => Command::Fail(failure),
         };
-        self.close(command)
-    }
-
-    /// Sends the commit that ends the run.
-    fn close(&mut self, command: Command) -> Turn {
         match self.decide(command) {
             Ok(entries) => {
-                self.cancel_children();
-                let last = entries.into_iter().next_back().map(|entry| entry.event);
-                self.evict();
-                self.send(Hold::Keep, last.map(End::Finished));
+                entries.into_iter().next_back().into_iter().for_each(|last| self.end(last.event));
                 Turn::Progress
             }
             Err(refusal) => Turn::End(End::Lost(format!("the end of the run was refused: {refusal}"))),
         }
     }
 
+    /// Commits the end of the execution, which was decided.
+    fn end(&mut self, event: Event) {
+        self.end_children();
+        self.evict();
+        self.seat.finish(event);
+    }
+
     /// Children do not outlive the run that waits for them.
-    fn cancel_children(&mut self) {
-        if self.children.is_empty() {
+    fn end_children(&mut self) {
+        if self.run.children.is_empty() {
             return;
         }
-        let (address, run) = (self.ledger.execution().address().clone(), self.ledger.execution().run());
-        let by = self.ledger.execution().as_parent();
-        for child in std::mem::take(&mut self.children).into_values() {
+        let execution = self.seat.execution();
+        let (address, run, by) = (execution.address().clone(), execution.run(), execution.as_parent());
+        for child in std::mem::take(&mut self.run.children).into_values() {
             let id = MessageId::new(format!("end:{}:{run}", address.id));
             let to = Address { namespace: address.namespace.clone(), id: child };
-            let reason = "its parent has ended".to_owned();
-            self.ledger.emit(Message::new(id, to, by.clone(), Body::Cancel { reason }));
+            let body = Body::Cancel { reason: "its parent has ended".to_owned() };
+            self.seat.emit(Message::new(id, to, by.clone(), body));
         }
     }
 
-    fn send(&mut self, hold: Hold, closing: Option<End>) {
+    fn send(&mut self, hold: Hold, end: Option<End>) {
         let waiting = self.waiting();
-        let mut summary = self.ledger.execution().summary(&waiting);
-        if self.may_run() {
-            summary.wake_at = self.next_timer();
-        }
-        self.published = Some(waiting);
-        // What gives others something to do is no longer alone.
-        let alone = self.ledger.has_little_news() && self.engine.is_alone();
-        let terms = Terms { summary, hold, born_slots: self.engine.free_slots(), alone };
-        self.ledger.flush(terms);
-        self.closing = closing.map(Box::new);
-    }
-
-    fn flushed(&mut self, flushed: Flushed) -> Turn {
-        match flushed {
-            Flushed::Committed { committed, stranded } => {
-                self.engine.adopt(committed.born);
-                self.engine.recover_all(stranded);
-                if self.engine.is_shut()
-                    && (committed.transacted.is_some() || self.ledger.durable_count() > self.journal.end())
-                {
-                    // What has made progress is no suspect any longer.
-                    self.engine.reopen(self.ledger.key);
-                }
-                if let Some(record) = committed.transacted {
-                    return self.transacted(&record);
-                }
-                match self.closing.take() {
-                    Some(end) => Turn::End(*end),
-                    None => Turn::Progress,
-                }
-            }
-            Flushed::Refused(refusal) => self.refused(&refusal),
-            Flushed::Failed(why) => Turn::End(End::Failed(why)),
-            Flushed::Lost(why) => Turn::End(End::Lost(why)),
-        }
+        let wake_at = self.next_timer();
+        self.seat.send(Leave { hold, waiting: &waiting, wake_at, end });
+        self.run.published = Some(waiting);
     }
 }
 

@@ -7,27 +7,23 @@ use abide_store::Error;
 impl Runner {
     /// One turn of the replay; `None` when this turn belongs to the code.
     pub(super) fn replay(&mut self, cx: &mut Context<'_>) -> Option<Turn> {
-        if self.active.is_none() {
-            return self.begin(cx);
-        }
-        if self.active.as_ref().is_some_and(|active| active.board.0.is_to_be_polled()) {
+        let Some(active) = self.run.stage.active() else { return self.begin(cx) };
+        if active.board.0.is_to_be_polled() {
             return None;
         }
         loop {
-            let (seq, is_fetch) = match self.cursor.next() {
+            let (seq, is_fetch) = match self.run.cursor.next() {
                 Next::Fetch(seq) => (seq, true),
-                Next::Offer(seq) if seq > self.journal.end() => {
-                    self.is_replaying = false;
-                    if let Some(reason) = self.cursor.obstacle() {
+                Next::Offer(seq) if seq > self.run.journal.end() => {
+                    self.run.stage.go_live();
+                    if let Some(reason) = self.run.cursor.obstacle() {
                         self.block(reason);
-                        return Some(Turn::Progress);
                     }
-                    self.interrupt_late();
                     return Some(Turn::Progress);
                 }
                 Next::Offer(seq) => (seq, false),
             };
-            let entry = match self.journal.poll_entry(seq, cx) {
+            let entry = match self.run.journal.poll_entry(seq, cx) {
                 Poll::Pending => return Some(Turn::Idle),
                 Poll::Ready(Ok(entry)) => entry,
                 Poll::Ready(Err(error)) => return Some(Turn::End(End::Lost(error.to_string()))),
@@ -40,7 +36,7 @@ impl Runner {
 
     /// Reads the first entry, which has the input, and calls the code.
     fn begin(&mut self, cx: &mut Context<'_>) -> Option<Turn> {
-        let entry = match self.journal.poll_begin(cx) {
+        let entry = match self.run.journal.poll_begin(cx) {
             Poll::Pending => return Some(Turn::Idle),
             Poll::Ready(Ok(entry)) => entry,
             Poll::Ready(Err(error)) => return Some(Turn::End(End::Lost(error.to_string()))),
@@ -49,35 +45,33 @@ impl Runner {
             let what = format!("the journal begins with {}", entry.event.word());
             return Some(Turn::End(End::Lost(what)));
         };
-        let passed = self.cursor.offer(&entry);
+        let passed = self.run.cursor.offer(&entry);
         debug_assert_eq!(passed, Ok(false), "nobody waits for the start");
-        let board = Board::new(self.ledger.execution(), entry.at, self.mailbox.clone());
+        let board = Board::new(self.seat.execution(), entry.at, self.seat.mailbox().clone());
         let called = board
             .0
             .as_polling(|| catch_unwind(AssertUnwindSafe(|| self.code.call(board.clone(), &start.input))));
-        match called {
-            Ok(Ok(future)) => {
-                let waker = board.0.root_waker();
-                self.active = Some(Active { board, future: Some(future), waker });
-            }
+        let called = match called {
+            Ok(Ok(future)) => Ok(future),
             Ok(Err(reason)) => {
-                self.is_replaying = false;
                 self.block(reason);
+                return Some(Turn::Progress);
             }
-            Err(panic) => self.result = Some(Err(panics::failure(panic.as_ref()))),
-        }
+            Err(panic) => Err(panics::failure(panic.as_ref())),
+        };
+        self.run.stage = Stage::Replaying(Active::new(board, called));
         Some(Turn::Progress)
     }
 
     /// Passes one entry: delivers it, or keeps in mind what it says. `true`: the code has something to do.
     fn pass(&mut self, entry: &Entry, is_fetch: bool) -> bool {
         if is_fetch {
-            self.cursor.fetched(entry);
+            self.run.cursor.fetched(entry);
             return self.deliver(entry);
         }
-        match self.cursor.offer(entry) {
+        match self.run.cursor.offer(entry) {
             Ok(is_wanted) => {
-                self.follow(entry);
+                self.run.follow(entry);
                 match &entry.event {
                     Event::CancelRequested { .. } => self.interrupt(entry.at),
                     _ => is_wanted && self.deliver(entry),
@@ -92,11 +86,11 @@ impl Runner {
 
     /// What the code asks for now, for messages.
     fn asked_for(&self) -> String {
-        let Some(active) = &self.active else { return "nothing".to_owned() };
+        let Some(active) = self.run.stage.active() else { return "nothing".to_owned() };
         let state = active.board.0.lock();
         let mut ops: Vec<_> = state.slots.values().map(|slot| slot.op.to_string()).take(3).collect();
         if ops.is_empty() {
-            ops.push(if self.result.is_some() { "the end of the workflow" } else { "nothing" }.to_owned());
+            ops.push(if active.result.is_some() { "the end of the workflow" } else { "nothing" }.to_owned());
         }
         ops.join(" and ")
     }
@@ -104,12 +98,12 @@ impl Runner {
     /// Recorded operations that the finished code never asked for, the first of them. They may lie any number of pages back.
     pub(super) fn poll_unused(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Op>, Error>> {
         const UNUSED_COUNT_MAX: usize = 32;
-        let seqs = self.cursor.unused(UNUSED_COUNT_MAX);
+        let seqs = self.run.cursor.unused(UNUSED_COUNT_MAX);
         // What was read stays read: the journal has only one of the pages at hand.
-        while let Some(seq) = seqs.get(self.unused.len()) {
-            let entry = std::task::ready!(self.journal.poll_entry(*seq, cx))?;
-            self.unused.push(entry.event.op().cloned().expect("only outcomes of operations are skipped"));
+        while let Some(seq) = seqs.get(self.run.unused.len()) {
+            let entry = std::task::ready!(self.run.journal.poll_entry(*seq, cx))?;
+            self.run.unused.push(entry.event.op().cloned().expect("only outcomes of operations are skipped"));
         }
-        Poll::Ready(Ok(std::mem::take(&mut self.unused)))
+        Poll::Ready(Ok(std::mem::take(&mut self.run.unused)))
     }
 }

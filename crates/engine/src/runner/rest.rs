@@ -1,47 +1,47 @@
 //! When there is nothing to do: commit, wait, leave memory.
 
 use super::*;
-use crate::board::Request;
 use abide_core::Summary;
 
 impl Runner {
     /// The last turn: sends what is decided, ends what has ended, or waits.
     pub(super) fn rest(&mut self, cx: &mut Context<'_>) -> Turn {
         // Before anything that sends a commit, the last one of the run included.
-        if self.ledger.is_busy() {
+        if self.seat.is_busy() {
             return Turn::Idle;
         }
-        if !self.is_replaying
-            && self.may_run()
-            && let Some(result) = self.result.take()
-        {
+        let may_run = self.seat.may_run();
+        if may_run && !self.run.stage.is_live() {
+            // A page of the journal is on its way.
+            return if self.seat.order() >= Order::Drain { self.release(Hold::Yield) } else { Turn::Idle };
+        }
+        if may_run && let Some(result) = self.take_result() {
             return self.finish(result, cx);
         }
-        if !self.is_replaying
-            && self.may_run()
-            && let Some(input) = self.next_input()
-        {
+        if may_run && let Some(input) = self.next_input() {
             return self.continue_as_new(input, cx);
         }
-        if self.is_replaying && self.may_run() {
-            return if self.order >= Order::Drain { self.release(Hold::Yield) } else { Turn::Idle };
-        }
         let is_running = self.running_count() > 0;
-        if self.order == Order::Leave || (self.order == Order::Drain && !is_running) {
+        let order = self.seat.order();
+        if order == Order::Leave || (order == Order::Drain && !is_running) {
             return self.release(Hold::Yield);
         }
-        if !self.may_run() && !is_running {
+        if !may_run && !is_running {
             return self.park();
         }
-        if self.ledger.has_news() {
+        if self.seat.has_news() {
             return self.commit_news(is_running);
         }
         self.wait(cx, is_running)
     }
 
+    fn take_result(&mut self) -> Option<Result<Payload, Failure>> {
+        self.run.stage.active_mut()?.result.take()
+    }
+
     /// Commits what was decided; what sleeps for long leaves memory with the same commit.
     fn commit_news(&mut self, is_running: bool) -> Turn {
-        if !is_running && self.startable.is_empty() && self.sleeps_long() {
+        if !is_running && self.has_nothing_to_start() && self.sleeps_long() {
             return self.park();
         }
         self.send(Hold::Keep, None);
@@ -50,20 +50,21 @@ impl Runner {
 
     /// Waits for the next event; after a while tells what it waits for, after a longer while leaves memory.
     fn wait(&mut self, cx: &mut Context<'_>, is_running: bool) -> Turn {
-        let now = self.engine.runtime.moment();
+        let now = self.seat.engine.runtime.moment();
         let idle_since = *self.idle_since.get_or_insert(now);
-        let mut ring_at = self.timeouts.peek().map(|Reverse((at, _, _))| *at);
-        if !is_running && self.startable.is_empty() {
+        let mut ring_at = self.next_timeout();
+        if !is_running && self.has_nothing_to_start() {
             if self.sleeps_long() {
                 return self.park();
             }
-            let options = &self.engine.options;
+            let options = &self.seat.engine.options;
             let (publish_at, park_at) =
                 (idle_since.after(options.publish_after), idle_since.after(options.park_after));
             if park_at <= now {
                 return self.park();
             }
-            let is_published = self.published.as_ref().is_some_and(|published| *published == self.waiting());
+            let is_published =
+                self.run.published.as_ref().is_some_and(|published| *published == self.waiting());
             if !is_published && publish_at <= now {
                 self.send(Hold::Keep, None);
                 return Turn::Progress;
@@ -71,7 +72,7 @@ impl Runner {
             let next = if is_published { park_at } else { publish_at };
             ring_at = Some(ring_at.map_or(next, |at| at.min(next)));
         }
-        let (runtime, wake_at) = (self.engine.runtime.clone(), self.next_timer());
+        let (runtime, wake_at) = (self.seat.engine.runtime.clone(), self.next_timer());
         let has_rung = ring(&mut self.alarm, wake_at, |at| runtime.sleep_until(at), cx)
             | ring(&mut self.bell, ring_at, |at| runtime.sleep(at.since(now)), cx);
         if has_rung {
@@ -83,7 +84,7 @@ impl Runner {
 
     /// Whether only time can wake it, and not soon.
     fn sleeps_long(&self) -> bool {
-        let Some(active) = &self.active else { return false };
+        let Some(active) = self.run.stage.active() else { return false };
         let only_timers = {
             let state = active.board.0.lock();
             state.slots.values().all(|slot| {
@@ -92,18 +93,17 @@ impl Runner {
                 is_timer && matches!(slot.state, SlotState::Waiting)
             })
         };
-        let soon = self.ledger.now().after(self.engine.options.park_after);
+        let soon = self.seat.now().after(self.seat.engine.options.park_after);
         only_timers && self.next_timer().is_some_and(|at| at > soon)
     }
 
     fn park(&mut self) -> Turn {
         // What is unread and not known here would wake it at once.
-        if !self.inbox.is_complete() {
+        if !self.seat.has_all_mail() {
             return Turn::Idle;
         }
-        let seen_count =
-            self.signals.values().map(VecDeque::len).sum::<usize>() + self.results.len() + self.inbox.len();
-        self.release(Hold::Park { seen_count })
+        let kept_count = self.signals.values().map(VecDeque::len).sum::<usize>() + self.run.answers.len();
+        self.release(self.seat.parked(kept_count))
     }
 
     fn release(&mut self, hold: Hold) -> Turn {
@@ -112,26 +112,38 @@ impl Runner {
     }
 
     pub(super) fn running_count(&self) -> usize {
-        self.active.as_ref().map_or(0, |active| active.board.0.lock().running_count)
+        self.run.stage.active().map_or(0, Active::running_count)
     }
 
-    /// When the next timer is due.
+    fn has_nothing_to_start(&self) -> bool {
+        self.run.stage.active().is_none_or(|active| active.startable.is_empty())
+    }
+
+    /// When the next timer of the code is due, or the deadline. Timers that are due while it may not run wait.
     pub(super) fn next_timer(&self) -> Option<Timestamp> {
-        self.timers.peek().map(|Reverse((at, _, _))| *at)
+        let active = self.run.stage.active().filter(|_| self.seat.may_run());
+        let timer = active.and_then(|active| active.timers.peek().map(|Reverse((at, _, _))| *at));
+        [timer, self.seat.deadline_at()].into_iter().flatten().min()
+    }
+
+    fn next_timeout(&self) -> Option<Moment> {
+        self.run.stage.active()?.timeouts.peek().map(|Reverse((at, _, _))| *at)
     }
 
     /// What it waits for, for people; a bounded excerpt.
     pub(super) fn waiting(&self) -> Vec<Waiting> {
-        let Some(active) = &self.active else { return Vec::new() };
+        let Some(active) = self.run.stage.active() else { return Vec::new() };
         let state = active.board.0.lock();
         state
             .slots
             .iter()
-            .filter_map(|(id, slot)| self.wait_of(*id, slot))
+            .filter_map(|(id, slot)| active.wait_of(*id, slot))
             .take(Summary::WAITING_COUNT_MAX)
             .collect()
     }
+}
 
+impl Active {
     fn wait_of(&self, id: u64, slot: &crate::board::Slot) -> Option<Waiting> {
         let name = slot.op.name.clone();
         let attempt = slot.attempt_count + 1;

@@ -1,0 +1,51 @@
+//! Who computes what an execution does next.
+
+use abide_core::{Entry, Event};
+use abide_store::Record;
+
+use crate::runtime::BoxFuture;
+use crate::seat::Seat;
+
+/// Runs executions of one kind: Rust workflows, tasks, or code that lives elsewhere and speaks another protocol.
+///
+/// A driver is given a [`Seat`] and computes commands; everything that an execution is to the store is the seat's business. Nothing here assumes
+/// that there is a Rust future behind an execution.
+pub trait Driver: Send + Sync + 'static {
+    /// Runs an execution until it has ended, or its lease is given back or lost.
+    fn begin(&self, seat: Seat, opening: Opening) -> BoxFuture<End>;
+}
+
+/// Where the journal of a leased execution begins.
+#[derive(Debug)]
+pub struct Opening {
+    /// The first page; further ones are [read](abide_store::View::read) from the store.
+    pub journal: Vec<Record>,
+    /// The first entry, if the store had it at hand.
+    pub first: Option<Box<Entry>>,
+}
+
+impl Opening {
+    /// The first entry of the run.
+    pub fn first_entry(&mut self) -> Result<Entry, String> {
+        match self.first.take() {
+            Some(entry) => Ok(*entry),
+            None => {
+                let record = self.journal.first().ok_or("its journal is empty")?;
+                record.entry().map_err(|error| error.to_string())
+            }
+        }
+    }
+}
+
+/// How an execution left memory.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// It has ended, and this was its last entry.
+    Finished(Event),
+    /// The lease was given back.
+    Released,
+    /// The store will never take what was to be committed.
+    Failed(String),
+    /// The lease is lost; whoever has it now goes on.
+    Lost(String),
+}

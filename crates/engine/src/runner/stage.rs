@@ -1,0 +1,182 @@
+//! How far a run is in memory, and what it has there.
+
+use super::*;
+
+/// How far a run is. Each stage has only what it needs.
+pub(super) enum Stage {
+    /// Its code is not in memory: it has not been called, or it was dropped because the execution is blocked or over.
+    Absent,
+    /// What was recorded is delivered.
+    Replaying(Active),
+    /// New things are done.
+    Live(Active),
+    /// A transaction of this operation is being committed. Closures go on, and nothing is numbered until its entry has its number.
+    Transacting(Active, OpKey),
+}
+
+impl Stage {
+    pub(super) fn active(&self) -> Option<&Active> {
+        match self {
+            Self::Absent => None,
+            Self::Replaying(active) | Self::Live(active) | Self::Transacting(active, _) => Some(active),
+        }
+    }
+
+    pub(super) fn active_mut(&mut self) -> Option<&mut Active> {
+        match self {
+            Self::Absent => None,
+            Self::Replaying(active) | Self::Live(active) | Self::Transacting(active, _) => Some(active),
+        }
+    }
+
+    pub(super) fn take(&mut self) -> Option<Active> {
+        match std::mem::replace(self, Self::Absent) {
+            Self::Absent => None,
+            Self::Replaying(active) | Self::Live(active) | Self::Transacting(active, _) => Some(active),
+        }
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self, Self::Live(_))
+    }
+
+    /// What was recorded has been delivered, or the transaction is over.
+    pub(super) fn go_live(&mut self) {
+        if let Some(active) = self.take() {
+            *self = Self::Live(active);
+        }
+    }
+
+    pub(super) fn transact(&mut self, op: OpKey) {
+        if let Some(active) = self.take() {
+            *self = Self::Transacting(active, op);
+        }
+    }
+}
+
+/// The code of a run in memory, and what it waits for.
+pub(super) struct Active {
+    pub(super) board: Board,
+    /// Nothing when it has returned.
+    pub(super) future: Option<CodeFuture>,
+    pub(super) waker: Waker,
+    /// What it returned.
+    pub(super) result: Option<Result<Payload, Failure>>,
+    /// Open operations.
+    pub(super) slots: HashMap<OpKey, u64, KeyHasher>,
+    /// Opened operations that the journal knows nothing of, to be started.
+    pub(super) unsettled: VecDeque<u64>,
+    /// Closures that may start as soon as everything before them is durable.
+    pub(super) startable: VecDeque<u64>,
+    pub(super) timers: BinaryHeap<Reverse<(Timestamp, u64, TimerKind)>>,
+    /// When attempts take too long: the slot and the number of the attempt.
+    pub(super) timeouts: BinaryHeap<Reverse<(Moment, u64, u32)>>,
+    pub(super) signal_waiters: BTreeMap<Name, VecDeque<u64>>,
+    /// Results of children that the code gave up waiting for.
+    pub(super) given_up: Vec<(Op, ExecutionId)>,
+}
+
+/// What a timer of a slot means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum TimerKind {
+    /// The next attempt of a step may start.
+    Retry,
+    /// A sleep is over, or the patience for a signal.
+    Due,
+}
+
+impl Active {
+    pub(super) fn new(board: Board, called: Result<CodeFuture, Failure>) -> Self {
+        let waker = board.0.root_waker();
+        let (future, result) = match called {
+            Ok(future) => (Some(future), None),
+            Err(failure) => (None, Some(Err(failure))),
+        };
+        Self {
+            board,
+            future,
+            waker,
+            result,
+            slots: HashMap::default(),
+            unsettled: VecDeque::new(),
+            startable: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            timeouts: BinaryHeap::new(),
+            signal_waiters: BTreeMap::new(),
+            given_up: Vec::new(),
+        }
+    }
+
+    /// The operation in a slot, while it waits.
+    pub(super) fn open_op(&self, id: u64) -> Option<Op> {
+        let state = self.board.0.lock();
+        let slot = state.slots.get(&id)?;
+        matches!(slot.state, SlotState::Waiting).then(|| slot.op.clone())
+    }
+
+    /// How many closures run.
+    pub(super) fn running_count(&self) -> usize {
+        self.board.0.lock().running_count
+    }
+
+    /// Announces to the cursor what the code opened and what it gave up.
+    pub(super) fn take_in(&mut self, cursor: &mut Cursor) {
+        let mut state = self.board.0.lock();
+        let State { opened, slots, .. } = &mut *state;
+        for id in opened.drain(..) {
+            let Some(slot) = slots.get(&id) else { continue };
+            let key = slot.op.key();
+            self.slots.insert(key, id);
+            cursor.open(key);
+            self.unsettled.push_back(id);
+        }
+        for slot in std::mem::take(&mut state.dropped) {
+            let key = slot.op.key();
+            self.slots.remove(&key);
+            cursor.close(key);
+            if let Request::ChildResult { child } = slot.request {
+                self.given_up.push((slot.op, child));
+            }
+        }
+    }
+
+    /// Lets the code see a cancellation: every open operation that is not shielded ends with it.
+    pub(super) fn interrupt(&mut self, cursor: &mut Cursor, at: Timestamp) {
+        let shared = self.board.0.clone();
+        let (ids, next) = {
+            let mut guard = shared.lock();
+            let state = &mut *guard;
+            state.cancelled = true;
+            state.now = at;
+            let mut ids = Vec::new();
+            for (id, slot) in &mut state.slots {
+                if slot.shielded || matches!(slot.state, SlotState::Delivered(_)) {
+                    continue;
+                }
+                if matches!(slot.state, SlotState::Running { .. }) {
+                    state.running_count -= 1;
+                }
+                slot.state = SlotState::Cancelled;
+                ids.push(*id);
+                let key = slot.op.key();
+                self.slots.remove(&key);
+                cursor.close(key);
+            }
+            state.finished.retain(|id| !ids.contains(id));
+            (ids, state.refuse_next())
+        };
+        self.startable.retain(|id| !ids.contains(id));
+        self.unsettled.retain(|id| !ids.contains(id));
+        shared.as_polling(|| next.into_iter().for_each(Waker::wake));
+        ids.iter().for_each(|id| shared.wake_slot(*id));
+    }
+
+    /// Drops the code without treating that as its own doing.
+    pub(super) fn evict(self) {
+        self.board.0.lock().evicting = true;
+        // User code runs in destructors too, and may panic there.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(self.future)));
+        // A slot's waker leads back to the board: left there, neither would ever be freed.
+        drop(std::mem::take(&mut self.board.0.lock().slots));
+    }
+}

@@ -1,0 +1,300 @@
+//! The one owner of a lease.
+//!
+//! Whatever computes the commands of an execution, its seat holds the lease, the ledger of what was decided, the mail in the store's order,
+//! control, the deadline, and the way out: to park, to release, to end.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use abide_core::{
+    Command, Entry, Epoch, Event, Execution, Message, MessageId, Payload, Phase, Refusal, Start, Timestamp,
+    Waiting,
+};
+use abide_store::{ExecutionKey, Hold, Leased, Record, Transaction};
+
+use crate::driver::{End, Opening};
+use crate::engine::Inner;
+use crate::inbox::Inbox;
+use crate::journal::JournalOf;
+use crate::ledger::{Flushed, Ledger, Terms};
+use crate::mailbox::{Mailbox, Order};
+use crate::presence::Presence;
+
+/// An execution in memory, as its [driver](crate::Driver) sees it.
+pub struct Seat {
+    pub(crate) engine: Arc<Inner>,
+    mailbox: Arc<Mailbox>,
+    ledger: Ledger,
+    inbox: Inbox,
+    order: Order,
+    /// Nobody held it before.
+    is_first: bool,
+    /// The final commit was sent; this is what it means.
+    closing: Option<Box<End>>,
+    presence: Presence,
+}
+
+/// What happened at a seat.
+#[derive(Debug)]
+pub enum Seated {
+    /// A commit is durable. If it was a transaction's, this is the record that it gave.
+    Committed(Option<Record>),
+    /// The store refused a commit.
+    Refused(Refusal),
+    /// There is nothing more to do here.
+    Ended(End),
+}
+
+/// How an execution is left, or kept, with a commit.
+pub(crate) struct Leave<'a> {
+    pub(crate) hold: Hold,
+    /// What it waits for.
+    pub(crate) waiting: &'a [Waiting],
+    /// When its code is to be woken.
+    pub(crate) wake_at: Option<Timestamp>,
+    /// What it means when the commit is durable; nothing when the driver goes on.
+    pub(crate) end: Option<End>,
+}
+
+impl Seat {
+    /// Seats an execution, and opens its journal.
+    pub(crate) fn new(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: Leased) -> (Self, Opening) {
+        let opening = Opening { journal: std::mem::take(&mut leased.journal), first: leased.first.take() };
+        let page = std::mem::take(&mut leased.inbox);
+        let inbox = Inbox::new(engine.store.clone(), engine.runtime.clone(), leased.key, page);
+        let is_first = leased.lease.epoch == Epoch(1);
+        let ledger = Ledger::new(&engine, leased);
+        let presence = Presence::new(engine.clone());
+        let order = Order::Run;
+        (Self { engine, mailbox, ledger, inbox, order, is_first, closing: None, presence }, opening)
+    }
+
+    /// Whose journal it is.
+    pub(crate) fn journal_of(&self) -> JournalOf<'_> {
+        JournalOf { store: self.engine.store.clone(), key: self.key(), execution: self.execution() }
+    }
+
+    /// The store's number for the execution.
+    pub fn key(&self) -> ExecutionKey {
+        self.ledger.key
+    }
+
+    /// The execution, with everything that was decided so far.
+    pub fn execution(&self) -> &Execution {
+        self.ledger.execution()
+    }
+
+    /// The time.
+    pub fn now(&self) -> Timestamp {
+        self.ledger.now()
+    }
+
+    /// Whether the execution's phase lets its code run.
+    pub fn may_run(&self) -> bool {
+        matches!(self.execution().phase(), Phase::Running | Phase::Cancelling { .. })
+    }
+
+    /// The driver is polled: whoever has something for this seat wakes its task from now on.
+    pub fn enter(&mut self, cx: &mut Context<'_>) {
+        self.mailbox.task.register(cx.waker());
+        self.presence.begin();
+    }
+
+    /// The driver has been polled; whether its code waits for the outside world.
+    pub fn leave(&mut self, is_outside: bool) {
+        self.presence.set(self.ledger.is_busy(), is_outside);
+    }
+
+    /// The driver is done.
+    pub(crate) fn vacate(&mut self) {
+        self.presence.set(false, false);
+    }
+
+    /// Takes in what the store and the engine have for this seat. Pending: nothing that has to be acted on.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Seated> {
+        if let Poll::Ready(flushed) = self.ledger.poll(cx) {
+            return Poll::Ready(self.flushed(flushed));
+        }
+        let (arrivals, order) = self.mailbox.take();
+        self.order = self.order.max(order);
+        self.inbox.arrive(arrivals);
+        if self.order == Order::Abandon {
+            return Poll::Ready(Seated::Ended(End::Lost("the session is over".to_owned())));
+        }
+        match self.inbox.poll(cx) {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(Seated::Ended(End::Lost(error.to_string()))),
+        }
+    }
+
+    fn flushed(&mut self, flushed: Flushed) -> Seated {
+        match flushed {
+            Flushed::Committed { committed, stranded, has_progress } => {
+                self.engine.adopt(committed.born);
+                self.engine.recover_all(stranded);
+                if has_progress && self.engine.is_shut() {
+                    // What has made progress is no suspect any longer.
+                    self.engine.reopen(self.ledger.key);
+                }
+                match self.closing.take() {
+                    Some(end) => Seated::Ended(*end),
+                    None => Seated::Committed(committed.transacted),
+                }
+            }
+            Flushed::Refused(refusal) => Seated::Refused(refusal),
+            Flushed::Failed(why) => Seated::Ended(End::Failed(why)),
+            Flushed::Lost(why) => Seated::Ended(End::Lost(why)),
+        }
+    }
+
+    /// Applies the next order that came by mail, and gives what it recorded. `None`: there is none, or it has to wait for the commit under way,
+    /// because it may end the run, and the end is sent at once.
+    ///
+    /// A cancellation is for the code to see. Only what nobody ever held, and whose code was not called (`has_begun`), ends without it.
+    pub fn obey(&mut self, has_begun: bool) -> Option<Vec<Entry>> {
+        if self.ledger.is_busy() {
+            return None;
+        }
+        let message = self.inbox.next_order()?;
+        let command = match message.control()? {
+            Command::Cancel { by, reason } if self.is_first && !has_begun => {
+                Command::Terminate { by, reason }
+            }
+            command => command,
+        };
+        self.ledger.consume(message.id);
+        let decided = self.ledger.decide(command);
+        Some(decided.unwrap_or_else(|refusal| {
+            // No fault: the phase changed since the message was accepted.
+            let address = self.execution().address();
+            tracing::debug!(%address, %refusal, "a control message came too late");
+            Vec::new()
+        }))
+    }
+
+    /// Fails the execution if its deadline has passed, and gives what that recorded.
+    pub fn expire(&mut self) -> Option<Vec<Entry>> {
+        let is_due = self.deadline_at().is_some_and(|at| at <= self.now());
+        if !is_due || self.ledger.is_busy() {
+            return None;
+        }
+        self.ledger.decide(Command::ExpireDeadline).ok()
+    }
+
+    /// Failed if not finished by then.
+    pub fn deadline_at(&self) -> Option<Timestamp> {
+        self.execution().deadline_at()
+    }
+
+    /// The next message that is no order, in the store's order. It stays unread until it is [consumed](Self::consume).
+    pub fn next_message(&mut self) -> Option<Message> {
+        self.inbox.next()
+    }
+
+    /// A message was read for good, with the next commit.
+    pub fn consume(&mut self, id: MessageId) {
+        self.ledger.consume(id);
+    }
+
+    /// Forgets the ids of what was read long ago, but for those that the driver has kept unread.
+    pub(crate) fn forget<'a>(&mut self, kept: impl Iterator<Item = &'a MessageId>) {
+        self.inbox.forget(kept);
+    }
+
+    /// Decides a command and takes down what follows; a commit makes it durable.
+    pub fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
+        self.ledger.decide(command)
+    }
+
+    /// Sends a message with the next commit.
+    pub(crate) fn emit(&mut self, message: Message) {
+        self.ledger.emit(message);
+    }
+
+    /// Begins the next run of what was decided to continue as new; gives its first entry.
+    pub(crate) fn begin_next_run(&mut self, start: &Start, input: Payload) -> Entry {
+        self.is_first = false;
+        self.ledger.begin_next_run(start, input)
+    }
+
+    /// What the engine wants.
+    pub(crate) fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Gives the lease back as soon as that is possible: there is something that cannot be dealt with here.
+    pub(crate) fn ask_to_leave(&mut self) {
+        self.order = self.order.max(Order::Leave);
+    }
+
+    /// Whether a commit is under way.
+    pub fn is_busy(&self) -> bool {
+        self.ledger.is_busy()
+    }
+
+    /// Whether the last commit is under way.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.is_some()
+    }
+
+    /// Whether everything that was decided is durable.
+    pub fn is_durable(&self) -> bool {
+        self.ledger.is_durable()
+    }
+
+    /// Whether something waits to be committed.
+    pub fn has_news(&self) -> bool {
+        self.ledger.has_news()
+    }
+
+    /// How many entries and messages wait to be committed.
+    pub(crate) fn news_count(&self) -> usize {
+        self.ledger.news_count()
+    }
+
+    /// Whether all mail that the store has told of is here: nobody parks before.
+    pub(crate) fn has_all_mail(&self) -> bool {
+        self.inbox.is_complete()
+    }
+
+    /// How a lease is given back to whoever gets something to do for this execution; `kept_count` messages are with the driver, unread.
+    pub(crate) fn parked(&self, kept_count: usize) -> Hold {
+        Hold::Park { seen_count: kept_count + self.inbox.len() }
+    }
+
+    /// Commits what was decided.
+    pub(crate) fn send(&mut self, leave: Leave<'_>) {
+        let mut summary = self.execution().summary(leave.waiting);
+        if self.may_run() {
+            summary.wake_at = [leave.wake_at, self.deadline_at()].into_iter().flatten().min();
+        }
+        // What gives others something to do is no longer alone.
+        let alone = self.ledger.has_little_news() && self.engine.is_alone();
+        let terms = Terms { summary, hold: leave.hold, born_slots: self.engine.free_slots(), alone };
+        self.ledger.flush(terms);
+        self.closing = leave.end.map(Box::new);
+    }
+
+    /// Commits the end of the execution.
+    pub(crate) fn finish(&mut self, event: Event) {
+        let end = Some(End::Finished(event));
+        self.send(Leave { hold: Hold::Keep, waiting: &[], wake_at: None, end });
+    }
+
+    /// Sends a user's transaction, which gives the one record of its commit.
+    pub(crate) fn transact(&mut self, waiting: &[Waiting], transaction: Transaction) {
+        let summary = self.execution().summary(waiting);
+        let alone = self.engine.is_alone();
+        self.ledger.transact(Terms { summary, hold: Hold::Keep, born_slots: 0, alone }, transaction);
+    }
+
+    /// Folds the entry that a transaction gave.
+    pub(crate) fn transacted(&mut self, entry: &Entry) {
+        self.ledger.transacted(entry);
+    }
+
+    /// Where the task of this seat is woken.
+    pub(crate) fn mailbox(&self) -> &Arc<Mailbox> {
+        &self.mailbox
+    }
+}
