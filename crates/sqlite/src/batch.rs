@@ -12,7 +12,8 @@ use tokio::runtime::Handle;
 
 use crate::Options;
 use crate::caches::Caches;
-use crate::lockfile::{self, LockFile};
+use crate::home::Moment;
+use crate::lockfile::{self, Absences, LockFile};
 use crate::notices::{Notices, Pending};
 use crate::poll::Poll;
 use crate::rows::SessionState;
@@ -29,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) poll: Poll,
     /// The lock files of the sessions that were registered here.
     pub(crate) locks: Mutex<HashMap<SessionId, LockFile>>,
+    /// Sessions of any process whose lock files are missing.
+    pub(crate) absences: Mutex<Absences>,
     /// The last claims of the sessions that were registered here.
     pub(crate) requests: Mutex<HashMap<SessionId, u64>>,
     /// Where callers are woken, many at a time.
@@ -41,7 +44,25 @@ pub(crate) const GONE: &str = "its process is gone";
 impl Shared {
     /// Whether the process of a session that has not ended is certainly gone.
     pub(crate) fn is_gone(&self, session: SessionId) -> bool {
-        self.path.as_ref().is_some_and(|path| lockfile::is_abandoned(path, session))
+        let Some(path) = &self.path else { return false };
+        let sign = lockfile::look(path, session);
+        let mut absences = self.absences.lock().unwrap_or_else(PoisonError::into_inner);
+        absences.is_gone(session, sign, Moment::now())
+    }
+
+    /// Makes the lock files of this process's sessions anew that somebody has deleted.
+    pub(crate) fn keep_locks(&self) {
+        let Some(path) = &self.path else { return };
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        for (session, lock) in locks.iter_mut().filter(|(_, lock)| !lock.is_found()) {
+            match LockFile::acquire(path, *session) {
+                Ok(anew) => {
+                    tracing::warn!(%session, "the lock file of a session was deleted, and is made anew");
+                    *lock = anew;
+                }
+                Err(error) => tracing::warn!(%session, %error, "cannot make the lock file of a session anew"),
+            }
+        }
     }
 
     pub(crate) fn forget_locks(&self) {
@@ -180,6 +201,7 @@ impl Effects {
         }
         for session in self.ended.drain(..) {
             shared.requests.lock().unwrap_or_else(PoisonError::into_inner).remove(&session);
+            shared.absences.lock().unwrap_or_else(PoisonError::into_inner).forget(session);
             shared.notices.end(session);
             let lock = shared.locks.lock().unwrap_or_else(PoisonError::into_inner).remove(&session);
             match (lock, &shared.path) {

@@ -38,6 +38,16 @@ impl Moment {
     pub(crate) fn elapsed(self) -> Duration {
         self.0.elapsed()
     }
+
+    /// How long after `earlier` this is.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_duration_since(earlier.0)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn after(self, duration: Duration) -> Self {
+        Self(self.0 + duration)
+    }
 }
 
 /// Gives another process time to finish its transaction: SQLite has no way to be told when it does.

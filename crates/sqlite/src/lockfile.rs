@@ -3,29 +3,54 @@
 //! The operating system gives the lock back when a process ends, however it ends: who can take the lock of another
 //! session knows at once that it is dead, without waiting for its time to live. The lock decides only when a takeover
 //! may start; what a dead session's process may still write is decided by epochs.
+//!
+//! Somebody may clean up and delete the file of a session that lives. A live process looks for its files every second and makes
+//! them anew; so a file that stays away for [`ABSENCE_MAX`] belongs to a process that is gone.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use abide_core::SessionId;
+
+use crate::home::Moment;
+
+/// Between two looks of a live process at its own files.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A session whose file is missing for so long is dead; never sooner.
+pub(crate) const ABSENCE_MAX: Duration = Duration::from_secs(3);
 
 /// The lock of a session of this process.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     path: PathBuf,
     // Closing the file gives the lock back.
-    _file: File,
+    file: File,
 }
 
 impl LockFile {
     /// Makes and locks the file of `session`.
     pub(crate) fn acquire(database: &Path, session: SessionId) -> io::Result<Self> {
         let path = path_of(database, session);
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
+        let mut unseen = path.clone().into_os_string();
+        unseen.push("-new");
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&unseen)?;
         file.try_lock().map_err(io::Error::from)?;
-        Ok(Self { path, _file: file })
+        // It gets its name when it is locked: whoever found it unlocked would take the session for dead.
+        std::fs::rename(&unseen, &path)?;
+        Ok(Self { path, file })
+    }
+
+    /// Whether the file still has its name, so that others find its lock.
+    pub(crate) fn is_found(&self) -> bool {
+        match (std::fs::metadata(&self.path), self.file.metadata()) {
+            (Ok(found), Ok(ours)) => is_same(&found, &ours),
+            (Err(error), _) => error.kind() != io::ErrorKind::NotFound,
+            (_, Err(_)) => true,
+        }
     }
 
     /// Deletes the file: its session has ended in the database, so nobody asks again.
@@ -34,13 +59,58 @@ impl LockFile {
     }
 }
 
-/// Whether the process of `session` is certainly gone. A file that is missing says nothing: it was never made, or
-/// somebody cleaned up.
-pub(crate) fn is_abandoned(database: &Path, session: SessionId) -> bool {
-    let Ok(file) = OpenOptions::new().write(true).open(path_of(database, session)) else { return false };
-    match file.try_lock() {
-        Ok(()) => true,
-        Err(TryLockError::WouldBlock | TryLockError::Error(_)) => false,
+#[cfg(unix)]
+fn is_same(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+#[cfg(not(unix))]
+fn is_same(_: &std::fs::Metadata, _: &std::fs::Metadata) -> bool {
+    true
+}
+
+/// What the file of a session tells of its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sign {
+    /// Somebody holds the lock, or nothing can be told.
+    Life,
+    /// Nobody holds the lock.
+    Death,
+    /// There is no file.
+    Nothing,
+}
+
+/// Looks at the file of a session of any process.
+pub(crate) fn look(database: &Path, session: SessionId) -> Sign {
+    match OpenOptions::new().write(true).open(path_of(database, session)) {
+        Ok(file) => match file.try_lock() {
+            Ok(()) => Sign::Death,
+            Err(TryLockError::WouldBlock | TryLockError::Error(_)) => Sign::Life,
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Sign::Nothing,
+        Err(_) => Sign::Life,
+    }
+}
+
+/// Sessions whose files were missing when somebody looked, and since when.
+#[derive(Debug, Default)]
+pub(crate) struct Absences(HashMap<SessionId, Moment>);
+
+impl Absences {
+    /// Whether the process of a session with this sign is certainly gone.
+    pub(crate) fn is_gone(&mut self, session: SessionId, sign: Sign, now: Moment) -> bool {
+        match sign {
+            Sign::Nothing => now.since(*self.0.entry(session).or_insert(now)) >= ABSENCE_MAX,
+            Sign::Life | Sign::Death => {
+                self.0.remove(&session);
+                sign == Sign::Death
+            }
+        }
+    }
+
+    pub(crate) fn forget(&mut self, session: SessionId) {
+        self.0.remove(&session);
     }
 }
 
@@ -62,4 +132,52 @@ fn path_of(database: &Path, session: SessionId) -> PathBuf {
     let mut name = OsString::from(database);
     name.push(format!("-session-{session}"));
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SESSION: SessionId = SessionId(7);
+
+    #[test]
+    fn a_missing_file_means_death_after_three_seconds_and_never_sooner() {
+        let began = Moment::now();
+        let at = |millis| began.after(Duration::from_millis(millis));
+        let rows = [
+            (Sign::Nothing, 0, false),
+            (Sign::Nothing, 2_999, false),
+            // It was made anew: its absence begins with the next look that misses it.
+            (Sign::Life, 3_000, false),
+            (Sign::Nothing, 4_000, false),
+            (Sign::Nothing, 6_999, false),
+            (Sign::Nothing, 7_000, true),
+        ];
+        let mut absences = Absences::default();
+        for (sign, millis, gone) in rows {
+            assert_eq!(absences.is_gone(SESSION, sign, at(millis)), gone, "{sign:?} after {millis} ms");
+        }
+        assert!(absences.is_gone(SESSION, Sign::Death, began), "who can take a lock need not wait");
+    }
+
+    #[test]
+    fn a_lock_file_is_found_until_it_is_deleted_or_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("a.db");
+        assert_eq!(look(&database, SESSION), Sign::Nothing);
+        let lock = LockFile::acquire(&database, SESSION).unwrap();
+        assert!(lock.is_found());
+        assert_eq!(look(&database, SESSION), Sign::Life);
+        std::fs::remove_file(&lock.path).unwrap();
+        assert!(!lock.is_found());
+        std::fs::write(&lock.path, "").unwrap();
+        assert!(!lock.is_found(), "another file has its name");
+        let anew = LockFile::acquire(&database, SESSION).unwrap();
+        assert!(anew.is_found());
+        drop(lock);
+        assert_eq!(look(&database, SESSION), Sign::Life);
+        drop(anew);
+        assert_eq!(look(&database, SESSION), Sign::Death);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "one name is left");
+    }
 }

@@ -11,7 +11,8 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::batch::Shared;
-use crate::home;
+use crate::home::{self, Moment};
+use crate::lockfile;
 use crate::watch::Watch;
 use crate::writer::Desk;
 
@@ -45,6 +46,7 @@ impl Poll {
     /// The work of the thread that asks, until the store is closed.
     pub(crate) fn serve(&self, desk: &Desk, shared: &Shared) {
         let mut watch = None;
+        let mut locks_looked_at = Moment::now();
         while self.has_session(shared) {
             watch = watch.or_else(|| Watch::of(shared));
             let is_open = match &watch {
@@ -57,6 +59,10 @@ impl Poll {
             };
             if !is_open {
                 return;
+            }
+            if locks_looked_at.elapsed() >= lockfile::LOOK_EVERY {
+                shared.keep_locks();
+                locks_looked_at = Moment::now();
             }
             let Some(mut writer) = desk.try_lock_writer() else { continue };
             if let Err(failure) = writer.look_up() {

@@ -169,6 +169,7 @@ fn shared(path: Option<&Path>, clock: Arc<dyn Clock>, options: Options) -> Share
         notices: Notices::default(),
         poll: Poll::default(),
         locks: Mutex::default(),
+        absences: Mutex::default(),
         requests: Mutex::default(),
         // A store in memory has no thread that could wake anybody.
         tokio: path.and_then(|_| tokio::runtime::Handle::try_current().ok()),

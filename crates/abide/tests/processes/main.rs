@@ -11,6 +11,7 @@ mod flows;
 mod full_disk;
 mod idle;
 mod kills;
+mod lock_files;
 mod look;
 mod pairs;
 mod poison;
