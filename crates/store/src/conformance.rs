@@ -47,11 +47,13 @@ mod starts;
 mod subject;
 mod takeovers;
 mod timers;
+mod transactions;
 
 pub use block_on::block_on;
 pub use clock::TestClock;
 pub use differential::{differential, differential_limits};
 pub use subject::Subject;
+pub use transactions::UserTable;
 
 /// One fact about stores.
 pub struct Case {
@@ -90,6 +92,7 @@ pub const TABLES: &[&[Case]] = &[
     prunes::CASES,
     runs::CASES,
     sizes::CASES,
+    transactions::CASES,
     notices::CASES,
 ];
 
@@ -114,7 +117,21 @@ pub fn bounds() -> Bounds {
 ///
 /// With the list of the cases that failed, if any did.
 pub fn check_all(make: impl Fn(Arc<TestClock>) -> Arc<dyn Store>) {
-    let failed: Vec<_> = cases().filter(|case| !passes(case, &make)).map(|case| case.name).collect();
+    check_all_with(UserTable::MEMORY, make);
+}
+
+/// Runs every case on a store of its own, which gives its transaction steps something else than a [`crate::memory::MemoryTable`].
+///
+/// # Panics
+///
+/// With the list of the cases that failed, if any did.
+pub fn check_all_with(table: UserTable, make: impl Fn(Arc<TestClock>) -> Arc<dyn Store>) {
+    let passes = |case: &&Case| {
+        let outcome = catch_unwind(AssertUnwindSafe(|| (case.run)(&subject(table, &make))));
+        println!("{} {}", if outcome.is_ok() { "ok    " } else { "FAILED" }, case.name);
+        outcome.is_ok()
+    };
+    let failed: Vec<_> = cases().filter(|case| !passes(case)).map(|case| case.name).collect();
     assert!(failed.is_empty(), "{} cases failed:\n  {}", failed.len(), failed.join("\n  "));
 }
 
@@ -125,16 +142,10 @@ pub fn check_all(make: impl Fn(Arc<TestClock>) -> Arc<dyn Store>) {
 /// When the case fails or there is none of that name.
 pub fn check_one(name: &str, make: impl Fn(Arc<TestClock>) -> Arc<dyn Store>) {
     let case = cases().find(|case| case.name == name).expect("there is a case of this name");
-    (case.run)(&subject(&make));
+    (case.run)(&subject(UserTable::MEMORY, &make));
 }
 
-fn subject(make: &impl Fn(Arc<TestClock>) -> Arc<dyn Store>) -> Subject {
+fn subject(table: UserTable, make: &impl Fn(Arc<TestClock>) -> Arc<dyn Store>) -> Subject {
     let clock = TestClock::new();
-    Subject::new(make(clock.clone()), clock)
-}
-
-fn passes(case: &Case, make: &impl Fn(Arc<TestClock>) -> Arc<dyn Store>) -> bool {
-    let outcome = catch_unwind(AssertUnwindSafe(|| (case.run)(&subject(make))));
-    println!("{} {}", if outcome.is_ok() { "ok    " } else { "FAILED" }, case.name);
-    outcome.is_ok()
+    Subject { table, ..Subject::new(make(clock.clone()), clock) }
 }

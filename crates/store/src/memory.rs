@@ -2,7 +2,8 @@
 //!
 //! Everything happens under one lock while the method is called, so every answer is ready when it is returned; only
 //! [`Store::wait`] waits. Nothing survives the process. It is stricter than a database: a caller that appends out of
-//! order, reports a state that its journal does not add up to or consumes what it never had is stopped by a panic.
+//! order, reports a state that its journal does not add up to or consumes what it never had is stopped by a panic. A transaction step is
+//! run twice, and what it wrote the first time is undone: whoever counts on running once is found out.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -25,9 +26,11 @@ mod row;
 mod sessions;
 mod state;
 mod submit;
+mod table;
 mod views;
 
 use state::State;
+pub use table::MemoryTable;
 
 /// A store in memory.
 pub struct MemoryStore {

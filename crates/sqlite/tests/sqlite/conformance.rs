@@ -1,12 +1,34 @@
 //! What every store must do, on a file and in memory.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use abide_core::Limits;
-use abide_sqlite::{Options, SqliteStore};
+use abide_sqlite::{Options, SqliteStore, StepConnection};
 use abide_store::Store;
-use abide_store::conformance::{TestClock, bounds, check_all, differential, differential_limits, limits};
+use abide_store::conformance::{
+    TestClock, UserTable, bounds, check_all_with, differential, differential_limits, limits,
+};
+
+/// A table of the user's in the same file.
+const TABLE: UserTable = UserTable {
+    put: |connection, key, value| {
+        let tx = connection_of(connection);
+        tx.execute_batch("CREATE TABLE IF NOT EXISTS users_own (key TEXT PRIMARY KEY, value TEXT)").unwrap();
+        tx.execute("INSERT OR REPLACE INTO users_own VALUES (?1, ?2)", [key, value]).unwrap();
+    },
+    get: |connection, key| {
+        let tx = connection_of(connection);
+        tx.execute_batch("CREATE TABLE IF NOT EXISTS users_own (key TEXT PRIMARY KEY, value TEXT)").unwrap();
+        let found = tx.query_rows("SELECT value FROM users_own WHERE key = ?1", [key], |row| row.get(0));
+        found.unwrap().pop()
+    },
+};
+
+fn connection_of(connection: &dyn Any) -> &StepConnection {
+    connection.downcast_ref().expect("an SQLite store hands out its connection")
+}
 
 fn in_memory(limits: Limits) -> impl Fn(Arc<TestClock>) -> Arc<dyn Store> {
     move |clock| {
@@ -26,13 +48,13 @@ fn in_files(folder: &tempfile::TempDir, limits: Limits) -> impl Fn(Arc<TestClock
 
 #[test]
 fn a_store_in_memory_passes_every_case() {
-    check_all(in_memory(limits()));
+    check_all_with(TABLE, in_memory(limits()));
 }
 
 #[test]
 fn a_store_in_a_file_passes_every_case() {
     let folder = tempfile::tempdir().expect("a folder can be made");
-    check_all(in_files(&folder, limits()));
+    check_all_with(TABLE, in_files(&folder, limits()));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use abide_core::{Command, Fence, Message, Name, SessionId, Start, Timestamp};
 
 use super::held::{Draft, Held};
-use super::{TestClock, block_on, make};
+use super::{TestClock, UserTable, block_on, make};
 use crate::{
     Claim, Claimed, Clock, CommitOutcome, Committed, Error, ExecutionKey, Feed, FeedItem, Heartbeat,
     InboxPage, InboxRead, List, Listing, Notice, Prune, Read, Record, Retire, Snapshot, Store, Submit,
@@ -19,6 +19,8 @@ pub struct Subject {
     pub store: Arc<dyn Store>,
     /// Where it reads the time.
     pub clock: Arc<TestClock>,
+    /// What its transaction steps write to.
+    pub table: UserTable,
 }
 
 /// Everything that can be seen in a store, for comparison.
@@ -31,7 +33,7 @@ pub(crate) struct Picture {
 impl Subject {
     /// The store under test, with the clock that it was handed.
     pub fn new(store: Arc<dyn Store>, clock: Arc<TestClock>) -> Self {
-        Self { store, clock }
+        Self { store, clock, table: UserTable::MEMORY }
     }
 
     pub(crate) fn now(&self) -> Timestamp {

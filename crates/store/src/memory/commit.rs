@@ -1,26 +1,55 @@
 //! The writes of those who hold a lease.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
 use abide_core::{Address, Fence, Message, Refusal, SessionId, Timestamp};
 
 use super::admission::{Admission, Ahead};
 use super::state::State;
-use crate::{Commit, CommitOutcome, Committed, ExecutionKey, Result, refused_start};
+use super::table::MemoryTable;
+use crate::{Commit, CommitOutcome, Committed, Error, ExecutionKey, Record, Result, refused_start};
 
 impl State {
     pub(super) fn commit(&mut self, commit: Commit, now: Timestamp) -> Result<CommitOutcome> {
-        if commit.transaction.is_some() {
-            let what = "ctx.sqlite needs a SQLite store; this store keeps its data in memory".to_owned();
-            return Err(Refusal::Unsupported { what }.into());
-        }
         match self.fence(&commit, now) {
             Fence::Open => {
                 self.row(commit.key).check_consumed(&commit)?;
-                Ok(CommitOutcome::Committed(self.write_commit(commit, now)))
+                let (commit, transacted) = self.transact(commit)?;
+                let committed = self.write_commit(commit, now);
+                Ok(CommitOutcome::Committed(Committed { transacted, ..committed }))
             }
             // What was born then is told once: the number of leases in a heartbeat gives it away.
-            Fence::Applied => Ok(CommitOutcome::Committed(Committed::default())),
+            Fence::Applied => {
+                let last = self.row(commit.key).journal.last().map(|(_, record)| record.clone());
+                let transacted = last.filter(|_| commit.transaction.is_some());
+                Ok(CommitOutcome::Committed(Committed { transacted, ..Committed::default() }))
+            }
             fence => Ok(CommitOutcome::Fenced(fence)),
         }
+    }
+
+    /// Runs the transaction step of a commit, if it has one; gives the commit with its record.
+    fn transact(&mut self, mut commit: Commit) -> Result<(Commit, Option<Record>)> {
+        let Some(transaction) = commit.transaction.clone() else { return Ok((commit, None)) };
+        let run = |table: &MemoryTable| {
+            let outcome = catch_unwind(AssertUnwindSafe(|| (transaction.0)(table)));
+            outcome.map_err(|_| unsupported("the transaction step panicked outside the user's code"))
+        };
+        // As if a neighbour had failed: whoever relies on having run once is found out.
+        run(&self.table.clone())?;
+        let table = self.table.clone();
+        let transacted = run(&table)?;
+        if transacted.record.seq != self.row(commit.key).execution.entry_count() + 1 {
+            return Err(unsupported("the transaction step gave an entry with a wrong number"));
+        }
+        if transacted.keep {
+            self.table = table;
+        }
+        let changes = Arc::make_mut(&mut commit.changes);
+        changes.records = vec![transacted.record.clone()];
+        changes.state = transacted.state;
+        Ok((commit, Some(transacted.record)))
     }
 
     fn fence(&self, commit: &Commit, now: Timestamp) -> Fence {
@@ -75,6 +104,10 @@ impl State {
             },
         }
     }
+}
+
+fn unsupported(what: &str) -> Error {
+    Refusal::Unsupported { what: what.to_owned() }.into()
 }
 
 /// Who emits, and what became of it.

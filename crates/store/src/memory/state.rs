@@ -7,6 +7,7 @@ use abide_core::{Address, Limits, Route, SessionId, Timestamp};
 use super::notices::Notices;
 use super::row::{Place, Row};
 use super::sessions::Session;
+use super::table::MemoryTable;
 use crate::{Bounds, ExecutionKey, Notice, Record};
 
 pub(super) struct State {
@@ -22,6 +23,8 @@ pub(super) struct State {
     pub(super) feed: BTreeMap<u64, ExecutionKey>,
     pub(super) sessions: BTreeMap<SessionId, Session>,
     pub(super) notices: Notices,
+    /// What transaction steps have written.
+    pub(super) table: MemoryTable,
     last_key: u64,
     last_position: u64,
     last_session: u64,
@@ -39,6 +42,7 @@ impl State {
             feed: BTreeMap::new(),
             sessions: BTreeMap::new(),
             notices: Notices::default(),
+            table: MemoryTable::default(),
             last_key: 0,
             last_position: 0,
             last_session: 0,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use abide_core::{Epoch, Lease, Refusal, SessionId, Version, codec};
+use abide_core::{Epoch, Lease, SessionId, Version, codec};
 use abide_store::conformance::{TestClock, block_on, check_all, differential, differential_limits, limits};
 use abide_store::memory::MemoryStore;
-use abide_store::{Changes, Commit, Error, Hold, Read, Store, Submit, Submitted, Target, Transaction, View};
+use abide_store::{Changes, Commit, Hold, Store, Submit, Submitted};
 
 use crate::common::{self, start, worker};
 
@@ -50,20 +50,6 @@ fn held() -> (Arc<MemoryStore>, Commit) {
 
 fn change(commit: &mut Commit) -> &mut Changes {
     Arc::get_mut(&mut commit.changes).expect("nobody else has them")
-}
-
-#[test]
-fn transaction_steps_are_refused_and_change_nothing() {
-    let (store, mut commit) = held();
-    let read = || Read { target: Target::Key(commit.key), from: 1, limit: 9, with_inbox: true };
-    let before = block_on(store.read(read())).expect("it is read");
-    let again = read();
-    commit.transaction = Some(Transaction(Arc::new(|_| unreachable!("it is never run"))));
-    match block_on(store.commit(commit)) {
-        Err(Error::Refused(Refusal::Unsupported { what })) => assert!(what.contains("SQLite"), "{what}"),
-        other => panic!("expected a refusal, found {other:?}"),
-    }
-    assert_eq!(block_on(store.read(again)).expect("it is read"), before);
 }
 
 #[test]
