@@ -116,8 +116,8 @@ impl Builder {
         self
     }
 
-    /// The most entries of one run's journal (`entry_count_max`, 10,000,000). An execution that reaches it is blocked, and goes
-    /// on when a worker with a higher limit starts.
+    /// The most entries of one run's journal (`entry_count_max`, 10,000,000). An execution that reaches it can end or continue as new; anything
+    /// else blocks it, until a worker with a higher limit starts.
     pub fn entry_count_max(mut self, count: u64) -> Self {
         // A replay numbers entries with 32 bits, and what is blocked and unblocked adds a few beyond the limit.
         self.options.limits.entry_count_max = count.min(u64::from(u32::MAX / 2));

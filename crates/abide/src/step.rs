@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use abide_core::{Name, OpKind, Outcome, Retry};
+use abide_core::{Block, Name, OpKind, Outcome, Retry};
 use abide_engine::{Delivery, OpHandle, Request, StepOptions, Turn, panics};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -171,6 +171,16 @@ pub(crate) fn delivered<T: DeserializeOwned>(
                 None => Poll::Pending,
             }
         }
+        Delivery::Edited(payload) => match data::decode(&payload) {
+            Ok(value) => Poll::Ready(Ok(value)),
+            Err(error) => {
+                let (expected, found) = (std::any::type_name::<T>(), payload.excerpt());
+                let reason = format!("the result that was given is no {expected}: {found} ({error})");
+                let board = ctx.board().expect("only workflows open operations");
+                board.block(Block::Unrecordable { op: handle.op().clone(), reason });
+                Poll::Pending
+            }
+        },
         Delivery::Outcome(Outcome::Unrecordable(_)) | Delivery::Due | Delivery::Started(_) => {
             unreachable!("the runner delivers what the operation waits for")
         }

@@ -254,6 +254,44 @@ fn an_edit_goes_on_with_the_given_result() {
 }
 
 #[test]
+fn an_edit_that_the_code_cannot_read_can_be_edited_again() {
+    on_each(async |lab, world| {
+        let (_, abide) = worker(lab, world).await;
+        let handle = blocked(lab, &abide, reports).await;
+        world.take_ran();
+        for round in 0..3 {
+            handle.unblock().edit("report#2", &round).await.unwrap();
+            lab.sleep(secs(5)).await;
+            assert_eq!(obstacle(lab).await.as_deref(), Some(r#"step "report" #2"#), "round {round}");
+            let why = handle.why().await.unwrap();
+            assert!(why.contains("the result that was given is no alloc::string::String"), "{why}");
+        }
+        handle.unblock().edit("report#2", "given").await.unwrap();
+        assert_eq!(ended(lab, &handle).await, "report given after");
+        assert_eq!(world.take_ran(), "after", "no step ran again");
+    });
+}
+
+#[test]
+fn a_step_whose_edit_the_code_cannot_read_can_run_again() {
+    on_each(async |lab, world| {
+        let (machine, abide) = worker(lab, world).await;
+        let handle = blocked(lab, &abide, reports).await;
+        handle.unblock().edit("report#2", &7).await.unwrap();
+        lab.sleep(secs(5)).await;
+        lab.crash(machine);
+        let (_, abide) = worker(lab, world).await;
+        lab.sleep(secs(5)).await;
+        world.take_ran();
+        world.make_short();
+        let handle = abide.handle("one");
+        handle.unblock().rerun("report#2").await.unwrap();
+        assert_eq!(ended(lab, &handle).await, "report xxx after");
+        assert_eq!(world.take_ran(), "report after");
+    });
+}
+
+#[test]
 fn p1_a_recorded_result_is_neither_run_again_nor_edited() {
     on_each(async |lab, world| {
         let (_, abide) = worker(lab, world).await;

@@ -222,6 +222,21 @@ impl Event {
         }
     }
 
+    /// What this event says about a result that somebody gave to a step. `None`: one has to look further.
+    ///
+    /// Code that cannot read such a result blocks at its step once more, before anything else of it is recorded.
+    pub fn refutes_edit_of(&self, op: &Op) -> Option<bool> {
+        match self {
+            Self::Blocked(Block::Unrecordable { op: blocked, .. }) if blocked == op => Some(true),
+            Self::Blocked(_)
+            | Self::Unblocked { .. }
+            | Self::Paused { .. }
+            | Self::Resumed { .. }
+            | Self::CancelRequested { .. } => None,
+            _ => Some(false),
+        }
+    }
+
     /// Whether this event ends its run.
     pub fn is_terminal(&self) -> bool {
         matches!(

@@ -8,7 +8,7 @@ use crate::grow::growable;
 use crate::{
     Address, Block, Body, By, Command, Decision, Entry, Event, Failure, FailureKind, Kind, Message,
     MessageId, Name, Outcome, Parent, Payload, Refusal, Remedied, Retry, Route, Start, Status, StepRemedy,
-    Summary, Timestamp, Waiting,
+    Timestamp,
 };
 
 /// The state of one execution: what its journal adds up to.
@@ -23,6 +23,8 @@ pub struct Execution {
     lane: Name,
     requires: Vec<Name>,
     priority: i16,
+    /// Its code does not begin before this: the delay of its start until something is recorded of its work, then the pause of a task before
+    /// its next attempt.
     start_at: Option<Timestamp>,
     deadline_at: Option<Timestamp>,
     retry: Option<Retry>,
@@ -147,8 +149,10 @@ impl Execution {
         match command {
             Command::Pause { by, reason } => Ok(Event::Paused { by, reason }.into()),
             Command::Resume { .. } => Err(Refusal::NotPaused),
-            // A task has no place to see it.
-            Command::Cancel { by, reason } if self.kind == Kind::Task => Ok(self.cancelled(by, reason)),
+            // A task has no place to see it, and code that was not called yet neither.
+            Command::Cancel { by, reason } if self.kind == Kind::Task || self.is_delayed(now) => {
+                Ok(self.cancelled(by, reason))
+            }
             Command::Cancel { by, reason } => Ok(Event::CancelRequested { by, reason }.into()),
             Command::Block(reason) => Ok(Event::Blocked(reason).into()),
             Command::Unblock { .. } => Err(Refusal::NotBlocked),
@@ -161,7 +165,9 @@ impl Execution {
         match command {
             Command::Pause { .. } => Ok(Decision::default()),
             Command::Resume { by } => Ok(Event::Resumed { by }.into()),
-            Command::Cancel { by, reason } if self.kind == Kind::Task => Ok(self.cancelled(by, reason)),
+            Command::Cancel { by, reason } if self.kind == Kind::Task || self.is_delayed(now) => {
+                Ok(self.cancelled(by, reason))
+            }
             Command::Cancel { by, reason } => Ok(Event::CancelRequested { by, reason }.into()),
             Command::Unblock { .. } => Err(Refusal::NotBlocked),
             Command::RecordStep(_)
@@ -325,9 +331,14 @@ impl Execution {
     /// Folds one recorded entry. Total: what was recorded can always be applied.
     pub fn apply(&mut self, entry: &Entry) {
         self.entry_count = entry.seq;
+        if entry.event.op().is_some() {
+            // It has begun: a clock that is set back does not make it wait for its start again.
+            self.start_at = None;
+        }
         match &entry.event {
-            Event::AttemptFailed { op, attempt, .. } if op.kind == crate::OpKind::Task => {
+            Event::AttemptFailed { op, attempt, retry_at, .. } if op.kind == crate::OpKind::Task => {
                 self.attempt_count = *attempt;
+                self.start_at = Some(*retry_at);
             }
             Event::Paused { by, reason } => {
                 self.phase = Phase::Paused { by: by.clone(), reason: reason.clone() };
@@ -460,11 +471,10 @@ impl Execution {
     /// Whether an arriving message makes it worth a look. What is paused or blocked only listens to control:
     /// anything else would be looked at, put back and looked at again for ever.
     ///
-    /// A start that was delayed begins when it is due, not when the first signal comes.
+    /// A start that was delayed begins when it is due, not when the first signal comes; so does the next attempt of a task.
     pub fn wakes_on(&self, body: &Body, now: Timestamp) -> bool {
-        let is_early = self.entry_count <= 1 && self.start_at.is_some_and(|start_at| start_at > now);
         match self.phase {
-            Phase::Running if is_early => body.is_control(),
+            Phase::Running if self.is_delayed(now) => body.is_control(),
             Phase::Running | Phase::Cancelling { .. } => true,
             Phase::Paused { .. } | Phase::Blocked { .. } => body.is_control(),
             Phase::Completed | Phase::Failed | Phase::Cancelled | Phase::Continued => false,
@@ -503,30 +513,14 @@ impl Execution {
         later.accepts(message, now).is_ok()
     }
 
-    /// What a new execution looks like before anybody took it.
-    pub fn summary_at_start(&self, now: Timestamp) -> Summary {
-        match self.start_at {
-            Some(start_at) if start_at > now => Summary {
-                status: Status::Scheduled,
-                wake_at: Some(start_at),
-                care_at: None,
-                waiting: Vec::new(),
-            },
-            _ => self.summary(&[]),
-        }
+    /// Whether its code may not begin yet: its start was delayed, or its next attempt as a task is not due.
+    pub fn is_delayed(&self, now: Timestamp) -> bool {
+        self.start_at.is_some_and(|start_at| start_at > now)
     }
 
-    /// What a store keeps in the indexed row, given what the execution waits for.
-    pub fn summary(&self, waiting: &[Waiting]) -> Summary {
-        let active = matches!(self.phase, Phase::Running | Phase::Cancelling { .. });
-        let timers = waiting.iter().filter(|_| active).filter_map(Waiting::wake_at);
-        let deadline = self.deadline_at.filter(|_| !self.is_finished());
-        Summary {
-            status: if active { status_of(waiting) } else { self.status() },
-            wake_at: timers.chain(deadline).min(),
-            care_at: None,
-            waiting: waiting.iter().filter(|_| active).take(Summary::WAITING_COUNT_MAX).cloned().collect(),
-        }
+    /// Not before this its code begins, or begins again.
+    pub fn start_at(&self) -> Option<Timestamp> {
+        self.start_at
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -538,19 +532,6 @@ impl Execution {
             Phase::Failed => Status::Failed,
             Phase::Cancelled => Status::Cancelled,
         }
-    }
-}
-
-/// An execution sleeps when only time can wake it, waits when something else can, and runs otherwise.
-fn status_of(waiting: &[Waiting]) -> Status {
-    let is_step = |wait: &Waiting| matches!(wait, Waiting::Step { .. });
-    let is_time = |wait: &Waiting| matches!(wait, Waiting::Sleep { .. } | Waiting::Retry { .. });
-    if waiting.is_empty() || waiting.iter().any(is_step) {
-        Status::Running
-    } else if waiting.iter().all(is_time) {
-        Status::Sleeping
-    } else {
-        Status::Waiting
     }
 }
 

@@ -150,6 +150,12 @@ impl Cursor {
         Ok(false)
     }
 
+    /// Passes the entry after the last one, a result that somebody gave and that the code could not read: its step waits for the next decision.
+    pub fn refute(&mut self, entry: &Entry) {
+        debug_assert_eq!(entry.seq, self.passed + 1, "entries are offered in order");
+        self.passed = entry.seq;
+    }
+
     /// Keeps in mind that the result of this operation could not be recorded. What failed before counts no longer.
     fn lose(&mut self, seq: u64, op: &Op, reason: &str) -> Result<bool, Mismatch> {
         let key = op.key().0;

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
-use crate::{ExecutionId, Name, Timestamp};
+use crate::{Execution, ExecutionId, Name, Phase, Timestamp};
 
 /// Where an execution stands. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -167,4 +167,52 @@ growable!(Summary {
 impl Summary {
     /// The most waits that a summary tells.
     pub const WAITING_COUNT_MAX: usize = 8;
+}
+
+/// What can be seen of an execution.
+impl Execution {
+    /// What a new execution looks like before anybody took it.
+    pub fn summary_at_start(&self, now: Timestamp) -> Summary {
+        if self.is_delayed(now) { self.summary_at_rest() } else { self.summary(&[]) }
+    }
+
+    /// What an execution looks like whose code does not run: it is paused or blocked, or its time has not come. No clock takes part: one whose
+    /// time comes at this moment is to be woken too.
+    pub fn summary_at_rest(&self) -> Summary {
+        let Some(at) = self.start_at().filter(|_| *self.phase() == Phase::Running) else {
+            return self.summary(&[]);
+        };
+        if self.attempt_count() > 0 {
+            let (name, attempt) = (self.name().clone(), self.attempt_count() + 1);
+            return self.summary(&[Waiting::Retry { name, attempt, at }]);
+        }
+        let wake_at = self.deadline_at().map_or(at, |deadline_at| deadline_at.min(at));
+        Summary { status: Status::Scheduled, wake_at: Some(wake_at), care_at: None, waiting: Vec::new() }
+    }
+
+    /// What a store keeps in the indexed row, given what the execution waits for.
+    pub fn summary(&self, waiting: &[Waiting]) -> Summary {
+        let active = matches!(self.phase(), Phase::Running | Phase::Cancelling { .. });
+        let timers = waiting.iter().filter(|_| active).filter_map(Waiting::wake_at);
+        let deadline = self.deadline_at().filter(|_| !self.is_finished());
+        Summary {
+            status: if active { status_of(waiting) } else { self.status() },
+            wake_at: timers.chain(deadline).min(),
+            care_at: None,
+            waiting: waiting.iter().filter(|_| active).take(Summary::WAITING_COUNT_MAX).cloned().collect(),
+        }
+    }
+}
+
+/// An execution sleeps when only time can wake it, waits when something else can, and runs otherwise.
+fn status_of(waiting: &[Waiting]) -> Status {
+    let is_step = |wait: &Waiting| matches!(wait, Waiting::Step { .. });
+    let is_time = |wait: &Waiting| matches!(wait, Waiting::Sleep { .. } | Waiting::Retry { .. });
+    if waiting.is_empty() || waiting.iter().any(is_step) {
+        Status::Running
+    } else if waiting.iter().all(is_time) {
+        Status::Sleeping
+    } else {
+        Status::Waiting
+    }
 }

@@ -154,6 +154,8 @@ pub(crate) enum SlotState {
 pub enum Delivery {
     /// A result, error or signal.
     Outcome(Outcome),
+    /// The result that somebody gave to a step whose own could not be recorded.
+    Edited(Payload),
     /// A time has come: the end of a sleep, or of the patience for a signal.
     Due,
     /// A child was started under this id.

@@ -252,7 +252,7 @@ pub(crate) async fn run_suspect(engine: Arc<Inner>, mailbox: Arc<Mailbox>, lease
 
 /// Gives a lease back without running anything.
 pub(crate) async fn give_back(engine: Arc<Inner>, leased: Leased) -> End {
-    let summary = leased.execution.summary(&[]);
+    let summary = leased.execution.summary_at_rest();
     let mut ledger = Ledger::new(&engine, leased);
     ledger.flush(Terms { summary, hold: Hold::Yield, born_slots: 0, alone: false });
     match poll_fn(|cx| ledger.poll(cx)).await {

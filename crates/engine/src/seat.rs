@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use abide_core::{
-    Command, Entry, Epoch, Event, Execution, Message, MessageId, Payload, Phase, Refusal, Start, Timestamp,
-    Waiting,
+    Command, Entry, Epoch, Event, Execution, Message, MessageId, Payload, Phase, Refusal, Start, Summary,
+    Timestamp, Waiting,
 };
 use abide_store::{ExecutionKey, Hold, Leased, Record, Transaction};
 
@@ -89,9 +89,11 @@ impl Seat {
         self.ledger.now()
     }
 
-    /// Whether the execution's phase lets its code run.
+    /// Whether the execution's phase lets its code run, and its time has come.
     pub fn may_run(&self) -> bool {
-        matches!(self.execution().phase(), Phase::Running | Phase::Cancelling { .. })
+        let execution = self.execution();
+        let is_delayed = || execution.start_at().is_some() && execution.is_delayed(self.now());
+        matches!(execution.phase(), Phase::Running | Phase::Cancelling { .. }) && !is_delayed()
     }
 
     /// The driver is polled: whoever has something for this seat wakes its task from now on.
@@ -264,10 +266,12 @@ impl Seat {
 
     /// Commits what was decided.
     pub(crate) fn send(&mut self, leave: Leave<'_>) {
-        let mut summary = self.execution().summary(leave.waiting);
-        if self.may_run() {
-            summary.wake_at = [leave.wake_at, self.deadline_at()].into_iter().flatten().min();
-        }
+        let summary = if self.may_run() {
+            let wake_at = [leave.wake_at, self.deadline_at()].into_iter().flatten().min();
+            Summary { wake_at, ..self.execution().summary(leave.waiting) }
+        } else {
+            self.execution().summary_at_rest()
+        };
         // What gives others something to do is no longer alone.
         let alone = self.ledger.has_little_news() && self.engine.is_alone();
         let terms = Terms { summary, hold: leave.hold, born_slots: self.engine.free_slots(), alone };

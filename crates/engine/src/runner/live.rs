@@ -144,6 +144,9 @@ impl Runner {
         }
         // The waiter may have been dropped since it began to wait.
         let Some(op) = self.open_op(id) else { return true };
+        if self.is_over_length() {
+            return true;
+        }
         let Some((message, payload)) = self.signals.get_mut(name).and_then(VecDeque::pop_front) else {
             return true;
         };
@@ -226,7 +229,9 @@ impl Runner {
             Due::After(duration) => self.seat.now().after(duration),
             Due::At(at) => at,
         });
-        if recorded.is_none() && self.decide(Command::SetTimer { op, due_at }).is_err() {
+        if recorded.is_none()
+            && (self.is_over_length() || self.decide(Command::SetTimer { op, due_at }).is_err())
+        {
             return;
         }
         if let Some(active) = self.run.stage.active_mut() {
@@ -254,6 +259,9 @@ impl Runner {
         let child = child.unwrap_or_else(|| child_id(&address.id, run, &op));
         let parent = Some(Parent { id: address.id.clone(), run, op: op.child_result() });
         let start = Arc::new(abide_core::Start { parent, ..*start });
+        if self.is_over_length() {
+            return;
+        }
         if let Ok(entries) = self.decide(Command::StartChild { op, child, start }) {
             self.deliver_all(&entries);
         }
@@ -265,6 +273,10 @@ impl Runner {
         if active.startable.is_empty() || !self.seat.is_durable() || self.seat.order() != Order::Run {
             return false;
         }
+        if self.is_over_length() {
+            return true;
+        }
+        let Some(active) = self.run.stage.active_mut() else { return false };
         let shared = active.board.0.clone();
         let mut has_started = false;
         while let Some(id) = active.startable.pop_front() {

@@ -181,17 +181,17 @@ impl Runner {
         if self.poll_code() {
             return Turn::Progress;
         }
-        if self.run.stage.is_live() && (self.is_over_length() || self.live()) {
+        if self.run.stage.is_live() && self.live() {
             return Turn::Progress;
         }
         self.rest(cx)
     }
 
-    /// A journal that is too long stops visibly, before it is longer.
+    /// A journal that is too long stops visibly, before anything new begins: what has begun is recorded, and the run can end.
     fn is_over_length(&mut self) -> bool {
         let (found, max) =
             (self.seat.execution().entry_count(), self.seat.engine.options.limits.entry_count_max);
-        if found < max || !self.seat.may_run() {
+        if found < max {
             return false;
         }
         let reason =
@@ -396,7 +396,7 @@ fn delivery_of(event: &Event) -> Result<Delivery, Block> {
         Event::ChildStarted { child, .. } => Delivery::Started(child.clone()),
         Event::ChildFinished { outcome, .. } => Delivery::Outcome(outcome.clone()),
         Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(result), .. }), .. } => {
-            Delivery::Outcome(abide_core::Outcome::Success(result.clone()))
+            Delivery::Edited(result.clone())
         }
         other => unreachable!("{} is delivered to nobody", other.word()),
     })

@@ -28,10 +28,30 @@ impl Runner {
                 Poll::Ready(Ok(entry)) => entry,
                 Poll::Ready(Err(error)) => return Some(Turn::End(End::Lost(error.to_string()))),
             };
-            if self.pass(&entry, is_fetch) {
-                return Some(Turn::Progress);
+            match self.poll_refuted(&entry, cx) {
+                Poll::Pending => return Some(Turn::Idle),
+                Poll::Ready(Ok(true)) => self.run.cursor.refute(&entry),
+                Poll::Ready(Ok(false)) if self.pass(&entry, is_fetch) => return Some(Turn::Progress),
+                Poll::Ready(Ok(false)) => {}
+                Poll::Ready(Err(error)) => return Some(Turn::End(End::Lost(error.to_string()))),
             }
         }
+    }
+
+    /// Whether this is a result that somebody gave to a step and that the code could not read. A later entry says so: given to the code
+    /// again, it would block at it before it came to the decision that followed.
+    fn poll_refuted(&mut self, entry: &Entry, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
+        let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_) }), .. } = &entry.event
+        else {
+            return Poll::Ready(Ok(false));
+        };
+        for seq in entry.seq + 1..=self.run.journal.end() {
+            let later = std::task::ready!(self.run.journal.poll_entry(seq, cx))?;
+            if let Some(is_refuted) = later.event.refutes_edit_of(op) {
+                return Poll::Ready(Ok(is_refuted));
+            }
+        }
+        Poll::Ready(Ok(false))
     }
 
     /// Reads the first entry, which has the input, and calls the code.

@@ -174,6 +174,7 @@ fn resting(facts: &Facts) -> String {
     let mut words = match (waits(facts), summary.wake_at) {
         (Some(waits), _) => format!("is {waits}"),
         (None, Some(at)) if summary.status == Status::Scheduled => {
+            let at = facts.snapshot.execution.start_at().unwrap_or(at);
             format!("is scheduled to start at {}", text::when(at, facts.now))
         }
         (None, Some(at)) => format!("rests until {}", text::when(at, facts.now)),

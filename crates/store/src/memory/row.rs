@@ -326,7 +326,7 @@ impl Row {
             assert!(!held && self.ready_at.is_none() && self.wake_at.is_none(), "{address} has ended");
         }
         let scheduled = self.summary.status == Status::Scheduled;
-        assert!(!scheduled || self.lease.version.0 == 0, "{address} was scheduled before its first commit");
+        assert!(!scheduled || self.summary.wake_at.is_some(), "{address} is scheduled for a time");
         assert!(
             self.inbox.iter().all(|(_, message)| self.seen.contains(&message.id)),
             "unread ids are recorded"
