@@ -4,7 +4,8 @@ use abide::Builder;
 use abide::prelude::*;
 use abide::testing::Lab;
 use abide_core::{Event, Outcome};
-use abide_store::{Feed, Record};
+use abide_store::Record;
+use abide_store::conformance::recorded;
 use serde::{Deserialize, Serialize};
 
 const BYTES_MAX: usize = 1_000;
@@ -73,8 +74,8 @@ fn bounded(builder: Builder) -> Builder {
 }
 
 async fn records(lab: &Lab) -> Vec<Record> {
-    let feed = lab.store().feed(Feed { after: 0, limit: 1_000 }).await.unwrap();
-    feed.into_iter().map(|item| item.record).collect()
+    let all = recorded(&**lab.store(), &abide_core::Namespace::default()).await.unwrap();
+    all.into_iter().map(|item| item.record).collect()
 }
 
 #[test]

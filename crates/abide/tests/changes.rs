@@ -195,7 +195,9 @@ where
 async fn end(lab: &Lab) -> String {
     let id = ExecutionId::new("one").unwrap();
     let target = Target::Address(Address { namespace: Namespace::default(), id });
-    let read = |from| lab.store().read(Read { target: target.clone(), from, limit: 1, with_inbox: false });
+    let read = |from| {
+        lab.store().read(Read { target: target.clone(), run: None, from, limit: 1, with_inbox: false })
+    };
     let found = read(1).await.unwrap().unwrap();
     if let Phase::Blocked { reason, .. } = found.execution.phase() {
         return reason.to_string();

@@ -16,7 +16,7 @@ use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::{self, TestClock, check_one};
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
-use abide_store::{Claim, Clock, Feed, Read, Snapshot, Store, Target, View, Worker};
+use abide_store::{Claim, Clock, Feed, FeedFrom, Read, Snapshot, Store, Target, View, Worker};
 use tokio::sync::Semaphore;
 
 /// Faults whose test is in another file: the fault, the file, the test.
@@ -96,8 +96,8 @@ impl Place {
     async fn ended(&self) -> Vec<String> {
         let options = Options { read_only: true, ..Options::default() };
         let store = SqliteStore::open(&self.path(), TestClock::new(), options).unwrap();
-        let feed = store.feed(Feed { after: 0, limit: 1_000 }).await.unwrap();
-        let ends = feed.iter().filter(|item| item.record.entry().unwrap().event.is_terminal());
+        let page = store.feed(Feed { from: FeedFrom::Beginning, limit: 1_000 }).await.unwrap();
+        let ends = page.items.iter().filter(|item| item.happening.is_end());
         ends.map(|item| item.address.id.to_string()).collect()
     }
 }
@@ -126,10 +126,10 @@ async fn worker(lab: &Lab, world: &Shared) -> (Machine, Abide) {
     lab.worker_with(|builder| builder.state(world.clone()).session_ttl(secs(3))).await.unwrap()
 }
 
-/// Everything that is recorded, in order.
+/// Everything that is recorded, execution by execution.
 async fn recorded(lab: &Lab) -> Vec<(String, Timestamp, Event)> {
-    let feed = lab.store().feed(Feed { after: 0, limit: 1_000 }).await.unwrap();
-    let told = feed.iter().map(|item| {
+    let all = conformance::recorded(&**lab.store(), &Namespace::default()).await.unwrap();
+    let told = all.iter().map(|item| {
         let entry = item.record.entry().unwrap();
         (item.address.id.to_string(), entry.at, entry.event)
     });
@@ -486,7 +486,8 @@ async fn snapshots(lab: &Lab, ids: &[String]) -> Vec<Snapshot> {
     let mut found = Vec::new();
     for id in ids {
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
-        let read = Read { target: Target::Address(address), from: 1, limit: 100, with_inbox: true };
+        let read =
+            Read { target: Target::Address(address), run: None, from: 1, limit: 100, with_inbox: true };
         found.push(lab.store().read(read).await.unwrap().unwrap());
     }
     found

@@ -7,9 +7,10 @@ use abide::prelude::*;
 use abide::testing::{Lab, Machine};
 use abide_core::Limits;
 use abide_sqlite::SqliteStore;
+use abide_store::conformance::{self, Recorded};
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
-use abide_store::{Clock, Feed, Store};
+use abide_store::{Clock, Store};
 use tokio::sync::Notify;
 
 /// What the steps of a test do, seen from outside.
@@ -109,9 +110,9 @@ fn p3_one_writer() {
         lab.thaw(stopped);
         world.may_end.notify_waiters();
         assert_eq!(other.handle::<u32>("one").result().await.unwrap(), 2);
-        let feed = lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap();
-        let ends = feed.iter().filter(|item| item.record.entry().unwrap().event.is_terminal()).count();
-        assert_eq!((feed.len(), ends), (3, 1), "started, recorded and completed, once: {feed:#?}");
+        let all = recorded(&lab).await;
+        let ends = all.iter().filter(|item| item.record.entry().unwrap().event.is_terminal()).count();
+        assert_eq!((all.len(), ends), (3, 1), "started, recorded and completed, once: {all:#?}");
     });
 }
 
@@ -122,7 +123,7 @@ fn p4_terminal_is_final() {
         let handle = abide.start(waits, ()).id("one").await.unwrap();
         handle.signal("n", &1u64).await.unwrap();
         assert_eq!(handle.result().await.unwrap(), 1);
-        let before = lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap();
+        let before = recorded(&lab).await;
         assert!(handle.signal("n", &2u64).await.is_err());
         assert!(handle.cancel("late").await.is_err());
         assert!(handle.terminate("late").await.is_err());
@@ -131,7 +132,7 @@ fn p4_terminal_is_final() {
         assert!(handle.unblock().await.is_err());
         assert_eq!(abide.run(waits, ()).id("one").await.unwrap(), 1, "the same start gets the stored result");
         lab.sleep(hours(1)).await;
-        assert_eq!(lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap(), before);
+        assert_eq!(recorded(&lab).await, before);
         assert_eq!(handle.status().await.unwrap(), Status::Completed);
     });
 }
@@ -164,10 +165,15 @@ fn p4_continue_as_new_opens_the_next_run() {
     });
 }
 
+/// Everything that is recorded.
+async fn recorded(lab: &Lab) -> Vec<Recorded> {
+    conformance::recorded(&**lab.store(), &abide_core::Namespace::default()).await.unwrap()
+}
+
 /// What ended the runs, in order.
 async fn ends(lab: &Lab) -> Vec<&'static str> {
-    let feed = lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap();
-    let events = feed.iter().map(|item| item.record.entry().unwrap().event);
+    let all = recorded(lab).await;
+    let events = all.iter().map(|item| item.record.entry().unwrap().event);
     events.filter(abide_core::Event::is_terminal).map(|event| event.word()).collect()
 }
 
@@ -184,11 +190,11 @@ fn p4_retry_opens_the_next_run_of_what_failed_or_was_cancelled() {
         let (_, abide) = worker(&lab, &world).await;
         let handle = abide.start(fails_once, ()).id("one").await.unwrap();
         assert!(matches!(handle.result().await, Err(ClientError::Failed { .. })));
-        let failed = lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap();
+        let failed = recorded(&lab).await;
         handle.retry().await.unwrap();
         assert_eq!(handle.result().await.unwrap(), 1);
-        let feed = lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap();
-        assert_eq!(feed[..failed.len()], failed, "the run that failed is as it was");
+        let all = recorded(&lab).await;
+        assert_eq!(all[..failed.len()], failed, "the run that failed is as it was");
         let refused = handle.retry().await.unwrap_err();
         assert!(matches!(&refused, ClientError::Refused { .. }), "{refused}");
         assert_eq!(refused.to_string(), r#"execution "one": it is completed already"#);
@@ -254,7 +260,7 @@ fn p6_a_refusal_leaves_no_trace() {
         let (_, abide) = worker(&lab, &world).await;
         abide.start(waits, ()).id("one").await.unwrap();
         lab.sleep(secs(5)).await;
-        let before = lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap();
+        let before = recorded(&lab).await;
         let listed = abide.list(Filter::all()).await.unwrap();
         assert!(abide.start(counted, ()).id("one").await.is_err(), "another workflow under the same id");
         assert!(abide.start(waits, ()).id("").await.is_err());
@@ -263,7 +269,7 @@ fn p6_a_refusal_leaves_no_trace() {
         assert!(abide.handle::<()>("one").unblock().await.is_err());
         assert!(abide.handle::<()>("one").signal("n", &"x".repeat(5 << 20)).await.is_err());
         lab.sleep(secs(5)).await;
-        assert_eq!(lab.store().feed(Feed { after: 0, limit: 100 }).await.unwrap(), before);
+        assert_eq!(recorded(&lab).await, before);
         assert_eq!(abide.list(Filter::all()).await.unwrap(), listed);
     });
 }

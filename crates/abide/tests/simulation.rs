@@ -8,9 +8,10 @@ use abide::prelude::*;
 use abide::testing::Lab;
 use abide_core::{Event, Limits, Namespace, Outcome};
 use abide_sqlite::SqliteStore;
+use abide_store::conformance::{Recorded, recorded};
 use abide_store::faults::{Chances, FaultyStore};
 use abide_store::memory::MemoryStore;
-use abide_store::{Clock, Feed, FeedItem, List, ListOrder, Listed, Read, Store, Target};
+use abide_store::{Clock, List, ListOrder, Listed, Read, Store, Target};
 
 /// How often each step ran, and when its result was recorded.
 #[derive(Default)]
@@ -189,7 +190,7 @@ async fn open_executions(lab: &Lab) -> String {
     let store = lab.store();
     let mut story = String::new();
     for item in executions(lab).await.into_iter().filter(|item| !item.summary.status.is_terminal()) {
-        let read = Read { target: Target::Key(item.key), from: 1, limit: 100, with_inbox: true };
+        let read = Read { target: Target::Key(item.key), run: None, from: 1, limit: 100, with_inbox: true };
         let snapshot = loop {
             if let Ok(Some(snapshot)) = store.read(read.clone()).await {
                 break snapshot;
@@ -205,12 +206,12 @@ async fn check_journals(lab: &Lab, seed: u64) {
     let store = lab.store();
     let items = executions(lab).await;
     assert_eq!(items.len() as u64, ORDER_COUNT * 3 + 1 + ROUND_COUNT, "seed {seed}");
-    let feed = loop {
-        if let Ok(feed) = store.feed(Feed { after: 0, limit: 100_000 }).await {
-            break feed;
+    let all = loop {
+        if let Ok(all) = recorded(&**store, &Namespace::default()).await {
+            break all;
         }
     };
-    check_feed(&feed, items.len(), seed);
+    check_recorded(&all, items.len(), seed);
 }
 
 async fn executions(lab: &Lab) -> Vec<Listed> {
@@ -231,11 +232,11 @@ async fn executions(lab: &Lab) -> Vec<Listed> {
     }
 }
 
-fn check_feed(feed: &[FeedItem], execution_count: usize, seed: u64) {
+fn check_recorded(all: &[Recorded], execution_count: usize, seed: u64) {
     let mut ends: BTreeMap<String, u32> = BTreeMap::new();
     let mut runs: BTreeMap<String, u32> = BTreeMap::new();
     let mut outcomes: BTreeMap<(String, u32, String), Outcome> = BTreeMap::new();
-    for item in feed {
+    for item in all {
         let entry = item.record.entry().unwrap();
         let id = item.address.id.to_string();
         let run = runs.entry(id.clone()).or_default();

@@ -186,7 +186,7 @@ async fn paused<W: abide::Workflow<Input = (), Output = String>>(
 async fn look(lab: &Lab) -> Snapshot {
     let id = ExecutionId::new("one").unwrap();
     let target = Target::Address(Address { namespace: Namespace::default(), id });
-    let read = Read { target, from: 1, limit: 100, with_inbox: true };
+    let read = Read { target, run: None, from: 1, limit: 100, with_inbox: true };
     lab.store().read(read).await.unwrap().unwrap()
 }
 

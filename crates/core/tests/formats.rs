@@ -5,9 +5,9 @@
 
 use abide_core::{
     Ability, Address, Block, Body, By, Command, Details, Entry, Event, Execution, ExecutionId, Failure,
-    FailureKind, Foreign, Kind, Message, MessageId, Name, NameClash, Namespace, Op, OpKind, Outcome, Parent,
-    Payload, Remedied, Remedy, Retry, Route, Start, StepRecord, StepRemedy, Summary, Tag, Timestamp,
-    Unrecordable, Waiting, codec,
+    FailureKind, Foreign, Happening, Kind, Message, MessageId, Name, NameClash, Namespace, Op, OpKind,
+    Outcome, Parent, Payload, Remedied, Remedy, Retry, Route, Start, StepRecord, StepRemedy, Summary, Tag,
+    Timestamp, Unrecordable, Waiting, codec,
 };
 use expect_test::expect_file;
 use serde::Serialize;
@@ -312,4 +312,20 @@ fn a_newer_format_is_refused_by_number() {
     bytes[0] = 2;
     let error = codec::decode::<Vec<Waiting>>(&bytes).expect_err("format 2 is not known");
     assert_eq!(error.to_string(), "the record has format 2, this program knows formats up to 1");
+}
+
+#[test]
+fn what_an_entry_means_is_seen_without_reading_all_of_it() {
+    for event in events() {
+        let at = Timestamp::from_millis(1_700_000_000_123);
+        let entry = Entry { seq: 300, at, event };
+        let bytes = codec::encode(&entry);
+        let expected = Happening::of(&entry.event).map(|happening| (at, happening));
+        assert_eq!(Entry::happening_of(&bytes), expected, "{}", entry.event.word());
+        if let Some((_, happening)) = expected {
+            assert_eq!(Entry::happening_of(&bytes[..12]), expected, "the beginning is enough");
+            assert_eq!(Happening::from_number(happening as u8), Some(happening));
+        }
+    }
+    assert_eq!(Entry::happening_of(&[]), None);
 }

@@ -159,7 +159,8 @@ impl Client {
 
     /// The execution and the entries of its journal from number `from` on, at most `limit`.
     pub async fn read(&self, id: &ExecutionId, from: u64, limit: usize) -> Result<Snapshot> {
-        let read = Read { target: Target::Address(self.address(id)), from, limit, with_inbox: false };
+        let read =
+            Read { target: Target::Address(self.address(id)), run: None, from, limit, with_inbox: false };
         let snapshot = self.store.read(read).await?;
         snapshot.ok_or_else(|| Refusal::Unknown { id: id.clone() }.into())
     }

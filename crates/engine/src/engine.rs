@@ -375,7 +375,7 @@ impl Inner {
     /// Looks whether a lost execution is ours, and if so begins with what is recorded.
     pub(crate) async fn recover(self: &Arc<Self>, target: Target) {
         while !self.is_closing() {
-            let read = Read { target: target.clone(), from: 1, limit: 1_024, with_inbox: true };
+            let read = Read { target: target.clone(), run: None, from: 1, limit: 1_024, with_inbox: true };
             match self.store.read(read).await {
                 Ok(Some(snapshot)) if snapshot.lease.session == Some(self.session()) => {
                     // A session that is dead has nothing to recover; a new one is registered in its place.

@@ -102,7 +102,7 @@ impl Journal {
 
     fn load(&mut self, from: u64) {
         let target = Target::Key(self.key);
-        let read = Read { target, from, limit: PAGE_ENTRY_COUNT, with_inbox: false };
+        let read = Read { target, run: None, from, limit: PAGE_ENTRY_COUNT, with_inbox: false };
         self.loading = Some((from, self.store.read(read)));
     }
 
@@ -234,7 +234,7 @@ mod tests {
 
     /// What a claim would have given of the journal.
     fn store_page(store: &MemoryStore, key: ExecutionKey) -> Vec<Record> {
-        let read = Read { target: Target::Key(key), from: 1, limit: 128, with_inbox: false };
+        let read = Read { target: Target::Key(key), run: None, from: 1, limit: 128, with_inbox: false };
         answer(store.read(read)).expect("it exists").journal
     }
 

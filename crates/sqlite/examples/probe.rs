@@ -285,7 +285,7 @@ async fn read_all(store: &Arc<SqliteStore>, key: ExecutionKey, count: u32) -> f6
     let timer = Timer::start();
     let mut from = 1;
     loop {
-        let read = Read { target: Target::Key(key), from, limit: 1_024, with_inbox: false };
+        let read = Read { target: Target::Key(key), run: None, from, limit: 1_024, with_inbox: false };
         let page = store.read(read).await.expect("it reads").expect("it exists").journal;
         let Some(last) = page.last() else { break };
         from = last.seq + 1;

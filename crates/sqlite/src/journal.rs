@@ -7,7 +7,7 @@
 //! The first entry of a later run points at the last one of the run before. Nobody reads across that link but those who look at everything:
 //! `prune` and `verify`.
 
-use abide_core::codec;
+use abide_core::{Entry, codec};
 use abide_store::Record;
 use rusqlite::{Connection, params};
 
@@ -31,6 +31,7 @@ pub(crate) fn append(batch: &mut Batch<'_>, key: i64, hot: &mut Hot, records: &[
             key,
             hot.state.head,
             integer(record.seq),
+            happened(&record.bytes),
             skip,
             record.bytes
         ])?;
@@ -44,6 +45,11 @@ pub(crate) fn append(batch: &mut Batch<'_>, key: i64, hot: &mut Hot, records: &[
     Ok(())
 }
 
+/// The column by which the feed finds what happened, among all that was recorded.
+pub(crate) fn happened(bytes: &[u8]) -> Option<u8> {
+    Entry::happening_of(bytes).map(|(_, happening)| happening as u8)
+}
+
 /// Begins the chain of the next run with its first records. The first of them points at the end of the run before, so that all that an
 /// execution ever recorded is found from its head; numbers and skip lists begin anew.
 pub(crate) fn begin_run(
@@ -53,6 +59,8 @@ pub(crate) fn begin_run(
     records: &[Record],
 ) -> Result<(), Stop> {
     hot.rows.clear();
+    let ended = [key, hot.state.head, integer(hot.state.entry_count)];
+    batch.connection.prepare_cached(sql::RUN_ENDED)?.execute(ended)?;
     append(batch, key, hot, records)?;
     let first = hot.rows.first().ok_or_else(|| Stop::corrupt(format!("a run of {key} without a start")))?;
     batch.connection.prepare_cached(sql::EXECUTION_NEXT_RUN)?.execute([key, *first])?;

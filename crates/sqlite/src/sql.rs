@@ -47,9 +47,18 @@ CREATE TABLE abide_journal (
     execution INTEGER NOT NULL,
     previous INTEGER,
     seq INTEGER NOT NULL,
+    happened INTEGER,
     skip BLOB,
     body BLOB NOT NULL
 );
+CREATE TABLE abide_runs (
+    execution INTEGER NOT NULL,
+    run INTEGER NOT NULL,
+    first INTEGER NOT NULL,
+    head INTEGER NOT NULL,
+    entry_count INTEGER NOT NULL,
+    PRIMARY KEY (execution, run)
+) WITHOUT ROWID;
 CREATE TABLE abide_inbox (
     execution INTEGER NOT NULL,
     id TEXT NOT NULL,
@@ -208,6 +217,11 @@ pub(crate) const EXECUTION_MOVE: &str = "
 UPDATE abide_executions
 SET place = ?4, rank = ?5, since = ?6
 WHERE key = ?1 AND epoch = ?2 AND place = ?3";
+pub(crate) const RUN_ENDED: &str = "
+INSERT INTO abide_runs (execution, run, first, head, entry_count)
+SELECT key, run, first, ?2, ?3
+FROM abide_executions
+WHERE key = ?1";
 pub(crate) const EXECUTION_NEXT_RUN: &str = "
 UPDATE abide_executions
 SET run = run + 1, origin = COALESCE(origin, first), first = ?2
@@ -260,8 +274,8 @@ ORDER BY since
 LIMIT 1";
 
 pub(crate) const JOURNAL_APPEND: &str = "
-INSERT INTO abide_journal (row, execution, previous, seq, skip, body)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+INSERT INTO abide_journal (row, execution, previous, seq, happened, skip, body)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 pub(crate) const JOURNAL_LINK: &str = "
 SELECT previous, seq, execution
 FROM abide_journal
@@ -280,12 +294,22 @@ FROM abide_journal
 WHERE row BETWEEN ?1 AND ?2 AND execution = ?3
 ORDER BY row";
 pub(crate) const FEED: &str = "
-SELECT j.row, j.seq, j.body, e.namespace, e.id
+SELECT j.row, j.body, j.execution, e.namespace, e.id, e.run, e.first
 FROM abide_journal AS j
 JOIN abide_executions AS e ON e.key = j.execution
-WHERE j.row > ?1
+WHERE j.row > ?1 AND j.row <= ?2 AND j.happened IS NOT NULL
 ORDER BY j.row
-LIMIT ?2";
+LIMIT ?3";
+pub(crate) const RUN_AT: &str = "
+SELECT run
+FROM abide_runs
+WHERE execution = ?1 AND first <= ?2
+ORDER BY run DESC
+LIMIT 1";
+pub(crate) const RUN_CHAIN: &str = "
+SELECT first, head, entry_count
+FROM abide_runs
+WHERE execution = ?1 AND run = ?2";
 
 pub(crate) const INBOX_SEEN: &str = "
 SELECT 1
@@ -452,6 +476,9 @@ WHERE key = ?1";
 pub(crate) const PRUNE_INBOX: &str = "
 DELETE FROM abide_inbox
 WHERE execution = ?1";
+pub(crate) const PRUNE_RUNS: &str = "
+DELETE FROM abide_runs
+WHERE execution = ?1";
 pub(crate) const PRUNE_JOURNAL: &str = "
 DELETE FROM abide_journal
 WHERE row = ?1 AND execution = ?2";
@@ -469,6 +496,16 @@ pub(crate) const VERIFY_ORPHAN_JOURNAL: &str = "
 SELECT row
 FROM abide_journal
 WHERE execution NOT IN (SELECT key FROM abide_executions)
+LIMIT 10";
+pub(crate) const VERIFY_ENTRY: &str = "
+SELECT seq, body, happened
+FROM abide_journal
+WHERE row = ?1 AND execution = ?2";
+pub(crate) const VERIFY_ORPHAN_RUNS: &str = "
+SELECT DISTINCT r.execution
+FROM abide_runs AS r
+LEFT JOIN abide_executions AS e ON e.key = r.execution
+WHERE e.key IS NULL OR r.run >= e.run
 LIMIT 10";
 pub(crate) const VERIFY_ORPHAN_INBOX: &str = "
 SELECT DISTINCT execution

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use abide_core::{Refusal, SessionId};
 use abide_store::{
-    Answer, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedItem, Heartbeat, InboxPage,
+    Answer, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, InboxPage,
     InboxRead, List, Listing, Notice, Prune, Read, Registered, Result, Retire, Snapshot, Store, Submit,
     Submitted, Worker, WorkerRow, Workers,
 };
@@ -247,7 +247,7 @@ impl abide_store::View for SqliteStore {
         self.view("list", move |view| view.list(&list))
     }
 
-    fn feed(&self, feed: Feed) -> Answer<Vec<FeedItem>> {
+    fn feed(&self, feed: Feed) -> Answer<FeedPage> {
         self.view("feed", move |view| view.feed(feed))
     }
 

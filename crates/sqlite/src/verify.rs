@@ -2,12 +2,12 @@
 
 use abide_core::{Address, Execution, Status, Timestamp};
 use abide_store::{Record, Result};
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::apply::unread;
 use crate::caches::Interned;
 use crate::error::{Stop, reading};
-use crate::journal::{Chain, SKIP_DISTANCE};
+use crate::journal::{Chain, SKIP_DISTANCE, happened};
 use crate::place::{Place, Queue};
 use crate::reader::in_transaction;
 use crate::rows::{count, decoded, status, timestamp_maybe};
@@ -271,7 +271,15 @@ fn run_before(connection: &Connection, run: Run) -> std::result::Result<Option<R
         let previous: Option<i64> = link.query_row([first], |row| row.get(0))?;
         first = previous.ok_or_else(|| Stop::corrupt(format!("journal row {first} has no predecessor")))?;
     }
-    Ok(Some(Run { number: run.number - 1, chain: Chain { key: run.chain.key, first, head, entry_count } }))
+    let number = run.number - 1;
+    let mut chain = connection.prepare_cached(sql::RUN_CHAIN)?;
+    let told = chain.query_row(params![run.chain.key, number], |row| {
+        Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, count(row.get(2)?)))
+    });
+    if told.optional()? != Some((first, head, entry_count)) {
+        return Err(Stop::corrupt(format!("run {number} is not where it is said to be")));
+    }
+    Ok(Some(Run { number, chain: Chain { key: run.chain.key, first, head, entry_count } }))
 }
 
 fn check_skips(
@@ -297,12 +305,16 @@ fn fold(
     (run, address): (Run, &Address),
     rows: &[i64],
 ) -> std::result::Result<Option<Execution>, Stop> {
-    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
+    let mut statement = connection.prepare_cached(sql::VERIFY_ENTRY)?;
     let mut folded: Option<Execution> = None;
     for row in rows {
-        let record = statement.query_row([*row, run.chain.key], |row| {
-            Ok(Record { seq: count(row.get(0)?), bytes: row.get(1)? })
+        let (record, told) = statement.query_row([*row, run.chain.key], |row| {
+            let told: Option<u8> = row.get(2)?;
+            Ok((Record { seq: count(row.get(0)?), bytes: row.get(1)? }, told))
         })?;
+        if told != happened(&record.bytes) {
+            return Err(Stop::corrupt(format!("journal row {row} tells the feed something else")));
+        }
         let entry = record.entry().map_err(|error| Stop::corrupt(format!("journal row {row}: {error}")))?;
         match &mut folded {
             Some(execution) => execution.apply(&entry),
@@ -325,6 +337,7 @@ fn check_the_rest(connection: &Connection, found: &mut Verification) -> std::res
     }
     let orphans = [
         (sql::VERIFY_ORPHAN_JOURNAL, "journal row"),
+        (sql::VERIFY_ORPHAN_RUNS, "an earlier run of execution"),
         (sql::VERIFY_ORPHAN_INBOX, "the inbox of execution"),
         (sql::VERIFY_ORPHAN_TAGS, "the tags of execution"),
     ];

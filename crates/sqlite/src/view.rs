@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Epoch, Execution, ExecutionId, LeaseRow, Name, SessionId, Status, Summary, Tag, Timestamp,
-    Version, Waiting,
+    Address, Entry, Epoch, Execution, ExecutionId, LeaseRow, Name, SessionId, Status, Summary, Tag,
+    Timestamp, Version, Waiting,
 };
 use abide_store::{
-    ExecutionKey, Feed, FeedItem, InboxPage, InboxRead, List, ListCursor, ListOrder, Listed, Listing, Read,
-    Record, Snapshot, Target, Worker, WorkerRow, Workers,
+    ExecutionKey, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxPage, InboxRead, List, ListCursor,
+    ListOrder, Listed, Listing, Read, Record, Snapshot, Target, Worker, WorkerRow, Workers,
 };
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -146,6 +146,7 @@ impl View<'_> {
         };
         Ok(Some(Snapshot {
             key: ExecutionKey(count(found.key)),
+            journal: self.journal(&found, read)?,
             execution: found.execution.at(address(&interned, found.namespace, &found.id)?),
             summary: found.summary,
             lease: found.lease,
@@ -153,7 +154,6 @@ impl View<'_> {
             ready_at: found.ready_at,
             takeover_count: found.takeover_count,
             tags: if found.tagged { self.tags(&found.chain)? } else { Vec::new() },
-            journal: self.page(&found.chain, read)?,
             inbox,
         }))
     }
@@ -164,6 +164,23 @@ impl View<'_> {
 
     fn tags(&self, chain: &Chain) -> Result<Vec<Tag>, Stop> {
         Ok(first_start(self.connection, chain.key, chain.first)?.tags.clone())
+    }
+
+    /// The page of the run that is asked for.
+    fn journal(&self, found: &Found, read: &Read) -> Result<Vec<Record>, Stop> {
+        let run = match read.run {
+            Some(run) if run != found.execution.run() => run,
+            _ => return self.page(&found.chain, read),
+        };
+        let mut statement = self.connection.prepare_cached(sql::RUN_CHAIN)?;
+        let chain = statement.query_row(params![found.key, run], |row| {
+            let (first, head, entry_count) = (row.get(0)?, row.get(1)?, count(row.get(2)?));
+            Ok(Chain { key: found.key, first, head, entry_count })
+        });
+        match chain.optional()? {
+            Some(chain) => self.page(&chain, read),
+            None => Ok(Vec::new()),
+        }
     }
 
     fn page(&self, chain: &Chain, read: &Read) -> Result<Vec<Record>, Stop> {
@@ -283,24 +300,42 @@ impl View<'_> {
         Ok(true)
     }
 
-    pub(crate) fn feed(&self, feed: Feed) -> Result<Vec<FeedItem>, Stop> {
+    /// What happened, found among the rows of the journal: they stand in the order of their commits, because there is one writer at a time. A page
+    /// looks at a bounded number of rows.
+    pub(crate) fn feed(&self, feed: Feed) -> Result<FeedPage, Stop> {
+        let end: i64 =
+            self.connection.prepare_cached(sql::JOURNAL_ROW_MAX)?.query_row([], |row| row.get(0))?;
+        let after = match feed.from {
+            FeedFrom::Beginning => 0,
+            FeedFrom::End => end,
+            FeedFrom::After(FeedCursor(place)) => i64::try_from(place).unwrap_or(i64::MAX),
+        };
+        let scan_max = integer(self.shared.options.list_scan_count_max.max(1) as u64);
+        let to = end.min(after.saturating_add(scan_max)).max(after);
         let limit = feed.limit.min(self.shared.options.page_entry_count_max.max(1));
         let mut statement = self.connection.prepare_cached(sql::FEED)?;
-        let mut rows = statement.query([integer(feed.after), integer(limit as u64)])?;
-        let mut items: Vec<FeedItem> = Vec::new();
-        let mut left = self.shared.options.page_bytes_max;
+        let mut rows = statement.query([after, to, integer(limit as u64)])?;
+        let (mut items, mut last) = (Vec::new(), after);
         while let Some(row) = rows.next()? {
-            let record = Record { seq: count(row.get(1)?), bytes: row.get(2)? };
-            if record.bytes.len() > left && !items.is_empty() {
-                break;
-            }
-            left = left.saturating_sub(record.bytes.len());
-            let (namespace, id): (i64, String) = (row.get(3)?, row.get(4)?);
-            let interned = self.interned(|interned| interned.namespace(namespace).is_some())?;
-            let address = address(&interned, namespace, &id)?;
-            items.push(FeedItem { position: count(row.get(0)?), address, record });
+            last = row.get(0)?;
+            items.push(self.happened(row)?);
         }
-        Ok(items)
+        let next = if items.len() < limit { to } else { last };
+        Ok(FeedPage { items, next: FeedCursor(count(next).into()), is_end: next >= end })
+    }
+
+    fn happened(&self, row: &Row<'_>) -> Result<FeedItem, Stop> {
+        let place: i64 = row.get(0)?;
+        let happened = Entry::happening_of(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?);
+        let (at, happening) =
+            happened.ok_or_else(|| Stop::corrupt(format!("journal row {place} is not what it says")))?;
+        let (key, namespace, id): (i64, i64, String) = (row.get(2)?, row.get(3)?, row.get(4)?);
+        let (mut run, first): (u32, i64) = (row.get(5)?, row.get(6)?);
+        if place < first {
+            run = self.connection.prepare_cached(sql::RUN_AT)?.query_row([key, place], |row| row.get(0))?;
+        }
+        let interned = self.interned(|interned| interned.namespace(namespace).is_some())?;
+        Ok(FeedItem { address: address(&interned, namespace, &id)?, run, at, happening })
     }
 
     pub(crate) fn workers(&self, workers: &Workers) -> Result<Vec<WorkerRow>, Stop> {

@@ -40,6 +40,7 @@ mod messages;
 mod notices;
 mod parking;
 mod prunes;
+mod recorded;
 mod registry;
 mod runs;
 mod sizes;
@@ -52,6 +53,7 @@ mod transactions;
 pub use block_on::block_on;
 pub use clock::TestClock;
 pub use differential::{differential, differential_limits};
+pub use recorded::{Recorded, recorded, recorded_by};
 pub use subject::Subject;
 pub use transactions::UserTable;
 

@@ -14,7 +14,7 @@ use abide_core::SessionId;
 
 use crate::prng::Prng;
 use crate::{
-    Answer, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedItem, Heartbeat, InboxPage, InboxRead,
+    Answer, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, InboxPage, InboxRead,
     List, Listing, Notice, Prune, Read, Registered, Result, Retire, Snapshot, Store, Submit, Submitted, View,
     Worker, WorkerRow, Workers,
 };
@@ -296,7 +296,7 @@ impl View for FaultyStore {
         self.pass("list", |store| store.list(list))
     }
 
-    fn feed(&self, feed: Feed) -> Answer<Vec<FeedItem>> {
+    fn feed(&self, feed: Feed) -> Answer<FeedPage> {
         self.pass("feed", |store| store.feed(feed))
     }
 

@@ -27,7 +27,7 @@ pub use seam::{
     Notice, Record, Run, Store, Submit, Submitted, Transacted, Transaction,
 };
 pub use view::{
-    Bounds, Feed, FeedItem, InboxCursor, InboxPage, InboxRead, List, ListCursor, ListOrder, Listed, Listing,
-    Prune, Read, Snapshot, Target, View,
+    Bounds, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxCursor, InboxPage, InboxRead, List,
+    ListCursor, ListOrder, Listed, Listing, Prune, Read, Snapshot, Target, View,
 };
 pub use worker::{Heartbeat, Registered, Retire, Worker, WorkerRow, Workers};

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use abide_core::{Limits, SessionId, Timestamp};
 
 use crate::{
-    Answer, Bounds, Claim, Claimed, Clock, Commit, CommitOutcome, Feed, FeedItem, Heartbeat, InboxPage,
+    Answer, Bounds, Claim, Claimed, Clock, Commit, CommitOutcome, Feed, FeedPage, Heartbeat, InboxPage,
     InboxRead, List, Listing, Notice, Prune, Read, Registered, Result, Retire, Snapshot, Store, Submit,
     Submitted, View, Worker, WorkerRow, Workers,
 };
@@ -111,7 +111,7 @@ impl View for MemoryStore {
         self.apply(|state, _| Ok(state.list(&list)))
     }
 
-    fn feed(&self, feed: Feed) -> Answer<Vec<FeedItem>> {
+    fn feed(&self, feed: Feed) -> Answer<FeedPage> {
         self.apply(|state, _| Ok(state.feed(feed)))
     }
 

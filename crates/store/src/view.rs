@@ -1,15 +1,14 @@
 //! What can be read from a store.
 
 use abide_core::{
-    Address, Execution, Kind, LeaseRow, Message, Name, Namespace, Status, Summary, Tag, Timestamp,
+    Address, Execution, Happening, Kind, LeaseRow, Message, Name, Namespace, Status, Summary, Tag, Timestamp,
 };
 
 use crate::{Answer, ExecutionKey, Record, WorkerRow, Workers};
 
 /// What can be read from a store. Each method tells what is true at one moment.
 pub trait View: Send + Sync + 'static {
-    /// One execution and a page of the journal of its current run; `None` when there is no such execution. What earlier runs recorded is in the
-    /// [feed](View::feed).
+    /// One execution and a page of the journal of one of its runs; `None` when there is no such execution.
     fn read(&self, read: Read) -> Answer<Option<Snapshot>>;
 
     /// A page of the unread messages of an execution, in the store's order: that in which they arrived. An execution that does not exist has none.
@@ -18,8 +17,9 @@ pub trait View: Send + Sync + 'static {
     /// Executions, in pages.
     fn list(&self, list: List) -> Answer<Listing>;
 
-    /// What happened, in the order in which it was committed.
-    fn feed(&self, feed: Feed) -> Answer<Vec<FeedItem>>;
+    /// What began, ended and changed in the lives of executions, in an order in which nothing ever appears before a place that was told: whoever goes
+    /// on from page to page misses nothing, whatever commits late.
+    fn feed(&self, feed: Feed) -> Answer<FeedPage>;
 
     /// The sessions of a namespace.
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>>;
@@ -88,6 +88,9 @@ pub enum Target {
 pub struct Read {
     /// Which.
     pub target: Target,
+    /// Of which run the journal is wanted; `None` for the current one. A run that has ended can be read until its execution is pruned. One that
+    /// does not exist has no entries.
+    pub run: Option<u32>,
     /// The first entry wanted; a number after the last one gives none.
     pub from: u64,
     /// At most so many entries; 0 for none. A store may give fewer, but at least one if there is one.
@@ -115,7 +118,7 @@ pub struct Snapshot {
     pub takeover_count: u32,
     /// What it can be found by.
     pub tags: Vec<Tag>,
-    /// The page of its journal.
+    /// The page of the journal.
     pub journal: Vec<Record>,
     /// The first page of its unread messages, if asked for.
     pub inbox: InboxPage,
@@ -187,21 +190,49 @@ pub struct Listed {
 /// A part of the feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feed {
-    /// After this position; 0 for the beginning.
-    pub after: u64,
+    /// Where it begins.
+    pub from: FeedFrom,
     /// At most so many.
     pub limit: usize,
+}
+
+/// Where a part of the feed begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedFrom {
+    /// With the first thing that is still known.
+    Beginning,
+    /// After the last thing: nothing is told but the place.
+    End,
+    /// After this place.
+    After(FeedCursor),
+}
+
+/// A place in the feed, as the store that gave it understands it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeedCursor(pub u128);
+
+/// A page of the feed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeedPage {
+    /// What happened. A page may be short, or even empty, before the end.
+    pub items: Vec<FeedItem>,
+    /// Where to go on, also after the end.
+    pub next: FeedCursor,
+    /// Whether there is nothing more for now.
+    pub is_end: bool,
 }
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedItem {
-    /// Its position; grows, with gaps.
-    pub position: u64,
     /// To which execution.
     pub address: Address,
+    /// In which of its runs.
+    pub run: u32,
+    /// When it was decided.
+    pub at: Timestamp,
     /// What.
-    pub record: Record,
+    pub happening: Happening,
 }
 
 /// What to delete.

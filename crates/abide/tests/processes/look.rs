@@ -8,7 +8,8 @@ use abide::prelude::{Abide, Filter, Status, secs};
 use abide_core::{Address, Entry, Event, ExecutionId, Namespace, Outcome, StepRecord, Timestamp};
 use abide_engine::SystemClock;
 use abide_sqlite::{Options, SqliteStore};
-use abide_store::{Feed, Read, Snapshot, Target, View, WorkerRow, Workers};
+use abide_store::conformance;
+use abide_store::{Read, Snapshot, Target, View, WorkerRow, Workers};
 
 use crate::clock::{until, wall_us};
 
@@ -21,11 +22,10 @@ pub(crate) fn url(folder: &Path) -> String {
     format!("sqlite:{}", database(folder).display())
 }
 
-/// A reader of a store that remembers how far in the feed it has read.
+/// A reader of a store that remembers what it has read.
 pub(crate) struct Look {
     store: Arc<SqliteStore>,
-    position: u64,
-    /// Everything in the feed so far.
+    /// Everything that was recorded when it looked.
     pub(crate) entries: Vec<(String, Entry)>,
 }
 
@@ -41,20 +41,16 @@ impl Look {
         let options = Options { read_only: true, ..Options::default() };
         let store = SqliteStore::open(&database(folder), Arc::new(SystemClock), options)
             .expect("a look into the store");
-        Self { store, position: 0, entries: Vec::new() }
+        Self { store, entries: Vec::new() }
     }
 
-    /// Reads what is new in the feed.
+    /// Reads what is recorded.
     pub(crate) async fn again(&mut self) {
-        loop {
-            let page = self.store.feed(Feed { after: self.position, limit: 1_000 }).await.expect("the feed");
-            let Some(last) = page.last() else { return };
-            self.position = last.position;
-            for item in page {
-                let entry = item.record.entry().expect("an entry");
-                self.entries.push((item.address.id.to_string(), entry));
-            }
-        }
+        let all = conformance::recorded(&*self.store, &Namespace::default()).await.expect("all journals");
+        let entry = |item: conformance::Recorded| {
+            (item.address.id.to_string(), item.record.entry().expect("an entry"))
+        };
+        self.entries = all.into_iter().map(entry).collect();
     }
 
     /// The steps, transactions and tasks that are recorded, by idempotency key. Panics when one is recorded twice.
@@ -89,7 +85,7 @@ impl Look {
 
     pub(crate) async fn snapshot(&self, id: &str) -> Option<Snapshot> {
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new(id).expect("an id") };
-        let read = Read { target: Target::Address(address), from: 0, limit: 0, with_inbox: false };
+        let read = Read { target: Target::Address(address), run: None, from: 0, limit: 0, with_inbox: false };
         self.store.read(read).await.expect("a snapshot")
     }
 

@@ -83,7 +83,7 @@ impl World {
 
     pub(crate) async fn snapshot(&self, id: &str) -> Snapshot {
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
-        let read = Read { target: Target::Address(address), from: 0, limit: 0, with_inbox: false };
+        let read = Read { target: Target::Address(address), run: None, from: 0, limit: 0, with_inbox: false };
         loop {
             if let Ok(found) = self.lab.store().read(read.clone()).await {
                 return found.unwrap();

@@ -11,9 +11,10 @@ use abide::prelude::*;
 use abide::testing::Lab;
 use abide_core::{Event, Limits};
 use abide_sqlite::SqliteStore;
+use abide_store::conformance::recorded_by;
 use abide_store::faults::{Chances, Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
-use abide_store::{Clock, Feed, Store};
+use abide_store::{Clock, Store};
 use tokio::sync::Notify;
 
 /// What the steps of a test do, seen from outside.
@@ -51,21 +52,17 @@ fn on_both<Fut: Future<Output = ()>>(test: impl Fn(Lab, Abide, Shared) -> Fut) {
     }
 }
 
-/// The events of one execution, run by run, from the feed.
+/// The events of one execution, run by run.
 async fn told(lab: &Lab, id: &str) -> Vec<Vec<Event>> {
-    let (mut runs, mut after): (Vec<Vec<Event>>, u64) = (Vec::new(), 0);
-    loop {
-        let page = lab.store().feed(Feed { after, limit: 1_000 }).await.unwrap();
-        let Some(last) = page.last() else { return runs };
-        after = last.position;
-        for item in page.iter().filter(|item| item.address.id.as_str() == id) {
-            let entry = item.record.entry().unwrap();
-            if entry.seq == 1 {
-                runs.push(Vec::new());
-            }
-            runs.last_mut().unwrap().push(entry.event);
+    let mut runs = Vec::new();
+    for run in 1.. {
+        let records = recorded_by(&**lab.store(), &address(id), run).await.unwrap();
+        if records.is_empty() {
+            break;
         }
+        runs.push(records.iter().map(|record| record.entry().unwrap().event).collect());
     }
+    runs
 }
 
 fn words(run: &[Event]) -> Vec<&'static str> {

@@ -210,7 +210,7 @@ fn awaits_signature(seen: &[Snapshot]) -> bool {
 async fn look(store: &dyn Store, id: &str) -> Result<Option<Snapshot>, Failure> {
     let id = ExecutionId::new(id).map_err(Failure::failed)?;
     let target = Target::Address(Address { namespace: Namespace::default(), id });
-    Ok(store.read(Read { target, from: 1, limit: 1_000, with_inbox: false }).await?)
+    Ok(store.read(Read { target, run: None, from: 1, limit: 1_000, with_inbox: false }).await?)
 }
 
 async fn story(store: &dyn Store, id: &str) -> Result<Story, Failure> {

@@ -70,7 +70,7 @@ async fn journal(store: &dyn Store, snapshot: &Snapshot, args: &Show) -> Result<
     while entries.len() < args.limit {
         let from = entries.last().map_or(args.from.max(1), |entry| entry.seq + 1);
         let limit = args.limit - entries.len();
-        let read = Read { target: Target::Key(snapshot.key), from, limit, with_inbox: false };
+        let read = Read { target: Target::Key(snapshot.key), run: None, from, limit, with_inbox: false };
         let page = store.read(read).await?.map(|snapshot| snapshot.journal).unwrap_or_default();
         if page.is_empty() {
             break;
@@ -87,7 +87,7 @@ async fn children(store: &dyn Store, parent: &Address, journal: &[Entry]) -> Res
     for entry in journal {
         let Event::ChildStarted { child: id, .. } = &entry.event else { continue };
         let address = Address { namespace: parent.namespace.clone(), id: id.clone() };
-        let read = Read { target: Target::Address(address), from: 0, limit: 0, with_inbox: false };
+        let read = Read { target: Target::Address(address), run: None, from: 0, limit: 0, with_inbox: false };
         let found = store.read(read).await?;
         let found = found.map(|child| (child.execution.name().clone(), child.summary.status));
         children.push(Child { id: id.clone(), found });
@@ -101,7 +101,7 @@ async fn unused(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Op>, Failu
         return Ok(Vec::new());
     }
     let (target, from) = (Target::Key(snapshot.key), snapshot.execution.entry_count());
-    let page = store.read(Read { target, from, limit: 1, with_inbox: false }).await?;
+    let page = store.read(Read { target, run: None, from, limit: 1, with_inbox: false }).await?;
     match page.iter().flat_map(|page| &page.journal).next().map(Record::entry).transpose()? {
         Some(Entry { event: Event::Completed { unused, .. }, .. }) => Ok(unused),
         _ => Ok(Vec::new()),

@@ -73,14 +73,19 @@ async fn one(store: &dyn Store, address: &Address, now: Timestamp) -> Result<Opt
 /// An execution without its journal, and its unread messages.
 pub async fn snapshot(store: &dyn Store, address: &Address) -> Result<Option<Snapshot>, Error> {
     let target = Target::Address(address.clone());
-    store.read(Read { target, from: 0, limit: 0, with_inbox: true }).await
+    store.read(Read { target, run: None, from: 0, limit: 0, with_inbox: true }).await
 }
 
 async fn tail(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Entry>, Error> {
     let last = snapshot.execution.entry_count();
     let from = last.saturating_sub(TAIL_COUNT - 1).max(1);
-    let read =
-        Read { target: Target::Key(snapshot.key), from, limit: TAIL_COUNT as usize, with_inbox: false };
+    let read = Read {
+        target: Target::Key(snapshot.key),
+        run: None,
+        from,
+        limit: TAIL_COUNT as usize,
+        with_inbox: false,
+    };
     // What has gone on in another run meanwhile is told without its last entries.
     let same_run = |found: &Snapshot| found.execution.run() == snapshot.execution.run();
     let page = store.read(read).await?.filter(same_run).map(|found| found.journal).unwrap_or_default();
@@ -127,7 +132,8 @@ async fn ahead(store: &dyn Store, snapshot: &Snapshot) -> Result<Ahead, Error> {
         list.limit = list.limit.saturating_sub(page.items.len());
         list.after = page.next;
         for item in page.items {
-            let read = Read { target: Target::Key(item.key), from: 0, limit: 0, with_inbox: false };
+            let read =
+                Read { target: Target::Key(item.key), run: None, from: 0, limit: 0, with_inbox: false };
             let other = store.read(read).await?;
             ahead.count += u64::from(other.is_some_and(|other| goes_before(&other, snapshot)));
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use abide_core::{
-    Address, Entry, Epoch, Event, Execution, Lease, LeaseRow, SessionId, Start, StartMatch, Status,
-    Timestamp, Version, codec, start_matches,
+    Address, Entry, Epoch, Event, Execution, Happening, Lease, LeaseRow, SessionId, Start, StartMatch,
+    Status, Timestamp, Version, codec, start_matches,
 };
 use abide_store::{ExecutionKey, InboxPage, Leased, Record};
 use rusqlite::{OptionalExtension, params};
@@ -101,7 +101,8 @@ impl Batch<'_> {
         }
         let append = self.statements.get(self.connection, Frequent::JournalAppend)?;
         let record = Record::of(&entry);
-        append.execute(params![row, key, None::<i64>, 1, None::<Vec<u8>>, record.bytes])?;
+        let began = Happening::Began as u8;
+        append.execute(params![row, key, None::<i64>, 1, began, None::<Vec<u8>>, record.bytes])?;
         self.tag(start, (namespace, key))?;
         let execution_key = ExecutionKey(count(key));
         let Some(session) = session else {

@@ -113,6 +113,7 @@ fn delete(batch: &mut Batch<'_>, old: &Old) -> Result<(), Stop> {
         remove.execute([current, old.key])?;
     }
     drop((link, remove));
+    batch.connection.prepare_cached(sql::PRUNE_RUNS)?.execute([old.key])?;
     batch.connection.prepare_cached(sql::PRUNE_INBOX)?.execute([old.key])?;
     batch.connection.prepare_cached(sql::PRUNE_EXECUTION)?.execute([old.key])?;
     batch.caches.hot.remove(&old.key);

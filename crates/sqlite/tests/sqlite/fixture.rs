@@ -99,7 +99,8 @@ pub(crate) fn submit(store: &Arc<SqliteStore>, messages: Vec<Message>) -> Result
 }
 
 pub(crate) fn look(store: &Arc<SqliteStore>, id: &str) -> Snapshot {
-    let read = Read { target: Target::Address(address(id)), from: 1, limit: 10_000, with_inbox: true };
+    let read =
+        Read { target: Target::Address(address(id)), run: None, from: 1, limit: 10_000, with_inbox: true };
     block_on(store.read(read)).expect("it is read").expect("it exists")
 }
 

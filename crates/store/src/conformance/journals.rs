@@ -105,7 +105,7 @@ fn page_after_the_end_is_empty(subject: &Subject) {
 fn page_of_no_entries_tells_the_execution(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
     subject.record(&mut held, step("one"));
-    let read = Read { target: Target::Key(held.key), from: 1, limit: 0, with_inbox: false };
+    let read = Read { target: Target::Key(held.key), run: None, from: 1, limit: 0, with_inbox: false };
     let found = block_on(subject.store.read(read)).expect("it is read").expect("it exists");
     assert!(found.journal.is_empty());
     assert_eq!(found.execution, held.execution);
@@ -165,7 +165,7 @@ fn inbox_is_told_only_if_asked_for(subject: &Subject) {
     let key = subject.start("a", super::make::flow());
     subject.send(super::make::signal("s", "a"));
     for (with_inbox, count) in [(true, 1), (false, 0)] {
-        let read = Read { target: Target::Key(key), from: 1, limit: 9, with_inbox };
+        let read = Read { target: Target::Key(key), run: None, from: 1, limit: 9, with_inbox };
         let found = block_on(subject.store.read(read)).expect("it is read").expect("it exists");
         assert_eq!(found.inbox.messages.len(), count);
     }

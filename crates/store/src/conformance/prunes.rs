@@ -4,7 +4,7 @@ use abide_core::{Start, Version};
 
 use super::make::{complete, everything, flow, signal, start_of, step, tag, worker};
 use super::{Subject, table};
-use crate::{List, Submitted, Target};
+use crate::{FeedFrom, List, Submitted, Target};
 
 table![
     prune_deletes_what_ended_long_ago,
@@ -77,7 +77,7 @@ fn pruned_execution_leaves_nothing_behind(subject: &Subject) {
     subject.prune(subject.now(), 10);
     assert_eq!(subject.find(&Target::Key(held.key)), None);
     assert!(subject.list(List { tags: vec![tag("k", "v")], ..everything() }).items.is_empty());
-    let feed = subject.feed(0, 100);
+    let feed = subject.feed();
     assert!(feed.iter().all(|item| item.address.id.as_str() == "b"));
     assert_eq!(feed.len(), 1);
 }
@@ -107,13 +107,13 @@ fn p3_commit_to_a_pruned_execution_is_fenced(subject: &Subject) {
 
 fn p3_keys_and_positions_are_never_used_again(subject: &Subject) {
     finish(subject, "a");
-    let (key, position) = (subject.look("a").key, subject.feed(0, 10).last().map(|item| item.position));
+    let (key, end) = (subject.look("a").key, subject.feed_page(FeedFrom::End, 9).next);
     subject.advance_ms(1);
     assert_eq!(subject.prune(subject.now(), 10), 1);
-    assert!(subject.feed(0, 10).is_empty());
+    assert!(subject.feed().is_empty());
     assert!(subject.start("b", flow()) > key);
-    let after = position.expect("the end was told");
-    assert_eq!(subject.feed(after, 10).len(), 1, "a reader that stood at the end sees what follows");
+    let rest = subject.feed_page(FeedFrom::After(end), 10).items;
+    assert_eq!(rest.len(), 1, "a reader that stood at the end sees what follows");
 }
 
 fn prune_counts_time_since_the_end(subject: &Subject) {

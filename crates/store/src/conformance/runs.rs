@@ -7,16 +7,17 @@ use abide_core::{
 
 use super::held::Held;
 use super::make::{
-    by, cancel, child_of, complete, everything, flow, message, name, pause, signal, start_of, step, tag,
-    terminate, worker,
+    address, by, cancel, child_of, complete, everything, flow, message, name, pause, signal, start_of, step,
+    tag, terminate, worker,
 };
 use super::{Subject, table};
-use crate::{CommitOutcome, List, Notice, Record, Snapshot, Submitted};
+use crate::{CommitOutcome, List, Notice, Record, Snapshot, Submitted, Target};
 
 table![
     p4_continue_opens_the_next_run_under_the_same_lease,
-    p4_run_that_continued_is_told_by_the_feed_and_never_changes,
+    p4_run_that_continued_can_be_read_and_never_changes,
     next_run_is_read_in_pages_from_its_first_entry,
+    earlier_run_is_read_in_pages_as_it_was,
     next_run_of_a_long_one_is_claimed_with_its_own_beginning,
     continue_leaves_unread_what_was_not_read,
     p4_consumed_message_ids_stay_across_runs,
@@ -56,10 +57,9 @@ fn words(records: &[Record]) -> Vec<&'static str> {
     records.iter().map(|record| record.entry().expect("it can be read").event.word()).collect()
 }
 
-/// What the feed tells of an execution.
-fn fed(subject: &Subject, id: &str) -> Vec<Record> {
-    let feed = subject.feed(0, 10_000).into_iter();
-    feed.filter(|item| item.address.id.as_str() == id).map(|item| item.record).collect()
+/// What all runs of an execution recorded.
+fn recorded(subject: &Subject, id: &str) -> Vec<Record> {
+    subject.history(&Target::Address(address(id))).concat()
 }
 
 fn input(found: &Snapshot) -> Payload {
@@ -91,15 +91,15 @@ fn p4_continue_opens_the_next_run_under_the_same_lease(subject: &Subject) {
     assert_eq!(words(&subject.look("a").journal), ["started", "step-recorded", "completed"]);
 }
 
-fn p4_run_that_continued_is_told_by_the_feed_and_never_changes(subject: &Subject) {
+fn p4_run_that_continued_can_be_read_and_never_changes(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
     subject.commit(&subject.draft(&held).then(step("one")).continued("2"), &mut held);
-    let first_run = fed(subject, "a");
+    let first_run = recorded(subject, "a");
     let expected = ["started", "step-recorded", "continued-as-new", "started"];
     assert_eq!(words(&first_run), expected);
     assert_eq!(first_run.iter().map(|record| record.seq).collect::<Vec<_>>(), [1, 2, 3, 1]);
     subject.commit(&subject.draft(&held).then(step("one")).then(complete()), &mut held);
-    let all = fed(subject, "a");
+    let all = recorded(subject, "a");
     assert_eq!(all[..4], first_run);
     assert_eq!(words(&all[4..]), ["step-recorded", "completed"]);
     let ends = all.iter().filter(|record| record.entry().expect("it can be read").event.is_terminal());
@@ -127,6 +127,30 @@ fn next_run_is_read_in_pages_from_its_first_entry(subject: &Subject) {
         assert_eq!(found.journal[1..], sent);
         assert_eq!(subject.page("a", count as u64 + 2, 10), [], "nothing of another run follows");
         subject.commit(&subject.draft(&held).continued("next"), &mut held);
+    }
+}
+
+fn earlier_run_is_read_in_pages_as_it_was(subject: &Subject) {
+    let (_seat, mut held) = subject.held("a");
+    let mut expected = Vec::new();
+    for count in [0, 126, 300, 1] {
+        grow(subject, &mut held, count);
+        expected.push(words(&subject.look("a").journal).len() + 1);
+        subject.commit(&subject.draft(&held).continued("next"), &mut held);
+    }
+    subject.record(&mut held, fail());
+    subject.send(retry("again", "a"));
+    let target = Target::Key(held.key);
+    for (run, length) in (1..).zip(expected) {
+        let found = subject.journal_of(&target, run);
+        assert_eq!(found.len(), length, "run {run}");
+        assert!(found.iter().zip(1..).all(|(record, seq)| record.seq == seq), "run {run}");
+        assert_eq!(words(&found[length - 1..]), ["continued-as-new"]);
+    }
+    assert_eq!(words(&subject.journal_of(&target, 5)), ["started", "failed"]);
+    assert_eq!(subject.journal_of(&target, 6), subject.look("a").journal);
+    for run in [0, 7, u32::MAX] {
+        assert_eq!(subject.journal_of(&target, run), [], "there is no run {run}");
     }
 }
 
@@ -297,7 +321,7 @@ fn p4_retry_opens_the_next_run_of_what_failed_or_was_cancelled(subject: &Subject
         subject.record(&mut held, step("one"));
         subject.record(&mut held, complete());
         let all = ["started", "step-recorded", word, "started", "retried", "step-recorded", "completed"];
-        assert_eq!(words(&fed(subject, id)), all);
+        assert_eq!(words(&recorded(subject, id)), all);
     }
 }
 
@@ -457,7 +481,7 @@ fn prune_deletes_every_run(subject: &Subject) {
     subject.record(&mut held, complete());
     subject.advance_ms(1);
     assert_eq!(subject.prune(subject.now(), 10), 1);
-    assert!(subject.feed(0, 1_000).is_empty());
+    assert!(subject.feed().is_empty());
     assert!(subject.list(List { tags: vec![tag("k", "v")], ..everything() }).items.is_empty());
     subject.start("a", flow());
     assert_eq!((subject.look("a").execution.run(), subject.unread("a").len()), (1, 0));
@@ -476,7 +500,7 @@ fn prune_counts_from_the_end_of_the_last_run(subject: &Subject) {
     assert_eq!(subject.prune(horizon, 10), 0);
     subject.advance_ms(1);
     assert_eq!(subject.prune(subject.now(), 10), 1);
-    assert!(subject.feed(0, 100).is_empty());
+    assert!(subject.feed().is_empty());
 }
 
 fn p8_long_chain_costs_the_same_in_every_run(subject: &Subject) {
@@ -494,8 +518,8 @@ fn p8_long_chain_costs_the_same_in_every_run(subject: &Subject) {
     let is_end = |record: &&Record| {
         matches!(record.entry().expect("it can be read").event, Event::ContinuedAsNew { .. })
     };
-    assert_eq!(fed(subject, "a").iter().filter(is_end).count(), 300);
+    assert_eq!(recorded(subject, "a").iter().filter(is_end).count(), 300);
     subject.advance_ms(1);
     assert_eq!(subject.prune(subject.now(), 10), 1);
-    assert!(subject.feed(0, 10).is_empty());
+    assert!(subject.feed().is_empty());
 }

@@ -8,9 +8,9 @@ use abide_core::{Command, Fence, Message, Name, SessionId, Start, Timestamp};
 use super::held::{Draft, Held};
 use super::{TestClock, UserTable, block_on, make};
 use crate::{
-    Claim, Claimed, Clock, CommitOutcome, Committed, Error, ExecutionKey, Feed, FeedItem, Heartbeat,
-    InboxPage, InboxRead, List, Listing, Notice, Prune, Read, Record, Retire, Snapshot, Store, Submit,
-    Submitted, Target, Worker,
+    Claim, Claimed, Clock, CommitOutcome, Committed, Error, ExecutionKey, Feed, FeedFrom, FeedItem, FeedPage,
+    Heartbeat, InboxPage, InboxRead, List, Listing, Notice, Prune, Read, Record, Retire, Snapshot, Store,
+    Submit, Submitted, Target, Worker,
 };
 
 /// A store and its clock.
@@ -27,6 +27,7 @@ pub struct Subject {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Picture {
     snapshots: Vec<Snapshot>,
+    histories: Vec<Vec<Vec<Record>>>,
     feed: Vec<FeedItem>,
 }
 
@@ -136,13 +137,13 @@ impl Subject {
 
     pub(crate) fn page(&self, id: &str, from: u64, limit: usize) -> Vec<Record> {
         let target = Target::Address(make::address(id));
-        let read = Read { target, from, limit, with_inbox: false };
+        let read = Read { target, run: None, from, limit, with_inbox: false };
         block_on(self.store.read(read)).expect("it is read").expect("it exists").journal
     }
 
     /// The execution with its whole journal and inbox.
     pub(crate) fn find(&self, target: &Target) -> Option<Snapshot> {
-        let read = |from| Read { target: target.clone(), from, limit: 1_000, with_inbox: true };
+        let read = |from| Read { target: target.clone(), run: None, from, limit: 1_000, with_inbox: true };
         let mut snapshot = block_on(self.store.read(read(1))).expect("it is read")?;
         snapshot.inbox = InboxPage { messages: self.inbox(snapshot.key), next: None };
         loop {
@@ -189,8 +190,41 @@ impl Subject {
         block_on(self.store.list(list)).expect("it is listed")
     }
 
-    pub(crate) fn feed(&self, after: u64, limit: usize) -> Vec<FeedItem> {
-        block_on(self.store.feed(Feed { after, limit })).expect("it is fed")
+    /// The whole feed, page by page.
+    pub(crate) fn feed(&self) -> Vec<FeedItem> {
+        let (mut items, mut from) = (Vec::new(), FeedFrom::Beginning);
+        loop {
+            let page = self.feed_page(from, 1_000);
+            items.extend(page.items);
+            from = FeedFrom::After(page.next);
+            if page.is_end {
+                return items;
+            }
+        }
+    }
+
+    pub(crate) fn feed_page(&self, from: FeedFrom, limit: usize) -> FeedPage {
+        block_on(self.store.feed(Feed { from, limit })).expect("it is fed")
+    }
+
+    /// The whole journal of one run.
+    pub(crate) fn journal_of(&self, target: &Target, run: u32) -> Vec<Record> {
+        let mut records: Vec<Record> = Vec::new();
+        loop {
+            let (target, from) = (target.clone(), records.len() as u64 + 1);
+            let read = Read { target, run: Some(run), from, limit: 1_000, with_inbox: false };
+            let found = block_on(self.store.read(read)).expect("it is read");
+            match found.map(|found| found.journal) {
+                Some(page) if !page.is_empty() => records.extend(page),
+                _ => return records,
+            }
+        }
+    }
+
+    /// What every run of an execution recorded, run by run.
+    pub(crate) fn history(&self, target: &Target) -> Vec<Vec<Record>> {
+        let run = self.find(target).map_or(0, |found| found.execution.run());
+        (1..=run).map(|run| self.journal_of(target, run)).collect()
     }
 
     pub(crate) fn prune(&self, finished_before: Timestamp, limit: usize) -> u64 {
@@ -200,7 +234,11 @@ impl Subject {
     pub(crate) fn picture(&self) -> Picture {
         let listed = self.list(make::everything()).items;
         let find = |key| self.find(&Target::Key(key)).expect("what is listed exists");
-        Picture { snapshots: listed.iter().map(|item| find(item.key)).collect(), feed: self.feed(0, 10_000) }
+        Picture {
+            snapshots: listed.iter().map(|item| find(item.key)).collect(),
+            histories: listed.iter().map(|item| self.history(&Target::Key(item.key))).collect(),
+            feed: self.feed(),
+        }
     }
 }
 

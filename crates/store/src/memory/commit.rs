@@ -64,8 +64,10 @@ impl State {
     fn write_commit(&mut self, commit: Commit, now: Timestamp) -> Committed {
         let key = commit.key;
         let execution = self.row(key).checked(&commit);
-        let records = self.positioned(key, commit.changes.records.clone());
-        let next = commit.changes.next.clone().map(|first| self.positioned(key, vec![first]));
+        let (address, run) = (execution.address().clone(), self.row(key).execution.run());
+        let records = self.positioned(key, (&address, run), commit.changes.records.clone());
+        let next = commit.changes.next.clone();
+        let next = next.map(|first| self.positioned(key, (&address, run + 1), vec![first]));
         self.change(key, |row| {
             row.replace(execution, &commit);
             row.journal.extend(records);

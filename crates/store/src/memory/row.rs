@@ -40,8 +40,8 @@ pub(super) struct Row {
     pub(super) takeover_count: u32,
     /// The records of the current run and their positions in the feed.
     pub(super) journal: Vec<(u64, Record)>,
-    /// Those of earlier runs, in order.
-    pub(super) past: Vec<(u64, Record)>,
+    /// Those of earlier runs, run by run.
+    pub(super) past: Vec<Vec<(u64, Record)>>,
     /// Unread messages and their numbers, in order of arrival.
     pub(super) inbox: Vec<(u64, Message)>,
     pub(super) arrived_count: u64,
@@ -149,22 +149,25 @@ impl Row {
 
     /// The journal begins anew.
     pub(super) fn open_run(&mut self, records: Vec<(u64, Record)>) {
-        self.past.append(&mut self.journal);
-        self.journal = records;
+        self.past.push(std::mem::replace(&mut self.journal, records));
     }
 
-    /// The record of any run at this position of the feed.
-    pub(super) fn at_position(&self, position: u64) -> Option<&Record> {
-        let records = if self.journal.first()?.0 <= position { &self.journal } else { &self.past };
-        let index = records.binary_search_by_key(&position, |(at, _)| *at).ok()?;
-        Some(&records[index].1)
+    /// The journal of a run, or of the current one.
+    pub(super) fn journal_of(&self, run: Option<u32>) -> &[(u64, Record)] {
+        match run {
+            Some(run) if run != self.execution.run() => {
+                let index = usize::try_from(run).ok().and_then(|run| run.checked_sub(1));
+                index.and_then(|index| self.past.get(index)).map_or(&[], Vec::as_slice)
+            }
+            _ => &self.journal,
+        }
     }
 
-    /// The page of the journal from entry `from` on.
-    pub(super) fn page(&self, from: u64, limit: usize) -> Vec<Record> {
+    /// The page of a journal from entry `from` on.
+    pub(super) fn page(journal: &[(u64, Record)], from: u64, limit: usize) -> Vec<Record> {
         let skipped = usize::try_from(from.saturating_sub(1)).unwrap_or(usize::MAX);
         let wanted = limit.min(PAGE_COUNT_MAX);
-        self.journal.iter().skip(skipped).take(wanted).map(|(_, record)| record.clone()).collect()
+        journal.iter().skip(skipped).take(wanted).map(|(_, record)| record.clone()).collect()
     }
 
     /// The page of the inbox after `after`.
@@ -194,7 +197,7 @@ impl Row {
             version: self.lease.version,
             takeover_count: self.takeover_count,
             execution: self.execution.clone(),
-            journal: self.page(1, PAGE_COUNT_MAX),
+            journal: Self::page(&self.journal, 1, PAGE_COUNT_MAX),
             first: None,
             inbox: self.inbox_page(None, bounds),
         }
@@ -290,12 +293,17 @@ impl Row {
         Execution::fold(self.address().clone(), run, &entries)
     }
 
+    /// The entries of all runs.
+    fn entry_count(&self) -> usize {
+        self.past.iter().map(Vec::len).sum::<usize>() + self.journal.len()
+    }
+
     pub(super) fn marks(&self) -> Marks {
         Marks {
             lease: self.lease,
             run: self.execution.run(),
             seen_count: self.seen.len(),
-            entry_count: self.past.len() + self.journal.len(),
+            entry_count: self.entry_count(),
             finished: self.finished_at.is_some(),
         }
     }
@@ -312,7 +320,7 @@ impl Row {
         let taken = new.session.is_some() && new.session != old.session;
         assert_eq!(taken, new.epoch != old.epoch, "a lease of {address} is an epoch");
         assert!(self.seen.len() >= before.seen_count, "message ids of {address} stay");
-        assert!(self.past.len() + self.journal.len() >= before.entry_count, "entries of {address} stay");
+        assert!(self.entry_count() >= before.entry_count, "entries of {address} stay");
         self.check();
     }
 

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_core::{Address, Limits, Route, SessionId, Timestamp};
+use abide_core::{Address, Happening, Limits, Route, SessionId, Timestamp};
 
 use super::notices::Notices;
 use super::row::{Place, Row};
 use super::sessions::Session;
 use super::table::MemoryTable;
-use crate::{Bounds, ExecutionKey, Notice, Record};
+use crate::{Bounds, ExecutionKey, FeedItem, Notice, Record};
 
 pub(super) struct State {
     pub(super) limits: Limits,
@@ -19,8 +19,8 @@ pub(super) struct State {
     pub(super) queues: BTreeMap<Route, BTreeSet<Place>>,
     /// The timers of what nobody holds.
     pub(super) timers: BTreeSet<(Timestamp, ExecutionKey)>,
-    /// Whose entry is at which position.
-    pub(super) feed: BTreeMap<u64, ExecutionKey>,
+    /// What happened, by the position of the entry that says so.
+    pub(super) feed: BTreeMap<u64, (ExecutionKey, FeedItem)>,
     pub(super) sessions: BTreeMap<SessionId, Session>,
     pub(super) notices: Notices,
     /// What transaction steps have written.
@@ -70,13 +70,27 @@ impl State {
     }
 
     /// Records with positions in the feed that were never given before.
-    pub(super) fn positioned(&mut self, key: ExecutionKey, records: Vec<Record>) -> Vec<(u64, Record)> {
+    pub(super) fn positioned(
+        &mut self,
+        key: ExecutionKey,
+        (address, run): (&Address, u32),
+        records: Vec<Record>,
+    ) -> Vec<(u64, Record)> {
         let place = |record: Record| {
             self.last_position += 1;
-            self.feed.insert(self.last_position, key);
+            let entry = record.entry().expect("appended records can be read");
+            if let Some(happening) = Happening::of(&entry.event) {
+                let item = FeedItem { address: address.clone(), run, at: entry.at, happening };
+                self.feed.insert(self.last_position, (key, item));
+            }
             (self.last_position, record)
         };
         records.into_iter().map(place).collect()
+    }
+
+    /// The position of the newest entry.
+    pub(super) fn feed_end(&self) -> u64 {
+        self.last_position
     }
 
     pub(super) fn insert(&mut self, row: Row) {
@@ -108,7 +122,7 @@ impl State {
         let row = self.rows.remove(&key).expect("a key that was found belongs to a row");
         assert!(row.finished_at.is_some(), "only what has ended is deleted");
         self.by_address.remove(row.address());
-        for (position, _) in row.past.into_iter().chain(row.journal) {
+        for (position, _) in row.past.into_iter().flatten().chain(row.journal) {
             self.feed.remove(&position);
         }
     }

@@ -63,7 +63,8 @@ impl State {
 
     fn retry(&mut self, key: ExecutionKey, (id, by): (MessageId, By), now: Timestamp) {
         let (execution, entries) = self.row(key).retried(&by, now).expect("the retry was admitted");
-        let records = self.positioned(key, entries.iter().map(Record::of).collect());
+        let (address, run) = (execution.address().clone(), execution.run());
+        let records = self.positioned(key, (&address, run), entries.iter().map(Record::of).collect());
         self.change(key, |row| {
             row.retry(execution, records, now);
             row.seen.insert(id);
@@ -89,7 +90,8 @@ impl State {
         let key = self.next_key();
         let (execution, entry) = Execution::start(address, start.clone(), now);
         let summary = execution.summary_at_start(now);
-        let journal = self.positioned(key, vec![Record::of(&entry)]);
+        let records = vec![Record::of(&entry)];
+        let journal = self.positioned(key, (execution.address(), execution.run()), records);
         let mut row = Row {
             key,
             route: execution.route(),

@@ -5,9 +5,12 @@ use abide_core::Tag;
 use super::row::Row;
 use super::state::State;
 use crate::{
-    Bounds, ExecutionKey, Feed, FeedItem, InboxPage, InboxRead, List, ListCursor, ListOrder, Listing, Prune,
-    Read, Snapshot, Target,
+    Bounds, Feed, FeedCursor, FeedFrom, FeedPage, InboxPage, InboxRead, List, ListCursor, ListOrder, Listing,
+    Prune, Read, Snapshot, Target,
 };
+
+/// The most that one page of the feed tells. Small, so that callers which forget to page are found out.
+const FEED_COUNT_MAX: usize = 128;
 
 impl State {
     pub(super) fn read(&self, read: &Read) -> Option<Snapshot> {
@@ -16,7 +19,8 @@ impl State {
             Target::Address(address) => self.at(address)?,
         };
         let inbox = if read.with_inbox { row.inbox_page(None, &self.bounds) } else { InboxPage::default() };
-        Some(row.snapshot(row.page(read.from, read.limit), inbox))
+        let journal = Row::page(row.journal_of(read.run), read.from, read.limit);
+        Some(row.snapshot(journal, inbox))
     }
 
     pub(super) fn inbox(&self, inbox: &InboxRead) -> InboxPage {
@@ -44,18 +48,30 @@ impl State {
         Listing { items, next }
     }
 
-    pub(super) fn feed(&self, feed: Feed) -> Vec<FeedItem> {
-        let item = |(position, key): (&u64, &ExecutionKey)| {
-            let row = self.row(*key);
-            let record = row.at_position(*position).expect("the feed tells entries that exist").clone();
-            FeedItem { position: *position, address: row.address().clone(), record }
+    pub(super) fn feed(&self, feed: Feed) -> FeedPage {
+        let end = self.feed_end();
+        let after = match feed.from {
+            FeedFrom::Beginning => 0,
+            FeedFrom::End => end,
+            FeedFrom::After(FeedCursor(place)) => u64::try_from(place).unwrap_or(u64::MAX),
         };
-        self.feed.range(feed.after.saturating_add(1)..).take(feed.limit).map(item).collect()
+        let mut rest =
+            self.feed.range(after.saturating_add(1)..).map(|(position, (_, item))| (*position, item));
+        let mut page = FeedPage { items: Vec::new(), next: FeedCursor(after.into()), is_end: false };
+        for (position, item) in rest.by_ref().take(feed.limit.min(FEED_COUNT_MAX)) {
+            page.items.push(item.clone());
+            page.next = FeedCursor(position.into());
+        }
+        page.is_end = rest.next().is_none();
+        if page.is_end {
+            page.next = FeedCursor(after.max(end).into());
+        }
+        page
     }
 
     pub(super) fn prune(&mut self, prune: Prune) -> u64 {
         // The feed tells who ended before whom, also within one moment.
-        let ended = self.feed.iter().filter_map(|(position, key)| {
+        let ended = self.feed.iter().filter_map(|(position, (key, _))| {
             let row = self.row(*key);
             let is_end = row.journal.last().is_some_and(|(last, _)| last == position);
             (is_end && row.finished_at? < prune.finished_before).then_some(*key)

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use abide_store::conformance::{TestClock, block_on, check_all, limits};
 use abide_store::faults::{Chances, Counts, Fault, FaultyStore, NoticeFault};
 use abide_store::memory::MemoryStore;
-use abide_store::{Error, Feed, Notice, Store, Submit, View};
+use abide_store::{Error, Feed, FeedFrom, Notice, Store, Submit, View};
 
 use crate::common;
 
@@ -21,7 +21,7 @@ fn start(store: &FaultyStore, id: &str) -> Option<Error> {
 
 /// How many executions began.
 fn begun_count(store: &MemoryStore) -> usize {
-    block_on(store.feed(Feed { after: 0, limit: 100 })).expect("it is fed").len()
+    block_on(store.feed(Feed { from: FeedFrom::Beginning, limit: 100 })).expect("it is fed").items.len()
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn faults_are_decided_by_operation() {
     let only_feed = |what| if what == "feed" { Fault::Unavailable } else { Fault::None };
     let store = FaultyStore::deciding(inner, only_feed);
     assert!(start(&store, "a").is_none());
-    let feed = block_on(store.feed(Feed { after: 0, limit: 1 }));
+    let feed = block_on(store.feed(Feed { from: FeedFrom::Beginning, limit: 1 }));
     assert!(matches!(feed, Err(Error::Unavailable { what: "feed", .. })));
 }
 

@@ -228,13 +228,15 @@ impl World {
         let listed = self.subject.list(make::everything()).items;
         let find = |key| self.subject.find(&Target::Key(key)).expect("what is listed exists");
         let snapshots = listed.iter().map(|item| tell::snapshot(self, &find(item.key)));
-        let feed = self.subject.feed(0, 100_000);
-        let items = feed.iter().map(|item| format!("feed {} {:?}", item.address, item.record));
+        let feed = self.subject.feed();
+        let items = feed.iter().map(|item| format!("feed {item:?}"));
+        let histories =
+            listed.iter().map(|item| format!("{:?}", self.subject.history(&Target::Key(item.key))));
         let workers = Workers { namespace: Namespace::default(), after: None, limit: 10_000 };
         let workers = block_on(self.subject.store.workers(workers)).expect("workers are listed");
         let live = workers.iter().filter(|row| row.is_live(self.subject.now()));
         let live = live.map(|row| format!("session until {} holds {}", row.expires_at, row.lease_count));
-        snapshots.chain(items).chain(live).collect()
+        snapshots.chain(histories).chain(items).chain(live).collect()
     }
 
     fn message(&self, send: &Send, emitter: Option<&Held>) -> Message {

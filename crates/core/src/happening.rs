@@ -1,0 +1,130 @@
+//! What entries mean for the life of an execution.
+
+use serde::Deserialize;
+
+use crate::{Entry, Event, Timestamp};
+
+/// A turn in the life of an execution, which others follow. The numbers are written to disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Happening {
+    /// A run began.
+    Began = 1,
+    /// The run ended with a result.
+    Completed = 2,
+    /// The run ended with an error.
+    Failed = 3,
+    /// The run was cancelled.
+    Cancelled = 4,
+    /// The run ended, and the next one began.
+    Continued = 5,
+    /// It cannot go on.
+    Blocked = 6,
+    /// The obstacle is believed gone.
+    Unblocked = 7,
+    /// Somebody paused it.
+    Paused = 8,
+    /// Somebody let it go on.
+    Resumed = 9,
+    /// Somebody asked for its cancellation.
+    CancelRequested = 10,
+}
+
+impl Happening {
+    const ALL: [Self; 10] = [
+        Self::Began,
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+        Self::Continued,
+        Self::Blocked,
+        Self::Unblocked,
+        Self::Paused,
+        Self::Resumed,
+        Self::CancelRequested,
+    ];
+
+    /// What `event` means; `None` for what only its own execution needs to know.
+    pub fn of(event: &Event) -> Option<Self> {
+        Some(match event {
+            Event::Started(_) => Self::Began,
+            Event::Completed { .. } => Self::Completed,
+            Event::Failed(_) => Self::Failed,
+            Event::Cancelled { .. } => Self::Cancelled,
+            Event::ContinuedAsNew { .. } => Self::Continued,
+            Event::Blocked(_) => Self::Blocked,
+            Event::Unblocked { .. } => Self::Unblocked,
+            Event::Paused { .. } => Self::Paused,
+            Event::Resumed { .. } => Self::Resumed,
+            Event::CancelRequested { .. } => Self::CancelRequested,
+            Event::StepRecorded(_)
+            | Event::AttemptFailed { .. }
+            | Event::TimerSet { .. }
+            | Event::TimerFired { .. }
+            | Event::SignalReceived { .. }
+            | Event::ChildStarted { .. }
+            | Event::ChildFinished { .. }
+            | Event::ChildCancelled { .. }
+            | Event::Retried { .. }
+            | Event::Foreign(_) => return None,
+        })
+    }
+
+    /// The happening with this number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| *one as u8 == number)
+    }
+
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Began => "began",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Continued => "continued",
+            Self::Blocked => "blocked",
+            Self::Unblocked => "unblocked",
+            Self::Paused => "paused",
+            Self::Resumed => "resumed",
+            Self::CancelRequested => "cancel-requested",
+        }
+    }
+
+    /// Whether the execution has ended with it, until somebody retries it.
+    pub fn is_end(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
+    }
+}
+
+/// How an encoded entry begins.
+#[derive(Deserialize)]
+struct Header {
+    #[expect(dead_code, reason = "it stands before what is wanted")]
+    seq: u64,
+    at: Timestamp,
+    /// Which event it is, by its place among the variants.
+    variant: u32,
+}
+
+impl Entry {
+    /// What an encoded entry means, and when it was decided. A store may ask for it: the rest of the entry, which may be large, is not looked at.
+    pub fn happening_of(bytes: &[u8]) -> Option<(Timestamp, Happening)> {
+        let (_, bytes) = bytes.split_first()?;
+        let (header, _) = postcard::take_from_bytes::<Header>(bytes).ok()?;
+        let happening = match header.variant {
+            0 => Happening::Began,
+            9 => Happening::Paused,
+            10 => Happening::Resumed,
+            11 => Happening::CancelRequested,
+            12 => Happening::Blocked,
+            13 => Happening::Unblocked,
+            14 => Happening::Completed,
+            15 => Happening::Failed,
+            16 => Happening::Cancelled,
+            17 => Happening::Continued,
+            _ => return None,
+        };
+        Some((header.at, happening))
+    }
+}
