@@ -16,6 +16,7 @@
 //! }
 //! ```
 
+use std::any::Any;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,8 +27,10 @@ use abide_engine::Runtime;
 use abide_engine::sim::Sim;
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Store};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use crate::{Abide, Builder, ClientError};
+use crate::{Abide, Builder, ClientError, Ctx, Result, Transact};
 
 /// Runs `test` on a new engine in memory whose clock jumps to the next timer whenever nothing else is to be done.
 ///
@@ -94,7 +97,7 @@ impl Lab {
     }
 
     /// Opens a worker on a machine of its own.
-    pub async fn worker(&self) -> Result<(Machine, Abide), ClientError> {
+    pub async fn worker(&self) -> std::result::Result<(Machine, Abide), ClientError> {
         self.worker_with(|builder| builder).await
     }
 
@@ -102,7 +105,7 @@ impl Lab {
     pub async fn worker_with(
         &self,
         options: impl FnOnce(Builder) -> Builder,
-    ) -> Result<(Machine, Abide), ClientError> {
+    ) -> std::result::Result<(Machine, Abide), ClientError> {
         let machine = Machine(self.machine_count.fetch_add(1, Ordering::Relaxed) + 1);
         let builder = options(Abide::builder("memory"));
         let process = self.sim.process(machine.0);
@@ -111,7 +114,7 @@ impl Lab {
     }
 
     /// Opens a client, which runs nothing, on a machine of its own.
-    pub async fn client(&self) -> Result<Abide, ClientError> {
+    pub async fn client(&self) -> std::result::Result<Abide, ClientError> {
         let machine = self.machine_count.fetch_add(1, Ordering::Relaxed) + 1;
         let process = self.sim.process(machine);
         Abide::builder("memory").simulated(process, Some(self.store.clone())).client().await
@@ -157,6 +160,16 @@ impl Lab {
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
+}
+
+/// A transaction step that gets whatever its store hands out: a `MemoryTable` in a [`Lab`], a `StepConnection` on SQLite.
+#[doc(hidden)]
+pub fn transact<F, T>(ctx: &Ctx, name: &str, run: F) -> Transact<T>
+where
+    F: FnOnce(&dyn Any) -> Result<T> + Clone + Send + 'static,
+    T: Serialize + DeserializeOwned + Send + 'static,
+{
+    Transact::on_any(ctx.clone(), name, run)
 }
 
 fn inside_tokio<T>(body: impl FnOnce() -> T) -> T {

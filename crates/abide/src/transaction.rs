@@ -82,24 +82,28 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
     where
         F: FnOnce(&SqliteTransaction<'_>) -> Result<T> + Clone + Send + 'static,
     {
+        Self::on_any(ctx, name, move |connection| match connection.downcast_ref().map(SqliteTransaction) {
+            Some(transaction) => run(&transaction),
+            None => Err(Error::fatal("ctx.sqlite needs a SQLite store")),
+        })
+    }
+
+    /// A transaction step that gets whatever its store hands out.
+    pub(crate) fn on_any<F>(ctx: Ctx, name: &str, run: F) -> Self
+    where
+        F: FnOnce(&dyn Any) -> Result<T> + Clone + Send + 'static,
+    {
         // The store may run it on any thread, and more than once: each time a clone of what was given.
         let original = Mutex::new(run);
         let clone = move || original.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let run: UserTransaction = Arc::new(move |connection| on(connection, |tx| clone()(tx)));
+        let run: UserTransaction = Arc::new(move |connection| outcome_of(|| clone()(connection)));
         Self { ctx, name: Name::new(name), run, slot: Slot::New, result: PhantomData }
     }
 }
 
-/// Runs the closure on the store's connection: its outcome, and whether its writes are kept.
-fn on<T: Serialize>(
-    connection: &dyn Any,
-    run: impl FnOnce(&SqliteTransaction<'_>) -> Result<T>,
-) -> (bool, Outcome) {
-    let Some(connection) = connection.downcast_ref().map(SqliteTransaction) else {
-        let error = Error::fatal("ctx.sqlite needs a SQLite store");
-        return (false, Outcome::Failure(error.into_failure()));
-    };
-    let outcome = match catch_unwind(AssertUnwindSafe(|| run(&connection))) {
+/// Runs the closure: whether its writes are kept, and its outcome.
+fn outcome_of<T: Serialize>(run: impl FnOnce() -> Result<T>) -> (bool, Outcome) {
+    let outcome = match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => data::outcome_of(result),
         Err(panic) => Outcome::Failure(panics::failure(panic.as_ref())),
     };
