@@ -120,6 +120,35 @@ pub(crate) async fn order(ctx: Ctx, n: u64) -> Result<Receipt> {
     Ok(Receipt { sum: sum + a + b, bonuses })
 }
 
+/// Waits for so many signals, and commits all the time while it does.
+#[workflow]
+pub(crate) async fn restless(ctx: Ctx, count: u64) -> Result<u64> {
+    let (mut sum, mut left) = (0, count);
+    while left > 0 {
+        match ctx.recv::<u64>("s").timeout(ms(200)).await {
+            Ok(n) => (sum, left) = (sum + n, left - 1),
+            Err(error) if error.is_timeout() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sum)
+}
+
+/// So many transactions that each write a row; how many there were after each of them.
+#[workflow]
+pub(crate) async fn bookkeeper(ctx: Ctx, count: u32) -> Result<Vec<u32>> {
+    let mut counts = Vec::new();
+    for _ in 0..count {
+        let booked = ctx.sqlite("book", |tx| {
+            tx.execute_batch("CREATE TABLE IF NOT EXISTS books (x); INSERT INTO books VALUES (1)")?;
+            Ok(tx.query_row("SELECT COUNT(*) FROM books", [], |row| row.get(0))?)
+        });
+        counts.push(booked.await?);
+        ctx.sleep(ms(2)).await?;
+    }
+    Ok(counts)
+}
+
 /// One transaction of so many megabytes: larger than what SQLite keeps in memory, so that a full disk is met by a statement and not by COMMIT.
 #[workflow]
 pub(crate) async fn bulky_transaction(ctx: Ctx, megabytes: u32) -> Result<u32> {

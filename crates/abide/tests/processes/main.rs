@@ -7,6 +7,7 @@ mod busy;
 mod chains;
 mod clock;
 mod effects;
+mod failed_syncs;
 mod flows;
 mod full_disk;
 mod idle;

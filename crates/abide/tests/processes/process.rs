@@ -38,6 +38,15 @@ impl Process {
         Self::spawn_by(command, role)
     }
 
+    /// Starts a child with something more in its environment, and waits until it has opened the store.
+    pub(crate) async fn spawn_with(role: &Role, environment: [(&str, &PathBuf); 2]) -> Self {
+        let mut command = Command::new(this_program());
+        command.envs(environment);
+        let mut process = Self::spawn_by(command, role);
+        process.hear("ready").await;
+        process
+    }
+
     /// Starts a child that permissions bind: as somebody else, if this is root. `folder` is for a copy of the program.
     pub(crate) fn spawn_as_nobody(role: &Role, folder: &Path) -> Self {
         if !rustix::process::getuid().is_root() {

@@ -1,0 +1,33 @@
+// Preloaded into a worker: while the file $ABIDE_FAIL_SYNC exists, no write-ahead log can be synced.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int fails(int fd) {
+    const char *when = getenv("ABIDE_FAIL_SYNC");
+    if (!when || access(when, F_OK) != 0)
+        return 0;
+    char link[64], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    if (length < 4)
+        return 0;
+    path[length] = 0;
+    return strcmp(path + length - 4, "-wal") == 0;
+}
+
+static int sync_by(const char *name, int fd) {
+    if (fails(fd)) {
+        errno = EIO;
+        return -1;
+    }
+    int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, name);
+    return real(fd);
+}
+
+int fsync(int fd) { return sync_by("fsync", fd); }
+int fdatasync(int fd) { return sync_by("fdatasync", fd); }

@@ -1,0 +1,132 @@
+//! The log cannot be synced for a while: nobody knows whether a COMMIT that fails in this way has happened.
+//!
+//! A library that is preloaded into the worker makes its syncs fail. It is compiled here: a C compiler is needed to build the tests anyway.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use abide::prelude::*;
+
+use crate::clock::{pause, until, within};
+use crate::effects::{self, Effect};
+use crate::flows::{bookkeeper, restless, ticker};
+use crate::in_turn;
+use crate::look;
+use crate::process::Process;
+use crate::roles::Role;
+
+/// A worker whose syncs fail on demand.
+struct Faulty {
+    worker: Process,
+    switch: PathBuf,
+}
+
+impl Faulty {
+    async fn spawn(folder: &Path, outside: &Path) -> Self {
+        let (library, switch) = (outside.join("fail_sync.so"), outside.join("fail-sync"));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/processes/fail_sync.c");
+        let mut compiler = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".to_owned()));
+        compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]).arg("-ldl");
+        assert!(compiler.status().expect("a C compiler").success(), "it compiles");
+        let role = Role { outside: outside.to_owned(), ..Role::worker(folder) };
+        let worker =
+            Process::spawn_with(&role, [("LD_PRELOAD", &library), ("ABIDE_FAIL_SYNC", &switch)]).await;
+        Self { worker, switch }
+    }
+
+    fn fail(&self) {
+        std::fs::write(&self.switch, "").expect("a file can be made");
+    }
+
+    fn heal(&self) {
+        std::fs::remove_file(&self.switch).expect("the file can be deleted");
+    }
+}
+
+const TICKER_COUNT: u64 = 10;
+const TICK_COUNT: u64 = 50;
+
+/// Whoever is told that a step is recorded goes on with the next one. If it was not, it runs again, after its successor.
+#[test]
+fn nobody_goes_on_after_a_commit_that_may_not_have_happened() {
+    in_turn(async {
+        let (folder, outside) =
+            (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        let mut faulty = Faulty::spawn(folder.path(), outside.path()).await;
+        for n in 0..TICKER_COUNT {
+            client.start(ticker, TICK_COUNT).id(format!("ticker-{n}")).await.expect("a start");
+        }
+        for _ in 0..5 {
+            pause(ms(100)).await;
+            faulty.fail();
+            pause(ms(150)).await;
+            faulty.heal();
+        }
+        assert!(faulty.worker.is_alive(), "the worker crashed");
+        for n in 0..TICKER_COUNT {
+            let handle = client.handle::<u64>(&format!("ticker-{n}"));
+            assert_eq!(
+                within("a ticker ends", secs(60), handle.result()).await.expect("a count"),
+                TICK_COUNT
+            );
+            check_order(outside.path(), handle.id());
+        }
+    });
+}
+
+/// No step ran after its successor had begun.
+fn check_order(outside: &Path, id: &str) {
+    let nth = |effect: &Effect| -> u64 {
+        let nth = effect.key.rsplit('/').next().expect("a key has parts");
+        nth.parse().expect("it ends with a number")
+    };
+    let ticks: Vec<_> = effects::read(outside).iter().filter(|effect| effect.id == id).map(nth).collect();
+    assert!(ticks.is_sorted(), "{id} took its steps in this order: {ticks:?}");
+    assert_eq!(ticks.last(), Some(&TICK_COUNT));
+}
+
+const TRANSACTION_COUNT: u32 = 100;
+
+/// A transaction step that failed to commit is run again, and its writes happen once.
+#[test]
+fn a_transaction_of_which_nobody_knows_whether_it_happened_happens_once() {
+    in_turn(async {
+        let (folder, outside) =
+            (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        let faulty = Faulty::spawn(folder.path(), outside.path()).await;
+        let handle = client.start(bookkeeper, TRANSACTION_COUNT).id("one").await.expect("a start");
+        for _ in 0..5 {
+            pause(ms(60)).await;
+            faulty.fail();
+            pause(ms(60)).await;
+            faulty.heal();
+        }
+        let rows = within("all is booked", secs(60), handle.result()).await.expect("a count");
+        assert_eq!(rows, (1..=TRANSACTION_COUNT).collect::<Vec<_>>(), "each saw those before it, once");
+    });
+}
+
+/// The worker's own writes fail and it opens its connection anew; somebody else, whose disk works, is told that the signal is there.
+#[test]
+fn a_signal_that_came_while_the_disk_failed_is_delivered() {
+    in_turn(async {
+        let (folder, outside) =
+            (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        let faulty = Faulty::spawn(folder.path(), outside.path()).await;
+        let handle = client.start(restless, 1).id("one").await.expect("a start");
+        until("it listens", secs(10), async || {
+            handle.why().await.is_ok_and(|why| why.contains("signal")).then_some(())
+        })
+        .await;
+        faulty.fail();
+        // The worker meets the fault.
+        pause(ms(600)).await;
+        handle.signal("s", &7u64).await.expect("a signal");
+        pause(ms(300)).await;
+        faulty.heal();
+        assert_eq!(within("the signal is received", secs(20), handle.result()).await.expect("a result"), 7);
+    });
+}
