@@ -101,7 +101,9 @@ impl Abide {
         let mut found = Vec::new();
         loop {
             let page = client.store().list(list.clone()).await.map_err(|error| ClientError::of("", error))?;
-            found.extend(page.items.into_iter().map(Listed::from));
+            // What abide does by itself is nobody's business.
+            let items = page.items.into_iter().filter(|item| item.kind != Kind::Builtin);
+            found.extend(items.map(Listed::from));
             list.after = page.next;
             list.limit = filter.wanted_count().saturating_sub(found.len());
             if list.after.is_none() || list.limit == 0 {

@@ -96,6 +96,7 @@ impl Filter {
             name: self.code.as_ref().map(Name::new).transpose()?,
             tags: self.tags.iter().map(tag).collect::<Result<_, _>>()?,
             top_level: self.top_level,
+            parent: None,
             order: if self.oldest_first { ListOrder::OldestFirst } else { ListOrder::NewestFirst },
             after: None,
             limit: self.limit,

@@ -251,6 +251,7 @@ impl Builder {
             match kind {
                 Kind::Workflow => registry.add_workflow(name, code.workflow(&self.state)),
                 Kind::Task => registry.add_task(name, code.task(&self.state)),
+                Kind::Builtin => unreachable!("users register workflows and tasks"),
             };
         }
         Ok(registry)

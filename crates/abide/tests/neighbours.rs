@@ -92,3 +92,58 @@ async fn until_it_waits(abide: &Abide, id: &str) {
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.unwrap_or_else(|_| panic!("not soon: {what}"))
 }
+
+#[derive(Default)]
+struct Errand {
+    run_count: std::sync::atomic::AtomicU32,
+    has_begun: Notify,
+    may_end: Notify,
+}
+
+#[task]
+async fn errand(ctx: Ctx) -> Result<u32> {
+    let errand = ctx.state::<Arc<Errand>>();
+    let count = errand.run_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+    errand.has_begun.notify_one();
+    errand.may_end.notified().await;
+    Ok(count)
+}
+
+#[workflow]
+async fn quick(ctx: Ctx) -> Result<()> {
+    ctx.step("one", || async { Ok(()) }).await
+}
+
+/// Whenever another process has written, the unread mail of what runs here is looked at again: a task that has some runs once all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_whose_mail_is_told_again_and_again_runs_once() {
+    for is_pause in [false, true] {
+        let place = Place::new();
+        let state = Arc::new(Errand::default());
+        let here = place.builder().state(state.clone()).open().await.unwrap();
+        let there = place.builder().lanes(["there"]).open().await.unwrap();
+        let handle = here.start(errand, ()).id("errand").await.unwrap();
+        state.has_begun.notified().await;
+        if is_pause {
+            there.handle::<u32>("errand").pause().await.unwrap();
+        } else {
+            there.handle::<u32>("errand").signal("news", &1).await.unwrap();
+        }
+        for n in 0..10 {
+            there.run(quick, ()).id(format!("there-{n}")).lane("there").await.unwrap();
+            here.run(quick, ()).id(format!("here-{n}")).await.unwrap();
+        }
+        if is_pause {
+            soon("it is paused", async {
+                while handle.status().await.unwrap() != Status::Paused {
+                    tokio::task::yield_now().await;
+                }
+            })
+            .await;
+        }
+        state.may_end.notify_one();
+        assert_eq!(soon("it ends", handle.result()).await.unwrap(), 1);
+        there.shutdown().await;
+        here.shutdown().await;
+    }
+}

@@ -241,6 +241,7 @@ async fn executions(lab: &Lab) -> Vec<Listed> {
         name: None,
         tags: Vec::new(),
         top_level: false,
+        parent: None,
         order: ListOrder::OldestFirst,
         after: None,
         limit: 10_000,

@@ -88,6 +88,7 @@ pub(crate) fn message(message: &Message) -> Value {
         Body::Pause { reason } | Body::Cancel { reason } | Body::Terminate { reason } => {
             json!({ "reason": reason })
         }
+        Body::Inherit { number, pause } => json!({ "number": number, "reason": pause }),
         Body::Resume | Body::Unblock { step: None } | Body::Retry => json!({}),
         Body::Unblock { step: Some(StepRemedy { step, remedy: choice }) } => {
             json!({ "step": step, "remedy": remedy(choice) })
@@ -128,6 +129,9 @@ fn details(event: &Event) -> Value {
         | Event::CancelRequested { by, reason }
         | Event::Cancelled { by, reason } => {
             json!({ "by": by.0, "reason": reason })
+        }
+        Event::Inherited { by, number, pause } => {
+            json!({ "by": by.0, "number": number, "reason": pause })
         }
         Event::Resumed { by } | Event::Unblocked { by, remedied: None } | Event::Retried { by } => {
             json!({ "by": by.0 })

@@ -1,6 +1,6 @@
 //! `abide list`.
 
-use abide_core::Waiting;
+use abide_core::{Kind, Waiting};
 use abide_store::{ListOrder, Listed, Store};
 use serde_json::{Value, json};
 
@@ -41,6 +41,7 @@ fn query(global: &Global, args: &List) -> abide_store::List {
         name: args.workflow.clone(),
         tags: args.tag.clone(),
         top_level: args.top_level,
+        parent: None,
         order: if args.oldest_first { ListOrder::OldestFirst } else { ListOrder::NewestFirst },
         after: None,
         limit: args.limit,
@@ -66,7 +67,9 @@ async fn pages(
     let mut left = list.limit;
     while left > 0 {
         list.limit = left.min(PAGE_COUNT_MAX);
-        let page = store.list(list.clone()).await?;
+        let mut page = store.list(list.clone()).await?;
+        // What abide does by itself is nobody's business.
+        page.items.retain(|item| item.kind != Kind::Builtin);
         left = left.saturating_sub(page.items.len());
         take(page.items)?;
         list.after = page.next;

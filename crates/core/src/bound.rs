@@ -35,6 +35,9 @@ impl Command {
             Self::Block(block) => Self::Block(block.bounded()),
             Self::Pause { by, reason } => Self::Pause { by: by.bounded(), reason: short(reason) },
             Self::Resume { by } => Self::Resume { by: by.bounded() },
+            Self::Inherit { by, number, pause } => {
+                Self::Inherit { by: by.bounded(), number, pause: pause.map(short) }
+            }
             Self::Cancel { by, reason } => Self::Cancel { by: by.bounded(), reason: short(reason) },
             Self::Terminate { by, reason } => Self::Terminate { by: by.bounded(), reason: short(reason) },
             Self::Unblock { by, step } => Self::Unblock { by: by.bounded(), step },
@@ -61,6 +64,7 @@ impl Message {
             Body::Unblock { step: Some(StepRemedy { step, .. }) } => ("the name of the step", step.len()),
             Body::Unblock { step: None }
             | Body::Resume
+            | Body::Inherit { .. }
             | Body::Retry
             | Body::Start(_)
             | Body::Signal { .. }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Event, ExecutionId, Failure, Foreign, InvalidName, Message, MessageId, NameClash, Op, Outcome, Payload,
-    Start, Status, StepRecord, Timestamp, TooLarge, text,
+    Start, Status, StepRecord, Timestamp, TooLarge, TreeOrder, text,
 };
 
 /// Something that the holder of the lease wants to record.
@@ -81,6 +81,15 @@ pub enum Command {
     Resume {
         /// Who asks.
         by: By,
+    },
+    /// The parent was paused, or goes on.
+    Inherit {
+        /// Who says so.
+        by: By,
+        /// The number of the parent's order; see [`TreeOrder`].
+        number: u64,
+        /// Why the parent is paused; nothing when it goes on.
+        pause: Option<String>,
     },
     /// Let the workflow's code wind down.
     Cancel {
@@ -161,6 +170,8 @@ pub struct Decision {
     pub events: Vec<Event>,
     /// To send with the same commit.
     pub emits: Vec<Message>,
+    /// What the open children of the run have to be told.
+    pub tree: Option<TreeOrder>,
 }
 
 /// Who did something: a user, a program, a parent.

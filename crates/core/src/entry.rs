@@ -96,6 +96,15 @@ pub enum Event {
         /// Who.
         by: By,
     },
+    /// Its parent was paused, or goes on.
+    Inherited {
+        /// The parent.
+        by: By,
+        /// The number of the parent's order.
+        number: u64,
+        /// Why the parent is paused; nothing when it goes on.
+        pause: Option<String>,
+    },
     /// Somebody asked for cancellation; the workflow's code sees it.
     CancelRequested {
         /// Who.
@@ -177,6 +186,8 @@ impl Event {
             Self::ChildCancelled { .. } => "child-cancelled",
             Self::Paused { .. } => "paused",
             Self::Resumed { .. } => "resumed",
+            Self::Inherited { pause: Some(_), .. } => "paused",
+            Self::Inherited { pause: None, .. } => "resumed",
             Self::CancelRequested { .. } => "cancel-requested",
             Self::Blocked(_) => "blocked",
             Self::Unblocked { .. } => "unblocked",

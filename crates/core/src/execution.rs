@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
+use crate::tree::Inherited;
 use crate::{
     Address, Block, Body, By, Command, Decision, Entry, Event, Failure, FailureKind, Kind, Message,
     MessageId, Name, Outcome, Parent, Payload, Refusal, Remedied, Retry, Route, Start, Status, StepRemedy,
@@ -33,13 +34,15 @@ pub struct Execution {
     entry_count: u64,
     attempt_count: u32,
     /// Children that were started and have not been recorded as finished.
-    open_child_count: u32,
-    phase: Phase,
+    pub(crate) open_child_count: u32,
+    /// What its parent has ordered last.
+    pub(crate) inherited: Option<Inherited>,
+    pub(crate) phase: Phase,
 }
 
 growable!(Execution {
     fields: kind, name, lane, requires, priority, start_at, deadline_at, retry, parent, run, entry_count, attempt_count,
-        open_child_count, phase;
+        open_child_count, inherited, phase;
     gained: ;
     not_written: address = nowhere();
 });
@@ -55,6 +58,8 @@ pub enum Phase {
         by: By,
         /// Why.
         reason: String,
+        /// Somebody meant this very execution; otherwise its parent is paused.
+        is_own: bool,
     },
     /// Its code winds down.
     Cancelling {
@@ -128,18 +133,26 @@ impl Execution {
             entry_count: 0,
             attempt_count: 0,
             open_child_count: 0,
+            inherited: None,
             phase: Phase::Running,
         }
     }
 
     /// What follows from `command` at `now`. Reads nothing but its arguments.
     pub fn decide(&self, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
+        let is_terminate = matches!(command, Command::Terminate { .. });
+        let mut decision = self.decide_in_phase(command, now)?;
+        decision.tree = self.tree_order(&decision, is_terminate);
+        Ok(decision)
+    }
+
+    fn decide_in_phase(&self, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
         match &self.phase {
             Phase::Completed | Phase::Failed | Phase::Cancelled | Phase::Continued => {
                 Err(Refusal::Finished { status: self.status() })
             }
             Phase::Running => self.decide_running(command, now),
-            Phase::Paused { .. } => self.decide_paused(command, now),
+            Phase::Paused { is_own, .. } => self.decide_paused(*is_own, command, now),
             Phase::Cancelling { by, reason } => self.decide_cancelling((by, reason), command, now),
             Phase::Blocked { reason, .. } => self.decide_blocked(reason, command, now),
         }
@@ -149,6 +162,7 @@ impl Execution {
         match command {
             Command::Pause { by, reason } => Ok(Event::Paused { by, reason }.into()),
             Command::Resume { .. } => Err(Refusal::NotPaused),
+            Command::Inherit { .. } => self.inherit(command),
             // A task has no place to see it, and code that was not called yet neither.
             Command::Cancel { by, reason } if self.kind == Kind::Task || self.is_delayed(now) => {
                 Ok(self.cancelled(by, reason))
@@ -161,9 +175,12 @@ impl Execution {
     }
 
     /// A pause lets closures that run finish and be recorded; nothing else moves.
-    fn decide_paused(&self, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
+    fn decide_paused(&self, is_own: bool, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
         match command {
-            Command::Pause { .. } => Ok(Decision::default()),
+            Command::Pause { .. } if is_own => Ok(Decision::default()),
+            // It stays paused when its parent goes on.
+            Command::Pause { by, reason } => Ok(Event::Paused { by, reason }.into()),
+            Command::Inherit { .. } => self.inherit(command),
             Command::Resume { by } => Ok(Event::Resumed { by }.into()),
             Command::Cancel { by, reason } if self.kind == Kind::Task || self.is_delayed(now) => {
                 Ok(self.cancelled(by, reason))
@@ -192,7 +209,7 @@ impl Execution {
         match command {
             Command::Pause { .. } => Err(Refusal::Cancelling),
             Command::Resume { .. } => Err(Refusal::NotPaused),
-            Command::Cancel { .. } => Ok(Decision::default()),
+            Command::Cancel { .. } | Command::Inherit { .. } => Ok(Decision::default()),
             Command::Block(reason) => Ok(Event::Blocked(reason).into()),
             Command::Unblock { .. } => Err(Refusal::NotBlocked),
             // The workflow let the cancellation through; any other error is a failure of its clean-up.
@@ -212,6 +229,7 @@ impl Execution {
             // Its code cannot run, so it cannot see the cancellation either.
             Command::Cancel { by, reason } => Ok(self.cancelled(by, reason)),
             Command::Resume { .. } => Err(Refusal::NotPaused),
+            Command::Inherit { .. } => self.inherit(command),
             Command::Terminate { .. } | Command::ExpireDeadline => self.decide_work(command, now),
             _ => Err(Refusal::Blocked),
         }
@@ -258,18 +276,19 @@ impl Execution {
             }
             Command::StartChild { op, child, start } => {
                 let message = self.message_to(child.clone(), "start", Body::Start(start));
-                Ok(Decision { events: vec![Event::ChildStarted { op, child }], emits: vec![message] })
+                Ok(Decision::new(Event::ChildStarted { op, child }, vec![message]))
             }
             Command::FinishChild { op, outcome } => Ok(Event::ChildFinished { op, outcome }.into()),
             Command::CancelChild { op, child } => {
                 let body = Body::Cancel { reason: "no longer wanted by its parent".to_owned() };
                 let message = self.message_to(child, "cancel", body);
-                Ok(Decision { events: vec![Event::ChildCancelled { op }], emits: vec![message] })
+                Ok(Decision::new(Event::ChildCancelled { op }, vec![message]))
             }
             Command::ContinueAsNew { input } => Ok(Event::ContinuedAsNew { input }.into()),
             Command::RecordForeign(foreign) => Ok(Event::Foreign(foreign).into()),
             Command::Pause { .. }
             | Command::Resume { .. }
+            | Command::Inherit { .. }
             | Command::Cancel { .. }
             | Command::Block(_)
             | Command::Unblock { .. } => unreachable!("every phase decides about control itself"),
@@ -288,12 +307,12 @@ impl Execution {
 
     fn completed(&self, result: Payload, unused: Vec<crate::Op>) -> Decision {
         let emits = self.answer(|| Outcome::Success(result.clone()));
-        Decision { events: vec![Event::Completed { result, unused }], emits }
+        Decision::new(Event::Completed { result, unused }, emits)
     }
 
     fn failed(&self, failure: Failure) -> Decision {
         let emits = self.answer(|| Outcome::Failure(failure.clone()));
-        Decision { events: vec![Event::Failed(failure)], emits }
+        Decision::new(Event::Failed(failure), emits)
     }
 
     fn cancelled(&self, by: By, reason: String) -> Decision {
@@ -301,7 +320,7 @@ impl Execution {
             let message = format!("{} was cancelled by {by}: {reason}", self.address);
             Outcome::Failure(Failure::new(FailureKind::Cancelled, message))
         });
-        Decision { events: vec![Event::Cancelled { by, reason }], emits }
+        Decision::new(Event::Cancelled { by, reason }, emits)
     }
 
     /// The message to whoever waits for the outcome.
@@ -341,12 +360,13 @@ impl Execution {
                 self.start_at = Some(*retry_at);
             }
             Event::Paused { by, reason } => {
-                self.phase = Phase::Paused { by: by.clone(), reason: reason.clone() };
+                self.phase = Phase::Paused { by: by.clone(), reason: reason.clone(), is_own: true };
             }
             Event::CancelRequested { by, reason } => {
                 self.phase = Phase::Cancelling { by: by.clone(), reason: reason.clone() };
             }
-            Event::Resumed { .. } => self.phase = Phase::Running,
+            Event::Resumed { .. } => self.apply_resumed(),
+            Event::Inherited { by, number, pause } => self.apply_inherited(by, *number, pause.as_ref()),
             Event::Blocked(reason) => {
                 self.phase =
                     Phase::Blocked { reason: Box::new(reason.clone()), cancelling: self.cancellation() };
@@ -354,7 +374,7 @@ impl Execution {
             Event::Unblocked { .. } => {
                 self.phase = match self.cancellation() {
                     Some((by, reason)) => Phase::Cancelling { by, reason },
-                    None => Phase::Running,
+                    None => self.unhindered(),
                 };
             }
             Event::Completed { .. } => self.phase = Phase::Completed,
@@ -537,11 +557,15 @@ impl Execution {
 
 impl From<Event> for Decision {
     fn from(event: Event) -> Self {
-        Self { events: vec![event], emits: Vec::new() }
+        Self::new(event, Vec::new())
     }
 }
 
 impl Decision {
+    fn new(event: Event, emits: Vec<Message>) -> Self {
+        Self { events: vec![event], emits, tree: None }
+    }
+
     /// Numbers the events, folds them into `execution` and hands them out as entries.
     pub fn record(self, execution: &mut Execution, now: Timestamp) -> (Vec<Entry>, Vec<Message>) {
         let number = |event| {

@@ -54,8 +54,8 @@ impl Happening {
             Event::ContinuedAsNew { .. } => Self::Continued,
             Event::Blocked(_) => Self::Blocked,
             Event::Unblocked { .. } => Self::Unblocked,
-            Event::Paused { .. } => Self::Paused,
-            Event::Resumed { .. } => Self::Resumed,
+            Event::Paused { .. } | Event::Inherited { pause: Some(_), .. } => Self::Paused,
+            Event::Resumed { .. } | Event::Inherited { pause: None, .. } => Self::Resumed,
             Event::CancelRequested { .. } => Self::CancelRequested,
             Event::StepRecorded(_)
             | Event::AttemptFailed { .. }

@@ -30,6 +30,7 @@ mod start;
 mod summary;
 pub mod text;
 mod time;
+mod tree;
 
 pub use command::{Block, By, Command, Decision, Refusal, Remedy, StepRemedy};
 pub use entry::{Entry, Event, Foreign, Outcome, Remedied, StepRecord, Unrecordable};
@@ -49,3 +50,4 @@ pub use run::Began;
 pub use start::{Parent, Start, StartMatch, Tag, child_id, start_matches};
 pub use summary::{Status, Summary, Waiting};
 pub use time::Timestamp;
+pub use tree::{TreeChange, TreeOrder};

@@ -86,6 +86,9 @@ impl Message {
         Some(match &self.body {
             Body::Pause { reason } => Command::Pause { by: by(), reason: reason.clone() },
             Body::Resume => Command::Resume { by: by() },
+            Body::Inherit { number, pause } => {
+                Command::Inherit { by: by(), number: *number, pause: pause.clone() }
+            }
             Body::Cancel { reason } => Command::Cancel { by: by(), reason: reason.clone() },
             Body::Terminate { reason } => Command::Terminate { by: by(), reason: reason.clone() },
             Body::Unblock { step } => Command::Unblock { by: by(), step: step.clone() },
@@ -138,6 +141,13 @@ pub enum Body {
     },
     /// Go on after a pause.
     Resume,
+    /// The parent was paused, or goes on.
+    Inherit {
+        /// The number of the parent's order; see [`TreeOrder`](crate::TreeOrder).
+        number: u64,
+        /// Why the parent is paused; nothing when it goes on.
+        pause: Option<String>,
+    },
     /// Let the workflow's code wind down.
     Cancel {
         /// Why.
@@ -163,6 +173,7 @@ impl Body {
         match self {
             Self::Pause { .. }
             | Self::Resume
+            | Self::Inherit { .. }
             | Self::Cancel { .. }
             | Self::Terminate { .. }
             | Self::Unblock { .. } => true,
@@ -192,6 +203,8 @@ impl Body {
             Self::ChildDone { .. } => "child-done",
             Self::Pause { .. } => "pause",
             Self::Resume => "resume",
+            Self::Inherit { pause: Some(_), .. } => "pause",
+            Self::Inherit { pause: None, .. } => "resume",
             Self::Cancel { .. } => "cancel",
             Self::Terminate { .. } => "terminate",
             Self::Unblock { .. } => "unblock",

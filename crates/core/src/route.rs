@@ -14,6 +14,8 @@ pub enum Kind {
     Workflow,
     /// A function that runs whole and is retried whole.
     Task,
+    /// Work of abide's own, which every worker does whatever its lanes are.
+    Builtin,
 }
 
 impl Kind {
@@ -22,6 +24,7 @@ impl Kind {
         match self {
             Self::Workflow => "workflow",
             Self::Task => "task",
+            Self::Builtin => "builtin",
         }
     }
 }
@@ -71,7 +74,7 @@ impl Ability {
     pub const ANY: &'static str = "*";
 
     fn has_lane(&self, route: &Route) -> bool {
-        self.lanes.contains(&route.lane) || self.lanes.contains(Self::ANY)
+        route.kind == Kind::Builtin || self.lanes.contains(&route.lane) || self.lanes.contains(Self::ANY)
     }
 
     /// Whether it has the code of a workflow or task.

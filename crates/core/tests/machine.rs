@@ -107,6 +107,8 @@ fn commands() -> Vec<(&'static str, Command)> {
         ("cancel-child", Command::CancelChild { op: op(OpKind::ChildResult), child }),
         ("pause", Command::Pause { by: by(), reason: "lunch".to_owned() }),
         ("resume", Command::Resume { by: by() }),
+        ("inherit-pause", Command::Inherit { by: by(), number: 7, pause: Some("lunch".to_owned()) }),
+        ("inherit-resume", Command::Inherit { by: by(), number: 8, pause: None }),
         ("cancel", Command::Cancel { by: by(), reason: "no".to_owned() }),
         ("terminate", Command::Terminate { by: by(), reason: "no".to_owned() }),
         ("expire-deadline", Command::ExpireDeadline),

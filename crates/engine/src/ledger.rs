@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use abide_core::{
     Address, Body, Command, Entry, Execution, Lease, Limits, Message, MessageId, Payload, Refusal, Start,
-    Summary, Timestamp, Version, codec,
+    Summary, Timestamp, TreeOrder, Version, codec,
 };
 use abide_store::{
     Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Store,
@@ -33,6 +33,8 @@ pub(crate) struct Ledger {
     next: Option<Record>,
     consumed: Vec<MessageId>,
     emits: Vec<Message>,
+    /// What the open children have to be told with the next commit.
+    pub(crate) tree_orders: Vec<TreeOrder>,
     durable: u64,
     in_flight: Option<InFlight>,
 }
@@ -81,6 +83,7 @@ impl Ledger {
             next: None,
             consumed: Vec::new(),
             emits: Vec::new(),
+            tree_orders: Vec::new(),
             in_flight: None,
         }
     }
@@ -96,7 +99,8 @@ impl Ledger {
     /// Decides a command and takes down what follows. The entries are not durable yet.
     pub(crate) fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
         let now = self.runtime.now();
-        let decision = self.execution.decide(command.bounded(&self.limits), now)?;
+        let mut decision = self.execution.decide(command.bounded(&self.limits), now)?;
+        self.tree_orders.extend(decision.tree.take());
         let (entries, emits) = decision.record(&mut self.execution, now);
         self.records.extend(entries.iter().map(Record::of));
         self.emits.extend(emits);

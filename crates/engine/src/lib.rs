@@ -30,6 +30,7 @@ mod seat;
 pub mod sim;
 mod task;
 mod task_waker;
+mod tree;
 mod watch;
 pub mod why;
 

@@ -10,6 +10,7 @@ use crate::driver::Driver;
 use crate::runner::WorkflowDriver;
 use crate::runtime::BoxFuture;
 use crate::task::TaskDriver;
+use crate::tree::{self, TreeDriver};
 
 /// A workflow's code under way.
 pub type CodeFuture = BoxFuture<Result<Payload, Failure>>;
@@ -66,6 +67,12 @@ impl Registry {
     /// Adds whatever drives executions of this name; says no if the name is taken.
     pub fn add(&mut self, kind: Kind, name: Name, driver: Arc<dyn Driver>) -> bool {
         self.drivers.insert((kind, name), driver).is_none()
+    }
+
+    /// What every engine does, whatever else it can.
+    pub(crate) fn with_builtins(mut self) -> Self {
+        self.add(Kind::Builtin, tree::name(), Arc::new(TreeDriver));
+        self
     }
 
     /// Who drives executions of this name.

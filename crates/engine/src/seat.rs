@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use abide_core::{
-    Command, Entry, Epoch, Event, Execution, Message, MessageId, Payload, Phase, Refusal, Start, Summary,
-    Timestamp, Waiting,
+    Address, Command, Entry, Epoch, Event, Execution, ExecutionId, Message, MessageId, Payload, Phase,
+    Refusal, Start, Summary, Timestamp, Waiting,
 };
 use abide_store::{ExecutionKey, Hold, Leased, Record, Transaction};
 
@@ -19,6 +19,7 @@ use crate::journal::JournalOf;
 use crate::ledger::{Flushed, Ledger, Terms};
 use crate::mailbox::{Mailbox, Order};
 use crate::presence::Presence;
+use crate::tree::{self, TOLD_COUNT_MAX};
 
 /// An execution in memory, as its [driver](crate::Driver) sees it.
 pub struct Seat {
@@ -264,8 +265,31 @@ impl Seat {
         Hold::Park { seen_count: kept_count + self.inbox.len() }
     }
 
-    /// Commits what was decided.
+    /// Whether children have to be told something.
+    pub(crate) fn has_tree_orders(&self) -> bool {
+        !self.ledger.tree_orders.is_empty()
+    }
+
+    /// Tells all open children, whom the driver knows, with the next commit; if they are too many, somebody else does.
+    pub(crate) fn tell<'a>(&mut self, children: impl ExactSizeIterator<Item = &'a ExecutionId> + Clone) {
+        if children.len() > TOLD_COUNT_MAX {
+            return;
+        }
+        let namespace = self.execution().address().namespace.clone();
+        for order in std::mem::take(&mut self.ledger.tree_orders) {
+            for child in children.clone() {
+                let to = Address { namespace: namespace.clone(), id: child.clone() };
+                self.ledger.emit(order.message(to));
+            }
+        }
+    }
+
+    /// Commits what was decided. Children who have not been told are told by somebody else.
     pub(crate) fn send(&mut self, leave: Leave<'_>) {
+        for order in std::mem::take(&mut self.ledger.tree_orders) {
+            let namespace = self.execution().address().namespace.clone();
+            self.ledger.emit(tree::delegated(namespace, &order));
+        }
         let summary = if self.may_run() {
             let wake_at = [leave.wake_at, self.deadline_at()].into_iter().flatten().min();
             Summary { wake_at, ..self.execution().summary(leave.waiting) }

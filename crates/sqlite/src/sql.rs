@@ -38,8 +38,12 @@ CREATE TABLE abide_executions (
     entry_count INTEGER NOT NULL,
     waiting BLOB,
     state BLOB NOT NULL,
+    parent INTEGER,
+    parent_run INTEGER,
     UNIQUE (namespace, id)
 );
+CREATE INDEX abide_executions_parent ON abide_executions (parent, parent_run)
+    WHERE parent IS NOT NULL;
 CREATE INDEX abide_executions_place ON abide_executions (place, rank, since)
     WHERE place > 4;
 CREATE TABLE abide_journal (
@@ -183,12 +187,16 @@ VALUES (?1)";
 pub(crate) const EXECUTION_INSERT: &str = "
 INSERT INTO abide_executions (
     key, namespace, id, route, priority, top_level, tagged, created_at, run, version, epoch, takeover_count,
-    place, rank, since, status, wake_at, first, head, entry_count, waiting, state
+    place, rank, since, status, wake_at, first, head, entry_count, waiting, state, parent, parent_run
 )
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, ?10, 0, ?11, ?12, ?13, ?14, ?15, ?16, ?16, 1, ?17, ?18)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, ?10, 0, ?11, ?12, ?13, ?14, ?15, ?16, ?16, 1, ?17, ?18, ?19, ?20)
 ON CONFLICT (namespace, id) DO NOTHING";
 pub(crate) const EXECUTION_TARGET: &str = "
 SELECT key, epoch, route, priority, place, rank, since, COALESCE(origin, first), state
+FROM abide_executions
+WHERE namespace = ?1 AND id = ?2";
+pub(crate) const EXECUTION_KEY: &str = "
+SELECT key
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 pub(crate) const EXECUTION_LEASE: &str = "
@@ -451,6 +459,18 @@ FROM abide_executions INDEXED BY abide_executions_trouble
 WHERE status IN (5, 7) AND status = ?1 AND key < ?2
 ORDER BY key DESC
 LIMIT ?3";
+pub(crate) const CHILDREN_AFTER: &str = "
+SELECT key
+FROM abide_executions INDEXED BY abide_executions_parent
+WHERE parent IS NOT NULL AND parent = ?1 AND parent_run = ?2 AND key > ?3
+ORDER BY key
+LIMIT ?4";
+pub(crate) const CHILDREN_BEFORE: &str = "
+SELECT key
+FROM abide_executions INDEXED BY abide_executions_parent
+WHERE parent IS NOT NULL AND parent = ?1 AND parent_run = ?2 AND key < ?3
+ORDER BY key DESC
+LIMIT ?4";
 pub(crate) const LIST_AFTER: &str = "
 SELECT key, namespace, id, route, top_level, run, status, wake_at, waiting, created_at, care_at
 FROM abide_executions

@@ -253,6 +253,16 @@ impl View<'_> {
             let keys = tagged.query_map(params![namespace, key, value, last, wanted], |row| row.get(0))?;
             return self.candidates_of(keys);
         }
+        if let Some(parent) = &list.parent {
+            let mut key = self.connection.prepare_cached(sql::EXECUTION_KEY)?;
+            let key: Option<i64> =
+                key.query_row(params![namespace, parent.id.as_str()], |row| row.get(0)).optional()?;
+            let Some(key) = key else { return Ok(Vec::new()) };
+            let text = if newest { sql::CHILDREN_BEFORE } else { sql::CHILDREN_AFTER };
+            let mut children = self.connection.prepare_cached(text)?;
+            let keys = children.query_map(params![key, parent.run, last, wanted], |row| row.get(0))?;
+            return self.candidates_of(keys);
+        }
         if let [status @ (Status::Blocked | Status::Failed)] = list.statuses.as_slice() {
             let text = if newest { sql::TROUBLED_BEFORE } else { sql::TROUBLED_AFTER };
             let mut troubled = self.connection.prepare_cached(text)?;

@@ -28,6 +28,6 @@ pub use seam::{
 };
 pub use view::{
     Bounds, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxCursor, InboxPage, InboxRead, List,
-    ListCursor, ListOrder, Listed, Listing, Prune, Read, Snapshot, Target, View,
+    ListCursor, ListOrder, Listed, Listing, ParentRun, Prune, Read, Snapshot, Target, View,
 };
 pub use worker::{Heartbeat, Registered, Retire, Worker, WorkerRow, Workers};

@@ -1,7 +1,8 @@
 //! What can be read from a store.
 
 use abide_core::{
-    Address, Execution, Happening, Kind, LeaseRow, Message, Name, Namespace, Status, Summary, Tag, Timestamp,
+    Address, Execution, ExecutionId, Happening, Kind, LeaseRow, Message, Name, Namespace, Status, Summary,
+    Tag, Timestamp,
 };
 
 use crate::{Answer, ExecutionKey, Record, WorkerRow, Workers};
@@ -137,12 +138,23 @@ pub struct List {
     pub tags: Vec<Tag>,
     /// Only those without a parent.
     pub top_level: bool,
+    /// Only the children of this run.
+    pub parent: Option<ParentRun>,
     /// In this order.
     pub order: ListOrder,
     /// After this one.
     pub after: Option<ListCursor>,
     /// At most so many.
     pub limit: usize,
+}
+
+/// A run that may have children.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParentRun {
+    /// The execution, in the namespace of the list.
+    pub id: ExecutionId,
+    /// Its run.
+    pub run: u32,
 }
 
 /// The order of a list.

@@ -119,7 +119,9 @@ fn detail(event: &Event) -> String {
         Event::ChildStarted { child, .. } => child.to_string(),
         Event::ChildFinished { outcome, .. } => outcome.to_string(),
         Event::TimerFired { .. } | Event::ChildCancelled { .. } => String::new(),
+        Event::Inherited { by, pause: None, .. } => format!("by {by}"),
         Event::Paused { by, reason }
+        | Event::Inherited { by, pause: Some(reason), .. }
         | Event::CancelRequested { by, reason }
         | Event::Cancelled { by, reason } => {
             if reason.is_empty() {
@@ -190,6 +192,9 @@ fn inbox(snapshot: &Snapshot) -> Option<Table> {
             Body::ChildDone { op, outcome, .. } => (nth(op), outcome.to_string()),
             Body::Pause { reason } | Body::Cancel { reason } | Body::Terminate { reason } => {
                 (String::new(), format!("by {by} {reason}"))
+            }
+            Body::Inherit { pause, .. } => {
+                (String::new(), format!("by {by} {}", pause.as_deref().unwrap_or_default()))
             }
             Body::Resume | Body::Unblock { step: None } | Body::Retry => (String::new(), format!("by {by}")),
             Body::Unblock { step: Some(StepRemedy { step, remedy }) } => {

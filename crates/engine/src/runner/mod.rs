@@ -26,8 +26,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use abide_core::{
-    Address, Block, Body, Command, Cursor, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher,
-    Message, MessageId, Name, Op, OpKey, Payload, Refusal, Remedied, Remedy, Timestamp, Waiting,
+    Block, Body, Command, Cursor, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher, Message,
+    MessageId, Name, Op, OpKey, Payload, Refusal, Remedied, Remedy, Timestamp, Waiting,
 };
 use abide_store::Hold;
 
@@ -346,27 +346,20 @@ impl Runner {
 
     /// Commits the end of the execution, which was decided.
     fn end(&mut self, event: Event) {
-        self.end_children();
+        self.tell_children();
         self.evict();
         self.seat.finish(event);
     }
 
-    /// Children do not outlive the run that waits for them.
-    fn end_children(&mut self) {
-        if self.run.children.is_empty() {
-            return;
-        }
-        let execution = self.seat.execution();
-        let (address, run, by) = (execution.address().clone(), execution.run(), execution.as_parent());
-        for child in std::mem::take(&mut self.run.children).into_values() {
-            let id = MessageId::new(format!("end:{}:{run}", address.id));
-            let to = Address { namespace: address.namespace.clone(), id: child };
-            let body = Body::Cancel { reason: "its parent has ended".to_owned() };
-            self.seat.emit(Message::new(id, to, by.clone(), body));
+    /// Tells the children what was decided. Only who has passed the whole journal knows all of them.
+    fn tell_children(&mut self) {
+        if self.seat.has_tree_orders() && self.run.stage.is_live() {
+            self.seat.tell(self.run.children.values());
         }
     }
 
     fn send(&mut self, hold: Hold, end: Option<End>) {
+        self.tell_children();
         let waiting = self.waiting();
         let wake_at = self.next_timer();
         self.seat.send(Leave { hold, waiting: &waiting, wake_at, end });

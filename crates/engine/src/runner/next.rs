@@ -28,7 +28,7 @@ impl Runner {
         if let Err(refusal) = self.decide(Command::ContinueAsNew { input: input.clone() }) {
             return Turn::End(End::Lost(format!("the next run was refused: {refusal}")));
         }
-        self.end_children();
+        self.tell_children();
         self.evict();
         self.begin_next_run(began.start, input);
         // Whoever shuts down gives the next run to others; one that continues and continues would never be at rest.

@@ -122,6 +122,7 @@ async fn ahead(store: &dyn Store, snapshot: &Snapshot) -> Result<Ahead, Error> {
         name: Some(snapshot.execution.name().clone()),
         tags: Vec::new(),
         top_level: false,
+        parent: None,
         order: ListOrder::OldestFirst,
         after: None,
         limit: AHEAD_COUNT_MAX,

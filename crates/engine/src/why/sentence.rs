@@ -82,9 +82,10 @@ fn ended(facts: &Facts) -> String {
 }
 
 fn paused(facts: &Facts) -> String {
-    let since = since(facts, |event| matches!(event, Event::Paused { .. }));
+    let since =
+        since(facts, |event| matches!(event, Event::Paused { .. } | Event::Inherited { pause: Some(_), .. }));
     match facts.snapshot.execution.phase() {
-        Phase::Paused { by, reason } => format!("is paused{since} {}", by_whom(by, reason)),
+        Phase::Paused { by, reason, .. } => format!("is paused{since} {}", by_whom(by, reason)),
         _ => format!("is paused{since}"),
     }
 }
@@ -274,7 +275,8 @@ fn unread(facts: &Facts) -> String {
             Body::Pause { reason } | Body::Cancel { reason } | Body::Terminate { reason } => {
                 format!("{} {}", message.body.word(), by_whom(by, reason))
             }
-            Body::Resume | Body::Unblock { step: None } | Body::Retry => {
+            Body::Inherit { pause: Some(reason), .. } => format!("pause {}", by_whom(by, reason)),
+            Body::Inherit { pause: None, .. } | Body::Resume | Body::Unblock { step: None } | Body::Retry => {
                 format!("{} by {by}", message.body.word())
             }
             Body::Unblock { step: Some(StepRemedy { step, remedy }) } => {

@@ -73,6 +73,7 @@ impl Batch<'_> {
         let row = self.caches.next_journal_row(self.connection)?;
         let epoch = Epoch(u64::from(session.is_some()));
         let waiting = (!summary.waiting.is_empty()).then(|| codec::encode(&summary.waiting));
+        let parent = self.parent_key(namespace, start)?;
         let insert = self.statements.get(self.connection, Frequent::ExecutionInsert)?;
         let inserted = insert.execute(params![
             key,
@@ -92,7 +93,9 @@ impl Batch<'_> {
             micros(summary.wake_at),
             row,
             waiting,
-            codec::encode(&execution)
+            codec::encode(&execution),
+            parent,
+            start.parent.as_ref().map(|parent| parent.run)
         ])?;
         if inserted == 0 {
             self.caches.execution_key_max = Some(key - 1);
@@ -122,6 +125,22 @@ impl Batch<'_> {
             inbox: InboxPage::default(),
         };
         Ok(Some(Started::New(execution_key, Some(Box::new(leased)))))
+    }
+
+    /// The number of the execution that a child belongs to.
+    fn parent_key(&mut self, namespace: i64, start: &Start) -> Result<Option<i64>, Stop> {
+        let Some(parent) = &start.parent else { return Ok(None) };
+        let known = self.caches.interned(self.connection)?.namespace(namespace).cloned();
+        let address = known.map(|namespace| Address { namespace, id: parent.id.clone() });
+        if let Some(key) = address.as_ref().and_then(|address| self.caches.ids.get(address)) {
+            return Ok(Some(*key));
+        }
+        let mut statement = self.connection.prepare_cached(sql::EXECUTION_KEY)?;
+        let key = statement.query_row(params![namespace, parent.id.as_str()], |row| row.get(0)).optional()?;
+        if let (Some(address), Some(key)) = (address, key) {
+            self.caches.ids.insert(address, key);
+        }
+        Ok(key)
     }
 
     fn tag(&self, start: &Start, (namespace, key): (i64, i64)) -> rusqlite::Result<()> {

@@ -14,6 +14,7 @@ fn with_status(seat: &Seat, status: Status, order: ListOrder) -> Vec<String> {
         name: None,
         tags: Vec::new(),
         top_level: false,
+        parent: None,
         order,
         after: None,
         limit: 10,

@@ -1,10 +1,10 @@
 //! How executions are listed.
 
-use abide_core::{Kind, Namespace, Start, Status};
+use abide_core::{ExecutionId, Kind, Namespace, Start, Status};
 
 use super::make::{child_of, complete, delayed, everything, flow, name, start_of, tag, worker};
 use super::{Subject, table};
-use crate::{List, ListOrder};
+use crate::{List, ListOrder, ParentRun};
 
 table![
     list_tells_what_an_execution_is,
@@ -13,6 +13,7 @@ table![
     list_filters_by_name,
     list_filters_by_tags,
     list_filters_by_top_level,
+    list_filters_by_parent,
     list_filters_by_namespace,
     list_filters_together,
     list_pages_lose_and_repeat_nothing,
@@ -83,6 +84,24 @@ fn list_filters_by_top_level(subject: &Subject) {
     subject.commit(&subject.draft(&held).emitting(start_of("child", child_of("parent", "child"))), &mut held);
     assert_eq!(ids(subject, List { top_level: true, ..everything() }), ["parent"]);
     assert_eq!(ids(subject, everything()), ["parent", "child"]);
+}
+
+fn list_filters_by_parent(subject: &Subject) {
+    let (_seat, mut held) = subject.held("parent");
+    let mut later = child_of("parent", "later");
+    later.parent.iter_mut().for_each(|parent| parent.run = 2);
+    for (id, start) in [("a", child_of("parent", "a")), ("b", later), ("c", child_of("parent", "c"))] {
+        subject.commit(&subject.draft(&held).emitting(start_of(id, start)), &mut held);
+    }
+    let of = |id: &str, run| {
+        let parent = Some(ParentRun { id: ExecutionId::new(id).expect("an id"), run });
+        ids(subject, List { parent, ..everything() })
+    };
+    assert_eq!(of("parent", 1), ["a", "c"]);
+    assert_eq!(of("parent", 2), ["b"]);
+    assert!(of("parent", 3).is_empty());
+    assert!(of("a", 1).is_empty());
+    assert!(of("never", 1).is_empty());
 }
 
 fn list_filters_by_namespace(subject: &Subject) {

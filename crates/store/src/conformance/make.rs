@@ -131,6 +131,7 @@ pub(crate) fn everything() -> List {
         name: None,
         tags: Vec::new(),
         top_level: false,
+        parent: None,
         order: ListOrder::OldestFirst,
         after: None,
         limit: 1_000,

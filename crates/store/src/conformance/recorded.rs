@@ -24,6 +24,7 @@ pub async fn recorded(view: &(impl View + ?Sized), namespace: &Namespace) -> Res
         name: None,
         tags: Vec::new(),
         top_level: false,
+        parent: None,
         order: ListOrder::OldestFirst,
         after: None,
         limit: 1_000,

@@ -6,7 +6,7 @@ use super::row::Row;
 use super::state::State;
 use crate::{
     Bounds, Feed, FeedCursor, FeedFrom, FeedPage, InboxPage, InboxRead, List, ListCursor, ListOrder, Listing,
-    Prune, Read, Snapshot, Target,
+    ParentRun, Prune, Read, Snapshot, Target,
 };
 
 /// The most that one page of the feed tells. Small, so that callers which forget to page are found out.
@@ -90,4 +90,9 @@ fn matches(list: &List, row: &Row) -> bool {
         && list.name.as_ref().is_none_or(|name| row.execution.name() == name)
         && list.tags.iter().all(has_tag)
         && (!list.top_level || row.start.parent.is_none())
+        && list.parent.as_ref().is_none_or(|parent| is_child_of(row, parent))
+}
+
+fn is_child_of(row: &Row, parent: &ParentRun) -> bool {
+    row.start.parent.as_ref().is_some_and(|known| known.id == parent.id && known.run == parent.run)
 }

@@ -1,0 +1,286 @@
+//! An execution and its children: they end with it, however it ends, and are paused and resumed with it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use abide::prelude::*;
+use abide::testing::Lab;
+
+#[derive(Default)]
+struct World {
+    tick_count: AtomicU32,
+    is_over: AtomicBool,
+}
+
+type State = Arc<World>;
+
+#[workflow]
+async fn waits(ctx: Ctx) -> Result<u64> {
+    ctx.step("alive", || async { Ok(()) }).await?;
+    ctx.recv("never").await
+}
+
+#[workflow]
+async fn middle(ctx: Ctx) -> Result<u64> {
+    ctx.run(waits, ()).id("grandchild").await
+}
+
+#[workflow]
+async fn mother(ctx: Ctx) -> Result<u64> {
+    ctx.run(middle, ()).id("child").await
+}
+
+/// A mother that gets blocked while her child waits.
+#[workflow]
+async fn clashing_mother(ctx: Ctx) -> Result<u64> {
+    let child = ctx.start(middle, ()).id("child").await?;
+    ctx.step("name", || async { Ok(()) }).await?;
+    ctx.sleep(ms(1)).named("name").await?;
+    child.result().await
+}
+
+async fn status(abide: &Abide, id: &str) -> Status {
+    abide.handle::<u64>(id).status().await.unwrap()
+}
+
+/// The whole family of `mother`, from the top.
+async fn family(abide: &Abide) -> [Status; 3] {
+    [status(abide, "mother").await, status(abide, "child").await, status(abide, "grandchild").await]
+}
+
+const CANCELLED: [Status; 3] = [Status::Cancelled; 3];
+
+#[test]
+fn children_of_a_paused_parent_end_with_it() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(mother, ()).id("mother").await.unwrap();
+        lab.sleep(secs(10)).await;
+        handle.pause().await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(family(&abide).await, [Status::Paused; 3]);
+        handle.terminate("enough").await.unwrap();
+        lab.sleep(secs(60)).await;
+        assert_eq!(family(&abide).await, CANCELLED);
+    });
+}
+
+#[test]
+fn children_of_a_blocked_parent_end_with_it() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(clashing_mother, ()).id("mother").await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked);
+        handle.cancel("enough").await.unwrap();
+        lab.sleep(secs(60)).await;
+        assert_eq!(family(&abide).await, CANCELLED);
+    });
+}
+
+#[test]
+fn children_of_a_paused_parent_end_at_its_deadline() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(mother, ()).id("mother").deadline(secs(60)).await.unwrap();
+        lab.sleep(secs(10)).await;
+        handle.pause().await.unwrap();
+        lab.sleep(secs(600)).await;
+        assert_eq!(family(&abide).await, [Status::Failed, Status::Cancelled, Status::Cancelled]);
+    });
+}
+
+#[test]
+fn children_end_when_their_parent_is_cancelled_or_terminated() {
+    for is_terminate in [false, true] {
+        Lab::run(1, |lab| async move {
+            let (_, abide) = lab.worker().await.unwrap();
+            let handle = abide.start(mother, ()).id("mother").await.unwrap();
+            lab.sleep(secs(10)).await;
+            match is_terminate {
+                true => handle.terminate("enough").await.unwrap(),
+                false => handle.cancel("enough").await.unwrap(),
+            }
+            lab.sleep(secs(60)).await;
+            assert_eq!(family(&abide).await, CANCELLED);
+        });
+    }
+}
+
+#[workflow]
+async fn ticks(ctx: Ctx) -> Result<()> {
+    let world = ctx.state::<State>();
+    while !world.is_over.load(Ordering::Relaxed) {
+        ctx.step("tick", || async {
+            world.tick_count.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        })
+        .await?;
+        ctx.sleep(secs(1)).await?;
+    }
+    Ok(())
+}
+
+#[workflow]
+async fn mother_of_ticks(ctx: Ctx) -> Result<()> {
+    ctx.run(ticks, ()).id("child").await
+}
+
+#[test]
+fn a_pause_pauses_the_tree_and_a_resume_lets_it_go_on() {
+    Lab::run(1, |lab| async move {
+        let world = State::default();
+        let count = || world.tick_count.load(Ordering::Relaxed);
+        let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+        let handle = abide.start(mother_of_ticks, ()).id("mother").await.unwrap();
+        for _ in 0..3 {
+            lab.sleep(secs(10)).await;
+            handle.pause().await.unwrap();
+            lab.sleep(secs(5)).await;
+            let before = count();
+            lab.sleep(secs(100)).await;
+            assert_eq!(count(), before, "nothing runs while it is paused");
+            handle.resume().await.unwrap();
+            lab.sleep(secs(10)).await;
+            assert!(count() > before + 5, "it goes on");
+        }
+        world.is_over.store(true, Ordering::Relaxed);
+        lab.sleep(secs(10)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Completed);
+    });
+}
+
+/// A resume of a parent lifts only the pause that came from it.
+#[test]
+fn a_child_that_was_paused_by_itself_stays_paused() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(mother, ()).id("mother").await.unwrap();
+        lab.sleep(secs(10)).await;
+        let child = abide.handle::<u64>("child");
+        for is_child_first in [true, false] {
+            if is_child_first {
+                child.pause().await.unwrap();
+                lab.sleep(secs(10)).await;
+                handle.pause().await.unwrap();
+            } else {
+                handle.pause().await.unwrap();
+                lab.sleep(secs(10)).await;
+                child.pause().await.unwrap();
+            }
+            lab.sleep(secs(10)).await;
+            assert_eq!(family(&abide).await, [Status::Paused; 3]);
+            handle.resume().await.unwrap();
+            lab.sleep(secs(10)).await;
+            assert_eq!(family(&abide).await, [Status::Waiting, Status::Paused, Status::Paused]);
+            child.resume().await.unwrap();
+            lab.sleep(secs(10)).await;
+            assert_eq!(family(&abide).await, [Status::Waiting; 3]);
+        }
+    });
+}
+
+/// Somebody resumes a child of a paused parent: it goes on by itself.
+#[test]
+fn a_child_of_a_paused_parent_can_be_resumed() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(mother, ()).id("mother").await.unwrap();
+        lab.sleep(secs(10)).await;
+        handle.pause().await.unwrap();
+        lab.sleep(secs(10)).await;
+        abide.handle::<u64>("child").resume().await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(family(&abide).await, [Status::Paused, Status::Waiting, Status::Waiting]);
+        handle.resume().await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(family(&abide).await, [Status::Waiting; 3]);
+    });
+}
+
+#[workflow]
+async fn matriarch(ctx: Ctx, count: u64) -> Result<u64> {
+    let mut children = Vec::new();
+    for n in 0..count {
+        children.push(ctx.start(waits, ()).id(format!("child-{n}")).await?);
+    }
+    ctx.recv::<u64>("go").await
+}
+
+/// More children than one commit asks to stop, in every way to end.
+#[test]
+fn many_children_end_in_batches() {
+    const COUNT: u64 = 350;
+    for way in ["complete", "terminate", "terminate paused"] {
+        Lab::run(1, |lab| async move {
+            let (_, abide) = lab.worker().await.unwrap();
+            let handle = abide.start(matriarch, COUNT).id("mother").await.unwrap();
+            lab.sleep(secs(30)).await;
+            match way {
+                "complete" => handle.signal("go", &1u64).await.unwrap(),
+                "terminate" => handle.terminate("enough").await.unwrap(),
+                _ => {
+                    handle.pause().await.unwrap();
+                    lab.sleep(secs(60)).await;
+                    assert_eq!(status(&abide, "child-349").await, Status::Paused, "{way}");
+                    handle.terminate("enough").await.unwrap();
+                }
+            }
+            lab.sleep(secs(60)).await;
+            for n in 0..COUNT {
+                assert_eq!(status(&abide, &format!("child-{n}")).await, Status::Cancelled, "{way} {n}");
+            }
+            let listed = abide.list(Filter::all().limit(1_000)).await.unwrap();
+            assert_eq!(listed.len() as u64, COUNT + 1, "what works in the background is not listed");
+        });
+    }
+}
+
+#[workflow]
+async fn continues(ctx: Ctx, run: u64) -> Result<u64> {
+    if run == 2 {
+        return ctx.recv("never").await;
+    }
+    ctx.start(waits, ()).id("child").await?;
+    ctx.recv::<u64>("go").await?;
+    ctx.continue_as_new(run + 1).await
+}
+
+/// Continue-as-new ends a run like any other.
+#[test]
+fn children_end_with_a_run_that_continues_as_new() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(continues, 1).id("mother").await.unwrap();
+        lab.sleep(secs(10)).await;
+        handle.signal("go", &1u64).await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(status(&abide, "mother").await, Status::Waiting);
+        assert_eq!(status(&abide, "child").await, Status::Cancelled);
+    });
+}
+
+/// Whoever was to ask the children to stop dies: somebody else does.
+#[test]
+fn children_end_although_a_machine_dies_in_between() {
+    for seed in 1..=20 {
+        Lab::run(seed, |lab| async move {
+            let (machine, abide) = lab.worker().await.unwrap();
+            let (_, other) = lab.worker_with(|builder| builder.lanes(["other"])).await.unwrap();
+            abide.start(matriarch, 250).id("mother").await.unwrap();
+            lab.sleep(secs(10)).await;
+            let handle = other.handle::<u64>("mother");
+            handle.pause().await.unwrap();
+            lab.sleep(secs(10)).await;
+            handle.terminate("enough").await.unwrap();
+            lab.sleep(ms(lab.random() % 3)).await;
+            lab.crash(machine);
+            let (_, abide) = lab.worker().await.unwrap();
+            lab.sleep(secs(120)).await;
+            for n in 0..250 {
+                let found = status(&abide, &format!("child-{n}")).await;
+                assert_eq!(found, Status::Cancelled, "seed {seed} child {n}");
+            }
+        });
+    }
+}

@@ -1,0 +1,266 @@
+//! Orders that go from a parent to its children.
+//!
+//! A pause, a resume, a cancellation and the end of a run concern the whole tree. The execution itself only says so ([`TreeOrder`]): who its open
+//! children are is known to whoever replayed it, and to the store.
+//!
+//! Pauses and resumes may reach a child in any order, so each has the number of the parent's entry that it comes from, and an older one than the
+//! last changes nothing. What a parent paused only that parent, or somebody who means this very execution, lets go on.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Address, Body, By, Command, Decision, Event, Execution, ExecutionId, Message, MessageId, Phase, Refusal,
+};
+
+/// An order for all open children of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeOrder {
+    /// The parent.
+    pub parent: ExecutionId,
+    /// Its run.
+    pub run: u32,
+    /// The number of the parent's entry that it follows from.
+    pub number: u64,
+    /// What the children are told.
+    pub change: TreeChange,
+}
+
+/// What children are told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TreeChange {
+    /// To start nothing new.
+    Pause {
+        /// Why.
+        reason: String,
+    },
+    /// To go on, if it was their parent that paused them.
+    Resume,
+    /// To wind down.
+    Cancel,
+    /// To end at once.
+    Terminate,
+}
+
+impl TreeOrder {
+    /// The message that tells `child`. Its id makes a repetition harmless.
+    pub fn message(&self, child: Address) -> Message {
+        let Self { parent, run, number, change } = self;
+        let body = match change {
+            TreeChange::Pause { reason } => Body::Inherit { number: *number, pause: Some(reason.clone()) },
+            TreeChange::Resume => Body::Inherit { number: *number, pause: None },
+            TreeChange::Cancel => Body::Cancel { reason: "its parent has ended".to_owned() },
+            TreeChange::Terminate => Body::Terminate { reason: "its parent was terminated".to_owned() },
+        };
+        let id = MessageId::new(format!("tree:{parent}:{run}:{number}"));
+        Message::new(id, child, self.by(), body)
+    }
+
+    /// Who gives it.
+    pub fn by(&self) -> By {
+        By(format!("parent {:?}", self.parent))
+    }
+
+    /// The id of an execution that tells the children.
+    pub fn delegate(&self) -> ExecutionId {
+        let Self { parent, run, number, .. } = self;
+        ExecutionId::composed(&format!("{parent}/{run}/tree/{number}"))
+    }
+}
+
+/// The last order of its parent that reached an execution.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Inherited {
+    pub(crate) number: u64,
+    /// Who paused the parent, and why, while that holds.
+    pub(crate) pause: Option<(By, String)>,
+}
+
+impl Execution {
+    /// Takes a pause or a resume of the parent's. What was overtaken by a later one changes nothing.
+    pub(crate) fn inherit(&self, command: Command) -> Result<Decision, Refusal> {
+        let Command::Inherit { by, number, pause } = command else { return Ok(Decision::default()) };
+        if self.inherited.as_ref().is_some_and(|last| number <= last.number) {
+            return Ok(Decision::default());
+        }
+        Ok(Event::Inherited { by, number, pause }.into())
+    }
+
+    pub(crate) fn apply_inherited(&mut self, by: &By, number: u64, pause: Option<&String>) {
+        let pause = pause.map(|reason| (by.clone(), reason.clone()));
+        self.phase = match (std::mem::replace(&mut self.phase, Phase::Running), &pause) {
+            (Phase::Running | Phase::Paused { is_own: false, .. }, _) => paused(&pause),
+            (other, _) => other,
+        };
+        self.inherited = Some(Inherited { number, pause });
+    }
+
+    /// Somebody who means this very execution lets it go on, whoever paused it.
+    pub(crate) fn apply_resumed(&mut self) {
+        self.phase = Phase::Running;
+        if let Some(inherited) = &mut self.inherited {
+            inherited.pause = None;
+        }
+    }
+
+    /// Where it is when nothing of its own is in the way: its parent may be paused.
+    pub(crate) fn unhindered(&self) -> Phase {
+        paused(&self.inherited.as_ref().and_then(|inherited| inherited.pause.clone()))
+    }
+
+    /// Whether it starts nothing new because somebody paused it, or its parent.
+    fn is_paused(&self) -> bool {
+        let is_inherited = self.inherited.as_ref().is_some_and(|inherited| inherited.pause.is_some());
+        is_inherited || matches!(self.phase, Phase::Paused { .. })
+    }
+
+    /// What the children have to be told when `decision` is recorded. A terminate goes down as terminate, every other end as cancel.
+    pub(crate) fn tree_order(&self, decision: &Decision, is_terminate: bool) -> Option<TreeOrder> {
+        let event = decision.events.last().filter(|_| self.open_child_count > 0)?;
+        let change = match event {
+            event if event.is_terminal() && is_terminate => TreeChange::Terminate,
+            Event::CancelRequested { .. } => TreeChange::Cancel,
+            event if event.is_terminal() => TreeChange::Cancel,
+            Event::Paused { reason, .. } | Event::Inherited { pause: Some(reason), .. }
+                if !self.is_paused() =>
+            {
+                TreeChange::Pause { reason: reason.clone() }
+            }
+            Event::Resumed { .. } => TreeChange::Resume,
+            Event::Inherited { pause: None, .. }
+                if self.is_paused() && !matches!(self.phase, Phase::Paused { is_own: true, .. }) =>
+            {
+                TreeChange::Resume
+            }
+            _ => return None,
+        };
+        let (parent, run) = (self.address().id.clone(), self.run());
+        let number = self.entry_count() + decision.events.len() as u64;
+        Some(TreeOrder { parent, run, number, change })
+    }
+}
+
+fn paused(by_parent: &Option<(By, String)>) -> Phase {
+    match by_parent {
+        Some((by, reason)) => Phase::Paused { by: by.clone(), reason: reason.clone(), is_own: false },
+        None => Phase::Running,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Entry, Kind, Name, Namespace, Op, OpKind, Payload, Start, Timestamp};
+
+    fn name(text: &str) -> Name {
+        Name::new(text).expect("a name")
+    }
+
+    fn execution() -> Execution {
+        let id = ExecutionId::new("a").expect("an id");
+        let start = Start {
+            kind: Kind::Workflow,
+            name: name("flow"),
+            input: Payload::from("1"),
+            lane: name("default"),
+            requires: Vec::new(),
+            priority: 0,
+            start_at: None,
+            deadline_at: None,
+            retry: None,
+            tags: Vec::new(),
+            parent: None,
+        };
+        Execution::start(Address { namespace: Namespace::default(), id }, start, Timestamp::default()).0
+    }
+
+    fn with_child() -> Execution {
+        let mut execution = execution();
+        let op = Op { kind: OpKind::Child, name: name("kid"), nth: 1 };
+        let child = ExecutionId::new("kid").expect("an id");
+        execution.apply(&Entry {
+            seq: 2,
+            at: Timestamp::default(),
+            event: Event::ChildStarted { op, child },
+        });
+        execution
+    }
+
+    fn by() -> By {
+        By("ann".to_owned())
+    }
+
+    fn pause() -> Command {
+        Command::Pause { by: by(), reason: "lunch".to_owned() }
+    }
+
+    fn resume() -> Command {
+        Command::Resume { by: by() }
+    }
+
+    fn inherit(number: u64, is_pause: bool) -> Command {
+        Command::Inherit { by: by(), number, pause: is_pause.then(|| "lunch".to_owned()) }
+    }
+
+    /// Decides and records one command after the other; what the children were told after each, and whether it is paused in the end.
+    fn check(commands: Vec<Command>, told: &[Option<(&str, u64)>], is_paused: bool) {
+        let mut execution = with_child();
+        let mut found = Vec::new();
+        for command in commands {
+            let mut decision = execution.decide(command, Timestamp::default()).expect("it is decided");
+            found.push(decision.tree.take().map(|order| {
+                let word = match order.change {
+                    TreeChange::Pause { .. } => "pause",
+                    TreeChange::Resume => "resume",
+                    TreeChange::Cancel => "cancel",
+                    TreeChange::Terminate => "terminate",
+                };
+                (word, order.number)
+            }));
+            decision.record(&mut execution, Timestamp::default());
+        }
+        assert_eq!(found, told);
+        assert_eq!(matches!(execution.phase(), Phase::Paused { .. }), is_paused);
+    }
+
+    #[test]
+    fn children_are_told_when_the_parent_stops_and_goes_on() {
+        check(vec![pause(), resume()], &[Some(("pause", 3)), Some(("resume", 4))], false);
+        check(vec![inherit(7, true), inherit(8, false)], &[Some(("pause", 3)), Some(("resume", 4))], false);
+    }
+
+    #[test]
+    fn a_resume_of_the_parent_lifts_only_its_own_pause() {
+        check(vec![pause(), inherit(7, true), inherit(8, false)], &[Some(("pause", 3)), None, None], true);
+        check(vec![inherit(7, true), pause(), inherit(8, false)], &[Some(("pause", 3)), None, None], true);
+        let lifted = &[Some(("pause", 3)), None, None, Some(("resume", 6))];
+        check(vec![inherit(7, true), pause(), inherit(8, false), resume()], lifted, false);
+        // Whoever means this very execution lets it go on, also when its parent is paused.
+        check(vec![inherit(7, true), resume()], &[Some(("pause", 3)), Some(("resume", 4))], false);
+    }
+
+    #[test]
+    fn an_order_that_was_overtaken_changes_nothing() {
+        check(vec![inherit(8, false), inherit(7, true)], &[None, None], false);
+        check(
+            vec![inherit(7, true), inherit(9, false), inherit(8, true)],
+            &[Some(("pause", 3)), Some(("resume", 4)), None],
+            false,
+        );
+    }
+
+    #[test]
+    fn every_end_goes_down_and_a_terminate_as_terminate() {
+        let reason = || "enough".to_owned();
+        let complete = Command::Complete { result: Payload::from("1"), unused: Vec::new() };
+        check(vec![complete], &[Some(("cancel", 3))], false);
+        check(vec![Command::Terminate { by: by(), reason: reason() }], &[Some(("terminate", 3))], false);
+        check(vec![Command::Cancel { by: by(), reason: reason() }], &[Some(("cancel", 3))], false);
+        check(vec![Command::ContinueAsNew { input: Payload::from("2") }], &[Some(("cancel", 3))], false);
+    }
+
+    #[test]
+    fn who_has_no_children_tells_nobody() {
+        let decision = execution().decide(pause(), Timestamp::default()).expect("it is decided");
+        assert_eq!(decision.tree, None);
+    }
+}

@@ -1,0 +1,167 @@
+//! Tells the children of a run what became of it.
+//!
+//! Few children whom their parent's driver knows are told with the parent's own commit. Many, and those of a parent that nobody replayed, are told by an
+//! execution of abide's own, which the same commit starts: it asks the store who they are and tells them in batches. Any worker runs it, and what
+//! it repeats after a crash harms nobody, because each order has an id.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use abide_core::{
+    Address, Block, Body, Command, Event, Kind, Message, MessageId, Name, Namespace, Payload, Start, Status,
+    TreeOrder,
+};
+use abide_store::{Hold, List, ListCursor, ListOrder, Listing, ParentRun};
+
+use crate::driver::{Driver, End, Opening};
+use crate::mailbox::Order;
+use crate::runtime::BoxFuture;
+use crate::seat::{Leave, Seat, Seated};
+
+/// The most children who are told with one commit.
+pub(crate) const TOLD_COUNT_MAX: usize = 100;
+
+/// The name of what tells children.
+const NAME: &str = "tree";
+
+/// How long to wait before a store that could not be read is asked again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub(crate) fn name() -> Name {
+    Name::new(NAME).expect("a literal name")
+}
+
+/// The message that has somebody else tell all open children of a run.
+pub(crate) fn delegated(namespace: Namespace, order: &TreeOrder) -> Message {
+    let input = serde_json::to_vec(order).expect("orders always serialize");
+    let start = Start {
+        kind: Kind::Builtin,
+        name: name(),
+        input: Payload::from(input),
+        lane: name(),
+        requires: Vec::new(),
+        priority: 0,
+        start_at: None,
+        deadline_at: None,
+        retry: None,
+        tags: Vec::new(),
+        parent: None,
+    };
+    let to = Address { namespace, id: order.delegate() };
+    Message::new(MessageId::new("start"), to, order.by(), Body::Start(start.into()))
+}
+
+/// Tells children.
+pub(crate) struct TreeDriver;
+
+impl Driver for TreeDriver {
+    fn begin(&self, seat: Seat, opening: Opening) -> BoxFuture<End> {
+        Box::pin(Teller { seat, after: None }.run(opening))
+    }
+}
+
+struct Teller {
+    seat: Seat,
+    after: Option<ListCursor>,
+}
+
+impl Teller {
+    async fn run(mut self, mut opening: Opening) -> End {
+        let order = match order_of(&mut opening) {
+            Ok(order) => order,
+            Err(reason) => {
+                // A refusal means that its phase lets nothing run anyway.
+                let _ = self.seat.decide(Command::Block(Block::Limit { reason }));
+                let hold = self.seat.parked(0);
+                return self.commit(hold, Some(End::Released)).await.unwrap_or(End::Released);
+            }
+        };
+        loop {
+            if self.seat.order() >= Order::Drain {
+                return self.commit(Hold::Yield, Some(End::Released)).await.unwrap_or(End::Released);
+            }
+            let page = match self.children(&order).await {
+                Ok(page) => page,
+                Err(end) => return end,
+            };
+            for child in page.items {
+                self.seat.emit(order.message(child.address));
+            }
+            self.after = page.next;
+            if self.after.is_none() {
+                return self.complete().await;
+            }
+            if let Some(end) = self.commit(Hold::Keep, None).await {
+                return end;
+            }
+        }
+    }
+
+    /// The next children that have not ended.
+    async fn children(&mut self, order: &TreeOrder) -> Result<Listing, End> {
+        let open = Status::ALL.into_iter().filter(|status| !status.is_terminal());
+        let list = List {
+            namespace: self.seat.execution().address().namespace.clone(),
+            statuses: open.collect(),
+            name: None,
+            tags: Vec::new(),
+            top_level: false,
+            parent: Some(ParentRun { id: order.parent.clone(), run: order.run }),
+            order: ListOrder::OldestFirst,
+            after: self.after,
+            limit: TOLD_COUNT_MAX,
+        };
+        loop {
+            match self.seat.engine.store.list(list.clone()).await {
+                Ok(page) => return Ok(page),
+                Err(error) if error.is_transient() => self.seat.engine.runtime.sleep(PAUSE).await,
+                Err(error) => return Err(End::Lost(error.to_string())),
+            }
+        }
+    }
+
+    async fn complete(&mut self) -> End {
+        let result = Payload::from("null");
+        match self.seat.decide(Command::Complete { result, unused: Vec::new() }) {
+            Ok(entries) => {
+                if let Some(last) = entries.into_iter().next_back() {
+                    self.seat.finish(last.event);
+                }
+                self.committed().await.unwrap_or(End::Released)
+            }
+            Err(refusal) => End::Lost(format!("its end was refused: {refusal}")),
+        }
+    }
+
+    async fn commit(&mut self, hold: Hold, end: Option<End>) -> Option<End> {
+        self.seat.send(Leave { hold, waiting: &[], wake_at: None, end });
+        self.committed().await
+    }
+
+    /// Waits for the commit under way; how it ended, if it ended.
+    async fn committed(&mut self) -> Option<End> {
+        poll_fn(|cx| {
+            self.seat.enter(cx);
+            let polled = self.seat.poll(cx);
+            self.seat.leave(false);
+            match polled {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Seated::Committed(_)) => Poll::Ready(None),
+                Poll::Ready(Seated::Refused(refusal)) => Poll::Ready(Some(End::Failed(refusal.to_string()))),
+                Poll::Ready(Seated::Ended(end)) => Poll::Ready(Some(end)),
+            }
+        })
+        .await
+    }
+}
+
+/// The order that an execution was started with.
+fn order_of(opening: &mut Opening) -> Result<TreeOrder, String> {
+    match opening.first_entry()?.event {
+        Event::Started(start) => {
+            serde_json::from_slice(start.input.as_bytes()).map_err(|error| error.to_string())
+        }
+        other => Err(format!("its journal begins with {}", other.word())),
+    }
+}
