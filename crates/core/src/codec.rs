@@ -44,7 +44,11 @@ impl std::error::Error for DecodeError {}
 
 /// The bytes of `value`.
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(192);
+    encode_behind(Vec::with_capacity(192), value)
+}
+
+/// The bytes of `value` behind those that are there.
+pub fn encode_behind<T: Serialize>(mut bytes: Vec<u8>, value: &T) -> Vec<u8> {
     bytes.push(VERSION);
     postcard::to_extend(value, bytes).expect("types of this crate always serialize")
 }

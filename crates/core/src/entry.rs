@@ -96,15 +96,6 @@ pub enum Event {
         /// Who.
         by: By,
     },
-    /// Its parent was paused, or goes on.
-    Inherited {
-        /// The parent.
-        by: By,
-        /// The number of the parent's order.
-        number: u64,
-        /// Why the parent is paused; nothing when it goes on.
-        pause: Option<String>,
-    },
     /// Somebody asked for cancellation; the workflow's code sees it.
     CancelRequested {
         /// Who.
@@ -149,6 +140,15 @@ pub enum Event {
     },
     /// Something that only the driver of this execution understands.
     Foreign(Foreign),
+    /// Its parent was paused, or goes on.
+    Inherited {
+        /// Why the parent is paused; nothing when it goes on.
+        pause: Option<String>,
+        /// The parent.
+        by: By,
+        /// The number of the parent's order.
+        number: u64,
+    },
 }
 
 /// A decision about a step that has run and whose result could not be recorded.

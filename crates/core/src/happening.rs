@@ -111,7 +111,7 @@ impl Entry {
     /// What an encoded entry means, and when it was decided. A store may ask for it: the rest of the entry, which may be large, is not looked at.
     pub fn happening_of(bytes: &[u8]) -> Option<(Timestamp, Happening)> {
         let (_, bytes) = bytes.split_first()?;
-        let (header, _) = postcard::take_from_bytes::<Header>(bytes).ok()?;
+        let (header, rest) = postcard::take_from_bytes::<Header>(bytes).ok()?;
         let happening = match header.variant {
             0 => Happening::Began,
             9 => Happening::Paused,
@@ -123,6 +123,9 @@ impl Entry {
             15 => Happening::Failed,
             16 => Happening::Cancelled,
             17 => Happening::Continued,
+            // Whether there is a pause comes first.
+            20 if rest.first() == Some(&0) => Happening::Resumed,
+            20 => Happening::Paused,
             _ => return None,
         };
         Some((header.at, happening))

@@ -327,7 +327,7 @@ fn what_an_entry_means_is_seen_without_reading_all_of_it() {
         let expected = Happening::of(&entry.event).map(|happening| (at, happening));
         assert_eq!(Entry::happening_of(&bytes), expected, "{}", entry.event.word());
         if let Some((_, happening)) = expected {
-            assert_eq!(Entry::happening_of(&bytes[..12]), expected, "the beginning is enough");
+            assert_eq!(Entry::happening_of(&bytes[..13]), expected, "the beginning is enough");
             assert_eq!(Happening::from_number(happening as u8), Some(happening));
         }
     }

@@ -9,7 +9,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use abide_core::{Address, KeyHasher, MessageId, Namespace, Route, SessionId, codec};
+use abide_core::{Address, ExecutionId, KeyHasher, MessageId, Namespace, Route, SessionId, codec};
 use rusqlite::Connection;
 
 use crate::rows::{LeaseState, SessionState, Target, decoded};
@@ -32,6 +32,8 @@ pub(crate) struct Caches {
     pub(crate) ids: HashMap<Address, i64>,
     /// What these are like, until their rows are written.
     pub(crate) targets: ByKey<Arc<Target>>,
+    /// The parent of the newest child, by namespace and id: children come in series.
+    pub(crate) last_parent: Option<(i64, ExecutionId, i64)>,
     pub(crate) execution_key_max: Option<i64>,
     pub(crate) journal_row_max: Option<i64>,
 }
@@ -98,7 +100,7 @@ pub(crate) type BySession<T> = HashMap<SessionId, T, KeyHasher>;
 #[derive(Debug)]
 pub(crate) struct Hot {
     pub(crate) state: LeaseState,
-    /// The rows of its newest entries, oldest first; as far back as they are known, at most to the last skip entry.
+    /// Its newest journal rows, oldest first; as far back as they are known, at most to the last skip row.
     pub(crate) rows: Vec<i64>,
 }
 

@@ -113,7 +113,7 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn of(error: &rusqlite::Error) -> Self {
-        Self { meaning: meaning(error), complaint: error.to_string() }
+        Self { meaning: meaning(error), complaint: complaint(error) }
     }
 
     /// A failure of COMMIT. SQLite has told that nothing was written when it is busy, the disk is full or a deferred foreign key is broken, which
@@ -142,6 +142,14 @@ impl Failure {
             Meaning::Corrupt => Error::Corrupt { what: self.complaint.clone() },
             Meaning::Misuse => Error::Refused(Refusal::Unsupported { what: self.complaint.clone() }),
         }
+    }
+}
+
+/// What is wrong, without where in a statement it was found: the complaint about a value says whose it is.
+pub(crate) fn complaint(error: &rusqlite::Error) -> String {
+    match error {
+        rusqlite::Error::FromSqlConversionFailure(_, _, source) => source.to_string(),
+        other => other.to_string(),
     }
 }
 

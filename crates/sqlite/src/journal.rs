@@ -1,53 +1,152 @@
-//! The journal: one append-only log for all executions, in which each entry points at its predecessor.
+//! The journal: one append-only log for all executions, in which each row points at its predecessor.
 //!
-//! A chain can only be walked backwards, and must be read forwards. So every 128th entry of a run also lists the rows of
-//! the 127 entries before it and of the 128th entry before that. Walking from one such skip entry to the one before
-//! gives a short index ([`Skips`], 8 bytes for 128 entries), by which a page can be read from anywhere.
+//! A row holds the entries of one commit, as many as fit ([`Pack`]). A chain of rows can only be walked backwards, and must be read forwards. So
+//! every 128th row of a run also lists the 127 rows before it and the 128th before that. Walking from one such skip row to the one before gives a
+//! short index ([`Skips`], 16 bytes for 128 rows), by which a page can be read from anywhere.
 //!
-//! The first entry of a later run points at the last one of the run before. Nobody reads across that link but those who look at everything:
+//! The first row of a later run points at the last one of the run before. Nobody reads across that link but those who look at everything:
 //! `prune` and `verify`.
 
-use abide_core::{Entry, codec};
+use abide_core::{Entry, Execution, codec};
 use abide_store::Record;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::batch::{Batch, Frequent};
 use crate::caches::Hot;
+use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::error::Stop;
-use crate::rows::{count, integer};
+use crate::rows::{LeaseState, count, integer};
+use crate::sheet::{Base, Cold};
 use crate::sql;
 
-/// Every so many-th entry is a skip entry.
+/// Every so many-th row is a skip row.
 pub(crate) const SKIP_DISTANCE: u64 = 128;
+/// The most entries that share a row.
+pub(crate) const PACK_COUNT_MAX: usize = 1_000;
+/// The most bytes of entries that share a row. A larger entry has a row of its own, so that whoever wants its neighbours does not read it.
+const PACK_BYTES_MAX: usize = 16 * 1_024;
 
-/// Appends records to the chain of an execution. The caller has checked their numbers.
-pub(crate) fn append(batch: &mut Batch<'_>, key: i64, hot: &mut Hot, records: &[Record]) -> Result<(), Stop> {
-    for record in records {
+/// Entries that are written as one row: the length of each and its bytes, behind a checksum.
+#[derive(Debug)]
+pub(crate) struct Pack {
+    /// The number of the first.
+    seq: u64,
+    count: u64,
+    /// What the feed tells of the last entry.
+    happened: Option<u8>,
+    body: Vec<u8>,
+    /// Of the entries; the rest of the row is added when it is known.
+    sum: Checksum,
+}
+
+/// Packs records, on the caller's thread if possible.
+pub(crate) fn packed(records: &[Record]) -> Vec<Pack> {
+    let mut packs = Vec::with_capacity(1);
+    let mut rest = records;
+    while let Some(first) = rest.first() {
+        let (length, happened) = together(rest);
+        let (together, others) = rest.split_at(length);
+        let size: usize = together.iter().map(|record| record.bytes.len() + 2).sum();
+        let mut body = Vec::with_capacity(size + CHECKSUM_BYTES + 4);
+        body.extend([0; CHECKSUM_BYTES]);
+        for record in together {
+            put_length(&mut body, record.bytes.len());
+            body.extend_from_slice(&record.bytes);
+        }
+        let sum = Checksum::new().bytes(&body[CHECKSUM_BYTES..]);
+        packs.push(Pack { seq: first.seq, count: length as u64, happened, body, sum });
+        rest = others;
+    }
+    packs
+}
+
+/// How many of the first records share a row, and what the feed tells of the last one. It finds rows, so that what happened ends a row.
+fn together(records: &[Record]) -> (usize, Option<u8>) {
+    let mut bytes = 0;
+    for (record, length) in records.iter().zip(1..) {
+        bytes += record.bytes.len();
+        if length > 1 && (bytes > PACK_BYTES_MAX || length > PACK_COUNT_MAX) {
+            return (length - 1, None);
+        }
+        let happened = Entry::happening_of(&record.bytes).map(|(_, happening)| happening as u8);
+        if happened.is_some() {
+            return (length, happened);
+        }
+    }
+    (records.len(), None)
+}
+
+/// Seven bits a byte, the lowest first, as in the entries themselves.
+fn put_length(body: &mut Vec<u8>, mut length: usize) {
+    while length >= 0x80 {
+        body.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    body.push(length as u8);
+}
+
+/// The entries of a row, one by one; `None` where they cannot be told apart.
+fn unpack(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let Ok((length, entries)) = postcard::take_from_bytes::<u32>(rest) else {
+            rest = &[];
+            return Some(None);
+        };
+        let split = entries.split_at_checked(length as usize);
+        rest = split.map_or(&[], |(_, others)| others);
+        Some(split.map(|(entry, _)| entry))
+    })
+}
+
+impl Pack {
+    /// Appends this row to the chain of an execution. The caller has checked the numbers.
+    pub(crate) fn append(&mut self, batch: &mut Batch<'_>, key: i64, hot: &mut Hot) -> Result<(), Stop> {
         let row = batch.caches.next_journal_row(batch.connection)?;
-        let is_skip = record.seq % SKIP_DISTANCE == 0;
-        let skip = if is_skip { Some(skip_bytes(batch.connection, hot, (record.seq, row))?) } else { None };
-        batch.statements.get(batch.connection, Frequent::JournalAppend)?.execute(params![
-            row,
-            key,
-            hot.state.head,
-            integer(record.seq),
-            happened(&record.bytes),
-            skip,
-            record.bytes
-        ])?;
+        let nth = hot.state.cold.row_count + 1;
+        let end = self.seq + self.count - 1;
+        let is_skip = nth.is_multiple_of(SKIP_DISTANCE);
+        let skip = if is_skip { Some(skip_bytes(batch.connection, hot, (nth, row, end))?) } else { None };
+        let previous = Some(hot.state.anchor.head).filter(|head| *head > 0);
+        self.write(batch, &Link { row, key, previous, happened: self.happened, skip })?;
         if is_skip {
             hot.rows.clear();
         }
         hot.rows.push(row);
-        hot.state.head = row;
-        hot.state.entry_count = record.seq;
+        hot.state.anchor.head = row;
+        hot.state.entry_count = end;
+        hot.state.cold.row_count = nth;
+        Ok(())
     }
-    Ok(())
+
+    /// Writes the row.
+    pub(crate) fn write(&mut self, batch: &mut Batch<'_>, link: &Link) -> Result<(), Stop> {
+        checksum::put(&mut self.body, link.sum(self.seq, self.sum));
+        let Link { row, key, previous, happened, skip } = link;
+        let append = batch.statements.get(batch.connection, Frequent::JournalAppend)?;
+        append.execute(params![row, key, previous, integer(self.seq), happened, skip, self.body])?;
+        Ok(())
+    }
 }
 
-/// The column by which the feed finds what happened, among all that was recorded.
-pub(crate) fn happened(bytes: &[u8]) -> Option<u8> {
-    Entry::happening_of(bytes).map(|(_, happening)| happening as u8)
+/// Where a row stands.
+pub(crate) struct Link {
+    pub(crate) row: i64,
+    pub(crate) key: i64,
+    pub(crate) previous: Option<i64>,
+    pub(crate) happened: Option<u8>,
+    pub(crate) skip: Option<Vec<u8>>,
+}
+
+impl Link {
+    fn sum(&self, seq: u64, entries: Checksum) -> Checksum {
+        let sum = entries.number(self.row).number(self.key).number(self.previous.unwrap_or(0));
+        sum.number(integer(seq))
+            .number(self.happened.map_or(-1, i64::from))
+            .bytes(self.skip.as_deref().unwrap_or_default())
+    }
 }
 
 /// Begins the chain of the next run with its first records. The first of them points at the end of the run before, so that all that an
@@ -58,20 +157,32 @@ pub(crate) fn begin_run(
     hot: &mut Hot,
     records: &[Record],
 ) -> Result<(), Stop> {
+    let LeaseState { anchor, entry_count, cold, .. } = &hot.state;
+    let run = [cold.run.into(), cold.first, anchor.head, integer(*entry_count), integer(cold.row_count)];
+    let [number, first, head, entries, rows] = run;
+    batch.connection.prepare_cached(sql::RUN_ENDED)?.execute([key, number, first, head, entries, rows])?;
     hot.rows.clear();
-    let ended = [key, hot.state.head, integer(hot.state.entry_count)];
-    batch.connection.prepare_cached(sql::RUN_ENDED)?.execute(ended)?;
-    append(batch, key, hot, records)?;
+    hot.state.cold.row_count = 0;
+    for mut pack in packed(records) {
+        pack.append(batch, key, hot)?;
+    }
     let first = hot.rows.first().ok_or_else(|| Stop::corrupt(format!("a run of {key} without a start")))?;
-    batch.connection.prepare_cached(sql::EXECUTION_NEXT_RUN)?.execute([key, *first])?;
+    let cold = &mut hot.state.cold;
+    cold.origin = Some(cold.origin());
+    cold.first = *first;
+    cold.run += 1;
     Ok(())
 }
 
-/// What a skip entry lists: the distances from row to row, going back.
-fn skip_bytes(connection: &Connection, hot: &mut Hot, (seq, row): (u64, i64)) -> Result<Vec<u8>, Stop> {
-    let needed = usize::try_from((seq - 1).min(SKIP_DISTANCE)).unwrap_or(0);
+/// What a skip row lists: its last entry, and the distances from row to row, going back.
+fn skip_bytes(
+    connection: &Connection,
+    hot: &mut Hot,
+    (nth, row, end): (u64, i64, u64),
+) -> Result<Vec<u8>, Stop> {
+    let needed = usize::try_from((nth - 1).min(SKIP_DISTANCE)).unwrap_or(0);
     if hot.rows.is_empty() {
-        hot.rows.push(hot.state.head);
+        hot.rows.push(hot.state.anchor.head);
     }
     if hot.rows.len() < needed {
         let mut known = std::mem::take(&mut hot.rows);
@@ -87,16 +198,21 @@ fn skip_bytes(connection: &Connection, hot: &mut Hot, (seq, row): (u64, i64)) ->
         distances.push(count(newer - older));
         newer = *older;
     }
-    Ok(codec::encode(&distances))
+    Ok(codec::encode(&(end, distances)))
 }
 
-/// The rows of the `steps` entries before the one at `row`, newest first.
+pub(crate) fn missing(row: i64) -> Stop {
+    Stop::corrupt(format!("journal row {row} is missing"))
+}
+
+/// The `steps` rows before `row`, newest first.
 fn walk(connection: &Connection, row: i64, steps: usize) -> Result<Vec<i64>, Stop> {
     let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
     let mut rows = Vec::with_capacity(steps);
     let mut current = row;
     for _ in 0..steps {
-        let previous: Option<i64> = link.query_row([current], |row| row.get(0))?;
+        let previous: Option<i64> =
+            link.query_row([current], |row| row.get(0)).optional()?.ok_or_else(|| missing(current))?;
         current =
             previous.ok_or_else(|| Stop::corrupt(format!("journal row {current} has no predecessor")))?;
         rows.push(current);
@@ -104,13 +220,75 @@ fn walk(connection: &Connection, row: i64, steps: usize) -> Result<Vec<i64>, Sto
     Ok(rows)
 }
 
+/// A journal row that was read: `row, execution, previous, seq, happened, skip, body`, in this order.
+pub(crate) struct Found<'r> {
+    pub(crate) seq: u64,
+    pub(crate) previous: Option<i64>,
+    pub(crate) happened: Option<u8>,
+    entries: &'r [u8],
+}
+
+impl<'r> Found<'r> {
+    /// The row, if it is what was written.
+    pub(crate) fn read(row: &'r Row<'_>) -> Result<Self, Stop> {
+        let blob = |index| -> Result<Option<&'r [u8]>, Stop> {
+            Ok(row.get_ref(index)?.as_blob_or_null().map_err(rusqlite::Error::from)?)
+        };
+        let skip = blob(5)?.map(<[u8]>::to_vec);
+        let (number, key, previous, happened) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(4)?);
+        let link = Link { row: number, key, previous, happened, skip };
+        let seq = count(row.get(3)?);
+        let body = blob(6)?.unwrap_or_default();
+        let entries = checksum::checked(body, |entries| link.sum(seq, Checksum::new().bytes(entries)));
+        let entries = entries.ok_or_else(|| {
+            Stop::corrupt(format!("journal row {} of execution {} is damaged", link.row, link.key))
+        })?;
+        Ok(Self { seq, previous: link.previous, happened: link.happened, entries })
+    }
+
+    /// The entries, with their numbers.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Result<(u64, &'r [u8]), Stop>> {
+        (self.seq..).zip(unpack(self.entries)).map(|(seq, entry)| {
+            let entry = entry.ok_or_else(|| Stop::corrupt(format!("entry {seq} is cut short")))?;
+            Ok((seq, entry))
+        })
+    }
+
+    /// What the feed tells of this row: the last entry.
+    pub(crate) fn last(&self) -> Option<&'r [u8]> {
+        unpack(self.entries).last().flatten()
+    }
+
+    /// The number of the last entry.
+    pub(crate) fn end(&self) -> u64 {
+        (self.seq + unpack(self.entries).count() as u64).saturating_sub(1)
+    }
+}
+
+/// The record of the first or of the last entry in a row of an execution.
+pub(crate) fn record(
+    connection: &Connection,
+    (row, key): (i64, i64),
+    which: impl FnOnce(Vec<Record>) -> Option<Record>,
+) -> Result<Record, Stop> {
+    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
+    let mut rows = statement.query([row, key])?;
+    let found = rows.next()?.ok_or_else(|| missing(row))?;
+    let found = Found::read(found)?;
+    let records =
+        found.records().map(|record| record.map(|(seq, bytes)| Record { seq, bytes: bytes.to_vec() }));
+    which(records.collect::<Result<_, _>>()?)
+        .ok_or_else(|| Stop::corrupt(format!("journal row {row} is empty")))
+}
+
 /// The chain of one run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
     pub(crate) key: i64,
     pub(crate) first: i64,
     pub(crate) head: i64,
     pub(crate) entry_count: u64,
+    pub(crate) row_count: u64,
 }
 
 /// Which part of a journal is wanted.
@@ -121,11 +299,52 @@ pub(crate) struct Page {
     pub(crate) bytes_max: usize,
 }
 
-/// The rows of a chain's skip entries, oldest first. They never change, so they can be kept.
+/// A chain's skip rows, oldest first, each with the number of its last entry. They never change, so they can be kept.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Skips(Vec<i64>);
+pub(crate) struct Skips(Vec<(i64, u64)>);
+
+/// A page in the making.
+struct Taking {
+    records: Vec<Record>,
+    next: u64,
+    to: u64,
+    left: usize,
+}
+
+impl Taking {
+    /// Takes what is wanted of a row; `false` when there is enough.
+    fn take(&mut self, row: &Row<'_>) -> Result<bool, Stop> {
+        for record in Found::read(row)?.records() {
+            let (seq, bytes) = record?;
+            if seq < self.next {
+                continue;
+            }
+            if seq > self.to || (bytes.len() > self.left && !self.records.is_empty()) {
+                return Ok(false);
+            }
+            if seq > self.next {
+                return Err(Stop::corrupt(format!("entry {seq} stands where {} belongs", self.next)));
+            }
+            self.left = self.left.saturating_sub(bytes.len());
+            self.records.push(Record { seq, bytes: bytes.to_vec() });
+            self.next += 1;
+        }
+        Ok(self.next <= self.to)
+    }
+}
 
 impl Chain {
+    /// That of the current run.
+    pub(crate) fn of(base: &Base<'_>, cold: &Cold, execution: &Execution) -> Self {
+        Self {
+            key: base.key,
+            first: cold.first,
+            head: base.anchor.head,
+            entry_count: execution.entry_count(),
+            row_count: cold.row_count,
+        }
+    }
+
     /// One page. The caller has begun a transaction, so that rows stay where they are.
     pub(crate) fn page(
         &self,
@@ -135,69 +354,92 @@ impl Chain {
     ) -> Result<Vec<Record>, Stop> {
         let from = page.from.max(1);
         let to = self.entry_count.min(from.saturating_add(page.entry_count_max as u64).saturating_sub(1));
-        let mut records = Vec::new();
-        let mut left = page.bytes_max;
-        let mut seq = from;
-        while seq <= to {
-            let (block_first, rows) = self.block(connection, skips, seq)?;
-            let skipped = usize::try_from(seq - block_first).unwrap_or(0);
-            let wanted = usize::try_from(to - seq + 1).unwrap_or(usize::MAX).min(rows.len() - skipped);
-            let part = &rows[skipped..skipped + wanted];
-            if !self.fetch(connection, (seq, part), (&mut records, &mut left))? {
+        let mut taking = Taking { records: Vec::new(), next: from, to, left: page.bytes_max };
+        while taking.next <= to {
+            let next = taking.next;
+            let rows = self.rows_from(connection, skips, next)?;
+            if !self.fetch(connection, &rows, &mut taking)? {
                 break;
             }
-            seq += wanted as u64;
+            if taking.next == next {
+                return Err(Stop::corrupt(format!("execution {} lacks entry {next}", self.key)));
+            }
         }
-        Ok(records)
+        Ok(taking.records)
     }
 
-    /// A cheap first page: all of a short journal, only the first entry of a long one.
+    /// A cheap first page: all of a short journal, only the first row of a long one.
     pub(crate) fn first_page(&self, connection: &Connection, page: Page) -> Result<Vec<Record>, Stop> {
-        if self.entry_count < SKIP_DISTANCE {
+        if self.row_count < SKIP_DISTANCE {
             return self.page(connection, &mut Skips::default(), page);
         }
-        let mut records = Vec::new();
-        self.fetch(connection, (1, &[self.first]), (&mut records, &mut usize::MAX.clone()))?;
-        Ok(records)
+        let to = integer(page.entry_count_max as u64);
+        let mut taking = Taking { records: Vec::new(), next: 1, to: count(to), left: page.bytes_max };
+        self.fetch(connection, &[self.first], &mut taking)?;
+        Ok(taking.records)
     }
 
-    /// The rows of the block that contains `seq`, and the number of its first entry.
-    fn block(&self, connection: &Connection, skips: &mut Skips, seq: u64) -> Result<(u64, Vec<i64>), Stop> {
-        let block = (seq - 1) / SKIP_DISTANCE;
-        let first = block * SKIP_DISTANCE + 1;
-        if first + SKIP_DISTANCE - 1 > self.entry_count {
-            let steps = usize::try_from(self.entry_count - first).unwrap_or(0);
-            let mut rows = vec![self.head];
-            rows.append(&mut walk(connection, self.head, steps)?);
-            rows.reverse();
-            return Ok((first, rows));
+    /// Rows that follow each other, of which the first has entry `seq`: to the end of its block, or of the chain.
+    fn rows_from(&self, connection: &Connection, skips: &mut Skips, seq: u64) -> Result<Vec<i64>, Stop> {
+        if let Some(rows) = self.tail_from(connection, seq)? {
+            return Ok(rows);
         }
         skips.extend(connection, self)?;
-        let row = usize::try_from(block).ok().and_then(|block| skips.0.get(block)).copied();
-        let row = row.ok_or_else(|| Stop::corrupt(format!("execution {} lacks a skip entry", self.key)))?;
-        let mut rows = self.skip_rows(connection, (row, first + SKIP_DISTANCE - 1))?;
+        let block = skips.0.partition_point(|(_, end)| *end < seq);
+        let missing = || Stop::corrupt(format!("execution {} lacks a skip row for entry {seq}", self.key));
+        let (row, _) = *skips.0.get(block).ok_or_else(missing)?;
+        let (_, mut rows) = self.skip_rows(connection, (row, (block as u64 + 1) * SKIP_DISTANCE))?;
         rows.truncate(SKIP_DISTANCE as usize - 1);
         rows.reverse();
         rows.push(row);
-        Ok((first, rows))
+        let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
+        // The last row that begins at or before it.
+        let (mut low, mut high) = (0, rows.len());
+        while high - low > 1 {
+            let middle = low.midpoint(high);
+            let begins: i64 = link.query_row([rows[middle]], |row| row.get(1))?;
+            if count(begins) <= seq { low = middle } else { high = middle }
+        }
+        Ok(rows.split_off(low))
     }
 
-    /// What the skip entry at `row` lists, newest first.
+    /// The same, if the entry is behind the last skip row.
+    fn tail_from(&self, connection: &Connection, seq: u64) -> Result<Option<Vec<i64>>, Stop> {
+        let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
+        let mut rows = Vec::new();
+        let mut next = Some(self.head);
+        for _ in 0..self.row_count % SKIP_DISTANCE {
+            let row = next.ok_or_else(|| Stop::corrupt(format!("the journal of {} is cut", self.key)))?;
+            let found = link.query_row([row], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+            let (previous, begins): (Option<i64>, i64) = found.ok_or_else(|| missing(row))?;
+            rows.push(row);
+            if count(begins) <= seq {
+                rows.reverse();
+                return Ok(Some(rows));
+            }
+            next = previous;
+        }
+        Ok(None)
+    }
+
+    /// The last entry of the skip row at `row`, and the rows that it lists, newest first.
     pub(crate) fn skip_rows(
         &self,
         connection: &Connection,
-        (row, seq): (i64, u64),
-    ) -> Result<Vec<i64>, Stop> {
+        (row, nth): (i64, u64),
+    ) -> Result<(u64, Vec<i64>), Stop> {
         let mut statement = connection.prepare_cached(sql::JOURNAL_SKIP)?;
-        let (bytes, found, execution): (Option<Vec<u8>>, i64, i64) =
-            statement.query_row([row], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-        if (count(found), execution) != (seq, self.key) {
-            let what = format!("journal row {row} is not entry {seq} of execution {}", self.key);
-            return Err(Stop::corrupt(what));
+        let (bytes, execution): (Option<Vec<u8>>, i64) =
+            statement.query_row([row], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        if execution != self.key {
+            return Err(Stop::corrupt(format!(
+                "journal row {row} does not belong to execution {}",
+                self.key
+            )));
         }
         let bytes = bytes.ok_or_else(|| Stop::corrupt(format!("journal row {row} lists no predecessors")))?;
-        let distances: Vec<u64> = codec::decode(&bytes)?;
-        let expected = (seq - 1).min(SKIP_DISTANCE);
+        let (end, distances): (u64, Vec<u64>) = codec::decode(&bytes)?;
+        let expected = (nth - 1).min(SKIP_DISTANCE);
         if distances.len() as u64 != expected {
             let what = format!("journal row {row} lists {} predecessors, not {expected}", distances.len());
             return Err(Stop::corrupt(what));
@@ -207,49 +449,29 @@ impl Chain {
             newer -= integer(*distance);
             newer
         };
-        Ok(distances.iter().map(older).collect())
+        Ok((end, distances.iter().map(older).collect()))
     }
 
-    /// Reads the entries at `rows`, of which the first has the number `seq`; `false` when there was no room for all.
-    fn fetch(
-        &self,
-        connection: &Connection,
-        (seq, rows): (u64, &[i64]),
-        (records, left): (&mut Vec<Record>, &mut usize),
-    ) -> Result<bool, Stop> {
+    /// Takes from `rows`, which follow each other; `false` when there is enough.
+    fn fetch(&self, connection: &Connection, rows: &[i64], taking: &mut Taking) -> Result<bool, Stop> {
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(true) };
-        let mut take = |row: &rusqlite::Row<'_>, expected: u64| -> Result<bool, Stop> {
-            let bytes = row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?;
-            if bytes.len() > *left && !records.is_empty() {
-                return Ok(false);
-            }
-            let found = count(row.get(0)?);
-            if found != expected {
-                let what = format!("execution {}: entry {found} stands where {expected} belongs", self.key);
-                return Err(Stop::corrupt(what));
-            }
-            *left = left.saturating_sub(bytes.len());
-            records.push(Record { seq: found, bytes: bytes.to_vec() });
-            Ok(true)
-        };
         // Reading on is cheaper than looking up, as long as most rows on the way are ours.
         let is_dense = count(last - first) < 2 * rows.len() as u64;
         if is_dense {
             let mut range = connection.prepare_cached(sql::JOURNAL_RANGE)?;
             let mut found = range.query([*first, *last, self.key])?;
-            for expected in seq..seq + rows.len() as u64 {
-                let row = found.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
-                if !take(row, expected)? {
+            while let Some(row) = found.next()? {
+                if !taking.take(row)? {
                     return Ok(false);
                 }
             }
             return Ok(true);
         }
         let mut body = connection.prepare_cached(sql::JOURNAL_BODY)?;
-        for (expected, row) in (seq..).zip(rows) {
+        for row in rows {
             let mut found = body.query([*row, self.key])?;
-            let row = found.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
-            if !take(row, expected)? {
+            let row = found.next()?.ok_or_else(|| missing(*row))?;
+            if !taking.take(row)? {
                 return Ok(false);
             }
         }
@@ -258,22 +480,20 @@ impl Chain {
 }
 
 impl Skips {
-    /// Learns the skip entries that were added since.
+    /// Learns the skip rows that were added since.
     fn extend(&mut self, connection: &Connection, chain: &Chain) -> Result<(), Stop> {
-        let block_count = chain.entry_count / SKIP_DISTANCE;
+        let block_count = chain.row_count / SKIP_DISTANCE;
         let known = self.0.len() as u64;
         if known >= block_count {
             return Ok(());
         }
-        let tail = usize::try_from(chain.entry_count % SKIP_DISTANCE).unwrap_or(0);
+        let tail = usize::try_from(chain.row_count % SKIP_DISTANCE).unwrap_or(0);
         let mut row = walk(connection, chain.head, tail)?.last().copied().unwrap_or(chain.head);
         let mut found = Vec::new();
         for block in (known + 1..=block_count).rev() {
-            found.push(row);
-            if block > known + 1 {
-                let listed = chain.skip_rows(connection, (row, block * SKIP_DISTANCE))?;
-                row = *listed.last().expect("a skip entry lists at least 127 rows");
-            }
+            let (end, listed) = chain.skip_rows(connection, (row, block * SKIP_DISTANCE))?;
+            found.push((row, end));
+            row = *listed.last().expect("a skip row lists at least 127 rows");
         }
         found.reverse();
         self.0.append(&mut found);

@@ -31,6 +31,18 @@ pub(crate) struct Queue {
     pub(crate) priority: i16,
 }
 
+impl Queue {
+    /// Both as one number, for one column.
+    pub(crate) fn number(self) -> i64 {
+        (self.route << 16) | (i64::from(self.priority) - i64::from(i16::MIN))
+    }
+
+    pub(crate) fn of(number: i64) -> Self {
+        let priority = (number & 0xffff) + i64::from(i16::MIN);
+        Self { route: number >> 16, priority: i16::try_from(priority).expect("sixteen bits") }
+    }
+}
+
 /// Who holds an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
@@ -150,6 +162,17 @@ mod tests {
             assert_eq!(Place::of(place.columns()), Some(place));
         }
         assert_eq!(Place::of(Columns { place: 8, rank: 0, since: 0 }), None);
+    }
+
+    #[test]
+    fn queues_survive_their_number() {
+        for priority in [i16::MIN, -1, 0, 1, i16::MAX] {
+            let queue = Queue { route: 77, priority };
+            assert_eq!(Queue::of(queue.number()), queue);
+            // What SQL makes of it.
+            assert_eq!(32_768 - (queue.number() & 65_535), -i64::from(priority));
+            assert_eq!(queue.number() >> 16, 77);
+        }
     }
 
     #[test]

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{
-    Ability, Address, Epoch, Execution, LeaseRow, SessionId, Status, Timestamp, Version, codec,
-};
+use abide_core::{Ability, Address, Epoch, Execution, LeaseRow, SessionId, Status, Timestamp, codec};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
 
-use crate::error::Stop;
 use crate::place::{Place, Queue};
+use crate::sheet::{Anchor, Base, Cold};
 use crate::sql;
 
 /// A number as SQLite keeps it. Counters and times never come near the limit.
@@ -51,13 +49,16 @@ pub(crate) fn decoded<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rusql
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(index, Type::Blob, Box::new(error)))
 }
 
-/// What decides about a commit.
+/// What decides about a commit, and what is written with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseState {
     pub(crate) lease: LeaseRow,
     pub(crate) queue: Queue,
-    pub(crate) head: i64,
+    pub(crate) anchor: Anchor,
+    pub(crate) cold: Cold,
     pub(crate) entry_count: u64,
+    pub(crate) takeover_count: u32,
+    pub(crate) care_at: Option<Timestamp>,
 }
 
 impl LeaseState {
@@ -65,13 +66,22 @@ impl LeaseState {
         let mut statement = connection.prepare_cached(sql::EXECUTION_LEASE)?;
         statement
             .query_row([key], |row| {
+                let base = Base::read(row)?;
+                let sheet = base.sheet()?;
                 let lease = LeaseRow {
-                    session: Place::read(row, 0)?.session(),
-                    epoch: Epoch(count(row.get(3)?)),
-                    version: Version(count(row.get(4)?)),
+                    session: Place::read(row, 9)?.session(),
+                    epoch: Epoch(count(row.get(8)?)),
+                    version: base.anchor.version,
                 };
-                let queue = Queue { route: row.get(7)?, priority: row.get(8)? };
-                Ok(Self { lease, queue, head: row.get(5)?, entry_count: count(row.get(6)?) })
+                Ok(Self {
+                    lease,
+                    queue: base.queue,
+                    anchor: base.anchor,
+                    cold: sheet.cold,
+                    entry_count: sheet.execution()?.entry_count(),
+                    takeover_count: row.get(12)?,
+                    care_at: timestamp_maybe(row, 13)?,
+                })
             })
             .optional()
     }
@@ -106,45 +116,6 @@ impl SessionState {
     }
 }
 
-/// Where a message goes.
-#[derive(Debug)]
-pub(crate) struct TargetState {
-    pub(crate) key: i64,
-    pub(crate) epoch: Epoch,
-    pub(crate) queue: Queue,
-    pub(crate) place: Place,
-    /// The first entry of its first run.
-    pub(crate) origin: i64,
-    pub(crate) state: Vec<u8>,
-}
-
-impl TargetState {
-    pub(crate) fn read(connection: &Connection, namespace: i64, id: &str) -> Result<Option<Self>, Stop> {
-        let mut statement = connection.prepare_cached(sql::EXECUTION_TARGET)?;
-        let found = statement
-            .query_row(rusqlite::params![namespace, id], |row| {
-                Ok(Self {
-                    key: row.get(0)?,
-                    epoch: Epoch(count(row.get(1)?)),
-                    queue: Queue { route: row.get(2)?, priority: row.get(3)? },
-                    place: Place::read(row, 4)?,
-                    origin: row.get(7)?,
-                    state: row.get(8)?,
-                })
-            })
-            .optional()?;
-        Ok(found)
-    }
-
-    /// What decides about a message to it.
-    pub(crate) fn target(self, address: &Address) -> Result<Target, Stop> {
-        let Self { key, epoch, queue, place, .. } = self;
-        let execution: Execution = codec::decode(&self.state)
-            .map_err(|error| Stop::corrupt(format!("the state of execution {key}: {error}")))?;
-        Ok(Target { key, epoch, queue, place, execution: execution.at(address.clone()) })
-    }
-}
-
 /// An execution that a message goes to.
 #[derive(Debug)]
 pub(crate) struct Target {
@@ -152,5 +123,31 @@ pub(crate) struct Target {
     pub(crate) epoch: Epoch,
     pub(crate) queue: Queue,
     pub(crate) place: Place,
+    /// The journal row in which its first run begins.
+    pub(crate) origin: i64,
     pub(crate) execution: Execution,
+}
+
+impl Target {
+    pub(crate) fn read(
+        connection: &Connection,
+        namespace: i64,
+        address: &Address,
+    ) -> rusqlite::Result<Option<Self>> {
+        let mut statement = connection.prepare_cached(sql::EXECUTION_TARGET)?;
+        statement
+            .query_row(rusqlite::params![namespace, address.id.as_str()], |row| {
+                let base = Base::read(row)?;
+                let sheet = base.sheet()?;
+                Ok(Self {
+                    key: base.key,
+                    epoch: Epoch(count(row.get(8)?)),
+                    queue: base.queue,
+                    place: Place::read(row, 9)?,
+                    origin: sheet.cold.origin(),
+                    execution: sheet.execution()?.at(address.clone()),
+                })
+            })
+            .optional()
+    }
 }

@@ -1,10 +1,13 @@
 //! Every statement, by name. No decisions are taken here.
 //!
-//! `place`, `rank` and `since` say where an execution stands: see [`crate::place::Place`].
+//! `place`, `rank` and `since` say where an execution stands: see [`crate::place::Place`]. `queue` is a route and a priority in one number, see
+//! [`crate::place::Queue`]. `state` is a sheet with everything that needs no column of its own: see [`crate::sheet`].
 
 /// The numbered steps from an empty database to the current schema. A released step is never changed.
-pub(crate) const MIGRATIONS: [&str; 3] = [MIGRATION_1, MIGRATION_2, MIGRATION_3];
+pub(crate) const MIGRATIONS: [&str; 1] = [MIGRATION_1];
 
+/// What is looked for among millions that are not: what is blocked (5) or has failed (7), the children of an execution, what the caretaker has to
+/// look at.
 const MIGRATION_1: &str = "
 CREATE TABLE abide_names (
     id INTEGER PRIMARY KEY,
@@ -18,34 +21,29 @@ CREATE TABLE abide_executions (
     key INTEGER PRIMARY KEY,
     namespace INTEGER NOT NULL,
     id TEXT NOT NULL,
-    route INTEGER NOT NULL,
-    priority INTEGER NOT NULL,
-    top_level INTEGER NOT NULL,
-    tagged INTEGER NOT NULL,
-    created_at INTEGER NOT NULL,
-    run INTEGER NOT NULL,
-    version INTEGER NOT NULL,
-    epoch INTEGER NOT NULL,
-    takeover_count INTEGER NOT NULL,
+    queue INTEGER NOT NULL,
+    parent INTEGER,
+    parent_run INTEGER,
     place INTEGER NOT NULL,
     rank INTEGER NOT NULL,
     since INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    takeover_count INTEGER NOT NULL DEFAULT 0,
     status INTEGER NOT NULL,
-    wake_at INTEGER,
     care_at INTEGER,
-    first INTEGER NOT NULL,
     head INTEGER NOT NULL,
-    entry_count INTEGER NOT NULL,
-    waiting BLOB,
     state BLOB NOT NULL,
-    parent INTEGER,
-    parent_run INTEGER,
     UNIQUE (namespace, id)
 );
-CREATE INDEX abide_executions_parent ON abide_executions (parent, parent_run)
-    WHERE parent IS NOT NULL;
 CREATE INDEX abide_executions_place ON abide_executions (place, rank, since)
     WHERE place > 4;
+CREATE INDEX abide_executions_trouble ON abide_executions (status)
+    WHERE status IN (5, 7);
+CREATE INDEX abide_executions_parent ON abide_executions (parent, parent_run)
+    WHERE parent IS NOT NULL;
+CREATE INDEX abide_executions_care ON abide_executions (care_at)
+    WHERE care_at IS NOT NULL;
 CREATE TABLE abide_journal (
     row INTEGER PRIMARY KEY,
     execution INTEGER NOT NULL,
@@ -61,6 +59,7 @@ CREATE TABLE abide_runs (
     first INTEGER NOT NULL,
     head INTEGER NOT NULL,
     entry_count INTEGER NOT NULL,
+    row_count INTEGER NOT NULL,
     PRIMARY KEY (execution, run)
 ) WITHOUT ROWID;
 CREATE TABLE abide_inbox (
@@ -91,17 +90,6 @@ CREATE TABLE abide_sessions (
 );
 CREATE INDEX abide_sessions_live ON abide_sessions (id)
     WHERE retired IS NULL;
-";
-
-/// What is blocked (5) or has failed (7) is looked for among millions that have not.
-const MIGRATION_2: &str = "
-CREATE INDEX abide_executions_trouble ON abide_executions (status)
-    WHERE status IN (5, 7);
-";
-
-/// Where the first run begins, once there is a second: a repeated start is compared with what the execution was first started with.
-const MIGRATION_3: &str = "
-ALTER TABLE abide_executions ADD COLUMN origin INTEGER;
 ";
 
 /// Before the migrations.
@@ -186,21 +174,16 @@ VALUES (?1)";
 
 pub(crate) const EXECUTION_INSERT: &str = "
 INSERT INTO abide_executions (
-    key, namespace, id, route, priority, top_level, tagged, created_at, run, version, epoch, takeover_count,
-    place, rank, since, status, wake_at, first, head, entry_count, waiting, state, parent, parent_run
+    key, namespace, id, queue, parent, parent_run, place, rank, since, epoch, version, status, head, state
 )
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, ?10, 0, ?11, ?12, ?13, ?14, ?15, ?16, ?16, 1, ?17, ?18, ?19, ?20)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11, ?12, ?13)
 ON CONFLICT (namespace, id) DO NOTHING";
 pub(crate) const EXECUTION_TARGET: &str = "
-SELECT key, epoch, route, priority, place, rank, since, COALESCE(origin, first), state
-FROM abide_executions
-WHERE namespace = ?1 AND id = ?2";
-pub(crate) const EXECUTION_KEY: &str = "
-SELECT key
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 pub(crate) const EXECUTION_LEASE: &str = "
-SELECT place, rank, since, epoch, version, head, entry_count, route, priority
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, takeover_count, care_at
 FROM abide_executions
 WHERE key = ?1";
 pub(crate) const EXECUTION_ADDRESS: &str = "
@@ -208,39 +191,35 @@ SELECT namespace, id
 FROM abide_executions
 WHERE key = ?1";
 pub(crate) const EXECUTION_LEASED: &str = "
-SELECT namespace, id, epoch, version, takeover_count, first, head, entry_count, state
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, takeover_count
 FROM abide_executions
 WHERE key = ?1";
 pub(crate) const EXECUTION_KEEP: &str = "
 UPDATE abide_executions
-SET version = ?5, status = ?6, wake_at = ?7, head = ?8, entry_count = ?9, takeover_count = takeover_count * ?10,
-    waiting = ?11, state = ?12, care_at = ?13
+SET version = ?5, status = ?6, head = ?7, state = ?8
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
 pub(crate) const EXECUTION_RELEASE: &str = "
 UPDATE abide_executions
-SET version = ?5, status = ?6, wake_at = ?7, head = ?8, entry_count = ?9, takeover_count = takeover_count * ?10,
-    waiting = ?11, state = ?12, care_at = ?13, place = ?14, rank = ?15, since = ?16
+SET version = ?5, status = ?6, head = ?7, state = ?8, place = ?9, rank = ?10, since = ?11
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
 pub(crate) const EXECUTION_MOVE: &str = "
 UPDATE abide_executions
 SET place = ?4, rank = ?5, since = ?6
 WHERE key = ?1 AND epoch = ?2 AND place = ?3";
 pub(crate) const RUN_ENDED: &str = "
-INSERT INTO abide_runs (execution, run, first, head, entry_count)
-SELECT key, run, first, ?2, ?3
-FROM abide_executions
-WHERE key = ?1";
-pub(crate) const EXECUTION_NEXT_RUN: &str = "
+INSERT INTO abide_runs (execution, run, first, head, entry_count, row_count)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+pub(crate) const EXECUTION_PROGRESS: &str = "
 UPDATE abide_executions
-SET run = run + 1, origin = COALESCE(origin, first), first = ?2
+SET takeover_count = 0
 WHERE key = ?1";
 pub(crate) const EXECUTION_REOPEN: &str = "
 UPDATE abide_executions
-SET status = ?2, wake_at = ?3, head = ?4, entry_count = ?5, waiting = NULL, care_at = NULL, state = ?6, place = ?7, rank = ?8, since = ?9
+SET status = ?2, care_at = NULL, head = ?3, state = ?4, place = ?5, rank = ?6, since = ?7
 WHERE key = ?1 AND place = 4";
-pub(crate) const RUN_FIRST: &str = "
-SELECT first
-FROM abide_executions
+pub(crate) const EXECUTION_CARE: &str = "
+UPDATE abide_executions
+SET care_at = ?2
 WHERE key = ?1";
 
 pub(crate) const READY_FIRST: &str = "
@@ -266,7 +245,7 @@ WHERE place > 4 AND place = ?1 AND rank = ?2
 ORDER BY since, key";
 pub(crate) const TIMERS_PROMOTE: &str = "
 UPDATE abide_executions
-SET place = ?4, rank = -priority, since = wake_at
+SET place = ?4, rank = 32768 - (queue & 65535)
 WHERE key IN (
     SELECT key
     FROM abide_executions INDEXED BY abide_executions_place
@@ -289,20 +268,21 @@ SELECT previous, seq, execution
 FROM abide_journal
 WHERE row = ?1";
 pub(crate) const JOURNAL_SKIP: &str = "
-SELECT skip, seq, execution
+SELECT skip, execution
 FROM abide_journal
 WHERE row = ?1";
 pub(crate) const JOURNAL_BODY: &str = "
-SELECT seq, body
+SELECT row, execution, previous, seq, happened, skip, body
 FROM abide_journal
 WHERE row = ?1 AND execution = ?2";
 pub(crate) const JOURNAL_RANGE: &str = "
-SELECT seq, body
+SELECT row, execution, previous, seq, happened, skip, body
 FROM abide_journal
 WHERE row BETWEEN ?1 AND ?2 AND execution = ?3
 ORDER BY row";
 pub(crate) const FEED: &str = "
-SELECT j.row, j.body, j.execution, e.namespace, e.id, e.run, e.first
+SELECT j.row, j.execution, j.previous, j.seq, j.happened, j.skip, j.body,
+    e.key, e.namespace, e.id, e.queue, e.parent, e.head, e.version, e.state
 FROM abide_journal AS j
 JOIN abide_executions AS e ON e.key = j.execution
 WHERE j.row > ?1 AND j.row <= ?2 AND j.happened IS NOT NULL
@@ -315,7 +295,7 @@ WHERE execution = ?1 AND first <= ?2
 ORDER BY run DESC
 LIMIT 1";
 pub(crate) const RUN_CHAIN: &str = "
-SELECT first, head, entry_count
+SELECT first, head, entry_count, row_count
 FROM abide_runs
 WHERE execution = ?1 AND run = ?2";
 
@@ -329,19 +309,19 @@ VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (execution, id) DO NOTHING";
 pub(crate) const INBOX_CONSUME: &str = "
 UPDATE abide_inbox
-SET body = NULL
+SET body = NULL, arrived = ?3
 WHERE execution = ?1 AND id = ?2 AND body IS NOT NULL";
 pub(crate) const INBOX_COUNT: &str = "
 SELECT COUNT(*), COALESCE(MAX(arrived), 0), id
 FROM abide_inbox INDEXED BY abide_inbox_unread
 WHERE execution = ?1 AND body IS NOT NULL";
 pub(crate) const INBOX_UNREAD: &str = "
-SELECT body
+SELECT execution, id, arrived, body
 FROM abide_inbox INDEXED BY abide_inbox_unread
 WHERE execution = ?1 AND body IS NOT NULL
 ORDER BY arrived";
 pub(crate) const INBOX_PAGE: &str = "
-SELECT arrived, body
+SELECT execution, id, arrived, body
 FROM abide_inbox INDEXED BY abide_inbox_unread
 WHERE execution = ?1 AND arrived > ?2 AND body IS NOT NULL
 ORDER BY arrived
@@ -404,7 +384,7 @@ SET retired = ?2
 WHERE id = ?1 AND retired IS NULL";
 pub(crate) const SESSION_RELEASE: &str = "
 UPDATE abide_executions INDEXED BY abide_executions_place
-SET place = route * 4 + 1, rank = -priority, since = ?2, takeover_count = takeover_count + ?3
+SET place = (queue >> 16) * 4 + 1, rank = 32768 - (queue & 65535), since = ?2, takeover_count = takeover_count + ?3
 WHERE place > 4 AND place = ?1";
 pub(crate) const SESSION_LEASE_COUNT: &str = "
 SELECT COUNT(*)
@@ -430,21 +410,19 @@ SET retired = ?1
 WHERE retired IS NULL";
 pub(crate) const LEASES_RELEASE_ALL: &str = "
 UPDATE abide_executions
-SET place = route * 4 + 1, rank = -priority, since = ?1
+SET place = (queue >> 16) * 4 + 1, rank = 32768 - (queue & 65535), since = ?1
 WHERE place % 4 = 3";
 
 pub(crate) const SNAPSHOT_BY_KEY: &str = "
-SELECT key, namespace, id, place, rank, since, epoch, version, takeover_count, status, wake_at, waiting, created_at,
-    first, head, entry_count, tagged, state, care_at
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, takeover_count
 FROM abide_executions
 WHERE key = ?1";
 pub(crate) const SNAPSHOT_BY_ID: &str = "
-SELECT key, namespace, id, place, rank, since, epoch, version, takeover_count, status, wake_at, waiting, created_at,
-    first, head, entry_count, tagged, state, care_at
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, takeover_count
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 pub(crate) const LIST_ONE: &str = "
-SELECT key, namespace, id, route, top_level, run, status, wake_at, waiting, created_at, care_at
+SELECT key, namespace, id, queue, parent, head, version, state, status
 FROM abide_executions
 WHERE key = ?1";
 pub(crate) const TROUBLED_AFTER: &str = "
@@ -471,21 +449,25 @@ FROM abide_executions INDEXED BY abide_executions_parent
 WHERE parent IS NOT NULL AND parent = ?1 AND parent_run = ?2 AND key < ?3
 ORDER BY key DESC
 LIMIT ?4";
+pub(crate) const EXECUTION_KEY: &str = "
+SELECT key
+FROM abide_executions
+WHERE namespace = ?1 AND id = ?2";
 pub(crate) const LIST_AFTER: &str = "
-SELECT key, namespace, id, route, top_level, run, status, wake_at, waiting, created_at, care_at
+SELECT key, namespace, id, queue, parent, head, version, state, status
 FROM abide_executions
 WHERE key > ?1
 ORDER BY key
 LIMIT ?2";
 pub(crate) const LIST_BEFORE: &str = "
-SELECT key, namespace, id, route, top_level, run, status, wake_at, waiting, created_at, care_at
+SELECT key, namespace, id, queue, parent, head, version, state, status
 FROM abide_executions
 WHERE key < ?1
 ORDER BY key DESC
 LIMIT ?2";
 
 pub(crate) const FINISHED_HEADS: &str = "
-SELECT j.row, e.since, e.key, e.namespace, e.first, e.head, e.tagged
+SELECT e.key, e.namespace, e.id, e.queue, e.parent, e.head, e.version, e.state, e.since
 FROM abide_journal AS j
 JOIN abide_executions AS e ON e.key = j.execution AND e.head = j.row AND e.place = 4
 WHERE j.row BETWEEN ?1 AND ?2
@@ -504,11 +486,15 @@ DELETE FROM abide_journal
 WHERE row = ?1 AND execution = ?2";
 
 pub(crate) const VERIFY_EXECUTIONS: &str = "
-SELECT key, namespace, id, place, rank, since, status, first, head, entry_count, run, state, route, priority, wake_at
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at
 FROM abide_executions
 WHERE key > ?1
 ORDER BY key
 LIMIT ?2";
+pub(crate) const VERIFY_INBOX: &str = "
+SELECT execution, id, arrived, body
+FROM abide_inbox
+WHERE execution = ?1";
 pub(crate) const VERIFY_JOURNAL_COUNT: &str = "
 SELECT COUNT(*)
 FROM abide_journal";
@@ -517,16 +503,15 @@ SELECT row
 FROM abide_journal
 WHERE execution NOT IN (SELECT key FROM abide_executions)
 LIMIT 10";
-pub(crate) const VERIFY_ENTRY: &str = "
-SELECT seq, body, happened
-FROM abide_journal
-WHERE row = ?1 AND execution = ?2";
 pub(crate) const VERIFY_ORPHAN_RUNS: &str = "
-SELECT DISTINCT r.execution
-FROM abide_runs AS r
-LEFT JOIN abide_executions AS e ON e.key = r.execution
-WHERE e.key IS NULL OR r.run >= e.run
+SELECT DISTINCT execution
+FROM abide_runs
+WHERE execution NOT IN (SELECT key FROM abide_executions)
 LIMIT 10";
+pub(crate) const VERIFY_RUN_COUNT: &str = "
+SELECT COUNT(*)
+FROM abide_runs
+WHERE execution = ?1";
 pub(crate) const VERIFY_ORPHAN_INBOX: &str = "
 SELECT DISTINCT execution
 FROM abide_inbox

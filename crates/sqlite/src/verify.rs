@@ -1,18 +1,20 @@
 //! Whether the database still is what this crate writes.
 
-use abide_core::{Address, Execution, Status, Timestamp};
+use abide_core::{Address, Entry, Execution, Phase, Route, Status, Summary, Timestamp, Version};
 use abide_store::{Record, Result};
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::apply::unread;
+use crate::apply::{message, read_sum};
 use crate::caches::Interned;
-use crate::error::{Stop, reading};
-use crate::journal::{Chain, SKIP_DISTANCE, happened};
+use crate::error::{Stop, complaint, reading};
+use crate::journal::{self, Chain, Found, SKIP_DISTANCE};
 use crate::place::{Place, Queue};
 use crate::reader::in_transaction;
-use crate::rows::{count, decoded, status, timestamp_maybe};
+use crate::rows::{count, status, timestamp_maybe};
+use crate::sheet::{Base, Cold};
 use crate::store::SqliteStore;
-use crate::view::{View, address};
+use crate::view::{View, address, run_chain};
 use crate::{schema, sql};
 
 /// The most problems that are told.
@@ -29,12 +31,19 @@ pub struct Verification {
     pub entry_count: u64,
     /// What is wrong, one sentence each; at most 100.
     pub problems: Vec<String>,
+    /// How many journal rows hold the entries.
+    row_count: u64,
 }
 
 impl Verification {
     /// Whether nothing is wrong.
     pub fn is_sound(&self) -> bool {
         self.problems.is_empty()
+    }
+
+    fn count(&mut self, chain: &Chain) {
+        self.entry_count += chain.entry_count;
+        self.row_count += chain.row_count;
     }
 
     fn add(&mut self, problem: String) {
@@ -90,31 +99,35 @@ struct Suspect {
     chain: Chain,
     namespace: i64,
     id: String,
+    parent: Option<i64>,
+    version: Version,
     place: Place,
     queue: Queue,
-    wake_at: Option<Timestamp>,
     status: Status,
-    run: u32,
+    care_at: Option<Timestamp>,
+    cold: Cold,
+    summary: Summary,
     execution: Execution,
 }
 
 impl Suspect {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let base = Base::read(row)?;
+        let sheet = base.sheet()?;
+        let execution = sheet.execution()?;
         Ok(Self {
-            namespace: row.get(1)?,
-            id: row.get(2)?,
-            place: Place::read(row, 3)?,
-            status: status(row, 6)?,
-            chain: Chain {
-                key: row.get(0)?,
-                first: row.get(7)?,
-                head: row.get(8)?,
-                entry_count: count(row.get(9)?),
-            },
-            run: row.get(10)?,
-            execution: decoded(row, 11)?,
-            queue: Queue { route: row.get(12)?, priority: row.get(13)? },
-            wake_at: timestamp_maybe(row, 14)?,
+            chain: Chain::of(&base, &sheet.cold, &execution),
+            namespace: base.namespace,
+            id: base.id.to_owned(),
+            parent: base.parent,
+            version: base.anchor.version,
+            place: Place::read(row, 9)?,
+            queue: base.queue,
+            status: status(row, 12)?,
+            care_at: timestamp_maybe(row, 13)?,
+            cold: sheet.cold,
+            summary: sheet.summary()?,
+            execution,
         })
     }
 }
@@ -130,13 +143,13 @@ fn check_executions(connection: &Connection, found: &mut Verification) -> std::r
             seen += 1;
             last = row.get(0)?;
             found.execution_count += 1;
-            let checked = Suspect::read(row).map_err(Stop::from).and_then(|suspect| {
-                check_execution(connection, &interned, (suspect, &mut found.entry_count))
-            });
+            let checked = Suspect::read(row)
+                .map_err(Stop::from)
+                .and_then(|suspect| check_execution(connection, &interned, (suspect, found)));
             match checked {
                 Ok(None) => {}
                 Ok(Some(problem)) => found.add(format!("execution {last}: {problem}")),
-                Err(Stop::Sql(error)) => found.add(format!("execution {last}: {error}")),
+                Err(Stop::Sql(error)) => found.add(format!("execution {last}: {}", complaint(&error))),
                 Err(Stop::Broken(failure)) => found.add(format!("execution {last}: {}", failure.complaint)),
                 Err(Stop::Refused(error)) => found.add(format!("execution {last}: {error}")),
             }
@@ -151,40 +164,91 @@ fn check_executions(connection: &Connection, found: &mut Verification) -> std::r
 fn check_execution(
     connection: &Connection,
     interned: &Interned,
-    (suspect, entry_count): (Suspect, &mut u64),
+    (suspect, found): (Suspect, &mut Verification),
 ) -> std::result::Result<Option<String>, Stop> {
     let address = address(interned, suspect.namespace, &suspect.id)?;
-    let mut run = Run { number: suspect.run, chain: suspect.chain };
-    *entry_count += run.chain.entry_count;
+    let mut run = Run { number: suspect.cold.run, chain: suspect.chain };
+    found.count(&run.chain);
     let folded = match check_run(connection, &address, run)? {
         Ok(folded) => folded,
         Err(problem) => return Ok(Some(problem)),
     };
     while let Some(before) = run_before(connection, run)? {
         run = before;
-        *entry_count += run.chain.entry_count;
+        found.count(&run.chain);
         match check_run(connection, &address, run)? {
             Ok(Some(ended)) if ended.is_finished() => {}
             Ok(_) => return Ok(Some(format!("run {} has not ended, and a later one began", run.number))),
             Err(problem) => return Ok(Some(format!("run {}: {problem}", run.number))),
         }
     }
+    let earlier: u32 =
+        connection.prepare_cached(sql::VERIFY_RUN_COUNT)?.query_row([suspect.chain.key], |row| row.get(0))?;
+    if earlier != suspect.cold.run - 1 {
+        return Ok(Some("it has other runs than it says".to_owned()));
+    }
     if run.number != 1 {
         return Ok(Some(format!("the runs before run {} are missing", run.number)));
     }
-    let suspect_place = (suspect.place, suspect.queue, suspect.wake_at);
-    let stored = suspect.execution.at(address);
-    unread(connection, suspect.chain.key)?;
-    let problem = if folded.as_ref() != Some(&stored) {
-        Some("its state is not what its journal adds up to")
-    } else if suspect.status.is_terminal() != stored.is_finished() {
+    if let Some(problem) = check_inbox(connection, suspect.chain.key)? {
+        return Ok(Some(problem));
+    }
+    let stored = suspect.execution.clone().at(address);
+    if folded.as_ref() != Some(&stored) {
+        return Ok(Some("its state is not what its journal adds up to".to_owned()));
+    }
+    let route = interned.route(suspect.queue.route).map(|route| &**route);
+    Ok(check_columns(&suspect, &stored, (route, run.chain.first)).map(str::to_owned))
+}
+
+/// What is wrong with the messages of an execution, read or unread.
+fn check_inbox(connection: &Connection, key: i64) -> rusqlite::Result<Option<String>> {
+    let mut statement = connection.prepare_cached(sql::VERIFY_INBOX)?;
+    let mut rows = statement.query([key])?;
+    while let Some(row) = rows.next()? {
+        if row.get_ref(3)? != ValueRef::Null {
+            message(row)?;
+            continue;
+        }
+        let id = row.get_ref(1)?.as_str()?;
+        if row.get::<_, i64>(2)? != read_sum(key, id) {
+            return Ok(Some(format!("the id of message {id:?}, which was read, is damaged")));
+        }
+    }
+    Ok(None)
+}
+
+/// What is wrong with the columns that repeat what the sheet or the journal says.
+fn check_columns(
+    suspect: &Suspect,
+    stored: &Execution,
+    (route, origin): (Option<&Route>, i64),
+) -> Option<&'static str> {
+    let Suspect { cold, summary, status, .. } = suspect;
+    // What is scheduled, sleeps or waits is known by the code alone.
+    let is_active = matches!(stored.phase(), Phase::Running | Phase::Cancelling { .. });
+    let told = stored.summary(&summary.waiting);
+    let queue_is_right = route == Some(&stored.route()) && suspect.queue.priority == stored.priority();
+    let care_at = summary.care_at.filter(|_| !stored.is_finished());
+    if status != &summary.status {
+        Some("its status is not that of its summary")
+    } else if status.is_terminal() != stored.is_finished() || (!is_active && *status != told.status) {
         Some("its status and its state disagree")
-    } else if !is_well_placed(&suspect_place, stored.is_finished()) {
+    } else if suspect.care_at != care_at {
+        Some("the caretaker would look at it at a wrong time")
+    } else if cold.run != stored.run() || cold.origin() != origin {
+        Some("its runs and its state disagree")
+    } else if suspect.parent.is_some() && suspect.cold.top_level {
+        Some("it has a parent, and was started by nobody")
+    } else if !queue_is_right {
+        Some("it stands in the queue of something else")
+    } else if suspect.place == Place::Waiting && suspect.version.0 == 0 {
+        Some("nobody has had it, and nobody would")
+    } else if !is_well_placed(&(suspect.place, suspect.queue, summary.wake_at), stored.is_finished()) {
         Some("it stands where it does not belong")
     } else {
         None
-    };
-    Ok(problem.map(str::to_owned))
+    }
 }
 
 /// Whether an execution stands where its row says that it should.
@@ -204,27 +268,24 @@ fn chain_rows(
     connection: &Connection,
     chain: &Chain,
 ) -> std::result::Result<std::result::Result<Vec<i64>, String>, Stop> {
-    let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
+    let mut body = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut rows = Vec::new();
     let mut next = Some(chain.head);
-    for expected in (1..=chain.entry_count).rev() {
+    let mut expected = chain.entry_count;
+    for nth in (1..=chain.row_count).rev() {
         let Some(current) = next else { return Ok(Err(format!("entry {expected} is missing"))) };
-        let found = link
-            .query_row([current], |row| {
-                Ok((row.get::<_, Option<i64>>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
-            })
-            .optional()?;
-        let Some((previous, seq, execution)) = found else {
+        let mut found = body.query([current, chain.key])?;
+        let Some(found) = found.next()? else {
             return Ok(Err(format!("entry {expected} should be in journal row {current}, which is missing")));
         };
-        if (count(seq), execution) != (expected, chain.key) {
-            let problem = format!(
-                "journal row {current} is entry {seq} of execution {execution}, not entry {expected}"
-            );
-            return Ok(Err(problem));
+        let found = Found::read(found)?;
+        if found.end() != expected || (nth == 1) != (found.seq == 1) {
+            let (from, to) = (found.seq, found.end());
+            return Ok(Err(format!("journal row {current} has the entries {from} to {to}, not {expected}")));
         }
         rows.push(current);
-        next = previous;
+        next = found.previous;
+        expected = found.seq - 1;
     }
     if rows.last() != Some(&chain.first) {
         return Ok(Err(format!("its journal does not begin in row {}", chain.first)));
@@ -256,30 +317,35 @@ fn check_run(
     fold(connection, (run, address), &rows).map(Ok)
 }
 
-/// The run before this one: what the first entry follows.
+/// The run before this one: what the first row follows.
 fn run_before(connection: &Connection, run: Run) -> std::result::Result<Option<Run>, Stop> {
     let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
+    let key = run.chain.key;
     let head: Option<i64> = link.query_row([run.chain.first], |row| row.get(0))?;
     let Some(head) = head else { return Ok(None) };
     if run.number <= 1 {
         return Err(Stop::corrupt(format!("its first entry follows journal row {head}")));
     }
-    let entry_count = count(link.query_row([head], |row| row.get(1))?);
-    // Nothing but the entries themselves says where an earlier run begins.
-    let mut first = head;
-    for _ in 1..entry_count {
-        let previous: Option<i64> = link.query_row([first], |row| row.get(0))?;
+    let last = journal::record(connection, (head, key), |mut records| records.pop())?;
+    // Nothing but the rows themselves says where an earlier run begins.
+    let (mut first, mut row_count) = (head, 1);
+    loop {
+        let found = link.query_row([first], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+        let (previous, seq): (Option<i64>, i64) = found.ok_or_else(|| journal::missing(first))?;
+        if seq <= 1 {
+            break;
+        }
         first = previous.ok_or_else(|| Stop::corrupt(format!("journal row {first} has no predecessor")))?;
+        row_count += 1;
     }
+    let chain = Chain { key, first, head, entry_count: last.seq, row_count };
     let number = run.number - 1;
-    let mut chain = connection.prepare_cached(sql::RUN_CHAIN)?;
-    let told = chain.query_row(params![run.chain.key, number], |row| {
-        Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, count(row.get(2)?)))
-    });
-    if told.optional()? != Some((first, head, entry_count)) {
+    let mut told = connection.prepare_cached(sql::RUN_CHAIN)?;
+    let told = told.query_row(params![key, number], |row| run_chain(key, row)).optional()?;
+    if told != Some(chain) {
         return Err(Stop::corrupt(format!("run {number} is not where it is said to be")));
     }
-    Ok(Some(Run { number, chain: Chain { key: run.chain.key, first, head, entry_count } }))
+    Ok(Some(Run { number, chain }))
 }
 
 fn check_skips(
@@ -287,13 +353,14 @@ fn check_skips(
     chain: &Chain,
     rows: &[i64],
 ) -> std::result::Result<Option<String>, Stop> {
-    for block in 1..=chain.entry_count / SKIP_DISTANCE {
-        let seq = block * SKIP_DISTANCE;
-        let index = usize::try_from(seq - 1).unwrap_or(usize::MAX);
-        let listed = chain.skip_rows(connection, (rows[index], seq))?;
+    for block in 1..=chain.row_count / SKIP_DISTANCE {
+        let nth = block * SKIP_DISTANCE;
+        let index = usize::try_from(nth - 1).unwrap_or(usize::MAX);
+        let (end, listed) = chain.skip_rows(connection, (rows[index], nth))?;
         let expected = rows[..index].iter().rev().take(listed.len());
-        if !listed.iter().eq(expected) {
-            return Ok(Some(format!("entry {seq} lists wrong predecessors")));
+        let last = journal::record(connection, (rows[index], chain.key), |mut records| records.pop())?;
+        if end != last.seq || !listed.iter().eq(expected) {
+            return Ok(Some(format!("journal row {} lists wrong predecessors", rows[index])));
         }
     }
     Ok(None)
@@ -305,20 +372,25 @@ fn fold(
     (run, address): (Run, &Address),
     rows: &[i64],
 ) -> std::result::Result<Option<Execution>, Stop> {
-    let mut statement = connection.prepare_cached(sql::VERIFY_ENTRY)?;
+    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut folded: Option<Execution> = None;
     for row in rows {
-        let (record, told) = statement.query_row([*row, run.chain.key], |row| {
-            let told: Option<u8> = row.get(2)?;
-            Ok((Record { seq: count(row.get(0)?), bytes: row.get(1)? }, told))
-        })?;
-        if told != happened(&record.bytes) {
+        let mut found = statement.query([*row, run.chain.key])?;
+        let found = found.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+        let found = Found::read(found)?;
+        let happened = found.last().and_then(Entry::happening_of).map(|(_, happening)| happening as u8);
+        if happened != found.happened {
             return Err(Stop::corrupt(format!("journal row {row} tells the feed something else")));
         }
-        let entry = record.entry().map_err(|error| Stop::corrupt(format!("journal row {row}: {error}")))?;
-        match &mut folded {
-            Some(execution) => execution.apply(&entry),
-            None => folded = Execution::fold(address.clone(), run.number, [&entry]),
+        for record in found.records() {
+            let (seq, bytes) = record?;
+            let record = Record { seq, bytes: bytes.to_vec() };
+            let entry =
+                record.entry().map_err(|error| Stop::corrupt(format!("journal row {row}: {error}")))?;
+            match &mut folded {
+                Some(execution) => execution.apply(&entry),
+                None => folded = Execution::fold(address.clone(), run.number, [&entry]),
+            }
         }
         if folded.is_none() {
             return Ok(None);
@@ -329,11 +401,8 @@ fn fold(
 
 fn check_the_rest(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
     let entries: i64 = connection.query_row(sql::VERIFY_JOURNAL_COUNT, [], |row| row.get(0))?;
-    if count(entries) != found.entry_count {
-        found.add(format!(
-            "the journal has {entries} rows, the executions have {} entries",
-            found.entry_count
-        ));
+    if count(entries) != found.row_count {
+        found.add(format!("the journal has {entries} rows, the executions have {}", found.row_count));
     }
     let orphans = [
         (sql::VERIFY_ORPHAN_JOURNAL, "journal row"),

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Entry, Epoch, Execution, ExecutionId, LeaseRow, Name, SessionId, Status, Summary, Tag,
-    Timestamp, Version, Waiting,
+    Address, Entry, Epoch, Execution, ExecutionId, LeaseRow, Name, SessionId, Status, Summary, Tag, Timestamp,
 };
 use abide_store::{
     ExecutionKey, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxPage, InboxRead, List, ListCursor,
@@ -19,9 +18,10 @@ use crate::apply::{first_start, inbox_page};
 use crate::batch::{GONE, Shared};
 use crate::caches::Interned;
 use crate::error::Stop;
-use crate::journal::{Chain, Page, Skips};
+use crate::journal::{self, Chain, Page, Skips};
 use crate::place::{self, Place};
-use crate::rows::{count, decoded, integer, status, timestamp, timestamp_maybe};
+use crate::rows::{count, decoded, integer, status, timestamp};
+use crate::sheet::{Base, Cold};
 use crate::sql;
 
 /// The most journals whose skip entries are remembered.
@@ -74,42 +74,28 @@ struct Found {
 
 impl Found {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let key = row.get(0)?;
-        let place = Place::read(row, 3)?;
+        let base = Base::read(row)?;
+        let sheet = base.sheet()?;
+        let execution = sheet.execution()?;
+        let place = Place::read(row, 9)?;
         Ok(Self {
-            key,
-            namespace: row.get(1)?,
-            id: row.get(2)?,
+            key: base.key,
+            namespace: base.namespace,
+            id: base.id.to_owned(),
             lease: LeaseRow {
                 session: place.session(),
-                epoch: Epoch(count(row.get(6)?)),
-                version: Version(count(row.get(7)?)),
+                epoch: Epoch(count(row.get(8)?)),
+                version: base.anchor.version,
             },
-            takeover_count: row.get(8)?,
-            summary: summary(row, (9, 10, 18, 11))?,
+            takeover_count: row.get(12)?,
+            summary: sheet.summary()?,
             ready_at: place.ready_at(),
-            created_at: timestamp(row, 12)?,
-            chain: Chain { key, first: row.get(13)?, head: row.get(14)?, entry_count: count(row.get(15)?) },
-            tagged: row.get(16)?,
-            execution: decoded(row, 17)?,
+            created_at: sheet.cold.created_at,
+            chain: Chain::of(&base, &sheet.cold, &execution),
+            tagged: sheet.cold.tagged,
+            execution,
         })
     }
-}
-
-fn summary(
-    row: &Row<'_>,
-    (at_status, at_wake, at_care, at_waiting): (usize, usize, usize, usize),
-) -> rusqlite::Result<Summary> {
-    let waiting: Vec<Waiting> = match row.get_ref(at_waiting)? {
-        rusqlite::types::ValueRef::Null => Vec::new(),
-        _ => decoded(row, at_waiting)?,
-    };
-    Ok(Summary {
-        status: status(row, at_status)?,
-        wake_at: timestamp_maybe(row, at_wake)?,
-        care_at: timestamp_maybe(row, at_care)?,
-        waiting,
-    })
 }
 
 impl View<'_> {
@@ -173,10 +159,7 @@ impl View<'_> {
             _ => return self.page(&found.chain, read),
         };
         let mut statement = self.connection.prepare_cached(sql::RUN_CHAIN)?;
-        let chain = statement.query_row(params![found.key, run], |row| {
-            let (first, head, entry_count) = (row.get(0)?, row.get(1)?, count(row.get(2)?));
-            Ok(Chain { key: found.key, first, head, entry_count })
-        });
+        let chain = statement.query_row(params![found.key, run], |row| run_chain(found.key, row));
         match chain.optional()? {
             Some(chain) => self.page(&chain, read),
             None => Ok(Vec::new()),
@@ -295,8 +278,8 @@ impl View<'_> {
     ) -> Result<bool, Stop> {
         let is_named = |name: &Name| interned.route(candidate.route).is_some_and(|route| route.name == *name);
         let fits = candidate.namespace == namespace
-            && (list.statuses.is_empty() || list.statuses.contains(&candidate.summary.status))
-            && (!list.top_level || candidate.top_level)
+            && (list.statuses.is_empty() || list.statuses.contains(&candidate.status))
+            && (!list.top_level || candidate.cold.top_level)
             && list.name.as_ref().is_none_or(is_named);
         if !fits {
             return Ok(false);
@@ -336,16 +319,17 @@ impl View<'_> {
 
     fn happened(&self, row: &Row<'_>) -> Result<FeedItem, Stop> {
         let place: i64 = row.get(0)?;
-        let happened = Entry::happening_of(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?);
+        let happened = journal::Found::read(row)?.last().and_then(Entry::happening_of);
         let (at, happening) =
             happened.ok_or_else(|| Stop::corrupt(format!("journal row {place} is not what it says")))?;
-        let (key, namespace, id): (i64, i64, String) = (row.get(2)?, row.get(3)?, row.get(4)?);
-        let (mut run, first): (u32, i64) = (row.get(5)?, row.get(6)?);
+        let base = Base::read_at(row, 7)?;
+        let Cold { mut run, first, .. } = base.sheet()?.cold;
         if place < first {
-            run = self.connection.prepare_cached(sql::RUN_AT)?.query_row([key, place], |row| row.get(0))?;
+            let mut earlier = self.connection.prepare_cached(sql::RUN_AT)?;
+            run = earlier.query_row([base.key, place], |row| row.get(0))?;
         }
-        let interned = self.interned(|interned| interned.namespace(namespace).is_some())?;
-        Ok(FeedItem { address: address(&interned, namespace, &id)?, run, at, happening })
+        let interned = self.interned(|interned| interned.namespace(base.namespace).is_some())?;
+        Ok(FeedItem { address: address(&interned, base.namespace, base.id)?, run, at, happening })
     }
 
     pub(crate) fn workers(&self, workers: &Workers) -> Result<Vec<WorkerRow>, Stop> {
@@ -382,23 +366,23 @@ struct Candidate {
     namespace: i64,
     id: String,
     route: i64,
-    top_level: bool,
-    run: u32,
+    status: Status,
+    cold: Cold,
     summary: Summary,
-    created_at: Timestamp,
 }
 
 impl Candidate {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let base = Base::read(row)?;
+        let sheet = base.sheet()?;
         Ok(Self {
-            key: row.get(0)?,
-            namespace: row.get(1)?,
-            id: row.get(2)?,
-            route: row.get(3)?,
-            top_level: row.get(4)?,
-            run: row.get(5)?,
-            summary: summary(row, (6, 7, 10, 8))?,
-            created_at: timestamp(row, 9)?,
+            key: base.key,
+            namespace: base.namespace,
+            id: base.id.to_owned(),
+            route: base.queue.route,
+            status: status(row, 8)?,
+            cold: sheet.cold,
+            summary: sheet.summary()?,
         })
     }
 
@@ -410,11 +394,17 @@ impl Candidate {
             address: address(interned, self.namespace, &self.id)?,
             kind: route.kind,
             name: route.name.clone(),
-            run: self.run,
+            run: self.cold.run,
             summary: self.summary,
-            created_at: self.created_at,
+            created_at: self.cold.created_at,
         })
     }
+}
+
+/// The chain of an earlier run: `first, head, entry_count, row_count`, in this order.
+pub(crate) fn run_chain(key: i64, row: &Row<'_>) -> rusqlite::Result<Chain> {
+    let (first, head) = (row.get(0)?, row.get(1)?);
+    Ok(Chain { key, first, head, entry_count: count(row.get(2)?), row_count: count(row.get(3)?) })
 }
 
 pub(crate) fn address(interned: &Interned, namespace: i64, id: &str) -> Result<Address, Stop> {

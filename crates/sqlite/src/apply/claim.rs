@@ -11,7 +11,8 @@ use crate::job::Operation;
 use crate::journal::{Chain, Page};
 use crate::notices::not_live;
 use crate::place::{self, Columns, Holder, Place};
-use crate::rows::{count, decoded, integer};
+use crate::rows::{count, integer};
+use crate::sheet::Base;
 use crate::sql;
 
 pub(crate) struct ClaimWork(pub(crate) Claim);
@@ -156,14 +157,17 @@ pub(crate) fn leased(batch: &mut Batch<'_>, key: i64, session: SessionId) -> Res
     }
     let mut statement = batch.connection.prepare_cached(sql::EXECUTION_LEASED)?;
     let found = statement.query_row([key], |row| {
+        let base = Base::read(row)?;
+        let sheet = base.sheet()?;
+        let execution = sheet.execution()?;
         Ok(Found {
-            namespace: row.get(0)?,
-            id: row.get(1)?,
-            epoch: Epoch(count(row.get(2)?)),
-            version: Version(count(row.get(3)?)),
-            takeover_count: row.get(4)?,
-            chain: Chain { key, first: row.get(5)?, head: row.get(6)?, entry_count: count(row.get(7)?) },
-            execution: decoded(row, 8)?,
+            namespace: base.namespace,
+            id: base.id.to_owned(),
+            epoch: Epoch(count(row.get(8)?)),
+            version: base.anchor.version,
+            takeover_count: row.get(9)?,
+            chain: Chain::of(&base, &sheet.cold, &execution),
+            execution,
         })
     })?;
     drop(statement);

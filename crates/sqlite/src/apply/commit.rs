@@ -5,31 +5,33 @@ use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, not_unr
 use rusqlite::params;
 
 use super::claim::leased;
-use super::inbox::unread;
+use super::inbox::{read_sum, unread};
 use super::message::Started;
 use crate::batch::{Batch, Frequent};
 use crate::caches::Hot;
 use crate::error::Stop;
 use crate::job::Operation;
-use crate::journal;
-use crate::place::{self, Holder, Place};
-use crate::rows::{LeaseState, TargetState, count, integer, micros};
+use crate::journal::{self, Pack};
+use crate::place::{self, Columns, Holder, Place};
+use crate::rows::{LeaseState, Target, integer, micros};
+use crate::sheet::Draft;
 use crate::view::address;
 use crate::{sql, user_transaction};
 
 pub(crate) struct CommitWork {
     commit: Commit,
-    /// Encoded on the caller's thread.
-    waiting: Option<Vec<u8>>,
+    /// Prepared on the caller's thread.
+    packs: Vec<Pack>,
+    sheet: Draft,
     /// The state that a transaction step gave.
     transacted: Option<Vec<u8>>,
 }
 
 impl CommitWork {
     pub(crate) fn new(commit: Commit) -> Self {
-        let waiting = &commit.changes.summary.waiting;
-        let waiting = (!waiting.is_empty()).then(|| codec::encode(waiting));
-        Self { commit, waiting, transacted: None }
+        let packs = journal::packed(&commit.changes.records);
+        let sheet = Draft::new(&commit.changes.summary, &commit.changes.state);
+        Self { commit, packs, sheet, transacted: None }
     }
 
     fn key(&self) -> i64 {
@@ -59,7 +61,7 @@ impl Operation for CommitWork {
         match fence {
             Fence::Open => {}
             Fence::Applied => {
-                let head = hot.state.head;
+                let head = hot.state.anchor.head;
                 batch.caches.hot.insert(self.key(), hot);
                 return self.answer_again(batch, head);
             }
@@ -87,7 +89,7 @@ fn take_hot(batch: &mut Batch<'_>, key: i64) -> Result<Option<Hot>, Stop> {
         return Ok(Some(hot));
     }
     let state = LeaseState::read(batch.connection, key)?;
-    Ok(state.map(|state| Hot { state, rows: vec![state.head] }))
+    Ok(state.map(|state| Hot { state, rows: vec![state.anchor.head] }))
 }
 
 /// Records follow what is there, one by one.
@@ -113,11 +115,14 @@ impl CommitWork {
                     "the transaction step gave an entry with a wrong number",
                 ));
             }
-            journal::append(batch, self.key(), hot, std::slice::from_ref(&transacted.record))?;
+            self.packs = journal::packed(std::slice::from_ref(&transacted.record));
+            self.sheet = Draft::new(&self.commit.changes.summary, &transacted.state);
             self.transacted = Some(transacted.state);
             committed.transacted = Some(transacted.record);
-        } else {
-            journal::append(batch, self.key(), hot, &self.commit.changes.records)?;
+        }
+        let key = self.key();
+        for pack in &mut self.packs {
+            pack.append(batch, key, hot)?;
         }
         if let Some(first) = &self.commit.changes.next {
             journal::begin_run(batch, self.key(), hot, std::slice::from_ref(first))?;
@@ -159,7 +164,7 @@ impl CommitWork {
         let consumed = &self.commit.changes.consumed;
         let mut statement = batch.connection.prepare_cached(sql::INBOX_CONSUME)?;
         for id in consumed {
-            if statement.execute(params![self.key(), id.as_str()])? == 0 {
+            if statement.execute(params![self.key(), id.as_str(), read_sum(self.key(), id.as_str())])? == 0 {
                 return Err(Stop::corrupt(not_unread(self.commit.key, id)));
             }
         }
@@ -256,61 +261,54 @@ impl CommitWork {
     }
 
     /// The row, fenced once more: what was remembered must not be able to write over what is there.
-    fn update(&self, batch: &mut Batch<'_>, hot: &mut Hot, after: Option<Place>) -> Result<(), Stop> {
+    fn update(&mut self, batch: &mut Batch<'_>, hot: &mut Hot, after: Option<Place>) -> Result<(), Stop> {
+        let key = self.key();
+        self.update_seldom(batch, hot)?;
         let Commit { lease, expected, changes, .. } = &self.commit;
-        let summary = &changes.summary;
-        let progress = self.is_transaction() || !self.commit.changes.records.is_empty();
-        let fence = (self.key(), integer(lease.epoch.0), place::held(lease.session), integer(expected.0));
-        let (version, status) = (integer(expected.next().0), summary.status as u8);
-        let wake_at = micros(summary.wake_at.filter(|_| !summary.status.is_terminal()));
-        let care_at = micros(summary.care_at.filter(|_| !summary.status.is_terminal()));
-        let (head, entries) = (hot.state.head, integer(hot.state.entry_count));
-        let kept_takeovers = i64::from(!progress);
+        let (epoch, place) = (integer(lease.epoch.0), place::held(lease.session));
+        let (before, status) = (integer(expected.0), changes.summary.status as u8);
+        hot.state.lease.version = expected.next();
+        hot.state.anchor.version = expected.next();
+        let (version, head) = (integer(expected.next().0), hot.state.anchor.head);
+        let sheet = self.sheet.sealed(&hot.state.cold, &hot.state.anchor);
+        let (connection, statements) = (batch.connection, &mut batch.statements);
         let changed = match after.map(Place::columns) {
-            None => batch.statements.get(batch.connection, Frequent::ExecutionKeep)?.execute(params![
-                fence.0,
-                fence.1,
-                fence.2,
-                fence.3,
-                version,
-                status,
-                wake_at,
-                head,
-                entries,
-                kept_takeovers,
-                self.waiting,
-                self.state(),
-                care_at
-            ])?,
-            Some(to) => {
-                batch.statements.get(batch.connection, Frequent::ExecutionRelease)?.execute(params![
-                    fence.0,
-                    fence.1,
-                    fence.2,
-                    fence.3,
-                    version,
-                    status,
-                    wake_at,
-                    head,
-                    entries,
-                    kept_takeovers,
-                    self.waiting,
-                    self.state(),
-                    care_at,
-                    to.place,
-                    to.rank,
-                    to.since
+            None => {
+                let keep = statements.get(connection, Frequent::ExecutionKeep)?;
+                keep.execute(params![key, epoch, place, before, version, status, head, sheet])?
+            }
+            Some(Columns { place: to, rank, since }) => {
+                let release = statements.get(connection, Frequent::ExecutionRelease)?;
+                release.execute(params![
+                    key, epoch, place, before, version, status, head, sheet, to, rank, since
                 ])?
             }
         };
         if changed != 1 {
-            let what = format!("the row of execution {} is not what it was a moment ago", self.key());
+            let what = format!("the row of execution {key} is not what it was a moment ago");
             return Err(Stop::corrupt(what));
         }
-        batch.caches.targets.remove(&self.key());
-        hot.state.lease.version = expected.next();
+        batch.caches.targets.remove(&key);
         if after.is_some() {
             hot.state.lease.session = None;
+        }
+        Ok(())
+    }
+
+    /// What hardly any commit changes.
+    fn update_seldom(&self, batch: &Batch<'_>, hot: &mut Hot) -> Result<(), Stop> {
+        let summary = &self.commit.changes.summary;
+        let care_at = summary.care_at.filter(|_| !summary.status.is_terminal());
+        if care_at != hot.state.care_at {
+            batch
+                .connection
+                .prepare_cached(sql::EXECUTION_CARE)?
+                .execute(params![self.key(), micros(care_at)])?;
+            hot.state.care_at = care_at;
+        }
+        if hot.state.takeover_count > 0 && !self.packs.is_empty() {
+            batch.connection.prepare_cached(sql::EXECUTION_PROGRESS)?.execute([self.key()])?;
+            hot.state.takeover_count = 0;
         }
         Ok(())
     }
@@ -319,10 +317,7 @@ impl CommitWork {
     fn answer_again(&self, batch: &mut Batch<'_>, head: i64) -> Result<CommitOutcome, Stop> {
         let mut committed = Committed::default();
         if self.is_transaction() {
-            let mut statement = batch.connection.prepare_cached(sql::JOURNAL_BODY)?;
-            let record = statement.query_row([head, self.key()], |row| {
-                Ok(Record { seq: count(row.get(0)?), bytes: row.get(1)? })
-            })?;
+            let record = journal::record(batch.connection, (head, self.key()), |mut records| records.pop())?;
             committed.transacted = Some(record);
         }
         for message in
@@ -330,7 +325,7 @@ impl CommitWork {
         {
             let interned = batch.caches.interned(batch.connection)?;
             let Some(namespace) = interned.known(&message.to.namespace) else { continue };
-            let Some(child) = TargetState::read(batch.connection, namespace, message.to.id.as_str())? else {
+            let Some(child) = Target::read(batch.connection, namespace, &message.to)? else {
                 continue;
             };
             let ours = child.place.session() == Some(self.commit.lease.session) && child.epoch.0 == 1;

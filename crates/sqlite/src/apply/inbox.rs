@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use abide_core::{Address, Body, Message, MessageId, Refusal, Timestamp, TooLarge, codec};
 use abide_store::{Bounds, ExecutionKey, InboxCursor, InboxPage, InboxRead, Leased};
-use rusqlite::{Connection, params};
+use rusqlite::types::Type;
+use rusqlite::{Connection, Row, params};
 
 use crate::batch::Batch;
 use crate::caches::Inbox;
+use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::error::Stop;
 use crate::notices::Arrived;
 use crate::place::Place;
-use crate::rows::{Target, TargetState, count, decoded, integer};
+use crate::rows::{Target, count, integer};
 use crate::sql;
 
 /// What became of a message.
@@ -69,10 +71,8 @@ impl Batch<'_> {
         }
         let interned = self.caches.interned(self.connection)?;
         let Some(namespace) = interned.known(&address.namespace) else { return Ok(None) };
-        let Some(found) = TargetState::read(self.connection, namespace, address.id.as_str())? else {
-            return Ok(None);
-        };
-        let target = Arc::new(found.target(address)?);
+        let Some(found) = Target::read(self.connection, namespace, address)? else { return Ok(None) };
+        let target = Arc::new(found);
         self.caches.ids.insert(address.clone(), target.key);
         self.caches.targets.insert(target.key, Arc::clone(&target));
         Ok(Some(target))
@@ -103,7 +103,11 @@ impl Batch<'_> {
     fn insert_message(&mut self, key: i64, message: &Message) -> Result<Option<Previous>, Stop> {
         let arrived = self.inbox(key)?.newest + 1;
         let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
-        let body = codec::encode(message);
+        let mut body = Vec::with_capacity(192);
+        body.extend([0; CHECKSUM_BYTES]);
+        let mut body = codec::encode_behind(body, message);
+        let sum = Checksum::new().bytes(&body[CHECKSUM_BYTES..]);
+        checksum::put(&mut body, unread_sum(sum, (key, message.id.as_str()), arrived));
         if insert.execute(params![key, message.id.as_str(), arrived, body])? == 0 {
             return Ok(None);
         }
@@ -168,15 +172,15 @@ pub(crate) fn inbox_page(
     let mut rows = statement.query([integer(read.key.0), last, integer(limit as u64).saturating_add(1)])?;
     let (mut page, mut bytes) = (InboxPage::default(), 0);
     while let Some(row) = rows.next()? {
-        let size = row.get_ref(1)?.as_blob()?.len();
+        let size = row.get_ref(3)?.as_blob()?.len();
         let is_full = page.messages.len() == limit;
         if is_full || (bytes + size > bounds.inbox_page_bytes_max && !page.messages.is_empty()) {
             page.next = Some(InboxCursor(count(last)));
             break;
         }
         bytes += size;
-        last = row.get(0)?;
-        page.messages.push(decoded(row, 1)?);
+        last = row.get(2)?;
+        page.messages.push(message(row)?);
     }
     Ok((page, bytes))
 }
@@ -184,6 +188,29 @@ pub(crate) fn inbox_page(
 /// All unread messages of an execution, in order of arrival.
 pub(crate) fn unread(connection: &Connection, key: i64) -> rusqlite::Result<Vec<Message>> {
     let mut statement = connection.prepare_cached(sql::INBOX_UNREAD)?;
-    let messages = statement.query_map([key], |row| decoded(row, 0))?;
+    let messages = statement.query_map([key], message)?;
     messages.collect()
+}
+
+/// The unread message in a row of the inbox, `execution, id, arrived, body` in this order, if it is what was written.
+pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
+    let (key, id, arrived) = (row.get(0)?, row.get_ref(1)?.as_str()?, row.get(2)?);
+    let damaged = |problem: String| {
+        let complaint = format!("message {id:?} to execution {key} is damaged: {problem}");
+        rusqlite::Error::FromSqlConversionFailure(3, Type::Blob, complaint.into())
+    };
+    let body = row.get_ref(3)?.as_blob()?;
+    let sum = |bytes: &[u8]| unread_sum(Checksum::new().bytes(bytes), (key, id), arrived);
+    let bytes = checksum::checked(body, sum).ok_or_else(|| damaged("its checksum is wrong".to_owned()))?;
+    codec::decode(bytes).map_err(|error| damaged(error.to_string()))
+}
+
+/// The checksum of an unread message.
+fn unread_sum(bytes: Checksum, (key, id): (i64, &str), arrived: i64) -> Checksum {
+    bytes.number(key).number(arrived).bytes(id.as_bytes())
+}
+
+/// What stands in place of the order of arrival once a message is read: a checksum of all that is left of it.
+pub(crate) fn read_sum(key: i64, id: &str) -> i64 {
+    i64::from(Checksum::new().number(key).bytes(id.as_bytes()).finish())
 }

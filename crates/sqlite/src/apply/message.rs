@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use abide_core::{
     Address, Entry, Epoch, Event, Execution, Happening, Lease, LeaseRow, SessionId, Start, StartMatch,
-    Status, Timestamp, Version, codec, start_matches,
+    Status, Summary, Timestamp, Version, codec, start_matches,
 };
 use abide_store::{ExecutionKey, InboxPage, Leased, Record};
 use rusqlite::{OptionalExtension, params};
@@ -12,8 +12,10 @@ use rusqlite::{OptionalExtension, params};
 use crate::batch::{Batch, Frequent};
 use crate::caches::{Hot, Inbox};
 use crate::error::Stop;
+use crate::journal::{self, Link};
 use crate::place::{self, Columns, Holder, Place, Queue};
-use crate::rows::{LeaseState, TargetState, count, integer, micros};
+use crate::rows::{LeaseState, Target, count, integer};
+use crate::sheet::{Anchor, Cold, Draft, Identity};
 use crate::sql;
 
 /// What became of a start.
@@ -36,7 +38,7 @@ impl Batch<'_> {
         let interned = self.caches.interned(self.connection)?;
         if interned.known_route(&route).is_none()
             && let Some(namespace) = interned.known(&address.namespace)
-            && let Some(existing) = TargetState::read(self.connection, namespace, address.id.as_str())?
+            && let Some(existing) = Target::read(self.connection, namespace, address)?
         {
             // Before the route is made: a refusal leaves no trace.
             return self.attach(address, start, &existing);
@@ -47,7 +49,7 @@ impl Batch<'_> {
         if let Some(started) = self.insert(born, start)? {
             return Ok(started);
         }
-        let existing = TargetState::read(self.connection, namespace, address.id.as_str())?;
+        let existing = Target::read(self.connection, namespace, address)?;
         let existing =
             existing.ok_or_else(|| Stop::corrupt(format!("execution {address} exists and does not")))?;
         self.attach(address, start, &existing)
@@ -68,44 +70,33 @@ impl Batch<'_> {
             None if is_ready => Place::Ready(queue, now),
             None => Place::parked(route, summary.wake_at),
         };
-        let Columns { place, rank, since } = place.columns();
         let key = self.caches.next_execution_key(self.connection)?;
         let row = self.caches.next_journal_row(self.connection)?;
         let epoch = Epoch(u64::from(session.is_some()));
-        let waiting = (!summary.waiting.is_empty()).then(|| codec::encode(&summary.waiting));
-        let parent = self.parent_key(namespace, start)?;
-        let insert = self.statements.get(self.connection, Frequent::ExecutionInsert)?;
-        let inserted = insert.execute(params![
-            key,
-            namespace,
-            execution.address().id.as_str(),
-            route,
-            start.priority,
-            start.parent.is_none(),
-            !start.tags.is_empty(),
-            now.as_micros(),
-            execution.run(),
-            integer(epoch.0),
-            place,
-            rank,
-            since,
-            summary.status as u8,
-            micros(summary.wake_at),
-            row,
-            waiting,
-            codec::encode(&execution),
-            parent,
-            start.parent.as_ref().map(|parent| parent.run)
-        ])?;
+        let parent = self.parent_key(start, namespace)?;
+        let id = execution.address().id.as_str();
+        let state = LeaseState {
+            lease: LeaseRow { session, epoch, version: Version(0) },
+            queue,
+            anchor: Anchor::new(Identity { key, namespace, id, queue, parent }, row, Version(0)),
+            cold: Cold::of_newborn(start, row, now),
+            entry_count: 1,
+            takeover_count: 0,
+            care_at: summary.care_at,
+        };
+        let of = (parent, start.parent.as_ref().map(|parent| parent.run));
+        let columns = Inserted { key, namespace, of, place, summary: &summary };
+        let inserted = self.insert_row(&execution, &state, &columns)?;
         if inserted == 0 {
             self.caches.execution_key_max = Some(key - 1);
             self.caches.journal_row_max = Some(row - 1);
             return Ok(None);
         }
-        let append = self.statements.get(self.connection, Frequent::JournalAppend)?;
         let record = Record::of(&entry);
-        let began = Happening::Began as u8;
-        append.execute(params![row, key, None::<i64>, 1, began, None::<Vec<u8>>, record.bytes])?;
+        for pack in &mut journal::packed(std::slice::from_ref(&record)) {
+            let happened = Some(Happening::Began as u8);
+            pack.write(self, &Link { row, key, previous: None, happened, skip: None })?;
+        }
         self.tag(start, (namespace, key))?;
         let execution_key = ExecutionKey(count(key));
         let Some(session) = session else {
@@ -113,7 +104,7 @@ impl Batch<'_> {
             self.announce(route)?;
             return Ok(Some(Started::New(execution_key, None)));
         };
-        self.remember_newborn((key, row), queue, session);
+        self.remember_newborn(key, state);
         let leased = Leased {
             key: execution_key,
             lease: Lease { session, epoch },
@@ -127,20 +118,32 @@ impl Batch<'_> {
         Ok(Some(Started::New(execution_key, Some(Box::new(leased)))))
     }
 
-    /// The number of the execution that a child belongs to.
-    fn parent_key(&mut self, namespace: i64, start: &Start) -> Result<Option<i64>, Stop> {
-        let Some(parent) = &start.parent else { return Ok(None) };
-        let known = self.caches.interned(self.connection)?.namespace(namespace).cloned();
-        let address = known.map(|namespace| Address { namespace, id: parent.id.clone() });
-        if let Some(key) = address.as_ref().and_then(|address| self.caches.ids.get(address)) {
-            return Ok(Some(*key));
-        }
-        let mut statement = self.connection.prepare_cached(sql::EXECUTION_KEY)?;
-        let key = statement.query_row(params![namespace, parent.id.as_str()], |row| row.get(0)).optional()?;
-        if let (Some(address), Some(key)) = (address, key) {
-            self.caches.ids.insert(address, key);
-        }
-        Ok(key)
+    /// The row of a new execution; how many were inserted.
+    fn insert_row(
+        &mut self,
+        execution: &Execution,
+        state: &LeaseState,
+        inserted: &Inserted<'_>,
+    ) -> Result<usize, Stop> {
+        let Inserted { key, namespace, of: (parent, parent_run), place, summary } = inserted;
+        let Columns { place, rank, since } = place.columns();
+        let mut sheet = Draft::new(summary, &codec::encode(execution));
+        let insert = self.statements.get(self.connection, Frequent::ExecutionInsert)?;
+        Ok(insert.execute(params![
+            key,
+            namespace,
+            execution.address().id.as_str(),
+            state.queue.number(),
+            parent,
+            parent_run,
+            place,
+            rank,
+            since,
+            integer(state.lease.epoch.0),
+            summary.status as u8,
+            state.anchor.head,
+            sheet.sealed(&state.cold, &state.anchor)
+        ])?)
     }
 
     fn tag(&self, start: &Start, (namespace, key): (i64, i64)) -> rusqlite::Result<()> {
@@ -152,14 +155,26 @@ impl Batch<'_> {
     }
 
     /// What was born leased is committed soon.
-    fn remember_newborn(&mut self, (key, row): (i64, i64), queue: Queue, session: SessionId) {
-        let lease = LeaseRow { session: Some(session), epoch: Epoch(1), version: Version(0) };
-        let state = LeaseState { lease, queue, head: row, entry_count: 1 };
+    fn remember_newborn(&mut self, key: i64, state: LeaseState) {
         // Room for a few more: most executions are short.
         let mut rows = Vec::with_capacity(4);
-        rows.push(row);
+        rows.push(state.anchor.head);
         self.caches.hot.insert(key, Hot { state, rows });
         self.caches.inboxes.insert(key, Inbox::default());
+    }
+
+    /// The number of the execution that a child belongs to.
+    fn parent_key(&mut self, start: &Start, namespace: i64) -> Result<Option<i64>, Stop> {
+        let Some(parent) = &start.parent else { return Ok(None) };
+        if let Some((of, id, key)) = &self.caches.last_parent
+            && (of, id) == (&namespace, &parent.id)
+        {
+            return Ok(Some(*key));
+        }
+        let mut statement = self.connection.prepare_cached(sql::EXECUTION_KEY)?;
+        let key = statement.query_row(params![namespace, parent.id.as_str()], |row| row.get(0)).optional()?;
+        self.caches.last_parent = key.map(|key| (namespace, parent.id.clone(), key));
+        Ok(key)
     }
 
     /// Whether a new execution may be leased at once: the session serves it, and nothing waits before it.
@@ -179,7 +194,7 @@ impl Batch<'_> {
         Ok(first.is_none_or(|rank| rank > -i64::from(queue.priority)))
     }
 
-    fn attach(&mut self, address: &Address, start: &Start, existing: &TargetState) -> Result<Started, Stop> {
+    fn attach(&mut self, address: &Address, start: &Start, existing: &Target) -> Result<Started, Stop> {
         let first = first_start(self.connection, existing.key, existing.origin)?;
         match start_matches(&address.id, &first, start) {
             StartMatch::Attach => Ok(Started::Attached(ExecutionKey(count(existing.key)))),
@@ -206,6 +221,16 @@ impl Batch<'_> {
     }
 }
 
+/// Columns of a new row.
+struct Inserted<'a> {
+    key: i64,
+    namespace: i64,
+    /// The number and the run of its parent.
+    of: (Option<i64>, Option<u32>),
+    place: Place,
+    summary: &'a Summary,
+}
+
 /// An execution that is about to be inserted.
 struct Newborn {
     execution: Execution,
@@ -218,9 +243,7 @@ struct Newborn {
 
 /// The first entry of a run.
 pub(crate) fn first_entry(connection: &rusqlite::Connection, key: i64, row: i64) -> Result<Entry, Stop> {
-    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
-    let record =
-        statement.query_row([row, key], |row| Ok(Record { seq: count(row.get(0)?), bytes: row.get(1)? }))?;
+    let record = journal::record(connection, (row, key), |records| records.into_iter().next())?;
     record.entry().map_err(|error| Stop::corrupt(error.to_string()))
 }
 

@@ -11,7 +11,8 @@ mod submit;
 
 pub(crate) use claim::ClaimWork;
 pub(crate) use commit::CommitWork;
-pub(crate) use inbox::{inbox_page, unread};
+pub(crate) use inbox::inbox_page;
+pub(crate) use inbox::{message, read_sum};
 pub(crate) use message::first_start;
 pub(crate) use prune::PruneWork;
 pub(crate) use session::{HeartbeatWork, RegisterWork, RetireWork};

@@ -7,6 +7,7 @@ use super::message::first_start;
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::job::Operation;
+use crate::sheet::{Base, Cold};
 use crate::sql;
 
 /// Looks at a stretch of the journal. A run ends with its last entry, so the heads of finished chains stand there in the order
@@ -25,13 +26,11 @@ const STRETCH: i64 = 10_000;
 
 /// An execution that has ended.
 struct Old {
-    row: i64,
     since: i64,
     key: i64,
     namespace: i64,
-    first: i64,
+    cold: Cold,
     head: i64,
-    tagged: bool,
 }
 
 impl Operation for PruneWork {
@@ -59,7 +58,7 @@ impl Operation for PruneWork {
             delete(batch, execution)?;
         }
         // What was not taken comes first the next time.
-        let reached = ended.get(old.len()).map_or(to, |next| next.row - 1);
+        let reached = ended.get(old.len()).map_or(to, |next| next.head - 1);
         if reached > from {
             batch.connection.prepare_cached(sql::META_SET)?.execute(params!["pruned_to", reached])?;
         }
@@ -73,14 +72,13 @@ impl Operation for PruneWork {
 fn ended(batch: &Batch<'_>, (from, to): (i64, i64)) -> rusqlite::Result<Vec<Old>> {
     let mut statement = batch.connection.prepare_cached(sql::FINISHED_HEADS)?;
     let rows = statement.query_map([from, to], |row| {
+        let base = Base::read(row)?;
         Ok(Old {
-            row: row.get(0)?,
-            since: row.get(1)?,
-            key: row.get(2)?,
-            namespace: row.get(3)?,
-            first: row.get(4)?,
-            head: row.get(5)?,
-            tagged: row.get(6)?,
+            since: row.get(8)?,
+            key: base.key,
+            namespace: base.namespace,
+            cold: base.sheet()?.cold,
+            head: base.anchor.head,
         })
     })?;
     rows.collect()
@@ -97,8 +95,8 @@ fn remember_numbers(batch: &mut Batch<'_>) -> Result<(), Stop> {
 }
 
 fn delete(batch: &mut Batch<'_>, old: &Old) -> Result<(), Stop> {
-    if old.tagged {
-        let start = first_start(batch.connection, old.key, old.first)?;
+    if old.cold.tagged {
+        let start = first_start(batch.connection, old.key, old.cold.first)?;
         let mut statement = batch.connection.prepare_cached(sql::TAG_DELETE)?;
         for tag in &start.tags {
             statement.execute(params![old.namespace, tag.key.as_str(), tag.value.as_str(), old.key])?;

@@ -4,14 +4,15 @@ use abide_core::Message;
 use abide_store::{ExecutionKey, Record};
 use rusqlite::params;
 
-use super::inbox::{Put, unread};
+use super::inbox::{Put, read_sum, unread};
 use super::message::first_entry;
 use crate::batch::Batch;
 use crate::caches::Hot;
 use crate::error::Stop;
 use crate::journal;
 use crate::place::{Columns, Place};
-use crate::rows::{LeaseState, Target, count, integer, micros};
+use crate::rows::{LeaseState, Target, count};
+use crate::sheet::Draft;
 use crate::sql;
 
 impl Batch<'_> {
@@ -22,31 +23,30 @@ impl Batch<'_> {
     pub(crate) fn retry(&mut self, target: &Target, message: &Message) -> Result<Put, Stop> {
         let key = ExecutionKey(count(target.key));
         let now = self.now();
-        let first = self.connection.prepare_cached(sql::RUN_FIRST)?.query_row([target.key], |row| row.get(0));
-        let first = first_entry(self.connection, target.key, first?)?;
+        let state = LeaseState::read(self.connection, target.key)?;
+        let state = state.ok_or_else(|| Stop::corrupt(format!("execution {} is gone", target.key)))?;
+        let first = first_entry(self.connection, target.key, state.cold.first)?;
         let began = first.began().ok_or_else(|| Stop::corrupt(format!("{} has no start", target.key)))?;
         // Before anything is written: a refusal leaves no trace.
         let (execution, entries) = target.execution.retried(began, message.by.clone(), now)?;
         let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
+        let sum = read_sum(target.key, message.id.as_str());
         let nothing_to_read: Option<Vec<u8>> = None;
-        if insert.execute(params![target.key, message.id.as_str(), 0, nothing_to_read])? == 0 {
+        if insert.execute(params![target.key, message.id.as_str(), sum, nothing_to_read])? == 0 {
             return Ok(Put::Duplicate(key));
         }
         self.forget_orders(target.key)?;
-        let state = LeaseState::read(self.connection, target.key)?;
-        let state = state.ok_or_else(|| Stop::corrupt(format!("execution {} is gone", target.key)))?;
         let mut hot = Hot { state, rows: Vec::new() };
         let records: Vec<_> = entries.iter().map(Record::of).collect();
         journal::begin_run(self, target.key, &mut hot, &records)?;
         let summary = execution.summary_at_start(now);
         let Columns { place, rank, since } = Place::Ready(target.queue, now).columns();
+        let mut sheet = Draft::new(&summary, &abide_core::codec::encode(&execution));
         let reopened = self.connection.prepare_cached(sql::EXECUTION_REOPEN)?.execute(params![
             target.key,
             summary.status as u8,
-            micros(summary.wake_at),
-            hot.state.head,
-            integer(hot.state.entry_count),
-            abide_core::codec::encode(&execution),
+            hot.state.anchor.head,
+            sheet.sealed(&hot.state.cold, &hot.state.anchor),
             place,
             rank,
             since
@@ -66,7 +66,7 @@ impl Batch<'_> {
         let mut consume = self.connection.prepare_cached(sql::INBOX_CONSUME)?;
         for message in unread(self.connection, key)?.iter().filter(|message| !message.body.outlives_failure())
         {
-            consume.execute(params![key, message.id.as_str()])?;
+            consume.execute(params![key, message.id.as_str(), read_sum(key, message.id.as_str())])?;
         }
         Ok(())
     }

@@ -20,35 +20,39 @@ fn damage_is_found_and_named() {
         (
             "DELETE FROM abide_journal WHERE row = 150",
             "execution 1: entry 150 should be in journal row 150, which is missing; \
-             the journal has 200 rows, the executions have 201 entries",
+             the journal has 200 rows, the executions have 201",
         ),
         (
             "UPDATE abide_journal SET seq = 9 WHERE row = 10",
-            "execution 1: journal row 10 is entry 9 of execution 1, not entry 10",
+            "execution 1: journal row 10 of execution 1 is damaged",
         ),
-        ("UPDATE abide_journal SET skip = NULL WHERE row = 128", "execution 1: journal row 128 lists no predecessors"),
+        ("UPDATE abide_journal SET skip = NULL WHERE row = 128", "execution 1: journal row 128 of execution 1 is damaged"),
         (
             "UPDATE abide_journal SET skip = (SELECT skip FROM abide_journal WHERE row = 128) WHERE row = 129;
              UPDATE abide_journal SET skip = x'0100' WHERE row = 128",
-            "execution 1: journal row 128 lists 0 predecessors, not 127",
+            "execution 1: journal row 129 of execution 1 is damaged",
         ),
         (
             "UPDATE abide_journal SET body = x'01' WHERE row = 7",
-            "execution 1: journal row 7: the store is damaged: journal entry 7: the record is damaged: \
-             Hit the end of buffer, expected more data",
+            "execution 1: journal row 7 of execution 1 is damaged",
         ),
         (
             "UPDATE abide_executions SET state = (SELECT state FROM abide_executions WHERE key = 2) WHERE key = 1",
-            "execution 1: its state is not what its journal adds up to",
+            "execution 1: the state of execution 1 is damaged: its checksum is wrong; \
+             the journal has 201 rows, the executions have 1",
         ),
         (
             "UPDATE abide_executions SET status = 6 WHERE key = 2",
-            "execution 2: its status and its state disagree",
+            "execution 2: its status is not that of its summary",
         ),
         ("UPDATE abide_executions SET place = 4 * 77 + 3 WHERE key = 1", "execution 1 is held by session 77, which is not registered"),
-        ("UPDATE abide_executions SET place = 0 WHERE key = 2; UPDATE abide_executions SET wake_at = 1 WHERE key = 2", "execution 2: it stands where it does not belong"),
-        ("UPDATE abide_executions SET place = 8 WHERE key = 2", "execution 2: Conversion error from type Integer at index: 3, there is no place 8; \
-             the journal has 201 rows, the executions have 200 entries"),
+        ("UPDATE abide_executions SET place = 0 WHERE key = 2", "execution 2: nobody has had it, and nobody would"),
+        ("UPDATE abide_executions SET place = 4 WHERE key = 2", "execution 2: it stands where it does not belong"),
+        ("UPDATE abide_executions SET rank = 3 WHERE key = 2", "execution 2: it stands where it does not belong"),
+        ("UPDATE abide_executions SET care_at = 3 WHERE key = 2", "execution 2: the caretaker would look at it at a wrong time"),
+        ("UPDATE abide_executions SET parent = 1 WHERE key = 2", "execution 2: the state of execution 2 is damaged: its checksum is wrong; \
+             the journal has 201 rows, the executions have 200"),
+        ("UPDATE abide_executions SET place = 8 WHERE key = 2", "execution 2: there is no place 8; the journal has 201 rows, the executions have 200"),
         ("DELETE FROM abide_sessions", "execution 1 is held by session 1, which is not registered"),
         (
             "INSERT INTO abide_inbox VALUES (9, 's', 1, NULL); INSERT INTO abide_tags VALUES (1, 'k', 'v', 8)",

@@ -41,22 +41,3 @@ fn what_failed_or_is_blocked_is_found_without_going_through_everything() {
     assert_eq!(with_status(&seat, Status::Failed, ListOrder::OldestFirst), ["failed-7", "failed-15"]);
     assert_eq!(with_status(&seat, Status::Blocked, ListOrder::NewestFirst), ["blocked-15", "blocked-7"]);
 }
-
-#[test]
-fn a_store_of_the_first_schema_is_brought_to_the_newest() {
-    let fixture = Fixture::new();
-    let store = fixture.open();
-    fixture.seat(&store).born("a");
-    store.close();
-    let raw = fixture.raw();
-    raw.execute_batch(
-        "DROP INDEX abide_executions_trouble;
-         ALTER TABLE abide_executions DROP COLUMN origin;
-         UPDATE abide_meta SET value = 1 WHERE name = 'schema_version'",
-    )
-    .expect("the first schema had neither of them");
-    drop(raw);
-    let seat = fixture.seat(&fixture.open());
-    assert!(with_status(&seat, Status::Failed, ListOrder::OldestFirst).is_empty());
-    assert!(seat.store.verify().expect("it can be read").is_sound());
-}

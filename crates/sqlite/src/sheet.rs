@@ -1,0 +1,192 @@
+//! What an execution's row keeps beside its indexed columns: its summary, its state, and what rarely changes.
+//!
+//! One column instead of a dozen: each that is bound, written and read by itself costs more than the bytes in it. The sheet begins with a
+//! checksum of itself and of the columns that change only with it.
+
+use std::borrow::Cow;
+
+use abide_core::{Execution, Start, Summary, Timestamp, Version, codec};
+use rusqlite::Row;
+use rusqlite::types::Type;
+use serde::{Deserialize, Serialize};
+
+use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
+use crate::place::Queue;
+use crate::rows::{count, integer};
+
+/// What rarely changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cold {
+    pub(crate) created_at: Timestamp,
+    /// The number of the current run.
+    pub(crate) run: u32,
+    /// The journal row in which the current run begins.
+    pub(crate) first: i64,
+    /// That of the first run, once there is a second: a repeated start is compared with what the execution was first started with.
+    pub(crate) origin: Option<i64>,
+    /// How many journal rows the current run has.
+    pub(crate) row_count: u64,
+    pub(crate) tagged: bool,
+    pub(crate) top_level: bool,
+}
+
+impl Cold {
+    /// Of an execution whose journal begins in `row`.
+    pub(crate) fn of_newborn(start: &Start, row: i64, now: Timestamp) -> Self {
+        Self {
+            created_at: now,
+            run: 1,
+            first: row,
+            origin: None,
+            row_count: 1,
+            tagged: !start.tags.is_empty(),
+            top_level: start.parent.is_none(),
+        }
+    }
+
+    /// The journal row in which the first run begins.
+    pub(crate) fn origin(&self) -> i64 {
+        self.origin.unwrap_or(self.first)
+    }
+}
+
+/// The columns that belong to a sheet. A sheet that stands in another row, or that is older or newer than its row, is damaged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Anchor {
+    /// Of what never changes.
+    identity: u64,
+    pub(crate) head: i64,
+    pub(crate) version: Version,
+}
+
+/// The columns that never change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity<'a> {
+    pub(crate) key: i64,
+    pub(crate) namespace: i64,
+    pub(crate) id: &'a str,
+    pub(crate) queue: Queue,
+    /// The execution that it was started by.
+    pub(crate) parent: Option<i64>,
+}
+
+impl Anchor {
+    pub(crate) fn new(of: Identity<'_>, head: i64, version: Version) -> Self {
+        let Identity { key, namespace, id, queue, parent } = of;
+        let sum = Checksum::new().number(key).number(namespace).number(queue.number());
+        let sum = sum.number(parent.unwrap_or(-1)).bytes(id.as_bytes());
+        Self { identity: sum.0, head, version }
+    }
+
+    fn sum(&self, sheet: Checksum) -> Checksum {
+        sheet.number(self.identity as i64).number(self.head).number(integer(self.version.0))
+    }
+}
+
+/// A sheet that is being written. Its larger part is prepared on the caller's thread, the rest when the row is written.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    bytes: Vec<u8>,
+    /// How many bytes are prepared, and their checksum.
+    prepared: usize,
+    sum: Checksum,
+}
+
+impl Draft {
+    pub(crate) fn new(summary: &Summary, state: &[u8]) -> Self {
+        let mut bytes = Vec::with_capacity(state.len() + 64);
+        bytes.extend([0; CHECKSUM_BYTES]);
+        let summary = codec::encode(summary);
+        let bytes = postcard::to_extend(&(Part(&summary), Part(state)), bytes).expect("bytes serialize");
+        let sum = Checksum::new().bytes(&bytes[CHECKSUM_BYTES..]);
+        Self { prepared: bytes.len(), bytes, sum }
+    }
+
+    /// The whole sheet.
+    pub(crate) fn sealed(&mut self, cold: &Cold, anchor: &Anchor) -> &[u8] {
+        self.bytes.truncate(self.prepared);
+        let bytes = std::mem::take(&mut self.bytes);
+        self.bytes = postcard::to_extend(cold, bytes).expect("numbers serialize");
+        let sum = anchor.sum(self.sum.bytes(&self.bytes[self.prepared..]));
+        checksum::put(&mut self.bytes, sum);
+        &self.bytes
+    }
+}
+
+/// Bytes with their length before them.
+struct Part<'a>(&'a [u8]);
+
+impl Serialize for Part<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+/// A sheet that was read.
+#[derive(Debug)]
+pub(crate) struct Sheet<'a> {
+    pub(crate) cold: Cold,
+    summary: &'a [u8],
+    state: &'a [u8],
+}
+
+impl<'a> Sheet<'a> {
+    fn open(bytes: &'a [u8], anchor: &Anchor) -> Result<Self, Cow<'static, str>> {
+        let damaged = |_| Cow::Borrowed("it is cut short");
+        // What was prepared first ends where the rest begins, which only its contents tell.
+        let rest = bytes.get(CHECKSUM_BYTES..).ok_or("it is cut short")?;
+        let ((summary, state), cold_bytes) =
+            postcard::take_from_bytes::<(&[u8], &[u8])>(rest).map_err(damaged)?;
+        let prepared = &rest[..rest.len() - cold_bytes.len()];
+        let sum = |_: &[u8]| anchor.sum(Checksum::new().bytes(prepared).bytes(cold_bytes));
+        checksum::checked(bytes, sum).ok_or("its checksum is wrong")?;
+        let cold = postcard::from_bytes(cold_bytes).map_err(|_| "it was written by a newer abide")?;
+        Ok(Self { cold, summary, state })
+    }
+
+    pub(crate) fn summary(&self) -> rusqlite::Result<Summary> {
+        codec::decode(self.summary).map_err(|error| complain(error.to_string()))
+    }
+
+    pub(crate) fn execution(&self) -> rusqlite::Result<Execution> {
+        codec::decode(self.state).map_err(|error| complain(error.to_string()))
+    }
+}
+
+fn complain(complaint: String) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(7, Type::Blob, complaint.into())
+}
+
+/// What every look at an execution begins with: the columns `key, namespace, id, queue, parent, head, version, state`, in this order.
+#[derive(Debug)]
+pub(crate) struct Base<'r> {
+    pub(crate) key: i64,
+    pub(crate) namespace: i64,
+    pub(crate) id: &'r str,
+    pub(crate) queue: Queue,
+    pub(crate) parent: Option<i64>,
+    pub(crate) anchor: Anchor,
+    sheet: &'r [u8],
+}
+
+impl<'r> Base<'r> {
+    pub(crate) fn read(row: &'r Row<'_>) -> rusqlite::Result<Self> {
+        Self::read_at(row, 0)
+    }
+
+    /// The same, where the columns begin at `at`.
+    pub(crate) fn read_at(row: &'r Row<'_>, at: usize) -> rusqlite::Result<Self> {
+        let (key, namespace) = (row.get(at)?, row.get(at + 1)?);
+        let id = row.get_ref(at + 2)?.as_str()?;
+        let (queue, parent) = (Queue::of(row.get(at + 3)?), row.get(at + 4)?);
+        let identity = Identity { key, namespace, id, queue, parent };
+        let anchor = Anchor::new(identity, row.get(at + 5)?, Version(count(row.get(at + 6)?)));
+        Ok(Self { key, namespace, id, queue, parent, anchor, sheet: row.get_ref(at + 7)?.as_blob()? })
+    }
+
+    /// The sheet, if it is what was written.
+    pub(crate) fn sheet(&self) -> rusqlite::Result<Sheet<'r>> {
+        Sheet::open(self.sheet, &self.anchor)
+            .map_err(|problem| complain(format!("the state of execution {} is damaged: {problem}", self.key)))
+    }
+}
