@@ -35,6 +35,8 @@ pub(crate) trait Job: Send {
     /// Gives the answer, because the transaction is durable; and whom to wake.
     fn answer(self: Box<Self>) -> Option<Waker>;
     fn fail(self: Box<Self>, failure: &Failure) -> Option<Waker>;
+    /// Says that the store is closed.
+    fn refuse(self: Box<Self>) -> Option<Waker>;
     fn runs_user_code(&self) -> bool;
     fn queued_at(&self) -> Moment;
     fn admit(&mut self, permit: OwnedSemaphorePermit);
@@ -61,7 +63,7 @@ pub(crate) struct Queued<O: Operation> {
 /// The job of an operation, and where its answer arrives.
 pub(crate) fn queue<O: Operation>(operation: O) -> (Box<Queued<O>>, Receiver<O::Output>) {
     let slot = Arc::new(Mutex::new(Slot::Waiting(None)));
-    let sender = Sender(Arc::clone(&slot));
+    let sender = Sender { slot: Arc::clone(&slot), what: O::WHAT };
     let queued_at = Moment::now();
     (Box::new(Queued { operation, output: None, sender, queued_at, _permit: None }), Receiver(slot))
 }
@@ -83,6 +85,10 @@ impl<O: Operation> Job for Queued<O> {
 
     fn fail(self: Box<Self>, failure: &Failure) -> Option<Waker> {
         self.sender.send(Err(failure.error(O::WHAT)))
+    }
+
+    fn refuse(self: Box<Self>) -> Option<Waker> {
+        self.sender.send(Err(Error::Closed))
     }
 
     fn runs_user_code(&self) -> bool {
@@ -108,7 +114,10 @@ enum Slot<T> {
 }
 
 #[derive(Debug)]
-struct Sender<T>(Arc<Mutex<Slot<T>>>);
+struct Sender<T> {
+    slot: Arc<Mutex<Slot<T>>>,
+    what: &'static str,
+}
 
 /// The answer of an operation. Dropping it does not undo the operation.
 #[derive(Debug)]
@@ -116,7 +125,7 @@ pub(crate) struct Receiver<T>(Arc<Mutex<Slot<T>>>);
 
 impl<T> Sender<T> {
     fn send(&self, answer: Result<T>) -> Option<Waker> {
-        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *slot, Slot::Answered(answer)) {
             Slot::Waiting(waker) => waker,
             Slot::Answered(_) | Slot::Taken => None,
@@ -124,13 +133,14 @@ impl<T> Sender<T> {
     }
 }
 
-/// A job that is dropped unanswered was lost in a panic, or came after the end.
+/// A job that is dropped unanswered was lost in a panic. To do it again would end in the same way, and nobody should try for ever.
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
         if let Slot::Waiting(waker) = &mut *slot {
             let waker = waker.take();
-            *slot = Slot::Answered(Err(Error::Closed));
+            let what = format!("{}: the writer panicked, and it is unknown whether it happened", self.what);
+            *slot = Slot::Answered(Err(Error::Corrupt { what }));
             drop(slot);
             waker.into_iter().for_each(Waker::wake);
         }

@@ -393,7 +393,8 @@ impl Desk {
     fn push(&self, job: Box<dyn Job>, manner: Manner) {
         let mut queue = self.lock_queue();
         if queue.closed {
-            // Dropping the job tells its caller.
+            drop(queue);
+            job.refuse().into_iter().for_each(Waker::wake);
             return;
         }
         match manner {
@@ -565,6 +566,29 @@ mod tests {
         start(&theirs, "a");
         drop(writer);
         assert_eq!(block_on(ours.wait(session)).unwrap(), [Notice::Changed]);
+    }
+
+    struct Panics;
+
+    impl Operation for Panics {
+        type Output = ();
+        const WHAT: &'static str = "panic";
+
+        fn apply(&mut self, _: &mut Batch<'_>) -> Result<(), crate::error::Stop> {
+            panic!("on purpose")
+        }
+    }
+
+    #[test]
+    fn an_operation_that_panics_is_not_told_as_a_store_that_is_closed() {
+        let (_folder, ours, _theirs) = pair();
+        for manner in [Manner::Queued, Manner::Alone, Manner::Urgent] {
+            let outcome = block_on(ours.write(Panics, manner));
+            assert!(matches!(outcome, Err(Error::Corrupt { .. })), "{manner:?}: {outcome:?}");
+        }
+        start(&ours, "a");
+        ours.close();
+        assert!(matches!(block_on(ours.write(Panics, Manner::Queued)), Err(Error::Closed)));
     }
 
     #[test]
