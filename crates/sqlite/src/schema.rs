@@ -2,13 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
 use crate::error::OpenError;
-use crate::step_connection::StepConnection;
+use crate::step_connection::{Rules, StepConnection};
 use crate::user_transaction;
 use crate::{Options, sql};
 
@@ -65,13 +64,13 @@ fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Res
     }
     connection.execute_batch(sql::PRAGMAS)?;
     connection.execute_batch(sql::PRAGMAS_WRITER)?;
-    let guarded = Arc::new(AtomicBool::new(false));
-    let rules = Arc::clone(&guarded);
+    let rules = Arc::new(Rules::default());
+    let told = Arc::clone(&rules);
     // Installed once: to install an authorizer makes every prepared statement stale.
     connection.authorizer(Some(move |context: rusqlite::hooks::AuthContext<'_>| {
-        user_transaction::authorize(rules.load(Ordering::Relaxed), &context)
+        user_transaction::authorize(&told, &context)
     }))?;
-    Ok(StepConnection::new(connection, guarded))
+    Ok(StepConnection::new(connection, rules))
 }
 
 /// Opens one more connection to a file that the writer has prepared.

@@ -122,6 +122,10 @@ pub(crate) const ROLLBACK: &str = "ROLLBACK -- abide";
 pub(crate) const SAVEPOINT: &str = "SAVEPOINT abide_operation -- abide";
 pub(crate) const SAVEPOINT_RELEASE: &str = "RELEASE abide_operation -- abide";
 pub(crate) const SAVEPOINT_ROLLBACK: &str = "ROLLBACK TO abide_operation -- abide";
+pub(crate) const OWN_NAME_COUNT: &str = "
+SELECT COUNT(*)
+FROM sqlite_schema
+WHERE name LIKE 'abide!_%' ESCAPE '!'";
 pub(crate) const DATA_VERSION: &str = "PRAGMA data_version -- abide";
 pub(crate) const CHECKPOINT: &str = "PRAGMA wal_checkpoint(PASSIVE) -- abide";
 pub(crate) const INTEGRITY: &str = "PRAGMA integrity_check(100)";

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rusqlite::{Connection, ErrorCode, Params, Row, Statement, ffi};
 
 use crate::error::{Failure, Meaning};
+use crate::sql;
 use crate::user_transaction::Deadline;
 
 /// The connection that writes. The closure of a transaction step gets it, and the transaction that it writes in.
@@ -16,30 +17,52 @@ use crate::user_transaction::Deadline;
 /// that a statement failed for a reason which is not the closure's doing, such as a full disk.
 pub struct StepConnection {
     pub(crate) connection: Connection,
-    /// Whether statements are prepared under the user's rules.
-    guarded: Arc<AtomicBool>,
+    rules: Arc<Rules>,
+    /// How many things have names of abide's own, once that was counted.
+    own_name_count: Cell<Option<i64>>,
     deadline: Cell<Option<Deadline>>,
     /// What kept a statement of the running closure from being done, if it is to be run again for it.
     pub(crate) fault: Cell<Option<Failure>>,
 }
 
 impl StepConnection {
-    pub(crate) fn new(connection: Connection, guarded: Arc<AtomicBool>) -> Self {
-        Self { connection, guarded, deadline: Cell::new(None), fault: Cell::new(None) }
+    pub(crate) fn new(connection: Connection, rules: Arc<Rules>) -> Self {
+        let (own_name_count, deadline, fault) = (Cell::new(None), Cell::new(None), Cell::new(None));
+        Self { connection, rules, own_name_count, deadline, fault }
+    }
+
+    /// Notes how many things have names of abide's own, before the first closure could change that.
+    pub(crate) fn count_own_names(&self) -> rusqlite::Result<()> {
+        if self.own_name_count.get().is_none() {
+            self.own_name_count.set(Some(self.own_names()?));
+        }
+        Ok(())
+    }
+
+    /// Whether the closure that has just run gave something a name of abide's own. An authorizer hears of a renaming, but not of the new name.
+    pub(crate) fn has_taken_name(&self) -> rusqlite::Result<bool> {
+        if !self.rules.altered.swap(false, Ordering::Relaxed) {
+            return Ok(false);
+        }
+        Ok(self.own_name_count.get() != Some(self.own_names()?))
+    }
+
+    fn own_names(&self) -> rusqlite::Result<i64> {
+        self.connection.prepare_cached(sql::OWN_NAME_COUNT)?.query_row([], |row| row.get(0))
     }
 
     /// Runs `closure` under the user's rules and its time limit.
     pub(crate) fn under_rules<T>(&self, deadline: Deadline, closure: impl FnOnce() -> T) -> T {
         self.fault.set(None);
         self.deadline.set(Some(deadline));
-        self.guarded.store(true, Ordering::Relaxed);
+        self.rules.guarded.store(true, Ordering::Relaxed);
         let outcome = closure();
         self.lift_rules();
         outcome
     }
 
     pub(crate) fn lift_rules(&self) {
-        self.guarded.store(false, Ordering::Relaxed);
+        self.rules.guarded.store(false, Ordering::Relaxed);
         self.deadline.set(None);
     }
 
@@ -112,6 +135,15 @@ impl StepConnection {
         }
         outcome
     }
+}
+
+/// What the authorizer of the connection is told, and tells.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    /// Whether statements are prepared under the user's rules.
+    pub(crate) guarded: AtomicBool,
+    /// Whether a table was altered under them.
+    pub(crate) altered: AtomicBool,
 }
 
 impl fmt::Debug for StepConnection {

@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use abide_core::Refusal;
@@ -15,18 +16,34 @@ use crate::batch::Batch;
 use crate::error::{Failure, Meaning, Stop};
 use crate::home::Moment;
 use crate::sql;
+use crate::step_connection::Rules;
 
 /// How many steps of SQLite's machine pass between two looks at the time.
 const STEPS_BETWEEN_LOOKS: i32 = 10_000;
 
 /// Whether a statement may be prepared.
-pub(crate) fn authorize(guarded: bool, context: &AuthContext<'_>) -> Authorization {
+pub(crate) fn authorize(rules: &Rules, context: &AuthContext<'_>) -> Authorization {
+    if !rules.guarded.load(Ordering::Relaxed) {
+        return Authorization::Allow;
+    }
     // What is temporary outlives the transaction, in a connection that all steps share, and hides tables of the same name.
-    let is_temporary = context.database_name == Some("temp");
-    if !guarded || (!is_temporary && is_allowed(&context.action)) {
-        Authorization::Allow
-    } else {
-        Authorization::Deny
+    // SQLite itself looks through its list of them when a table is altered, and nobody can write that list by hand.
+    let is_temporary = context.database_name == Some("temp") && !is_list_of_temporary(&context.action);
+    if is_temporary || !is_allowed(&context.action) {
+        return Authorization::Deny;
+    }
+    if let AuthAction::AlterTable { .. } = context.action {
+        rules.altered.store(true, Ordering::Relaxed);
+    }
+    Authorization::Allow
+}
+
+fn is_list_of_temporary(action: &AuthAction<'_>) -> bool {
+    match action {
+        AuthAction::Read { table_name, .. } | AuthAction::Update { table_name, .. } => {
+            *table_name == "sqlite_temp_master"
+        }
+        _ => false,
     }
 }
 
@@ -83,6 +100,7 @@ pub(crate) fn run(batch: &Batch<'_>, transaction: &Transaction) -> Result<Transa
     let step = batch.writer;
     let connection = &step.connection;
     connection.prepare_cached(sql::SAVEPOINT)?.execute([])?;
+    step.count_own_names()?;
     let limit = Duration::from_millis(batch.shared.options.transaction_ms_max);
     let deadline = Deadline { began: Moment::now(), limit };
     connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || deadline.is_over()))?;
@@ -102,17 +120,23 @@ pub(crate) fn run(batch: &Batch<'_>, transaction: &Transaction) -> Result<Transa
     let Ok(transacted) = outcome else {
         return Err(broken("the transaction step panicked outside the user's code"));
     };
-    if is_late || !transacted.keep {
+    let refusal = match (is_late, step.has_taken_name()?) {
+        (true, _) => Some(deadline.complaint()),
+        (false, true) => Some(TAKEN.to_owned()),
+        (false, false) => None,
+    };
+    if refusal.is_some() || !transacted.keep {
         connection.prepare_cached(sql::SAVEPOINT_ROLLBACK)?.execute([])?;
     }
     connection.prepare_cached(sql::SAVEPOINT_RELEASE)?.execute([])?;
-    if is_late {
-        return Err(Refusal::Unsupported { what: deadline.complaint() }.into());
+    match refusal {
+        Some(what) => Err(Refusal::Unsupported { what }.into()),
+        None => Ok(transacted),
     }
-    Ok(transacted)
 }
 
 const ENDED: &str = "a statement of the transaction step ended the transaction";
+const TAKEN: &str = "the transaction step gave something a name that begins with \"abide_\"";
 
 /// The closure itself is at fault: to run it again would do the same.
 pub(crate) fn broken(complaint: impl Into<String>) -> Stop {

@@ -97,6 +97,58 @@ fn what_a_step_may_not_do_fails_in_the_step_and_leaves_no_trace() {
 }
 
 #[test]
+fn a_step_may_change_the_schema_of_its_own_tables() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let allowed = [
+        "CREATE TABLE stock (item TEXT, n INTEGER)",
+        "CREATE INDEX stock_item ON stock (item)",
+        "INSERT INTO stock VALUES ('nail', 1), ('screw', 2)",
+        "ALTER TABLE stock ADD COLUMN place TEXT NOT NULL DEFAULT 'shelf'",
+        "ALTER TABLE stock RENAME COLUMN n TO amount",
+        "ALTER TABLE stock RENAME TO stocks",
+        "CREATE VIEW few AS SELECT item FROM stocks WHERE amount < 2",
+        "SELECT item FROM few",
+        "CREATE TABLE log (item TEXT)",
+        "CREATE TRIGGER logged AFTER INSERT ON stocks BEGIN INSERT INTO log VALUES (NEW.item); END",
+        "INSERT INTO stocks (item, amount) VALUES ('nut', 3)",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9) SELECT COUNT(*) FROM n",
+        "SELECT item FROM stocks ORDER BY amount",
+        "REINDEX stocks",
+        "DROP VIEW few",
+        "ALTER TABLE stocks DROP COLUMN place",
+        "DROP INDEX stock_item",
+        "DROP TABLE stocks",
+    ];
+    for (nth, text) in allowed.into_iter().enumerate() {
+        let id = format!("{nth}");
+        let held = seat.born(&id);
+        let commit = seat.transaction(&held, move |tx| tx.execute_batch(text));
+        assert!(matches!(block_on(store.commit(commit)).unwrap(), CommitOutcome::Committed(_)), "{text}");
+        let last = look(&store, &id).journal.pop().unwrap().entry().unwrap();
+        assert!(format!("{last:?}").contains("Payload(ok)"), "{text}: {last:?}");
+    }
+}
+
+#[test]
+fn a_step_cannot_take_a_name_of_abides_own() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    fixture.raw().execute_batch("CREATE TABLE stock (item TEXT); CREATE TABLE other (item TEXT)").unwrap();
+    let seat = fixture.seat(&store);
+    let rename = |id: &str, text: &'static str| {
+        let held = seat.born(id);
+        block_on(store.commit(seat.transaction(&held, move |tx| tx.execute_batch(text))))
+    };
+    let error = rename("a", "ALTER TABLE stock RENAME TO Abide_stock").unwrap_err();
+    assert!(error.to_string().contains("a name that begins with"), "{error}");
+    assert_eq!(stock(&fixture), 0, "it still has its name");
+    let outcome = rename("b", "ALTER TABLE other RENAME TO another");
+    assert!(matches!(outcome, Ok(CommitOutcome::Committed(_))), "{outcome:?}");
+}
+
+#[test]
 fn a_step_that_ends_the_transaction_fails_alone() {
     let fixture = Fixture::new();
     let store = fixture.open();
