@@ -12,6 +12,7 @@ use abide_store::{Error, Read, Result, Snapshot, Store, Submit, Submitted, Targe
 use tokio::sync::Semaphore;
 
 use crate::engine::Engine;
+use crate::follower::{Pace, follow};
 use crate::options::Options;
 use crate::request::Request;
 use crate::runtime::Runtime;
@@ -26,11 +27,9 @@ pub struct Client {
     watchers: Arc<Watchers>,
     /// Room for requests under way (`request_count_max`).
     requests: Arc<Semaphore>,
+    pace: Pace,
     engine: Option<Engine>,
 }
-
-/// How often a client without an engine, to whom nobody tells anything, looks whether an execution has ended.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl Client {
     /// A client whose starts are offered to `engine`.
@@ -42,14 +41,17 @@ impl Client {
             namespace: inner.options.namespace.clone(),
             watchers: inner.watchers.clone(),
             requests: inner.requests.clone(),
+            pace: pace(&inner.options),
             engine: Some(engine.clone()),
         }
     }
 
     /// A client that runs nothing.
     pub fn alone(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, namespace: Namespace) -> Self {
-        let requests = Arc::new(Semaphore::new(Options::default().request_count_max));
-        Self { store, runtime, namespace, watchers: Arc::default(), requests, engine: None }
+        let options = Options::default();
+        let requests = Arc::new(Semaphore::new(options.request_count_max));
+        let pace = pace(&options);
+        Self { store, runtime, namespace, watchers: Arc::default(), requests, pace, engine: None }
     }
 
     /// The store behind it.
@@ -183,15 +185,15 @@ impl Client {
                 place = found;
                 continue;
             }
-            match &self.engine {
-                Some(engine) if engine.0.is_closing() => return Err(Error::Closed),
-                // The engine's dispatcher tells what it hears, and has everybody look again now and then.
-                Some(_) => {
-                    if let Ok(Some(event)) = watch.await {
-                        return Ok(event);
-                    }
-                }
-                None => self.runtime.sleep(LOOK_EVERY).await,
+            if self.is_closed() {
+                return Err(Error::Closed);
+            }
+            if place == Place::Elsewhere && self.watchers.wants_follower() {
+                let (store, namespace) = (self.store.clone(), self.namespace.clone());
+                follow(&self.watchers, store, &self.runtime, namespace, self.pace);
+            }
+            if let Ok(Some(event)) = watch.await {
+                return Ok(event);
             }
         }
     }
@@ -226,6 +228,10 @@ impl Client {
     pub async fn status(&self, id: &ExecutionId) -> Result<Status> {
         Ok(self.read(id, 0, 0).await?.summary.status)
     }
+}
+
+fn pace(options: &Options) -> Pace {
+    Pace { follow_every: options.follow_every, look_again_every: options.look_again_every }
 }
 
 /// A message on its way into the store.

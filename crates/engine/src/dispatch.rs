@@ -120,7 +120,6 @@ impl Dispatcher {
                 Notice::Changed => {
                     self.wants_claim = true;
                     self.with_mail = true;
-                    self.engine.watchers.look_elsewhere();
                 }
             }
         }

@@ -22,7 +22,7 @@ use crate::registry::Registry;
 use crate::request::Request;
 use crate::runtime::{BoxFuture, Runtime};
 use crate::seat::Seat;
-use crate::watch::Watchers;
+use crate::watch::{Place, Watchers};
 use crate::{dispatch, heartbeat};
 
 /// Runs executions on one store under one session. When the last clone is dropped without a [shutdown](Engine::shutdown), it
@@ -327,7 +327,7 @@ impl Inner {
             self.kick.notify_one();
         }
         if !matches!(end, End::Finished(_)) {
-            self.watchers.left(&address.id);
+            self.watchers.look(&address.id, Place::Here);
         }
         if !matches!(end, End::Failed(_)) {
             self.failures.forget(key);

@@ -13,6 +13,7 @@ mod dispatch;
 mod driver;
 mod engine;
 mod failures;
+mod follower;
 mod heartbeat;
 mod inbox;
 mod journal;

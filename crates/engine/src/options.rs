@@ -34,7 +34,9 @@ pub struct Options {
     pub session_ttl: Duration,
     /// How often to look for sessions that died.
     pub sweep_every: Duration,
-    /// How often whoever waits for a result looks by themselves: hints may fail.
+    /// How often the feed is read for those who wait for a result, if nothing tells that there is something new: hints may fail.
+    pub follow_every: Duration,
+    /// How often whoever waits for a result looks by themselves.
     pub look_again_every: Duration,
     /// How often in a row the store may refuse a commit for good before its execution is blocked. Each time, what was not recorded runs again.
     pub commit_failure_count_max: u32,
@@ -65,7 +67,8 @@ impl Default for Options {
             publish_after: Duration::from_millis(20),
             session_ttl: Duration::from_secs(15),
             sweep_every: Duration::from_secs(2),
-            look_again_every: Duration::from_secs(5),
+            follow_every: Duration::from_secs(5),
+            look_again_every: Duration::from_secs(60),
             commit_failure_count_max: 5,
             shutdown_grace: Duration::from_secs(10),
             suspect_takeover_count: SUSPECT_TAKEOVER_COUNT,
@@ -94,6 +97,7 @@ impl Options {
         const NEVER: Duration = Duration::from_secs(3_600 * 24 * 365 * 1_000);
         self.session_ttl = NEVER * 3;
         self.sweep_every = NEVER;
+        self.follow_every = NEVER;
         self.look_again_every = NEVER;
         self
     }

@@ -1,14 +1,28 @@
 //! Whoever waits for an execution to end.
+//!
+//! What runs in this process is told by its engine. What runs anywhere else is told by one [follower](crate::follower) of the store's feed, however
+//! many wait: nobody asks the store again and again for each of them.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_core::{Event, ExecutionId};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 /// Callers that wait, by the id that they wait for.
 #[derive(Debug, Default)]
-pub(crate) struct Watchers(Mutex<HashMap<ExecutionId, Vec<Watcher>>>);
+pub(crate) struct Watchers {
+    state: Mutex<State>,
+    /// Nobody is left who could wait.
+    pub(crate) dropped: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: HashMap<ExecutionId, Vec<Watcher>>,
+    /// A follower is under way.
+    is_followed: bool,
+}
 
 #[derive(Debug)]
 struct Watcher {
@@ -21,7 +35,7 @@ struct Watcher {
 pub(crate) enum Place {
     /// This engine holds it, and tells when it ends or leaves.
     Here,
-    /// Anywhere: whenever another process has written, it may have ended.
+    /// Anywhere: the feed tells.
     Elsewhere,
 }
 
@@ -29,8 +43,8 @@ impl Watchers {
     /// Resolves with the event that ended the execution, or with `None` when it is worth looking again.
     pub(crate) fn watch(&self, id: &ExecutionId, place: Place) -> oneshot::Receiver<Option<Event>> {
         let (sender, receiver) = oneshot::channel();
-        let mut waiting = self.lock();
-        let watchers = waiting.entry(id.clone()).or_default();
+        let mut state = self.lock();
+        let watchers = state.waiting.entry(id.clone()).or_default();
         // Callers that gave up are swept out here, so that an execution asked for a million times holds one entry.
         watchers.retain(|watcher| !watcher.sender.is_closed());
         watchers.push(Watcher { sender, place });
@@ -39,36 +53,69 @@ impl Watchers {
 
     /// Tells everybody who waits for `id` how it ended.
     pub(crate) fn ended(&self, id: &ExecutionId, event: &Event) {
-        let watchers = self.lock().remove(id).unwrap_or_default();
+        let watchers = self.lock().waiting.remove(id).unwrap_or_default();
         for watcher in watchers {
             // Whoever no longer listens does not need to know.
             let _ = watcher.sender.send(Some(event.clone()));
         }
     }
 
-    /// Has those look again who believe that `id` is here.
-    pub(crate) fn left(&self, id: &ExecutionId) {
-        let mut waiting = self.lock();
-        if let Some(watchers) = waiting.get_mut(id) {
-            look_again(watchers.extract_if(.., |watcher| watcher.place == Place::Here));
+    /// Has those look again who believe that `id` is at `place`.
+    pub(crate) fn look(&self, id: &ExecutionId, place: Place) {
+        let mut state = self.lock();
+        if let Some(watchers) = state.waiting.get_mut(id) {
+            look_again(watchers.extract_if(.., |watcher| watcher.place == place));
+            if watchers.is_empty() {
+                state.waiting.remove(id);
+            }
         }
     }
 
-    /// Has those look again who wait for something that other processes may have ended.
+    /// Has those look again who wait for something that is elsewhere.
     pub(crate) fn look_elsewhere(&self) {
-        for watchers in self.lock().values_mut() {
+        for watchers in self.lock().waiting.values_mut() {
             look_again(watchers.extract_if(.., |watcher| watcher.place == Place::Elsewhere));
         }
     }
 
     /// Has everybody look again.
     pub(crate) fn look_again(&self) {
-        let all = std::mem::take(&mut *self.lock());
+        let all = std::mem::take(&mut self.lock().waiting);
         look_again(all.into_values().flatten());
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ExecutionId, Vec<Watcher>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Somebody waits for what is elsewhere. `true`: nobody follows the feed yet, and the caller has to see to it.
+    pub(crate) fn wants_follower(&self) -> bool {
+        !std::mem::replace(&mut self.lock().is_followed, true)
+    }
+
+    /// Whether anybody waits for what is elsewhere. If not, the caller may end; then the next who waits begins anew.
+    pub(crate) fn goes_on(&self, may_end: bool) -> bool {
+        let mut state = self.lock();
+        state.waiting.retain(|_, watchers| {
+            watchers.retain(|watcher| !watcher.sender.is_closed());
+            !watchers.is_empty()
+        });
+        let is_elsewhere = |watcher: &Watcher| watcher.place == Place::Elsewhere;
+        let is_wanted = state.waiting.values().flatten().any(is_elsewhere);
+        state.is_followed = is_wanted || !may_end;
+        is_wanted
+    }
+
+    /// The follower ends, whoever waits.
+    pub(crate) fn follower_ended(&self) {
+        self.lock().is_followed = false;
+        self.look_elsewhere();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Watchers {
+    fn drop(&mut self) {
+        self.dropped.notify_one();
     }
 }
 

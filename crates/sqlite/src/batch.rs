@@ -210,6 +210,7 @@ impl Effects {
                 (None, None) => {}
             }
         }
+        shared.notices.tell_followers();
         shared.notices.publish(std::mem::take(&mut self.notices), shared.options.notice_count_max);
     }
 

@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_core::{Ability, Message, MessageId, Refusal, Route, SessionId};
 use abide_store::{Answer, Error, ExecutionKey, Notice};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// The mailboxes of the sessions that were registered here.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
     mailboxes: Mutex<BTreeMap<SessionId, Arc<Mailbox>>>,
+    /// For those who follow the feed. What is sent says nothing; that it is sent does.
+    changes: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +89,23 @@ impl Notices {
         self.lock().is_empty()
     }
 
+    /// Whether anybody wants to know what other processes write.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.changes.receiver_count() > 0 || !self.is_empty()
+    }
+
+    /// Something is in the database that was not there before.
+    pub(crate) fn tell_followers(&self) {
+        if self.changes.receiver_count() > 0 {
+            self.changes.send_replace(());
+        }
+    }
+
+    /// Hears of everything that is told from now on.
+    pub(crate) fn follow(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
     pub(crate) fn publish(&self, pending: Pending, count_max: usize) {
         if pending.messages.is_empty() && pending.ready.is_empty() {
             return;
@@ -108,10 +127,12 @@ impl Notices {
     /// Tells every session that something changed.
     pub(crate) fn changed(&self) {
         self.lock().values().for_each(|mailbox| mailbox.put(|waiting| waiting.changed = true));
+        self.tell_followers();
     }
 
     pub(crate) fn close(&self) {
         self.lock().values().for_each(|mailbox| mailbox.put(|waiting| waiting.ended = Some(Ended::Store)));
+        self.tell_followers();
     }
 
     pub(crate) fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {

@@ -30,7 +30,7 @@ pub(crate) struct Poll {
 }
 
 impl Poll {
-    /// A session was registered: from now on somebody wants to know.
+    /// A session was registered, or somebody follows the feed: from now on somebody wants to know.
     pub(crate) fn wake(&self) {
         // Under the lock: whoever has just found that there is no session is asleep before it is woken.
         let _closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,7 +47,7 @@ impl Poll {
     pub(crate) fn serve(&self, desk: &Desk, shared: &Shared) {
         let mut watch = None;
         let mut locks_looked_at = Moment::now();
-        while self.has_session(shared) {
+        while self.is_heard(shared) {
             watch = watch.or_else(|| Watch::of(shared));
             let is_open = match &watch {
                 Some(watch) => {
@@ -76,10 +76,10 @@ impl Poll {
         *self.closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for as long as this process has no session. `false` when the store is closed.
-    fn has_session(&self, shared: &Shared) -> bool {
+    /// Waits for as long as nobody in this process wants to know. `false` when the store is closed.
+    fn is_heard(&self, shared: &Shared) -> bool {
         let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*closed && shared.notices.is_empty() {
+        while !*closed && !shared.notices.is_heard() {
             closed = self.wake.wait(closed).unwrap_or_else(PoisonError::into_inner);
         }
         !*closed

@@ -251,6 +251,13 @@ impl abide_store::View for SqliteStore {
         self.view("feed", move |view| view.feed(feed))
     }
 
+    fn changed(&self) -> Answer<()> {
+        let mut followed = self.shared.notices.follow();
+        self.shared.poll.wake();
+        // It ends with the store, and what is read then says so.
+        Box::pin(async move { followed.changed().await.map_err(|_| Error::Closed) })
+    }
+
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
         self.view("workers", move |view| view.workers(&workers))
     }

@@ -300,6 +300,20 @@ impl View for FaultyStore {
         self.pass("feed", |store| store.feed(feed))
     }
 
+    fn changed(&self) -> Answer<()> {
+        let mut answer = self.pass("changed", |store| store.changed());
+        let (inner, notices, healed) = (self.inner.clone(), self.notices.clone(), self.healed.clone());
+        Box::pin(async move {
+            loop {
+                answer.await?;
+                if healed.load(Ordering::SeqCst) || !notices.loses(&Notice::Changed) {
+                    return Ok(());
+                }
+                answer = inner.changed();
+            }
+        })
+    }
+
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
         self.pass("workers", |store| store.workers(workers))
     }

@@ -55,7 +55,11 @@ impl MemoryStore {
     ) -> Answer<T> {
         let (answer, wakers) = {
             let mut state = lock(&self.state);
+            let end = state.feed_end();
             let answer = operation(&mut state, self.clock.now());
+            if state.feed_end() > end {
+                state.notices.wake_followers();
+            }
             (answer, state.notices.take_wakers())
         };
         // The lock is released before anybody is woken: a waker may poll at once and would find it taken.
@@ -115,6 +119,11 @@ impl View for MemoryStore {
         self.apply(|state, _| Ok(state.feed(feed)))
     }
 
+    fn changed(&self) -> Answer<()> {
+        let seen = lock(&self.state).feed_end();
+        Box::pin(Changed { state: self.state.clone(), seen })
+    }
+
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
         self.apply(|state, _| Ok(state.workers(&workers)))
     }
@@ -141,6 +150,25 @@ impl Future for Wait {
             return Poll::Ready(Err(dead));
         }
         state.notices.wake_later(self.session, context.waker());
+        Poll::Pending
+    }
+}
+
+/// Waits until there is more in the feed than was seen.
+struct Changed {
+    state: Arc<Mutex<State>>,
+    seen: u64,
+}
+
+impl Future for Changed {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = lock(&self.state);
+        if state.feed_end() > self.seen {
+            return Poll::Ready(Ok(()));
+        }
+        state.notices.wake_follower_later(context.waker());
         Poll::Pending
     }
 }

@@ -22,6 +22,10 @@ pub trait View: Send + Sync + 'static {
     /// on from page to page misses nothing, whatever commits late.
     fn feed(&self, feed: Feed) -> Answer<FeedPage>;
 
+    /// Resolves when something may have been added to the feed since this was called. A hint, as [`Store::wait`](crate::Store::wait) is, for those
+    /// who have no session: it may come late, or for nothing, or not at all. Call it before you read the feed, and await it when there is nothing more.
+    fn changed(&self) -> Answer<()>;
+
     /// The sessions of a namespace.
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>>;
 }

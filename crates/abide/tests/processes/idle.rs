@@ -10,7 +10,7 @@ use crate::flows::{sleeper, waiter};
 use crate::in_turn;
 use crate::look::{self, Look};
 use crate::process::Process;
-use crate::roles::Role;
+use crate::roles::{Kind, Role};
 
 const IDLE_MS: u64 = 3_000;
 /// Other processes on the machine disturb.
@@ -43,6 +43,38 @@ fn an_idle_worker_costs_next_to_nothing_and_writes_nothing_but_heartbeats() {
             }
         }
         panic!("{best:.3} % CPU");
+    });
+}
+
+const HANDLE_COUNT: u64 = 1_000;
+
+#[test]
+fn a_client_that_waits_for_a_thousand_results_costs_next_to_nothing_and_hears_of_each() {
+    in_turn(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        for n in 0..HANDLE_COUNT {
+            client.start(waiter, n).id(format!("waiter-{n}")).await.expect("a start");
+        }
+        let slots = Some(usize::try_from(HANDLE_COUNT).expect("a small number"));
+        let role = Role { kind: Kind::Watcher, slots, ..Role::worker(folder.path()) };
+        let mut watcher = Process::spawn_ready(&role).await;
+        let connection = Connection::open(look::database(folder.path())).expect("the database");
+        // Until all of them have looked.
+        pause(ms(2_000)).await;
+        let mut best = f64::MAX;
+        for _ in 0..MEASUREMENT_COUNT_MAX {
+            best = best.min(measure(watcher.pid(), &connection, folder.path()).await);
+            if best < CPU_PERCENT_MAX {
+                break;
+            }
+        }
+        assert!(best < CPU_PERCENT_MAX, "{best:.3} % CPU");
+        let _worker = Process::spawn_ready(&Role::worker(folder.path())).await;
+        for n in [HANDLE_COUNT - 1, 0, 500] {
+            client.handle::<u64>(&format!("waiter-{n}")).signal("go", &7u64).await.expect("a signal");
+            assert_eq!(watcher.hear(&format!("heard {n} ")).await, format!("Ok({})", n + 7));
+        }
     });
 }
 

@@ -40,6 +40,8 @@ pub(crate) enum Kind {
     Starter,
     /// Tries to open the store, and says what came of it.
     Opener,
+    /// A client that waits for the results of so many waiters as it has slots.
+    Watcher,
     /// Holds the write lock of the database until it is told to let go.
     Holder,
 }
@@ -58,6 +60,7 @@ pub(crate) fn play() {
     runtime.expect("a runtime").block_on(async {
         match role.kind {
             Kind::Worker | Kind::Starter => work(role).await,
+            Kind::Watcher => watch(&role).await,
             Kind::Opener => try_to_open(&role).await,
             Kind::Holder => hold(&role).await,
         }
@@ -184,6 +187,20 @@ async fn try_to_open(role: &Role) {
             Err(error) => say(&format!("{way} not Open: {error:?}")),
         }
     }
+}
+
+async fn watch(role: &Role) {
+    let mut orders = orders();
+    let client = Abide::client(&look::url(&role.folder)).await.expect("a client");
+    let waits = (0..role.slots.unwrap_or(0)).map(|n| {
+        let handle = client.handle::<u64>(&format!("waiter-{n}"));
+        async move {
+            let result = handle.result().await;
+            say(&format!("heard {n} {result:?}"));
+        }
+    });
+    say("ready");
+    tokio::join!(futures_util::future::join_all(waits), orders.recv());
 }
 
 async fn hold(role: &Role) {

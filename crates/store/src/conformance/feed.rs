@@ -2,8 +2,9 @@
 
 use abide_core::{Block, Body, Command, Happening};
 
+use super::block_on::both;
 use super::make::{cancel, child_of, complete, flow, message, pause, resume, signal, start_of, step, worker};
-use super::{Subject, table};
+use super::{Subject, block_on, table};
 use crate::{FeedFrom, FeedItem};
 
 table![
@@ -17,6 +18,7 @@ table![
     p4_feed_has_one_end_for_each_run,
     children_are_in_the_feed,
     p6_what_was_refused_is_not_in_the_feed,
+    p7_follower_is_told_of_what_comes_after_it_asked,
 ];
 
 fn told(items: &[FeedItem]) -> Vec<(&str, u32, Happening)> {
@@ -171,4 +173,19 @@ fn p6_what_was_refused_is_not_in_the_feed(subject: &Subject) {
     stale.version = stale.version.next();
     subject.fenced(&subject.draft(&stale).then(complete()));
     assert_eq!(told(&subject.feed()), [("b", 1, Happening::Began)]);
+}
+
+fn p7_follower_is_told_of_what_comes_after_it_asked(subject: &Subject) {
+    let (_seat, mut held) = subject.held("a");
+    let changed = subject.store.changed();
+    subject.start("b", flow());
+    block_on(changed).expect("it is told, although it was asked before");
+    let (one, two) = (subject.store.changed(), subject.store.changed());
+    subject.record(&mut held, complete());
+    block_on(one).expect("it is told");
+    block_on(two).expect("and so is everybody else");
+    drop(subject.store.changed());
+    let waiting = subject.store.changed();
+    let started = async { subject.start("c", flow()) };
+    block_on(both(waiting, started)).0.expect("it is told while it waits");
 }

@@ -38,6 +38,12 @@ impl Disturbance {
         Self(Mutex::new(Inner { decide: Box::new(decide), delayed: BTreeMap::new() }))
     }
 
+    /// Whether this one never comes.
+    pub(super) fn loses(&self, notice: &Notice) -> bool {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (inner.decide)(notice) == NoticeFault::Lose
+    }
+
     /// The notices as they arrive: none, if all of them are lost or late.
     pub(super) fn disturb(&self, session: SessionId, notices: Vec<Notice>, is_healed: bool) -> Vec<Notice> {
         // A closure that panicked may still decide: it has no state that others rely on.

@@ -13,6 +13,8 @@ const NOTICE_COUNT_MAX: usize = 1_024;
 #[derive(Default)]
 pub(super) struct Notices {
     queues: BTreeMap<SessionId, Queue>,
+    /// Those who wait for the feed to grow.
+    followers: Vec<Waker>,
     /// To be woken when the lock is released.
     woken: Vec<Waker>,
 }
@@ -45,6 +47,16 @@ impl Notices {
         if !wakers.iter().any(|known| known.will_wake(waker)) {
             wakers.push(waker.clone());
         }
+    }
+
+    pub(super) fn wake_follower_later(&mut self, waker: &Waker) {
+        if !self.followers.iter().any(|known| known.will_wake(waker)) {
+            self.followers.push(waker.clone());
+        }
+    }
+
+    pub(super) fn wake_followers(&mut self) {
+        self.woken.append(&mut self.followers);
     }
 
     /// Nobody waits for an ended session any more.

@@ -1,0 +1,165 @@
+//! One follower of the feed serves everybody who waits for what runs elsewhere.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use abide::prelude::*;
+use abide::testing::Lab;
+use abide_core::Limits;
+use abide_sqlite::SqliteStore;
+use abide_store::faults::{Chances, Fault, FaultyStore, NoticeFault};
+use abide_store::memory::MemoryStore;
+use abide_store::{Clock, Notice, Store};
+
+const COUNT: u64 = 100;
+
+#[workflow]
+async fn waits(ctx: Ctx, n: u64) -> Result<u64> {
+    let more: u64 = ctx.recv("go").await?;
+    if more == 0 { ctx.continue_as_new(n + 1).await } else { Ok(n + more) }
+}
+
+fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    MemoryStore::new(clock, Limits::default())
+}
+
+fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
+}
+
+/// A worker, and a process that can run nothing but waits.
+async fn two(lab: &Lab) -> (Abide, Abide) {
+    let (_, worker) = lab.worker().await.unwrap();
+    let (_, watcher) = lab.worker_with(|builder| builder.lanes(["none"])).await.unwrap();
+    (worker, watcher)
+}
+
+#[test]
+fn whoever_waits_elsewhere_asks_the_store_for_nothing_until_something_happens() {
+    for make in [memory as fn(_) -> _, sqlite] {
+        let reads = Arc::new(AtomicUsize::new(0));
+        let counted = reads.clone();
+        let counting = move |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+            FaultyStore::deciding(make(clock), move |what| {
+                if what == "read" {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }
+                Fault::None
+            })
+        };
+        Lab::run_on(1, counting, |lab| async move {
+            let (worker, watcher) = two(&lab).await;
+            for n in 0..COUNT {
+                worker.start(waits, n).id(format!("{n}")).await.unwrap();
+            }
+            let results = (0..COUNT).map(|n| {
+                let handle = watcher.handle::<u64>(&format!("{n}"));
+                async move { handle.result().await.unwrap() }
+            });
+            let waiting = futures_util::future::join_all(results);
+            let telling = async {
+                lab.sleep(secs(5)).await;
+                let before = reads.load(Ordering::Relaxed);
+                lab.sleep(secs(40)).await;
+                assert_eq!(reads.load(Ordering::Relaxed), before, "nothing happened");
+                for n in 0..COUNT {
+                    worker.handle::<u64>(&format!("{n}")).signal("go", &(n % 2)).await.unwrap();
+                    worker.handle::<u64>(&format!("{n}")).signal("go", &1u64).await.unwrap();
+                }
+            };
+            let (found, ()) = futures_util::join!(waiting, telling);
+            let expected = |n: u64| if n.is_multiple_of(2) { n + 2 } else { n + 1 };
+            assert_eq!(found, (0..COUNT).map(expected).collect::<Vec<_>>());
+        });
+    }
+}
+
+#[test]
+fn whoever_waits_elsewhere_hears_of_the_end_though_no_hint_ever_comes() {
+    for make in [memory as fn(_) -> _, sqlite] {
+        let deaf = |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+            FaultyStore::disturbing(make(clock), |notice| match notice {
+                Notice::Changed => NoticeFault::Lose,
+                Notice::Ready | Notice::Message { .. } => NoticeFault::None,
+            })
+        };
+        Lab::run_on(1, deaf, |lab| async move {
+            let (worker, watcher) = two(&lab).await;
+            worker.start(waits, 1).id("one").await.unwrap();
+            let handle = watcher.handle::<u64>("one");
+            let telling = async {
+                lab.sleep(secs(3)).await;
+                worker.handle::<u64>("one").signal("go", &1u64).await.unwrap();
+            };
+            tokio::select! {
+                biased;
+                (result, ()) = async { futures_util::join!(handle.result(), telling) } => assert_eq!(result.unwrap(), 2),
+                () = lab.sleep(secs(15)) => panic!("it is stuck"),
+            }
+        });
+    }
+}
+
+#[test]
+fn whoever_waits_elsewhere_hears_of_the_end_on_a_store_that_fails_now_and_then() {
+    for (seed, make) in (0..30).flat_map(|seed| [(seed, memory as fn(_) -> _), (seed, sqlite)]) {
+        let chances = Chances {
+            unavailable_permille: 100,
+            indeterminate_permille: 100,
+            notice_lose_permille: 300,
+            ..Chances::default()
+        };
+        let faulty =
+            |clock: Arc<dyn Clock>| -> Arc<dyn Store> { FaultyStore::seeded(make(clock), seed, chances) };
+        Lab::run_on(seed, faulty, |lab| async move {
+            let opened = async |lane| loop {
+                if let Ok((_, abide)) = lab.worker_with(|builder| builder.lanes([lane])).await {
+                    break abide;
+                }
+            };
+            let (worker, watcher) = (opened("default").await, opened("none").await);
+            while worker.start(waits, 1).id("one").await.is_err() {}
+            let handle = watcher.handle::<u64>("one");
+            let telling = async {
+                lab.sleep(secs(3)).await;
+                while worker.handle::<u64>("one").signal("go", &1u64).await.is_err() {}
+            };
+            let waiting = async {
+                loop {
+                    match handle.result().await {
+                        Ok(result) => break result,
+                        Err(error) => assert!(error.is_transient(), "seed {seed}: {error}"),
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                (result, ()) = async { futures_util::join!(waiting, telling) } => assert_eq!(result, 2, "seed {seed}"),
+                () = lab.sleep(minutes(2)) => panic!("seed {seed}: it is stuck"),
+            }
+        });
+    }
+}
+
+/// A caller that no longer waits costs nothing, and the next one is served.
+#[test]
+fn whoever_comes_after_all_have_left_is_served() {
+    Lab::run(1, |lab| async move {
+        let (worker, watcher) = two(&lab).await;
+        worker.start(waits, 1).id("one").await.unwrap();
+        let handle = watcher.handle::<u64>("one");
+        for wait in [secs(1), minutes(3), hours(1)] {
+            tokio::select! {
+                biased;
+                _ = handle.result() => panic!("it has not ended"),
+                () = lab.sleep(secs(2)) => {}
+            }
+            lab.sleep(wait).await;
+        }
+        let telling = async {
+            lab.sleep(secs(3)).await;
+            worker.handle::<u64>("one").signal("go", &1u64).await.unwrap();
+        };
+        assert_eq!(futures_util::join!(handle.result(), telling).0.unwrap(), 2);
+    });
+}

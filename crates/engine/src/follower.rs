@@ -1,0 +1,141 @@
+//! Follows the store's feed for everybody in this process who waits for what runs elsewhere.
+//!
+//! A hint of the store says that something may have happened, the feed says what, and whoever waits for that looks. Hints may fail, so the feed is
+//! read now and then without one; it skips nothing, so that is enough. The follower is there only while somebody waits.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use abide_core::Namespace;
+use abide_store::{Error, Feed, FeedCursor, FeedFrom, Result, Store};
+use tokio::sync::Notify;
+
+use crate::runtime::{Moment, Runtime};
+use crate::watch::{Place, Watchers};
+
+/// At least so long between two looks at the feed: a busy store is not asked after at each of its commits.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long to wait after the feed could not be read.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// The most of the feed that is read at once.
+const ITEM_COUNT_MAX: usize = 1_024;
+
+/// How often the follower does what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Reads the feed without a hint.
+    pub(crate) follow_every: Duration,
+    /// Has everybody look: what ended may have been pruned before it was read.
+    pub(crate) look_again_every: Duration,
+}
+
+/// Follows until nobody waits any longer, or the store is closed.
+pub(crate) fn follow(
+    watchers: &Arc<Watchers>,
+    store: Arc<dyn Store>,
+    runtime: &Arc<dyn Runtime>,
+    namespace: Namespace,
+    pace: Pace,
+) {
+    let (dropped, watchers) = (watchers.dropped.clone(), Arc::downgrade(watchers));
+    let look_again_at = runtime.moment().after(pace.look_again_every);
+    let follower =
+        Follower { store, runtime: runtime.clone(), namespace, watchers, cursor: None, pace, look_again_at };
+    runtime.spawn(Box::pin(follower.run(dropped)));
+}
+
+struct Follower {
+    store: Arc<dyn Store>,
+    runtime: Arc<dyn Runtime>,
+    namespace: Namespace,
+    watchers: Weak<Watchers>,
+    cursor: Option<FeedCursor>,
+    pace: Pace,
+    look_again_at: Moment,
+}
+
+/// Why a pause ended.
+enum Woken {
+    Told,
+    Late,
+    Dropped,
+}
+
+impl Follower {
+    async fn run(mut self, dropped: Arc<Notify>) {
+        let mut is_unwanted = false;
+        loop {
+            // Asked for before the feed is read, so that nothing can happen between.
+            let changed = self.store.changed();
+            match self.read().await {
+                Ok(()) => {}
+                Err(Error::Closed) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "the feed cannot be read");
+                    self.runtime.sleep(RETRY_PAUSE).await;
+                    continue;
+                }
+            }
+            let told = async {
+                let told = changed.await;
+                self.runtime.sleep(PAUSE).await;
+                told
+            };
+            let woken = tokio::select! {
+                biased;
+                () = dropped.notified() => Woken::Dropped,
+                told = told => if matches!(told, Err(Error::Closed)) { Woken::Dropped } else { Woken::Told },
+                () = self.runtime.sleep(self.pace.follow_every) => Woken::Late,
+            };
+            let Some(watchers) = self.watchers.upgrade() else { return };
+            match woken {
+                Woken::Dropped => break,
+                Woken::Told => {}
+                Woken::Late => {
+                    // Whoever was told to look comes back in a moment: only who stays away does not want to know.
+                    let was_unwanted = is_unwanted;
+                    is_unwanted = !watchers.goes_on(was_unwanted);
+                    if is_unwanted && was_unwanted {
+                        return;
+                    }
+                }
+            }
+            self.look_again(&watchers);
+        }
+        if let Some(watchers) = self.watchers.upgrade() {
+            watchers.follower_ended();
+        }
+    }
+
+    fn look_again(&mut self, watchers: &Watchers) {
+        let moment = self.runtime.moment();
+        if self.look_again_at <= moment {
+            self.look_again_at = moment.after(self.pace.look_again_every);
+            watchers.look_elsewhere();
+        }
+    }
+
+    /// Reads what is new.
+    async fn read(&mut self) -> Result<()> {
+        loop {
+            let (from, limit) = match self.cursor {
+                Some(cursor) => (FeedFrom::After(cursor), ITEM_COUNT_MAX),
+                None => (FeedFrom::End, 0),
+            };
+            let page = self.store.feed(Feed { from, limit }).await?;
+            let Some(watchers) = self.watchers.upgrade() else { return Ok(()) };
+            for item in page.items.iter().filter(|item| item.address.namespace == self.namespace) {
+                watchers.look(&item.address.id, Place::Elsewhere);
+            }
+            if self.cursor.replace(page.next).is_none() {
+                // What they saw may be older than this place in the feed.
+                watchers.look_elsewhere();
+            }
+            if page.is_end {
+                return Ok(());
+            }
+        }
+    }
+}
