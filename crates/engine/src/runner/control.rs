@@ -35,13 +35,13 @@ impl Runner {
         if !self.seat.may_run() {
             return false;
         }
-        let now = self.seat.now();
         let Some(active) = self.run.stage.active_mut() else { return false };
-        match active.timers.peek() {
-            Some(Reverse((at, _, _))) if *at <= now => {}
-            _ => return false,
+        // The clock is read only when something could be due: this is asked at every turn.
+        let Some(Reverse((at, id, kind))) = active.timers.peek().copied() else { return false };
+        if at > self.seat.now() {
+            return false;
         }
-        let Some(Reverse((_, id, kind))) = active.timers.pop() else { return false };
+        active.timers.pop();
         match kind {
             TimerKind::Retry => active.startable.push_back(id),
             TimerKind::Due => self.fire_due(id),
@@ -64,10 +64,9 @@ impl Runner {
 
     /// Ends the first attempt that takes too long. `true`: something changed.
     pub(super) fn fire_timeouts(&mut self) -> bool {
-        let moment = self.seat.engine.runtime.moment();
         let Some(active) = self.run.stage.active_mut() else { return false };
         let Some(Reverse((at, id, attempt))) = active.timeouts.peek().copied() else { return false };
-        if at > moment {
+        if at > self.seat.engine.runtime.moment() {
             return false;
         }
         // However short its time is, a closure is polled once before it is over.

@@ -285,8 +285,8 @@ impl Runner {
             let attempt = slot.attempt_count + 1;
             match &slot.request {
                 Request::Step(options) => {
-                    let moment = self.seat.engine.runtime.moment();
-                    let ends_at = options.timeout.map(|timeout| moment.after(timeout));
+                    let runtime = &self.seat.engine.runtime;
+                    let ends_at = options.timeout.map(|timeout| runtime.moment().after(timeout));
                     active.timeouts.extend(ends_at.map(|at| Reverse((at, id, attempt))));
                     slot.state = SlotState::Go { attempt };
                     drop(state);
