@@ -284,3 +284,87 @@ fn children_end_although_a_machine_dies_in_between() {
         });
     }
 }
+
+#[workflow]
+async fn leaf(ctx: Ctx, millis: u64) -> Result<u64> {
+    ctx.sleep(ms(millis)).await?;
+    ctx.step("end", || async { Ok(1) }).await
+}
+
+#[workflow]
+async fn twig(ctx: Ctx, millis: u64) -> Result<u64> {
+    let (one, other) = futures_util::join!(
+        ctx.run(leaf, millis + 13).id(format!("{}a", ctx.id())),
+        ctx.run(leaf, millis + 29).id(format!("{}b", ctx.id())),
+    );
+    ctx.sleep(ms(millis)).await?;
+    Ok(1 + one? + other?)
+}
+
+#[workflow]
+async fn trunk(ctx: Ctx, millis: u64) -> Result<u64> {
+    let (one, other) = futures_util::join!(
+        ctx.run(twig, millis + 17).id(format!("{}a", ctx.id())),
+        ctx.run(twig, millis + 31).id(format!("{}b", ctx.id())),
+    );
+    ctx.step("end", || async { Ok(()) }).await?;
+    Ok(1 + one? + other?)
+}
+
+const NODES: [&str; 7] = ["r", "ra", "rb", "raa", "rab", "rba", "rbb"];
+
+/// Orders to any node at any moment, and machines that die: in the end everybody has gone on or has ended, and nobody is forgotten.
+#[test]
+fn random_orders_leave_nobody_behind() {
+    for seed in 1..=60 {
+        Lab::run(seed, |lab| async move {
+            let options = |builder: abide::Builder| builder.park_after(ms(15)).session_ttl(secs(2));
+            let (mut machine, mut abide) = lab.worker_with(options).await.unwrap();
+            let (_, watcher) = lab.worker_with(|builder| builder.lanes(["nothing"])).await.unwrap();
+            abide.start(trunk, 50).id("r").await.unwrap();
+            let mut has_ended_some = false;
+            for _ in 0..25 {
+                lab.sleep(ms(lab.random() % 60)).await;
+                let node = NODES[(lab.random() % 7) as usize];
+                let handle = watcher.handle::<u64>(node);
+                // Many of these come too early or too late, which is refused.
+                let _ = match lab.random() % 24 {
+                    0..=8 => handle.pause().await,
+                    9..=18 => handle.resume().await,
+                    19 => {
+                        has_ended_some |= handle.cancel("enough").await.is_ok();
+                        Ok(())
+                    }
+                    20 => {
+                        has_ended_some |= handle.terminate("enough").await.is_ok();
+                        Ok(())
+                    }
+                    _ => {
+                        lab.crash(machine);
+                        (machine, abide) = lab.worker_with(options).await.unwrap();
+                        Ok(())
+                    }
+                };
+            }
+            for _ in 0..4 {
+                for node in NODES {
+                    let _ = watcher.handle::<u64>(node).resume().await;
+                }
+                lab.sleep(secs(30)).await;
+            }
+            for node in NODES {
+                let handle = watcher.handle::<u64>(node);
+                // A node whose parent ended early was never born.
+                let Ok(status) = handle.status().await else { continue };
+                assert!(
+                    status.is_terminal(),
+                    "seed {seed} {node} is {status}: {}",
+                    handle.why().await.unwrap()
+                );
+            }
+            if !has_ended_some {
+                assert_eq!(abide.handle::<u64>("r").result().await.unwrap(), 7, "seed {seed}");
+            }
+        });
+    }
+}
