@@ -82,7 +82,7 @@ pub(crate) enum Command {
     /// Measure this machine
     Bench(bench::Args),
     /// Check the integrity of the store
-    Verify,
+    Verify(Verify),
     /// Copy the store into a new file while it is in use
     Backup(Backup),
     /// Make the store, which must not exist yet, from a backup
@@ -187,6 +187,13 @@ pub(crate) struct Unblock {
     pub(crate) edit: Option<String>,
 }
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct Verify {
+    /// Rebuild states that cannot be read from their journals first
+    #[arg(long)]
+    pub(crate) repair: bool,
+}
+
 /// Where a backup goes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Backup {
@@ -209,8 +216,8 @@ pub(crate) struct StatusArg(pub(crate) Status);
 
 impl ValueEnum for StatusArg {
     fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [StatusArg; 9] = {
-            let mut all = [StatusArg(Status::Scheduled); 9];
+        const ALL: [StatusArg; Status::ALL.len()] = {
+            let mut all = [StatusArg(Status::Scheduled); Status::ALL.len()];
             let mut index = 0;
             while index < all.len() {
                 all[index] = StatusArg(Status::ALL[index]);
@@ -260,9 +267,9 @@ mod tests {
     #[test]
     fn every_status_can_be_written() {
         let words: Vec<_> = StatusArg::value_variants().iter().map(|status| status.0.word()).collect();
-        assert_eq!(words.len(), 9);
+        assert_eq!(words.len(), 10);
         assert_eq!(words.first(), Some(&"scheduled"));
-        assert_eq!(words.last(), Some(&"cancelled"));
+        assert_eq!(words.last(), Some(&"damaged"));
     }
 
     #[test]

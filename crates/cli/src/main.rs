@@ -54,7 +54,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         Command::Resume(args) => control::resume(global, args),
         Command::Unblock(args) => control::unblock(global, args),
         Command::Retry(args) => control::retry(global, args),
-        Command::Verify => maintain::verify(global),
+        Command::Verify(args) => maintain::verify(global, args),
         Command::Backup(args) => maintain::backup(global, args),
         Command::Restore(args) => maintain::restore(global, args),
         Command::Completions { shell } => completions(*shell),

@@ -7,7 +7,7 @@ use abide_engine::SystemClock;
 use abide_sqlite::{Options, SqliteStore, Verification};
 use serde_json::json;
 
-use crate::args::{Backup, Global, Output, Restore};
+use crate::args::{Backup, Global, Output, Restore, Verify};
 use crate::connect;
 use crate::failure::Failure;
 use abide_core::text;
@@ -15,8 +15,11 @@ use abide_core::text;
 use crate::output;
 
 /// Checks the integrity of the store.
-pub(crate) fn verify(global: &Global) -> Result<(), Failure> {
+pub(crate) fn verify(global: &Global, args: &Verify) -> Result<(), Failure> {
     let path = connect::path(global)?;
+    if args.repair {
+        repair(&path)?;
+    }
     let store = open(&path)?;
     let found = store.verify()?;
     store.close();
@@ -26,6 +29,18 @@ pub(crate) fn verify(global: &Global) -> Result<(), Failure> {
         1 => Err(Failure::failed(format!("{path:?}: the store is damaged: 1 problem"))),
         count => Err(Failure::failed(format!("{path:?}: the store is damaged: {count} problems"))),
     }
+}
+
+/// Rebuilds what can be rebuilt, and says so.
+fn repair(path: &Path) -> Result<(), Failure> {
+    open(path)?.close();
+    let store = SqliteStore::open(path, Arc::new(SystemClock), Options::default())?;
+    let repairs = connect::block_on(async { Ok(store.repair().await?) })?;
+    store.close();
+    for line in repairs.rebuilt.iter().chain(&repairs.left) {
+        output::say(format_args!("{}", text::clean(line)));
+    }
+    Ok(())
 }
 
 fn tell(found: &Verification, format: Output) -> Result<(), Failure> {

@@ -30,11 +30,13 @@ pub enum Status {
     Failed = 7,
     /// It was cancelled.
     Cancelled = 8,
+    /// Something of it cannot be read, and it was set aside.
+    Damaged = 9,
 }
 
 impl Status {
     /// Every status, in the order of their numbers.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Scheduled,
         Self::Running,
         Self::Sleeping,
@@ -44,6 +46,7 @@ impl Status {
         Self::Completed,
         Self::Failed,
         Self::Cancelled,
+        Self::Damaged,
     ];
 
     /// The status with this number.
@@ -68,6 +71,7 @@ impl Status {
             Self::Completed => "completed",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
+            Self::Damaged => "damaged",
         }
     }
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use abide_core::{Address, ExecutionId, KeyHasher, MessageId, Namespace, Route, SessionId, codec};
 use rusqlite::Connection;
 
+use crate::checksum::Checksum;
 use crate::rows::{LeaseState, SessionState, Target, decoded};
 use crate::sql;
 
@@ -114,6 +115,11 @@ pub(crate) struct Inbox {
     pub(crate) newest_id: Option<MessageId>,
 }
 
+/// The checksum of a name.
+pub(crate) fn name_sum(name: &str) -> i64 {
+    i64::from(Checksum::new().bytes(name.as_bytes()).finish())
+}
+
 /// Names and routes by number. Both only grow.
 #[derive(Debug, Default)]
 pub(crate) struct Interned {
@@ -192,7 +198,8 @@ impl Interned {
         if let Some(id) = self.known(name) {
             return Ok(id);
         }
-        connection.prepare_cached(sql::NAME_INSERT)?.execute([name.as_str()])?;
+        let checksum = name_sum(name.as_str());
+        connection.prepare_cached(sql::NAME_INSERT)?.execute(rusqlite::params![name.as_str(), checksum])?;
         let id = connection.last_insert_rowid();
         self.add_name(id, name.clone());
         Ok(id)

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use abide_core::Refusal;
+use abide_core::codec::DecodeError;
 use abide_store::Error;
 use rusqlite::ErrorCode;
 
@@ -202,6 +203,36 @@ impl Stop {
     }
 }
 
+impl Stop {
+    /// Whether a row is not what was written. `None` of anything that a newer program wrote: that is only not for this one.
+    pub(crate) fn damage(&self) -> Option<String> {
+        match self {
+            Self::Sql(error) if is_newer(error) => None,
+            Self::Sql(error) if meaning(error) == Meaning::Corrupt => Some(complaint(error)),
+            Self::Broken(Failure { meaning: Meaning::Corrupt, complaint }) => Some(complaint.clone()),
+            Self::Refused(_) | Self::Sql(_) | Self::Broken(_) => None,
+        }
+    }
+
+    /// The same, as an answer to the one who asked: nothing was written yet, and what others asked in the same transaction goes on.
+    pub(crate) fn aside(self) -> Self {
+        match self.damage() {
+            Some(what) => Self::Refused(Error::Corrupt { what }),
+            None => self,
+        }
+    }
+
+    /// Whether a newer program wrote what could not be read.
+    pub(crate) fn is_newer(&self) -> bool {
+        matches!(self, Self::Sql(error) if is_newer(error))
+    }
+}
+
+fn is_newer(error: &rusqlite::Error) -> bool {
+    let rusqlite::Error::FromSqlConversionFailure(_, _, source) = error else { return false };
+    matches!(source.downcast_ref(), Some(DecodeError::Newer | DecodeError::UnknownVersion(_)))
+}
+
 impl From<rusqlite::Error> for Stop {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sql(error)
@@ -214,8 +245,8 @@ impl From<Refusal> for Stop {
     }
 }
 
-impl From<abide_core::codec::DecodeError> for Stop {
-    fn from(error: abide_core::codec::DecodeError) -> Self {
+impl From<DecodeError> for Stop {
+    fn from(error: DecodeError) -> Self {
         Self::corrupt(error.to_string())
     }
 }

@@ -40,4 +40,4 @@ pub use error::OpenError;
 pub use options::Options;
 pub use step_connection::{StepConnection, StepStatement};
 pub use store::SqliteStore;
-pub use verify::Verification;
+pub use verify::{Repairs, Verification};

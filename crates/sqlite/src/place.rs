@@ -20,6 +20,8 @@ pub(crate) enum Place {
     Ready(Queue, Timestamp),
     /// It waits for a time, and perhaps for messages too.
     Timer(i64, Timestamp),
+    /// Something of it cannot be read: it was set aside, so that it delays nobody.
+    Damaged(Timestamp),
     /// A session holds it, by a claim or, with the request 0, since it was born or its lease was kept.
     Held(Holder),
 }
@@ -62,6 +64,7 @@ pub(crate) struct Columns {
 }
 
 const FINISHED: i64 = 4;
+const DAMAGED: i64 = 8;
 
 /// The place of what is ready in a route.
 pub(crate) fn ready(route: i64) -> i64 {
@@ -83,6 +86,7 @@ impl Place {
         match self {
             Self::Waiting => Columns { place: 0, rank: 0, since: 0 },
             Self::Finished(at) => Columns { place: FINISHED, rank: 0, since: at.as_micros() },
+            Self::Damaged(at) => Columns { place: DAMAGED, rank: 0, since: at.as_micros() },
             // The lowest rank comes first.
             Self::Ready(Queue { route, priority }, at) => {
                 Columns { place: ready(route), rank: -i64::from(priority), since: at.as_micros() }
@@ -99,6 +103,7 @@ impl Place {
         Some(match (place.rem_euclid(4), number) {
             (0, 0) => Self::Waiting,
             (0, 1) => Self::Finished(at),
+            (0, 2) => Self::Damaged(at),
             (1, route) => Self::Ready(Queue { route, priority: i16::try_from(-rank).ok()? }, at),
             (2, route) => Self::Timer(route, at),
             (3, session) => Self::Held(Holder {
@@ -153,6 +158,7 @@ mod tests {
         let places = [
             Place::Waiting,
             Place::Finished(at),
+            Place::Damaged(at),
             Place::Ready(Queue { route: 3, priority: i16::MIN }, at),
             Place::Ready(Queue { route: 3, priority: i16::MAX }, at),
             Place::Timer(3, Timestamp::MAX),
@@ -161,7 +167,7 @@ mod tests {
         for place in places {
             assert_eq!(Place::of(place.columns()), Some(place));
         }
-        assert_eq!(Place::of(Columns { place: 8, rank: 0, since: 0 }), None);
+        assert_eq!(Place::of(Columns { place: 12, rank: 0, since: 0 }), None);
     }
 
     #[test]

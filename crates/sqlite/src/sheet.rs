@@ -4,6 +4,7 @@
 //! checksum of itself and of the columns that change only with it.
 
 use std::borrow::Cow;
+use std::error::Error;
 
 use abide_core::{Execution, Start, Summary, Timestamp, Version, codec};
 use rusqlite::Row;
@@ -145,15 +146,15 @@ impl<'a> Sheet<'a> {
     }
 
     pub(crate) fn summary(&self) -> rusqlite::Result<Summary> {
-        codec::decode(self.summary).map_err(|error| complain(error.to_string()))
+        codec::decode(self.summary).map_err(complain)
     }
 
     pub(crate) fn execution(&self) -> rusqlite::Result<Execution> {
-        codec::decode(self.state).map_err(|error| complain(error.to_string()))
+        codec::decode(self.state).map_err(complain)
     }
 }
 
-fn complain(complaint: String) -> rusqlite::Error {
+fn complain(complaint: impl Into<Box<dyn Error + Send + Sync>>) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(7, Type::Blob, complaint.into())
 }
 

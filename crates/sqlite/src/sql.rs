@@ -11,7 +11,8 @@ pub(crate) const MIGRATIONS: [&str; 1] = [MIGRATION_1];
 const MIGRATION_1: &str = "
 CREATE TABLE abide_names (
     id INTEGER PRIMARY KEY,
-    name TEXT NOT NULL UNIQUE
+    name TEXT NOT NULL UNIQUE,
+    checksum INTEGER NOT NULL
 );
 CREATE TABLE abide_routes (
     id INTEGER PRIMARY KEY,
@@ -167,8 +168,8 @@ pub(crate) const NAMES: &str = "
 SELECT id, name
 FROM abide_names";
 pub(crate) const NAME_INSERT: &str = "
-INSERT INTO abide_names (name)
-VALUES (?1)";
+INSERT INTO abide_names (name, checksum)
+VALUES (?1, ?2)";
 pub(crate) const ROUTES: &str = "
 SELECT id, route
 FROM abide_routes";
@@ -241,6 +242,14 @@ LIMIT ?2";
 pub(crate) const CLAIM: &str = "
 UPDATE abide_executions
 SET place = ?2, rank = ?3, since = ?4, epoch = epoch + 1
+WHERE key = ?1";
+pub(crate) const SET_ASIDE: &str = "
+UPDATE abide_executions
+SET place = ?2, rank = ?3, since = ?4
+WHERE key = ?1";
+pub(crate) const REPAIR: &str = "
+UPDATE abide_executions
+SET queue = ?2, status = ?3, care_at = NULL, takeover_count = 0, state = ?4, place = ?5, rank = ?6, since = ?7
 WHERE key = ?1";
 pub(crate) const CLAIMED_BEFORE: &str = "
 SELECT key
@@ -426,7 +435,7 @@ SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, ra
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 pub(crate) const LIST_ONE: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, status
+SELECT key, namespace, id, queue, parent, head, version, state, status, place, rank, since
 FROM abide_executions
 WHERE key = ?1";
 pub(crate) const TROUBLED_AFTER: &str = "
@@ -458,13 +467,13 @@ SELECT key
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 pub(crate) const LIST_AFTER: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, status
+SELECT key, namespace, id, queue, parent, head, version, state, status, place, rank, since
 FROM abide_executions
 WHERE key > ?1
 ORDER BY key
 LIMIT ?2";
 pub(crate) const LIST_BEFORE: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, status
+SELECT key, namespace, id, queue, parent, head, version, state, status, place, rank, since
 FROM abide_executions
 WHERE key < ?1
 ORDER BY key DESC
@@ -499,6 +508,17 @@ pub(crate) const VERIFY_INBOX: &str = "
 SELECT execution, id, arrived, body
 FROM abide_inbox
 WHERE execution = ?1";
+pub(crate) const VERIFY_TAG_COUNT: &str = "
+SELECT COUNT(*)
+FROM abide_tags";
+pub(crate) const VERIFY_SCHEMA: &str = "
+SELECT name, sql
+FROM sqlite_schema
+WHERE name LIKE 'abide\\_%' ESCAPE '\\'
+ORDER BY name";
+pub(crate) const VERIFY_NAMES: &str = "
+SELECT id, name, checksum
+FROM abide_names";
 pub(crate) const VERIFY_JOURNAL_COUNT: &str = "
 SELECT COUNT(*)
 FROM abide_journal";

@@ -1,12 +1,13 @@
 //! Whether the database still is what this crate writes.
 
+use std::collections::HashSet;
+
 use abide_core::{Address, Entry, Execution, Phase, Route, Status, Summary, Timestamp, Version};
 use abide_store::{Record, Result};
-use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::apply::{message, read_sum};
-use crate::caches::Interned;
+use crate::apply::{RepairWork, check_inbox, first_start};
+use crate::caches::{Interned, name_sum};
 use crate::error::{Stop, complaint, reading};
 use crate::journal::{self, Chain, Found, SKIP_DISTANCE};
 use crate::place::{Place, Queue};
@@ -15,6 +16,7 @@ use crate::rows::{count, status, timestamp_maybe};
 use crate::sheet::{Base, Cold};
 use crate::store::SqliteStore;
 use crate::view::{View, address, run_chain};
+use crate::writer::Manner;
 use crate::{schema, sql};
 
 /// The most problems that are told.
@@ -33,6 +35,17 @@ pub struct Verification {
     pub problems: Vec<String>,
     /// How many journal rows hold the entries.
     row_count: u64,
+    /// How many tags the executions have.
+    tag_count: u64,
+}
+
+/// What a repair did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repairs {
+    /// What was rebuilt, one sentence each.
+    pub rebuilt: Vec<String>,
+    /// What could not be, and why.
+    pub left: Vec<String>,
 }
 
 impl Verification {
@@ -61,10 +74,24 @@ impl SqliteStore {
         self.view_on_this_thread("verify", |view| {
             let mut found = Verification::default();
             check_integrity(view.connection, &mut found)?;
+            check_schema(view.connection, &mut found)?;
             check_executions(view.connection, &mut found)?;
             check_the_rest(view.connection, &mut found)?;
             Ok(found)
         })
+    }
+
+    /// Rebuilds the states that cannot be read and that fold from a sound journal; says what was rebuilt, and what could not be.
+    pub async fn repair(&self) -> Result<Repairs> {
+        let mut repairs = Repairs::default();
+        let mut next = Some(0);
+        while let Some(after) = next {
+            let repaired = self.write(RepairWork { after }, Manner::Queued).await?;
+            repairs.rebuilt.extend(repaired.rebuilt);
+            repairs.left.extend(repaired.left);
+            next = repaired.next;
+        }
+        Ok(repairs)
     }
 
     /// Reads with a connection of its own, without a reader's thread.
@@ -197,22 +224,30 @@ fn check_execution(
     if folded.as_ref() != Some(&stored) {
         return Ok(Some("its state is not what its journal adds up to".to_owned()));
     }
+    if let Some(problem) = check_tags(connection, &suspect, (run.chain.first, found))? {
+        return Ok(Some(problem));
+    }
     let route = interned.route(suspect.queue.route).map(|route| &**route);
     Ok(check_columns(&suspect, &stored, (route, run.chain.first)).map(str::to_owned))
 }
 
-/// What is wrong with the messages of an execution, read or unread.
-fn check_inbox(connection: &Connection, key: i64) -> rusqlite::Result<Option<String>> {
-    let mut statement = connection.prepare_cached(sql::VERIFY_INBOX)?;
-    let mut rows = statement.query([key])?;
-    while let Some(row) = rows.next()? {
-        if row.get_ref(3)? != ValueRef::Null {
-            message(row)?;
-            continue;
-        }
-        let id = row.get_ref(1)?.as_str()?;
-        if row.get::<_, i64>(2)? != read_sum(key, id) {
-            return Ok(Some(format!("the id of message {id:?}, which was read, is damaged")));
+/// Whether an execution is found by the tags that it was started with.
+fn check_tags(
+    connection: &Connection,
+    suspect: &Suspect,
+    (origin, found): (i64, &mut Verification),
+) -> std::result::Result<Option<String>, Stop> {
+    if !suspect.cold.tagged {
+        return Ok(None);
+    }
+    let key = suspect.chain.key;
+    let start = first_start(connection, key, origin)?;
+    let tags: HashSet<_> = start.tags.iter().map(|tag| (tag.key.as_str(), tag.value.as_str())).collect();
+    found.tag_count += tags.len() as u64;
+    let mut has = connection.prepare_cached(sql::TAG_HAS)?;
+    for (name, value) in tags {
+        if !has.exists(params![suspect.namespace, name, value, key])? {
+            return Ok(Some(format!("it is not found by its tag {name:?}")));
         }
     }
     Ok(None)
@@ -225,6 +260,9 @@ fn check_columns(
     (route, origin): (Option<&Route>, i64),
 ) -> Option<&'static str> {
     let Suspect { cold, summary, status, .. } = suspect;
+    if let Place::Damaged(_) = suspect.place {
+        return Some("it was set aside because it could not be read, and can be read now");
+    }
     // What is scheduled, sleeps or waits is known by the code alone.
     let is_active = matches!(stored.phase(), Phase::Running | Phase::Cancelling { .. });
     let told = stored.summary(&summary.waiting);
@@ -260,6 +298,7 @@ fn is_well_placed((place, queue, wake_at): &(Place, Queue, Option<Timestamp>), i
         Place::Timer(route, at) => *route == queue.route && Some(*at) == *wake_at,
         Place::Ready(found, _) => found == queue,
         Place::Held(_) => true,
+        Place::Damaged(_) => false,
     }
 }
 
@@ -399,7 +438,34 @@ fn fold(
     Ok(folded)
 }
 
+/// Tables and indexes as they were made, and the names that rows refer to.
+fn check_schema(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
+    let objects = |connection: &Connection| -> rusqlite::Result<Vec<(String, Option<String>)>> {
+        let mut statement = connection.prepare(sql::VERIFY_SCHEMA)?;
+        statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+    };
+    let fresh = Connection::open_in_memory()?;
+    fresh.execute_batch(sql::META_CREATE)?;
+    sql::MIGRATIONS.iter().try_for_each(|step| fresh.execute_batch(step))?;
+    if objects(connection)? != objects(&fresh)? {
+        found.add("the tables are not those that this program makes".to_owned());
+    }
+    let mut names = connection.prepare(sql::VERIFY_NAMES)?;
+    let mut rows = names.query([])?;
+    while let Some(row) = rows.next()? {
+        let name: String = row.get(1)?;
+        if row.get::<_, i64>(2)? != name_sum(&name) {
+            found.add(format!("the name {name:?} is damaged"));
+        }
+    }
+    Ok(())
+}
+
 fn check_the_rest(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
+    let tags: i64 = connection.query_row(sql::VERIFY_TAG_COUNT, [], |row| row.get(0))?;
+    if count(tags) != found.tag_count {
+        found.add(format!("there are {tags} tags, the executions have {}", found.tag_count));
+    }
     let entries: i64 = connection.query_row(sql::VERIFY_JOURNAL_COUNT, [], |row| row.get(0))?;
     if count(entries) != found.row_count {
         found.add(format!("the journal has {entries} rows, the executions have {}", found.row_count));

@@ -88,7 +88,10 @@ impl Found {
                 version: base.anchor.version,
             },
             takeover_count: row.get(12)?,
-            summary: sheet.summary()?,
+            summary: match place {
+                Place::Damaged(_) => Summary { status: Status::Damaged, ..sheet.summary()? },
+                _ => sheet.summary()?,
+            },
             ready_at: place.ready_at(),
             created_at: sheet.cold.created_at,
             chain: Chain::of(&base, &sheet.cold, &execution),
@@ -278,8 +281,8 @@ impl View<'_> {
     ) -> Result<bool, Stop> {
         let is_named = |name: &Name| interned.route(candidate.route).is_some_and(|route| route.name == *name);
         let fits = candidate.namespace == namespace
-            && (list.statuses.is_empty() || list.statuses.contains(&candidate.status))
-            && (!list.top_level || candidate.cold.top_level)
+            && (list.statuses.is_empty() || list.statuses.contains(&candidate.summary.status))
+            && (!list.top_level || candidate.cold.is_none_or(|cold| cold.top_level))
             && list.name.as_ref().is_none_or(is_named);
         if !fits {
             return Ok(false);
@@ -308,12 +311,17 @@ impl View<'_> {
         let limit = feed.limit.min(self.shared.options.page_entry_count_max.max(1));
         let mut statement = self.connection.prepare_cached(sql::FEED)?;
         let mut rows = statement.query([after, to, integer(limit as u64)])?;
-        let (mut items, mut last) = (Vec::new(), after);
+        let (mut items, mut last, mut skipped) = (Vec::new(), after, 0);
         while let Some(row) = rows.next()? {
             last = row.get(0)?;
-            items.push(self.happened(row)?);
+            match self.happened(row) {
+                Ok(item) => items.push(item),
+                // One damaged row does not stop the feed; `verify` names it.
+                Err(stop) if stop.damage().is_some() => skipped += 1,
+                Err(stop) => return Err(stop),
+            }
         }
-        let next = if items.len() < limit { to } else { last };
+        let next = if items.len() + skipped < limit { to } else { last };
         Ok(FeedPage { items, next: FeedCursor(count(next).into()), is_end: next >= end })
     }
 
@@ -360,29 +368,39 @@ impl View<'_> {
     }
 }
 
+/// What is told of what cannot be read.
+fn damaged() -> Summary {
+    Summary { status: Status::Damaged, wake_at: None, care_at: None, waiting: Vec::new() }
+}
+
 /// A row that a list looks at.
 struct Candidate {
     key: i64,
     namespace: i64,
     id: String,
     route: i64,
-    status: Status,
-    cold: Cold,
+    /// Nothing, when it cannot be read.
+    cold: Option<Cold>,
     summary: Summary,
 }
 
 impl Candidate {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let base = Base::read(row)?;
-        let sheet = base.sheet()?;
+        let is_aside = matches!(Place::read(row, 9), Ok(Place::Damaged(_)) | Err(_));
+        let told = base.sheet().and_then(|sheet| Ok((sheet.cold, sheet.summary()?, status(row, 8)?)));
+        let (cold, summary) = match told {
+            Ok((cold, summary, status)) if !is_aside => (Some(cold), Summary { status, ..summary }),
+            Ok((cold, ..)) => (Some(cold), damaged()),
+            Err(_) => (None, damaged()),
+        };
         Ok(Self {
             key: base.key,
             namespace: base.namespace,
             id: base.id.to_owned(),
             route: base.queue.route,
-            status: status(row, 8)?,
-            cold: sheet.cold,
-            summary: sheet.summary()?,
+            cold,
+            summary,
         })
     }
 
@@ -394,9 +412,9 @@ impl Candidate {
             address: address(interned, self.namespace, &self.id)?,
             kind: route.kind,
             name: route.name.clone(),
-            run: self.cold.run,
+            run: self.cold.map_or(0, |cold| cold.run),
             summary: self.summary,
-            created_at: self.cold.created_at,
+            created_at: self.cold.map_or(Timestamp::default(), |cold| cold.created_at),
         })
     }
 }

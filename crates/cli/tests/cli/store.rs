@@ -430,6 +430,25 @@ async fn a_store_can_be_verified_copied_and_restored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_state_is_named_and_rebuilt() {
+    let place = left_behind().await;
+    let before = place.abide(&["show", "nap-1", "-o", "json"]).ok().json();
+    let path = place.url().trim_start_matches("sqlite:").to_owned();
+    let damage = "UPDATE abide_executions SET state = x'00' WHERE id = 'nap-1'";
+    abide::rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
+    let found = place.abide(&["verify"]);
+    assert!(found.code != 0 && found.stdout.contains("is damaged: it is cut short"), "{found:?}");
+    let listed = place.abide(&["list", "--status", "damaged", "-o", "json"]).ok();
+    assert!(listed.stdout.contains("nap-1"), "{listed:?}");
+    let why = place.abide(&["why", "nap-1"]).ok();
+    assert!(why.stdout.contains(r#""nap-1" is damaged: "#), "{why:?}");
+    let repaired = place.abide(&["verify", "--repair"]).ok();
+    assert!(repaired.stdout.contains("sound: 6 executions, "), "{repaired:?}");
+    let after = place.abide(&["show", "nap-1", "-o", "json"]).ok().json();
+    assert_eq!(after["journal"], before["journal"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_leaves_ends_a_list_quietly() {
     let place = left_behind().await;
     for format in ["table", "json", "jsonl"] {

@@ -22,7 +22,17 @@ pub async fn explain(
     now: Timestamp,
 ) -> Result<(Status, String), Error> {
     let unknown = || Error::Refused(Refusal::Unknown { id: address.id.clone() });
-    let facts = facts(store, address, now).await?.ok_or_else(unknown)?;
+    let facts = match facts(store, address, now).await {
+        // Whoever asks about what cannot be read is told just that.
+        Err(Error::Corrupt { what }) => {
+            let sentence = format!(
+                "{:?} is damaged: {what}; abide verify --repair rebuilds a state from its journal.",
+                address.id
+            );
+            return Ok((Status::Damaged, abide_core::text::clean(&sentence).into_owned()));
+        }
+        facts => facts?.ok_or_else(unknown)?,
+    };
     Ok((facts.snapshot.summary.status, sentence::of(&facts)))
 }
 

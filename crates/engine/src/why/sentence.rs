@@ -61,6 +61,9 @@ fn predicate(facts: &Facts) -> String {
         Status::Completed | Status::Failed | Status::Cancelled => return ended(facts),
         Status::Paused => paused(facts),
         Status::Blocked => blocked(facts),
+        Status::Damaged => {
+            return "is damaged and was set aside: abide verify says what is wrong with it".to_owned();
+        }
         Status::Scheduled | Status::Running | Status::Sleeping | Status::Waiting => active(facts),
     };
     words.push_str(&deaths(facts));

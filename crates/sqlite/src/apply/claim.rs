@@ -50,7 +50,7 @@ impl Operation for ClaimWork {
             more |= leased.len() < ready_count;
         }
         for key in repeated {
-            leased.push(self::leased(batch, key, claim.session)?.0);
+            leased.extend(sound(batch, key, claim.session)?.map(|(one, _)| one));
         }
         batch.effects.requests.push((claim.session, claim.request.max(last_request)));
         mail.retain(|(key, _)| !leased.iter().any(|leased| leased.key == *key));
@@ -66,16 +66,36 @@ fn lease(batch: &mut Batch<'_>, claim: &Claim, ready: Vec<i64>) -> Result<Vec<Le
         if bytes >= batch.shared.options.bounds.claim_bytes_max {
             break;
         }
+        let Some((mut one, size)) = sound(batch, key, claim.session)? else { continue };
         let holder = Holder { session: claim.session, request: claim.request, position };
         let Columns { place, rank, since } = Place::Held(holder).columns();
         batch.connection.prepare_cached(sql::CLAIM)?.execute([key, place, rank, since])?;
         batch.caches.hot.remove(&key);
         batch.caches.targets.remove(&key);
-        let (one, size) = self::leased(batch, key, claim.session)?;
+        one.lease.epoch = one.lease.epoch.next();
         leased.push(one);
         bytes += size;
     }
     Ok(leased)
+}
+
+/// The same as [`leased`], but for what cannot be read: that is set aside, by name, so that it delays nobody. What a newer program wrote is left
+/// where it is, for those who can read it.
+fn sound(batch: &mut Batch<'_>, key: i64, session: SessionId) -> Result<Option<(Leased, usize)>, Stop> {
+    let stop = match leased(batch, key, session) {
+        Ok(leased) => return Ok(Some(leased)),
+        Err(stop) => stop,
+    };
+    if stop.is_newer() {
+        return Ok(None);
+    }
+    let Some(damage) = stop.damage() else { return Err(stop) };
+    tracing::error!(execution = key, %damage, "an execution is damaged and was set aside");
+    let Columns { place, rank, since } = Place::Damaged(batch.now()).columns();
+    batch.connection.prepare_cached(sql::SET_ASIDE)?.execute([key, place, rank, since])?;
+    batch.caches.hot.remove(&key);
+    batch.caches.targets.remove(&key);
+    Ok(None)
 }
 
 /// What is still held of the leases that this request was given before.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use abide_core::{Address, Body, Message, MessageId, Refusal, Timestamp, TooLarge, codec};
 use abide_store::{Bounds, ExecutionKey, InboxCursor, InboxPage, InboxRead, Leased};
-use rusqlite::types::Type;
+use rusqlite::types::{Type, ValueRef};
 use rusqlite::{Connection, Row, params};
 
 use crate::batch::Batch;
@@ -26,7 +26,7 @@ impl Batch<'_> {
     /// Puts a message that is no start into its target's inbox.
     pub(crate) fn put(&mut self, message: &Message) -> Result<Put, Stop> {
         let unknown = || Refusal::Unknown { id: message.to.id.clone() };
-        let target = self.target(&message.to)?.ok_or_else(unknown)?;
+        let target = self.target(&message.to).map_err(Stop::aside)?.ok_or_else(unknown)?;
         let key = ExecutionKey(count(target.key));
         let now = self.now();
         let accepted = match target.execution.accepts(message, now) {
@@ -57,7 +57,12 @@ impl Batch<'_> {
                 self.announce(target.queue.route)?;
             }
             // Held by a session of another process, which sees that the database has changed; or ready already.
-            Place::Held(_) | Place::Ready(..) | Place::Waiting | Place::Timer(..) | Place::Finished(_) => {}
+            Place::Held(_)
+            | Place::Ready(..)
+            | Place::Waiting
+            | Place::Timer(..)
+            | Place::Finished(_)
+            | Place::Damaged(_) => {}
         }
         Ok(Put::Delivered(key))
     }
@@ -83,7 +88,7 @@ impl Batch<'_> {
         if target.execution.is_finished() || self.inbox(target.key)?.unread_count == 0 {
             return Ok(false);
         }
-        let unread = unread(self.connection, target.key)?;
+        let unread = unread(self.connection, target.key).map_err(|error| Stop::from(error).aside())?;
         let unread: Vec<_> = unread.iter().collect();
         Ok(target.execution.accepts_behind(&unread, message, now))
     }
@@ -213,4 +218,21 @@ fn unread_sum(bytes: Checksum, (key, id): (i64, &str), arrived: i64) -> Checksum
 /// What stands in place of the order of arrival once a message is read: a checksum of all that is left of it.
 pub(crate) fn read_sum(key: i64, id: &str) -> i64 {
     i64::from(Checksum::new().number(key).bytes(id.as_bytes()).finish())
+}
+
+/// What is wrong with the messages of an execution, read or unread.
+pub(crate) fn check_inbox(connection: &Connection, key: i64) -> rusqlite::Result<Option<String>> {
+    let mut statement = connection.prepare_cached(sql::VERIFY_INBOX)?;
+    let mut rows = statement.query([key])?;
+    while let Some(row) = rows.next()? {
+        if row.get_ref(3)? != ValueRef::Null {
+            message(row)?;
+            continue;
+        }
+        let id = row.get_ref(1)?.as_str()?;
+        if row.get::<_, i64>(2)? != read_sum(key, id) {
+            return Ok(Some(format!("the id of message {id:?}, which was read, is damaged")));
+        }
+    }
+    Ok(None)
 }

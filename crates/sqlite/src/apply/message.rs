@@ -38,7 +38,7 @@ impl Batch<'_> {
         let interned = self.caches.interned(self.connection)?;
         if interned.known_route(&route).is_none()
             && let Some(namespace) = interned.known(&address.namespace)
-            && let Some(existing) = Target::read(self.connection, namespace, address)?
+            && let Some(existing) = existing(self.connection, namespace, address)?
         {
             // Before the route is made: a refusal leaves no trace.
             return self.attach(address, start, &existing);
@@ -49,7 +49,7 @@ impl Batch<'_> {
         if let Some(started) = self.insert(born, start)? {
             return Ok(started);
         }
-        let existing = Target::read(self.connection, namespace, address)?;
+        let existing = existing(self.connection, namespace, address)?;
         let existing =
             existing.ok_or_else(|| Stop::corrupt(format!("execution {address} exists and does not")))?;
         self.attach(address, start, &existing)
@@ -195,7 +195,7 @@ impl Batch<'_> {
     }
 
     fn attach(&mut self, address: &Address, start: &Start, existing: &Target) -> Result<Started, Stop> {
-        let first = first_start(self.connection, existing.key, existing.origin)?;
+        let first = first_start(self.connection, existing.key, existing.origin).map_err(Stop::aside)?;
         match start_matches(&address.id, &first, start) {
             StartMatch::Attach => Ok(Started::Attached(ExecutionKey(count(existing.key)))),
             StartMatch::Conflict(refusal) => Err(refusal.into()),
@@ -239,6 +239,15 @@ struct Newborn {
     route: i64,
     offer: Option<SessionId>,
     now: Timestamp,
+}
+
+/// What has the id of a start already. Nothing is written yet, so that damage is told to the one who starts and to nobody else.
+fn existing(
+    connection: &rusqlite::Connection,
+    namespace: i64,
+    address: &Address,
+) -> Result<Option<Target>, Stop> {
+    Target::read(connection, namespace, address).map_err(|error| Stop::from(error).aside())
 }
 
 /// The first entry of a run.

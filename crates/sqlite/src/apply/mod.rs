@@ -5,15 +5,16 @@ mod commit;
 mod inbox;
 mod message;
 mod prune;
+mod repair;
 mod retry;
 mod session;
 mod submit;
 
 pub(crate) use claim::ClaimWork;
 pub(crate) use commit::CommitWork;
-pub(crate) use inbox::inbox_page;
-pub(crate) use inbox::{message, read_sum};
+pub(crate) use inbox::{check_inbox, inbox_page};
 pub(crate) use message::first_start;
 pub(crate) use prune::PruneWork;
+pub(crate) use repair::RepairWork;
 pub(crate) use session::{HeartbeatWork, RegisterWork, RetireWork};
 pub(crate) use submit::SubmitWork;

@@ -71,17 +71,21 @@ impl Operation for PruneWork {
 /// The executions whose last entry is one of these rows, in the order in which they ended.
 fn ended(batch: &Batch<'_>, (from, to): (i64, i64)) -> rusqlite::Result<Vec<Old>> {
     let mut statement = batch.connection.prepare_cached(sql::FINISHED_HEADS)?;
-    let rows = statement.query_map([from, to], |row| {
+    let mut rows = statement.query([from, to])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
         let base = Base::read(row)?;
-        Ok(Old {
+        // What is damaged stays: it is for somebody to look at.
+        let Ok(sheet) = base.sheet() else { continue };
+        found.push(Old {
             since: row.get(8)?,
             key: base.key,
             namespace: base.namespace,
-            cold: base.sheet()?.cold,
+            cold: sheet.cold,
             head: base.anchor.head,
-        })
-    })?;
-    rows.collect()
+        });
+    }
+    Ok(found)
 }
 
 /// Numbers are not given again when the rows that had the greatest ones are gone.

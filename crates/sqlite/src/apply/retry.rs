@@ -23,9 +23,10 @@ impl Batch<'_> {
     pub(crate) fn retry(&mut self, target: &Target, message: &Message) -> Result<Put, Stop> {
         let key = ExecutionKey(count(target.key));
         let now = self.now();
-        let state = LeaseState::read(self.connection, target.key)?;
+        let state =
+            LeaseState::read(self.connection, target.key).map_err(|error| Stop::from(error).aside())?;
         let state = state.ok_or_else(|| Stop::corrupt(format!("execution {} is gone", target.key)))?;
-        let first = first_entry(self.connection, target.key, state.cold.first)?;
+        let first = first_entry(self.connection, target.key, state.cold.first).map_err(Stop::aside)?;
         let began = first.began().ok_or_else(|| Stop::corrupt(format!("{} has no start", target.key)))?;
         // Before anything is written: a refusal leaves no trace.
         let (execution, entries) = target.execution.retried(began, message.by.clone(), now)?;

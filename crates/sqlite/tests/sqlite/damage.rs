@@ -52,11 +52,15 @@ fn damage_is_found_and_named() {
         ("UPDATE abide_executions SET care_at = 3 WHERE key = 2", "execution 2: the caretaker would look at it at a wrong time"),
         ("UPDATE abide_executions SET parent = 1 WHERE key = 2", "execution 2: the state of execution 2 is damaged: its checksum is wrong; \
              the journal has 201 rows, the executions have 200"),
-        ("UPDATE abide_executions SET place = 8 WHERE key = 2", "execution 2: there is no place 8; the journal has 201 rows, the executions have 200"),
+        ("UPDATE abide_executions SET place = 12 WHERE key = 2", "execution 2: there is no place 12; the journal has 201 rows, the executions have 200"),
+        ("UPDATE abide_executions SET place = 8 WHERE key = 2", "execution 2: it was set aside because it could not be read, and can be read now"),
+        ("UPDATE abide_names SET name = 'defbult'", "the name \"defbult\" is damaged; execution 1: it stands in the queue of something else; \
+             execution 2: it stands in the queue of something else"),
+        ("DROP INDEX abide_executions_trouble", "the tables are not those that this program makes"),
         ("DELETE FROM abide_sessions", "execution 1 is held by session 1, which is not registered"),
         (
             "INSERT INTO abide_inbox VALUES (9, 's', 1, NULL); INSERT INTO abide_tags VALUES (1, 'k', 'v', 8)",
-            "the inbox of execution 9 belongs to nothing; the tags of execution 8 belongs to nothing",
+            "there are 1 tags, the executions have 0; the inbox of execution 9 belongs to nothing; the tags of execution 8 belongs to nothing",
         ),
     ];
     for (damage, expected) in rows {

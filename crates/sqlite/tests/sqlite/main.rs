@@ -1,10 +1,12 @@
 //! Tests of the SQLite store.
 
+mod aside;
 mod batches;
 mod conformance;
 mod copies;
 mod damage;
 mod fixture;
+mod flips;
 mod inboxes;
 mod journals;
 mod lists;

@@ -1,0 +1,161 @@
+//! What is damaged is set aside, by name, and delays nobody.
+
+use std::sync::Arc;
+
+use abide_core::{Namespace, Status};
+use abide_sqlite::SqliteStore;
+use abide_store::conformance::block_on;
+use abide_store::{Error, Feed, FeedFrom, List, ListOrder, Prune, Read, Store, Target, View};
+
+use crate::fixture::{Fixture, Held, Seat, address, complete, look, signal, start, step, submit};
+
+/// Damage to one thing of execution `bad`, and what is said of it.
+const DAMAGES: [(&str, &str); 4] = [
+    (
+        "UPDATE abide_executions SET state = x'0109ffffffff' WHERE key = 1",
+        "the state of execution 1 is damaged: it is cut short",
+    ),
+    (
+        "UPDATE abide_executions SET state = (SELECT state FROM abide_executions WHERE key = 2) WHERE key = 1",
+        "the state of execution 1 is damaged: its checksum is wrong",
+    ),
+    (
+        "UPDATE abide_journal SET body = x'0109ffffffff' WHERE row = 1",
+        "journal row 1 of execution 1 is damaged",
+    ),
+    (
+        "UPDATE abide_inbox SET body = x'0109ffffffff'",
+        "message \"s\" to execution 1 is damaged: its checksum is wrong",
+    ),
+];
+
+/// Six executions that are ready, of which the first is `bad` and has a message.
+fn six() -> (Fixture, Arc<SqliteStore>) {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    submit(&store, vec![start("bad"), signal("s", "bad")]).expect("they are taken");
+    for nth in 1..6 {
+        submit(&store, vec![start(&format!("q-{nth}"))]).expect("it is taken");
+    }
+    (fixture, store)
+}
+
+fn with_status(store: &Arc<SqliteStore>, status: Status) -> Vec<String> {
+    let list = List {
+        namespace: Namespace::default(),
+        statuses: vec![status],
+        name: None,
+        tags: Vec::new(),
+        top_level: false,
+        parent: None,
+        order: ListOrder::OldestFirst,
+        after: None,
+        limit: 100,
+    };
+    let listing = block_on(store.list(list)).expect("it is listed");
+    listing.items.iter().map(|item| item.address.id.to_string()).collect()
+}
+
+fn feed_count(store: &Arc<SqliteStore>) -> usize {
+    let feed = Feed { from: FeedFrom::Beginning, limit: 100 };
+    block_on(store.feed(feed)).expect("it is fed").items.len()
+}
+
+#[test]
+fn a_damaged_execution_does_not_stop_the_others() {
+    for (damage, complaint) in DAMAGES {
+        let (fixture, store) = six();
+        store.close();
+        fixture.raw().execute_batch(damage).expect("the damage can be done");
+        let store = fixture.open();
+        let mut seat: Seat = fixture.seat(&store);
+        let claimed = seat.claim(true).leased;
+        assert_eq!(claimed.len(), 5, "{damage}");
+        for leased in claimed {
+            let mut held = Held::from(leased);
+            seat.record(&mut held, vec![step(1), complete()]);
+        }
+        assert!(seat.claim(true).leased.is_empty(), "it is not met again");
+        assert_eq!(with_status(&store, Status::Damaged), ["bad"], "{damage}");
+        assert_eq!(with_status(&store, Status::Completed).len(), 5);
+        let problems = store.verify().expect("it is looked at").problems.join("; ");
+        assert!(problems.contains(complaint), "{damage}: {problems}");
+        assert!(feed_count(&store) >= 10, "the feed goes on");
+        fixture.clock.advance(std::time::Duration::from_secs(1));
+        let prune = Prune { finished_before: abide_store::Clock::now(&*fixture.clock), limit: 10 };
+        assert_eq!(block_on(store.prune(prune)).expect("it is pruned"), 5);
+    }
+}
+
+#[test]
+fn whoever_writes_to_a_damaged_execution_is_told_and_nobody_else() {
+    let (damage, complaint) = DAMAGES[1];
+    let (fixture, store) = six();
+    store.close();
+    fixture.raw().execute_batch(damage).expect("the damage can be done");
+    let store = fixture.open();
+    let send = |messages| submit(&store, messages);
+    for messages in
+        [vec![signal("x", "bad")], vec![signal("x", "q-1"), signal("x", "bad")], vec![start("bad")]]
+    {
+        match send(messages) {
+            Err(Error::Corrupt { what }) => assert_eq!(what, complaint),
+            other => panic!("expected damage, found {other:?}"),
+        }
+    }
+    assert!(look(&store, "q-1").inbox.messages.is_empty(), "a refusal leaves no trace");
+    assert_eq!(send(vec![signal("y", "q-1")]).expect("it is taken").len(), 1);
+    let read =
+        Read { target: Target::Address(address("bad")), run: None, from: 0, limit: 0, with_inbox: false };
+    assert!(matches!(block_on(store.read(read)), Err(Error::Corrupt { .. })));
+}
+
+#[test]
+fn a_state_is_rebuilt_from_a_sound_journal() {
+    for (damage, _) in &DAMAGES[..2] {
+        let (fixture, store) = six();
+        let mut seat = fixture.seat(&store);
+        let mut held: Vec<Held> = seat.claim(true).leased.into_iter().map(Held::from).collect();
+        // More than one block of rows, and an earlier run.
+        let bad =
+            held.iter_mut().find(|held| held.execution.address().id.as_str() == "bad").expect("it is held");
+        seat.continue_as_new(bad, vec![step(1)]);
+        (1..=140).for_each(|nth| seat.record(bad, vec![step(nth)]));
+        seat.retire();
+        let before = look(&store, "bad");
+        store.close();
+        fixture.raw().execute_batch(damage).expect("the damage can be done");
+        let store = fixture.open();
+        let mut seat = fixture.seat(&store);
+        seat.claim(true);
+        let repairs = block_on(store.repair()).expect("it is repaired");
+        assert_eq!(repairs.rebuilt, [r#"execution 1, "bad": its state was rebuilt"#], "{damage}");
+        assert!(repairs.left.is_empty());
+        let after = look(&store, "bad");
+        assert_eq!((&after.execution, &after.journal), (&before.execution, &before.journal));
+        assert_eq!((after.created_at, &after.inbox), (before.created_at, &before.inbox));
+        let found = store.verify().expect("it is looked at");
+        assert!(found.is_sound(), "{:?}", found.problems);
+        let mut again: Held = seat.claim(true).leased.remove(0).into();
+        seat.record(&mut again, vec![step(141), complete()]);
+        assert!(
+            block_on(store.repair()).expect("it is repaired").rebuilt.is_empty(),
+            "there is nothing left"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_rebuilt_says_why_and_stays_as_it_is() {
+    for (damage, complaint) in &DAMAGES[2..] {
+        let (fixture, store) = six();
+        store.close();
+        fixture.raw().execute_batch(damage).expect("the damage can be done");
+        let store = fixture.open();
+        fixture.seat(&store).claim(true);
+        let repairs = block_on(store.repair()).expect("it is repaired");
+        assert_eq!(repairs.left, [format!(r#"execution 1, "bad", cannot be rebuilt: {complaint}"#)]);
+        assert!(repairs.rebuilt.is_empty());
+        assert_eq!(with_status(&store, Status::Damaged), ["bad"]);
+    }
+}

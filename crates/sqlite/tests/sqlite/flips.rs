@@ -1,0 +1,125 @@
+//! One changed byte in a file: `verify` finds it, or nobody reads it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_core::{Body, Command, Failure, FailureKind, Namespace, Start, Tag};
+use abide_sqlite::{Options, SqliteStore};
+use abide_store::conformance::{TestClock, block_on};
+use abide_store::{
+    Changes, Commit, Feed, FeedFrom, Hold, List, ListOrder, Read, Store, Target, View, Workers,
+};
+
+use crate::fixture::{Fixture, Held, complete, flow, message, name, signal, start, step, submit};
+
+/// A store with some of everything, as one file.
+fn filled(fixture: &Fixture) -> Vec<u8> {
+    let store = fixture.open();
+    let mut seat = fixture.seat(&store);
+    let mut long = seat.born("long");
+    (1..=300).for_each(|nth| seat.record(&mut long, vec![step(nth)]));
+    let mut failed = seat.born("failed");
+    seat.continue_as_new(&mut failed, vec![step(1)]);
+    seat.record(&mut failed, vec![step(1), Command::Fail(Failure::new(FailureKind::Fatal, "no"))]);
+    for nth in 0..20 {
+        let mut done = seat.born(&format!("done-{nth}"));
+        seat.record(&mut done, vec![step(1), complete()]);
+    }
+    let tags = vec![Tag { key: name("customer"), value: name("c7") }];
+    let tagged = message("start", "tagged", Body::Start(Start { tags, ..flow() }.into()));
+    submit(&store, vec![tagged, signal("s-1", "tagged"), signal("s-2", "tagged")]).expect("they are taken");
+    let held: Vec<Held> = seat.claim(false).leased.into_iter().map(Held::from).collect();
+    let mut tagged = held.into_iter().next().expect("it was ready");
+    let commit = seat.draft(&mut tagged, vec![step(1)]);
+    let mut changes: Changes = (*commit.changes).clone();
+    changes.consumed = vec![abide_core::MessageId::new("s-1")];
+    let commit = Commit { changes: Arc::new(changes), hold: Hold::Yield, ..commit };
+    block_on(store.commit(commit)).expect("it is committed");
+    seat.retire();
+    submit(&store, vec![start("ready")]).expect("it is taken");
+    let copy = fixture.folder.path().join("copy.db");
+    store.backup(&copy).expect("it can be copied");
+    store.close();
+    std::fs::read(copy).expect("it can be read")
+}
+
+/// Everything that can be read, or that it cannot.
+fn picture(path: &Path, clock: &Arc<TestClock>) -> Result<Vec<String>, String> {
+    let tell = |error: &dyn std::fmt::Display| error.to_string();
+    let store = SqliteStore::open(path, clock.clone(), Options::default()).map_err(|error| tell(&error))?;
+    let list = List {
+        namespace: Namespace::default(),
+        statuses: Vec::new(),
+        name: None,
+        tags: Vec::new(),
+        top_level: false,
+        parent: None,
+        order: ListOrder::OldestFirst,
+        after: None,
+        limit: 1_000,
+    };
+    let listing = block_on(store.list(list.clone())).map_err(|error| tell(&error))?;
+    let tags = vec![Tag { key: name("customer"), value: name("c7") }];
+    let tagged = block_on(store.list(List { tags, ..list })).map_err(|error| tell(&error))?;
+    let mut lines = vec![format!("{listing:?} {tagged:?}")];
+    for item in &listing.items {
+        for run in [None, Some(1)] {
+            for from in [1, 129, 290] {
+                let read = Read { target: Target::Key(item.key), run, from, limit: 1_000, with_inbox: true };
+                let found = block_on(store.read(read)).map_err(|error| tell(&error))?;
+                lines.push(format!("{found:?}"));
+            }
+        }
+    }
+    let feed = Feed { from: FeedFrom::Beginning, limit: 1_000 };
+    lines.push(format!("{:?}", block_on(store.feed(feed)).map_err(|error| tell(&error))?));
+    let workers = Workers { namespace: Namespace::default(), after: None, limit: 100 };
+    lines.push(format!("{:?}", block_on(store.workers(workers)).map_err(|error| tell(&error))?));
+    store.close();
+    Ok(lines)
+}
+
+/// What `verify` says of a file.
+fn verdict(path: &Path, clock: &Arc<TestClock>) -> Result<bool, String> {
+    let options = Options { read_only: true, ..Options::default() };
+    let store = SqliteStore::open(path, clock.clone(), options).map_err(|error| error.to_string())?;
+    let found = store.verify().map_err(|error| error.to_string());
+    store.close();
+    Ok(found?.is_sound())
+}
+
+/// The next number of a sequence that a seed begins.
+fn next(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *seed >> 33
+}
+
+#[test]
+fn every_changed_byte_is_found_or_is_read_by_nobody() {
+    let fixture = Fixture::new();
+    let whole = filled(&fixture);
+    fixture.clock.advance(Duration::from_millis(5));
+    let path = fixture.folder.path().join("flipped.db");
+    std::fs::write(&path, &whole).expect("it can be written");
+    assert_eq!(verdict(&path, &fixture.clock), Ok(true));
+    let expected = picture(&path, &fixture.clock).expect("it can be read");
+    let mut seed = 7;
+    let mut missed = Vec::new();
+    for _ in 0..200 {
+        let at = next(&mut seed) as usize % whole.len();
+        let flip = (next(&mut seed) % 255) as u8 + 1;
+        let mut bytes = whole.clone();
+        bytes[at] ^= flip;
+        for beside in ["", "-wal", "-shm"] {
+            let _ = std::fs::remove_file(fixture.folder.path().join(format!("flipped.db{beside}")));
+        }
+        std::fs::write(&path, &bytes).expect("it can be written");
+        let is_found = verdict(&path, &fixture.clock) != Ok(true);
+        if !is_found && picture(&path, &fixture.clock).as_ref() != Ok(&expected) {
+            let around = &whole[at.saturating_sub(24)..(at + 24).min(whole.len())];
+            missed.push(format!("byte {at} ^ {flip:#x}, page {}: {}", at / 4_096 + 1, around.escape_ascii()));
+        }
+    }
+    assert!(missed.is_empty(), "{} missed:\n{}", missed.len(), missed.join("\n"));
+}
