@@ -40,6 +40,7 @@ mod signal;
 mod sleep;
 mod start;
 mod step;
+mod store;
 pub mod testing;
 mod transaction;
 mod unblock;

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use abide_core::{InvalidName, Kind, Name, Namespace, Retry};
 use abide_engine::{Client, Engine, Options, Registry, Runtime, TokioRuntime};
-use abide_sqlite::SqliteStore;
-use abide_store::{Clock, Store};
+use abide_store::Store;
 
 use crate::abide::Abide;
 use crate::client_error::ClientError;
 use crate::code::{Registered, Task, Workflow};
 use crate::ctx::State;
-use crate::url::{InvalidUrl, StoreUrl};
+use crate::store::{self, StoreBounds};
 
 /// What a simulation puts in the place of the real thing.
 type Simulated = (Arc<dyn Runtime>, Option<Arc<dyn Store>>);
@@ -26,7 +25,7 @@ pub struct Builder {
     state: State,
     explicit: Vec<Registered>,
     simulated: Option<Simulated>,
-    store: abide_sqlite::Options,
+    busy_ms_max: Option<u64>,
     problem: Option<InvalidName>,
 }
 
@@ -38,7 +37,7 @@ impl Builder {
             state: State::default(),
             explicit: Vec::new(),
             simulated: None,
-            store: abide_sqlite::Options::default(),
+            busy_ms_max: None,
             problem: None,
         }
     }
@@ -156,7 +155,7 @@ impl Builder {
 
     /// How long a call may be kept waiting by other processes on the same file (`busy_ms_max`, 5 seconds).
     pub fn busy_ms_max(mut self, millis: u64) -> Self {
-        self.store.busy_ms_max = millis;
+        self.busy_ms_max = Some(millis);
         self
     }
 
@@ -204,23 +203,15 @@ impl Builder {
         };
         let opened = match given {
             Some(store) => Opened { store, closer: Closer(None) },
-            None => self
-                .open_sqlite(&runtime)
-                .map_err(|message| ClientError::Open { url: self.url.clone(), message })?,
+            None => {
+                let bounds =
+                    StoreBounds { limits: self.options.limits.clone(), busy_ms_max: self.busy_ms_max };
+                let store = store::open(&self.url, runtime.clone(), bounds)
+                    .map_err(|message| ClientError::Open { url: self.url.clone(), message })?;
+                Opened { closer: Closer(Some(store.clone())), store }
+            }
         };
         Ok((runtime, opened))
-    }
-
-    fn open_sqlite(&mut self, runtime: &Arc<dyn Runtime>) -> Result<Opened, String> {
-        self.store.limits = self.options.limits.clone();
-        let clock: Arc<dyn Clock> = runtime.clone();
-        let url: StoreUrl = self.url.parse().map_err(|error: InvalidUrl| error.to_string())?;
-        let store = match url {
-            StoreUrl::Memory => SqliteStore::in_memory(clock, self.store.clone()),
-            StoreUrl::File(path) => SqliteStore::open(&path, clock, self.store.clone()),
-        };
-        let store = store.map_err(|error| error.to_string())?;
-        Ok(Opened { closer: Closer(Some(store.clone())), store })
     }
 
     /// Everything that is linked in, with what was registered by hand in its place.
@@ -265,7 +256,7 @@ struct Opened {
 }
 
 /// Closes the store behind an [`Abide`], unless somebody else owns it.
-pub(crate) struct Closer(Option<Arc<SqliteStore>>);
+pub(crate) struct Closer(Option<Arc<dyn Store>>);
 
 impl Closer {
     pub(crate) fn close(&self) {

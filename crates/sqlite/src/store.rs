@@ -232,6 +232,10 @@ impl Store for SqliteStore {
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
         self.shared.notices.wait(session)
     }
+
+    fn close(&self) {
+        Self::close(self);
+    }
 }
 
 impl abide_store::View for SqliteStore {

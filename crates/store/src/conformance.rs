@@ -26,6 +26,7 @@ mod block_on;
 mod born;
 mod claims;
 mod clock;
+mod closing;
 mod commits;
 mod differential;
 mod emits;
@@ -96,6 +97,7 @@ pub const TABLES: &[&[Case]] = &[
     sizes::CASES,
     transactions::CASES,
     notices::CASES,
+    closing::CASES,
 ];
 
 /// Every case of every table.

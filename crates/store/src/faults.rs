@@ -281,6 +281,11 @@ impl Store for FaultyStore {
             }
         })
     }
+
+    /// Never a fault: it is how a test ends.
+    fn close(&self) {
+        self.inner.close();
+    }
 }
 
 impl View for FaultyStore {

@@ -13,9 +13,9 @@ use std::task::{Context, Poll, Waker};
 use abide_core::{Limits, SessionId, Timestamp};
 
 use crate::{
-    Answer, Bounds, Claim, Claimed, Clock, Commit, CommitOutcome, Feed, FeedPage, Heartbeat, InboxPage,
-    InboxRead, List, Listing, Notice, Prune, Read, Registered, Result, Retire, Snapshot, Store, Submit,
-    Submitted, View, Worker, WorkerRow, Workers,
+    Answer, Bounds, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
+    InboxPage, InboxRead, List, Listing, Notice, Prune, Read, Registered, Result, Retire, Snapshot, Store,
+    Submit, Submitted, View, Worker, WorkerRow, Workers,
 };
 
 mod admission;
@@ -55,6 +55,9 @@ impl MemoryStore {
     ) -> Answer<T> {
         let (answer, wakers) = {
             let mut state = lock(&self.state);
+            if state.is_closed {
+                return Box::pin(ready(Err(Error::Closed)));
+            }
             let end = state.feed_end();
             let answer = operation(&mut state, self.clock.now());
             if state.feed_end() > end {
@@ -100,6 +103,16 @@ impl Store for MemoryStore {
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
         Box::pin(Wait { clock: self.clock.clone(), state: self.state.clone(), session })
     }
+
+    fn close(&self) {
+        let wakers = {
+            let mut state = lock(&self.state);
+            state.is_closed = true;
+            state.notices.close_all();
+            state.notices.take_wakers()
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
 }
 
 impl View for MemoryStore {
@@ -142,6 +155,9 @@ impl Future for Wait {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = lock(&self.state);
+        if state.is_closed {
+            return Poll::Ready(Err(Error::Closed));
+        }
         let notices = state.notices.take(self.session);
         if !notices.is_empty() {
             return Poll::Ready(Ok(notices));
@@ -165,6 +181,9 @@ impl Future for Changed {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = lock(&self.state);
+        if state.is_closed {
+            return Poll::Ready(Err(Error::Closed));
+        }
         if state.feed_end() > self.seen {
             return Poll::Ready(Ok(()));
         }

@@ -69,6 +69,10 @@ pub trait Store: View {
     /// at all, and everything that it tells can be found out by [`claim`](Store::claim), [`read`](View::read) and [`inbox`](View::inbox).
     /// Dropping the answer loses no notice.
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>>;
+
+    /// Closes the store: what was asked for before is still done and answered, what comes later is [`Error::Closed`], and whoever waits is told so.
+    /// Sessions that were not retired are dead. It may block until that is done. Closing a closed store changes nothing.
+    fn close(&self);
 }
 
 /// A store's own number for an execution.

@@ -66,6 +66,14 @@ impl Notices {
         }
     }
 
+    /// Nobody waits any more.
+    pub(super) fn close_all(&mut self) {
+        self.wake_followers();
+        for mut queue in std::mem::take(&mut self.queues).into_values() {
+            self.woken.append(&mut queue.wakers);
+        }
+    }
+
     pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.woken)
     }

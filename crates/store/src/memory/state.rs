@@ -13,6 +13,7 @@ use crate::{Bounds, ExecutionKey, FeedItem, Notice, Record};
 pub(super) struct State {
     pub(super) limits: Limits,
     pub(super) bounds: Bounds,
+    pub(super) is_closed: bool,
     pub(super) rows: BTreeMap<ExecutionKey, Row>,
     pub(super) by_address: BTreeMap<Address, ExecutionKey>,
     /// What is ready, by route: work that nobody here can take never stands before work that somebody can.
@@ -35,6 +36,7 @@ impl State {
         Self {
             limits,
             bounds,
+            is_closed: false,
             rows: BTreeMap::new(),
             by_address: BTreeMap::new(),
             queues: BTreeMap::new(),
