@@ -1,0 +1,134 @@
+//! What reaches a task while its function runs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use abide::Builder;
+use abide::prelude::*;
+use abide::testing::Lab;
+use tokio::sync::Semaphore;
+
+struct World {
+    begun: AtomicU32,
+    gate: Semaphore,
+}
+
+type Shared = Arc<World>;
+
+/// Runs until the gate lets it through.
+#[task]
+async fn gated(ctx: Ctx) -> Result<u32> {
+    let world = ctx.state::<Shared>();
+    let n = world.begun.fetch_add(1, Ordering::SeqCst) + 1;
+    world.gate.acquire().await?.forget();
+    Ok(n)
+}
+
+#[workflow]
+async fn parent(ctx: Ctx) -> Result<String> {
+    let ended = ctx.run(gated, ()).id("one").deadline(secs(60)).await;
+    Ok(ended.map_or_else(|error| format!("{:?}", error.kind()), |n| n.to_string()))
+}
+
+fn run(test: impl AsyncFnOnce(&Lab, &Abide, &World)) {
+    Lab::run(1, |lab| async move {
+        let world = Shared::new(World { begun: AtomicU32::new(0), gate: Semaphore::new(0) });
+        let open = |builder: Builder| builder.state(world.clone()).session_ttl(hours(1));
+        let (_, abide) = lab.worker_with(open).await.unwrap();
+        test(&lab, &abide, &world).await;
+    });
+}
+
+#[test]
+fn a_pause_is_seen_while_the_function_runs_to_its_end() {
+    run(async |lab, abide, world| {
+        let handle = abide.start(gated, ()).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        handle.pause().await.unwrap();
+        lab.sleep(secs(5)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Paused);
+        let why = handle.why().await.unwrap();
+        assert!(why.contains("is paused"), "{why}");
+        world.gate.add_permits(1);
+        lab.sleep(secs(5)).await;
+        assert_eq!(handle.result().await.unwrap(), 1, "what has run is not thrown away");
+    });
+}
+
+#[test]
+fn a_failed_attempt_of_a_paused_task_is_followed_by_the_next_after_the_resume() {
+    #[task]
+    async fn fails_once(ctx: Ctx) -> Result<u32> {
+        let world = ctx.state::<Shared>();
+        let n = world.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        world.gate.acquire().await?.forget();
+        if n == 1 { Err(Error::new("no")) } else { Ok(n) }
+    }
+    run(async |lab, abide, world| {
+        let retry = Retry::fixed(secs(1)).max_attempts(3);
+        let handle = abide.start(fails_once, ()).id("one").retry(retry).await.unwrap();
+        lab.sleep(secs(5)).await;
+        handle.pause().await.unwrap();
+        lab.sleep(secs(5)).await;
+        world.gate.add_permits(10);
+        lab.sleep(secs(60)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Paused);
+        assert_eq!(world.begun.load(Ordering::SeqCst), 1, "nothing new begins");
+        handle.resume().await.unwrap();
+        lab.sleep(secs(5)).await;
+        assert_eq!(handle.result().await.unwrap(), 2);
+    });
+}
+
+#[test]
+fn a_deadline_ends_a_function_that_runs() {
+    run(async |lab, abide, world| {
+        let handle = abide.start(gated, ()).id("one").deadline(secs(60)).await.unwrap();
+        lab.sleep(secs(59)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Running);
+        lab.sleep(secs(2)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Failed);
+        world.gate.add_permits(1);
+        lab.sleep(secs(5)).await;
+        let said = handle.result().await.unwrap_err().to_string();
+        assert!(said.contains("the deadline"), "{said}");
+    });
+}
+
+#[test]
+fn a_deadline_ends_a_task_that_is_paused() {
+    run(async |lab, abide, _| {
+        let handle = abide.start(gated, ()).id("one").deadline(secs(60)).await.unwrap();
+        lab.sleep(secs(5)).await;
+        handle.pause().await.unwrap();
+        lab.sleep(secs(60)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Failed, "{}", handle.why().await.unwrap());
+    });
+}
+
+#[test]
+fn a_parent_is_told_of_the_deadline_of_its_task() {
+    run(async |lab, abide, _| {
+        let handle = abide.start(parent, ()).id("parent").await.unwrap();
+        lab.sleep(secs(70)).await;
+        assert_eq!(handle.result().await.unwrap(), "Deadline");
+    });
+}
+
+#[test]
+fn signals_do_no_harm() {
+    run(async |lab, abide, world| {
+        let handle = abide.start(gated, ()).id("one").await.unwrap();
+        for n in 0..50u32 {
+            handle.signal("x", &n).await.unwrap();
+            lab.sleep(ms(u64::from(n) * 7 % 40)).await;
+        }
+        world.gate.add_permits(5);
+        for n in 0..5u32 {
+            // It may have ended by then.
+            let _ = handle.signal("x", &n).await;
+        }
+        assert_eq!(handle.result().await.unwrap(), 1);
+        assert_eq!(world.begun.load(Ordering::SeqCst), 1, "it ran once");
+    });
+}
