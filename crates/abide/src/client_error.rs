@@ -25,6 +25,14 @@ pub enum ClientError {
         /// By whom and why.
         reason: String,
     },
+    /// The execution is blocked, and every live build of the program that could go on with it has tried. Wait again after a fixed deploy, or
+    /// after somebody has unblocked it.
+    Blocked {
+        /// The id of the execution.
+        id: String,
+        /// What is in the way.
+        reason: String,
+    },
     /// There is no such execution.
     Unknown {
         /// The id.
@@ -114,6 +122,7 @@ impl ClientError {
             Refusal::Unknown { id } => Self::Unknown { id: id.to_string() },
             Refusal::Conflict { .. } => Self::Conflict { message: refusal.to_string() },
             Refusal::InvalidName(invalid) => invalid.into(),
+            Refusal::GivenUp { reason } => Self::Blocked { id: id.to_owned(), reason },
             other => Self::Refused { id: id.to_owned(), message: other.to_string() },
         }
     }
@@ -124,6 +133,7 @@ impl fmt::Display for ClientError {
         match self {
             Self::Failed { id, error } => write!(f, "execution {id:?} failed: {error}"),
             Self::Cancelled { id, reason } => write!(f, "execution {id:?} was cancelled: {reason}"),
+            Self::Blocked { id, reason } => write!(f, "execution {id:?} is blocked: {reason}"),
             Self::Unknown { id } => write!(f, "there is no execution {id:?}"),
             Self::UnknownCode { name } => write!(f, "no workflow or task {name:?} is registered here"),
             Self::Conflict { message } => write!(f, "execution {message}"),

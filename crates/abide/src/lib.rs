@@ -24,6 +24,7 @@
 
 mod abide;
 mod blocking;
+mod build;
 mod child;
 mod client_error;
 mod code;

@@ -9,6 +9,7 @@ use abide_engine::{Client, Engine, Options, Registry, Runtime, TokioRuntime};
 use abide_store::Store;
 
 use crate::abide::Abide;
+use crate::build;
 use crate::client_error::ClientError;
 use crate::code::{Registered, Task, Workflow};
 use crate::ctx::State;
@@ -27,6 +28,7 @@ pub struct Builder {
     simulated: Option<Simulated>,
     busy_ms_max: Option<u64>,
     problem: Option<InvalidName>,
+    build: Option<Name>,
 }
 
 impl Builder {
@@ -39,6 +41,7 @@ impl Builder {
             simulated: None,
             busy_ms_max: None,
             problem: None,
+            build: None,
         }
     }
 
@@ -73,6 +76,16 @@ impl Builder {
     pub fn worker_name(mut self, name: &str) -> Self {
         match Name::new(name) {
             Ok(name) => self.options.worker_name = name,
+            Err(invalid) => self.problem = Some(invalid),
+        }
+        self
+    }
+
+    /// The version of this program (`build`). What is blocked is tried once by each build: its code may be the fixed one. Without it, the build
+    /// is taken from the executable's file and from the bounds that were set.
+    pub fn build(mut self, build: &str) -> Self {
+        match Name::new(build) {
+            Ok(build) => self.build = Some(build),
             Err(invalid) => self.problem = Some(invalid),
         }
         self
@@ -173,6 +186,7 @@ impl Builder {
         self.options.check().map_err(|message| ClientError::Invalid { message })?;
         let (runtime, opened) = self.prepare()?;
         let registry = self.registry()?;
+        self.options.build = self.build.take().unwrap_or_else(|| build::of_executable(&self.options.limits));
         let engine = Engine::open(opened.store, runtime, registry.clone(), self.options)
             .await
             .map_err(|error| ClientError::of("", error))?;

@@ -107,7 +107,9 @@ impl Lab {
         options: impl FnOnce(Builder) -> Builder,
     ) -> std::result::Result<(Machine, Abide), ClientError> {
         let machine = Machine(self.machine_count.fetch_add(1, Ordering::Relaxed) + 1);
-        let builder = options(Abide::builder("memory"));
+        // A machine of its own is a deploy of its own, unless the test says otherwise.
+        let build = format!("machine-{}", machine.0);
+        let builder = options(Abide::builder("memory").build(&build));
         let process = self.sim.process(machine.0);
         let abide = builder.simulated(process, Some(self.store.clone())).open().await?;
         Ok((machine, abide))

@@ -268,6 +268,7 @@ fn other_worker(workflow: &str) -> Worker {
         lanes: [name("default")].into(),
         runs: [(Kind::Workflow, name(workflow))].into(),
         capabilities: [].into(),
+        build: None,
     };
     Worker { name: name("other"), ability, ttl: secs(10) }
 }

@@ -136,7 +136,7 @@ fn details(event: &Event) -> Value {
         Event::Resumed { by } | Event::Unblocked { by, remedied: None } | Event::Retried { by } => {
             json!({ "by": by.0 })
         }
-        Event::Blocked(reason) => block(reason),
+        Event::Blocked { reason, build } => block(reason, build.as_ref()),
         Event::Completed { result, unused } => {
             json!({ "result": payload(result), "unused": unused.iter().map(operation).collect::<Value>() })
         }
@@ -166,14 +166,14 @@ fn started(start: &Start) -> Value {
     })
 }
 
-fn block(reason: &Block) -> Value {
+fn block(reason: &Block, build: Option<&Name>) -> Value {
     let (expected, found) = match reason {
         Block::Mismatch { expected, found } | Block::Undecodable { expected, found, .. } => {
             (Some(expected), Some(found))
         }
         _ => (None, None),
     };
-    json!({ "reason": reason.to_string(), "expected": expected, "found": found })
+    json!({ "reason": reason.to_string(), "expected": expected, "found": found, "build": build.map(Name::as_str) })
 }
 
 /// How an operation ended: one of `ok`, `error` and `unrecordable`.

@@ -32,7 +32,7 @@ impl Command {
             }
             Self::FinishChild { op, outcome } => Self::FinishChild { op, outcome: outcome.bounded(limits) },
             Self::Fail(failure) => Self::Fail(failure.bounded(limits)),
-            Self::Block(block) => Self::Block(block.bounded()),
+            Self::Block { reason, build } => Self::Block { reason: reason.bounded(), build },
             Self::Pause { by, reason } => Self::Pause { by: by.bounded(), reason: short(reason) },
             Self::Resume { by } => Self::Resume { by: by.bounded() },
             Self::Inherit { by, number, pause } => {

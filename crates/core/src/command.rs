@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Event, ExecutionId, Failure, Foreign, InvalidName, Message, MessageId, NameClash, Op, Outcome, Payload,
-    Start, Status, StepRecord, Timestamp, TooLarge, TreeOrder, text,
+    Event, ExecutionId, Failure, Foreign, InvalidName, Message, MessageId, Name, NameClash, Op, Outcome,
+    Payload, Start, Status, StepRecord, Timestamp, TooLarge, TreeOrder, text,
 };
 
 /// Something that the holder of the lease wants to record.
@@ -108,7 +108,12 @@ pub enum Command {
     /// The deadline has passed.
     ExpireDeadline,
     /// The code or the data does not allow to go on.
-    Block(Block),
+    Block {
+        /// What is in the way.
+        reason: Block,
+        /// The build that found it.
+        build: Option<Name>,
+    },
     /// Try again what was blocked.
     Unblock {
         /// Who asks.
@@ -286,6 +291,11 @@ pub enum Refusal {
     Cancelling,
     /// It is blocked.
     Blocked,
+    /// It is blocked, and no build of the program that is live can go on with it.
+    GivenUp {
+        /// What is in the way.
+        reason: String,
+    },
     /// It is not blocked.
     NotBlocked,
     /// It has no deadline, or the deadline has not passed.
@@ -345,6 +355,7 @@ impl fmt::Display for Refusal {
             Self::NotPaused => f.write_str("it is not paused"),
             Self::Cancelling => f.write_str("it is being cancelled"),
             Self::Blocked => f.write_str("it is blocked"),
+            Self::GivenUp { reason } => write!(f, "it is blocked: {reason}"),
             Self::NotBlocked => f.write_str("it is not blocked"),
             Self::NotDue => f.write_str("its deadline has not passed"),
             Self::NotAWorkflow => f.write_str("it is a task, which has no journal of its own"),

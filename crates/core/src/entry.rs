@@ -104,7 +104,12 @@ pub enum Event {
         reason: String,
     },
     /// The execution cannot go on until something about its code or data changes.
-    Blocked(Block),
+    Blocked {
+        /// What is in the way.
+        reason: Block,
+        /// The build that found it.
+        build: Option<Name>,
+    },
     /// The obstacle is believed gone.
     Unblocked {
         /// Who says so.
@@ -189,7 +194,7 @@ impl Event {
             Self::Inherited { pause: Some(_), .. } => "paused",
             Self::Inherited { pause: None, .. } => "resumed",
             Self::CancelRequested { .. } => "cancel-requested",
-            Self::Blocked(_) => "blocked",
+            Self::Blocked { .. } => "blocked",
             Self::Unblocked { .. } => "unblocked",
             Self::Completed { .. } => "completed",
             Self::Failed(_) => "failed",
@@ -238,8 +243,10 @@ impl Event {
     /// Code that cannot read such a result blocks at its step once more, before anything else of it is recorded.
     pub fn refutes_edit_of(&self, op: &Op) -> Option<bool> {
         match self {
-            Self::Blocked(Block::Unrecordable { op: blocked, .. }) if blocked == op => Some(true),
-            Self::Blocked(_)
+            Self::Blocked { reason: Block::Unrecordable { op: blocked, .. }, .. } if blocked == op => {
+                Some(true)
+            }
+            Self::Blocked { .. }
             | Self::Unblocked { .. }
             | Self::Paused { .. }
             | Self::Resumed { .. }

@@ -38,12 +38,14 @@ pub struct Execution {
     /// What its parent has ordered last.
     pub(crate) inherited: Option<Inherited>,
     pub(crate) phase: Phase,
+    /// The builds that were blocked where it stands, the newest last.
+    pub(crate) tried: Option<Vec<Name>>,
 }
 
 growable!(Execution {
     fields: kind, name, lane, requires, priority, start_at, deadline_at, retry, parent, run, entry_count, attempt_count,
         open_child_count, inherited, phase;
-    gained: ;
+    gained: 1 => tried;
     not_written: address = nowhere();
 });
 
@@ -135,6 +137,7 @@ impl Execution {
             open_child_count: 0,
             inherited: None,
             phase: Phase::Running,
+            tried: None,
         }
     }
 
@@ -168,7 +171,7 @@ impl Execution {
                 Ok(self.cancelled(by, reason))
             }
             Command::Cancel { by, reason } => Ok(Event::CancelRequested { by, reason }.into()),
-            Command::Block(reason) => Ok(Event::Blocked(reason).into()),
+            Command::Block { reason, build } => Ok(Event::Blocked { reason, build }.into()),
             Command::Unblock { .. } => Err(Refusal::NotBlocked),
             other => self.decide_work(other, now),
         }
@@ -210,7 +213,7 @@ impl Execution {
             Command::Pause { .. } => Err(Refusal::Cancelling),
             Command::Resume { .. } => Err(Refusal::NotPaused),
             Command::Cancel { .. } | Command::Inherit { .. } => Ok(Decision::default()),
-            Command::Block(reason) => Ok(Event::Blocked(reason).into()),
+            Command::Block { reason, build } => Ok(Event::Blocked { reason, build }.into()),
             Command::Unblock { .. } => Err(Refusal::NotBlocked),
             // The workflow let the cancellation through; any other error is a failure of its clean-up.
             Command::Fail(failure) if failure.kind == FailureKind::Cancelled => {
@@ -224,8 +227,10 @@ impl Execution {
     fn decide_blocked(&self, current: &Block, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
         match command {
             Command::Unblock { by, step } => self.unblock(current, by, step),
-            Command::Block(reason) if reason == *current => Ok(Decision::default()),
-            Command::Block(reason) => Ok(Event::Blocked(reason).into()),
+            Command::Block { reason, build } if reason == *current && self.has_tried(build.as_ref()) => {
+                Ok(Decision::default())
+            }
+            Command::Block { reason, build } => Ok(Event::Blocked { reason, build }.into()),
             // Its code cannot run, so it cannot see the cancellation either.
             Command::Cancel { by, reason } => Ok(self.cancelled(by, reason)),
             Command::Resume { .. } => Err(Refusal::NotPaused),
@@ -290,7 +295,7 @@ impl Execution {
             | Command::Resume { .. }
             | Command::Inherit { .. }
             | Command::Cancel { .. }
-            | Command::Block(_)
+            | Command::Block { .. }
             | Command::Unblock { .. } => unreachable!("every phase decides about control itself"),
         }
     }
@@ -353,6 +358,7 @@ impl Execution {
         if entry.event.op().is_some() {
             // It has begun: a clock that is set back does not make it wait for its start again.
             self.start_at = None;
+            self.tried = None;
         }
         match &entry.event {
             Event::AttemptFailed { op, attempt, retry_at, .. } if op.kind == crate::OpKind::Task => {
@@ -367,7 +373,8 @@ impl Execution {
             }
             Event::Resumed { .. } => self.apply_resumed(),
             Event::Inherited { by, number, pause } => self.apply_inherited(by, *number, pause.as_ref()),
-            Event::Blocked(reason) => {
+            Event::Blocked { reason, build } => {
+                self.try_by(build.as_ref());
                 self.phase =
                     Phase::Blocked { reason: Box::new(reason.clone()), cancelling: self.cancellation() };
             }

@@ -79,7 +79,6 @@ impl<const N: usize> Serialize for Gained<N> {
 }
 
 /// The bytes of a field that is set.
-#[cfg_attr(not(test), expect(dead_code, reason = "no structure has gained a field so far"))]
 pub(crate) fn bytes<T: Serialize>(field: &Option<T>) -> Option<Vec<u8>> {
     let field = field.as_ref()?;
     Some(postcard::to_allocvec(field).expect("types of this crate always serialize"))
@@ -96,7 +95,6 @@ pub(crate) struct Found(Vec<(u32, Vec<u8>)>);
 
 impl Found {
     /// One of them, and the others.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no structure has gained a field so far"))]
     pub(crate) fn take<T: DeserializeOwned, E: serde::de::Error>(
         mut self,
         tag: u32,

@@ -52,7 +52,7 @@ impl Happening {
             Event::Failed(_) => Self::Failed,
             Event::Cancelled { .. } => Self::Cancelled,
             Event::ContinuedAsNew { .. } => Self::Continued,
-            Event::Blocked(_) => Self::Blocked,
+            Event::Blocked { .. } => Self::Blocked,
             Event::Unblocked { .. } => Self::Unblocked,
             Event::Paused { .. } | Event::Inherited { pause: Some(_), .. } => Self::Paused,
             Event::Resumed { .. } | Event::Inherited { pause: None, .. } => Self::Resumed,

@@ -8,6 +8,7 @@
 //! what must happen goes out as values. Two stores that only copy what this crate decides cannot disagree.
 
 mod bound;
+mod build;
 pub mod codec;
 mod command;
 mod entry;

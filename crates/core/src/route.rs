@@ -61,11 +61,13 @@ pub struct Ability {
     pub runs: BTreeSet<(Kind, Name)>,
     /// What else it can do.
     pub capabilities: BTreeSet<Name>,
+    /// The version of its program.
+    pub build: Option<Name>,
 }
 
 growable!(Ability {
     fields: namespace, lanes, runs, capabilities;
-    gained: ;
+    gained: 1 => build;
 });
 
 impl Ability {
@@ -133,6 +135,7 @@ mod tests {
             lanes: names(&["gpu", "a,b"]),
             runs: [(Kind::Task, Name::new("render").expect("a name"))].into(),
             capabilities: names(&["cuda", "x,y"]),
+            build: None,
         };
         let rows = [
             ("gpu", vec!["cuda"], None),
@@ -155,6 +158,7 @@ mod tests {
             lanes: names(&[lane]),
             runs: [(kind, name(text))].into(),
             capabilities: names(&["cuda"]),
+            build: None,
         };
         let rows = [
             (ability("*", Kind::Task, "render"), None),

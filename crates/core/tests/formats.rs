@@ -105,13 +105,22 @@ fn events() -> Vec<Event> {
         Event::Inherited { by: by(), number: 7, pause: Some(reason()) },
         Event::Inherited { by: by(), number: 8, pause: None },
         Event::CancelRequested { by: by(), reason: reason() },
-        Event::Blocked(Block::Mismatch { expected: text("a"), found: text("b") }),
-        Event::Blocked(Block::Undecodable { what: text("w"), expected: text("a"), found: text("b") }),
-        Event::Blocked(Block::Unrecordable { op: op(OpKind::Transaction), reason: reason() }),
-        Event::Blocked(Block::ForeignAwait { workflow: text("order") }),
-        Event::Blocked(Block::NameClash(clash)),
-        Event::Blocked(Block::Misplaced { op: text("step x"), place: text("inside step y") }),
-        Event::Blocked(Block::Limit { reason: reason() }),
+        Event::Blocked { reason: Block::Mismatch { expected: text("a"), found: text("b") }, build: None },
+        Event::Blocked {
+            reason: Block::Undecodable { what: text("w"), expected: text("a"), found: text("b") },
+            build: None,
+        },
+        Event::Blocked {
+            reason: Block::Unrecordable { op: op(OpKind::Transaction), reason: reason() },
+            build: None,
+        },
+        Event::Blocked { reason: Block::ForeignAwait { workflow: text("order") }, build: None },
+        Event::Blocked { reason: Block::NameClash(clash), build: None },
+        Event::Blocked {
+            reason: Block::Misplaced { op: text("step x"), place: text("inside step y") },
+            build: None,
+        },
+        Event::Blocked { reason: Block::Limit { reason: reason() }, build: None },
         Event::Unblocked { by: by(), remedied: None },
         remedied(Remedy::Rerun),
         remedied(Remedy::Edit(Payload::from("7"))),
@@ -164,7 +173,7 @@ fn executions() -> Vec<Execution> {
         fresh.clone(),
         after(Command::Pause { by: by(), reason: "lunch".to_owned() }),
         after(Command::Inherit { by: by(), number: 7, pause: Some("lunch".to_owned()) }),
-        after(Command::Block(Block::Limit { reason: "too long".to_owned() })),
+        after(Command::block(Block::Limit { reason: "too long".to_owned() })),
         after(Command::Complete { result: Payload::from("1"), unused: Vec::new() }),
         after(Command::Fail(failure())),
         after(Command::Terminate { by: by(), reason: "no".to_owned() }),
@@ -188,6 +197,7 @@ fn ability() -> Ability {
         lanes: [name("main")].into(),
         runs: [(Kind::Task, name("mail"))].into(),
         capabilities: [name("smtp")].into(),
+        build: None,
     }
 }
 

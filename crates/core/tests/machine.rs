@@ -58,7 +58,7 @@ fn commands() -> Vec<(&'static str, Command)> {
         input_hash: None,
     };
     let child = ExecutionId::new("child").expect("an id");
-    let block = |reason: &str| Command::Block(Block::Limit { reason: reason.to_owned() });
+    let block = |reason: &str| Command::block(Block::Limit { reason: reason.to_owned() });
     let retry_at = at(5);
     vec![
         ("record-step", Command::RecordStep(record)),
@@ -118,7 +118,7 @@ fn commands() -> Vec<(&'static str, Command)> {
         ("lose-step", Command::RecordStep(lost_step())),
         (
             "block-lost",
-            Command::Block(Block::Unrecordable { op: lost_step().op, reason: "large".to_owned() }),
+            Command::block(Block::Unrecordable { op: lost_step().op, reason: "large".to_owned() }),
         ),
         ("rerun-lost", unblock_step("report#2", Remedy::Rerun)),
         ("edit-lost", unblock_step("report#2", Remedy::Edit(Payload::from("7")))),
@@ -323,7 +323,7 @@ fn is_allowed_at(event: &Event, before: &Execution) -> bool {
 fn only_the_step_that_blocks_can_be_decided_about() {
     let blocked = |reason| {
         let (mut execution, _) = Execution::start(address(), start(Kind::Workflow), at(0));
-        let decision = execution.decide(Command::Block(reason), at(1)).expect("it runs");
+        let decision = execution.decide(Command::block(reason), at(1)).expect("it runs");
         decision.record(&mut execution, at(1));
         execution
     };

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{
-    Address, Body, By, Event, ExecutionId, Message, MessageId, Name, Namespace, Payload, Refusal, Start,
-    Status,
+    Address, Body, By, Event, ExecutionId, Message, MessageId, Name, Namespace, Payload, Phase, Refusal,
+    Start, Status,
 };
 use abide_store::{Error, Read, Result, Snapshot, Store, Submit, Submitted, Target};
 
 use tokio::sync::Semaphore;
 
+use crate::builds;
 use crate::engine::Engine;
 use crate::follower::{Pace, follow};
 use crate::options::Options;
@@ -179,6 +180,11 @@ impl Client {
                     Some(event) => return Ok(event),
                     None => continue,
                 }
+            }
+            if let Phase::Blocked { reason, .. } = snapshot.execution.phase()
+                && builds::is_given_up(&*self.store, &snapshot, self.now()).await?
+            {
+                return Err(Refusal::GivenUp { reason: reason.to_string() }.into());
             }
             let found = self.place(&snapshot);
             if found != place {

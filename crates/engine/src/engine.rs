@@ -5,11 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use abide_core::{Ability, Address, Body, By, KeyHasher, Lease, Message, MessageId, SessionId, Status};
-use abide_store::{
-    Error, ExecutionKey, Leased, List, ListOrder, Read, Result, Retire, Snapshot, Store, Submit, Target,
-    Worker,
-};
+use abide_core::{Ability, Address, KeyHasher, Kind, Lease, SessionId};
+use abide_store::{ExecutionKey, Leased, Read, Result, Retire, Snapshot, Store, Target, Worker};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::driver::End;
@@ -23,7 +20,7 @@ use crate::request::Request;
 use crate::runtime::{BoxFuture, Runtime};
 use crate::seat::Seat;
 use crate::watch::{Place, Watchers};
-use crate::{dispatch, heartbeat};
+use crate::{builds, dispatch, heartbeat};
 
 /// Runs executions on one store under one session. When the last clone is dropped without a [shutdown](Engine::shutdown), it
 /// stops working; its session ends when the store is closed or its time to live is over.
@@ -122,9 +119,9 @@ impl Engine {
             emptied: Notify::new(),
         });
         inner.register().await?;
-        inner.unblock_all().await?;
         inner.runtime.spawn_urgent("abide-heartbeat", Box::pin(heartbeat::run(Arc::downgrade(&inner))));
         inner.runtime.spawn(Box::pin(dispatch::run(inner.clone())));
+        inner.runtime.spawn(Box::pin(builds::try_blocked(Arc::downgrade(&inner))));
         Ok(Self(inner.clone(), Arc::new(LastOne(inner))))
     }
 
@@ -181,6 +178,7 @@ impl Inner {
             lanes: options.lanes.clone(),
             runs: self.registry.names(),
             capabilities: options.capabilities.clone(),
+            build: Some(options.build.clone()),
         };
         let worker = Worker { name: options.worker_name.clone(), ability, ttl: options.session_ttl };
         let registered = self.store.register(worker).await?;
@@ -188,39 +186,9 @@ impl Inner {
         Ok(())
     }
 
-    /// What was blocked is tried once more by a worker that starts: its code may be the fixed one.
-    async fn unblock_all(&self) -> Result<()> {
-        let mut after = None;
-        loop {
-            let list = List {
-                namespace: self.options.namespace.clone(),
-                statuses: vec![Status::Blocked],
-                name: None,
-                tags: Vec::new(),
-                top_level: false,
-                parent: None,
-                order: ListOrder::OldestFirst,
-                after,
-                limit: 1_000,
-            };
-            let page = self.store.list(list).await?;
-            let names = self.registry.names();
-            let ours = |kind, name: &abide_core::Name| names.contains(&(kind, name.clone()));
-            for item in page.items.into_iter().filter(|item| ours(item.kind, &item.name)) {
-                let id = MessageId::new(format!("restart:{}", self.session()));
-                let by = By(format!("start of {}", self.options.worker_name));
-                let messages = vec![Message::new(id, item.address, by, Body::Unblock { step: None })];
-                match self.store.submit(Submit { messages, born_to: None, alone: false }).await {
-                    // It moved on by itself meanwhile, or waits for somebody's decision about a step.
-                    Ok(_) | Err(Error::Refused(_)) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            after = page.next;
-            if after.is_none() {
-                return Ok(());
-            }
-        }
+    /// Whether this engine has the code of a workflow or task.
+    pub(crate) fn has_code_of(&self, kind: Kind, name: &abide_core::Name) -> bool {
+        self.registry.names().contains(&(kind, name.clone()))
     }
 
     /// How many more executions may be taken into memory.

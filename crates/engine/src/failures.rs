@@ -81,7 +81,7 @@ pub(crate) async fn block(engine: Arc<Inner>, leased: Leased, reason: String) ->
     tracing::error!(address = %leased.address(), reason, "an execution is blocked");
     let mut ledger = Ledger::new(&engine, leased);
     // A refusal means that its phase lets nothing run anyway.
-    let _ = ledger.decide(Command::Block(Block::Limit { reason }));
+    let _ = ledger.decide(Command::block(Block::Limit { reason }));
     let summary = ledger.execution().summary(&[]);
     ledger.flush(Terms { summary, hold: Hold::Yield, born_slots: 0, alone: false });
     match poll_fn(|cx| ledger.poll(cx)).await {

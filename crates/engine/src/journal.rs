@@ -188,6 +188,7 @@ mod tests {
             lanes: [name("default")].into(),
             runs: [(Kind::Workflow, name("flow"))].into(),
             capabilities: [].into(),
+            build: None,
         };
         let worker = Worker { name: name("w"), ability, ttl: std::time::Duration::from_secs(9) };
         let session = answer(store.register(worker)).session;

@@ -5,8 +5,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Body, Command, Entry, Execution, Lease, Limits, Message, MessageId, Payload, Refusal, Start,
-    Summary, Timestamp, TreeOrder, Version, codec,
+    Address, Body, Command, Entry, Execution, Lease, Limits, Message, MessageId, Name, Payload, Refusal,
+    Start, Summary, Timestamp, TreeOrder, Version, codec,
 };
 use abide_store::{
     Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Store,
@@ -24,6 +24,7 @@ pub(crate) struct Ledger {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
     limits: Limits,
+    build: Name,
     pub(crate) key: ExecutionKey,
     lease: Lease,
     version: Version,
@@ -74,6 +75,7 @@ impl Ledger {
             store: engine.store.clone(),
             runtime: engine.runtime.clone(),
             limits: engine.options.limits.clone(),
+            build: engine.build().clone(),
             key: leased.key,
             lease: leased.lease,
             version: leased.version,
@@ -99,7 +101,8 @@ impl Ledger {
     /// Decides a command and takes down what follows. The entries are not durable yet.
     pub(crate) fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
         let now = self.runtime.now();
-        let mut decision = self.execution.decide(command.bounded(&self.limits), now)?;
+        let command = command.found_by(&self.build).bounded(&self.limits);
+        let mut decision = self.execution.decide(command, now)?;
         self.tree_orders.extend(decision.tree.take());
         let (entries, emits) = decision.record(&mut self.execution, now);
         self.records.extend(entries.iter().map(Record::of));

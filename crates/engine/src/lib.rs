@@ -8,6 +8,7 @@
 //! which are in `abide-core`; user-facing types, which are in `abide`.
 
 mod board;
+mod builds;
 mod client;
 mod dispatch;
 mod driver;

@@ -18,6 +18,8 @@ pub struct Options {
     pub lanes: BTreeSet<Name>,
     /// What else it can do.
     pub capabilities: BTreeSet<Name>,
+    /// The version of the program: what is blocked is tried once by each.
+    pub build: Name,
     /// Bounds on what may be recorded.
     pub limits: Limits,
     /// The policy of steps and tasks that have none of their own.
@@ -59,6 +61,7 @@ impl Default for Options {
             worker_name: name("worker"),
             lanes: [name("default")].into(),
             capabilities: BTreeSet::new(),
+            build: name("unnamed"),
             limits: Limits::default(),
             default_retry: Retry::never(),
             execution_count_max: 5_000,

@@ -170,7 +170,7 @@ impl TaskRunner {
 
     fn block(&mut self, reason: Block) {
         // Whatever the phase says, the lease goes back.
-        let _ = self.seat.decide(Command::Block(reason));
+        let _ = self.seat.decide(Command::block(reason));
         self.release(self.seat.parked(0));
     }
 

@@ -72,7 +72,7 @@ impl Teller {
             Ok(order) => order,
             Err(reason) => {
                 // A refusal means that its phase lets nothing run anyway.
-                let _ = self.seat.decide(Command::Block(Block::Limit { reason }));
+                let _ = self.seat.decide(Command::block(Block::Limit { reason }));
                 let hold = self.seat.parked(0);
                 return self.commit(hold, Some(End::Released)).await.unwrap_or(End::Released);
             }

@@ -132,6 +132,7 @@ async fn register(store: &Arc<SqliteStore>) -> SessionId {
         lanes: [name("default")].into(),
         runs: [(Kind::Workflow, name("probe"))].into(),
         capabilities: Default::default(),
+        build: None,
     };
     let worker = Worker { name: name("probe"), ability, ttl: Duration::from_secs(600) };
     store.register(worker).await.expect("it registers").session

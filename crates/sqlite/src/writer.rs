@@ -520,6 +520,7 @@ mod tests {
             lanes: [name("default")].into(),
             runs: [(Kind::Workflow, name("flow"))].into(),
             capabilities: [].into(),
+            build: None,
         };
         let worker = Worker { name: name("worker"), ability, ttl: Duration::from_secs(10) };
         block_on(store.register(worker)).unwrap().session

@@ -133,7 +133,8 @@ fn detail(event: &Event) -> String {
         Event::Resumed { by } | Event::Unblocked { by, remedied: None } | Event::Retried { by } => {
             format!("by {by}")
         }
-        Event::Blocked(reason) => reason.to_string(),
+        Event::Blocked { reason, build: None } => reason.to_string(),
+        Event::Blocked { reason, build: Some(build) } => format!("{reason} (build {build})"),
         Event::Completed { result, .. } => format!("result {}", result.excerpt()),
         Event::Failed(failure) => failure.to_string(),
         Event::ContinuedAsNew { input } => format!("input {}", input.excerpt()),

@@ -297,7 +297,7 @@ impl Runner {
     fn block(&mut self, reason: Block) -> bool {
         tracing::warn!(execution = %self.seat.execution().address(), %reason, "an execution is blocked");
         self.evict();
-        if self.decide(Command::Block(reason)).is_err() {
+        if self.decide(Command::block(reason)).is_err() {
             // The phase allows no block, for example because it is paused: it will be found again.
             self.seat.ask_to_leave();
         }

@@ -94,7 +94,7 @@ fn paused(facts: &Facts) -> String {
 }
 
 fn blocked(facts: &Facts) -> String {
-    let since = since(facts, |event| matches!(event, Event::Blocked(_)));
+    let since = since(facts, |event| matches!(event, Event::Blocked { .. }));
     let execution = &facts.snapshot.execution;
     let Phase::Blocked { reason, .. } = execution.phase() else { return format!("is blocked{since}") };
     match reason.as_ref() {
@@ -102,7 +102,14 @@ fn blocked(facts: &Facts) -> String {
             let ways_on = text::ways_on(&execution.address().id, op);
             format!("is blocked{since}: {reason}; to go on: {ways_on}")
         }
-        reason => format!("is blocked{since}: {reason}"),
+        reason => {
+            let tried = match execution.tried() {
+                // The one that is blocked.
+                [] | [_] => String::new(),
+                builds => format!("; builds {} have tried", text::names(builds)),
+            };
+            format!("is blocked{since}: {reason}{tried}")
+        }
     }
 }
 

@@ -64,6 +64,7 @@ fn worker(session: u64, workflow: &str, lane: &str) -> WorkerRow {
         lanes: BTreeSet::from([name(lane)]),
         runs: BTreeSet::from([(Kind::Workflow, name(workflow))]),
         capabilities: BTreeSet::new(),
+        build: None,
     };
     WorkerRow {
         session: SessionId(session),
@@ -121,7 +122,7 @@ fn what_is_stopped_says_by_whom_and_why() {
     );
     let block = Block::Mismatch { expected: "step \"a\"".to_owned(), found: "step \"b\"".to_owned() };
     check(
-        &facts(vec![Event::Blocked(block)], &[]),
+        &facts(vec![Event::Blocked { reason: block, build: None }], &[]),
         r#"workflow "x" is blocked since 1970-01-01T00:00:01.000Z (1 min 39 s ago): the code no longer matches its journal: expected step "a", found step "b"."#,
     );
 }
@@ -130,7 +131,7 @@ fn what_is_stopped_says_by_whom_and_why() {
 fn what_is_blocked_at_a_step_says_how_to_go_on() {
     let op = Op { kind: OpKind::Step, name: name("report"), nth: 2 };
     let block = Block::Unrecordable { op, reason: "large".to_owned() };
-    let mut blocked = facts(vec![Event::Blocked(block)], &[]);
+    let mut blocked = facts(vec![Event::Blocked { reason: block, build: None }], &[]);
     let said = r#"workflow "x" is blocked since 1970-01-01T00:00:01.000Z (1 min 39 s ago): step "report" #2 has run, but its result could not be recorded: large; to go on: abide unblock x --rerun report#2, or abide unblock x --edit report#2=JSON"#;
     check(&blocked, &format!("{said}."));
     blocked.workers = vec![worker(5, "order", "default")];

@@ -62,6 +62,7 @@ pub(crate) fn worker() -> Worker {
         lanes: [name("default")].into(),
         runs: [(Kind::Workflow, name("flow"))].into(),
         capabilities: [].into(),
+        build: None,
     };
     Worker { name: name("worker"), ability, ttl: Duration::from_secs(10) }
 }

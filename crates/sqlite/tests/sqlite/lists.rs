@@ -35,7 +35,7 @@ fn what_failed_or_is_blocked_is_found_without_going_through_everything() {
             seat.record(&mut held, vec![Command::Fail(Failure::new(FailureKind::Fatal, "no"))]);
             let mut held = seat.born(&format!("blocked-{nth}"));
             let reason = abide_core::Block::Limit { reason: "too much".to_owned() };
-            seat.record(&mut held, vec![Command::Block(reason)]);
+            seat.record(&mut held, vec![Command::block(reason)]);
         }
     }
     assert_eq!(with_status(&seat, Status::Failed, ListOrder::OldestFirst), ["failed-7", "failed-15"]);

@@ -72,7 +72,7 @@ fn feed_tells_what_is_blocked_and_what_goes_on(subject: &Subject) {
     };
     obey(&mut held, pause("a"));
     obey(&mut held, resume("a"));
-    subject.record(&mut held, Command::Block(Block::Limit { reason: "too long".to_owned() }));
+    subject.record(&mut held, Command::block(Block::Limit { reason: "too long".to_owned() }));
     obey(&mut held, message("unblock", "a", Body::Unblock { step: None }));
     obey(&mut held, cancel("a"));
     let happenings: Vec<_> = subject.feed().iter().map(|item| item.happening).collect();

@@ -69,6 +69,7 @@ pub(crate) fn worker() -> Worker {
         lanes: names(&["main"]),
         runs: [(Kind::Workflow, name("flow"))].into(),
         capabilities: BTreeSet::new(),
+        build: None,
     };
     Worker { name: name("worker"), ability, ttl: TTL }
 }

@@ -219,7 +219,7 @@ fn paused_execution_is_woken_by_resume_and_not_by_a_signal(subject: &Subject) {
 
 fn blocked_execution_is_woken_by_unblock_and_not_by_a_signal(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
-    let block = Command::Block(Block::Limit { reason: "too long".to_owned() });
+    let block = Command::block(Block::Limit { reason: "too long".to_owned() });
     subject.commit(&subject.draft(&held).then(block).park(0), &mut held);
     subject.send(signal("s", "a"));
     assert!(seat.claim_ids(1).is_empty());
@@ -230,7 +230,7 @@ fn blocked_execution_is_woken_by_unblock_and_not_by_a_signal(subject: &Subject) 
 fn p1_only_the_step_that_blocks_can_be_decided_about(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
     let op = Op { kind: OpKind::Step, name: name("report"), nth: 2 };
-    let block = Command::Block(Block::Unrecordable { op, reason: "large".to_owned() });
+    let block = Command::block(Block::Unrecordable { op, reason: "large".to_owned() });
     subject.commit(&subject.draft(&held).then(step("sound")).then(block).park(0), &mut held);
     let before = subject.picture();
     let decide = |step: &str, remedy| {

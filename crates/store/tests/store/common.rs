@@ -55,6 +55,7 @@ pub(crate) fn worker() -> Worker {
         lanes: [name("main")].into(),
         runs: [(Kind::Workflow, name("flow"))].into(),
         capabilities: [].into(),
+        build: None,
     };
     Worker { name: name("worker"), ability, ttl: Duration::from_secs(10) }
 }

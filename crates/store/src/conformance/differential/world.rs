@@ -312,7 +312,7 @@ fn acted(draft: Draft, held: &Held, act: Act) -> (Draft, usize) {
             (steps.fold(draft, Draft::then_if_possible), 0)
         }
         Act::Block => {
-            let block = Command::Block(Block::Limit { reason: "by chance".to_owned() });
+            let block = Command::block(Block::Limit { reason: "by chance".to_owned() });
             (draft.then_if_possible(block), 0)
         }
         Act::Complete => (draft.then_if_possible(make::complete()), 0),

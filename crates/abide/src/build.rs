@@ -1,0 +1,37 @@
+//! The version of the user's program, when the user gives none.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::OnceLock;
+
+use abide_core::{Limits, Name};
+
+/// A name for the executable file of this process and for the bounds that it works under: a higher bound may be all that a blocked execution needs.
+///
+/// The file is known by its length and the time of its last change. To hash a hundred megabytes at every start would cost more than a try
+/// too many, and a deploy that changes neither is none.
+pub(crate) fn of_executable(limits: &Limits) -> Name {
+    static EXECUTABLE: OnceLock<Option<(u64, u128)>> = OnceLock::new();
+    let mut hasher = DefaultHasher::new();
+    EXECUTABLE.get_or_init(executable).hash(&mut hasher);
+    format!("{limits:?}").hash(&mut hasher);
+    Name::new(format!("{:016x}", hasher.finish())).expect("hexadecimal digits are a name")
+}
+
+fn executable() -> Option<(u64, u128)> {
+    let file = std::fs::metadata(std::env::current_exe().ok()?).ok()?;
+    let changed = file.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some((file.len(), changed.as_nanos()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_executable_is_one_build() {
+        let limits = Limits::default();
+        assert_eq!(of_executable(&limits), of_executable(&limits));
+        let higher = Limits { entry_count_max: limits.entry_count_max + 1, ..limits.clone() };
+        assert_ne!(of_executable(&limits), of_executable(&higher));
+    }
+}

@@ -1,0 +1,173 @@
+//! What is blocked is tried once by each build of the program, and whoever waits for it is told when no build is left.
+
+use std::future::pending;
+
+use abide::prelude::*;
+use abide::testing::{Lab, Machine};
+use abide_core::{Address, Event, ExecutionId, Name, Namespace};
+use abide_store::{Read, Snapshot, Target};
+
+/// Whether the code of a build is the fixed one.
+struct Fixed(bool);
+
+#[workflow]
+async fn flow(ctx: Ctx) -> Result<u32> {
+    let one = ctx.step("one", || async { Ok(1) }).await?;
+    if !ctx.state::<Fixed>().0 {
+        // No operation of its context: it is blocked.
+        pending::<()>().await;
+    }
+    Ok(one)
+}
+
+#[workflow]
+async fn parent(ctx: Ctx) -> Result<u32> {
+    ctx.run(flow, ()).id("one").await
+}
+
+async fn worker(lab: &Lab, build: &str, is_fixed: bool) -> (Machine, Abide) {
+    lab.worker_with(|builder| builder.build(build).state(Fixed(is_fixed)).session_ttl(secs(3))).await.unwrap()
+}
+
+async fn look(lab: &Lab) -> Snapshot {
+    let id = ExecutionId::new("one").unwrap();
+    let target = Target::Address(Address { namespace: Namespace::default(), id });
+    lab.store()
+        .read(Read { target, run: None, from: 1, limit: 100, with_inbox: true })
+        .await
+        .unwrap()
+        .unwrap()
+}
+
+/// Starts a worker, lets it work for a while, and stops it; gives how many entries it wrote.
+async fn visit(lab: &Lab, build: &str) -> u64 {
+    let before = look(lab).await.execution.entry_count();
+    let (_, abide) = worker(lab, build, false).await;
+    lab.sleep(secs(10)).await;
+    abide.shutdown().await;
+    look(lab).await.execution.entry_count() - before
+}
+
+#[test]
+fn each_build_tries_once() {
+    Lab::run(1, |lab| async move {
+        let (machine, abide) = worker(&lab, "a", false).await;
+        abide.start(flow, ()).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        lab.crash(machine);
+        lab.sleep(secs(5)).await;
+        assert_eq!(visit(&lab, "a").await, 0, "it has tried");
+        assert_eq!(visit(&lab, "b").await, 2, "it is asked to try, and is blocked");
+        for build in ["a", "b", "a", "b"] {
+            assert_eq!(visit(&lab, build).await, 0, "builds of a rolling deploy do not alternate");
+        }
+        let names = look(&lab).await.execution.tried().to_vec();
+        assert_eq!(names, ["a", "b"].map(|name| Name::new(name).unwrap()));
+        let (_, abide) = worker(&lab, "c", true).await;
+        let handle = abide.handle::<u32>("one");
+        let why = handle.why().await.unwrap();
+        assert!(why.contains(r#"builds "a", "b" have tried"#), "{why}");
+        assert_eq!(handle.result().await.unwrap(), 1);
+    });
+}
+
+#[test]
+fn a_build_tries_at_last_what_an_older_one_took_from_it() {
+    Lab::run(1, |lab| async move {
+        let (old, first) = worker(&lab, "a", false).await;
+        first.start(flow, ()).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let before = look(&lab).await.execution.entry_count();
+        let mut workers = Vec::new();
+        for build in ["b", "b", "b"] {
+            workers.push(worker(&lab, build, false).await);
+        }
+        lab.sleep(secs(60)).await;
+        lab.crash(old);
+        lab.sleep(secs(600)).await;
+        let found = look(&lab).await.execution;
+        assert_eq!(found.tried(), ["a", "b"].map(|name| Name::new(name).unwrap()));
+        let count = found.entry_count() - before;
+        assert!(count <= 20, "{count} entries");
+        lab.sleep(secs(900)).await;
+        assert_eq!(look(&lab).await.execution.entry_count(), found.entry_count(), "there is no loop");
+    });
+}
+
+#[test]
+fn many_that_are_blocked_are_tried() {
+    const COUNT: usize = 250;
+    Lab::run(1, |lab| async move {
+        let (machine, abide) = worker(&lab, "a", false).await;
+        for n in 0..COUNT {
+            abide.start(flow, ()).id(format!("n-{n}")).await.unwrap();
+        }
+        lab.sleep(secs(5)).await;
+        assert_eq!(
+            abide.list(Filter::all().status(Status::Blocked).limit(1_000)).await.unwrap().len(),
+            COUNT
+        );
+        lab.crash(machine);
+        let (_, abide) = worker(&lab, "b", true).await;
+        lab.sleep(secs(10)).await;
+        assert_eq!(abide.list(Filter::completed().limit(1_000)).await.unwrap().len(), COUNT);
+    });
+}
+
+#[test]
+fn whoever_waits_is_told_when_every_live_build_has_tried() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = worker(&lab, "a", false).await;
+        let error = abide.run(flow, ()).id("one").await.unwrap_err();
+        let ClientError::Blocked { id, reason } = &error else { panic!("{error:?}") };
+        assert_eq!(id, "one");
+        assert!(reason.contains("not a ctx operation"), "{reason}");
+        // A client that runs nothing, and one that comes late.
+        let client = lab.client().await.unwrap();
+        for abide in [&abide, &client] {
+            let error = abide.handle::<u32>("one").result().await.unwrap_err();
+            assert!(matches!(error, ClientError::Blocked { .. }), "{error:?}");
+        }
+        // A build that has not tried may be the fixed one.
+        let (_, _fixed) = worker(&lab, "b", true).await;
+        assert_eq!(client.handle::<u32>("one").result().await.unwrap(), 1);
+    });
+}
+
+#[test]
+fn whoever_waits_is_told_when_no_build_is_live() {
+    Lab::run(1, |lab| async move {
+        let (machine, abide) = worker(&lab, "a", false).await;
+        abide.start(flow, ()).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        lab.crash(machine);
+        lab.sleep(secs(5)).await;
+        let error = lab.client().await.unwrap().handle::<u32>("one").result().await.unwrap_err();
+        assert!(matches!(error, ClientError::Blocked { .. }), "{error:?}");
+    });
+}
+
+#[test]
+fn a_parent_goes_on_waiting() {
+    Lab::run(1, |lab| async move {
+        let (machine, abide) = worker(&lab, "a", false).await;
+        abide.start(parent, ()).id("parent").await.unwrap();
+        lab.sleep(secs(30)).await;
+        assert_eq!(abide.handle::<u32>("parent").status().await.unwrap(), Status::Waiting);
+        lab.crash(machine);
+        let (_, abide) = worker(&lab, "b", true).await;
+        assert_eq!(abide.handle::<u32>("parent").result().await.unwrap(), 1);
+    });
+}
+
+#[test]
+fn a_block_names_its_build() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = worker(&lab, "2026-11-16", false).await;
+        abide.start(flow, ()).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let is_named = |event: &Event| matches!(event, Event::Blocked { build: Some(build), .. } if build.as_str() == "2026-11-16");
+        let journal = look(&lab).await.journal;
+        assert!(journal.iter().any(|record| is_named(&record.entry().unwrap().event)));
+    });
+}

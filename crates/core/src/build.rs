@@ -1,0 +1,122 @@
+//! Which builds have tried to go on with an execution that is blocked.
+//!
+//! Code that does not match a journal, or data that it cannot read, may be mended by the next deploy. So each build tries once: those that were
+//! blocked are kept with the block, and what is recorded of the execution's work makes the list begin anew.
+
+use crate::{Block, Command, Execution, Name, Phase};
+
+/// The most builds that are kept with a block. Beyond, the oldest is forgotten, and may try again.
+const BUILD_COUNT_MAX: usize = 16;
+
+impl Command {
+    /// The code or the data does not allow to go on; nobody says which build found it.
+    pub fn block(reason: Block) -> Self {
+        Self::Block { reason, build: None }
+    }
+
+    /// The same command; what it says to be in the way was found by this build.
+    pub fn found_by(self, build: &Name) -> Self {
+        match self {
+            Self::Block { reason, build: None } => Self::Block { reason, build: Some(build.clone()) },
+            other => other,
+        }
+    }
+}
+
+impl Execution {
+    /// The builds that were blocked where the execution stands, the newest last.
+    pub fn tried(&self) -> &[Name] {
+        self.tried.as_deref().unwrap_or_default()
+    }
+
+    /// Whether this build was blocked where the execution stands. One that has no name is known by nothing.
+    pub(crate) fn has_tried(&self, build: Option<&Name>) -> bool {
+        build.is_none_or(|build| self.tried().contains(build))
+    }
+
+    /// Whether a build that has not tried may mend what is in the way. It cannot where somebody has to decide about a step.
+    pub fn is_worth_trying(&self, build: &Name) -> bool {
+        match self.phase() {
+            Phase::Blocked { reason, .. } => {
+                !matches!(**reason, Block::Unrecordable { .. }) && !self.tried().contains(build)
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn try_by(&mut self, build: Option<&Name>) {
+        let Some(build) = build.filter(|build| !self.tried().contains(build)) else { return };
+        let tried = self.tried.get_or_insert_default();
+        if tried.len() == BUILD_COUNT_MAX {
+            tried.remove(0);
+        }
+        tried.push(build.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Address, ExecutionId, Kind, Namespace, Payload, Start, Timestamp};
+
+    fn name(text: &str) -> Name {
+        Name::new(text).unwrap()
+    }
+
+    fn execution() -> Execution {
+        let start = Start {
+            kind: Kind::Workflow,
+            name: name("flow"),
+            input: Payload::from("1"),
+            lane: name("default"),
+            requires: Vec::new(),
+            priority: 0,
+            start_at: None,
+            deadline_at: None,
+            retry: None,
+            tags: Vec::new(),
+            parent: None,
+        };
+        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
+        Execution::start(address, start, Timestamp::from_millis(1)).0
+    }
+
+    fn decide(execution: &mut Execution, command: Command) -> usize {
+        let now = Timestamp::from_millis(2);
+        let decision = execution.decide(command, now).unwrap();
+        decision.record(execution, now).0.len()
+    }
+
+    fn block(build: &str) -> Command {
+        Command::Block { reason: Block::Limit { reason: "full".to_owned() }, build: Some(name(build)) }
+    }
+
+    fn unblock() -> Command {
+        Command::Unblock { by: crate::By("test".to_owned()), step: None }
+    }
+
+    #[test]
+    fn each_build_tries_once() {
+        let mut execution = execution();
+        assert!(!execution.is_worth_trying(&name("a")), "it is not blocked");
+        for build in ["a", "b"] {
+            decide(&mut execution, block(build));
+            assert!(!execution.is_worth_trying(&name(build)));
+            assert!(execution.is_worth_trying(&name("c")));
+            decide(&mut execution, unblock());
+        }
+        decide(&mut execution, block("b"));
+        assert_eq!(execution.tried(), [name("a"), name("b")]);
+        assert_eq!(decide(&mut execution, block("a")), 0, "nothing new");
+    }
+
+    #[test]
+    fn the_list_is_bounded() {
+        let mut execution = execution();
+        for n in 0..100 {
+            decide(&mut execution, block(&n.to_string()));
+        }
+        assert_eq!(execution.tried().len(), BUILD_COUNT_MAX);
+        assert!(!execution.is_worth_trying(&name("99")));
+    }
+}

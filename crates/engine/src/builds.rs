@@ -1,0 +1,149 @@
+//! Has a new build of the program try what is blocked.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use abide_core::{Body, By, Message, MessageId, Name, Status};
+use abide_store::{
+    Error, List, ListCursor, ListOrder, Listed, Read, Result, Snapshot, Store, Submit, Target, WorkerRow,
+};
+
+use crate::engine::Inner;
+
+/// How many blocked executions are looked at before others get their turn at the store.
+const PAGE_COUNT: usize = 1_000;
+
+/// How many are asked at once to try again.
+const TRY_COUNT_MAX: usize = 100;
+
+/// How long to wait before what could not be asked is asked again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The longest pause before it is looked whether everything has been tried. While builds are live side by side, an older one may take what was
+/// asked to try; so it is asked again, more and more rarely.
+const ROUND_PAUSE_MAX: Duration = Duration::from_secs(300);
+
+/// Asks everything that is blocked, that this worker could run and that its build has not tried, to try again. Two workers of one build ask
+/// once. Until it has tried, whoever waits for a result goes on waiting.
+pub(crate) async fn try_blocked(engine: Weak<Inner>) {
+    let mut pause = None;
+    // Held only while there is something to do: it must not keep alive what was dropped.
+    while let Some(held) = engine.upgrade().filter(|engine| !engine.is_closing()) {
+        if try_all(&held).await == 0 {
+            return;
+        }
+        let next =
+            pause.map_or(held.options.look_again_every, |pause: Duration| (pause * 2).min(ROUND_PAUSE_MAX));
+        pause = Some(next);
+        let sleep = held.runtime.sleep(next);
+        drop(held);
+        sleep.await;
+    }
+}
+
+/// Gives how many were asked.
+async fn try_all(engine: &Inner) -> usize {
+    let (mut after, mut asked_count) = (None, 0);
+    while !engine.is_closing() {
+        match try_page(engine, after).await {
+            Ok((count, next)) => {
+                asked_count += count;
+                after = next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "what is blocked cannot be asked to try again");
+                engine.runtime.sleep(PAUSE).await;
+            }
+        }
+    }
+    asked_count
+}
+
+async fn try_page(engine: &Inner, after: Option<ListCursor>) -> Result<(usize, Option<ListCursor>)> {
+    let list = List {
+        namespace: engine.options.namespace.clone(),
+        statuses: vec![Status::Blocked],
+        name: None,
+        tags: Vec::new(),
+        top_level: false,
+        parent: None,
+        order: ListOrder::OldestFirst,
+        after,
+        limit: PAGE_COUNT,
+    };
+    let page = engine.store.list(list).await?;
+    let build = engine.build();
+    let (mut messages, mut asked_count) = (Vec::new(), 0);
+    for item in page.items.iter().filter(|item| engine.has_code(item)) {
+        let read = Read { target: Target::Key(item.key), run: None, from: 0, limit: 0, with_inbox: false };
+        let Some(snapshot) = engine.store.read(read).await? else { continue };
+        messages.extend(wish(build, &snapshot));
+        if messages.len() == TRY_COUNT_MAX {
+            asked_count += messages.len();
+            submit(engine, std::mem::take(&mut messages)).await?;
+        }
+    }
+    asked_count += messages.len();
+    submit(engine, messages).await?;
+    Ok((asked_count, page.next))
+}
+
+/// The message that asks an execution to try again. Its id names the build and the block: it is taken once, whoever sends it.
+fn wish(build: &Name, snapshot: &Snapshot) -> Option<Message> {
+    let execution = &snapshot.execution;
+    execution.is_worth_trying(build).then(|| {
+        let id = MessageId::new(format!("try:{}:{}:{build}", execution.run(), execution.entry_count()));
+        let by = By(format!("build {build}"));
+        Message::new(id, execution.address().clone(), by, Body::Unblock { step: None })
+    })
+}
+
+/// Submits them together; one that moved on by itself meanwhile must not stop the others.
+async fn submit(engine: &Inner, messages: Vec<Message>) -> Result<()> {
+    if messages.is_empty() {
+        return Ok(());
+    }
+    let together = Submit { messages: messages.clone(), born_to: None, alone: false };
+    match engine.store.submit(together).await {
+        Err(Error::Refused(_)) => {}
+        other => return other.map(drop),
+    }
+    for message in messages {
+        match engine.store.submit(Submit { messages: vec![message], born_to: None, alone: false }).await {
+            Ok(_) | Err(Error::Refused(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether no live build is left that could go on with an execution that is blocked: each of them has tried, or there is none.
+pub(crate) async fn is_given_up(
+    store: &dyn Store,
+    snapshot: &Snapshot,
+    now: abide_core::Timestamp,
+) -> Result<bool> {
+    let (execution, route) = (&snapshot.execution, snapshot.execution.route());
+    let workers = crate::why::workers(store, execution.address(), None, now).await?;
+    // Somebody looks at it, or is about to: it may have been unblocked.
+    let is_moving = snapshot.lease.session.is_some() || snapshot.ready_at.is_some();
+    let may_try = |row: &WorkerRow| {
+        let build = row.worker.ability.build.as_ref();
+        is_moving || build.is_some_and(|build| execution.is_worth_trying(build))
+    };
+    Ok(!workers.iter().filter(|row| row.worker.ability.serves(&route)).any(may_try))
+}
+
+impl Inner {
+    /// The version of the program.
+    pub(crate) fn build(&self) -> &Name {
+        &self.options.build
+    }
+
+    fn has_code(&self, item: &Listed) -> bool {
+        self.has_code_of(item.kind, &item.name)
+    }
+}
