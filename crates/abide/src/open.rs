@@ -136,6 +136,13 @@ impl Builder {
         self
     }
 
+    /// How long a terminate is left to the worker that holds an execution (`terminate_grace_ms`, 2,000). A step that blocks its thread for longer
+    /// loses its execution.
+    pub fn terminate_grace_ms(mut self, millis: u64) -> Self {
+        self.options.limits.terminate_grace_ms = millis;
+        self
+    }
+
     /// The most executions in memory at a time (`execution_count_max`, 5,000).
     pub fn execution_count_max(mut self, count: usize) -> Self {
         self.options.execution_count_max = count.max(1);

@@ -479,6 +479,12 @@ impl Execution {
         self.deadline_at
     }
 
+    /// When somebody without its code has to see to its deadline.
+    pub fn care_at(&self) -> Option<Timestamp> {
+        let deadline_at = self.deadline_at.filter(|_| !self.is_finished());
+        deadline_at.map(|deadline_at| deadline_at.after(crate::care::DEADLINE_GRACE))
+    }
+
     /// Which workers may take it.
     pub fn route(&self) -> Route {
         Route {

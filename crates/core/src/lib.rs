@@ -9,6 +9,7 @@
 
 mod bound;
 mod build;
+pub mod care;
 pub mod codec;
 mod command;
 mod entry;

@@ -1,6 +1,7 @@
 //! Every bound that has to do with what is recorded, with its name and default.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::{Body, Payload};
 
@@ -19,6 +20,9 @@ pub struct Limits {
     pub inbox_count_max: usize,
     /// The most entries of one run's journal.
     pub entry_count_max: u64,
+    /// How long a terminate is left to the live session that holds an execution, in milliseconds. After that another engine, or a caretaker of
+    /// the same one, takes the lease and applies it.
+    pub terminate_grace_ms: u64,
 }
 
 impl Default for Limits {
@@ -30,11 +34,17 @@ impl Default for Limits {
             requires_count_max: 32,
             inbox_count_max: 100_000,
             entry_count_max: 10_000_000,
+            terminate_grace_ms: 2_000,
         }
     }
 }
 
 impl Limits {
+    /// How long a terminate is left to whoever holds the execution.
+    pub fn terminate_grace(&self) -> Duration {
+        Duration::from_millis(self.terminate_grace_ms)
+    }
+
     /// How many unread messages an inbox may hold for one like `body` to be let in.
     ///
     /// Control has a reserve: somebody must be able to end an execution that is flooded with signals. The outcome of a child is

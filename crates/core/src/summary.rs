@@ -157,7 +157,8 @@ pub struct Summary {
     pub status: Status,
     /// When it has to be looked at again, if nothing arrives before.
     pub wake_at: Option<Timestamp>,
-    /// When the caretaker has to look at it, which needs none of its code.
+    /// When a caretaker, who needs none of its code, is to [look](crate::care::look) at it, if nothing arrives before. In a commit, what the
+    /// execution asks for by itself; in a store, what is known there too. It may be too early, never too late.
     pub care_at: Option<Timestamp>,
     /// What it waits for; a bounded excerpt.
     pub waiting: Vec<Waiting>,
@@ -191,7 +192,12 @@ impl Execution {
             return self.summary(&[Waiting::Retry { name, attempt, at }]);
         }
         let wake_at = self.deadline_at().map_or(at, |deadline_at| deadline_at.min(at));
-        Summary { status: Status::Scheduled, wake_at: Some(wake_at), care_at: None, waiting: Vec::new() }
+        Summary {
+            status: Status::Scheduled,
+            wake_at: Some(wake_at),
+            care_at: self.care_at(),
+            waiting: Vec::new(),
+        }
     }
 
     /// What a store keeps in the indexed row, given what the execution waits for.
@@ -202,7 +208,7 @@ impl Execution {
         Summary {
             status: if active { status_of(waiting) } else { self.status() },
             wake_at: timers.chain(deadline).min(),
-            care_at: None,
+            care_at: self.care_at(),
             waiting: waiting.iter().filter(|_| active).take(Summary::WAITING_COUNT_MAX).cloned().collect(),
         }
     }

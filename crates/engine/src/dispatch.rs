@@ -14,6 +14,9 @@ use crate::runtime::{BoxFuture, Moment};
 /// How many are claimed where suspects may be. Not one: of these the one goes first that is suspected least.
 const FEW: usize = 8;
 
+/// How many are looked after at once.
+const CARE_COUNT: usize = 64;
+
 /// Dispatches until the engine closes.
 pub(crate) async fn run(engine: Arc<Inner>) {
     let mut dispatcher = Dispatcher::new(engine);
@@ -36,6 +39,8 @@ struct Dispatcher {
     sweep_at: Moment,
     look_again_at: Moment,
     next_wake_at: Option<Timestamp>,
+    /// When something is to be looked after that perhaps nobody serves.
+    next_care_at: Option<Timestamp>,
 }
 
 impl Dispatcher {
@@ -51,6 +56,7 @@ impl Dispatcher {
             sweep_at: engine.runtime.moment(),
             look_again_at: engine.runtime.moment().after(engine.options.look_again_every),
             next_wake_at: None,
+            next_care_at: None,
             engine,
         }
     }
@@ -58,7 +64,7 @@ impl Dispatcher {
     async fn turn(&mut self) {
         self.follow_session();
         let moment = self.engine.runtime.moment();
-        let is_woken = self.next_wake_at.is_some_and(|at| at <= self.engine.runtime.now());
+        let is_woken = self.next_due_at().is_some_and(|at| at <= self.engine.runtime.now());
         if self.wants_claim || self.sweep_at <= moment || is_woken {
             self.claim().await;
             return;
@@ -90,9 +96,13 @@ impl Dispatcher {
         }
     }
 
-    /// Resolves when the next timer of an execution is due.
+    fn next_due_at(&self) -> Option<Timestamp> {
+        [self.next_wake_at, self.next_care_at].into_iter().flatten().min()
+    }
+
+    /// Resolves when the next timer of an execution is due, or the next look at one.
     fn alarm(&self) -> BoxFuture<()> {
-        match self.next_wake_at {
+        match self.next_due_at() {
             Some(at) => self.engine.runtime.sleep_until(at),
             None => Box::pin(std::future::pending()),
         }
@@ -138,6 +148,7 @@ impl Dispatcher {
             session: self.session,
             request: self.request + 1,
             slots: self.engine.free_slots().min(self.pace.saturating_sub(held_back)),
+            care_slots: CARE_COUNT,
             // Now and then in any case: a notice may have been lost without a word.
             with_mail: self.with_mail || sweep,
             sweep,
@@ -160,10 +171,12 @@ impl Dispatcher {
                 // What is full is claimed for again when somebody leaves, which kicks.
                 self.wants_claim = claimed.more && !is_full && !is_enough;
                 self.next_wake_at = claimed.next_wake_at;
+                self.next_care_at = claimed.next_care_at;
                 for (key, newest) in claimed.mail {
                     self.engine.deliver(key, vec![Arrival::Newest(newest)]);
                 }
                 self.engine.adopt(claimed.leased);
+                self.engine.look_after(claimed.care);
                 if sweep {
                     self.engine.forget_early();
                     self.sweep_at = moment.after(self.engine.options.sweep_every);

@@ -9,7 +9,8 @@ use abide_core::{Ability, Address, KeyHasher, Kind, Lease, SessionId};
 use abide_store::{ExecutionKey, Leased, Read, Result, Retire, Snapshot, Store, Target, Worker};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::driver::End;
+use crate::caretaker::Caretaker;
+use crate::driver::{Driver, End};
 use crate::failures::{self, Failures};
 use crate::inbox::{self, Arrival};
 use crate::mailbox::{Mailbox, Order};
@@ -172,18 +173,23 @@ impl Inner {
     /// Makes a new session. Whatever was held under an old one is lost.
     pub(crate) async fn register(&self) -> Result<()> {
         self.order_all(Order::Abandon);
+        let Options { worker_name, session_ttl, .. } = &self.options;
+        let worker = Worker { name: worker_name.clone(), ability: self.ability(), ttl: *session_ttl };
+        let registered = self.store.register(worker).await?;
+        self.session.store(registered.session.0, Ordering::Release);
+        Ok(())
+    }
+
+    /// What this engine offers.
+    fn ability(&self) -> Ability {
         let options = &self.options;
-        let ability = Ability {
+        Ability {
             namespace: options.namespace.clone(),
             lanes: options.lanes.clone(),
             runs: self.registry.names(),
             capabilities: options.capabilities.clone(),
             build: Some(options.build.clone()),
-        };
-        let worker = Worker { name: options.worker_name.clone(), ability, ttl: options.session_ttl };
-        let registered = self.store.register(worker).await?;
-        self.session.store(registered.session.0, Ordering::Release);
-        Ok(())
+        }
     }
 
     /// Whether this engine has the code of a workflow or task.
@@ -266,6 +272,31 @@ impl Inner {
         // Only now: what came with a suspect goes first.
         if has_suspects {
             self.settle(self.residents());
+        }
+    }
+
+    /// Looks after leased executions without their code. Another runner here may have held one of them until now, and not read its mail: it
+    /// loses its place.
+    pub(crate) fn look_after(self: &Arc<Self>, leased: impl IntoIterator<Item = Leased>) {
+        for leased in leased {
+            let (key, address) = (leased.key, leased.address().clone());
+            let mailbox = Arc::new(Mailbox::default());
+            let former = {
+                let mut residents = self.residents();
+                if let Some(early) = residents.early.remove(&key) {
+                    mailbox.deliver(early);
+                }
+                residents.mailboxes.insert(key, mailbox.clone())
+            };
+            match former {
+                Some(former) => former.order(Order::Abandon),
+                None => {
+                    self.resident_count.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            let (seat, opening) = Seat::new(self.clone(), mailbox.clone(), leased);
+            let running = Caretaker.begin(seat, opening);
+            self.runtime.spawn(Box::pin(self.clone().run(Resident { key, address, mailbox }, running)));
         }
     }
 
@@ -354,7 +385,7 @@ impl Inner {
                         continue;
                     }
                     if let Some(leased) = leased_to(self.session(), snapshot) {
-                        self.adopt(vec![leased]);
+                        self.take_back(leased);
                     }
                     return;
                 }
@@ -367,6 +398,15 @@ impl Inner {
                     return;
                 }
             }
+        }
+    }
+
+    /// Goes on with what was lost: by its code, or as the caretaker of what is none of ours.
+    fn take_back(self: &Arc<Self>, leased: Leased) {
+        if self.ability().serves(&leased.execution.route()) {
+            self.adopt([leased]);
+        } else if !self.is_resident(leased.key) {
+            self.look_after([leased]);
         }
     }
 

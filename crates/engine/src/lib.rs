@@ -9,6 +9,7 @@
 
 mod board;
 mod builds;
+mod caretaker;
 mod client;
 mod dispatch;
 mod driver;

@@ -122,7 +122,7 @@ impl Seat {
         self.order = self.order.max(order);
         self.inbox.arrive(arrivals);
         if self.order == Order::Abandon {
-            return Poll::Ready(Seated::Ended(End::Lost("the session is over".to_owned())));
+            return Poll::Ready(Seated::Ended(End::Lost("its lease is over".to_owned())));
         }
         match self.inbox.poll(cx) {
             Ok(()) => Poll::Pending,
@@ -155,24 +155,40 @@ impl Seat {
     ///
     /// A cancellation is for the code to see. Only what nobody ever held, and whose code was not called (`has_begun`), ends without it.
     pub fn obey(&mut self, has_begun: bool) -> Option<Vec<Entry>> {
+        let order = self.next_order()?;
+        Some(self.apply(&order, has_begun))
+    }
+
+    /// The next order, for those who choose which to [apply](Self::apply). It stays unread until then. `None` while a commit is under way.
+    pub(crate) fn next_order(&mut self) -> Option<Message> {
         if self.ledger.is_busy() {
             return None;
         }
-        let message = self.inbox.next_order()?;
-        let command = match message.control()? {
-            Command::Cancel { by, reason } if self.is_first && !has_begun => {
+        self.inbox.next_order()
+    }
+
+    /// Applies an order, and gives what it recorded.
+    pub(crate) fn apply(&mut self, order: &Message, has_begun: bool) -> Vec<Entry> {
+        let command = match order.control() {
+            Some(Command::Cancel { by, reason }) if self.is_first && !has_begun => {
                 Command::Terminate { by, reason }
             }
-            command => command,
+            Some(command) => command,
+            None => return Vec::new(),
         };
-        self.ledger.consume(message.id);
+        self.ledger.consume(order.id.clone());
         let decided = self.ledger.decide(command);
-        Some(decided.unwrap_or_else(|refusal| {
+        decided.unwrap_or_else(|refusal| {
             // No fault: the phase changed since the message was accepted.
             let address = self.execution().address();
             tracing::debug!(%address, %refusal, "a control message came too late");
             Vec::new()
-        }))
+        })
+    }
+
+    /// Whether nobody held it before.
+    pub(crate) fn is_first(&self) -> bool {
+        self.is_first
     }
 
     /// Fails the execution if its deadline has passed, and gives what that recorded.

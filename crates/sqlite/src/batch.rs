@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use abide_core::{SessionId, Timestamp};
 use abide_store::Clock;
@@ -171,6 +172,22 @@ impl Batch<'_> {
             interned.routes().filter(|(_, route)| ability.serves(route)).map(|(id, _)| id).collect();
         self.caches.served.insert(session, (route_count, Arc::clone(&routes)));
         Ok(routes)
+    }
+
+    /// How long a terminate is left to whoever holds the execution.
+    pub(crate) fn terminate_grace(&self) -> Duration {
+        self.shared.options.limits.terminate_grace()
+    }
+
+    /// Remembers to tell the sessions of a route's namespace that something of that route is to be looked at.
+    pub(crate) fn announce_care(&mut self, route: i64) -> rusqlite::Result<()> {
+        if self.shared.notices.is_empty() || self.effects.notices.care.contains_key(&route) {
+            return Ok(());
+        }
+        if let Some(found) = self.caches.interned(self.connection)?.route(route) {
+            self.effects.notices.care.insert(route, Arc::clone(found));
+        }
+        Ok(())
     }
 
     /// Remembers to tell the sessions that serve `route` that something is ready, or will be.

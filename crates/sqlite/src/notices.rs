@@ -57,6 +57,8 @@ pub(crate) fn not_live(session: SessionId) -> Error {
 pub(crate) struct Pending {
     pub(crate) messages: Vec<Arrived>,
     pub(crate) ready: BTreeMap<i64, Arc<Route>>,
+    /// Whatever they serve, the sessions of these routes' namespaces are to look.
+    pub(crate) care: BTreeMap<i64, Arc<Route>>,
 }
 
 /// A message for an execution that a session of this process holds.
@@ -107,7 +109,7 @@ impl Notices {
     }
 
     pub(crate) fn publish(&self, pending: Pending, count_max: usize) {
-        if pending.messages.is_empty() && pending.ready.is_empty() {
+        if pending.messages.is_empty() && pending.ready.is_empty() && pending.care.is_empty() {
             return;
         }
         let mailboxes = self.lock();
@@ -116,9 +118,9 @@ impl Notices {
             mailbox.put(|waiting| waiting.add(Notice::Message { key, message, previous }, count_max));
         }
         for mailbox in mailboxes.values() {
-            let serves =
-                |route: &Arc<Route>| mailbox.ability.as_ref().is_some_and(|ability| ability.serves(route));
-            if pending.ready.values().any(serves) {
+            let Some(ability) = &mailbox.ability else { continue };
+            let is_ready = pending.ready.values().any(|route| ability.serves(route));
+            if is_ready || pending.care.values().any(|route| ability.namespace == route.namespace) {
                 mailbox.put(|waiting| waiting.ready = true);
             }
         }

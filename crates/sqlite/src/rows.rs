@@ -126,6 +126,8 @@ pub(crate) struct Target {
     /// The journal row in which its first run begins.
     pub(crate) origin: i64,
     pub(crate) execution: Execution,
+    /// When a caretaker is to look at it.
+    pub(crate) care_at: Option<Timestamp>,
 }
 
 impl Target {
@@ -146,6 +148,7 @@ impl Target {
                     place: Place::read(row, 9)?,
                     origin: sheet.cold.origin(),
                     execution: sheet.execution()?.at(address.clone()),
+                    care_at: timestamp_maybe(row, 12)?,
                 })
             })
             .optional()

@@ -43,7 +43,7 @@ CREATE INDEX abide_executions_trouble ON abide_executions (status)
     WHERE status IN (5, 7);
 CREATE INDEX abide_executions_parent ON abide_executions (parent, parent_run)
     WHERE parent IS NOT NULL;
-CREATE INDEX abide_executions_care ON abide_executions (care_at)
+CREATE INDEX abide_executions_care ON abide_executions (namespace, care_at)
     WHERE care_at IS NOT NULL;
 CREATE TABLE abide_journal (
     row INTEGER PRIMARY KEY,
@@ -184,7 +184,7 @@ INSERT INTO abide_executions (
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11, ?12, ?13)
 ON CONFLICT (namespace, id) DO NOTHING";
 pub(crate) const EXECUTION_TARGET: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, care_at
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 pub(crate) const EXECUTION_LEASE: &str = "
@@ -220,7 +220,7 @@ SET takeover_count = 0
 WHERE key = ?1";
 pub(crate) const EXECUTION_REOPEN: &str = "
 UPDATE abide_executions
-SET status = ?2, care_at = NULL, head = ?3, state = ?4, place = ?5, rank = ?6, since = ?7
+SET status = ?2, head = ?3, state = ?4, place = ?5, rank = ?6, since = ?7, care_at = ?8
 WHERE key = ?1 AND place = 4";
 pub(crate) const EXECUTION_CARE: &str = "
 UPDATE abide_executions
@@ -241,7 +241,7 @@ ORDER BY rank, since, key
 LIMIT ?2";
 pub(crate) const CLAIM: &str = "
 UPDATE abide_executions
-SET place = ?2, rank = ?3, since = ?4, epoch = epoch + 1
+SET place = ?2, rank = ?3, since = ?4, epoch = epoch + 1, care_at = MAX(care_at, ?5)
 WHERE key = ?1";
 pub(crate) const SET_ASIDE: &str = "
 UPDATE abide_executions
@@ -249,10 +249,16 @@ SET place = ?2, rank = ?3, since = ?4
 WHERE key = ?1";
 pub(crate) const REPAIR: &str = "
 UPDATE abide_executions
-SET queue = ?2, status = ?3, care_at = NULL, takeover_count = 0, state = ?4, place = ?5, rank = ?6, since = ?7
+SET queue = ?2, status = ?3, care_at = ?8, takeover_count = 0, state = ?4, place = ?5, rank = ?6, since = ?7
 WHERE key = ?1";
+pub(crate) const CARE_NEXT: &str = "
+SELECT care_at, key
+FROM abide_executions INDEXED BY abide_executions_care
+WHERE care_at IS NOT NULL AND namespace = ?1
+ORDER BY care_at, key
+LIMIT 1";
 pub(crate) const CLAIMED_BEFORE: &str = "
-SELECT key
+SELECT key, since
 FROM abide_executions INDEXED BY abide_executions_place
 WHERE place > 4 AND place = ?1 AND rank = ?2
 ORDER BY since, key";
@@ -397,7 +403,12 @@ SET retired = ?2
 WHERE id = ?1 AND retired IS NULL";
 pub(crate) const SESSION_RELEASE: &str = "
 UPDATE abide_executions INDEXED BY abide_executions_place
-SET place = (queue >> 16) * 4 + 1, rank = 32768 - (queue & 65535), since = ?2, takeover_count = takeover_count + ?3
+SET place = (queue >> 16) * 4 + 1, rank = 32768 - (queue & 65535), since = ?2, takeover_count = takeover_count + ?3,
+    care_at = CASE
+        WHEN EXISTS (SELECT 1 FROM abide_inbox WHERE execution = key AND body IS NOT NULL)
+        THEN MIN(COALESCE(care_at, ?4), ?4)
+        ELSE care_at
+    END
 WHERE place > 4 AND place = ?1";
 pub(crate) const SESSION_LEASE_COUNT: &str = "
 SELECT COUNT(*)
@@ -423,19 +434,26 @@ SET retired = ?1
 WHERE retired IS NULL";
 pub(crate) const LEASES_RELEASE_ALL: &str = "
 UPDATE abide_executions
-SET place = (queue >> 16) * 4 + 1, rank = 32768 - (queue & 65535), since = ?1
+SET place = (queue >> 16) * 4 + 1, rank = 32768 - (queue & 65535), since = ?1,
+    care_at = CASE
+        WHEN EXISTS (SELECT 1 FROM abide_inbox WHERE execution = key AND body IS NOT NULL)
+        THEN MIN(COALESCE(care_at, ?1), ?1)
+        ELSE care_at
+    END
 WHERE place % 4 = 3";
 
 pub(crate) const SNAPSHOT_BY_KEY: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, takeover_count
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, takeover_count,
+    care_at
 FROM abide_executions
 WHERE key = ?1";
 pub(crate) const SNAPSHOT_BY_ID: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, takeover_count
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, takeover_count,
+    care_at
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 pub(crate) const LIST_ONE: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, status, place, rank, since
+SELECT key, namespace, id, queue, parent, head, version, state, status, place, rank, since, care_at
 FROM abide_executions
 WHERE key = ?1";
 pub(crate) const TROUBLED_AFTER: &str = "
@@ -467,13 +485,13 @@ SELECT key
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 pub(crate) const LIST_AFTER: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, status, place, rank, since
+SELECT key, namespace, id, queue, parent, head, version, state, status, place, rank, since, care_at
 FROM abide_executions
 WHERE key > ?1
 ORDER BY key
 LIMIT ?2";
 pub(crate) const LIST_BEFORE: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, status, place, rank, since
+SELECT key, namespace, id, queue, parent, head, version, state, status, place, rank, since, care_at
 FROM abide_executions
 WHERE key < ?1
 ORDER BY key DESC

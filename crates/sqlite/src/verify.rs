@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 
-use abide_core::{Address, Entry, Execution, Phase, Route, Status, Summary, Timestamp, Version};
+use abide_core::{
+    Address, Entry, Epoch, Execution, Message, Phase, Route, Status, Summary, Timestamp, Version, care,
+};
 use abide_store::{Record, Result};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::apply::{RepairWork, check_inbox, first_start};
+use crate::apply::{RepairWork, check_inbox, first_start, orders};
 use crate::caches::{Interned, name_sum};
 use crate::error::{Stop, complaint, reading};
 use crate::journal::{self, Chain, Found, SKIP_DISTANCE};
@@ -224,6 +226,9 @@ fn check_execution(
     if folded.as_ref() != Some(&stored) {
         return Ok(Some("its state is not what its journal adds up to".to_owned()));
     }
+    if !is_looked_after(connection, &suspect, &stored)? {
+        return Ok(Some("a caretaker would look at it at a wrong time".to_owned()));
+    }
     if let Some(problem) = check_tags(connection, &suspect, (run.chain.first, found))? {
         return Ok(Some(problem));
     }
@@ -267,13 +272,10 @@ fn check_columns(
     let is_active = matches!(stored.phase(), Phase::Running | Phase::Cancelling { .. });
     let told = stored.summary(&summary.waiting);
     let queue_is_right = route == Some(&stored.route()) && suspect.queue.priority == stored.priority();
-    let care_at = summary.care_at.filter(|_| !stored.is_finished());
     if status != &summary.status {
         Some("its status is not that of its summary")
     } else if status.is_terminal() != stored.is_finished() || (!is_active && *status != told.status) {
         Some("its status and its state disagree")
-    } else if suspect.care_at != care_at {
-        Some("the caretaker would look at it at a wrong time")
     } else if cold.run != stored.run() || cold.origin() != origin {
         Some("its runs and its state disagree")
     } else if suspect.parent.is_some() && suspect.cold.top_level {
@@ -287,6 +289,25 @@ fn check_columns(
     } else {
         None
     }
+}
+
+/// Whether somebody looks at an execution in time, which may be too early, and at none where there is nothing to look for.
+fn is_looked_after(connection: &Connection, suspect: &Suspect, stored: &Execution) -> rusqlite::Result<bool> {
+    let (key, care_at) = (suspect.chain.key, suspect.care_at);
+    if stored.is_finished() {
+        return Ok(care_at.is_none());
+    }
+    // Whoever holds it has its time, and what was to be looked for may be done.
+    if suspect.place.session().is_some() {
+        return Ok(care_at.is_some() || stored.care_at().is_none());
+    }
+    // Only what nobody ever held is looked at for more.
+    let is_for_anybody = |message: &Message| care::applies(&message.body, Epoch(1));
+    Ok(match (stored.care_at(), care_at) {
+        (Some(deadline), care_at) => care_at.is_some_and(|care_at| care_at <= deadline),
+        (None, Some(_)) => connection.prepare_cached(sql::INBOX_UNREAD)?.exists([key])?,
+        (None, None) => !orders(connection, key)?.iter().any(is_for_anybody),
+    })
 }
 
 /// Whether an execution stands where its row says that it should.

@@ -20,7 +20,7 @@ use crate::caches::Interned;
 use crate::error::Stop;
 use crate::journal::{self, Chain, Page, Skips};
 use crate::place::{self, Place};
-use crate::rows::{count, decoded, integer, status, timestamp};
+use crate::rows::{count, decoded, integer, status, timestamp, timestamp_maybe};
 use crate::sheet::{Base, Cold};
 use crate::sql;
 
@@ -88,9 +88,13 @@ impl Found {
                 version: base.anchor.version,
             },
             takeover_count: row.get(12)?,
-            summary: match place {
-                Place::Damaged(_) => Summary { status: Status::Damaged, ..sheet.summary()? },
-                _ => sheet.summary()?,
+            summary: {
+                let care_at = timestamp_maybe(row, 13)?;
+                let summary = Summary { care_at, ..sheet.summary()? };
+                match place {
+                    Place::Damaged(_) => Summary { status: Status::Damaged, ..summary },
+                    _ => summary,
+                }
             },
             ready_at: place.ready_at(),
             created_at: sheet.cold.created_at,
@@ -390,7 +394,9 @@ impl Candidate {
         let is_aside = matches!(Place::read(row, 9), Ok(Place::Damaged(_)) | Err(_));
         let told = base.sheet().and_then(|sheet| Ok((sheet.cold, sheet.summary()?, status(row, 8)?)));
         let (cold, summary) = match told {
-            Ok((cold, summary, status)) if !is_aside => (Some(cold), Summary { status, ..summary }),
+            Ok((cold, summary, status)) if !is_aside => {
+                (Some(cold), Summary { status, care_at: timestamp_maybe(row, 12)?, ..summary })
+            }
             Ok((cold, ..)) => (Some(cold), damaged()),
             Err(_) => (None, damaged()),
         };

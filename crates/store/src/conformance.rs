@@ -24,6 +24,7 @@ use crate::{Bounds, Store};
 
 mod block_on;
 mod born;
+mod cares;
 mod claims;
 mod clock;
 mod closing;
@@ -82,6 +83,7 @@ pub const TABLES: &[&[Case]] = &[
     inboxes::CASES,
     claims::CASES,
     timers::CASES,
+    cares::CASES,
     fences::CASES,
     takeovers::CASES,
     registry::CASES,

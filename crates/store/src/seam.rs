@@ -37,6 +37,9 @@ pub trait Store: View {
     /// Leases executions that are ready to the session: higher priority first, then those that have been ready for
     /// longer. Due timers are ready. Repeating the last request returns the leases of it that are still held.
     ///
+    /// It also leases what only needs a caretaker and whose `care_at` has come, in the session's namespace, whatever its route is: see
+    /// [`abide_core::care::look`]. Such a lease may be taken from a live session that leaves a terminate unread.
+    ///
     /// A claim that has taken [`Bounds::claim_bytes_max`](crate::Bounds::claim_bytes_max) of journals and inboxes takes no more: what is left is
     /// for the next one. The first is always taken, however large it is.
     fn claim(&self, claim: Claim) -> Answer<Claimed>;
@@ -149,6 +152,8 @@ pub struct Claim {
     pub request: u64,
     /// At most so many.
     pub slots: usize,
+    /// At most so many more to look after, whatever they are and whoever could run them.
+    pub care_slots: usize,
     /// Also tell which of what the session holds has mail.
     pub with_mail: bool,
     /// Also look for sessions that died, and take what they held from them.
@@ -160,6 +165,8 @@ pub struct Claim {
 pub struct Claimed {
     /// What the session may run from now on.
     pub leased: Vec<Leased>,
+    /// What the session is to look after without its code; see [`abide_core::care`]. Another session, or this one, may have held it until now.
+    pub care: Vec<Leased>,
     /// If asked for: of what it held before and has unread messages, the newest of these. Whoever does not know that one reads the
     /// [inbox](View::inbox).
     pub mail: Vec<(ExecutionKey, MessageId)>,
@@ -167,6 +174,8 @@ pub struct Claimed {
     pub more: bool,
     /// When the next timer of something that the session could run is due.
     pub next_wake_at: Option<Timestamp>,
+    /// When something of the session's namespace is next to be looked at by a caretaker.
+    pub next_care_at: Option<Timestamp>,
 }
 
 /// An execution with everything that is needed to run it.
@@ -306,7 +315,7 @@ pub enum Notice {
         /// reads the [inbox](View::inbox): this notice may have overtaken another one, or be the only one of several that came.
         previous: Option<MessageId>,
     },
-    /// Something may be ready to be claimed.
+    /// Something may be ready to be claimed, or be looked after.
     Ready,
     /// Something changed that this store cannot tell in detail.
     Changed,

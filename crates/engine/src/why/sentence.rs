@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use abide_core::{Block, Body, By, Entry, Event, ExecutionId, Phase, Status, StepRemedy, Timestamp, Waiting};
+use abide_core::{
+    Block, Body, By, Entry, Event, ExecutionId, Message, Phase, Status, StepRemedy, Timestamp, Waiting, care,
+};
 use abide_store::{Snapshot, WorkerRow};
 
 use abide_core::text;
@@ -306,11 +308,33 @@ fn unread(facts: &Facts) -> String {
     let words =
         told.into_iter().map(|(words, count)| if count > 1 { format!("{words} ({count})") } else { words });
     let words = words.collect::<Vec<_>>().join(", ");
+    format!("; unread: {words}{}", who_reads(facts))
+}
+
+/// Who reads what is unread, where that is not told already. Any live worker applies most orders; a cancellation is for the code to see.
+fn who_reads(facts: &Facts) -> String {
+    let Snapshot { lease, summary, inbox, .. } = &facts.snapshot;
+    if lease.session.is_some() {
+        let is_terminate = |message: &Message| matches!(message.body, Body::Terminate { .. });
+        let care_at = summary.care_at.filter(|_| inbox.messages.iter().any(is_terminate));
+        let told = care_at
+            .map(|at| format!(", which is applied without its holder from {} on", text::when(at, facts.now)));
+        return told.unwrap_or_default();
+    }
+    let Some(objections) = objections(facts) else { return String::new() };
+    let is_for_code =
+        |message: &Message| message.body.is_control() && !care::applies(&message.body, lease.epoch);
+    let is_for_code = inbox.messages.iter().any(is_for_code);
+    let nobody_lives = !facts.workers.iter().any(|row| row.is_live(facts.now));
     // What is paused or blocked says nothing about workers by itself, yet somebody must read this.
-    let stopped = matches!(facts.snapshot.summary.status, Status::Paused | Status::Blocked);
-    match objections(facts).filter(|_| stopped && facts.snapshot.lease.session.is_none()) {
-        Some(objections) => format!("; unread: {words}, and no live worker can read it: {objections}"),
-        None => format!("; unread: {words}"),
+    let is_stopped = matches!(summary.status, Status::Paused | Status::Blocked);
+    match (is_for_code, is_stopped) {
+        (true, true) => {
+            format!(", which is for its code to see, and no live worker can run it: {objections}")
+        }
+        (true, false) => ", which is for its code to see".to_owned(),
+        (false, true) if nobody_lives => format!(", and no live worker can read it: {objections}"),
+        (false, _) => String::new(),
     }
 }
 

@@ -271,6 +271,36 @@ fn what_is_held_says_by_whom() {
 }
 
 #[test]
+fn an_order_says_who_applies_it() {
+    let reason = String::new;
+    let mut ready = facts(Vec::new(), &[]);
+    ready.snapshot.ready_at = Some(at(40));
+    ready.workers = vec![worker(3, "other", "default")];
+    let is_ready = r#"workflow "x" is ready since 1970-01-01T00:00:40.000Z (1 min ago), but no live worker can run it: worker "w" (session 3) has no workflow "order""#;
+    ready.snapshot.inbox.messages = vec![message("ann", Body::Pause { reason: reason() })];
+    check(&ready, &format!("{is_ready}; unread: pause by ann."));
+    ready.snapshot.inbox.messages = vec![message("ann", Body::Cancel { reason: reason() })];
+    check(&ready, &format!("{is_ready}; unread: cancel by ann, which is for its code to see."));
+    let paused = Event::Paused { by: By("ann".to_owned()), reason: String::new() };
+    let mut paused = facts(vec![paused], &[]);
+    paused.workers = ready.workers.clone();
+    paused.snapshot.inbox.messages = vec![message("ann", Body::Cancel { reason: reason() })];
+    check(
+        &paused,
+        r#"workflow "x" is paused since 1970-01-01T00:00:01.000Z (1 min 39 s ago) by ann; unread: cancel by ann, which is for its code to see, and no live worker can run it: worker "w" (session 3) has no workflow "order"."#,
+    );
+    let mut held = facts(Vec::new(), &[Waiting::Step { name: name("spin"), attempt: 1 }]);
+    held.workers = vec![worker(3, "order", "default")];
+    held.snapshot.lease.session = Some(SessionId(3));
+    held.snapshot.summary.care_at = Some(at(102));
+    held.snapshot.inbox.messages = vec![message("ann", Body::Terminate { reason: reason() })];
+    check(
+        &held,
+        r#"workflow "x" is running step "spin", held by worker "w" (session 3); unread: terminate by ann, which is applied without its holder from 1970-01-01T00:01:42.000Z (in 2.0 s) on."#,
+    );
+}
+
+#[test]
 fn a_chain_of_children_is_followed() {
     let child = Waiting::Child { id: ExecutionId::new("c").unwrap() };
     let mut parent = facts(Vec::new(), std::slice::from_ref(&child));

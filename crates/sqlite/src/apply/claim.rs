@@ -1,9 +1,15 @@
 //! `claim`: leases of what is ready.
 
-use abide_core::{Address, Epoch, Execution, ExecutionId, Lease, MessageId, SessionId, Timestamp, Version};
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_core::{
+    Address, Epoch, Execution, ExecutionId, Lease, LeaseRow, MessageId, SessionId, Timestamp, Version, care,
+};
 use abide_store::{Claim, Claimed, ExecutionKey, Leased};
 use rusqlite::OptionalExtension;
 
+use super::inbox::orders;
 use super::session::sweep;
 use crate::batch::Batch;
 use crate::error::Stop;
@@ -11,7 +17,7 @@ use crate::job::Operation;
 use crate::journal::{Chain, Page};
 use crate::notices::not_live;
 use crate::place::{self, Columns, Holder, Place};
-use crate::rows::{count, integer};
+use crate::rows::{count, integer, timestamp};
 use crate::sheet::Base;
 use crate::sql;
 
@@ -31,7 +37,7 @@ impl Operation for ClaimWork {
         if claim.sweep {
             sweep(batch, now)?;
         }
-        let timers = promote(batch, claim.session, now)?;
+        let mut timers = promote(batch, claim.session, now)?;
         // Before new leases are given: what is told with those is not told twice.
         let mut mail = if claim.with_mail { held_mail(batch, claim.session)? } else { Vec::new() };
         let last_request = batch.last_request(claim.session);
@@ -42,21 +48,38 @@ impl Operation for ClaimWork {
             repeated.clear();
         }
         let slots = if is_new { claim.slots } else { 0 };
-        let (ready, mut more) = ready(batch, claim.session, slots)?;
-        let mut leased = Vec::new();
+        let (first, mut more) = ready(batch, claim.session, slots)?;
+        let (mut leased, mut care) = (Vec::new(), Vec::new());
         if is_new {
-            let ready_count = ready.len();
-            leased = lease(batch, claim, ready)?;
+            let ready_count = first.len();
+            leased = lease(batch, claim, first)?;
             more |= leased.len() < ready_count;
+            care = look_after(batch, claim, now)?;
         }
-        for key in repeated {
-            leased.extend(sound(batch, key, claim.session)?.map(|(one, _)| one));
+        if !care.is_empty() {
+            // It may have been what is left, or what is next.
+            timers = promote(batch, claim.session, now)?;
+            more = ready(batch, claim.session, 0)?.1;
+        }
+        for (key, position) in repeated {
+            let again = if position < CARE_POSITION { &mut leased } else { &mut care };
+            again.extend(sound(batch, key, claim.session)?.map(|(one, _)| one));
         }
         batch.effects.requests.push((claim.session, claim.request.max(last_request)));
-        mail.retain(|(key, _)| !leased.iter().any(|leased| leased.key == *key));
-        Ok(Claimed { leased, mail, more: more || timers.more, next_wake_at: timers.next_wake_at })
+        mail.retain(|(key, _)| !leased.iter().chain(&care).any(|leased| leased.key == *key));
+        Ok(Claimed {
+            leased,
+            care,
+            mail,
+            more: more || timers.more,
+            next_wake_at: timers.next_wake_at,
+            next_care_at: next_care(batch, claim.session)?.map(|(care_at, _)| care_at),
+        })
     }
 }
+
+/// From this position on, what a claim gave is to be looked after.
+const CARE_POSITION: u64 = 1 << 32;
 
 /// Leases what is ready, one after the other, until there is enough to carry.
 fn lease(batch: &mut Batch<'_>, claim: &Claim, ready: Vec<i64>) -> Result<Vec<Leased>, Stop> {
@@ -66,17 +89,29 @@ fn lease(batch: &mut Batch<'_>, claim: &Claim, ready: Vec<i64>) -> Result<Vec<Le
         if bytes >= batch.shared.options.bounds.claim_bytes_max {
             break;
         }
-        let Some((mut one, size)) = sound(batch, key, claim.session)? else { continue };
-        let holder = Holder { session: claim.session, request: claim.request, position };
-        let Columns { place, rank, since } = Place::Held(holder).columns();
-        batch.connection.prepare_cached(sql::CLAIM)?.execute([key, place, rank, since])?;
-        batch.caches.hot.remove(&key);
-        batch.caches.targets.remove(&key);
-        one.lease.epoch = one.lease.epoch.next();
+        let Some((one, size)) = lease_one(batch, claim, key, position)? else { continue };
         leased.push(one);
         bytes += size;
     }
     Ok(leased)
+}
+
+fn lease_one(
+    batch: &mut Batch<'_>,
+    claim: &Claim,
+    key: i64,
+    position: u64,
+) -> Result<Option<(Leased, usize)>, Stop> {
+    let Some((mut one, size)) = sound(batch, key, claim.session)? else { return Ok(None) };
+    let holder = Holder { session: claim.session, request: claim.request, position };
+    let Columns { place, rank, since } = Place::Held(holder).columns();
+    // See `care::after_lease`; what nobody has to look at stays so.
+    let care_at = batch.now().after(batch.terminate_grace()).as_micros();
+    batch.connection.prepare_cached(sql::CLAIM)?.execute([key, place, rank, since, care_at])?;
+    batch.caches.hot.remove(&key);
+    batch.caches.targets.remove(&key);
+    one.lease.epoch = one.lease.epoch.next();
+    Ok(Some((one, size)))
 }
 
 /// The same as [`leased`], but for what cannot be read: that is set aside, by name, so that it delays nobody. What a newer program wrote is left
@@ -98,11 +133,79 @@ fn sound(batch: &mut Batch<'_>, key: i64, session: SessionId) -> Result<Option<(
     Ok(None)
 }
 
-/// What is still held of the leases that this request was given before.
-fn given(batch: &mut Batch<'_>, claim: &Claim) -> Result<Vec<i64>, Stop> {
+/// Looks at what is to be looked at, one after the other, and leases what a caretaker has to do something for.
+fn look_after(batch: &mut Batch<'_>, claim: &Claim, now: Timestamp) -> Result<Vec<Leased>, Stop> {
+    let mut care = Vec::new();
+    let mut bytes = 0;
+    for _ in 0..batch.shared.options.due_count_max {
+        if care.len() >= claim.care_slots || bytes >= batch.shared.options.bounds.claim_bytes_max {
+            break;
+        }
+        let Some((_, key)) = next_care(batch, claim.session)?.filter(|(care_at, _)| *care_at <= now) else {
+            break;
+        };
+        match look(batch, key, now)? {
+            care::Look::Take => {
+                let position = CARE_POSITION + care.len() as u64;
+                match lease_one(batch, claim, key, position)? {
+                    Some((one, size)) => {
+                        care.push(one);
+                        bytes += size;
+                    }
+                    None => batch.set_care(key, None)?,
+                }
+            }
+            care::Look::Later(care_at) => batch.set_care(key, care_at)?,
+        }
+    }
+    Ok(care)
+}
+
+/// What is next to be looked at in the namespace of the session.
+fn next_care(batch: &mut Batch<'_>, session: SessionId) -> Result<Option<(Timestamp, i64)>, Stop> {
+    let Some(state) = batch.caches.session(batch.connection, session)? else { return Ok(None) };
+    let ability = Arc::clone(&state.ability);
+    let Some(namespace) = batch.caches.interned(batch.connection)?.known(&ability.namespace) else {
+        return Ok(None);
+    };
+    let mut next = batch.connection.prepare_cached(sql::CARE_NEXT)?;
+    Ok(next.query_row([namespace], |row| Ok((timestamp(row, 0)?, row.get(1)?))).optional()?)
+}
+
+/// What a caretaker sees. What cannot be read is left alone, so that it holds up nobody else.
+fn look(batch: &Batch<'_>, key: i64, now: Timestamp) -> Result<care::Look, Stop> {
+    /// Whoever can read what a newer program wrote looks sooner.
+    const NEWER: Duration = Duration::from_secs(60);
+    let stop = match look_closely(batch, key, now) {
+        Ok(look) => return Ok(look),
+        Err(error) => Stop::from(error),
+    };
+    if stop.is_newer() {
+        return Ok(care::Look::Later(Some(now.after(NEWER))));
+    }
+    let Some(damage) = stop.damage() else { return Err(stop) };
+    tracing::error!(execution = key, %damage, "an execution cannot be looked after");
+    Ok(care::Look::Later(None))
+}
+
+fn look_closely(batch: &Batch<'_>, key: i64, now: Timestamp) -> rusqlite::Result<care::Look> {
+    let mut statement = batch.connection.prepare_cached(sql::EXECUTION_LEASE)?;
+    let (lease, execution) = statement.query_row([key], |row| {
+        let base = Base::read(row)?;
+        let (session, epoch) = (Place::read(row, 9)?.session(), Epoch(count(row.get(8)?)));
+        Ok((LeaseRow { session, epoch, version: base.anchor.version }, base.sheet()?.execution()?))
+    })?;
+    let orders = orders(batch.connection, key)?;
+    Ok(care::look(&execution, &lease, &orders, now, batch.terminate_grace()))
+}
+
+/// What is still held of the leases that this request was given before, and their positions.
+fn given(batch: &mut Batch<'_>, claim: &Claim) -> Result<Vec<(i64, u64)>, Stop> {
     let mut statement = batch.connection.prepare_cached(sql::CLAIMED_BEFORE)?;
-    let keys = statement.query_map([place::held(claim.session), integer(claim.request)], |row| row.get(0))?;
-    Ok(keys.collect::<rusqlite::Result<_>>()?)
+    let given = statement.query_map([place::held(claim.session), integer(claim.request)], |row| {
+        Ok((row.get(0)?, count(row.get(1)?)))
+    })?;
+    Ok(given.collect::<rusqlite::Result<_>>()?)
 }
 
 /// What the timers of a session's routes say.

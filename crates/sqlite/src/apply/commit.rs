@@ -1,11 +1,11 @@
 //! `commit`: what the holder of a lease writes.
 
-use abide_core::{Address, Body, Execution, Fence, Message, Timestamp, codec};
+use abide_core::{Address, Body, Execution, Fence, Message, Timestamp, care, codec};
 use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, not_unread, refused_start};
 use rusqlite::params;
 
 use super::claim::leased;
-use super::inbox::{read_sum, unread};
+use super::inbox::{Put, read_sum, unread};
 use super::message::Started;
 use crate::batch::{Batch, Frequent};
 use crate::caches::Hot;
@@ -13,7 +13,7 @@ use crate::error::Stop;
 use crate::job::Operation;
 use crate::journal::{self, Pack};
 use crate::place::{self, Columns, Holder, Place};
-use crate::rows::{LeaseState, Target, integer, micros};
+use crate::rows::{LeaseState, Target, integer};
 use crate::sheet::Draft;
 use crate::view::address;
 use crate::{sql, user_transaction};
@@ -83,6 +83,13 @@ impl Operation for CommitWork {
     }
 }
 
+/// Where a commit leaves an execution that its holder does not keep.
+#[derive(Clone, Copy)]
+struct After {
+    place: Place,
+    care_at: Option<Timestamp>,
+}
+
 /// What the writer knows of an execution, from memory or from its row.
 fn take_hot(batch: &mut Batch<'_>, key: i64) -> Result<Option<Hot>, Stop> {
     if let Some(hot) = batch.caches.hot.remove(&key) {
@@ -138,11 +145,15 @@ impl CommitWork {
         // The lease is still held while messages go out: one that the execution sends to itself is unread when the lease is
         // given back, and what it starts does not wait behind it.
         self.update(batch, hot, None)?;
-        self.emit(batch, &mut committed)?;
+        if self.emit(batch, &mut committed)? {
+            let found = LeaseState::read(batch.connection, self.key())?;
+            hot.state.care_at = found.and_then(|found| found.care_at);
+        }
         let after = self.after(batch, hot, now)?;
-        if let Some(place) = after {
+        if let Some(After { place, care_at }) = after {
             let holder = Holder { session: self.commit.lease.session, request: 0, position: 0 };
             batch.relocate((self.key(), self.commit.lease.epoch), Place::Held(holder), place)?;
+            self.care(batch, hot, care_at)?;
             hot.state.lease.session = None;
         }
         self.tell(batch, hot, after)?;
@@ -150,9 +161,13 @@ impl CommitWork {
     }
 
     /// Tells others that the execution is theirs, now or when its timer is due.
-    fn tell(&self, batch: &mut Batch<'_>, hot: &Hot, after: Option<Place>) -> Result<(), Stop> {
-        if let Some(Place::Ready(..) | Place::Timer(..)) = after {
+    fn tell(&self, batch: &mut Batch<'_>, hot: &Hot, after: Option<After>) -> Result<(), Stop> {
+        let Some(After { place, care_at }) = after else { return Ok(()) };
+        if let Place::Ready(..) | Place::Timer(..) = place {
             batch.announce(hot.state.queue.route)?;
+        }
+        if care_at.is_some() {
+            batch.announce_care(hot.state.queue.route)?;
         }
         Ok(())
     }
@@ -179,12 +194,16 @@ impl CommitWork {
         Ok(())
     }
 
-    /// Sends messages to others. None of them fails the commit.
-    fn emit(&self, batch: &mut Batch<'_>, committed: &mut Committed) -> Result<(), Stop> {
+    /// Sends messages to others. None of them fails the commit. Tells whether one went to the execution itself.
+    fn emit(&self, batch: &mut Batch<'_>, committed: &mut Committed) -> Result<bool, Stop> {
+        let mut is_to_itself = false;
         for message in &self.commit.changes.emits {
             let Body::Start(start) = &message.body else {
                 match batch.put(message) {
-                    Ok(put) => batch.tell_newborn(committed.born.iter_mut(), &put)?,
+                    Ok(put) => {
+                        is_to_itself |= matches!(&put, Put::Delivered(key) if *key == self.commit.key);
+                        batch.tell_newborn(committed.born.iter_mut(), &put)?;
+                    }
                     Err(Stop::Refused(_)) => committed.dropped_count += 1,
                     Err(stop) => return Err(stop),
                 }
@@ -200,7 +219,7 @@ impl CommitWork {
                 Err(stop) => return Err(stop),
             }
         }
-        Ok(())
+        Ok(is_to_itself)
     }
 
     /// A refused child start comes back to the emitter's inbox, if somebody waits for it there.
@@ -234,27 +253,28 @@ impl CommitWork {
     }
 
     /// Where the commit leaves the execution; `None` when its holder keeps it.
-    fn after(&self, batch: &mut Batch<'_>, hot: &Hot, now: Timestamp) -> Result<Option<Place>, Stop> {
+    fn after(&self, batch: &mut Batch<'_>, hot: &Hot, now: Timestamp) -> Result<Option<After>, Stop> {
         let summary = &self.commit.changes.summary;
         if summary.status.is_terminal() {
-            return Ok(Some(Place::Finished(now)));
+            return Ok(Some(After { place: Place::Finished(now), care_at: None }));
         }
         let queue = hot.state.queue;
-        Ok(match self.commit.hold {
-            Hold::Keep => None,
-            Hold::Yield => Some(Place::Ready(queue, now)),
-            Hold::Park { seen_count } if self.has_unseen(batch, seen_count, now)? => {
-                Some(Place::Ready(queue, now))
-            }
-            Hold::Park { .. } => Some(Place::parked(queue.route, summary.wake_at)),
-        })
+        let (seen_count, is_ready) = match self.commit.hold {
+            Hold::Keep => return Ok(None),
+            Hold::Yield => (0, true),
+            Hold::Park { seen_count } => (seen_count, false),
+        };
+        let has_unseen = batch.inbox(self.key())?.unread_count > seen_count;
+        let place = if is_ready || (has_unseen && self.is_worth_a_look(batch, now)?) {
+            Place::Ready(queue, now)
+        } else {
+            Place::parked(queue.route, summary.wake_at)
+        };
+        Ok(Some(After { place, care_at: care::after_release(summary.care_at, has_unseen, now) }))
     }
 
-    /// Whether something came that the holder does not know of, and something is worth a look.
-    fn has_unseen(&self, batch: &mut Batch<'_>, seen_count: usize, now: Timestamp) -> Result<bool, Stop> {
-        if batch.inbox(self.key())?.unread_count <= seen_count {
-            return Ok(false);
-        }
+    /// Whether something that is unread is worth a look.
+    fn is_worth_a_look(&self, batch: &Batch<'_>, now: Timestamp) -> Result<bool, Stop> {
         let execution: Execution = codec::decode(self.state())?;
         // Whoever claims it next finds what is wrong with it.
         let Ok(messages) = unread(batch.connection, self.key()) else { return Ok(true) };
@@ -262,9 +282,9 @@ impl CommitWork {
     }
 
     /// The row, fenced once more: what was remembered must not be able to write over what is there.
-    fn update(&mut self, batch: &mut Batch<'_>, hot: &mut Hot, after: Option<Place>) -> Result<(), Stop> {
+    fn update(&mut self, batch: &mut Batch<'_>, hot: &mut Hot, after: Option<After>) -> Result<(), Stop> {
         let key = self.key();
-        self.update_seldom(batch, hot)?;
+        self.update_seldom(batch, hot, after)?;
         let Commit { lease, expected, changes, .. } = &self.commit;
         let (epoch, place) = (integer(lease.epoch.0), place::held(lease.session));
         let (before, status) = (integer(expected.0), changes.summary.status as u8);
@@ -273,7 +293,7 @@ impl CommitWork {
         let (version, head) = (integer(expected.next().0), hot.state.anchor.head);
         let sheet = self.sheet.sealed(&hot.state.cold, &hot.state.anchor);
         let (connection, statements) = (batch.connection, &mut batch.statements);
-        let changed = match after.map(Place::columns) {
+        let changed = match after.map(|after| after.place.columns()) {
             None => {
                 let keep = statements.get(connection, Frequent::ExecutionKeep)?;
                 keep.execute(params![key, epoch, place, before, version, status, head, sheet])?
@@ -297,19 +317,22 @@ impl CommitWork {
     }
 
     /// What hardly any commit changes.
-    fn update_seldom(&self, batch: &Batch<'_>, hot: &mut Hot) -> Result<(), Stop> {
-        let summary = &self.commit.changes.summary;
-        let care_at = summary.care_at.filter(|_| !summary.status.is_terminal());
-        if care_at != hot.state.care_at {
-            batch
-                .connection
-                .prepare_cached(sql::EXECUTION_CARE)?
-                .execute(params![self.key(), micros(care_at)])?;
-            hot.state.care_at = care_at;
+    fn update_seldom(&self, batch: &mut Batch<'_>, hot: &mut Hot, after: Option<After>) -> Result<(), Stop> {
+        // What it is to be looked at for while somebody holds it is not the holder's business.
+        if let Some(After { care_at, .. }) = after {
+            self.care(batch, hot, care_at)?;
         }
         if hot.state.takeover_count > 0 && !self.packs.is_empty() {
             batch.connection.prepare_cached(sql::EXECUTION_PROGRESS)?.execute([self.key()])?;
             hot.state.takeover_count = 0;
+        }
+        Ok(())
+    }
+
+    fn care(&self, batch: &mut Batch<'_>, hot: &mut Hot, care_at: Option<Timestamp>) -> Result<(), Stop> {
+        if care_at != hot.state.care_at {
+            batch.set_care(self.key(), care_at)?;
+            hot.state.care_at = care_at;
         }
         Ok(())
     }

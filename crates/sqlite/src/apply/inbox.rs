@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use abide_core::{Address, Body, Message, MessageId, Refusal, Timestamp, TooLarge, codec};
+use abide_core::{
+    Address, Body, LeaseRow, Message, MessageId, Refusal, Timestamp, TooLarge, Version, care, codec,
+};
 use abide_store::{Bounds, ExecutionKey, InboxCursor, InboxPage, InboxRead, Leased};
 use rusqlite::types::{Type, ValueRef};
 use rusqlite::{Connection, Row, params};
@@ -13,7 +15,7 @@ use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::error::Stop;
 use crate::notices::Arrived;
 use crate::place::Place;
-use crate::rows::{Target, count, integer};
+use crate::rows::{Target, count, integer, micros};
 use crate::sql;
 
 /// What became of a message.
@@ -46,6 +48,7 @@ impl Batch<'_> {
         let Some(previous) = self.insert_message(target.key, &message)? else {
             return Ok(Put::Duplicate(key));
         };
+        self.care_for(&target, &message)?;
         match target.place {
             Place::Held(holder) if self.shared.notices.holds(holder.session) => {
                 let Previous(previous) = previous;
@@ -65,6 +68,32 @@ impl Batch<'_> {
             | Place::Damaged(_) => {}
         }
         Ok(Put::Delivered(key))
+    }
+
+    /// Remembers when a caretaker is to look, after a message has arrived.
+    fn care_for(&mut self, target: &Target, message: &Message) -> Result<(), Stop> {
+        // No caretaker does anything about other mail.
+        if !message.body.is_control() {
+            return Ok(());
+        }
+        let (session, epoch) = (target.place.session(), target.epoch);
+        let lease = LeaseRow { session, epoch, version: Version::default() };
+        let care_at = care::after_arrival(target.care_at, &lease, message, self.terminate_grace());
+        if care_at != target.care_at {
+            self.set_care(target.key, care_at)?;
+            self.announce_care(target.queue.route)?;
+        }
+        Ok(())
+    }
+
+    /// When a caretaker is to look at an execution.
+    pub(crate) fn set_care(&mut self, key: i64, care_at: Option<Timestamp>) -> Result<(), Stop> {
+        self.caches.targets.remove(&key);
+        if let Some(hot) = self.caches.hot.get_mut(&key) {
+            hot.state.care_at = care_at;
+        }
+        self.connection.prepare_cached(sql::EXECUTION_CARE)?.execute(params![key, micros(care_at)])?;
+        Ok(())
     }
 
     /// Where a message goes, from memory or from the row.
@@ -188,6 +217,20 @@ pub(crate) fn inbox_page(
         page.messages.push(message(row)?);
     }
     Ok((page, bytes))
+}
+
+/// All unread orders of an execution, in order of arrival.
+pub(crate) fn orders(connection: &Connection, key: i64) -> rusqlite::Result<Vec<Message>> {
+    let mut statement = connection.prepare_cached(sql::INBOX_UNREAD)?;
+    let mut rows = statement.query([key])?;
+    let mut orders = Vec::new();
+    while let Some(row) = rows.next()? {
+        let message = message(row)?;
+        if message.body.is_control() {
+            orders.push(message);
+        }
+    }
+    Ok(orders)
 }
 
 /// All unread messages of an execution, in order of arrival.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use abide_core::{
     Address, Entry, Epoch, Event, Execution, Happening, Lease, LeaseRow, SessionId, Start, StartMatch,
-    Status, Summary, Timestamp, Version, codec, start_matches,
+    Status, Summary, Timestamp, Version, care, codec, start_matches,
 };
 use abide_store::{ExecutionKey, InboxPage, Leased, Record};
 use rusqlite::{OptionalExtension, params};
@@ -59,17 +59,9 @@ impl Batch<'_> {
     fn insert(&mut self, born: Newborn, start: &Start) -> Result<Option<Started>, Stop> {
         let Newborn { execution, entry, namespace, route, offer, now } = born;
         let summary = execution.summary_at_start(now);
-        let is_ready = summary.status != Status::Scheduled;
         let queue = Queue { route, priority: start.priority };
-        let session = match offer {
-            Some(session) if is_ready && self.may_be_born_to(session, queue)? => Some(session),
-            _ => None,
-        };
-        let place = match session {
-            Some(session) => Place::Held(Holder { session, request: 0, position: 0 }),
-            None if is_ready => Place::Ready(queue, now),
-            None => Place::parked(route, summary.wake_at),
-        };
+        let place = self.birthplace(&summary, queue, offer, now)?;
+        let session = place.session();
         let key = self.caches.next_execution_key(self.connection)?;
         let row = self.caches.next_journal_row(self.connection)?;
         let epoch = Epoch(u64::from(session.is_some()));
@@ -82,7 +74,10 @@ impl Batch<'_> {
             cold: Cold::of_newborn(start, row, now),
             entry_count: 1,
             takeover_count: 0,
-            care_at: summary.care_at,
+            care_at: match session {
+                Some(_) => care::after_lease(summary.care_at, now, self.terminate_grace()),
+                None => summary.care_at,
+            },
         };
         let of = (parent, start.parent.as_ref().map(|parent| parent.run));
         let columns = Inserted { key, namespace, of, place, summary: &summary };
@@ -98,6 +93,10 @@ impl Batch<'_> {
             pack.write(self, &Link { row, key, previous: None, happened, skip: None })?;
         }
         self.tag(start, (namespace, key))?;
+        if state.care_at.is_some() {
+            self.set_care(key, state.care_at)?;
+            self.announce_care(route)?;
+        }
         let execution_key = ExecutionKey(count(key));
         let Some(session) = session else {
             // Also for a later start: the sessions have to learn of the new timer.
@@ -116,6 +115,25 @@ impl Batch<'_> {
             inbox: InboxPage::default(),
         };
         Ok(Some(Started::New(execution_key, Some(Box::new(leased)))))
+    }
+
+    /// Where a new execution stands: with the session that offers to run it, if it may.
+    fn birthplace(
+        &mut self,
+        summary: &Summary,
+        queue: Queue,
+        offer: Option<SessionId>,
+        now: Timestamp,
+    ) -> Result<Place, Stop> {
+        if summary.status == Status::Scheduled {
+            return Ok(Place::parked(queue.route, summary.wake_at));
+        }
+        Ok(match offer {
+            Some(session) if self.may_be_born_to(session, queue)? => {
+                Place::Held(Holder { session, request: 0, position: 0 })
+            }
+            _ => Place::Ready(queue, now),
+        })
     }
 
     /// The row of a new execution; how many were inserted.

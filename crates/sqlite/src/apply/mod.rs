@@ -12,7 +12,7 @@ mod submit;
 
 pub(crate) use claim::ClaimWork;
 pub(crate) use commit::CommitWork;
-pub(crate) use inbox::{check_inbox, inbox_page};
+pub(crate) use inbox::{check_inbox, inbox_page, orders};
 pub(crate) use message::first_start;
 pub(crate) use prune::PruneWork;
 pub(crate) use repair::RepairWork;

@@ -1,6 +1,6 @@
 //! `repair`: states anew from their journals.
 
-use abide_core::{Entry, Event, Execution, Version};
+use abide_core::{Entry, Event, Execution, Version, care};
 use rusqlite::{OptionalExtension, params};
 
 use crate::apply::check_inbox;
@@ -9,6 +9,7 @@ use crate::error::Stop;
 use crate::job::Operation;
 use crate::journal::{self, Chain, Found};
 use crate::place::{Columns, Place, Queue};
+use crate::rows::micros;
 use crate::sheet::{Anchor, Base, Cold, Draft, Identity};
 use crate::sql;
 use crate::view::address;
@@ -125,6 +126,8 @@ fn rebuild(batch: &mut Batch<'_>, suspect: &Suspect) -> Result<(), Stop> {
     );
     let mut sheet = Draft::new(&summary, &abide_core::codec::encode(&execution));
     let Columns { place, rank, since } = place.columns();
+    let has_mail = !execution.is_finished() && batch.inbox(*key)?.unread_count > 0;
+    let care_at = care::after_release(summary.care_at, has_mail, now);
     batch.connection.prepare_cached(sql::REPAIR)?.execute(params![
         key,
         queue.number(),
@@ -132,7 +135,8 @@ fn rebuild(batch: &mut Batch<'_>, suspect: &Suspect) -> Result<(), Stop> {
         sheet.sealed(&cold, &anchor),
         place,
         rank,
-        since
+        since,
+        micros(care_at)
     ])?;
     batch.caches.hot.remove(key);
     batch.caches.targets.remove(key);

@@ -11,7 +11,7 @@ use crate::caches::Hot;
 use crate::error::Stop;
 use crate::journal;
 use crate::place::{Columns, Place};
-use crate::rows::{LeaseState, Target, count};
+use crate::rows::{LeaseState, Target, count, micros};
 use crate::sheet::Draft;
 use crate::sql;
 
@@ -50,7 +50,8 @@ impl Batch<'_> {
             sheet.sealed(&hot.state.cold, &hot.state.anchor),
             place,
             rank,
-            since
+            since,
+            micros(summary.care_at)
         ])?;
         if reopened != 1 {
             return Err(Stop::corrupt(format!("execution {} has not ended", target.key)));
@@ -59,6 +60,9 @@ impl Batch<'_> {
         self.caches.inboxes.remove(&target.key);
         self.caches.targets.remove(&target.key);
         self.announce(target.queue.route)?;
+        if summary.care_at.is_some() {
+            self.announce_care(target.queue.route)?;
+        }
         Ok(Put::Delivered(key))
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use abide_core::{SessionId, Timestamp, check_reason, codec};
+use abide_core::{SessionId, Timestamp, care, check_reason, codec};
 use abide_store::{Error, Heartbeat, Registered, Retire, Worker};
 use rusqlite::params;
 
@@ -109,7 +109,9 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
     }
     let now = batch.now();
     let mut release = batch.connection.prepare_cached(sql::SESSION_RELEASE)?;
-    let released = release.execute([place::held(session), now.as_micros(), takeovers])?;
+    let look_at = now.after(care::ORDER_GRACE);
+    let released =
+        release.execute([place::held(session), now.as_micros(), takeovers, look_at.as_micros()])?;
     batch.caches.sessions.remove(&session);
     if released > 0 {
         // What was remembered of its executions names it as their holder.
@@ -118,6 +120,7 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
         batch.caches.targets.clear();
         for route in batch.served(session)?.iter() {
             batch.announce(*route)?;
+            batch.announce_care(*route)?;
         }
     }
     batch.caches.served.remove(&session);

@@ -49,7 +49,7 @@ fn damage_is_found_and_named() {
         ("UPDATE abide_executions SET place = 0 WHERE key = 2", "execution 2: nobody has had it, and nobody would"),
         ("UPDATE abide_executions SET place = 4 WHERE key = 2", "execution 2: it stands where it does not belong"),
         ("UPDATE abide_executions SET rank = 3 WHERE key = 2", "execution 2: it stands where it does not belong"),
-        ("UPDATE abide_executions SET care_at = 3 WHERE key = 2", "execution 2: the caretaker would look at it at a wrong time"),
+        ("DELETE FROM abide_inbox; UPDATE abide_executions SET care_at = 3 WHERE key = 2", "execution 2: a caretaker would look at it at a wrong time"),
         ("UPDATE abide_executions SET parent = 1 WHERE key = 2", "execution 2: the state of execution 2 is damaged: its checksum is wrong; \
              the journal has 201 rows, the executions have 200"),
         ("UPDATE abide_executions SET place = 12 WHERE key = 2", "execution 2: there is no place 12; the journal has 201 rows, the executions have 200"),

@@ -150,8 +150,14 @@ impl Seat {
 
     pub(crate) fn claim(&mut self, sweep: bool) -> Claimed {
         self.request += 1;
-        let claim =
-            Claim { session: self.session, request: self.request, slots: 20_000, with_mail: true, sweep };
+        let claim = Claim {
+            session: self.session,
+            request: self.request,
+            slots: 20_000,
+            care_slots: 0,
+            with_mail: true,
+            sweep,
+        };
         block_on(self.store.claim(claim)).expect("a live session may claim")
     }
 

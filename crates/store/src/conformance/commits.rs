@@ -85,9 +85,10 @@ fn care_is_kept_beside_the_timer_and_wakes_nobody(subject: &Subject) {
     assert_eq!((claimed.leased.len(), claimed.next_wake_at), (0, Some(wake_at)));
     subject.advance_ms(40);
     let mut held = seat.claim_one();
-    assert_eq!(subject.look("a").summary.care_at, Some(care_at), "only a commit changes it");
+    let given = subject.later_ms(super::limits().terminate_grace_ms);
+    assert_eq!(subject.look("a").summary.care_at, Some(given), "the new holder has its time");
     subject.record(&mut held, step("two"));
-    assert_eq!(subject.look("a").summary.care_at, None);
+    assert_eq!(subject.look("a").summary.care_at, Some(given), "whoever keeps the lease changes nothing");
     subject.commit(&subject.draft(&held).then(complete()), &mut held);
     assert_eq!(subject.look("a").summary.care_at, None);
 }

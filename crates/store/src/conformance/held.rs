@@ -160,6 +160,11 @@ impl Draft {
         self
     }
 
+    fn summary(&self) -> Summary {
+        let summary = self.after.summary(&self.waiting);
+        Summary { care_at: self.care_at.or(summary.care_at), ..summary }
+    }
+
     /// The commit, ready to be sent; as often as wanted.
     pub(crate) fn commit(&self) -> Commit {
         Commit {
@@ -170,7 +175,7 @@ impl Draft {
                 records: self.records.clone(),
                 next: self.next.as_ref().map(Record::of),
                 state: codec::encode(&self.after),
-                summary: Summary { care_at: self.care_at, ..self.after.summary(&self.waiting) },
+                summary: self.summary(),
                 consumed: self.consumed.clone(),
                 emits: self.emits.clone(),
             }),

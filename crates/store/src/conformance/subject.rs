@@ -253,7 +253,14 @@ impl Seat<'_> {
     /// The next claim of this session, not sent yet.
     pub(crate) fn next_claim(&mut self, slots: usize) -> Claim {
         self.request += 1;
-        Claim { session: self.session, request: self.request, slots, with_mail: false, sweep: false }
+        Claim {
+            session: self.session,
+            request: self.request,
+            slots,
+            care_slots: 0,
+            with_mail: false,
+            sweep: false,
+        }
     }
 
     pub(crate) fn try_claim(&self, claim: &Claim) -> crate::Result<Claimed> {

@@ -1,6 +1,6 @@
 //! Leases for those who ask.
 
-use abide_core::{Message, SessionId, Timestamp, codec};
+use abide_core::{Epoch, Message, SessionId, Timestamp, care, codec};
 
 use super::row::Place;
 use super::state::State;
@@ -15,7 +15,8 @@ impl State {
         }
         self.promote(claim.session, now);
         if claim.request > last_request {
-            self.give(claim);
+            self.give(claim, now);
+            self.give_care(claim, now);
         }
         Ok(self.claimed(claim, now))
     }
@@ -34,21 +35,52 @@ impl State {
         }
     }
 
-    fn give(&mut self, claim: &Claim) {
+    fn give(&mut self, claim: &Claim, now: Timestamp) {
         let mut given = Vec::new();
         let mut bytes = 0;
         while given.len() < claim.slots
             && bytes < self.bounds.claim_bytes_max
             && let Some(key) = self.first_for(claim.session)
         {
-            self.change(key, |row| row.lease_to(claim.session));
-            let row = self.row(key);
-            bytes += size(&row.leased(&self.bounds));
-            given.push((key, row.lease.epoch));
+            bytes += self.lease(key, claim.session, now);
+            given.push((key, self.row(key).lease.epoch));
         }
         let session = self.sessions.get_mut(&claim.session).expect("it was found to be live");
         session.request = claim.request;
         session.given = given;
+    }
+
+    /// Gives a lease; says how large what goes with it is.
+    fn lease(&mut self, key: ExecutionKey, session: SessionId, now: Timestamp) -> usize {
+        let limits = self.limits.clone();
+        self.change(key, |row| row.lease_to(session, &limits, now));
+        size(&self.row(key).leased(&self.bounds))
+    }
+
+    /// Looks at what is to be looked at, one after the other, and gives what a caretaker has to do something for.
+    fn give_care(&mut self, claim: &Claim, now: Timestamp) {
+        let mut given = Vec::new();
+        let mut bytes = 0;
+        while given.len() < claim.care_slots
+            && bytes < self.bounds.claim_bytes_max
+            && let Some((care_at, key)) = self.first_care(claim.session)
+            && care_at <= now
+        {
+            match self.row(key).look(&self.limits, now) {
+                care::Look::Take => {
+                    bytes += self.lease(key, claim.session, now);
+                    given.push((key, self.row(key).lease.epoch));
+                }
+                care::Look::Later(at) => self.change(key, |row| row.summary.care_at = at),
+            }
+        }
+        self.sessions.get_mut(&claim.session).expect("it was found to be live").given_care = given;
+    }
+
+    /// What is next to be looked at in the namespace of the session.
+    fn first_care(&self, session: SessionId) -> Option<(Timestamp, ExecutionKey)> {
+        let namespace = &self.sessions.get(&session)?.worker.ability.namespace;
+        self.cares.get(namespace)?.first().copied()
     }
 
     /// The first of the queues that the session serves.
@@ -62,16 +94,23 @@ impl State {
     fn claimed(&self, claim: &Claim, now: Timestamp) -> Claimed {
         let session = self.sessions.get(&claim.session).expect("it was found to be live");
         // An older request than the last gives nothing: nobody waits for its answer any more.
-        let given = if claim.request == session.request { session.given.as_slice() } else { &[] };
-        let still_held = given
-            .iter()
-            .filter(|(key, epoch)| session.held.contains(key) && self.row(*key).lease.epoch == *epoch);
-        let leased: Vec<_> = still_held.map(|(key, _)| self.row(*key).leased(&self.bounds)).collect();
-        let before = session.held.iter().filter(|key| !leased.iter().any(|lease| lease.key == **key));
+        let is_last = claim.request == session.request;
+        let is_held = |(key, epoch): &&(ExecutionKey, Epoch)| {
+            is_last && session.held.contains(key) && self.row(*key).lease.epoch == *epoch
+        };
+        let told = |given: &[(ExecutionKey, Epoch)]| -> Vec<Leased> {
+            let still_held = given.iter().filter(is_held);
+            still_held.map(|(key, _)| self.row(*key).leased(&self.bounds)).collect()
+        };
+        let (leased, care) = (told(&session.given), told(&session.given_care));
+        let is_new = |key: &ExecutionKey| leased.iter().chain(&care).any(|lease| lease.key == *key);
+        let before = session.held.iter().filter(|key| !is_new(key));
         let newest = |key: &ExecutionKey| Some((*key, self.row(*key).inbox.last()?.1.id.clone()));
         Claimed {
             mail: before.filter(|_| claim.with_mail).filter_map(newest).collect(),
             leased,
+            care,
+            next_care_at: self.first_care(claim.session).map(|(care_at, _)| care_at),
             more: self.first_for(claim.session).is_some(),
             next_wake_at: self.next_wake_at(claim.session, now),
         }

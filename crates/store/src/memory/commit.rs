@@ -80,12 +80,19 @@ impl State {
             born: Vec::new(),
             dropped_count: 0,
         };
-        // The lease is still held while the messages go out: an execution that yields would otherwise stand in the
-        // queue before its own children, and none of them would be born leased.
+        // What has ended is over before its messages go out: one of them may be a retry of itself.
+        let is_over = self.row(key).execution.is_finished();
+        if is_over {
+            self.change(key, |row| row.hold(&commit, now));
+        }
+        // Otherwise the lease is still held while the messages go out: an execution that yields would stand in the queue
+        // before its own children, and none of them would be born leased.
         for message in &commit.changes.emits {
             self.emit(&mut emitter, message.clone(), now);
         }
-        self.change(key, |row| row.hold(commit.hold, now));
+        if !is_over {
+            self.change(key, |row| row.hold(&commit, now));
+        }
         let born = emitter.born.into_iter().map(|key| self.row(key).leased(&self.bounds)).collect();
         Committed { born, dropped_count: emitter.dropped_count, transacted: None }
     }

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use abide_core::{
-    Address, By, Entry, Execution, LeaseRow, Message, MessageId, Phase, Refusal, Route, SessionId, Start,
-    Status, Summary, Timestamp, codec,
+    Address, By, Entry, Execution, LeaseRow, Limits, Message, MessageId, Phase, Refusal, Route, SessionId,
+    Start, Status, Summary, Timestamp, care, codec,
 };
 
 use super::claim::message_size;
@@ -65,14 +65,28 @@ impl Row {
         Some((self.wake_at.filter(|_| idle)?, self.key))
     }
 
-    pub(super) fn lease_to(&mut self, session: SessionId) {
+    /// When a caretaker is to look at it.
+    pub(super) fn care(&self) -> Option<(Timestamp, ExecutionKey)> {
+        Some((self.summary.care_at?, self.key))
+    }
+
+    /// What a caretaker sees.
+    pub(super) fn look(&self, limits: &Limits, now: Timestamp) -> care::Look {
+        let unread = self.inbox.iter().map(|(_, message)| message);
+        care::look(&self.execution, &self.lease, unread, now, limits.terminate_grace())
+    }
+
+    pub(super) fn lease_to(&mut self, session: SessionId, limits: &Limits, now: Timestamp) {
         self.lease.session = Some(session);
         self.lease.epoch = self.lease.epoch.next();
         self.ready_at = None;
+        self.summary.care_at = care::after_lease(self.summary.care_at, now, limits.terminate_grace());
     }
 
     /// A message arrived: whoever holds the lease is told, otherwise it may be worth a look.
-    pub(super) fn receive(&mut self, message: Message, now: Timestamp) {
+    pub(super) fn receive(&mut self, message: Message, limits: &Limits, now: Timestamp) {
+        self.summary.care_at =
+            care::after_arrival(self.summary.care_at, &self.lease, &message, limits.terminate_grace());
         let wakes = self.lease.session.is_none() && self.execution.wakes_on(&message.body, now);
         if wakes {
             self.ready_at = Some(self.ready_at.map_or(now, |ready_at| ready_at.min(now)));
@@ -86,7 +100,8 @@ impl Row {
     /// numbers them in the feed.
     pub(super) fn replace(&mut self, execution: Execution, commit: &Commit) {
         self.execution = execution;
-        self.summary = commit.changes.summary.clone();
+        // What it is to be looked at for is the holder's business while it has the lease.
+        self.summary = Summary { care_at: self.summary.care_at, ..commit.changes.summary.clone() };
         self.wake_at = commit.changes.summary.wake_at;
         self.lease.version = self.lease.version.next();
         self.inbox.retain(|(_, message)| !commit.changes.consumed.contains(&message.id));
@@ -96,24 +111,28 @@ impl Row {
     }
 
     /// What becomes of the lease after a commit.
-    pub(super) fn hold(&mut self, hold: Hold, now: Timestamp) {
+    pub(super) fn hold(&mut self, commit: &Commit, now: Timestamp) {
         if self.execution.is_finished() {
             self.lease.session = None;
             self.wake_at = None;
+            self.summary.care_at = None;
             self.finished_at = Some(now);
             return;
         }
-        match hold {
-            Hold::Keep => {}
+        let seen_count = match commit.hold {
+            Hold::Keep => return,
             Hold::Park { seen_count } => {
-                self.lease.session = None;
                 self.ready_at = self.has_unseen(seen_count, now).then_some(now);
+                seen_count
             }
             Hold::Yield => {
-                self.lease.session = None;
                 self.ready_at = Some(now);
+                0
             }
-        }
+        };
+        self.lease.session = None;
+        let has_unseen = self.inbox.len() > seen_count;
+        self.summary.care_at = care::after_release(commit.changes.summary.care_at, has_unseen, now);
     }
 
     /// Whether there are messages that the holder did not know of, and one that is worth a look.
@@ -126,6 +145,7 @@ impl Row {
     pub(super) fn release(&mut self, ending: Ending, now: Timestamp) {
         self.lease.session = None;
         self.ready_at = Some(now);
+        self.summary.care_at = care::after_release(self.summary.care_at, !self.inbox.is_empty(), now);
         self.takeover_count += u32::from(ending == Ending::Death);
     }
 
@@ -318,7 +338,8 @@ impl Row {
         assert!(new.epoch == old.epoch || new.epoch == old.epoch.next(), "epochs of {address} grow by one");
         assert!(new.version == old.version || new.version == old.version.next(), "versions grow by one");
         let taken = new.session.is_some() && new.session != old.session;
-        assert_eq!(taken, new.epoch != old.epoch, "a lease of {address} is an epoch");
+        assert!(!taken || new.epoch != old.epoch, "a lease of {address} is an epoch");
+        assert!(new.session.is_some() || new.epoch == old.epoch, "an epoch of {address} is a lease");
         assert!(self.seen.len() >= before.seen_count, "message ids of {address} stay");
         assert!(self.entry_count() >= before.entry_count, "entries of {address} stay");
         self.check();
@@ -332,6 +353,7 @@ impl Row {
         assert!(!held || self.ready_at.is_none(), "{address} is held or ready, not both");
         if self.finished_at.is_some() {
             assert!(!held && self.ready_at.is_none() && self.wake_at.is_none(), "{address} has ended");
+            assert_eq!(self.summary.care_at, None, "{address} has ended");
         }
         let scheduled = self.summary.status == Status::Scheduled;
         assert!(!scheduled || self.summary.wake_at.is_some(), "{address} is scheduled for a time");

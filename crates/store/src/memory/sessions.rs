@@ -17,6 +17,8 @@ pub(super) struct Session {
     pub(super) request: u64,
     /// What the last claim gave.
     pub(super) given: Vec<(ExecutionKey, Epoch)>,
+    /// What the last claim gave to be looked after.
+    pub(super) given_care: Vec<(ExecutionKey, Epoch)>,
 }
 
 /// How a session ended. What it held is a suspect only if it died: an orderly end burdens nobody.
@@ -45,6 +47,7 @@ impl State {
             held: BTreeSet::new(),
             request: 0,
             given: Vec::new(),
+            given_care: Vec::new(),
         };
         self.sessions.insert(session, made);
         Registered { session, expires_at }

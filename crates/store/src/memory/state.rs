@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_core::{Address, Happening, Limits, Route, SessionId, Timestamp};
+use abide_core::{Address, Happening, Limits, Namespace, Route, SessionId, Timestamp};
 
 use super::notices::Notices;
 use super::row::{Place, Row};
@@ -20,6 +20,8 @@ pub(super) struct State {
     pub(super) queues: BTreeMap<Route, BTreeSet<Place>>,
     /// The timers of what nobody holds.
     pub(super) timers: BTreeSet<(Timestamp, ExecutionKey)>,
+    /// What a caretaker is to look at, by tenant.
+    pub(super) cares: BTreeMap<Namespace, BTreeSet<(Timestamp, ExecutionKey)>>,
     /// What happened, by the position of the entry that says so.
     pub(super) feed: BTreeMap<u64, (ExecutionKey, FeedItem)>,
     pub(super) sessions: BTreeMap<SessionId, Session>,
@@ -41,6 +43,7 @@ impl State {
             by_address: BTreeMap::new(),
             queues: BTreeMap::new(),
             timers: BTreeSet::new(),
+            cares: BTreeMap::new(),
             feed: BTreeMap::new(),
             sessions: BTreeMap::new(),
             notices: Notices::default(),
@@ -103,19 +106,24 @@ impl State {
         self.rows.insert(key, row);
         self.index(key);
         self.announce(key);
+        self.announce_care(key);
     }
 
     /// The only way to change a row: indexes follow, invariants are checked, those whom it concerns are told.
     pub(super) fn change(&mut self, key: ExecutionKey, change: impl FnOnce(&mut Row)) {
         self.unindex(key);
         let row = self.rows.get_mut(&key).expect("a key that was found belongs to a row");
-        let (before, was) = (row.marks(), (row.place(), row.timer()));
+        let (before, was, care_at) = (row.marks(), (row.place(), row.timer()), row.summary.care_at);
         change(row);
         row.check_since(&before);
         let is = (row.place(), row.timer());
+        let is_sooner = row.summary.care_at.is_some_and(|at| care_at.is_none_or(|before| at < before));
         self.index(key);
         if is != was {
             self.announce(key);
+        }
+        if is_sooner {
+            self.announce_care(key);
         }
     }
 
@@ -135,6 +143,9 @@ impl State {
             self.queues.entry(row.route.clone()).or_default().insert(place);
         }
         self.timers.extend(row.timer());
+        if let Some(care) = row.care() {
+            self.cares.entry(row.address().namespace.clone()).or_default().insert(care);
+        }
         if let Some(session) = row.lease.session {
             self.sessions.get_mut(&session).expect("leases belong to sessions").held.insert(key);
         }
@@ -152,8 +163,25 @@ impl State {
         if let Some(timer) = row.timer() {
             self.timers.remove(&timer);
         }
+        if let Some(care) = row.care() {
+            let cares = self.cares.get_mut(&row.address().namespace).expect("what needs care is in a queue");
+            assert!(cares.remove(&care), "what needs care is in the queue of its tenant");
+        }
         if let Some(session) = row.lease.session {
             self.sessions.get_mut(&session).expect("leases belong to sessions").held.remove(&key);
+        }
+    }
+
+    /// Tells everybody of its namespace that it is to be looked at, now or later.
+    fn announce_care(&mut self, key: ExecutionKey) {
+        let row = self.rows.get(&key).expect("a key that was found belongs to a row");
+        if row.summary.care_at.is_none() {
+            return;
+        }
+        for (session, found) in &self.sessions {
+            if found.retired.is_none() && found.worker.ability.namespace == row.route.namespace {
+                self.notices.push(*session, Notice::Ready);
+            }
         }
     }
 

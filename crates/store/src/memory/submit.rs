@@ -77,7 +77,8 @@ impl State {
             let previous = row.inbox.last().map(|(_, newest)| newest.id.clone());
             self.notices.push(session, Notice::Message { key, message: message.clone(), previous });
         }
-        self.change(key, |row| row.receive(message, now));
+        let limits = self.limits.clone();
+        self.change(key, |row| row.receive(message, &limits, now));
     }
 
     fn create(
@@ -111,7 +112,7 @@ impl State {
             seen: BTreeSet::new(),
         };
         if let Some(session) = offer.filter(|session| self.takes(*session, &row, now)) {
-            row.lease_to(session);
+            row.lease_to(session, &self.limits, now);
         }
         self.insert(row);
         key

@@ -25,6 +25,7 @@ pub(super) enum Step {
     Claim {
         session: usize,
         slots: usize,
+        care_slots: usize,
         with_mail: bool,
         sweep: bool,
     },
@@ -63,6 +64,7 @@ pub(super) enum Send {
     Pause { to: usize, id: usize },
     Resume { to: usize, id: usize },
     Cancel { to: usize, id: usize },
+    Terminate { to: usize, id: usize },
     Retry { to: usize, id: usize },
 }
 
@@ -102,6 +104,7 @@ impl Step {
             22..42 => Self::Claim {
                 session,
                 slots: prng.below(4),
+                care_slots: prng.below(3),
                 with_mail: prng.chance(500),
                 sweep: prng.chance(300),
             },
@@ -156,12 +159,13 @@ fn draw_sends(prng: &mut Prng, most: usize, least: usize) -> Vec<Send> {
 fn draw_send(prng: &mut Prng) -> Send {
     // Few message ids, so that duplicates are common.
     let (to, id) = (prng.below(ID_COUNT), prng.below(30));
-    match prng.below(22) {
+    match prng.below(23) {
         0..8 => Send::Start { to, variant: prng.below(8) },
         8..16 => Send::Signal { to, id },
         16 => Send::Pause { to, id },
         17..19 => Send::Resume { to, id },
         19..21 => Send::Retry { to, id },
+        21 => Send::Terminate { to, id },
         _ => Send::Cancel { to, id },
     }
 }

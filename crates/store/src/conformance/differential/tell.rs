@@ -48,16 +48,24 @@ fn leased(names: &impl Names, leased: &Leased) -> String {
 
 /// Leases are sorted: the order of those that are told again is open, and the conformance table checks the first time.
 pub(super) fn claimed(names: &impl Names, claimed: &Claimed) -> String {
-    let mut leases: Vec<_> = claimed.leased.iter().map(|leased| self::leased(names, leased)).collect();
-    leases.sort();
-    let is_new = |key: &ExecutionKey| claimed.leased.iter().any(|leased| leased.key == *key);
+    let told = |leased: &[Leased]| {
+        let mut told: Vec<_> = leased.iter().map(|leased| self::leased(names, leased)).collect();
+        told.sort();
+        told
+    };
+    let (leases, care) = (told(&claimed.leased), told(&claimed.care));
+    let is_new =
+        |key: &ExecutionKey| claimed.leased.iter().chain(&claimed.care).any(|leased| leased.key == *key);
     let mail = claimed.mail.iter().filter(|(key, _)| !is_new(key));
     let mut mail: Vec<_> =
         mail.map(|(key, newest)| format!("{} has {newest:?}", names.execution(*key))).collect();
     mail.sort();
     // When more is ready, nobody looks at the timers.
     let next_wake_at = claimed.next_wake_at.filter(|_| !claimed.more);
-    format!("leased {leases:?} mail {mail:?} more {} next {next_wake_at:?}", claimed.more)
+    let (more, next_care_at) = (claimed.more, claimed.next_care_at);
+    format!(
+        "leased {leases:?} care {care:?} mail {mail:?} more {more} next {next_wake_at:?} next care {next_care_at:?}"
+    )
 }
 
 pub(super) fn word(outcome: &CommitOutcome) -> &'static str {
@@ -91,10 +99,11 @@ pub(super) fn snapshot(names: &impl Names, found: &Snapshot) -> String {
     // A store may forget a timer that has gone off.
     let wake_at = found.summary.wake_at.filter(|wake_at| *wake_at > names.now());
     format!(
-        "{} {:?} wake {wake_at:?} waiting {:?} holder {holder:?} epoch {} version {} created {:?} ready {:?} \
+        "{} {:?} wake {wake_at:?} care {:?} waiting {:?} holder {holder:?} epoch {} version {} created {:?} ready {:?} \
          takeovers {} tags {tags:?} state {:?} journal {:?} inbox {:?}",
         found.execution.address(),
         found.summary.status,
+        found.summary.care_at,
         found.summary.waiting,
         found.lease.epoch,
         found.lease.version,

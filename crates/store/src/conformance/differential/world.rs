@@ -65,12 +65,12 @@ impl World {
                 let born_to = born_to.map(|index| self.seats[index].session);
                 self.submit(Submit { messages, born_to, alone: false })
             }
-            Step::Claim { session, slots, with_mail, sweep } => {
+            Step::Claim { session, slots, care_slots, with_mail, sweep } => {
                 let seat = &mut self.seats[*session];
                 seat.request += 1;
                 let (session, request) = (seat.session, seat.request);
-                let (slots, with_mail, sweep) = (*slots, *with_mail, *sweep);
-                self.claim(Claim { session, request, slots, with_mail, sweep })
+                let (slots, care_slots, with_mail, sweep) = (*slots, *care_slots, *with_mail, *sweep);
+                self.claim(Claim { session, request, slots, care_slots, with_mail, sweep })
             }
             Step::Commit { held, .. } if self.held.is_empty() => format!("lease {held} is yet to be given"),
             Step::Commit { held, .. } => self.commit(*held, step),
@@ -125,7 +125,7 @@ impl World {
             Err(error) => tell::error(&error),
             Ok(claimed) => {
                 // A claim that gave nothing need not be noted, and may give something when it is repeated.
-                self.last = Some(last).filter(|_| !claimed.leased.is_empty());
+                self.last = Some(last).filter(|_| !claimed.leased.is_empty() || !claimed.care.is_empty());
                 let told = tell::claimed(self, &claimed);
                 self.learn(claimed);
                 told
@@ -142,6 +142,7 @@ impl World {
             }
         }
         let mut leased = claimed.leased;
+        leased.extend(claimed.care);
         leased.sort_by(|a, b| a.address().cmp(b.address()));
         leased.into_iter().for_each(|leased| self.adopt(leased));
     }
@@ -251,6 +252,7 @@ impl World {
             Send::Pause { to, id } => message("pause", id, to, Body::Pause { reason }),
             Send::Resume { to, id } => message("resume", id, to, Body::Resume),
             Send::Cancel { to, id } => message("cancel", id, to, Body::Cancel { reason }),
+            Send::Terminate { to, id } => message("terminate", id, to, Body::Terminate { reason }),
             Send::Retry { to, id } => message("retry", id, to, Body::Retry),
         }
     }

@@ -1,0 +1,102 @@
+//! When an execution is looked after without its code.
+//!
+//! A store keeps one time for each execution, `care_at`: before it, nobody has to look. It may be too early, never too late. Whoever
+//! [looks](look) takes the lease or learns when to look next, so that each change costs a comparison and nothing is looked at twice for the
+//! same reason.
+
+use std::time::Duration;
+
+use crate::{Body, Epoch, Execution, LeaseRow, Message, Timestamp};
+
+/// How long a passed deadline is left to whoever has the code.
+pub const DEADLINE_GRACE: Duration = Duration::from_secs(2);
+
+/// How long an order to an execution that nobody holds is left to whoever has the code.
+pub const ORDER_GRACE: Duration = Duration::from_millis(200);
+
+/// What a look at an execution shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// A caretaker has something to do: it takes the lease.
+    Take,
+    /// There is nothing to do before this time, if ever.
+    Later(Option<Timestamp>),
+}
+
+/// Whether an order can be applied without code to what nobody holds, when `epoch` is that of its last lease.
+///
+/// A cancellation is for the code to see. Only what nobody ever held has no code that could.
+pub fn applies(order: &Body, epoch: Epoch) -> bool {
+    match order {
+        Body::Pause { .. }
+        | Body::Resume
+        | Body::Inherit { .. }
+        | Body::Terminate { .. }
+        | Body::Unblock { .. } => true,
+        Body::Cancel { .. } => epoch == Epoch(0),
+        Body::Start(_) | Body::Signal { .. } | Body::ChildDone { .. } | Body::Retry => false,
+    }
+}
+
+/// When to look after a message has arrived. Whoever holds the execution reads it; only a terminate is not left to them for ever.
+pub fn after_arrival(
+    care_at: Option<Timestamp>,
+    lease: &LeaseRow,
+    message: &Message,
+    terminate_grace: Duration,
+) -> Option<Timestamp> {
+    let grace = match &message.body {
+        Body::Terminate { .. } if lease.session.is_some() => terminate_grace,
+        order if lease.session.is_none() && applies(order, lease.epoch) => ORDER_GRACE,
+        _ => return care_at,
+    };
+    sooner(care_at, Some(message.arrived_at.after(grace)))
+}
+
+/// When to look after a lease was given: the holder gets its time, whatever has lain there before.
+pub fn after_lease(
+    care_at: Option<Timestamp>,
+    now: Timestamp,
+    terminate_grace: Duration,
+) -> Option<Timestamp> {
+    care_at.map(|at| at.max(now.after(terminate_grace)))
+}
+
+/// When to look after a lease was given back or lost. `care_at` is what the execution asks for by itself; `has_unseen` says that there may be
+/// mail which the holder has not seen.
+pub fn after_release(care_at: Option<Timestamp>, has_unseen: bool, now: Timestamp) -> Option<Timestamp> {
+    sooner(care_at, has_unseen.then(|| now.after(ORDER_GRACE)))
+}
+
+/// What there is to do for a caretaker at `now`, given the unread `orders`.
+pub fn look<'a>(
+    execution: &Execution,
+    lease: &LeaseRow,
+    orders: impl IntoIterator<Item = &'a Message>,
+    now: Timestamp,
+    terminate_grace: Duration,
+) -> Look {
+    if execution.is_finished() {
+        return Look::Later(None);
+    }
+    let mut orders = orders.into_iter();
+    let at = if lease.session.is_some() {
+        let is_terminate = |message: &&Message| matches!(message.body, Body::Terminate { .. });
+        let terminate = orders.find(is_terminate).map(|message| message.arrived_at.after(terminate_grace));
+        // The holder sees to the deadline. It is looked at again because the holder may be lost.
+        let deadline = execution.care_at().map(|at| at.max(now.after(DEADLINE_GRACE)));
+        sooner(terminate, deadline)
+    } else if orders.any(|message| applies(&message.body, lease.epoch)) {
+        Some(now)
+    } else {
+        execution.care_at()
+    };
+    match at {
+        Some(at) if at <= now => Look::Take,
+        later => Look::Later(later),
+    }
+}
+
+fn sooner(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    [one, other].into_iter().flatten().min()
+}

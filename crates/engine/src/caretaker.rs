@@ -1,0 +1,91 @@
+//! Looks after executions that nobody serves, without their code.
+//!
+//! Any engine of the namespace does this, whatever lanes, code and capabilities it has: see [`abide_core::care`].
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use abide_core::{Entry, Epoch, care};
+use abide_store::Hold;
+
+use crate::driver::{Driver, End, Opening};
+use crate::runtime::BoxFuture;
+use crate::seat::{Leave, Seat, Seated};
+
+/// Applies orders and a passed deadline, and leaves the rest to whoever has the code.
+pub(crate) struct Caretaker;
+
+impl Driver for Caretaker {
+    fn begin(&self, seat: Seat, _opening: Opening) -> BoxFuture<End> {
+        let mut care = Care { seat, left_count: 0 };
+        Box::pin(poll_fn(move |cx| {
+            care.seat.enter(cx);
+            let polled = care.poll(cx);
+            match &polled {
+                Poll::Pending => care.seat.leave(false),
+                Poll::Ready(_) => care.seat.vacate(),
+            }
+            polled
+        }))
+    }
+}
+
+struct Care {
+    seat: Seat,
+    /// So many orders are for the code to see.
+    left_count: usize,
+}
+
+impl Care {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        loop {
+            match self.seat.poll(cx) {
+                Poll::Pending => {}
+                Poll::Ready(Seated::Committed(_)) => continue,
+                Poll::Ready(Seated::Refused(refusal)) => {
+                    return Poll::Ready(End::Failed(format!("a commit was refused: {refusal}")));
+                }
+                Poll::Ready(Seated::Ended(end)) => return Poll::Ready(end),
+            }
+            if self.seat.is_busy() {
+                return Poll::Pending;
+            }
+            if let Some(entries) = self.obey().or_else(|| self.expire()) {
+                if let Some(last) = entries.into_iter().next_back().filter(|last| last.event.is_terminal()) {
+                    self.seat.finish(last.event);
+                }
+                continue;
+            }
+            // An order may be on a later page.
+            if !self.seat.has_all_mail() {
+                return Poll::Pending;
+            }
+            self.go();
+        }
+    }
+
+    /// Applies the next order that needs no code.
+    fn obey(&mut self) -> Option<Vec<Entry>> {
+        loop {
+            let order = self.seat.next_order()?;
+            let epoch = if self.seat.is_first() { Epoch(0) } else { Epoch(1) };
+            if care::applies(&order.body, epoch) {
+                return Some(self.seat.apply(&order, false));
+            }
+            self.left_count += 1;
+        }
+    }
+
+    /// Sees to a deadline that the code has had its time to see.
+    fn expire(&mut self) -> Option<Vec<Entry>> {
+        let is_due = self.seat.execution().care_at().is_some_and(|at| at <= self.seat.now());
+        if is_due { self.seat.expire() } else { None }
+    }
+
+    /// Gives the lease back. What may run, or has an order that only code can follow, is ready for whoever has it.
+    fn go(&mut self) {
+        let is_for_code = self.seat.may_run() || self.left_count > 0;
+        let hold = if is_for_code { Hold::Yield } else { self.seat.parked(self.left_count) };
+        self.seat.send(Leave { hold, waiting: &[], wake_at: None, end: Some(End::Released) });
+    }
+}

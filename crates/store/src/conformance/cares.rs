@@ -1,0 +1,318 @@
+//! What is given to those who need no code.
+
+use abide_core::{Epoch, Fence, Message, Namespace, Start, Timestamp, care};
+
+use super::held::Held;
+use super::make::{cancel, complete, flow, name, pause, resume, signal, step, terminate, worker};
+use super::subject::{Seat, serving};
+use super::{Subject, limits, table};
+use crate::{Claim, Claimed, Notice};
+
+table![
+    order_to_what_nobody_serves_is_for_anybody,
+    whoever_has_the_code_goes_first,
+    care_is_for_sessions_of_the_same_namespace,
+    cancel_of_what_was_held_is_left_to_its_code,
+    cancel_of_what_nobody_ever_held_needs_no_code,
+    other_mail_needs_no_care,
+    terminate_is_left_to_its_holder_for_a_while,
+    terminate_is_taken_from_the_same_session_too,
+    other_orders_are_left_to_their_holder,
+    new_holder_has_its_time_for_an_old_terminate,
+    unread_orders_outlive_their_holder,
+    order_that_a_holder_has_not_seen_is_for_anybody,
+    passed_deadline_is_for_anybody_after_a_grace,
+    deadline_is_left_to_a_live_holder,
+    deadline_before_a_delayed_start_is_seen_to,
+    care_is_bounded_by_its_slots,
+    repeated_claim_gives_the_same_care,
+    care_that_is_done_is_not_given_again,
+    what_has_ended_needs_no_care,
+    everybody_of_the_namespace_is_told,
+];
+
+/// A session that can run nothing of what the cases start.
+fn stranger(subject: &Subject) -> Seat<'_> {
+    subject.seat(serving(name("elsewhere")))
+}
+
+fn look_after(seat: &mut Seat<'_>) -> Claimed {
+    let claim = Claim { care_slots: 9, ..seat.next_claim(9) };
+    seat.send(&claim)
+}
+
+fn care_ids(seat: &mut Seat<'_>) -> Vec<String> {
+    look_after(seat).care.iter().map(|leased| leased.address().id.as_str().to_owned()).collect()
+}
+
+fn after_order(subject: &Subject) -> Timestamp {
+    subject.now().after(care::ORDER_GRACE)
+}
+
+fn pass_order_grace(subject: &Subject) {
+    subject.advance_ms(u64::try_from(care::ORDER_GRACE.as_millis()).expect("a short time"));
+}
+
+fn pass_deadline_grace(subject: &Subject) {
+    subject.advance_ms(u64::try_from(care::DEADLINE_GRACE.as_millis()).expect("a short time"));
+}
+
+fn due_in(subject: &Subject, millis: u64) -> Start {
+    Start { deadline_at: Some(subject.later_ms(millis)), ..flow() }
+}
+
+/// An execution that was held and waits.
+fn parked(subject: &Subject, id: &str) {
+    let (_seat, mut held) = subject.held(id);
+    subject.commit(&subject.draft(&held).then(step("one")).park(0), &mut held);
+}
+
+fn order_to_what_nobody_serves_is_for_anybody(subject: &Subject) {
+    let orders: [fn(&str) -> Message; 3] = [pause, resume, terminate];
+    for (order, id) in orders.into_iter().zip(["pause", "resume", "terminate"]) {
+        parked(subject, id);
+        if id == "resume" {
+            let mut seat = subject.seat(worker());
+            subject.send(pause(id));
+            let mut held = seat.claim_one();
+            let draft = subject.draft(&held).consuming(&["pause"]);
+            let pause = held.inbox[0].control().expect("a pause is an order");
+            subject.commit(&draft.then(pause).park(0), &mut held);
+        }
+        subject.send(order(id));
+        let mut seat = stranger(subject);
+        let claimed = look_after(&mut seat);
+        assert_eq!((claimed.care.len(), claimed.next_care_at), (0, Some(after_order(subject))), "{id}");
+        pass_order_grace(subject);
+        let claimed = look_after(&mut seat);
+        assert!(claimed.leased.is_empty(), "it is not to be run here");
+        let leased = &claimed.care[0];
+        assert_eq!((leased.address().id.as_str(), leased.lease.session), (id, seat.session));
+        assert_eq!(leased.inbox.messages, [order(id).arrived(leased.inbox.messages[0].arrived_at)]);
+        let mut held = Held::of(claimed.care.into_iter().next().expect("one is given"));
+        let order = held.inbox[0].control().expect("it is an order");
+        let draft = subject.draft(&held).consuming(&[id]).then(order);
+        subject.commit(&draft.park(0), &mut held);
+        assert!(care_ids(&mut seat).is_empty(), "once is enough");
+    }
+}
+
+fn whoever_has_the_code_goes_first(subject: &Subject) {
+    parked(subject, "a");
+    subject.send(pause("a"));
+    pass_order_grace(subject);
+    let mut seat = subject.seat(worker());
+    let claimed = look_after(&mut seat);
+    assert_eq!((claimed.leased.len(), claimed.care.len()), (1, 0));
+}
+
+fn care_is_for_sessions_of_the_same_namespace(subject: &Subject) {
+    parked(subject, "a");
+    subject.send(terminate("a"));
+    pass_order_grace(subject);
+    let mut worker = worker();
+    worker.ability.namespace = Namespace::new("other").expect("a name");
+    let claimed = look_after(&mut subject.seat(worker));
+    assert_eq!((claimed.care.len(), claimed.next_care_at), (0, None));
+}
+
+fn cancel_of_what_was_held_is_left_to_its_code(subject: &Subject) {
+    parked(subject, "a");
+    subject.send(cancel("a"));
+    pass_order_grace(subject);
+    let claimed = look_after(&mut stranger(subject));
+    assert_eq!((claimed.care.len(), claimed.next_care_at), (0, None));
+    assert_eq!(subject.unread("a"), ["cancel"]);
+    assert_eq!(subject.seat(worker()).claim_ids(9), ["a"], "whoever has the code finds it");
+}
+
+fn cancel_of_what_nobody_ever_held_needs_no_code(subject: &Subject) {
+    subject.start("a", flow());
+    subject.send(cancel("a"));
+    pass_order_grace(subject);
+    let claimed = look_after(&mut stranger(subject));
+    assert_eq!(claimed.care[0].lease.epoch, Epoch(1));
+}
+
+fn other_mail_needs_no_care(subject: &Subject) {
+    parked(subject, "a");
+    subject.send(signal("one", "a"));
+    subject.advance_ms(60_000);
+    let claimed = look_after(&mut stranger(subject));
+    assert_eq!((claimed.care.len(), claimed.next_care_at), (0, None));
+}
+
+fn terminate_is_left_to_its_holder_for_a_while(subject: &Subject) {
+    let (_holder, held) = subject.held("a");
+    subject.send(terminate("a"));
+    let mut seat = stranger(subject);
+    let taken_at = subject.later_ms(limits().terminate_grace_ms);
+    subject.advance_ms(limits().terminate_grace_ms - 1);
+    let claimed = look_after(&mut seat);
+    assert_eq!((claimed.care.len(), claimed.next_care_at), (0, Some(taken_at)));
+    subject.advance_ms(1);
+    let claimed = look_after(&mut seat);
+    assert_eq!((claimed.care[0].lease.session, claimed.care[0].lease.epoch), (seat.session, Epoch(2)));
+    let fence = subject.fenced(&subject.draft(&held).then(step("late")));
+    assert_eq!(fence, Fence::StaleEpoch { found: Epoch(1), current: Epoch(2) });
+}
+
+fn terminate_is_taken_from_the_same_session_too(subject: &Subject) {
+    let (mut seat, held) = subject.held("a");
+    subject.send(terminate("a"));
+    subject.advance_ms(limits().terminate_grace_ms);
+    let claimed = look_after(&mut seat);
+    assert_eq!((claimed.care[0].lease.session, claimed.care[0].lease.epoch), (seat.session, Epoch(2)));
+    assert_eq!(claimed.care[0].takeover_count, 0, "nobody died of it");
+    let fence = subject.fenced(&subject.draft(&held).then(complete()));
+    assert_eq!(fence, Fence::StaleEpoch { found: Epoch(1), current: Epoch(2) });
+    let mut taken = Held::of(claimed.care.into_iter().next().expect("one is given"));
+    let order = taken.inbox[0].control().expect("it is an order");
+    subject.commit(&subject.draft(&taken).consuming(&["terminate"]).then(order), &mut taken);
+    assert_eq!(seat.lease_count(), 0);
+}
+
+fn other_orders_are_left_to_their_holder(subject: &Subject) {
+    let (_holder, mut held) = subject.held("a");
+    subject.send(pause("a"));
+    subject.send(cancel("a"));
+    subject.advance_ms(9_000);
+    let claimed = look_after(&mut stranger(subject));
+    assert_eq!((claimed.care.len(), claimed.next_care_at), (0, None));
+    subject.record(&mut held, step("mine"));
+}
+
+fn new_holder_has_its_time_for_an_old_terminate(subject: &Subject) {
+    parked(subject, "a");
+    subject.send(terminate("a"));
+    subject.advance_ms(3_600_000);
+    let mut seat = subject.seat(worker());
+    let claimed = look_after(&mut seat);
+    assert_eq!((claimed.leased.len(), claimed.care.len()), (1, 0));
+    assert_eq!(claimed.next_care_at, Some(subject.later_ms(limits().terminate_grace_ms)));
+    subject.advance_ms(limits().terminate_grace_ms);
+    assert_eq!(care_ids(&mut seat), ["a"]);
+}
+
+fn unread_orders_outlive_their_holder(subject: &Subject) {
+    subject.held("a");
+    subject.held("b");
+    subject.send(pause("a"));
+    subject.advance_ms(10_000);
+    let mut seat = stranger(subject);
+    assert_eq!(seat.sweep(9).next_care_at, Some(after_order(subject)));
+    pass_order_grace(subject);
+    assert_eq!(care_ids(&mut seat), ["a"]);
+}
+
+fn order_that_a_holder_has_not_seen_is_for_anybody(subject: &Subject) {
+    let (mut first, mut held) = subject.held("a");
+    subject.send(pause("a"));
+    subject.commit(&subject.draft(&held).then(step("one")).yielded(), &mut held);
+    assert_eq!(subject.look("a").summary.care_at, Some(after_order(subject)));
+    let mut held = first.claim_one();
+    subject.commit(&subject.draft(&held).then(step("two")).park(0), &mut held);
+    assert_eq!(subject.look("a").summary.care_at, Some(after_order(subject)));
+    let mut held = first.claim_one();
+    subject.commit(&subject.draft(&held).then(step("three")).park(1), &mut held);
+    assert_eq!(subject.look("a").summary.care_at, None, "whoever parks has seen to what it knows");
+}
+
+fn passed_deadline_is_for_anybody_after_a_grace(subject: &Subject) {
+    subject.start("a", due_in(subject, 1_000));
+    let mut seat = stranger(subject);
+    let care_at = subject.later_ms(1_000).after(care::DEADLINE_GRACE);
+    assert_eq!(look_after(&mut seat).next_care_at, Some(care_at));
+    subject.advance_ms(1_000);
+    assert!(care_ids(&mut seat).is_empty());
+    pass_deadline_grace(subject);
+    assert_eq!(care_ids(&mut seat), ["a"]);
+}
+
+fn deadline_is_left_to_a_live_holder(subject: &Subject) {
+    subject.start("a", due_in(subject, 1_000));
+    let mut holder = subject.seat(worker());
+    let mut held = holder.claim_one();
+    let mut seat = stranger(subject);
+    subject.advance_ms(4_000);
+    let claimed = look_after(&mut seat);
+    assert_eq!(claimed.care.len(), 0);
+    assert!(claimed.next_care_at.is_some_and(|at| at > subject.now()), "it is not asked for all the time");
+    subject.commit(&subject.draft(&held).then(step("one")).park(0), &mut held);
+    assert_eq!(care_ids(&mut seat), ["a"], "nobody holds it any longer");
+}
+
+fn deadline_before_a_delayed_start_is_seen_to(subject: &Subject) {
+    let start_at = Some(subject.later_ms(60_000));
+    subject.start("a", Start { start_at, ..due_in(subject, 1_000) });
+    subject.advance_ms(1_000);
+    pass_deadline_grace(subject);
+    assert_eq!(care_ids(&mut stranger(subject)), ["a"]);
+}
+
+fn care_is_bounded_by_its_slots(subject: &Subject) {
+    for id in ["a", "b", "c"] {
+        subject.start(id, flow());
+        subject.send(terminate(id));
+        subject.advance_ms(1);
+    }
+    pass_order_grace(subject);
+    let mut seat = stranger(subject);
+    let claim = Claim { care_slots: 2, ..seat.next_claim(0) };
+    let claimed = seat.send(&claim);
+    let ids: Vec<_> = claimed.care.iter().map(|leased| leased.address().id.as_str()).collect();
+    assert_eq!(ids, ["a", "b"], "what has waited for longest goes first");
+    assert!(claimed.next_care_at.is_some_and(|at| at <= subject.now()), "there is more to do");
+    let claim = Claim { care_slots: 0, ..seat.next_claim(0) };
+    assert!(seat.send(&claim).care.is_empty());
+    assert_eq!(care_ids(&mut seat), ["c"]);
+}
+
+fn repeated_claim_gives_the_same_care(subject: &Subject) {
+    parked(subject, "care");
+    subject.start("run", flow());
+    subject.advance_ms(1);
+    subject.send(terminate("care"));
+    pass_order_grace(subject);
+    let mut seat = subject.seat(worker());
+    let claim = Claim { care_slots: 9, ..seat.next_claim(1) };
+    let first = seat.send(&claim);
+    let again = seat.send(&claim);
+    let told = |claimed: &Claimed| {
+        let ids = |leased: &[crate::Leased]| leased.iter().map(|one| one.key).collect::<Vec<_>>();
+        (ids(&claimed.leased), ids(&claimed.care))
+    };
+    assert_eq!(told(&again), told(&first));
+    assert_eq!((first.leased.len(), first.care.len()), (1, 1));
+}
+
+fn care_that_is_done_is_not_given_again(subject: &Subject) {
+    subject.start("a", due_in(subject, 60_000));
+    subject.send(pause("a"));
+    pass_order_grace(subject);
+    let mut seat = stranger(subject);
+    let claimed = look_after(&mut seat);
+    let mut held = Held::of(claimed.care.into_iter().next().expect("one is given"));
+    let order = held.inbox[0].control().expect("it is an order");
+    subject.commit(&subject.draft(&held).consuming(&["pause"]).then(order).park(0), &mut held);
+    let deadline = subject.look("a").execution.care_at();
+    assert_eq!(look_after(&mut seat).next_care_at, deadline, "the deadline is still to be seen to");
+}
+
+fn what_has_ended_needs_no_care(subject: &Subject) {
+    subject.start("a", due_in(subject, 1_000));
+    let mut held = subject.seat(worker()).claim_one();
+    subject.send(terminate("a"));
+    subject.record(&mut held, complete());
+    assert_eq!(subject.look("a").summary.care_at, None);
+    assert_eq!(look_after(&mut stranger(subject)).next_care_at, None);
+}
+
+fn everybody_of_the_namespace_is_told(subject: &Subject) {
+    parked(subject, "a");
+    let seat = stranger(subject);
+    subject.send(terminate("a"));
+    seat.wait_for(|notice| *notice == Notice::Ready);
+    subject.start("b", due_in(subject, 1_000));
+    seat.wait_for(|notice| *notice == Notice::Ready);
+}
