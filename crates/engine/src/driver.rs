@@ -10,6 +10,10 @@ use crate::seat::Seat;
 ///
 /// A driver is given a [`Seat`] and computes commands; everything that an execution is to the store is the seat's business. Nothing here assumes
 /// that there is a Rust future behind an execution.
+///
+/// Each time it is polled, a driver [enters](Seat::enter), [takes in](Seat::poll) what is new, [obeys](Seat::obey) orders and sees to the
+/// [deadline](Seat::expire), [decides](Seat::decide) what follows, [sends](Seat::send) that as one commit at a time, and [leaves](Seat::leave).
+/// When it [may not run](Seat::may_run), or the engine [wants](Seat::order) it to, it gives the lease back, once it [has all mail](Seat::has_all_mail).
 pub trait Driver: Send + Sync + 'static {
     /// Runs an execution until it has ended, or its lease is given back or lost.
     fn begin(&self, seat: Seat, opening: Opening) -> BoxFuture<End>;

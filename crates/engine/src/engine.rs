@@ -194,7 +194,7 @@ impl Inner {
 
     /// Whether this engine has the code of a workflow or task.
     pub(crate) fn has_code_of(&self, kind: Kind, name: &abide_core::Name) -> bool {
-        self.registry.names().contains(&(kind, name.clone()))
+        self.registry.driver(kind, name).is_some()
     }
 
     /// How many more executions may be taken into memory.

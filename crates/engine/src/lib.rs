@@ -41,7 +41,8 @@ pub use board::{Board, Delivery, OpHandle, Request, StepOptions, Turn, UserTrans
 pub use client::Client;
 pub use driver::{Driver, End, Opening};
 pub use engine::Engine;
+pub use mailbox::Order;
 pub use options::Options;
 pub use registry::{CodeFuture, Registry, TaskAttempt, TaskCode, WorkflowCode};
 pub use runtime::{BoxFuture, Moment, Runtime, SystemClock, TokioRuntime};
-pub use seat::{Seat, Seated};
+pub use seat::{Leave, Seat, Seated};

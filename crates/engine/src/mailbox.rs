@@ -19,9 +19,9 @@ struct Mail {
     order: Order,
 }
 
-/// What the engine wants of a runner. Later ones outrank earlier ones.
+/// What the engine wants of a driver. Later ones outrank earlier ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Order {
+pub enum Order {
     /// To go on.
     #[default]
     Run,

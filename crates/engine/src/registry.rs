@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use abide_core::{Address, Block, Failure, Kind, Name, Payload};
+use abide_core::{Ability, Address, Block, Failure, Kind, Name, Payload};
 
 use crate::board::Board;
 use crate::driver::Driver;
@@ -64,7 +64,8 @@ impl Registry {
         self.add(Kind::Task, name, Arc::new(TaskDriver(code)))
     }
 
-    /// Adds whatever drives executions of this name; says no if the name is taken.
+    /// Adds whatever drives executions of this name; says no if the name is taken. [`Ability::ANY`] stands for every name of the kind that has no
+    /// driver of its own.
     pub fn add(&mut self, kind: Kind, name: Name, driver: Arc<dyn Driver>) -> bool {
         self.drivers.insert((kind, name), driver).is_none()
     }
@@ -77,7 +78,8 @@ impl Registry {
 
     /// Who drives executions of this name.
     pub(crate) fn driver(&self, kind: Kind, name: &Name) -> Option<&Arc<dyn Driver>> {
-        self.drivers.get(&(kind, name.clone()))
+        let any = || Name::new(Ability::ANY).expect("a literal name");
+        self.drivers.get(&(kind, name.clone())).or_else(|| self.drivers.get(&(kind, any())))
     }
 
     /// All names, as a worker offers them.

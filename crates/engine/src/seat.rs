@@ -10,7 +10,7 @@ use abide_core::{
     Address, Command, Entry, Epoch, Event, Execution, ExecutionId, Message, MessageId, Payload, Phase,
     Refusal, Start, Summary, Timestamp, Waiting,
 };
-use abide_store::{ExecutionKey, Hold, Leased, Record, Transaction};
+use abide_store::{Answer, ExecutionKey, Hold, Leased, Read, Record, Target, Transaction};
 
 use crate::driver::{End, Opening};
 use crate::engine::Inner;
@@ -19,6 +19,7 @@ use crate::journal::JournalOf;
 use crate::ledger::{Flushed, Ledger, Terms};
 use crate::mailbox::{Mailbox, Order};
 use crate::presence::Presence;
+use crate::runtime::BoxFuture;
 use crate::tree::{self, TOLD_COUNT_MAX};
 
 /// An execution in memory, as its [driver](crate::Driver) sees it.
@@ -47,14 +48,33 @@ pub enum Seated {
 }
 
 /// How an execution is left, or kept, with a commit.
-pub(crate) struct Leave<'a> {
-    pub(crate) hold: Hold,
+#[derive(Debug)]
+pub struct Leave<'a> {
+    /// What becomes of the lease.
+    pub hold: Hold,
     /// What it waits for.
-    pub(crate) waiting: &'a [Waiting],
+    pub waiting: &'a [Waiting],
     /// When its code is to be woken.
-    pub(crate) wake_at: Option<Timestamp>,
+    pub wake_at: Option<Timestamp>,
     /// What it means when the commit is durable; nothing when the driver goes on.
-    pub(crate) end: Option<End>,
+    pub end: Option<End>,
+}
+
+impl<'a> Leave<'a> {
+    /// The driver goes on.
+    pub fn keep(waiting: &'a [Waiting]) -> Self {
+        Self { hold: Hold::Keep, waiting, wake_at: None, end: None }
+    }
+
+    /// It leaves memory until something comes for it, or its time. `hold` is what [`Seat::parked`] gives.
+    pub fn park(waiting: &'a [Waiting], hold: Hold) -> Self {
+        Self { hold, waiting, wake_at: None, end: Some(End::Released) }
+    }
+
+    /// It leaves memory, and anybody may go on with it at once.
+    pub fn hand_over(waiting: &'a [Waiting]) -> Self {
+        Self { hold: Hold::Yield, waiting, wake_at: None, end: Some(End::Released) }
+    }
 }
 
 impl Seat {
@@ -109,7 +129,7 @@ impl Seat {
     }
 
     /// The driver is done.
-    pub(crate) fn vacate(&mut self) {
+    pub fn vacate(&mut self) {
         self.presence.set(false, false);
     }
 
@@ -226,7 +246,7 @@ impl Seat {
     }
 
     /// Sends a message with the next commit.
-    pub(crate) fn emit(&mut self, message: Message) {
+    pub fn emit(&mut self, message: Message) {
         self.ledger.emit(message);
     }
 
@@ -237,7 +257,7 @@ impl Seat {
     }
 
     /// What the engine wants.
-    pub(crate) fn order(&self) -> Order {
+    pub fn order(&self) -> Order {
         self.order
     }
 
@@ -272,12 +292,12 @@ impl Seat {
     }
 
     /// Whether all mail that the store has told of is here: nobody parks before.
-    pub(crate) fn has_all_mail(&self) -> bool {
+    pub fn has_all_mail(&self) -> bool {
         self.inbox.is_complete()
     }
 
     /// How a lease is given back to whoever gets something to do for this execution; `kept_count` messages are with the driver, unread.
-    pub(crate) fn parked(&self, kept_count: usize) -> Hold {
+    pub fn parked(&self, kept_count: usize) -> Hold {
         Hold::Park { seen_count: kept_count + self.inbox.len() }
     }
 
@@ -301,7 +321,7 @@ impl Seat {
     }
 
     /// Commits what was decided. Children who have not been told are told by somebody else.
-    pub(crate) fn send(&mut self, leave: Leave<'_>) {
+    pub fn send(&mut self, leave: Leave<'_>) {
         for order in std::mem::take(&mut self.ledger.tree_orders) {
             let namespace = self.execution().address().namespace.clone();
             self.ledger.emit(tree::delegated(namespace, &order));
@@ -320,7 +340,7 @@ impl Seat {
     }
 
     /// Commits the end of the execution.
-    pub(crate) fn finish(&mut self, event: Event) {
+    pub fn finish(&mut self, event: Event) {
         let end = Some(End::Finished(event));
         self.send(Leave { hold: Hold::Keep, waiting: &[], wake_at: None, end });
     }
@@ -335,6 +355,20 @@ impl Seat {
     /// Folds the entry that a transaction gave.
     pub(crate) fn transacted(&mut self, entry: &Entry) {
         self.ledger.transacted(entry);
+    }
+
+    /// A page of the journal of the current run from entry `from` on, for those whose [opening](Opening) did not have all of it.
+    pub fn page(&self, from: u64) -> Answer<Vec<Record>> {
+        const ENTRY_COUNT: usize = 1_024;
+        let (target, run) = (Target::Key(self.key()), Some(self.execution().run()));
+        let read = Read { target, run, from, limit: ENTRY_COUNT, with_inbox: false };
+        let answer = self.engine.store.read(read);
+        Box::pin(async move { Ok(answer.await?.map(|found| found.journal).unwrap_or_default()) })
+    }
+
+    /// Resolves at a point in time, on the clock by which [`now`](Self::now) tells it.
+    pub fn sleep_until(&self, at: Timestamp) -> BoxFuture<()> {
+        self.engine.runtime.sleep_until(at)
     }
 
     /// Where the task of this seat is woken.

@@ -1,0 +1,482 @@
+//! A driver without any Rust future behind it: it interprets a script, and everything it knows is what its journal says.
+//!
+//! What it does is what code must be able to do that runs elsewhere and speaks another protocol: it takes every name of its kind, records entries of its own kind,
+//! receives signals when they arrive and not when somebody asks for them, and leaves all that an execution is to the store to its seat.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use abide_core::{
+    Ability, Body, By, Command, Entry, Event, ExecutionId, Failure, FailureKind, Foreign, Kind, Limits, Name,
+    Payload, Start, Status, Timestamp, Waiting,
+};
+use abide_engine::sim::{Sim, SimProcess};
+use abide_engine::{
+    BoxFuture, Client, Driver, End, Engine, Leave, Opening, Options, Order, Registry, Runtime, Seat, Seated,
+};
+use abide_store::Record;
+use abide_store::memory::MemoryStore;
+
+/// One line of a script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Line {
+    /// Has an effect, and records that it had.
+    Call(String),
+    /// Waits for a signal of this name.
+    Hear(Name),
+    /// Waits for so many seconds.
+    Sleep(u64),
+}
+
+fn parsed(script: &str) -> VecDeque<Line> {
+    let line = |line: &str| match line.split_once(' ') {
+        Some(("call", what)) => Line::Call(what.to_owned()),
+        Some(("hear", what)) => Line::Hear(name(what)),
+        Some(("sleep", what)) => Line::Sleep(what.parse().expect("a number of seconds")),
+        _ => panic!("there is no line {line:?}"),
+    };
+    script.lines().map(str::trim).filter(|line| !line.is_empty()).map(line).collect()
+}
+
+/// What the journal says so far.
+#[derive(Default)]
+struct Story {
+    entry_count: u64,
+    /// What is left of the script.
+    rest: VecDeque<Line>,
+    /// Signals that were recorded and that no line has taken.
+    heard: VecDeque<(Name, String)>,
+    /// When the sleep at hand is over.
+    due_at: Option<Timestamp>,
+    said: Vec<String>,
+}
+
+impl Story {
+    /// Folds one entry. The only way in which anything becomes known.
+    fn fold(&mut self, entry: &Entry) {
+        self.entry_count = entry.seq;
+        match &entry.event {
+            Event::Started(start) => self.rest = parsed(&text(&start.input)),
+            Event::Foreign(Foreign { kind, payload, .. }) => self.fold_own(kind.as_str(), &text(payload)),
+            _ => {}
+        }
+    }
+
+    fn fold_own(&mut self, kind: &str, what: &str) {
+        match kind {
+            "called" => {
+                self.said.push(what.to_owned());
+                self.rest.pop_front();
+            }
+            "heard" => {
+                let (of, value) = what.split_once(' ').expect("a name and a value");
+                self.heard.push_back((name(of), value.to_owned()));
+            }
+            "slept" => {
+                self.due_at = None;
+                self.rest.pop_front();
+            }
+            "sleeps" => self.due_at = Some(Timestamp::from_micros(what.parse().expect("a time"))),
+            other => panic!("there is no entry of the kind {other:?}"),
+        }
+        // A line that waits for what is here is done.
+        while let Some(Line::Hear(of)) = self.rest.front()
+            && let Some(at) = self.heard.iter().position(|(found, _)| found == of)
+        {
+            let (of, value) = self.heard.remove(at).expect("it was just found");
+            self.said.push(format!("{of}={value}"));
+            self.rest.pop_front();
+        }
+    }
+}
+
+/// Interprets every workflow there is.
+struct Interpreter {
+    /// What the calls have done, in the outside world.
+    effects: Arc<Mutex<Vec<String>>>,
+}
+
+impl Driver for Interpreter {
+    fn begin(&self, seat: Seat, opening: Opening) -> BoxFuture<End> {
+        let reading = Some(VecDeque::from(opening.journal));
+        let (effects, story) = (self.effects.clone(), Story::default());
+        let mut telling = Telling { seat, reading, page: None, story, effects, alarm: None };
+        Box::pin(poll_fn(move |cx| {
+            telling.seat.enter(cx);
+            let polled = telling.poll(cx);
+            match &polled {
+                Poll::Pending => telling.seat.leave(false),
+                Poll::Ready(_) => telling.seat.vacate(),
+            }
+            polled
+        }))
+    }
+}
+
+/// An execution that is interpreted.
+struct Telling {
+    seat: Seat,
+    /// Records of the journal that are not folded yet; `None` when all are.
+    reading: Option<VecDeque<Record>>,
+    /// The next page of them.
+    page: Option<abide_store::Answer<Vec<Record>>>,
+    story: Story,
+    effects: Arc<Mutex<Vec<String>>>,
+    alarm: Option<BoxFuture<()>>,
+}
+
+impl Telling {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        loop {
+            match self.seat.poll(cx) {
+                Poll::Pending => {}
+                Poll::Ready(Seated::Committed(_)) => continue,
+                Poll::Ready(Seated::Refused(refusal)) => {
+                    return Poll::Ready(End::Failed(refusal.to_string()));
+                }
+                Poll::Ready(Seated::Ended(end)) => return Poll::Ready(end),
+            }
+            if self.seat.is_busy() {
+                return Poll::Pending;
+            }
+            if self.reading.is_some() {
+                ready!(self.poll_journal(cx));
+            }
+            if let Some(entries) = self.seat.obey(true).or_else(|| self.seat.expire()) {
+                self.follow(&entries);
+                continue;
+            }
+            self.listen();
+            if self.seat.order() >= Order::Drain || !self.seat.may_run() {
+                ready!(self.go(&[], None));
+                continue;
+            }
+            ready!(self.go_on(cx));
+        }
+    }
+
+    /// Folds what was recorded before, page by page.
+    fn poll_journal(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let end = self.seat.execution().entry_count();
+        loop {
+            for record in self.reading.iter_mut().flat_map(|reading| reading.drain(..)) {
+                let entry = record.entry().expect("what was recorded can be read");
+                self.story.fold(&entry);
+            }
+            if self.story.entry_count == end {
+                self.reading = None;
+                return Poll::Ready(());
+            }
+            let page = self.page.get_or_insert_with(|| self.seat.page(self.story.entry_count + 1));
+            let records = ready!(page.as_mut().poll(cx)).expect("the journal can be read");
+            self.page = None;
+            self.reading = Some(records.into());
+        }
+    }
+
+    /// Follows what an order has recorded.
+    fn follow(&mut self, entries: &[Entry]) {
+        let Some(last) = entries.last() else { return };
+        if last.event.is_terminal() {
+            self.seat.finish(last.event.clone());
+        } else if let Event::CancelRequested { .. } = last.event {
+            // A script has nothing to wind down.
+            self.end_with(Command::Fail(Failure::new(FailureKind::Cancelled, "cancelled")));
+        }
+    }
+
+    /// Records signals as they come, whether a line waits for them or not.
+    fn listen(&mut self) {
+        while let Some(message) = self.seat.next_message() {
+            if let Body::Signal { name, payload } = &message.body {
+                self.record("heard", &format!("{name} {}", text(payload)));
+            }
+            self.seat.consume(message.id);
+        }
+    }
+
+    /// Does the next line.
+    fn go_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.story.rest.front().cloned() {
+            None => {
+                let result = Payload::from(self.story.said.join(", ").as_str());
+                self.end_with(Command::Complete { result, unused: Vec::new() });
+                Poll::Ready(())
+            }
+            // An effect happens when everything before it is durable.
+            Some(Line::Call(_)) if self.seat.has_news() => {
+                self.seat.send(Leave::keep(&[]));
+                Poll::Ready(())
+            }
+            Some(Line::Call(what)) => {
+                self.effects.lock().expect("nobody panics").push(what.clone());
+                self.record("called", &what);
+                Poll::Ready(())
+            }
+            Some(Line::Hear(name)) => self.go(&[Waiting::Signal { name, until: None }], None),
+            Some(Line::Sleep(secs)) => self.sleep(secs, cx),
+        }
+    }
+
+    fn sleep(&mut self, secs: u64, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(until) = self.story.due_at else {
+            let due_at = self.seat.now().after(Duration::from_secs(secs));
+            self.record("sleeps", &due_at.as_micros().to_string());
+            return Poll::Ready(());
+        };
+        if until <= self.seat.now() {
+            self.record("slept", "");
+            return Poll::Ready(());
+        }
+        // A short sleep is not worth leaving memory for.
+        if secs >= 60 {
+            return self.go(&[Waiting::Sleep { until }], Some(until));
+        }
+        if self.seat.has_news() {
+            self.seat.send(Leave::keep(&[Waiting::Sleep { until }]));
+            return Poll::Ready(());
+        }
+        let alarm = self.alarm.get_or_insert_with(|| self.seat.sleep_until(until));
+        ready!(alarm.as_mut().poll(cx));
+        self.alarm = None;
+        Poll::Ready(())
+    }
+
+    /// Leaves memory until something comes, or the time.
+    fn go(&mut self, waiting: &[Waiting], wake_at: Option<Timestamp>) -> Poll<()> {
+        if !self.seat.has_all_mail() {
+            return Poll::Pending;
+        }
+        let leave = match self.seat.order() {
+            Order::Run => Leave::park(waiting, self.seat.parked(0)),
+            _ => Leave::hand_over(waiting),
+        };
+        self.seat.send(Leave { wake_at, ..leave });
+        Poll::Ready(())
+    }
+
+    fn record(&mut self, kind: &str, what: &str) {
+        let foreign = Foreign { kind: name(kind), op: None, payload: Payload::from(what) };
+        let entries = self.seat.decide(Command::RecordForeign(foreign)).expect("it may be recorded");
+        entries.iter().for_each(|entry| self.story.fold(entry));
+    }
+
+    fn end_with(&mut self, command: Command) {
+        let entries = self.seat.decide(command).expect("it may end");
+        self.seat.finish(entries.into_iter().next_back().expect("an end is an entry").event);
+    }
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+fn text(payload: &Payload) -> String {
+    String::from_utf8(payload.as_bytes().to_vec()).expect("scripts are text")
+}
+
+/// Two machines that interpret, and somebody who asks.
+struct Stage {
+    sim: Sim,
+    store: Arc<MemoryStore>,
+    effects: Arc<Mutex<Vec<String>>>,
+    client: Client,
+}
+
+impl Stage {
+    fn play<F: Future<Output = ()>>(test: impl FnOnce(Arc<Self>) -> F) {
+        let sim = Sim::new(7);
+        let store = MemoryStore::new(Arc::new(sim.clone()), Limits::default());
+        let client = Client::alone(store.clone(), sim.process(0), abide_core::Namespace::default());
+        let stage = Arc::new(Self { sim: sim.clone(), store, effects: Arc::default(), client });
+        sim.block_on(test(stage));
+    }
+
+    async fn interpreter(&self, machine: u32) -> Engine {
+        let mut registry = Registry::default();
+        let driver = Interpreter { effects: self.effects.clone() };
+        assert!(registry.add(Kind::Workflow, name(Ability::ANY), Arc::new(driver)));
+        self.engine(machine, registry, Options { lanes: [name(Ability::ANY)].into(), ..Options::default() })
+            .await
+    }
+
+    async fn engine(&self, machine: u32, registry: Registry, options: Options) -> Engine {
+        let process: Arc<SimProcess> = self.sim.process(machine);
+        Engine::open(self.store.clone(), process, registry, options).await.expect("it opens")
+    }
+
+    async fn start(&self, id: &str, script: &str) {
+        let start = Start {
+            kind: Kind::Workflow,
+            // Nobody registered this name.
+            name: name(&format!("script-{id}")),
+            input: Payload::from(script),
+            lane: name("scripts"),
+            requires: Vec::new(),
+            priority: 0,
+            start_at: None,
+            deadline_at: None,
+            retry: None,
+            tags: Vec::new(),
+            parent: None,
+        };
+        self.client.start(&key(id), Arc::new(start)).await.expect("it is started");
+    }
+
+    async fn signal(&self, id: &str, of: &str, value: &str) {
+        self.client.signal(&key(id), name(of), Payload::from(value)).await.expect("it is sent");
+    }
+
+    async fn order(&self, id: &str, body: Body) {
+        self.client.send(&key(id), By::client(), body).await.expect("it is sent");
+    }
+
+    async fn status(&self, id: &str) -> Status {
+        self.client.status(&key(id)).await.expect("it exists")
+    }
+
+    async fn events(&self, id: &str) -> Vec<Event> {
+        let mut events = Vec::new();
+        loop {
+            let from = events.len() as u64 + 1;
+            let found = self.client.read(&key(id), from, 100).await.expect("it exists");
+            if found.journal.is_empty() {
+                return events;
+            }
+            let event = |record: &Record| record.entry().expect("it can be read").event;
+            events.extend(found.journal.iter().map(event));
+        }
+    }
+
+    async fn result(&self, id: &str) -> String {
+        match self.events(id).await.pop() {
+            Some(Event::Completed { result, .. }) => text(&result),
+            other => panic!("expected {id:?} to be completed, found {other:?}"),
+        }
+    }
+
+    async fn pass(&self, secs: u64) {
+        self.sim.process(0).sleep(Duration::from_secs(secs)).await;
+    }
+
+    fn effects(&self) -> Vec<String> {
+        self.effects.lock().expect("nobody panics").clone()
+    }
+}
+
+fn key(id: &str) -> ExecutionId {
+    ExecutionId::new(id).expect("an id")
+}
+
+#[test]
+fn script_runs_from_its_journal() {
+    Stage::play(|stage| async move {
+        let _engine = stage.interpreter(1).await;
+        stage.start("a", "call one\n hear go\n sleep 5\n sleep 3600\n call two").await;
+        stage.pass(10).await;
+        assert_eq!(stage.status("a").await, Status::Waiting);
+        stage.signal("a", "go", "7").await;
+        stage.pass(3_000).await;
+        assert_eq!(stage.status("a").await, Status::Sleeping);
+        stage.pass(700).await;
+        assert_eq!(stage.result("a").await, "one, go=7, two");
+        assert_eq!(stage.effects(), ["one", "two"]);
+    });
+}
+
+#[test]
+fn signals_are_recorded_when_they_arrive() {
+    Stage::play(|stage| async move {
+        let _engine = stage.interpreter(1).await;
+        stage.start("a", "hear first\n hear second").await;
+        stage.signal("a", "second", "2").await;
+        stage.pass(5).await;
+        let heard =
+            |event: &Event| matches!(event, Event::Foreign(foreign) if foreign.kind.as_str() == "heard");
+        assert_eq!(stage.events("a").await.iter().filter(|event| heard(event)).count(), 1);
+        assert_eq!(stage.status("a").await, Status::Waiting, "nobody asked for it yet");
+        stage.signal("a", "first", "1").await;
+        stage.pass(5).await;
+        assert_eq!(stage.result("a").await, "first=1, second=2");
+    });
+}
+
+#[test]
+fn script_survives_a_crash_in_the_middle() {
+    Stage::play(|stage| async move {
+        let engine = stage.interpreter(1).await;
+        let many = (0..300).map(|n| format!("call {n}\n")).collect::<String>();
+        stage.start("a", &format!("{many} sleep 30\n hear go\n call end")).await;
+        stage.pass(20).await;
+        stage.signal("a", "go", "now").await;
+        stage.pass(1).await;
+        stage.sim.kill(1);
+        drop(engine);
+        let _engine = stage.interpreter(2).await;
+        stage.pass(120).await;
+        assert!(stage.result("a").await.ends_with("299, go=now, end"));
+        let effects = stage.effects();
+        assert_eq!(effects.len(), 301, "what was recorded did not happen again");
+        assert_eq!(effects.last().map(String::as_str), Some("end"));
+    });
+}
+
+#[test]
+fn script_obeys_through_its_seat() {
+    Stage::play(|stage| async move {
+        let _engine = stage.interpreter(1).await;
+        stage.start("a", "sleep 30\n call end").await;
+        stage.pass(1).await;
+        stage.order("a", Body::Pause { reason: "wait".to_owned() }).await;
+        stage.pass(100).await;
+        assert_eq!((stage.status("a").await, stage.effects()), (Status::Paused, Vec::new()));
+        stage.order("a", Body::Resume).await;
+        stage.pass(5).await;
+        assert_eq!(stage.result("a").await, "end");
+        for (id, order) in [
+            ("b", Body::Terminate { reason: "enough".to_owned() }),
+            ("c", Body::Cancel { reason: "enough".to_owned() }),
+        ] {
+            stage.start(id, "sleep 30\n hear never").await;
+            stage.pass(1).await;
+            stage.order(id, order).await;
+            stage.pass(1).await;
+            assert_eq!(stage.status(id).await, Status::Cancelled);
+        }
+    });
+}
+
+#[test]
+fn script_moves_on_when_its_engine_shuts_down() {
+    Stage::play(|stage| async move {
+        let engine = stage.interpreter(1).await;
+        stage.start("a", "call one\n sleep 30\n call two").await;
+        stage.pass(1).await;
+        engine.shutdown().await;
+        let _engine = stage.interpreter(2).await;
+        stage.pass(60).await;
+        assert_eq!(stage.result("a").await, "one, two");
+        assert_eq!(stage.effects(), ["one", "two"]);
+    });
+}
+
+/// Whoever has none of the code can still end it.
+#[test]
+fn script_is_looked_after_without_its_interpreter() {
+    Stage::play(|stage| async move {
+        let engine = stage.interpreter(1).await;
+        stage.start("a", "hear never").await;
+        stage.pass(5).await;
+        engine.shutdown().await;
+        let _engine = stage.engine(2, Registry::default(), Options::default()).await;
+        stage.order("a", Body::Pause { reason: String::new() }).await;
+        stage.pass(5).await;
+        assert_eq!(stage.status("a").await, Status::Paused);
+        stage.order("a", Body::Terminate { reason: String::new() }).await;
+        stage.pass(5).await;
+        assert_eq!(stage.status("a").await, Status::Cancelled);
+    });
+}
