@@ -167,6 +167,12 @@ impl Builder {
         self
     }
 
+    /// How often a process may die while an execution runs alone before that is blocked (`suspect_death_count_max`, 5).
+    pub fn suspect_death_count_max(mut self, count: u32) -> Self {
+        self.options.suspect_death_count_max = count.max(1);
+        self
+    }
+
     /// How long an execution that only waits stays in memory (1 second).
     pub fn park_after(mut self, duration: Duration) -> Self {
         self.options.park_after = duration;

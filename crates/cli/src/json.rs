@@ -40,6 +40,10 @@ fn one_wait(waiting: &Waiting) -> Value {
             json!({ "for": "signal", "name": name.as_str(), "until": time_maybe(*until) })
         }
         Waiting::Child { id } => json!({ "for": "child", "id": id.as_str() }),
+        Waiting::Suspect { died_at, until } => {
+            let died_at: Vec<_> = died_at.iter().map(|at| time(*at)).collect();
+            json!({ "for": "suspicion", "died_at": died_at, "until": time_maybe(*until) })
+        }
     }
 }
 

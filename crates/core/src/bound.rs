@@ -146,6 +146,7 @@ impl Block {
             Self::NameClash(clash) => Self::NameClash(clash),
             Self::Misplaced { op, place } => Self::Misplaced { op: short(op), place: short(place) },
             Self::Limit { reason } => Self::Limit { reason: short(reason) },
+            Self::Poison { reason } => Self::Poison { reason: short(reason) },
         }
     }
 }

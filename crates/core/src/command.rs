@@ -242,6 +242,11 @@ pub enum Block {
         /// What is over which limit.
         reason: String,
     },
+    /// It kills its worker.
+    Poison {
+        /// How often, when, and what it was last seen doing.
+        reason: String,
+    },
 }
 
 impl fmt::Display for Block {
@@ -263,7 +268,7 @@ impl fmt::Display for Block {
             ),
             Self::NameClash(clash) => clash.fmt(f),
             Self::Misplaced { op, place } => write!(f, "{op} is used {place}, where nothing can be recorded"),
-            Self::Limit { reason } => f.write_str(reason),
+            Self::Limit { reason } | Self::Poison { reason } => f.write_str(reason),
         }
     }
 }

@@ -118,6 +118,13 @@ pub enum Waiting {
         /// Its id.
         id: ExecutionId,
     },
+    /// Its next go, or the end of this one: its worker may have died of it, and it runs alone.
+    Suspect {
+        /// When its worker was found dead after it ran alone, oldest first.
+        died_at: Vec<Timestamp>,
+        /// When it may begin again; nothing while it runs.
+        until: Option<Timestamp>,
+    },
 }
 
 impl Waiting {
@@ -126,7 +133,7 @@ impl Waiting {
         match self {
             Self::Retry { at, .. } => Some(*at),
             Self::Sleep { until } => Some(*until),
-            Self::Signal { until, .. } => *until,
+            Self::Signal { until, .. } | Self::Suspect { until, .. } => *until,
             Self::Step { .. } | Self::Child { .. } => None,
         }
     }
@@ -146,6 +153,12 @@ impl fmt::Display for Waiting {
                 write!(f, "waiting for signal {name:?} until {until}")
             }
             Self::Child { id } => write!(f, "waiting for child {id:?}"),
+            Self::Suspect { died_at, until: Some(until) } => {
+                write!(f, "resting until {until} after {} deaths of its worker", died_at.len())
+            }
+            Self::Suspect { died_at, until: None } => {
+                write!(f, "running alone after {} deaths of its worker", died_at.len())
+            }
         }
     }
 }
@@ -216,7 +229,11 @@ impl Execution {
 
 /// An execution sleeps when only time can wake it, waits when something else can, and runs otherwise.
 fn status_of(waiting: &[Waiting]) -> Status {
-    let is_step = |wait: &Waiting| matches!(wait, Waiting::Step { .. });
+    let rests = |wait: &Waiting| matches!(wait, Waiting::Suspect { until: Some(_), .. });
+    let is_step = |wait: &Waiting| matches!(wait, Waiting::Step { .. } | Waiting::Suspect { .. });
+    if waiting.iter().any(rests) {
+        return Status::Sleeping;
+    }
     let is_time = |wait: &Waiting| matches!(wait, Waiting::Sleep { .. } | Waiting::Retry { .. });
     if waiting.is_empty() || waiting.iter().any(is_step) {
         Status::Running

@@ -121,6 +121,10 @@ fn events() -> Vec<Event> {
             build: None,
         },
         Event::Blocked { reason: Block::Limit { reason: reason() }, build: None },
+        Event::Blocked {
+            reason: Block::Poison { reason: reason() },
+            build: Some(Name::new("2026-11").unwrap()),
+        },
         Event::Unblocked { by: by(), remedied: None },
         remedied(Remedy::Rerun),
         remedied(Remedy::Edit(Payload::from("7"))),

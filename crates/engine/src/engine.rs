@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use abide_core::{Ability, Address, KeyHasher, Kind, Lease, SessionId};
+use abide_core::{Ability, Address, Block, KeyHasher, Kind, Lease, SessionId};
 use abide_store::{ExecutionKey, Leased, Read, Result, Retire, Snapshot, Store, Target, Worker};
 use tokio::sync::{Notify, Semaphore};
 
@@ -15,13 +15,13 @@ use crate::failures::{self, Failures};
 use crate::inbox::{self, Arrival};
 use crate::mailbox::{Mailbox, Order};
 use crate::options::Options;
-use crate::quarantine::{Admission, Quarantine, give_back, run_suspect};
+use crate::quarantine::{Admission, Quarantine, give_back};
 use crate::registry::Registry;
 use crate::request::Request;
 use crate::runtime::{BoxFuture, Runtime};
 use crate::seat::Seat;
 use crate::watch::{Place, Watchers};
-use crate::{builds, dispatch, heartbeat};
+use crate::{builds, dispatch, heartbeat, suspect};
 
 /// Runs executions on one store under one session. When the last clone is dropped without a [shutdown](Engine::shutdown), it
 /// stops working; its session ends when the store is closed or its time to live is over.
@@ -237,11 +237,9 @@ impl Inner {
 
     /// Takes leased executions into memory and runs them, each when it may.
     pub(crate) fn adopt(self: &Arc<Self>, leased: impl IntoIterator<Item = Leased>) {
-        let mut has_suspects = false;
         for leased in leased {
             let key = leased.key;
             let suspicion = self.suspicion(&leased);
-            has_suspects |= suspicion.is_some();
             let mailbox = Arc::new(Mailbox::default());
             let admission = {
                 let mut residents = self.residents();
@@ -254,7 +252,14 @@ impl Inner {
                 }
                 residents.mailboxes.insert(key, mailbox.clone());
                 self.resident_count.fetch_add(1, Ordering::Relaxed);
-                residents.quarantine.admit(key, suspicion)
+                // What becomes of a suspect is decided when its record was read.
+                match suspicion {
+                    None => Some(residents.quarantine.admit(key, None)),
+                    Some(_) => {
+                        residents.quarantine.expect(key);
+                        None
+                    }
+                }
             };
             // Leased while a shutdown began: it is given back like everything else.
             if self.is_closing() {
@@ -263,15 +268,11 @@ impl Inner {
             let address = leased.address().clone();
             // Made here and boxed by itself: inside of the task's future it would take its place several times.
             let running: BoxFuture<End> = match admission {
-                Admission::Begin => self.begin(mailbox.clone(), leased),
-                Admission::Wait => Box::pin(run_suspect(self.clone(), mailbox.clone(), leased)),
-                Admission::GiveBack => Box::pin(give_back(self.clone(), leased)),
+                None => Box::pin(suspect::take(self.clone(), mailbox.clone(), leased)),
+                Some(Admission::Begin | Admission::Wait) => self.begin(mailbox.clone(), leased),
+                Some(Admission::GiveBack) => Box::pin(give_back(self.clone(), leased)),
             };
             self.runtime.spawn(Box::pin(self.clone().run(Resident { key, address, mailbox }, running)));
-        }
-        // Only now: what came with a suspect goes first.
-        if has_suspects {
-            self.settle(self.residents());
         }
     }
 
@@ -353,7 +354,7 @@ impl Inner {
     /// The runner of an execution.
     pub(crate) fn begin(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> BoxFuture<End> {
         if let Some(reason) = self.failures.verdict(&leased, self.options.commit_failure_count_max) {
-            return Box::pin(failures::block(self.clone(), leased, reason));
+            return Box::pin(failures::block(self.clone(), leased, Block::Limit { reason }));
         }
         let (kind, name) = (leased.execution.kind(), leased.execution.name());
         let Some(driver) = self.registry.driver(kind, name).cloned() else {

@@ -77,11 +77,11 @@ impl Failures {
 
 /// Blocks an execution without running anything of it, and gives it back: whoever takes it next looks after it as after everything
 /// that is blocked.
-pub(crate) async fn block(engine: Arc<Inner>, leased: Leased, reason: String) -> End {
-    tracing::error!(address = %leased.address(), reason, "an execution is blocked");
+pub(crate) async fn block(engine: Arc<Inner>, leased: Leased, reason: Block) -> End {
+    tracing::error!(address = %leased.address(), %reason, "an execution is blocked");
     let mut ledger = Ledger::new(&engine, leased);
     // A refusal means that its phase lets nothing run anyway.
-    let _ = ledger.decide(Command::block(Block::Limit { reason }));
+    let _ = ledger.decide(Command::block(reason));
     let summary = ledger.execution().summary(&[]);
     ledger.flush(Terms { summary, hold: Hold::Yield, born_slots: 0, alone: false });
     match poll_fn(|cx| ledger.poll(cx)).await {

@@ -31,6 +31,7 @@ mod runner;
 mod runtime;
 mod seat;
 pub mod sim;
+mod suspect;
 mod task;
 mod task_waker;
 mod tree;

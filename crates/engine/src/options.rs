@@ -51,6 +51,10 @@ pub struct Options {
     pub suspect_wait: Duration,
     /// The longest that others are kept out for a suspect that runs and makes no progress.
     pub suspect_alone_max: Duration,
+    /// How long a suspect rests after its worker died while it ran alone. Twice as long after each further death.
+    pub suspect_rest: Duration,
+    /// An execution whose worker died so often while it ran alone is blocked.
+    pub suspect_death_count_max: u32,
 }
 
 impl Default for Options {
@@ -77,6 +81,8 @@ impl Default for Options {
             suspect_takeover_count: SUSPECT_TAKEOVER_COUNT,
             suspect_wait: Duration::from_millis(20),
             suspect_alone_max: Duration::from_secs(60),
+            suspect_rest: Duration::from_millis(500),
+            suspect_death_count_max: 5,
         }
     }
 }

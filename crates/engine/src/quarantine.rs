@@ -13,7 +13,7 @@
 //!
 //! A worker that has nothing else to do comes to the third at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
@@ -26,6 +26,7 @@ use crate::driver::End;
 use crate::engine::{Inner, Residents};
 use crate::ledger::{Flushed, Ledger, Terms};
 use crate::mailbox::{Mailbox, Order};
+use crate::suspect::{self, Record};
 
 /// From how many takeovers in a row on an execution is a suspect, unless the options say otherwise.
 pub(crate) const SUSPECT_TAKEOVER_COUNT: u32 = 2;
@@ -42,6 +43,8 @@ pub(crate) struct Quarantine {
     gate: Gate,
     /// The suspects that wait aside, each with its number of takeovers.
     waiting: BTreeMap<ExecutionKey, u32>,
+    /// Suspects whose record is being read: whether they may wait is not known yet.
+    expected: BTreeSet<ExecutionKey>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,8 +83,16 @@ enum Move {
 }
 
 impl Quarantine {
+    /// A suspect is in memory, and its record is being read.
+    pub(crate) fn expect(&mut self, key: ExecutionKey) {
+        self.expected.insert(key);
+    }
+
     /// Somebody comes; `suspicion` is the number of takeovers of a suspect.
     pub(crate) fn admit(&mut self, key: ExecutionKey, suspicion: Option<u32>) -> Admission {
+        if suspicion.is_some() {
+            self.expected.remove(&key);
+        }
         match (self.gate, suspicion) {
             (Gate::Open, None) => Admission::Begin,
             (Gate::Open, Some(takeover_count)) => {
@@ -95,6 +106,7 @@ impl Quarantine {
     /// Somebody left. `true`: everybody may come in again.
     fn left(&mut self, key: ExecutionKey) -> bool {
         self.waiting.remove(&key);
+        self.expected.remove(&key);
         self.reopen(key)
     }
 
@@ -145,7 +157,7 @@ impl Quarantine {
 
     /// Whether there is no suspect at all.
     pub(crate) fn is_calm(&self) -> bool {
-        self.gate == Gate::Open && self.waiting.is_empty()
+        self.gate == Gate::Open && self.waiting.is_empty() && self.expected.is_empty()
     }
 
     fn is_turn_of(&self, key: ExecutionKey) -> bool {
@@ -165,9 +177,19 @@ impl Inner {
         self.is_shut.load(Ordering::Relaxed)
     }
 
-    /// How many suspects wait aside.
+    /// How many suspects wait aside, or may do so in a moment.
     pub(crate) fn waiting_count(&self) -> usize {
-        self.residents().quarantine.waiting.len()
+        let quarantine = &self.residents().quarantine;
+        quarantine.waiting.len() + quarantine.expected.len()
+    }
+
+    /// Lets a suspect wait for its turn to run alone.
+    pub(crate) fn admit_suspect(&self, leased: &Leased) -> Admission {
+        let suspicion = Some(leased.takeover_count);
+        let mut residents = self.residents();
+        let admission = residents.quarantine.admit(leased.key, suspicion);
+        self.settle(residents);
+        admission
     }
 
     /// Does what follows when somebody has left.
@@ -228,15 +250,22 @@ impl Inner {
 }
 
 /// Runs a suspect: aside at first, then alone, then as everybody.
-pub(crate) async fn run_suspect(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leased) -> End {
+pub(crate) async fn run_suspect(
+    engine: Arc<Inner>,
+    mailbox: Arc<Mailbox>,
+    (leased, record): (Leased, Record),
+) -> End {
     let key = leased.key;
     let mut aside = Aside { engine: engine.clone(), mailbox: mailbox.clone(), leased };
     let turn = aside.turn().await;
-    let leased = aside.leased;
+    let mut leased = aside.leased;
     match turn {
         Turn::Begin => {}
-        Turn::GiveBack => return give_back(engine, leased).await,
+        Turn::GiveBack => return suspect::give_back(&engine, leased, &record).await,
         Turn::Lost => return End::Lost("the session is over".to_owned()),
+    }
+    if let Err(end) = suspect::mark(&engine, &mut leased, &record).await {
+        return end;
     }
     tracing::warn!(address = %leased.address(), takeover_count = leased.takeover_count, "a suspect runs alone");
     let alone_max = engine.runtime.sleep(engine.options.suspect_alone_max);

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use abide::prelude::*;
 
-use crate::clock::{pause, within};
+use crate::clock::{Stopwatch, pause, within};
 use crate::effects;
 use crate::flows::Bench;
 use crate::in_turn;
@@ -89,6 +89,52 @@ fn a_step_that_aborts_is_alone_at_its_third_takeover_and_all_others_finish() {
         assert!(held_counts[0] > 1, "nobody was near: {held_counts:?}");
         assert_eq!(held_counts[2], 1, "it took somebody with it");
         assert_eq!(company[2..], ["", ""], "it was not alone");
+    });
+}
+
+/// Kills every process that runs it.
+#[workflow]
+async fn deadly(ctx: Ctx) -> Result<()> {
+    let bench = ctx.state::<Bench>();
+    ctx.step("abort", || async {
+        bench.effects.happen(ctx.id(), ctx.idempotency_key(), "abort");
+        pause(ms(20)).await;
+        std::process::abort()
+    })
+    .await
+}
+
+#[test]
+fn a_step_that_always_aborts_is_blocked_and_its_application_lives() {
+    in_turn(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        client.start(deadly, ()).id("deadly").await.expect("a start");
+        let watch = Stopwatch::start();
+        let handle = client.handle::<()>("deadly");
+        let mut death_count = 0;
+        let mut process = Process::spawn(&Role::worker(folder.path()));
+        while handle.status().await.expect("a status") != Status::Blocked {
+            assert!(
+                watch.elapsed() < secs(60),
+                "{death_count} deaths, {}",
+                handle.why().await.expect("a reason")
+            );
+            if process.is_alive() {
+                pause(ms(10)).await;
+            } else {
+                death_count += 1;
+                process = Process::spawn(&Role { generation: death_count, ..Role::worker(folder.path()) });
+            }
+        }
+        let elapsed = watch.elapsed();
+        println!("{death_count} deaths in {elapsed:?}: {}", handle.why().await.expect("a reason"));
+        // Twice beside others, five times alone; its rests are half a second, one, two and four.
+        assert_eq!(effects::read(folder.path()).len(), 7);
+        assert!(elapsed > ms(7_500), "{elapsed:?}");
+        let other = client.start(innocent, 3).id("other").await.expect("a start");
+        assert_eq!(within("a result", secs(30), other.result()).await.expect("a result"), 3);
+        assert!(process.is_alive());
     });
 }
 

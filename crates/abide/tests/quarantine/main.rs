@@ -1,5 +1,6 @@
 //! A step that kills its process takes nobody down: from the second takeover on it runs alone.
 
+mod loops;
 mod world;
 
 use std::collections::BTreeSet;

@@ -242,7 +242,7 @@ fn waits_for(facts: &Facts, wait: &Waiting) -> String {
             let until = until.map(|until| format!(", and gives up at {}", text::when(until, facts.now)));
             format!("waiting for signal {name:?}{since}{}", until.unwrap_or_default())
         }
-        Waiting::Step { .. } | Waiting::Child { .. } => wait.to_string(),
+        Waiting::Step { .. } | Waiting::Child { .. } | Waiting::Suspect { .. } => wait.to_string(),
     }
 }
 
