@@ -64,19 +64,7 @@ mod tests {
     }
 
     fn execution() -> Execution {
-        let start = Start {
-            kind: Kind::Workflow,
-            name: name("flow"),
-            input: Payload::from("1"),
-            lane: name("default"),
-            requires: Vec::new(),
-            priority: 0,
-            start_at: None,
-            deadline_at: None,
-            retry: None,
-            tags: Vec::new(),
-            parent: None,
-        };
+        let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
         Execution::start(address, start, Timestamp::from_millis(1)).0
     }

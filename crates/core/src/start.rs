@@ -63,6 +63,23 @@ growable!(Parent {
 });
 
 impl Start {
+    /// A start that says no more than what is to run: in lane `default`, at once, and for nobody.
+    pub fn of(kind: Kind, name: Name, input: Payload) -> Self {
+        Self {
+            kind,
+            name,
+            input,
+            lane: Name::new("default").expect("a literal name"),
+            requires: Vec::new(),
+            priority: 0,
+            start_at: None,
+            deadline_at: None,
+            retry: None,
+            tags: Vec::new(),
+            parent: None,
+        }
+    }
+
     /// Checks everything that has a limit.
     pub fn check(&self, limits: &Limits) -> Result<(), Refusal> {
         limits.check_payload(format_args!("the input of {:?}", self.name), &self.input)?;

@@ -157,19 +157,7 @@ mod tests {
 
     fn execution() -> Execution {
         let id = ExecutionId::new("a").expect("an id");
-        let start = Start {
-            kind: Kind::Workflow,
-            name: name("flow"),
-            input: Payload::from("1"),
-            lane: name("default"),
-            requires: Vec::new(),
-            priority: 0,
-            start_at: None,
-            deadline_at: None,
-            retry: None,
-            tags: Vec::new(),
-            parent: None,
-        };
+        let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
         Execution::start(Address { namespace: Namespace::default(), id }, start, Timestamp::default()).0
     }
 

@@ -35,19 +35,7 @@ pub(crate) fn name() -> Name {
 /// The message that has somebody else tell all open children of a run.
 pub(crate) fn delegated(namespace: Namespace, order: &TreeOrder) -> Message {
     let input = serde_json::to_vec(order).expect("orders always serialize");
-    let start = Start {
-        kind: Kind::Builtin,
-        name: name(),
-        input: Payload::from(input),
-        lane: name(),
-        requires: Vec::new(),
-        priority: 0,
-        start_at: None,
-        deadline_at: None,
-        retry: None,
-        tags: Vec::new(),
-        parent: None,
-    };
+    let start = Start::of(Kind::Builtin, name(), Payload::from(input));
     let to = Address { namespace, id: order.delegate() };
     Message::new(MessageId::new("start"), to, order.by(), Body::Start(start.into()))
 }

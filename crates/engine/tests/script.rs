@@ -309,20 +309,9 @@ impl Stage {
     }
 
     async fn start(&self, id: &str, script: &str) {
-        let start = Start {
-            kind: Kind::Workflow,
-            // Nobody registered this name.
-            name: name(&format!("script-{id}")),
-            input: Payload::from(script),
-            lane: name("scripts"),
-            requires: Vec::new(),
-            priority: 0,
-            start_at: None,
-            deadline_at: None,
-            retry: None,
-            tags: Vec::new(),
-            parent: None,
-        };
+        // Nobody registered this name.
+        let code = name(&format!("script-{id}"));
+        let start = Start { lane: name("scripts"), ..Start::of(Kind::Workflow, code, Payload::from(script)) };
         self.client.start(&key(id), Arc::new(start)).await.expect("it is started");
     }
 

@@ -143,19 +143,7 @@ fn submit(
     session: SessionId,
     (id, alone): (String, bool),
 ) -> Answer<Vec<Submitted>> {
-    let start = Start {
-        kind: Kind::Workflow,
-        name: name("probe"),
-        input: Payload::from(vec![b'x'; 20]),
-        lane: name("default"),
-        requires: Vec::new(),
-        priority: 0,
-        start_at: None,
-        deadline_at: None,
-        retry: None,
-        tags: Vec::new(),
-        parent: None,
-    };
+    let start = Start::of(Kind::Workflow, name("probe"), Payload::from(vec![b'x'; 20]));
     let to = Address { namespace: Namespace::default(), id: ExecutionId::new(id).expect("an id") };
     let message = Message::new(MessageId::new("start"), to, By::client(), Body::Start(Arc::new(start)));
     store.submit(Submit { messages: vec![message], born_to: Some(session), alone })

@@ -527,19 +527,7 @@ mod tests {
     }
 
     fn start(store: &SqliteStore, id: &str) {
-        let start = Start {
-            kind: Kind::Workflow,
-            name: name("flow"),
-            input: Payload::from("1"),
-            lane: name("default"),
-            requires: Vec::new(),
-            priority: 0,
-            start_at: None,
-            deadline_at: None,
-            retry: None,
-            tags: Vec::new(),
-            parent: None,
-        };
+        let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
         let to = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
         let message =
             Message::new(MessageId::new("start"), to, abide_core::By::client(), Body::Start(start.into()));

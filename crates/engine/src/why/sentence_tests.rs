@@ -23,19 +23,7 @@ fn name(text: &str) -> Name {
 /// at 100 s.
 fn facts(events: Vec<Event>, waiting: &[Waiting]) -> Facts {
     let address = Address { namespace: Namespace::default(), id: ExecutionId::new("x").unwrap() };
-    let start = Start {
-        kind: Kind::Workflow,
-        name: name("order"),
-        input: Payload::from("1"),
-        lane: name("default"),
-        requires: Vec::new(),
-        priority: 0,
-        start_at: None,
-        deadline_at: None,
-        retry: None,
-        tags: Vec::new(),
-        parent: None,
-    };
+    let start = Start::of(Kind::Workflow, name("order"), Payload::from("1"));
     let (mut execution, first) = Execution::start(address, start, at(0));
     let mut tail = vec![first];
     for (event, number) in events.into_iter().zip(1i64..) {

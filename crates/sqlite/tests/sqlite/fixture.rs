@@ -68,19 +68,7 @@ pub(crate) fn worker() -> Worker {
 }
 
 pub(crate) fn flow() -> Start {
-    Start {
-        kind: Kind::Workflow,
-        name: name("flow"),
-        input: Payload::from("1"),
-        lane: name("default"),
-        requires: Vec::new(),
-        priority: 0,
-        start_at: None,
-        deadline_at: None,
-        retry: None,
-        tags: Vec::new(),
-        parent: None,
-    }
+    Start::of(Kind::Workflow, name("flow"), Payload::from("1"))
 }
 
 pub(crate) fn message(id: &str, to: &str, body: Body) -> Message {

@@ -31,19 +31,7 @@ pub(crate) fn tag(key: &str, value: &str) -> Tag {
 
 /// A start of workflow `flow` in lane `main`.
 pub(crate) fn flow() -> Start {
-    Start {
-        kind: Kind::Workflow,
-        name: name("flow"),
-        input: Payload::from("1"),
-        lane: name("main"),
-        requires: Vec::new(),
-        priority: 0,
-        start_at: None,
-        deadline_at: None,
-        retry: None,
-        tags: Vec::new(),
-        parent: None,
-    }
+    Start { lane: name("main"), ..Start::of(Kind::Workflow, name("flow"), Payload::from("1")) }
 }
 
 /// A start of workflow `flow` that nobody can run who cannot do all of `requires`.

@@ -13,19 +13,7 @@ fn name(text: &str) -> Name {
 }
 
 fn flow() -> Start {
-    Start {
-        kind: Kind::Workflow,
-        name: name("flow"),
-        input: Payload::from("1"),
-        lane: name("main"),
-        requires: Vec::new(),
-        priority: 0,
-        start_at: None,
-        deadline_at: None,
-        retry: None,
-        tags: Vec::new(),
-        parent: None,
-    }
+    Start { lane: name("main"), ..Start::of(Kind::Workflow, name("flow"), Payload::from("1")) }
 }
 
 fn address(id: &str) -> Address {
