@@ -383,3 +383,38 @@ fn nothing_starts_between_a_cancellation_and_the_code_that_sees_it() {
         });
     }
 }
+
+#[workflow]
+async fn spins(ctx: Ctx) -> Result<u32> {
+    let is_set = std::sync::atomic::AtomicBool::new(false);
+    let spin = ctx.step("spin", || async {
+        for round in 0..10_000u32 {
+            if is_set.load(Ordering::Relaxed) {
+                return Ok(round);
+            }
+            tokio::task::yield_now().await;
+        }
+        Err(Error::fatal("nobody else gets anywhere"))
+    });
+    let set = async {
+        ctx.step("first", || async { Ok(()) }).await?;
+        ctx.step("second", || async {
+            is_set.store(true, Ordering::Relaxed);
+            Ok(())
+        })
+        .await
+    };
+    let (spun, set) = futures_util::join!(spin, set);
+    set?;
+    spun
+}
+
+/// A closure that is always ready to be polled does not keep its siblings from being recorded.
+#[test]
+fn a_closure_that_spins_starves_nobody() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(spins, ()).id("one").await.unwrap();
+        handle.result().await.unwrap();
+    });
+}

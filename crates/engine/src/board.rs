@@ -423,6 +423,11 @@ impl Shared {
         self.again.swap(false, Ordering::AcqRel)
     }
 
+    /// Whether a closure has asked to be polled.
+    pub(crate) fn has_woken(&self) -> bool {
+        !self.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_empty()
+    }
+
     /// Whether the workflow's future has a reason to be polled.
     pub(crate) fn is_to_be_polled(&self) -> bool {
         self.again.load(Ordering::Acquire)

@@ -178,10 +178,15 @@ impl Runner {
             self.send(Hold::Keep, None);
             return Turn::Progress;
         }
-        if self.poll_code() {
+        if self.is_code_ready() && self.poll_code() {
             return Turn::Progress;
         }
         if self.run.stage.is_live() && self.live() {
+            return Turn::Progress;
+        }
+        // Closures that asked to be polled come after what is new: one that always asks would starve its siblings.
+        let is_leaving = self.seat.order() == Order::Leave;
+        if !is_leaving && (self.commit_before_closures() || self.poll_code()) {
             return Turn::Progress;
         }
         self.rest(cx)
@@ -197,6 +202,21 @@ impl Runner {
         let reason =
             format!("the journal has reached the limit entry_count_max: {found} entries, at most {max}");
         self.block(Block::Limit { reason })
+    }
+
+    /// Whether the code itself has something to do, and not only a closure of it.
+    fn is_code_ready(&self) -> bool {
+        self.run.stage.active().is_some_and(|active| active.board.0.is_to_be_polled())
+    }
+
+    /// Commits what was decided if a closure wants to be polled: else that would wait until no closure wants it.
+    fn commit_before_closures(&mut self) -> bool {
+        let is_asked = self.run.stage.active().is_some_and(|active| active.board.0.has_woken());
+        let is_due = is_asked && self.run.stage.is_live() && self.seat.has_news() && !self.seat.is_busy();
+        if is_due {
+            self.send(Hold::Keep, None);
+        }
+        is_due
     }
 
     /// Whether something recorded is to be delivered, or the code is to be called, before anything new is done.
