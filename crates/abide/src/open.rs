@@ -149,6 +149,12 @@ impl Builder {
         self
     }
 
+    /// The most requests to the store that are under way at a time (`request_count_max`, 50,000); further ones wait for their turn.
+    pub fn request_count_max(mut self, count: usize) -> Self {
+        self.options.request_count_max = count.max(1);
+        self
+    }
+
     /// How long the worker's session lives without a heartbeat (15 seconds; at least 50 milliseconds).
     pub fn session_ttl(mut self, ttl: Duration) -> Self {
         self.options.session_ttl = ttl;

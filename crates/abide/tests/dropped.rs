@@ -117,6 +117,25 @@ fn a_start_of_unknown_outcome_is_seen_through() {
     });
 }
 
+/// What the engine goes on asking after takes room like every other request: an outage does not pile them up.
+#[test]
+fn requests_of_unknown_outcome_are_bounded() {
+    let store = |clock| {
+        let inner = MemoryStore::new(clock, Limits::default());
+        let submit_count = AtomicU32::new(0);
+        FaultyStore::deciding(inner, move |what| match what {
+            "submit" if submit_count.fetch_add(1, Ordering::Relaxed) < 30 => Fault::Indeterminate,
+            _ => Fault::None,
+        }) as Arc<dyn abide_store::Store>
+    };
+    Lab::run_on(7, store, |lab| async move {
+        let (_, abide) = lab.worker_with(|builder| builder.request_count_max(1)).await.unwrap();
+        assert!(abide.start(quick, 1).id("one").await.is_err(), "nobody knows");
+        // Waits until the first one is answered, and does not meet the outage itself.
+        assert_eq!(abide.run(quick, 2).id("two").await.unwrap(), 2);
+    });
+}
+
 /// On real threads: the file's writer answers later than the first poll.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropped_starts_are_run_on_a_file() {

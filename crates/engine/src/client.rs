@@ -9,7 +9,7 @@ use abide_core::{
 };
 use abide_store::{Error, Read, Result, Snapshot, Store, Submit, Submitted, Target};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::builds;
 use crate::engine::Engine;
@@ -133,9 +133,8 @@ impl Client {
             let answered = submission.ask_for_a_while().await;
             if matches!(&answered, Err(Error::Indeterminate { .. })) {
                 let runtime = submission.client.runtime.clone();
-                runtime.spawn(Box::pin(async move { submission.ask_on().await }));
+                runtime.spawn(Box::pin(submission.ask_on(permit)));
             }
-            drop(permit);
             answered
         };
         Request::new(runtime, asking).await
@@ -263,8 +262,8 @@ impl Submission {
         }
     }
 
-    /// Asks until there is an answer: it may be a lease, which somebody has to take. No caller waits for it any longer.
-    async fn ask_on(mut self) {
+    /// Asks until there is an answer: it may be a lease, which somebody has to take. No caller waits for it any longer, but it takes its room.
+    async fn ask_on(mut self, _permit: OwnedSemaphorePermit) {
         while !self.client.is_closed() && self.ask().await.is_none() {}
     }
 
