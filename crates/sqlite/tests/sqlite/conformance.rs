@@ -60,7 +60,7 @@ fn a_store_in_a_file_passes_every_case() {
 #[test]
 fn random_operations_do_the_same_as_in_the_reference_store() {
     for seed in 0..40 {
-        differential(seed, 300, in_memory(differential_limits()));
+        differential(seed, 300, TABLE, in_memory(differential_limits()));
     }
 }
 
@@ -68,6 +68,6 @@ fn random_operations_do_the_same_as_in_the_reference_store() {
 fn random_operations_on_a_file_do_the_same_as_in_the_reference_store() {
     for seed in 100..104 {
         let folder = tempfile::tempdir().expect("a folder can be made");
-        differential(seed, 200, in_files(&folder, differential_limits()));
+        differential(seed, 200, TABLE, in_files(&folder, differential_limits()));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use abide_core::Limits;
 
-use super::{Subject, TestClock};
+use super::{TestClock, UserTable, subject};
 use crate::Store;
 use crate::memory::MemoryStore;
 use crate::prng::Prng;
@@ -17,17 +17,24 @@ use step::Step;
 use world::World;
 
 /// Applies `step_count` random operations to a store and to [`MemoryStore`], and compares every answer and, at the end,
-/// everything that can be read. Stale leases, dead sessions, repeated requests and lost answers are part of it.
+/// everything that can be read. Stale leases, dead sessions, repeated requests, lost answers and transactions of the
+/// user's are part of it.
 ///
 /// The store must be opened with [`differential_limits`]. The same seed gives the same operations.
 ///
 /// # Panics
 ///
 /// At the first difference, after the seed and the operations so far were printed.
-pub fn differential(seed: u64, step_count: usize, make: impl Fn(Arc<TestClock>) -> Arc<dyn Store>) {
+pub fn differential(
+    seed: u64,
+    step_count: usize,
+    table: UserTable,
+    make: impl Fn(Arc<TestClock>) -> Arc<dyn Store>,
+) {
     let mut prng = Prng::new(seed);
-    let mut reference = world(|clock| MemoryStore::new(clock, differential_limits()));
-    let mut other = world(make);
+    let in_memory = |clock: Arc<TestClock>| MemoryStore::new(clock, differential_limits());
+    let mut reference = World::new(subject(UserTable::MEMORY, &|clock| in_memory(clock)));
+    let mut other = World::new(subject(table, &make));
     let mut log = Log { seed, steps: Vec::new() };
     for _ in 0..step_count {
         let step = Step::draw(&mut prng, reference.extent());
@@ -55,11 +62,6 @@ fn check_same(found: &[String], expected: &[String]) {
 /// The limits that a store must be opened with for [`differential`]: an inbox is full soon.
 pub fn differential_limits() -> Limits {
     Limits { inbox_count_max: 6, ..super::limits() }
-}
-
-fn world(make: impl Fn(Arc<TestClock>) -> Arc<dyn Store>) -> World {
-    let clock = TestClock::new();
-    World::new(Subject::new(make(clock.clone()), clock))
 }
 
 /// Prints what led to a failure, also when a store's own assertion ends the run.

@@ -61,6 +61,12 @@ impl Held {
         }
         self.inbox.retain(|message| !draft.consumed.contains(&message.id));
     }
+
+    /// What the worker knows after a transaction recorded `record`.
+    pub(crate) fn follow_transaction(&mut self, record: &Record) {
+        self.version = self.version.next();
+        self.execution.apply(&record.entry().expect("it can be read"));
+    }
 }
 
 /// A commit that is being prepared.

@@ -47,7 +47,7 @@ fn memory(table: &dyn Any) -> &MemoryTable {
 }
 
 /// A commit of one transaction step that runs `work`, and is kept if it says so.
-fn transaction(
+pub(super) fn transaction(
     subject: &Subject,
     held: &Held,
     work: impl Fn(&dyn Any) -> bool + Send + Sync + 'static,

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use abide_core::{Epoch, Lease, SessionId, Version, codec};
-use abide_store::conformance::{TestClock, block_on, check_all, differential, differential_limits, limits};
+use abide_store::conformance::{
+    TestClock, UserTable, block_on, check_all, differential, differential_limits, limits,
+};
 use abide_store::memory::MemoryStore;
 use abide_store::{Changes, Commit, Hold, Store, Submit, Submitted};
 
@@ -17,7 +19,7 @@ fn memory_store_conforms() {
 #[test]
 fn two_memory_stores_do_not_differ() {
     for seed in 0..60 {
-        differential(seed, 400, |clock| MemoryStore::new(clock, differential_limits()));
+        differential(seed, 400, UserTable::MEMORY, |clock| MemoryStore::new(clock, differential_limits()));
     }
 }
 

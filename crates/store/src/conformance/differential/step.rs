@@ -37,6 +37,14 @@ pub(super) enum Step {
         born_slots: usize,
         lost: bool,
     },
+    /// A transaction step that reads a key of the user's table and writes it.
+    Transact {
+        held: usize,
+        key: usize,
+        keep: bool,
+        /// The answer is lost: the holder sends it again.
+        lost: bool,
+    },
     /// The last operation once more: its answer was lost.
     Repeat,
     Heartbeat {
@@ -108,7 +116,13 @@ impl Step {
                 with_mail: prng.chance(500),
                 sweep: prng.chance(300),
             },
-            42..78 => Self::draw_commit(prng, extent),
+            42..72 => Self::draw_commit(prng, extent),
+            72..78 => Self::Transact {
+                held: recent(prng, extent.held_count, 6),
+                key: prng.below(3),
+                keep: prng.chance(700),
+                lost: prng.chance(200),
+            },
             78..84 => Self::Repeat,
             84..87 => Self::Heartbeat { session },
             87..89 => Self::Retire { session },

@@ -1,5 +1,6 @@
 //! A store and what its workers know: executes steps, and tells the answers in words that can be compared.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use abide_core::{
@@ -10,7 +11,8 @@ use abide_core::{
 use super::step::{Act, Extent, Keeping, Send, Step};
 use super::tell::{self, Names};
 use crate::conformance::held::{Draft, Held};
-use crate::conformance::{Subject, block_on, make};
+use crate::conformance::transactions::transaction;
+use crate::conformance::{Subject, UserTable, block_on, make};
 use crate::{Claim, Claimed, CommitOutcome, Leased, Submit, Submitted, Target, Worker, Workers};
 
 pub(super) struct World {
@@ -72,8 +74,11 @@ impl World {
                 let (slots, care_slots, with_mail, sweep) = (*slots, *care_slots, *with_mail, *sweep);
                 self.claim(Claim { session, request, slots, care_slots, with_mail, sweep })
             }
-            Step::Commit { held, .. } if self.held.is_empty() => format!("lease {held} is yet to be given"),
+            Step::Commit { .. } | Step::Transact { .. } if self.held.is_empty() => {
+                "no lease was given yet".to_owned()
+            }
             Step::Commit { held, .. } => self.commit(*held, step),
+            Step::Transact { held, key, keep, lost } => self.transact(*held, *key, *keep, *lost),
             Step::Repeat => self.repeat(),
             Step::Heartbeat { session } => {
                 let beat = block_on(self.subject.store.heartbeat(self.seats[*session].session));
@@ -177,6 +182,37 @@ impl World {
             return "lost".to_owned();
         }
         self.send(index, &draft)
+    }
+
+    /// A transaction that appends to a key of the user's table; tells what it saw there.
+    fn transact(&mut self, index: usize, key: usize, keep: bool, lost: bool) -> String {
+        if let Some(draft) = self.held[index].lost.take() {
+            return format!("first the lost one: {}", self.resend(index, &draft));
+        }
+        let held = self.held[index].held.clone();
+        if held.execution.decide(make::step("tx"), self.subject.now()).is_err() {
+            return "it may not be recorded".to_owned();
+        }
+        let (UserTable { put, get }, key) = (self.subject.table, format!("key {key}"));
+        let seen = Arc::new(Mutex::new(None));
+        let told = seen.clone();
+        let commit = transaction(&self.subject, &held, move |table| {
+            let found = get(table, &key).unwrap_or_default();
+            put(table, &key, &format!("{found}+"));
+            *told.lock().expect("nobody panics with it") = Some(found);
+            keep
+        });
+        let send = || block_on(self.subject.store.commit(commit.clone())).expect("a commit is answered");
+        let first = send();
+        let outcome = if lost { send() } else { first };
+        self.last = None;
+        let seen = seen.lock().expect("nobody panics with it").take();
+        let CommitOutcome::Committed(committed) = outcome else {
+            return format!("{} saw {seen:?}", tell::word(&outcome));
+        };
+        let record = committed.transacted.expect("the answer has the record");
+        self.held[index].held.follow_transaction(&record);
+        format!("{record:?} saw {seen:?}")
     }
 
     fn keeping(&self, draft: Draft, keeping: Keeping, known_count: usize) -> Draft {
