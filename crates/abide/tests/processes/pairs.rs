@@ -17,11 +17,11 @@ use crate::roles::Role;
 const QUICK_COUNT: u64 = 1_600;
 /// Executions of the backlog that two share.
 const BACKLOG_COUNT: u64 = 300;
-/// What two processes reach together of what one does.
-const RATIO_MIN: f64 = 0.8;
-const MEASUREMENT_COUNT_MAX: u32 = 3;
+/// What two processes reach together of what one does, in the middle of so many measurements.
+const RATIO_MIN: f64 = 0.7;
+const MEASUREMENT_COUNT: usize = 5;
 const SIGNAL_COUNT: u64 = 250;
-const SIGNAL_MS_P99_MAX: i64 = 50;
+const SIGNAL_MS_MAX: i64 = 50;
 /// Signals after the receiver has become quiet, which only asks 20 times a second.
 const QUIET_SIGNAL_COUNT: u64 = 4;
 
@@ -68,18 +68,16 @@ fn check_one_pid_each(folder: &Path) -> BTreeMap<u32, u64> {
 #[test]
 fn two_processes_do_not_halve_each_others_throughput() {
     in_turn(async {
-        let mut best = 0.0_f64;
-        for _ in 0..MEASUREMENT_COUNT_MAX {
+        let mut ratios = Vec::new();
+        for _ in 0..MEASUREMENT_COUNT {
             let alone = throughput(1).await;
             let together = throughput(2).await;
-            let ratio = together / alone;
-            println!("one process {alone:.0}/s, two together {together:.0}/s, ratio {ratio:.2}");
-            best = best.max(ratio);
-            if best >= RATIO_MIN {
-                break;
-            }
+            println!("one process {alone:.0}/s, two together {together:.0}/s");
+            ratios.push(together / alone);
         }
-        assert!(best >= RATIO_MIN, "two processes reach only {best:.2} of what one does");
+        ratios.sort_unstable_by(f64::total_cmp);
+        let median = ratios[MEASUREMENT_COUNT / 2];
+        assert!(median >= RATIO_MIN, "two processes reach only {median:.2} of what one does: {ratios:.2?}");
     });
 }
 
@@ -113,21 +111,14 @@ fn a_signal_from_one_process_wakes_a_workflow_in_the_other_at_once() {
         let _receiver = Process::spawn_ready(&role("receiver")).await;
         let mut sender = Process::spawn_ready(&role("sender")).await;
         let client = Abide::client(&look::url(folder.path())).await.expect("a client");
-        let mut best_us = i64::MAX;
-        for round in 0..MEASUREMENT_COUNT_MAX {
-            let id = format!("lively-{round}");
-            let lively =
-                client.start(listener, SIGNAL_COUNT).id(&id).lane("receiver").await.expect("a start");
-            sender.tell(&format!("ping {id} {SIGNAL_COUNT} 30"));
-            sender.hear("pinged").await;
-            let took_us = within("the signals arrive", secs(20), lively.result()).await.expect("times");
-            let (p50, p99) = percentiles(took_us);
-            println!("{SIGNAL_COUNT} signals to another process: p50 {p50} us, p99 {p99} us");
-            best_us = best_us.min(p99);
-            if best_us <= SIGNAL_MS_P99_MAX * 1_000 {
-                break;
-            }
-        }
+        let lively =
+            client.start(listener, SIGNAL_COUNT).id("lively").lane("receiver").await.expect("a start");
+        sender.tell(&format!("ping lively {SIGNAL_COUNT} 30"));
+        sender.hear("pinged").await;
+        let took_us = within("the signals arrive", secs(20), lively.result()).await.expect("times");
+        let (p50, p95) = percentiles(took_us);
+        println!("{SIGNAL_COUNT} signals to another process: p50 {p50} us, p95 {p95} us");
+        assert!(p95 <= SIGNAL_MS_MAX * 1_000, "p95 is {p95} us");
         let quiet =
             client.start(listener, QUIET_SIGNAL_COUNT).id("quiet").lane("receiver").await.expect("a start");
         for n in 0..QUIET_SIGNAL_COUNT {
@@ -143,9 +134,8 @@ fn a_signal_from_one_process_wakes_a_workflow_in_the_other_at_once() {
         let (quiet_p50, quiet_max) =
             percentiles(within("the signals arrive", secs(20), quiet.result()).await.expect("times"));
         println!("{QUIET_SIGNAL_COUNT} signals to a quiet process: p50 {quiet_p50} us, max {quiet_max} us");
-        assert!(best_us <= SIGNAL_MS_P99_MAX * 1_000, "p99 is {best_us} us");
         // The middle one: a single slow one of four tells more about the machine.
-        assert!(quiet_p50 <= SIGNAL_MS_P99_MAX * 1_000, "a quiet process took {quiet_p50} us");
+        assert!(quiet_p50 <= SIGNAL_MS_MAX * 1_000, "a quiet process took {quiet_p50} us");
         let mut look = Look::at(folder.path());
         look.again().await;
         assert_eq!(effects::read(folder.path()).len(), look.recorded().len(), "a step ran twice");
@@ -154,5 +144,5 @@ fn a_signal_from_one_process_wakes_a_workflow_in_the_other_at_once() {
 
 fn percentiles(mut took_us: Vec<i64>) -> (i64, i64) {
     took_us.sort_unstable();
-    (took_us[took_us.len() / 2], took_us[took_us.len() * 99 / 100])
+    (took_us[took_us.len() / 2], took_us[took_us.len() * 95 / 100])
 }
