@@ -1,11 +1,12 @@
-//! Futures of callers may be dropped at any await: nothing is stranded.
+//! Futures of callers may be dropped at any await, and an engine may be shut down at any time: nothing is stranded.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use abide::Builder;
 use abide::prelude::*;
 use abide::testing::Lab;
 use abide_core::Limits;
@@ -204,6 +205,77 @@ fn a_shutdown_keeps_its_session_alive_for_the_whole_grace_period() {
         futures_util::join!(shutdown, step_ends);
         assert_eq!(other.handle::<u32>("one").status().await.unwrap(), Status::Completed);
         assert_eq!(state.run_count.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// How often each step of [`drained`] was called, and when it may end.
+#[derive(Default)]
+struct Steps {
+    called: Mutex<Vec<&'static str>>,
+    first_may_end: Notify,
+    long_may_end: Notify,
+}
+
+impl Steps {
+    fn call(&self, name: &'static str) {
+        self.called.lock().unwrap().push(name);
+    }
+
+    fn called(&self) -> Vec<&'static str> {
+        let mut called = self.called.lock().unwrap().clone();
+        called.sort_unstable();
+        called
+    }
+}
+
+#[workflow]
+async fn drained(ctx: Ctx) -> Result<()> {
+    let steps = ctx.state::<Arc<Steps>>();
+    let long = ctx.step("long", || async {
+        steps.call("long");
+        steps.long_may_end.notified().await;
+        Ok(())
+    });
+    let two = async {
+        ctx.step("first", || async {
+            steps.call("first");
+            steps.first_may_end.notified().await;
+            Ok(())
+        })
+        .await?;
+        ctx.step("later", || async {
+            steps.call("later");
+            Ok(())
+        })
+        .await
+    };
+    let (long, two) = futures_util::join!(long, two);
+    long.and(two)
+}
+
+/// While it drains, an engine lets closures end and begins none: the next step of one branch waits
+/// for the next engine, although another branch keeps the execution here.
+#[test]
+fn no_closure_begins_while_an_engine_drains() {
+    Lab::run(1, |lab| async move {
+        let steps = Arc::new(Steps::default());
+        let with_steps = |builder: Builder| builder.state(steps.clone()).shutdown_grace(secs(60));
+        let (_, abide) = lab.worker_with(with_steps).await.unwrap();
+        abide.start(drained, ()).id("one").await.unwrap();
+        lab.sleep(secs(1)).await;
+        assert_eq!(steps.called(), ["first", "long"]);
+        let ends = async {
+            lab.sleep(secs(1)).await;
+            steps.first_may_end.notify_one();
+            lab.sleep(secs(10)).await;
+            assert_eq!(steps.called(), ["first", "long"], "a closure began while the engine drained");
+            steps.long_may_end.notify_one();
+        };
+        futures_util::join!(abide.shutdown(), ends);
+        assert_eq!(steps.called(), ["first", "long"]);
+        let (_, abide) = lab.worker_with(with_steps).await.unwrap();
+        abide.handle::<()>("one").result().await.unwrap();
+        assert_eq!(steps.called(), ["first", "later", "long"], "each was called once");
     });
 }
 
