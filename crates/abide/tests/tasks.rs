@@ -111,6 +111,7 @@ fn a_parent_is_told_of_the_deadline_of_its_task() {
     run(async |lab, abide, _| {
         let handle = abide.start(parent, ()).id("parent").await.unwrap();
         lab.sleep(secs(70)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Completed, "{}", handle.why().await.unwrap());
         assert_eq!(handle.result().await.unwrap(), "Deadline");
     });
 }
