@@ -87,10 +87,11 @@ impl<C: Code> Future for StartChild<C> {
                 this.slot = Slot::Closed;
                 Poll::Ready(Ok(child))
             }
-            Turn::Delivered(_) => {
+            Turn::Delivered(Delivery::Interrupted(interrupt)) => {
                 this.slot = Slot::Closed;
-                Poll::Ready(Err(Error::cancelled()))
+                Poll::Ready(Err(Error::interrupted(interrupt)))
             }
+            Turn::Delivered(other) => unreachable!("a start gives no {other:?}"),
             Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,
         }
     }

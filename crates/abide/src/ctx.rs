@@ -17,6 +17,7 @@ use crate::code::Code;
 use crate::data;
 use crate::error::{Error, Result};
 use crate::next::ContinueAsNew;
+use crate::shield::Shield;
 use crate::signal::Receive;
 use crate::sleep::Sleep;
 use crate::step::Step;
@@ -120,6 +121,13 @@ impl Ctx {
     /// Starts a child workflow or task; its result can be waited for later.
     pub fn start<C: Code>(&self, code: C, input: C::Input) -> StartChild<C> {
         StartChild::new(self.clone(), code, input)
+    }
+
+    /// Runs clean-up that neither a cancellation nor a passed deadline interrupts: what is awaited inside goes on, and what begins inside
+    /// begins. After a deadline it has `deadline_grace_ms`, then it is dropped with the rest of the code. Children that run by then are
+    /// asked to stop in any case.
+    pub fn shield<F: Future>(&self, cleanup: F) -> Shield<F> {
+        Shield::new(self.board().cloned(), cleanup)
     }
 
     /// Ends this run and goes on in the next one, which calls the workflow with `input` and begins with an empty journal: for workflows that

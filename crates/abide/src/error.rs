@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use abide_core::{Details, Failure, FailureKind};
+use abide_engine::Interrupt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -64,6 +65,11 @@ impl Error {
         self.0.kind == FailureKind::Cancelled
     }
 
+    /// Whether the deadline has passed: that of the execution, or of the child that was waited for.
+    pub fn is_deadline(&self) -> bool {
+        self.0.kind == FailureKind::Deadline
+    }
+
     /// Whether something took too long.
     pub fn is_timeout(&self) -> bool {
         self.0.kind == FailureKind::Timeout
@@ -92,8 +98,13 @@ impl Error {
         self.0
     }
 
-    pub(crate) fn cancelled() -> Self {
-        Self::from_failure(Failure::new(FailureKind::Cancelled, "the execution is being cancelled"))
+    /// What an operation gives to code that is to wind down.
+    pub(crate) fn interrupted(interrupt: Interrupt) -> Self {
+        let (kind, message) = match interrupt {
+            Interrupt::Cancel => (FailureKind::Cancelled, "the execution is being cancelled"),
+            Interrupt::Deadline => (FailureKind::Deadline, "the deadline of the execution has passed"),
+        };
+        Self::from_failure(Failure::new(kind, message))
     }
 
     fn of(error: &(dyn StdError + 'static), type_name: &str, kind: FailureKind) -> Self {

@@ -10,8 +10,8 @@ use abide_engine::Board;
 
 use crate::error::{Error, Result};
 
-/// The wish to go on in another run. Await it as the last thing of a workflow; it resolves only when the execution is being cancelled.
-/// Dropping it takes the wish back.
+/// The wish to go on in another run. Await it as the last thing of a workflow; it resolves only when the execution is being cancelled, or its
+/// deadline has passed. Dropping it takes the wish back.
 #[must_use = "the run goes on unless it is awaited"]
 pub struct ContinueAsNew<T> {
     /// Nothing in a task.
@@ -44,8 +44,12 @@ impl<T> Future for ContinueAsNew<T> {
                 return Poll::Pending;
             }
         };
-        this.is_wanted = board.want_next(input, cx.waker());
-        if this.is_wanted { Poll::Pending } else { Poll::Ready(Err(Error::cancelled())) }
+        let wanted = board.want_next(input, cx.waker());
+        this.is_wanted = wanted.is_ok();
+        match wanted {
+            Ok(()) => Poll::Pending,
+            Err(interrupt) => Poll::Ready(Err(Error::interrupted(interrupt))),
+        }
     }
 }
 

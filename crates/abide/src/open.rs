@@ -143,6 +143,12 @@ impl Builder {
         self
     }
 
+    /// How long code that has seen its deadline pass may wind down (`deadline_grace_ms`, 10,000). What still runs then is dropped.
+    pub fn deadline_grace_ms(mut self, millis: u64) -> Self {
+        self.options.limits.deadline_grace_ms = millis;
+        self
+    }
+
     /// The most executions in memory at a time (`execution_count_max`, 5,000).
     pub fn execution_count_max(mut self, count: usize) -> Self {
         self.options.execution_count_max = count.max(1);

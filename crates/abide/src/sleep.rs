@@ -49,7 +49,10 @@ impl Future for Sleep {
         match op.poll(cx) {
             Turn::Delivered(delivery) => {
                 this.slot = Slot::Closed;
-                Poll::Ready(if delivery == Delivery::Cancelled { Err(Error::cancelled()) } else { Ok(()) })
+                Poll::Ready(match delivery {
+                    Delivery::Interrupted(interrupt) => Err(Error::interrupted(interrupt)),
+                    _ => Ok(()),
+                })
             }
             Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,
         }

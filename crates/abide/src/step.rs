@@ -158,7 +158,7 @@ pub(crate) fn delivered<T: DeserializeOwned>(
 ) -> Poll<Result<T>> {
     let Slot::Open(handle) = std::mem::replace(slot, Slot::Closed) else { return Poll::Pending };
     match delivery {
-        Delivery::Cancelled => Poll::Ready(Err(Error::cancelled())),
+        Delivery::Interrupted(interrupt) => Poll::Ready(Err(Error::interrupted(interrupt))),
         Delivery::Outcome(Outcome::Failure(failure)) => Poll::Ready(Err(Error::from_failure(failure))),
         Delivery::Outcome(Outcome::Success(payload)) => {
             let board = ctx.board().expect("only workflows open operations");

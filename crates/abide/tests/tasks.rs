@@ -84,8 +84,8 @@ fn a_failed_attempt_of_a_paused_task_is_followed_by_the_next_after_the_resume() 
 fn a_deadline_ends_a_function_that_runs() {
     run(async |lab, abide, world| {
         let handle = abide.start(gated, ()).id("one").deadline(secs(60)).await.unwrap();
-        lab.sleep(secs(59)).await;
-        assert_eq!(handle.status().await.unwrap(), Status::Running);
+        lab.sleep(secs(69)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Running, "it has its grace");
         lab.sleep(secs(2)).await;
         assert_eq!(handle.status().await.unwrap(), Status::Failed);
         world.gate.add_permits(1);
@@ -101,7 +101,7 @@ fn a_deadline_ends_a_task_that_is_paused() {
         let handle = abide.start(gated, ()).id("one").deadline(secs(60)).await.unwrap();
         lab.sleep(secs(5)).await;
         handle.pause().await.unwrap();
-        lab.sleep(secs(60)).await;
+        lab.sleep(secs(70)).await;
         assert_eq!(handle.status().await.unwrap(), Status::Failed, "{}", handle.why().await.unwrap());
     });
 }
@@ -110,7 +110,7 @@ fn a_deadline_ends_a_task_that_is_paused() {
 fn a_parent_is_told_of_the_deadline_of_its_task() {
     run(async |lab, abide, _| {
         let handle = abide.start(parent, ()).id("parent").await.unwrap();
-        lab.sleep(secs(70)).await;
+        lab.sleep(secs(80)).await;
         assert_eq!(handle.status().await.unwrap(), Status::Completed, "{}", handle.why().await.unwrap());
         assert_eq!(handle.result().await.unwrap(), "Deadline");
     });

@@ -123,6 +123,7 @@ fn details(event: &Event) -> Value {
             json!({ "attempt": attempt, "error": failure(error), "retry_at": time(*retry_at) })
         }
         Event::TimerSet { due_at, .. } => json!({ "due_at": time(*due_at) }),
+        Event::DeadlinePassed { until } => json!({ "until": time(*until) }),
         Event::SignalReceived { message, payload: value, .. } => {
             json!({ "message": message.as_str(), "payload": payload(value) })
         }

@@ -46,6 +46,7 @@ impl Command {
             | Self::ReceiveSignal { .. }
             | Self::StartChild { .. }
             | Self::CancelChild { .. }
+            | Self::ShowDeadline { .. }
             | Self::ExpireDeadline
             | Self::Complete { .. }
             | Self::ContinueAsNew { .. }

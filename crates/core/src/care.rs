@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::{Body, Epoch, Execution, LeaseRow, Message, Timestamp};
 
 /// How long a passed deadline is left to whoever has the code.
-pub const DEADLINE_GRACE: Duration = Duration::from_secs(2);
+pub const DEADLINE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long an order to an execution that nobody holds is left to whoever has the code.
 pub const ORDER_GRACE: Duration = Duration::from_millis(200);
@@ -84,7 +84,7 @@ pub fn look<'a>(
         let is_terminate = |message: &&Message| matches!(message.body, Body::Terminate { .. });
         let terminate = orders.find(is_terminate).map(|message| message.arrived_at.after(terminate_grace));
         // The holder sees to the deadline. It is looked at again because the holder may be lost.
-        let deadline = execution.care_at().map(|at| at.max(now.after(DEADLINE_GRACE)));
+        let deadline = execution.care_at().map(|at| at.max(now.after(DEADLINE_PATIENCE)));
         sooner(terminate, deadline)
     } else if orders.any(|message| applies(&message.body, lease.epoch)) {
         Some(now)

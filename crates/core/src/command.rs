@@ -105,7 +105,12 @@ pub enum Command {
         /// Why.
         reason: String,
     },
-    /// The deadline has passed.
+    /// The deadline has passed: let the code see it, and wind down.
+    ShowDeadline {
+        /// What still runs then is dropped.
+        until: Timestamp,
+    },
+    /// The deadline has passed, and no code is there to see it, or its time to wind down is over.
     ExpireDeadline,
     /// The code or the data does not allow to go on.
     Block {
@@ -294,6 +299,8 @@ pub enum Refusal {
     NotPaused,
     /// It is being cancelled.
     Cancelling,
+    /// Its deadline has passed, and its code winds down.
+    Expiring,
     /// It is blocked.
     Blocked,
     /// It is blocked, and no build of the program that is live can go on with it.
@@ -359,6 +366,7 @@ impl fmt::Display for Refusal {
             Self::Paused => f.write_str("it is paused"),
             Self::NotPaused => f.write_str("it is not paused"),
             Self::Cancelling => f.write_str("it is being cancelled"),
+            Self::Expiring => f.write_str("its deadline has passed"),
             Self::Blocked => f.write_str("it is blocked"),
             Self::GivenUp { reason } => write!(f, "it is blocked: {reason}"),
             Self::NotBlocked => f.write_str("it is not blocked"),

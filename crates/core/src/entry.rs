@@ -154,6 +154,11 @@ pub enum Event {
         /// The number of the parent's order.
         number: u64,
     },
+    /// The deadline has passed; the code sees it.
+    DeadlinePassed {
+        /// What still runs then is dropped.
+        until: Timestamp,
+    },
 }
 
 /// A decision about a step that has run and whose result could not be recorded.
@@ -202,6 +207,7 @@ impl Event {
             Self::ContinuedAsNew { .. } => "continued-as-new",
             Self::Retried { .. } => "retried",
             Self::Foreign(_) => "foreign",
+            Self::DeadlinePassed { .. } => "deadline-passed",
         }
     }
 
@@ -250,7 +256,8 @@ impl Event {
             | Self::Unblocked { .. }
             | Self::Paused { .. }
             | Self::Resumed { .. }
-            | Self::CancelRequested { .. } => None,
+            | Self::CancelRequested { .. }
+            | Self::DeadlinePassed { .. } => None,
             _ => Some(false),
         }
     }

@@ -85,6 +85,18 @@ pub enum Phase {
     Cancelled,
     /// Its run ended and the next one begins.
     Continued,
+    /// Its deadline has passed, and its code winds down.
+    Expiring {
+        /// What still runs then is dropped.
+        until: Timestamp,
+    },
+}
+
+impl Phase {
+    /// Whether code runs, or would.
+    pub fn is_active(&self) -> bool {
+        matches!(self, Self::Running | Self::Cancelling { .. } | Self::Expiring { .. })
+    }
 }
 
 fn nowhere() -> Address {
@@ -158,6 +170,7 @@ impl Execution {
             Phase::Paused { is_own, .. } => self.decide_paused(*is_own, command, now),
             Phase::Cancelling { by, reason } => self.decide_cancelling((by, reason), command, now),
             Phase::Blocked { reason, .. } => self.decide_blocked(reason, command, now),
+            Phase::Expiring { .. } => self.decide_expiring(command, now),
         }
     }
 
@@ -194,6 +207,7 @@ impl Execution {
             | Command::RecordForeign(_)
             | Command::FailAttempt { .. }
             | Command::Terminate { .. }
+            | Command::ShowDeadline { .. }
             | Command::ExpireDeadline => self.decide_work(command, now),
             // The whole of a task is a closure that may finish.
             Command::Complete { .. } | Command::Fail(_) if self.kind == Kind::Task => {
@@ -236,6 +250,8 @@ impl Execution {
             Command::Resume { .. } => Err(Refusal::NotPaused),
             Command::Inherit { .. } => self.inherit(command),
             Command::Terminate { .. } | Command::ExpireDeadline => self.decide_work(command, now),
+            // Its code cannot run, so it cannot see the deadline either.
+            Command::ShowDeadline { .. } => self.expire(now),
             _ => Err(Refusal::Blocked),
         }
     }
@@ -263,9 +279,10 @@ impl Execution {
     }
 
     /// What is the same in every phase that allows it.
-    fn decide_work(&self, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
+    pub(crate) fn decide_work(&self, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
         match command {
             Command::Terminate { by, reason } => Ok(self.cancelled(by, reason)),
+            Command::ShowDeadline { until } => self.show_deadline(until, now),
             Command::ExpireDeadline => self.expire(now),
             Command::Complete { result, unused } => Ok(self.completed(result, unused)),
             Command::Fail(failure) => Ok(self.failed(failure)),
@@ -300,22 +317,12 @@ impl Execution {
         }
     }
 
-    fn expire(&self, now: Timestamp) -> Result<Decision, Refusal> {
-        match self.deadline_at {
-            Some(deadline_at) if deadline_at <= now => {
-                let message = format!("the deadline {deadline_at} has passed");
-                Ok(self.failed(Failure::new(FailureKind::Deadline, message)))
-            }
-            _ => Err(Refusal::NotDue),
-        }
-    }
-
     fn completed(&self, result: Payload, unused: Vec<crate::Op>) -> Decision {
         let emits = self.answer(|| Outcome::Success(result.clone()));
         Decision::new(Event::Completed { result, unused }, emits)
     }
 
-    fn failed(&self, failure: Failure) -> Decision {
+    pub(crate) fn failed(&self, failure: Failure) -> Decision {
         let emits = self.answer(|| Outcome::Failure(failure.clone()));
         Decision::new(Event::Failed(failure), emits)
     }
@@ -371,6 +378,7 @@ impl Execution {
             Event::CancelRequested { by, reason } => {
                 self.phase = Phase::Cancelling { by: by.clone(), reason: reason.clone() };
             }
+            Event::DeadlinePassed { until } => self.phase = Phase::Expiring { until: *until },
             Event::Resumed { .. } => self.apply_resumed(),
             Event::Inherited { by, number, pause } => self.apply_inherited(by, *number, pause.as_ref()),
             Event::Blocked { reason, build } => {
@@ -479,12 +487,6 @@ impl Execution {
         self.deadline_at
     }
 
-    /// When somebody without its code has to see to its deadline.
-    pub fn care_at(&self) -> Option<Timestamp> {
-        let deadline_at = self.deadline_at.filter(|_| !self.is_finished());
-        deadline_at.map(|deadline_at| deadline_at.after(crate::care::DEADLINE_GRACE))
-    }
-
     /// Which workers may take it.
     pub fn route(&self) -> Route {
         Route {
@@ -508,7 +510,7 @@ impl Execution {
     pub fn wakes_on(&self, body: &Body, now: Timestamp) -> bool {
         match self.phase {
             Phase::Running if self.is_delayed(now) => body.is_control(),
-            Phase::Running | Phase::Cancelling { .. } => true,
+            Phase::Running | Phase::Cancelling { .. } | Phase::Expiring { .. } => true,
             Phase::Paused { .. } | Phase::Blocked { .. } => body.is_control(),
             Phase::Completed | Phase::Failed | Phase::Cancelled | Phase::Continued => false,
         }
@@ -558,7 +560,7 @@ impl Execution {
 
     pub(crate) fn status(&self) -> Status {
         match self.phase {
-            Phase::Running | Phase::Cancelling { .. } => Status::Running,
+            Phase::Running | Phase::Cancelling { .. } | Phase::Expiring { .. } => Status::Running,
             Phase::Paused { .. } => Status::Paused,
             Phase::Blocked { .. } => Status::Blocked,
             Phase::Completed | Phase::Continued => Status::Completed,

@@ -66,6 +66,7 @@ impl Happening {
             | Event::ChildFinished { .. }
             | Event::ChildCancelled { .. }
             | Event::Retried { .. }
+            | Event::DeadlinePassed { .. }
             | Event::Foreign(_) => return None,
         })
     }

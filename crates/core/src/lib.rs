@@ -12,6 +12,7 @@ mod build;
 pub mod care;
 pub mod codec;
 mod command;
+mod deadline;
 mod entry;
 mod execution;
 mod failure;

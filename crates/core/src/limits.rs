@@ -23,6 +23,8 @@ pub struct Limits {
     /// How long a terminate is left to the live session that holds an execution, in milliseconds. After that another engine, or a caretaker of
     /// the same one, takes the lease and applies it.
     pub terminate_grace_ms: u64,
+    /// How long code that has seen its deadline pass may wind down, in milliseconds. What still runs then is dropped.
+    pub deadline_grace_ms: u64,
 }
 
 impl Default for Limits {
@@ -35,6 +37,7 @@ impl Default for Limits {
             inbox_count_max: 100_000,
             entry_count_max: 10_000_000,
             terminate_grace_ms: 2_000,
+            deadline_grace_ms: 10_000,
         }
     }
 }
@@ -43,6 +46,11 @@ impl Limits {
     /// How long a terminate is left to whoever holds the execution.
     pub fn terminate_grace(&self) -> Duration {
         Duration::from_millis(self.terminate_grace_ms)
+    }
+
+    /// How long code that has seen its deadline pass may wind down.
+    pub fn deadline_grace(&self) -> Duration {
+        Duration::from_millis(self.deadline_grace_ms)
     }
 
     /// How many unread messages an inbox may hold for one like `body` to be let in.

@@ -119,8 +119,8 @@ impl Cursor {
         debug_assert_eq!(entry.seq, self.passed + 1, "entries are offered in order");
         self.passed = entry.seq;
         match &entry.event {
-            Event::CancelRequested { .. } => {
-                // Whoever waited has seen the cancellation instead.
+            Event::CancelRequested { .. } | Event::DeadlinePassed { .. } => {
+                // Whoever waited has seen that instead.
                 self.lost.iter_mut().for_each(|lost| lost.is_awaited = false);
                 return Ok(true);
             }

@@ -58,9 +58,11 @@ impl Execution {
         match self.phase() {
             Phase::Failed | Phase::Cancelled => Ok(()),
             Phase::Completed | Phase::Continued => Err(Refusal::Finished { status: self.status() }),
-            Phase::Running | Phase::Paused { .. } | Phase::Cancelling { .. } | Phase::Blocked { .. } => {
-                Err(Refusal::NotEnded)
-            }
+            Phase::Running
+            | Phase::Paused { .. }
+            | Phase::Cancelling { .. }
+            | Phase::Expiring { .. }
+            | Phase::Blocked { .. } => Err(Refusal::NotEnded),
         }
     }
 }

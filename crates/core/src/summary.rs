@@ -215,12 +215,11 @@ impl Execution {
 
     /// What a store keeps in the indexed row, given what the execution waits for.
     pub fn summary(&self, waiting: &[Waiting]) -> Summary {
-        let active = matches!(self.phase(), Phase::Running | Phase::Cancelling { .. });
+        let active = self.phase().is_active();
         let timers = waiting.iter().filter(|_| active).filter_map(Waiting::wake_at);
-        let deadline = self.deadline_at().filter(|_| !self.is_finished());
         Summary {
             status: if active { status_of(waiting) } else { self.status() },
-            wake_at: timers.chain(deadline).min(),
+            wake_at: timers.chain(self.expires_at()).min(),
             care_at: self.care_at(),
             waiting: waiting.iter().filter(|_| active).take(Summary::WAITING_COUNT_MAX).cloned().collect(),
         }

@@ -118,7 +118,7 @@ impl Execution {
         let event = decision.events.last().filter(|_| self.open_child_count > 0)?;
         let change = match event {
             event if event.is_terminal() && is_terminate => TreeChange::Terminate,
-            Event::CancelRequested { .. } => TreeChange::Cancel,
+            Event::CancelRequested { .. } | Event::DeadlinePassed { .. } => TreeChange::Cancel,
             event if event.is_terminal() => TreeChange::Cancel,
             Event::Paused { reason, .. } | Event::Inherited { pause: Some(reason), .. }
                 if !self.is_paused() =>
@@ -158,6 +158,7 @@ mod tests {
     fn execution() -> Execution {
         let id = ExecutionId::new("a").expect("an id");
         let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+        let start = Start { deadline_at: Some(Timestamp::default()), ..start };
         Execution::start(Address { namespace: Namespace::default(), id }, start, Timestamp::default()).0
     }
 
@@ -243,6 +244,8 @@ mod tests {
         check(vec![complete], &[Some(("cancel", 3))], false);
         check(vec![Command::Terminate { by: by(), reason: reason() }], &[Some(("terminate", 3))], false);
         check(vec![Command::Cancel { by: by(), reason: reason() }], &[Some(("cancel", 3))], false);
+        check(vec![Command::ShowDeadline { until: Timestamp::MAX }], &[Some(("cancel", 3))], false);
+        check(vec![Command::ExpireDeadline], &[Some(("cancel", 3))], false);
         check(vec![Command::ContinueAsNew { input: Payload::from("2") }], &[Some(("cancel", 3))], false);
     }
 

@@ -138,6 +138,7 @@ fn events() -> Vec<Event> {
             op: Some(op(OpKind::Foreign)),
             payload: Payload::from(vec![0, 255]),
         }),
+        Event::DeadlinePassed { until: Timestamp::from_millis(9) },
     ]
 }
 
@@ -173,6 +174,9 @@ fn executions() -> Vec<Execution> {
         decision.record(&mut execution, Timestamp::from_millis(2));
         execution
     };
+    let mut expiring = fresh.clone();
+    let until = Timestamp::from_millis(9);
+    expiring.apply(&Entry { seq: 2, at: until, event: Event::DeadlinePassed { until } });
     vec![
         fresh.clone(),
         after(Command::Pause { by: by(), reason: "lunch".to_owned() }),
@@ -181,6 +185,7 @@ fn executions() -> Vec<Execution> {
         after(Command::Complete { result: Payload::from("1"), unused: Vec::new() }),
         after(Command::Fail(failure())),
         after(Command::Terminate { by: by(), reason: "no".to_owned() }),
+        expiring,
     ]
 }
 

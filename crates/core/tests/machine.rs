@@ -111,6 +111,7 @@ fn commands() -> Vec<(&'static str, Command)> {
         ("inherit-resume", Command::Inherit { by: by(), number: 8, pause: None }),
         ("cancel", Command::Cancel { by: by(), reason: "no".to_owned() }),
         ("terminate", Command::Terminate { by: by(), reason: "no".to_owned() }),
+        ("show-deadline", Command::ShowDeadline { until: at(3_000) }),
         ("expire-deadline", Command::ExpireDeadline),
         ("block", block("first")),
         ("block-again", block("second")),
@@ -154,9 +155,10 @@ fn phases(kind: Kind) -> Vec<(&'static str, Execution)> {
     let reach = |path: &[&str]| {
         let (mut execution, _) = Execution::start(address(), start(kind), at(0));
         for step in path {
+            let now = if *step == "show-deadline" { at(1_000) } else { at(1) };
             let decision =
-                execution.decide(named(step), at(1)).unwrap_or_else(|refusal| panic!("{step}: {refusal}"));
-            decision.record(&mut execution, at(1));
+                execution.decide(named(step), now).unwrap_or_else(|refusal| panic!("{step}: {refusal}"));
+            decision.record(&mut execution, now);
         }
         execution
     };
@@ -166,6 +168,7 @@ fn phases(kind: Kind) -> Vec<(&'static str, Execution)> {
             ("running", reach(&["record-step"])),
             ("paused", reach(&["record-step", "pause"])),
             ("cancelling", reach(&["record-step", "cancel"])),
+            ("expiring", reach(&["record-step", "show-deadline"])),
             ("blocked", reach(&["record-step", "block"])),
             ("cancelling+blocked", reach(&["record-step", "cancel", "block"])),
             ("blocked at a step", reach(&["record-step", "lose-step", "block-lost"])),
@@ -175,6 +178,7 @@ fn phases(kind: Kind) -> Vec<(&'static str, Execution)> {
     } else {
         all.extend([
             ("retrying", reach(&["fail-attempt"])),
+            ("expiring", reach(&["show-deadline"])),
             ("paused", reach(&["pause"])),
             ("blocked", reach(&["block"])),
         ]);
@@ -231,6 +235,7 @@ fn phase_word(phase: &Phase) -> &'static str {
         Phase::Running => "running",
         Phase::Paused { .. } => "paused",
         Phase::Cancelling { .. } => "cancelling",
+        Phase::Expiring { .. } => "expiring",
         Phase::Blocked { cancelling: None, .. } => "blocked",
         Phase::Blocked { cancelling: Some(_), .. } => "cancelling+blocked",
         Phase::Completed => "completed",
@@ -300,6 +305,56 @@ fn a_deadline_expires_only_when_it_has_passed() {
     let (execution, _) = Execution::start(address(), start(Kind::Workflow), at(0));
     assert_eq!(execution.decide(Command::ExpireDeadline, at(999)), Err(Refusal::NotDue));
     assert!(execution.decide(Command::ExpireDeadline, at(1_000)).is_ok());
+    let show = Command::ShowDeadline { until: at(3_000) };
+    assert_eq!(execution.decide(show, at(999)), Err(Refusal::NotDue));
+}
+
+/// One that has seen its deadline pass.
+fn expiring(kind: Kind) -> Execution {
+    let (mut execution, _) = Execution::start(address(), start(kind), at(0));
+    let decision = execution.decide(Command::ShowDeadline { until: at(3_000) }, at(1_000)).expect("it runs");
+    decision.record(&mut execution, at(1_000));
+    execution
+}
+
+#[test]
+fn code_that_has_seen_its_deadline_has_its_grace() {
+    let execution = expiring(Kind::Workflow);
+    assert_eq!(execution.expires_at(), Some(at(3_000)));
+    assert_eq!(execution.summary(&[]).wake_at, Some(at(3_000)));
+    assert_eq!(execution.decide(Command::ExpireDeadline, at(2_999)), Err(Refusal::NotDue));
+    assert!(execution.decide(Command::ExpireDeadline, at(3_000)).is_ok());
+}
+
+#[test]
+fn a_run_that_has_seen_its_deadline_fails_with_it_whatever_its_code_returns() {
+    let attempt = Command::FailAttempt {
+        op: op(OpKind::Task),
+        attempt: 1,
+        failure: Failure::new(FailureKind::Error, "no"),
+        retry_at: at(2_000),
+    };
+    let returned = [
+        (Command::Complete { result: Payload::from("1"), unused: Vec::new() }, vec![]),
+        (Command::Fail(Failure::new(FailureKind::Deadline, "seen")), vec![]),
+        (Command::Fail(Failure::new(FailureKind::Error, "the disk is full")), vec!["the disk is full"]),
+        (attempt, vec!["no"]),
+    ];
+    for (command, told) in returned {
+        let decision = expiring(Kind::Task).decide(command.clone(), at(1_500)).expect("it ends");
+        let [Event::Failed(failure)] = &decision.events[..] else { panic!("{command:?}: {decision:?}") };
+        assert_eq!(failure.kind, FailureKind::Deadline, "{command:?}");
+        assert_eq!(failure.chain, told, "{command:?}");
+    }
+}
+
+#[test]
+fn what_has_not_begun_sees_no_deadline() {
+    let start = Start { start_at: Some(at(5_000)), ..start(Kind::Workflow) };
+    let (execution, _) = Execution::start(address(), start, at(0));
+    let decision =
+        execution.decide(Command::ShowDeadline { until: at(3_000) }, at(1_000)).expect("it is due");
+    assert!(matches!(decision.events[..], [Event::Failed(_)]), "{decision:?}");
 }
 
 /// Whether an event may follow as far as steps are concerned: what was decided is about the step that blocks, and nothing but a decision

@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Block, Execution, ExecutionId, Failure, FailureKind, KeyHasher, Op, OpUse, Outcome, Payload,
-    Retry, Start, Timestamp, Uses,
+    Address, Block, Event, Execution, ExecutionId, Failure, FailureKind, KeyHasher, Op, OpUse, Outcome,
+    Payload, Retry, Start, Timestamp, Uses,
 };
 
 use crate::mailbox::Mailbox;
@@ -44,7 +44,8 @@ pub(crate) struct State {
     pub(crate) dropped: Vec<Slot>,
     pub(crate) finished: VecDeque<u64>,
     pub(crate) block: Option<Block>,
-    pub(crate) cancelled: bool,
+    /// Why the code winds down, if it does.
+    pub(crate) interrupt: Option<Interrupt>,
     pub(crate) evicting: bool,
     pub(crate) running_count: usize,
     pub(crate) now: Timestamp,
@@ -74,7 +75,7 @@ impl State {
         self.next.is_some()
     }
 
-    /// There is no next run for what is cancelled; gives whoever has to be told.
+    /// There is no next run for what winds down; gives whoever has to be told.
     pub(crate) fn refuse_next(&mut self) -> Option<Waker> {
         self.next.take().map(|next| next.waker)
     }
@@ -145,8 +146,28 @@ pub(crate) enum SlotState {
     Done { attempt: u32, outcome: Outcome },
     /// It has an outcome for the code.
     Delivered(Delivery),
+    /// The code is to wind down.
+    Interrupted,
+}
+
+/// Why the code is to wind down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupt {
     /// The execution is being cancelled.
-    Cancelled,
+    Cancel,
+    /// Its deadline has passed.
+    Deadline,
+}
+
+impl Interrupt {
+    /// What an event means to the code that sees it, if it is to wind down.
+    pub(crate) fn of(event: &Event) -> Option<Self> {
+        match event {
+            Event::CancelRequested { .. } => Some(Self::Cancel),
+            Event::DeadlinePassed { .. } => Some(Self::Deadline),
+            _ => None,
+        }
+    }
 }
 
 /// What an operation gives to the code.
@@ -160,8 +181,8 @@ pub enum Delivery {
     Due,
     /// A child was started under this id.
     Started(ExecutionId),
-    /// The execution is being cancelled.
-    Cancelled,
+    /// It has none: the code is to wind down.
+    Interrupted(Interrupt),
 }
 
 /// What an operation is told when it asks.
@@ -265,13 +286,13 @@ impl Board {
 
     fn insert(&self, state: &mut State, op: Op, request: Request) -> OpHandle {
         let shielded = state.shield_depth > 0;
-        let cancelled = state.cancelled && !shielded;
-        let slot = if cancelled { SlotState::Cancelled } else { SlotState::Waiting };
+        let is_interrupted = state.interrupt.is_some() && !shielded;
+        let slot = if is_interrupted { SlotState::Interrupted } else { SlotState::Waiting };
         let id = state.next_slot;
         state.next_slot += 1;
         let slot = Slot { op: op.clone(), request, state: slot, shielded, waker: None, attempt_count: 0 };
         state.slots.insert(id, Box::new(slot));
-        if !cancelled {
+        if !is_interrupted {
             state.opened.push(id);
         }
         OpHandle { board: self.clone(), id, op, is_open: true, waker: None }
@@ -288,18 +309,18 @@ impl Board {
         None
     }
 
-    /// Wants the run to end and the next one to begin with `input`. `false`: the execution is being cancelled. Otherwise the caller stays
-    /// pending, and is woken when it is cancelled before the run has ended.
-    pub fn want_next(&self, input: &Payload, waker: &Waker) -> bool {
+    /// Wants the run to end and the next one to begin with `input`. An error: the code is to wind down. Otherwise the caller stays
+    /// pending, and is woken when that comes before the run has ended.
+    pub fn want_next(&self, input: &Payload, waker: &Waker) -> Result<(), Interrupt> {
         let mut state = self.0.lock();
         if let Some(place) = self.misplaced(&state) {
             state.block.get_or_insert(Block::Misplaced { op: "continue_as_new".to_owned(), place });
-        } else if state.cancelled {
-            return false;
+        } else if let Some(interrupt) = state.interrupt {
+            return Err(interrupt);
         } else {
             state.next = Some(Box::new(Next { input: input.clone(), waker: waker.clone() }));
         }
-        true
+        Ok(())
     }
 
     /// Whoever wanted a next run was dropped.
@@ -307,12 +328,18 @@ impl Board {
         self.0.lock().next = None;
     }
 
-    /// Marks what is opened during `poll` as not to be interrupted by a cancellation.
+    /// Marks what is opened during `poll` as not to be interrupted.
     pub fn shielded<T>(&self, poll: impl FnOnce() -> T) -> T {
+        // Lowered in a panic too, which the code may catch.
+        struct Raised<'a>(&'a Shared);
+        impl Drop for Raised<'_> {
+            fn drop(&mut self) {
+                self.0.lock().shield_depth -= 1;
+            }
+        }
         self.0.lock().shield_depth += 1;
-        let result = poll();
-        self.0.lock().shield_depth -= 1;
-        result
+        let _raised = Raised(&self.0);
+        poll()
     }
 }
 
@@ -348,7 +375,8 @@ impl OpHandle {
                 state.running_count += 1;
                 Turn::Go(attempt)
             }
-            SlotState::Delivered(_) | SlotState::Cancelled => {
+            SlotState::Delivered(_) | SlotState::Interrupted => {
+                let interrupt = state.interrupt;
                 let slot = state.slots.remove(&self.id).expect("it was there a moment ago");
                 self.is_open = false;
                 match slot.state {
@@ -356,7 +384,8 @@ impl OpHandle {
                     _ => {
                         // A child whose result nobody waits for any longer is asked to stop.
                         state.dropped.push(*slot);
-                        Turn::Delivered(Delivery::Cancelled)
+                        let interrupt = interrupt.expect("an interrupted operation has a reason");
+                        Turn::Delivered(Delivery::Interrupted(interrupt))
                     }
                 }
             }

@@ -79,7 +79,7 @@ impl Care {
     /// Sees to a deadline that the code has had its time to see.
     fn expire(&mut self) -> Option<Vec<Entry>> {
         let is_due = self.seat.execution().care_at().is_some_and(|at| at <= self.seat.now());
-        if is_due { self.seat.expire() } else { None }
+        if is_due { self.seat.expire_unseen() } else { None }
     }
 
     /// Gives the lease back. What may run, or has an order that only code can follow, is ready for whoever has it.

@@ -38,7 +38,7 @@ mod tree;
 mod watch;
 pub mod why;
 
-pub use board::{Board, Delivery, OpHandle, Request, StepOptions, Turn, UserTransaction};
+pub use board::{Board, Delivery, Interrupt, OpHandle, Request, StepOptions, Turn, UserTransaction};
 pub use client::Client;
 pub use driver::{Driver, End, Opening};
 pub use engine::Engine;

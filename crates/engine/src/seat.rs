@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use abide_core::{
-    Address, Command, Entry, Epoch, Event, Execution, ExecutionId, Message, MessageId, Payload, Phase,
+    Address, Command, Entry, Epoch, Event, Execution, ExecutionId, Kind, Message, MessageId, Payload, Phase,
     Refusal, Start, Summary, Timestamp, Waiting,
 };
 use abide_store::{Answer, ExecutionKey, Hold, Leased, Read, Record, Target, Transaction};
@@ -114,7 +115,7 @@ impl Seat {
     pub fn may_run(&self) -> bool {
         let execution = self.execution();
         let is_delayed = || execution.start_at().is_some() && execution.is_delayed(self.now());
-        matches!(execution.phase(), Phase::Running | Phase::Cancelling { .. }) && !is_delayed()
+        execution.phase().is_active() && !is_delayed()
     }
 
     /// The driver is polled: whoever has something for this seat wakes its task from now on.
@@ -211,18 +212,39 @@ impl Seat {
         self.is_first
     }
 
-    /// Fails the execution if its deadline has passed, and gives what that recorded.
-    pub fn expire(&mut self) -> Option<Vec<Entry>> {
-        let is_due = self.deadline_at().is_some_and(|at| at <= self.now());
-        if !is_due || self.ledger.is_busy() {
-            return None;
+    /// Sees to a passed deadline, and gives what that recorded. Code sees it, and has `deadline_grace_ms` to wind down. Where none can see it
+    /// (nobody ever held it, or the whole of it is a task that does not run: `has_begun`), and when that time is over, the execution fails.
+    pub fn expire(&mut self, has_begun: bool) -> Option<Vec<Entry>> {
+        let execution = self.execution();
+        let has_code = has_begun || (execution.kind() != Kind::Task && !self.is_first);
+        if !has_code || matches!(execution.phase(), Phase::Expiring { .. }) {
+            return self.expire_unseen();
         }
-        self.ledger.decide(Command::ExpireDeadline).ok()
+        self.decide_when_due(|now, grace| Command::ShowDeadline { until: now.after(grace) })
     }
 
-    /// Failed if not finished by then.
-    pub fn deadline_at(&self) -> Option<Timestamp> {
-        self.execution().deadline_at()
+    /// Fails the execution if its deadline has passed, and the time of those who saw that. Gives what that recorded.
+    pub(crate) fn expire_unseen(&mut self) -> Option<Vec<Entry>> {
+        self.decide_when_due(|_, _| Command::ExpireDeadline)
+    }
+
+    fn decide_when_due(
+        &mut self,
+        command: impl FnOnce(Timestamp, Duration) -> Command,
+    ) -> Option<Vec<Entry>> {
+        // The clock is read only when there is a deadline: this is asked at every turn.
+        let expires_at = self.expires_at().filter(|_| !self.ledger.is_busy())?;
+        let now = self.now();
+        if expires_at > now {
+            return None;
+        }
+        let grace = self.engine.options.limits.deadline_grace();
+        self.ledger.decide(command(now, grace)).ok()
+    }
+
+    /// When its deadline is to be [seen to](Self::expire).
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        self.execution().expires_at()
     }
 
     /// The next message that is no order, in the store's order. It stays unread until it is [consumed](Self::consume).
@@ -327,7 +349,7 @@ impl Seat {
             self.ledger.emit(tree::delegated(namespace, &order));
         }
         let summary = if self.may_run() {
-            let wake_at = [leave.wake_at, self.deadline_at()].into_iter().flatten().min();
+            let wake_at = [leave.wake_at, self.expires_at()].into_iter().flatten().min();
             Summary { wake_at, ..self.execution().summary(leave.waiting) }
         } else {
             self.execution().summary_at_rest()

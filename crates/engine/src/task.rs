@@ -25,9 +25,10 @@ impl Driver for TaskDriver {
             Ok(other) => return lost(format!("its journal begins with {}", other.word())),
             Err(why) => return lost(why),
         };
-        let deadline = seat.deadline_at().map(|at| seat.engine.runtime.sleep_until(at));
         let (code, input) = (self.0.clone(), start.input.clone());
-        Box::pin(TaskRunner { seat, code, input, future: None, deadline }.run())
+        let mut runner = TaskRunner { seat, code, input, future: None, deadline: None };
+        runner.set_deadline();
+        Box::pin(runner.run())
     }
 }
 
@@ -40,7 +41,7 @@ struct TaskRunner {
     code: Arc<dyn TaskCode>,
     input: Payload,
     future: Option<CodeFuture>,
-    /// Wakes at the deadline.
+    /// Wakes when the deadline is to be seen to.
     deadline: Option<BoxFuture<()>>,
 }
 
@@ -72,7 +73,8 @@ impl TaskRunner {
                 return Poll::Pending;
             }
             self.wait_for_deadline(cx);
-            if let Some(entries) = self.seat.obey(self.future.is_some()).or_else(|| self.seat.expire()) {
+            let has_begun = self.future.is_some();
+            if let Some(entries) = self.seat.obey(has_begun).or_else(|| self.seat.expire(has_begun)) {
                 self.obeyed(entries);
                 continue;
             }
@@ -98,6 +100,10 @@ impl TaskRunner {
         }
     }
 
+    fn set_deadline(&mut self) {
+        self.deadline = self.seat.expires_at().map(|at| self.seat.sleep_until(at));
+    }
+
     fn wait_for_deadline(&mut self, cx: &mut Context<'_>) {
         if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
             self.deadline = None;
@@ -111,6 +117,7 @@ impl TaskRunner {
             self.future = None;
             self.seat.finish(last.event);
         } else if self.future.is_some() {
+            self.set_deadline();
             let name = self.seat.execution().name().clone();
             let attempt = self.seat.execution().attempt_count() + 1;
             let waiting = [Waiting::Step { name, attempt }];
@@ -161,7 +168,12 @@ impl TaskRunner {
         let Some(delay) = delay else { return self.end_with(Command::Fail(failure)) };
         let retry_at = self.seat.now().after(delay);
         let op = Op { kind: OpKind::Task, name: name.clone(), nth: 1 };
-        if self.seat.decide(Command::FailAttempt { op, attempt, failure, retry_at }).is_ok() {
+        let Ok(entries) = self.seat.decide(Command::FailAttempt { op, attempt, failure, retry_at }) else {
+            return;
+        };
+        if let Some(end) = entries.into_iter().find(|entry| entry.event.is_terminal()) {
+            self.seat.finish(end.event);
+        } else {
             let waiting = [Waiting::Retry { name, attempt: attempt + 1, at: retry_at }];
             let (hold, end) = (self.seat.parked(0), Some(End::Released));
             self.seat.send(Leave { hold, waiting: &waiting, wake_at: Some(retry_at), end });

@@ -145,7 +145,7 @@ impl Telling {
             if self.reading.is_some() {
                 ready!(self.poll_journal(cx));
             }
-            if let Some(entries) = self.seat.obey(true).or_else(|| self.seat.expire()) {
+            if let Some(entries) = self.seat.obey(true).or_else(|| self.seat.expire(true)) {
                 self.follow(&entries);
                 continue;
             }
@@ -182,7 +182,7 @@ impl Telling {
         let Some(last) = entries.last() else { return };
         if last.event.is_terminal() {
             self.seat.finish(last.event.clone());
-        } else if let Event::CancelRequested { .. } = last.event {
+        } else if let Event::CancelRequested { .. } | Event::DeadlinePassed { .. } = last.event {
             // A script has nothing to wind down.
             self.end_with(Command::Fail(Failure::new(FailureKind::Cancelled, "cancelled")));
         }

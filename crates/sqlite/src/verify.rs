@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use abide_core::{
-    Address, Entry, Epoch, Execution, Message, Phase, Route, Status, Summary, Timestamp, Version, care,
+    Address, Entry, Epoch, Execution, Message, Route, Status, Summary, Timestamp, Version, care,
 };
 use abide_store::{Record, Result};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -269,7 +269,7 @@ fn check_columns(
         return Some("it was set aside because it could not be read, and can be read now");
     }
     // What is scheduled, sleeps or waits is known by the code alone.
-    let is_active = matches!(stored.phase(), Phase::Running | Phase::Cancelling { .. });
+    let is_active = stored.phase().is_active();
     let told = stored.summary(&summary.waiting);
     let queue_is_right = route == Some(&stored.route()) && suspect.queue.priority == stored.priority();
     if status != &summary.status {

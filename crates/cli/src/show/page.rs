@@ -115,6 +115,7 @@ fn detail(event: &Event) -> String {
             format!("attempt {attempt}: {failure}; again at {retry_at}")
         }
         Event::TimerSet { due_at, .. } => format!("due at {due_at}"),
+        Event::DeadlinePassed { until } => format!("its code may wind down until {until}"),
         Event::SignalReceived { payload, .. } => payload.excerpt(),
         Event::ChildStarted { child, .. } => child.to_string(),
         Event::ChildFinished { outcome, .. } => outcome.to_string(),

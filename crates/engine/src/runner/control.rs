@@ -7,12 +7,16 @@ impl Runner {
     /// Applies what may end the run or change its phase: an order, a passed deadline. `true`: something changed.
     pub(super) fn obey(&mut self) -> bool {
         let has_begun = self.run.stage.active().is_some();
-        let Some(entries) = self.seat.obey(has_begun).or_else(|| self.seat.expire()) else { return false };
+        let Some(entries) = self.seat.obey(has_begun).or_else(|| self.seat.expire(has_begun)) else {
+            return false;
+        };
         for entry in entries {
             self.run.follow(&entry);
             match entry.event {
                 // What was recorded before is seen before.
-                Event::CancelRequested { .. } => self.run.undelivered.push_back(entry),
+                Event::CancelRequested { .. } | Event::DeadlinePassed { .. } => {
+                    self.run.undelivered.push_back(entry);
+                }
                 event if event.is_terminal() => self.end(event),
                 // It begins anew, as its journal then is: this runner may have handed out a part of it to code that is gone.
                 Event::Unblocked { .. } => self.send(Hold::Yield, Some(End::Released)),
@@ -22,11 +26,11 @@ impl Runner {
         true
     }
 
-    /// Lets the code see a cancellation.
-    pub(super) fn interrupt(&mut self, at: Timestamp) -> bool {
+    /// Lets the code see that it is to wind down.
+    pub(super) fn interrupt(&mut self, interrupt: Interrupt, at: Timestamp) -> bool {
         let Run { stage, cursor, .. } = &mut self.run;
         let Some(active) = stage.active_mut() else { return false };
-        active.interrupt(cursor, at);
+        active.interrupt(cursor, (interrupt, at));
         true
     }
 

@@ -15,11 +15,11 @@ impl Runner {
             return false;
         }
         if let Some(entry) = self.run.undelivered.pop_front() {
-            match entry.event {
-                Event::CancelRequested { .. } => drop(self.interrupt(entry.at)),
+            match Interrupt::of(&entry.event) {
+                Some(interrupt) => self.interrupt(interrupt, entry.at),
                 // Whoever waited for it may have been dropped since; then it is simply unused.
-                _ => drop(self.deliver(&entry)),
-            }
+                None => self.deliver(&entry),
+            };
             return true;
         }
         self.take_mail();

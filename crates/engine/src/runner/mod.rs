@@ -6,7 +6,7 @@
 //! - one entry is delivered between two polls of the code, live as well as in a replay;
 //! - an unrecorded operation starts only when the journal has nothing left for an open one;
 //! - a closure starts only when everything before it is durable;
-//! - what was recorded is delivered before a cancellation that came after it, and nothing starts in between;
+//! - what was recorded is delivered before a cancellation or a deadline that came after it, and nothing starts in between;
 //! - nothing is numbered while a transaction is under way.
 //!
 //! What belongs to the execution whatever computes its commands is the [`Seat`]'s business.
@@ -31,7 +31,7 @@ use abide_core::{
 };
 use abide_store::Hold;
 
-use crate::board::{Board, Delivery, Request, SlotState, State};
+use crate::board::{Board, Delivery, Interrupt, Request, SlotState, State};
 use crate::driver::{Driver, End, Opening};
 use crate::journal::Journal;
 use crate::mailbox::Order;
@@ -68,7 +68,7 @@ struct Run {
     journal: Journal,
     cursor: Cursor,
     stage: Stage,
-    /// Recorded since the journal was read, and not seen by the code: outcomes, and a cancellation.
+    /// Recorded since the journal was read, and not seen by the code: outcomes, a cancellation, the deadline.
     undelivered: VecDeque<Entry>,
     /// Children that were started and have no outcome yet.
     children: BTreeMap<OpKey, ExecutionId>,

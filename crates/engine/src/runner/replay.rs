@@ -92,9 +92,9 @@ impl Runner {
         match self.run.cursor.offer(entry) {
             Ok(is_wanted) => {
                 self.run.follow(entry);
-                match &entry.event {
-                    Event::CancelRequested { .. } => self.interrupt(entry.at),
-                    _ => is_wanted && self.deliver(entry),
+                match Interrupt::of(&entry.event) {
+                    Some(interrupt) => self.interrupt(interrupt, entry.at),
+                    None => is_wanted && self.deliver(entry),
                 }
             }
             Err(mismatch) => {

@@ -119,11 +119,11 @@ impl Runner {
         self.run.stage.active().is_none_or(|active| active.startable.is_empty())
     }
 
-    /// When the next timer of the code is due, or the deadline. Timers that are due while it may not run wait.
+    /// When the next timer of the code is due, or the deadline is to be seen to. Timers that are due while it may not run wait.
     pub(super) fn next_timer(&self) -> Option<Timestamp> {
         let active = self.run.stage.active().filter(|_| self.seat.may_run());
         let timer = active.and_then(|active| active.timers.peek().map(|Reverse((at, _, _))| *at));
-        [timer, self.seat.deadline_at()].into_iter().flatten().min()
+        [timer, self.seat.expires_at()].into_iter().flatten().min()
     }
 
     fn next_timeout(&self) -> Option<Moment> {

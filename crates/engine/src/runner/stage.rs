@@ -140,13 +140,13 @@ impl Active {
         }
     }
 
-    /// Lets the code see a cancellation: every open operation that is not shielded ends with it.
-    pub(super) fn interrupt(&mut self, cursor: &mut Cursor, at: Timestamp) {
+    /// Lets the code see that it is to wind down: every open operation that is not shielded ends with that.
+    pub(super) fn interrupt(&mut self, cursor: &mut Cursor, (interrupt, at): (Interrupt, Timestamp)) {
         let shared = self.board.0.clone();
         let (ids, next) = {
             let mut guard = shared.lock();
             let state = &mut *guard;
-            state.cancelled = true;
+            state.interrupt = Some(interrupt);
             state.now = at;
             let mut ids = Vec::new();
             for (id, slot) in &mut state.slots {
@@ -156,7 +156,7 @@ impl Active {
                 if matches!(slot.state, SlotState::Running { .. }) {
                     state.running_count -= 1;
                 }
-                slot.state = SlotState::Cancelled;
+                slot.state = SlotState::Interrupted;
                 ids.push(*id);
                 let key = slot.op.key();
                 self.slots.remove(&key);

@@ -116,8 +116,11 @@ fn blocked(facts: &Facts) -> String {
 }
 
 fn active(facts: &Facts) -> String {
-    let cancelling = match facts.snapshot.execution.phase() {
+    let ending = match facts.snapshot.execution.phase() {
         Phase::Cancelling { by, reason } => format!("is being cancelled {} and ", by_whom(by, reason)),
+        Phase::Expiring { until } => {
+            format!("is past its deadline, ends at {} at the latest and ", text::when(*until, facts.now))
+        }
         _ => String::new(),
     };
     let rest = match facts.snapshot.lease.session {
@@ -127,7 +130,7 @@ fn active(facts: &Facts) -> String {
             None => resting(facts),
         },
     };
-    format!("{cancelling}{rest}")
+    format!("{ending}{rest}")
 }
 
 /// Since when anybody may take it. A timer that is due makes it ready, although only the next claim writes that down.

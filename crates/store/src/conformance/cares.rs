@@ -54,7 +54,7 @@ fn pass_order_grace(subject: &Subject) {
 }
 
 fn pass_deadline_grace(subject: &Subject) {
-    subject.advance_ms(u64::try_from(care::DEADLINE_GRACE.as_millis()).expect("a short time"));
+    subject.advance_ms(u64::try_from(care::DEADLINE_PATIENCE.as_millis()).expect("a short time"));
 }
 
 fn due_in(subject: &Subject, millis: u64) -> Start {
@@ -221,7 +221,7 @@ fn order_that_a_holder_has_not_seen_is_for_anybody(subject: &Subject) {
 fn passed_deadline_is_for_anybody_after_a_grace(subject: &Subject) {
     subject.start("a", due_in(subject, 1_000));
     let mut seat = stranger(subject);
-    let care_at = subject.later_ms(1_000).after(care::DEADLINE_GRACE);
+    let care_at = subject.later_ms(1_000).after(care::DEADLINE_PATIENCE);
     assert_eq!(look_after(&mut seat).next_care_at, Some(care_at));
     subject.advance_ms(1_000);
     assert!(care_ids(&mut seat).is_empty());
