@@ -254,6 +254,25 @@ fn an_edit_goes_on_with_the_given_result() {
 }
 
 #[test]
+fn a_pause_of_what_is_blocked_holds_after_the_unblock() {
+    on_each(async |lab, world| {
+        let (_, abide) = worker(lab, world).await;
+        let handle = blocked(lab, &abide, reports).await;
+        world.take_ran();
+        handle.pause().await.unwrap();
+        lab.sleep(secs(2)).await;
+        let why = handle.why().await.unwrap();
+        assert!(why.contains("is blocked") && why.contains("stays so when it is unblocked"), "{why}");
+        handle.unblock().edit("report#2", "given").await.unwrap();
+        lab.sleep(secs(60)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Paused);
+        assert_eq!(world.take_ran(), "", "nobody has resumed it");
+        handle.resume().await.unwrap();
+        assert_eq!(ended(lab, &handle).await, "report given after");
+    });
+}
+
+#[test]
 fn an_edit_that_the_code_cannot_read_can_be_edited_again() {
     on_each(async |lab, world| {
         let (_, abide) = worker(lab, world).await;

@@ -76,6 +76,8 @@ pub enum Phase {
         reason: Box<Block>,
         /// The cancellation that was under way, by whom and why.
         cancelling: Option<(By, String)>,
+        /// The pause that holds when it is no longer blocked, by whom and why.
+        paused: Option<(By, String)>,
     },
     /// It ended with a result.
     Completed,
@@ -247,7 +249,7 @@ impl Execution {
             Command::Block { reason, build } => Ok(Event::Blocked { reason, build }.into()),
             // Its code cannot run, so it cannot see the cancellation either.
             Command::Cancel { by, reason } => Ok(self.cancelled(by, reason)),
-            Command::Resume { .. } => Err(Refusal::NotPaused),
+            Command::Pause { .. } | Command::Resume { .. } => self.decide_pause_of_blocked(command),
             Command::Inherit { .. } => self.inherit(command),
             Command::Terminate { .. } | Command::ExpireDeadline => self.decide_work(command, now),
             // Its code cannot run, so it cannot see the deadline either.
@@ -372,9 +374,7 @@ impl Execution {
                 self.attempt_count = *attempt;
                 self.start_at = Some(*retry_at);
             }
-            Event::Paused { by, reason } => {
-                self.phase = Phase::Paused { by: by.clone(), reason: reason.clone(), is_own: true };
-            }
+            Event::Paused { by, reason } => self.apply_paused(by, reason),
             Event::CancelRequested { by, reason } => {
                 self.phase = Phase::Cancelling { by: by.clone(), reason: reason.clone() };
             }
@@ -383,13 +383,14 @@ impl Execution {
             Event::Inherited { by, number, pause } => self.apply_inherited(by, *number, pause.as_ref()),
             Event::Blocked { reason, build } => {
                 self.try_by(build.as_ref());
-                self.phase =
-                    Phase::Blocked { reason: Box::new(reason.clone()), cancelling: self.cancellation() };
+                let (cancelling, paused) = (self.cancellation(), self.own_pause());
+                self.phase = Phase::Blocked { reason: Box::new(reason.clone()), cancelling, paused };
             }
             Event::Unblocked { .. } => {
-                self.phase = match self.cancellation() {
-                    Some((by, reason)) => Phase::Cancelling { by, reason },
-                    None => self.unhindered(),
+                self.phase = match (self.cancellation(), self.own_pause()) {
+                    (Some((by, reason)), _) => Phase::Cancelling { by, reason },
+                    (None, Some((by, reason))) => Phase::Paused { by, reason, is_own: true },
+                    (None, None) => self.unhindered(),
                 };
             }
             Event::Completed { .. } => self.phase = Phase::Completed,

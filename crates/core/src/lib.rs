@@ -24,6 +24,7 @@ mod limits;
 mod message;
 mod name;
 mod op;
+mod pause;
 mod payload;
 mod replay;
 mod retry;

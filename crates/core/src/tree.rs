@@ -8,6 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::pause::paused;
 use crate::{
     Address, Body, By, Command, Decision, Event, Execution, ExecutionId, Message, MessageId, Phase, Refusal,
 };
@@ -94,25 +95,6 @@ impl Execution {
         self.inherited = Some(Inherited { number, pause });
     }
 
-    /// Somebody who means this very execution lets it go on, whoever paused it.
-    pub(crate) fn apply_resumed(&mut self) {
-        self.phase = Phase::Running;
-        if let Some(inherited) = &mut self.inherited {
-            inherited.pause = None;
-        }
-    }
-
-    /// Where it is when nothing of its own is in the way: its parent may be paused.
-    pub(crate) fn unhindered(&self) -> Phase {
-        paused(&self.inherited.as_ref().and_then(|inherited| inherited.pause.clone()))
-    }
-
-    /// Whether it starts nothing new because somebody paused it, or its parent.
-    fn is_paused(&self) -> bool {
-        let is_inherited = self.inherited.as_ref().is_some_and(|inherited| inherited.pause.is_some());
-        is_inherited || matches!(self.phase, Phase::Paused { .. })
-    }
-
     /// What the children have to be told when `decision` is recorded. A terminate goes down as terminate, every other end as cancel.
     pub(crate) fn tree_order(&self, decision: &Decision, is_terminate: bool) -> Option<TreeOrder> {
         let event = decision.events.last().filter(|_| self.open_child_count > 0)?;
@@ -126,9 +108,7 @@ impl Execution {
                 TreeChange::Pause { reason: reason.clone() }
             }
             Event::Resumed { .. } => TreeChange::Resume,
-            Event::Inherited { pause: None, .. }
-                if self.is_paused() && !matches!(self.phase, Phase::Paused { is_own: true, .. }) =>
-            {
+            Event::Inherited { pause: None, .. } if self.is_paused() && self.own_pause().is_none() => {
                 TreeChange::Resume
             }
             _ => return None,
@@ -136,13 +116,6 @@ impl Execution {
         let (parent, run) = (self.address().id.clone(), self.run());
         let number = self.entry_count() + decision.events.len() as u64;
         Some(TreeOrder { parent, run, number, change })
-    }
-}
-
-fn paused(by_parent: &Option<(By, String)>) -> Phase {
-    match by_parent {
-        Some((by, reason)) => Phase::Paused { by: by.clone(), reason: reason.clone(), is_own: false },
-        None => Phase::Running,
     }
 }
 

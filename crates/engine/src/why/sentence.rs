@@ -98,11 +98,16 @@ fn paused(facts: &Facts) -> String {
 fn blocked(facts: &Facts) -> String {
     let since = since(facts, |event| matches!(event, Event::Blocked { .. }));
     let execution = &facts.snapshot.execution;
-    let Phase::Blocked { reason, .. } = execution.phase() else { return format!("is blocked{since}") };
+    let Phase::Blocked { reason, paused, .. } = execution.phase() else {
+        return format!("is blocked{since}");
+    };
+    let paused = paused.as_ref().map_or_else(String::new, |(by, reason)| {
+        format!("; it was paused {} and stays so when it is unblocked", by_whom(by, reason))
+    });
     match reason.as_ref() {
         Block::Unrecordable { op, .. } => {
             let ways_on = text::ways_on(&execution.address().id, op);
-            format!("is blocked{since}: {reason}; to go on: {ways_on}")
+            format!("is blocked{since}: {reason}; to go on: {ways_on}{paused}")
         }
         reason => {
             let tried = match execution.tried() {
@@ -110,7 +115,7 @@ fn blocked(facts: &Facts) -> String {
                 [] | [_] => String::new(),
                 builds => format!("; builds {} have tried", text::names(builds)),
             };
-            format!("is blocked{since}: {reason}{tried}")
+            format!("is blocked{since}: {reason}{tried}{paused}")
         }
     }
 }
