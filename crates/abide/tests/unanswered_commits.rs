@@ -238,3 +238,42 @@ async fn counts(ctx: Ctx) -> Result<u32> {
     })
     .await
 }
+
+#[workflow]
+async fn kid(ctx: Ctx) -> Result<u32> {
+    step(&ctx, "kid", None).await
+}
+
+/// Leaves memory with the commit that starts its child.
+#[workflow]
+async fn leaves(ctx: Ctx) -> Result<u32> {
+    let child = ctx.start(kid, ()).id("kid").await?;
+    ctx.sleep(hours(1)).await?;
+    child.result().await
+}
+
+/// The commit that starts a child and parks its parent has happened unheard. A signal wakes the parent
+/// before the commit is sent again, so that the repetition is fenced: the child was born all the same.
+#[test]
+fn a_child_is_not_stranded_when_the_commit_that_started_it_is_fenced() {
+    for make in [memory, sqlite] {
+        let world = World::new();
+        let told = world.clone();
+        let faulty = move |clock| {
+            FaultyStore::deciding(make(clock), move |name| {
+                let is_first = name == "commit" && told.is_unanswered.swap(false, Ordering::Relaxed);
+                if is_first { Fault::Indeterminate } else { Fault::None }
+            }) as Arc<dyn Store>
+        };
+        Lab::run_on(1, faulty, |lab| async move {
+            let with_state = |builder: abide::Builder| builder.state(world.clone()).session_ttl(hours(10));
+            let (_, abide) = lab.worker_with(with_state).await.unwrap();
+            let parent = abide.start(leaves, ()).id("parent").await.unwrap();
+            lab.sleep(ms(5)).await;
+            parent.signal("wake", &()).await.unwrap();
+            lab.sleep(secs(10)).await;
+            let child = abide.handle::<u32>("kid");
+            assert_eq!(child.status().await.unwrap(), Status::Completed, "{}", child.why().await.unwrap());
+        });
+    }
+}

@@ -4,7 +4,6 @@
 //! blocked instead, with what the store said.
 
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use abide_store::{ExecutionKey, Hold, Leased};
 
 use crate::driver::End;
 use crate::engine::Inner;
-use crate::ledger::{Flushed, Ledger, Terms};
+use crate::ledger::{Ledger, Terms};
 
 /// The executions whose last commit failed for good.
 #[derive(Default)]
@@ -83,11 +82,5 @@ pub(crate) async fn block(engine: Arc<Inner>, leased: Leased, reason: Block) -> 
     // A refusal means that its phase lets nothing run anyway.
     let _ = ledger.decide(Command::block(reason));
     let summary = ledger.execution().summary(&[]);
-    ledger.flush(Terms { summary, hold: Hold::Yield, born_slots: 0, alone: false });
-    match poll_fn(|cx| ledger.poll(cx)).await {
-        Flushed::Committed { .. } => End::Released,
-        Flushed::Refused(refusal) => End::Failed(refusal.to_string()),
-        Flushed::Failed(why) => End::Failed(why),
-        Flushed::Lost(why) => End::Lost(why),
-    }
+    ledger.flushed(Terms { summary, hold: Hold::Yield, born_slots: 0, alone: false }).await.end()
 }

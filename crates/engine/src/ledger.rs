@@ -1,5 +1,6 @@
 //! The right to write one execution, and what is decided but not yet durable.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use abide_store::{
     Transaction,
 };
 
+use crate::driver::End;
 use crate::engine::Inner;
 use crate::runtime::{BoxFuture, Runtime};
 
@@ -38,6 +40,8 @@ pub(crate) struct Ledger {
     pub(crate) tree_orders: Vec<TreeOrder>,
     durable: u64,
     in_flight: Option<InFlight>,
+    /// Executions that may have been leased to us without our knowing: an answer was lost.
+    stranded: Vec<Address>,
 }
 
 struct InFlight {
@@ -51,14 +55,26 @@ struct InFlight {
 
 /// What became of a commit.
 pub(crate) enum Flushed {
-    /// It is durable. After a lost answer, `stranded` may have been leased to us without our knowing.
-    Committed { committed: Committed, stranded: Vec<Address>, has_progress: bool },
+    /// It is durable.
+    Committed { committed: Committed, has_progress: bool },
     /// The store refused it.
     Refused(Refusal),
     /// The store will never take it: forget everything that is in memory, and begin with what is recorded.
     Failed(String),
     /// The lease is lost: forget everything that is in memory.
     Lost(String),
+}
+
+impl Flushed {
+    /// How an execution ends whose lease this commit gave back.
+    pub(crate) fn end(self) -> End {
+        match self {
+            Self::Committed { .. } => End::Released,
+            Self::Refused(refusal) => End::Failed(format!("a lease could not be given back: {refusal}")),
+            Self::Failed(why) => End::Failed(why),
+            Self::Lost(why) => End::Lost(why),
+        }
+    }
 }
 
 /// How a commit is to be made.
@@ -87,6 +103,7 @@ impl Ledger {
             emits: Vec::new(),
             tree_orders: Vec::new(),
             in_flight: None,
+            stranded: Vec::new(),
         }
     }
 
@@ -213,30 +230,45 @@ impl Ledger {
                 flight.answer = self.store.commit(flight.commit.clone());
             }
             match std::task::ready!(flight.answer.as_mut().poll(cx)) {
-                Ok(CommitOutcome::Committed(committed)) => return Poll::Ready(self.committed(committed)),
-                Ok(CommitOutcome::Fenced(fence)) => {
-                    let address = self.execution.address();
-                    return Poll::Ready(Flushed::Lost(format!("execution {address} was fenced: {fence}")));
-                }
-                Err(Error::Refused(refusal)) => {
-                    self.in_flight = None;
-                    return Poll::Ready(Flushed::Refused(refusal));
-                }
                 Err(error) if error.is_transient() => self.wait_to_send_again(&error),
-                Err(Error::Closed) => return Poll::Ready(Flushed::Lost(Error::Closed.to_string())),
-                Err(error) => return Poll::Ready(Flushed::Failed(error.to_string())),
+                answer => return Poll::Ready(self.land(answer)),
             }
         }
     }
 
-    fn committed(&mut self, committed: Committed) -> Flushed {
+    /// Sends everything that was decided as one commit, and waits for what becomes of it.
+    pub(crate) async fn flushed(&mut self, terms: Terms) -> Flushed {
+        self.flush(terms);
+        poll_fn(|cx| self.poll(cx)).await
+    }
+
+    /// The executions that may have been leased to us without our knowing.
+    pub(crate) fn take_stranded(&mut self) -> Vec<Address> {
+        std::mem::take(&mut self.stranded)
+    }
+
+    /// The commit under way has its last answer.
+    fn land(&mut self, answer: Result<CommitOutcome, Error>) -> Flushed {
         let flight = self.in_flight.take().expect("its answer just came");
-        self.version = self.version.next();
-        self.durable = self.durable.max(flight.entry_count);
-        let stranded =
-            if flight.failed_count > 0 { started(&flight.commit.changes.emits) } else { Vec::new() };
-        let has_progress = flight.commit.transaction.is_some() || !flight.commit.changes.records.is_empty();
-        Flushed::Committed { committed, stranded, has_progress }
+        if flight.failed_count > 0 {
+            // An earlier try may have happened, whatever the last one was told.
+            self.stranded.extend(started(&flight.commit.changes.emits));
+        }
+        match answer {
+            Ok(CommitOutcome::Committed(committed)) => {
+                self.version = self.version.next();
+                self.durable = self.durable.max(flight.entry_count);
+                let has_progress =
+                    flight.commit.transaction.is_some() || !flight.commit.changes.records.is_empty();
+                Flushed::Committed { committed, has_progress }
+            }
+            Ok(CommitOutcome::Fenced(fence)) => {
+                Flushed::Lost(format!("execution {} was fenced: {fence}", self.execution.address()))
+            }
+            Err(Error::Refused(refusal)) => Flushed::Refused(refusal),
+            Err(Error::Closed) => Flushed::Lost(Error::Closed.to_string()),
+            Err(error) => Flushed::Failed(error.to_string()),
+        }
     }
 
     fn wait_to_send_again(&mut self, error: &Error) {

@@ -24,7 +24,7 @@ use abide_store::{ExecutionKey, Hold, Leased};
 
 use crate::driver::End;
 use crate::engine::{Inner, Residents};
-use crate::ledger::{Flushed, Ledger, Terms};
+use crate::ledger::{Ledger, Terms};
 use crate::mailbox::{Mailbox, Order};
 use crate::suspect::{self, Record};
 
@@ -283,13 +283,7 @@ pub(crate) async fn run_suspect(
 pub(crate) async fn give_back(engine: Arc<Inner>, leased: Leased) -> End {
     let summary = leased.execution.summary_at_rest();
     let mut ledger = Ledger::new(&engine, leased);
-    ledger.flush(Terms { summary, hold: Hold::Yield, born_slots: 0, alone: false });
-    match poll_fn(|cx| ledger.poll(cx)).await {
-        Flushed::Committed { .. } => End::Released,
-        Flushed::Refused(refusal) => End::Failed(format!("a lease could not be given back: {refusal}")),
-        Flushed::Failed(why) => End::Failed(why),
-        Flushed::Lost(why) => End::Lost(why),
-    }
+    ledger.flushed(Terms { summary, hold: Hold::Yield, born_slots: 0, alone: false }).await.end()
 }
 
 /// A suspect that waits.

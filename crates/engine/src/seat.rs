@@ -137,6 +137,7 @@ impl Seat {
     /// Takes in what the store and the engine have for this seat. Pending: nothing that has to be acted on.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Seated> {
         if let Poll::Ready(flushed) = self.ledger.poll(cx) {
+            self.engine.recover_all(self.ledger.take_stranded());
             return Poll::Ready(self.flushed(flushed));
         }
         let (arrivals, order) = self.mailbox.take();
@@ -153,9 +154,8 @@ impl Seat {
 
     fn flushed(&mut self, flushed: Flushed) -> Seated {
         match flushed {
-            Flushed::Committed { committed, stranded, has_progress } => {
+            Flushed::Committed { committed, has_progress } => {
                 self.engine.adopt(committed.born);
-                self.engine.recover_all(stranded);
                 if has_progress && self.engine.is_shut() {
                     // What has made progress is no suspect any longer.
                     self.engine.reopen(self.ledger.key);

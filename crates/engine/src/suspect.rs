@@ -6,7 +6,6 @@
 //! worker died. The suspect then rests, parked, for twice as long after each such death, on whatever worker; after a bounded number it is
 //! blocked, so that the application lives.
 
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -136,13 +135,7 @@ pub(crate) async fn give_back(engine: &Inner, leased: Leased, record: &Record) -
 
 async fn leave(engine: &Inner, leased: Leased, terms: Terms) -> End {
     let mut ledger = Ledger::new(engine, leased);
-    ledger.flush(terms);
-    match poll_fn(|cx| ledger.poll(cx)).await {
-        Flushed::Committed { .. } => End::Released,
-        Flushed::Refused(refusal) => End::Failed(format!("a lease could not be given back: {refusal}")),
-        Flushed::Failed(why) => End::Failed(why),
-        Flushed::Lost(why) => End::Lost(why),
-    }
+    ledger.flushed(terms).await.end()
 }
 
 /// Writes down that a suspect runs alone from now on. If the next who leases it finds that, its worker has died.
@@ -153,15 +146,12 @@ pub(crate) async fn mark(
 ) -> std::result::Result<(), End> {
     let summary = record.summary(leased, None);
     let mut ledger = Ledger::new(engine, leased.clone());
-    ledger.flush(Terms { summary, hold: Hold::Keep, born_slots: 0, alone: false });
-    match poll_fn(|cx| ledger.poll(cx)).await {
+    match ledger.flushed(Terms { summary, hold: Hold::Keep, born_slots: 0, alone: false }).await {
         Flushed::Committed { .. } => {
             leased.version = leased.version.next();
             Ok(())
         }
-        Flushed::Refused(refusal) => Err(End::Failed(refusal.to_string())),
-        Flushed::Failed(why) => Err(End::Failed(why)),
-        Flushed::Lost(why) => Err(End::Lost(why)),
+        other => Err(other.end()),
     }
 }
 
