@@ -504,51 +504,6 @@ impl Execution {
         matches!(self.phase, Phase::Completed | Phase::Failed | Phase::Cancelled | Phase::Continued)
     }
 
-    /// Whether an arriving message makes it worth a look. What is paused or blocked only listens to control:
-    /// anything else would be looked at, put back and looked at again for ever.
-    ///
-    /// A start that was delayed begins when it is due, not when the first signal comes; so does the next attempt of a task.
-    pub fn wakes_on(&self, body: &Body, now: Timestamp) -> bool {
-        match self.phase {
-            Phase::Running if self.is_delayed(now) => body.is_control(),
-            Phase::Running | Phase::Cancelling { .. } | Phase::Expiring { .. } => true,
-            Phase::Paused { .. } | Phase::Blocked { .. } => body.is_control(),
-            Phase::Completed | Phase::Failed | Phase::Cancelled | Phase::Continued => false,
-        }
-    }
-
-    /// Whether a message may be put into the inbox now. A retry never lies there: whoever takes it opens the next run at once.
-    pub fn accepts(&self, message: &Message, now: Timestamp) -> Result<(), Refusal> {
-        if let Body::Retry = message.body {
-            return self.may_be_retried();
-        }
-        if self.is_finished() {
-            return Err(Refusal::Finished { status: self.status() });
-        }
-        if message.body.addressed_run().is_some_and(|run| run != self.run) {
-            return Err(Refusal::OtherRun { current: self.run });
-        }
-        match message.control() {
-            Some(command) => self.decide(command, now).map(|_| ()),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether a message that was refused may be put behind `unread` after all: a resume is in place behind a pause that
-    /// nobody has read yet. A retry is taken at once or not at all.
-    pub fn accepts_behind(&self, unread: &[&Message], message: &Message, now: Timestamp) -> bool {
-        if let Body::Retry = message.body {
-            return false;
-        }
-        let mut later = self.clone();
-        for command in unread.iter().filter_map(|unread| unread.control()) {
-            if let Ok(decision) = later.decide(command, now) {
-                decision.record(&mut later, now);
-            }
-        }
-        later.accepts(message, now).is_ok()
-    }
-
     /// Whether its code may not begin yet: its start was delayed, or its next attempt as a task is not due.
     pub fn is_delayed(&self, now: Timestamp) -> bool {
         self.start_at.is_some_and(|start_at| start_at > now)

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
-use crate::{Execution, ExecutionId, Name, Phase, Timestamp};
+use crate::{Body, Execution, ExecutionId, Name, Phase, Timestamp};
 
 /// Where an execution stands. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -79,6 +79,31 @@ impl Status {
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.word())
+    }
+}
+
+/// Which messages make an execution that nobody holds worth a look. The order of the variants is written to disk: new ones go last.
+///
+/// Every message is kept until it is read, whether it is listened to or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Listens {
+    /// All of them.
+    Everything,
+    /// Only [control](Body::is_control): it is paused or blocked, or its time has not come. Anything else would be looked at, put back and
+    /// looked at again for ever.
+    Control,
+    /// None: it has ended, or nothing may end its rest.
+    Nothing,
+}
+
+impl Listens {
+    /// Whether a message that says this is worth a look.
+    pub fn to(self, body: &Body) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Control => body.is_control(),
+            Self::Nothing => false,
+        }
     }
 }
 
@@ -168,6 +193,8 @@ impl fmt::Display for Waiting {
 pub struct Summary {
     /// Where it stands.
     pub status: Status,
+    /// What it is woken by when nobody holds it.
+    pub listens: Listens,
     /// When it has to be looked at again, if nothing arrives before.
     pub wake_at: Option<Timestamp>,
     /// When a caretaker, who needs none of its code, is to [look](crate::care::look) at it, if nothing arrives before. In a commit, what the
@@ -178,13 +205,19 @@ pub struct Summary {
 }
 
 growable!(Summary {
-    fields: status, wake_at, care_at, waiting;
+    fields: status, listens, wake_at, care_at, waiting;
     gained: ;
 });
 
 impl Summary {
     /// The most waits that a summary tells.
     pub const WAITING_COUNT_MAX: usize = 8;
+
+    /// What an encoded summary begins with. A store may ask for it: the rest is not looked at.
+    pub fn beginning_of(bytes: &[u8]) -> Option<(Status, Listens)> {
+        let (_, bytes) = bytes.split_first()?;
+        Some(postcard::take_from_bytes(bytes).ok()?.0)
+    }
 }
 
 /// What can be seen of an execution.
@@ -200,13 +233,16 @@ impl Execution {
         let Some(at) = self.start_at().filter(|_| *self.phase() == Phase::Running) else {
             return self.summary(&[]);
         };
+        // It begins when it is due, not when the first signal comes.
+        let listens = Listens::Control;
         if self.attempt_count() > 0 {
             let (name, attempt) = (self.name().clone(), self.attempt_count() + 1);
-            return self.summary(&[Waiting::Retry { name, attempt, at }]);
+            return Summary { listens, ..self.summary(&[Waiting::Retry { name, attempt, at }]) };
         }
         let wake_at = self.deadline_at().map_or(at, |deadline_at| deadline_at.min(at));
         Summary {
             status: Status::Scheduled,
+            listens,
             wake_at: Some(wake_at),
             care_at: self.care_at(),
             waiting: Vec::new(),
@@ -219,18 +255,31 @@ impl Execution {
         let timers = waiting.iter().filter(|_| active).filter_map(Waiting::wake_at);
         Summary {
             status: if active { status_of(waiting) } else { self.status() },
+            listens: self.listens(waiting),
             wake_at: timers.chain(self.expires_at()).min(),
             care_at: self.care_at(),
             waiting: waiting.iter().filter(|_| active).take(Summary::WAITING_COUNT_MAX).cloned().collect(),
         }
     }
+
+    fn listens(&self, waiting: &[Waiting]) -> Listens {
+        match self.phase() {
+            phase if phase.is_active() && !rests(waiting) => Listens::Everything,
+            Phase::Paused { .. } | Phase::Blocked { .. } => Listens::Control,
+            _ => Listens::Nothing,
+        }
+    }
+}
+
+/// Whether it rests, and neither message nor order ends that.
+fn rests(waiting: &[Waiting]) -> bool {
+    waiting.iter().any(|wait| matches!(wait, Waiting::Suspect { until: Some(_), .. }))
 }
 
 /// An execution sleeps when only time can wake it, waits when something else can, and runs otherwise.
 fn status_of(waiting: &[Waiting]) -> Status {
-    let rests = |wait: &Waiting| matches!(wait, Waiting::Suspect { until: Some(_), .. });
     let is_step = |wait: &Waiting| matches!(wait, Waiting::Step { .. } | Waiting::Suspect { .. });
-    if waiting.iter().any(rests) {
+    if rests(waiting) {
         return Status::Sleeping;
     }
     let is_time = |wait: &Waiting| matches!(wait, Waiting::Sleep { .. } | Waiting::Retry { .. });

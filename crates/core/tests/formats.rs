@@ -352,3 +352,13 @@ fn what_an_entry_means_is_seen_without_reading_all_of_it() {
     }
     assert_eq!(Entry::happening_of(&[]), None);
 }
+
+#[test]
+fn what_a_message_has_to_know_is_seen_without_reading_all_of_a_summary() {
+    for execution in executions() {
+        let summary = execution.summary(&waits());
+        let bytes = codec::encode(&summary);
+        assert_eq!(Summary::beginning_of(&bytes[..3]), Some((summary.status, summary.listens)));
+    }
+    assert_eq!(Summary::beginning_of(&[]), None);
+}

@@ -4,10 +4,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use abide_core::{
-    Address, Began, Block, Body, By, Command, Entry, Event, Execution, ExecutionId, Failure, FailureKind,
-    Foreign, Kind, Message, MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Phase, Refusal,
-    Remedied, Remedy, Retry, Start, StartMatch, StepRecord, StepRemedy, Timestamp, Unrecordable, codec,
-    start_matches,
+    Address, Began, Block, By, Command, Entry, Event, Execution, ExecutionId, Failure, FailureKind, Foreign,
+    Kind, Listens, MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Phase, Refusal, Remedied,
+    Remedy, Retry, Start, StartMatch, StepRecord, StepRemedy, Timestamp, Unrecordable, codec, start_matches,
 };
 use expect_test::expect_file;
 use proptest::prelude::*;
@@ -277,10 +276,7 @@ fn terminal_phases_accept_nothing() {
                 let refused = matches!(execution.decide(value, at(2_000)), Err(Refusal::Finished { .. }));
                 assert!(refused, "{phase} accepted {command}");
             }
-            let body = Body::Signal { name: name("x"), payload: Payload::from("1") };
-            let signal = Message::new(MessageId::new("m"), address(), by(), body);
-            assert!(execution.accepts(&signal, at(1)).is_err(), "{phase}");
-            assert!(!execution.wakes_on(&signal.body, at(1)), "{phase}");
+            assert_eq!(execution.summary(&[]).listens, Listens::Nothing, "{phase}");
         }
     }
 }

@@ -4,14 +4,9 @@ use std::time::Duration;
 
 use abide_core::{
     Address, Began, Body, By, Command, Entry, Event, Execution, ExecutionId, Failure, FailureKind, Kind,
-    Message, MessageId, Name, Namespace, Op, OpKind, Outcome, Parent, Payload, Refusal, Retry, Start, Status,
-    Tag, Timestamp,
+    Message, Name, Namespace, Op, OpKind, Outcome, Parent, Payload, Refusal, Retry, Start, Status, Tag,
+    Timestamp,
 };
-
-fn message(body: Body) -> Message {
-    let id = ExecutionId::new("o-1").expect("an id");
-    Message::new(MessageId::new("m"), Address { namespace: Namespace::default(), id }, by(), body)
-}
 
 fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
@@ -116,24 +111,5 @@ fn only_what_failed_or_was_cancelled_is_retried() {
     ];
     for (execution, refusal) in rows {
         assert_eq!(retried(&execution).err(), refusal, "{:?}", execution.phase());
-        assert_eq!(execution.accepts(&message(Body::Retry), at(9_000)).err(), refusal);
     }
-}
-
-/// Control is judged by what lies unread before it; a retry opens a run at once, so what has not been applied does not count.
-#[test]
-fn retry_does_not_wait_behind_an_end_that_nobody_has_applied() {
-    let (running, _) = retried(&failed()).expect("what failed can be retried");
-    let terminate = message(Body::Terminate { reason: String::new() });
-    assert!(!running.accepts_behind(&[&terminate], &message(Body::Retry), at(9_000)));
-}
-
-#[test]
-fn answer_to_another_run_is_refused() {
-    let op = Op { kind: OpKind::ChildResult, name: name("mail"), nth: 1 };
-    let outcome = Outcome::Success(Payload::from("1"));
-    let (next, _) = retried(&failed()).expect("what failed can be retried");
-    let answer = |run| message(Body::ChildDone { run, op: op.clone(), outcome: outcome.clone() });
-    assert_eq!(next.accepts(&answer(2), at(9_000)), Ok(()));
-    assert_eq!(next.accepts(&answer(1), at(9_000)), Err(Refusal::OtherRun { current: 2 }));
 }

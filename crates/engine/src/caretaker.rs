@@ -85,7 +85,7 @@ impl Care {
     /// Gives the lease back. What may run, or has an order that only code can follow, is ready for whoever has it.
     fn go(&mut self) {
         let is_for_code = self.seat.may_run() || self.left_count > 0;
-        let hold = if is_for_code { Hold::Yield } else { self.seat.parked(self.left_count) };
+        let hold = if is_for_code { Hold::Yield } else { self.seat.parked() };
         self.seat.send(Leave { hold, waiting: &[], wake_at: None, end: Some(End::Released) });
     }
 }

@@ -3,7 +3,8 @@
 //! Notices are hints: they may be lost, late, doubled or mixed up. Each names the message before it, so that what is known here is always the
 //! beginning of what is unread: a message whose predecessor is not known is not taken from its notice, but from the store.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -50,8 +51,11 @@ pub(crate) struct Inbox {
     orders: VecDeque<Message>,
     /// Other messages that nobody has looked at.
     mail: VecDeque<Message>,
-    /// The ids of all that were ever here. The same message may arrive by notice and by page; the second one is no news.
-    known: HashSet<MessageId>,
+    /// All that were ever here, numbered in the store's order. The same message may arrive by notice and by page; the second one is no news.
+    known: HashMap<MessageId, u64>,
+    /// Those of them that nobody has read for good, whether somebody has looked at them or not.
+    unread: BTreeMap<u64, MessageId>,
+    last_number: u64,
     reading: Option<Reading>,
     /// Something came whose predecessor is not known.
     is_behind: bool,
@@ -72,8 +76,18 @@ impl Inbox {
         key: ExecutionKey,
         page: InboxPage,
     ) -> Self {
-        let (orders, mail, known) = (VecDeque::new(), VecDeque::new(), HashSet::new());
-        let mut inbox = Self { store, runtime, key, orders, mail, known, reading: None, is_behind: false };
+        let mut inbox = Self {
+            store,
+            runtime,
+            key,
+            orders: VecDeque::new(),
+            mail: VecDeque::new(),
+            known: HashMap::new(),
+            unread: BTreeMap::new(),
+            last_number: 0,
+            reading: None,
+            is_behind: false,
+        };
         inbox.take(page);
         inbox
     }
@@ -88,9 +102,16 @@ impl Inbox {
         self.mail.pop_front()
     }
 
-    /// How many messages nobody has looked at.
-    pub(crate) fn len(&self) -> usize {
-        self.orders.len() + self.mail.len()
+    /// A message was read for good.
+    pub(crate) fn consume(&mut self, id: &MessageId) {
+        if let Some(number) = self.known.get(id) {
+            self.unread.remove(number);
+        }
+    }
+
+    /// All that are known here and stay unread, in the store's order.
+    pub(crate) fn unread(&self) -> impl Iterator<Item = &MessageId> {
+        self.unread.values()
     }
 
     /// Whether everything is here that was unread when it was last told of.
@@ -102,13 +123,13 @@ impl Inbox {
         for arrival in arrivals {
             match arrival {
                 Arrival::Message { message, previous } => {
-                    if previous.is_none_or(|previous| self.known.contains(&previous)) {
+                    if previous.is_none_or(|previous| self.known.contains_key(&previous)) {
                         self.push(message);
-                    } else if !self.known.contains(&message.id) {
+                    } else if !self.known.contains_key(&message.id) {
                         self.is_behind = true;
                     }
                 }
-                Arrival::Newest(id) => self.is_behind |= !self.known.contains(&id),
+                Arrival::Newest(id) => self.is_behind |= !self.known.contains_key(&id),
                 Arrival::More => self.is_behind = true,
             }
         }
@@ -139,13 +160,11 @@ impl Inbox {
         }
     }
 
-    /// Forgets ids of messages that are read, when there are many: a chain of runs may go on for years. `unread` are those that somebody has
-    /// looked at and left.
-    pub(crate) fn forget<'a>(&mut self, unread: impl Iterator<Item = &'a MessageId>) {
+    /// Forgets ids of messages that are read, when there are many: a chain of runs may go on for years.
+    pub(crate) fn forget(&mut self) {
         const KNOWN_COUNT_MAX: usize = 10_000;
         if self.known.len() > KNOWN_COUNT_MAX {
-            let here = self.orders.iter().chain(&self.mail).map(|message| message.id.clone());
-            self.known = unread.cloned().chain(here).collect();
+            self.known = self.unread.iter().map(|(number, id)| (id.clone(), *number)).collect();
         }
     }
 
@@ -162,9 +181,11 @@ impl Inbox {
     }
 
     fn push(&mut self, message: Message) {
-        if self.known.insert(message.id.clone()) {
-            let queue = if message.body.is_control() { &mut self.orders } else { &mut self.mail };
-            queue.push_back(message);
-        }
+        let Entry::Vacant(place) = self.known.entry(message.id.clone()) else { return };
+        self.last_number += 1;
+        self.unread.insert(self.last_number, message.id.clone());
+        place.insert(self.last_number);
+        let queue = if message.body.is_control() { &mut self.orders } else { &mut self.mail };
+        queue.push_back(message);
     }
 }

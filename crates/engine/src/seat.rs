@@ -197,7 +197,7 @@ impl Seat {
             Some(command) => command,
             None => return Vec::new(),
         };
-        self.ledger.consume(order.id.clone());
+        self.consume(order.id.clone());
         let decided = self.ledger.decide(command);
         decided.unwrap_or_else(|refusal| {
             // No fault: the phase changed since the message was accepted.
@@ -254,12 +254,13 @@ impl Seat {
 
     /// A message was read for good, with the next commit.
     pub fn consume(&mut self, id: MessageId) {
+        self.inbox.consume(&id);
         self.ledger.consume(id);
     }
 
-    /// Forgets the ids of what was read long ago, but for those that the driver has kept unread.
-    pub(crate) fn forget<'a>(&mut self, kept: impl Iterator<Item = &'a MessageId>) {
-        self.inbox.forget(kept);
+    /// Forgets the ids of what was read long ago.
+    pub(crate) fn forget(&mut self) {
+        self.inbox.forget();
     }
 
     /// Decides a command and takes down what follows; a commit makes it durable.
@@ -318,9 +319,9 @@ impl Seat {
         self.inbox.is_complete()
     }
 
-    /// How a lease is given back to whoever gets something to do for this execution; `kept_count` messages are with the driver, unread.
-    pub fn parked(&self, kept_count: usize) -> Hold {
-        Hold::Park { seen_count: kept_count + self.inbox.len() }
+    /// How a lease is given back until something comes that is not known here. Whoever parks [has all mail](Self::has_all_mail).
+    pub fn parked(&self) -> Hold {
+        Hold::Park { seen: self.inbox.unread().cloned().collect() }
     }
 
     /// Whether children have to be told something.

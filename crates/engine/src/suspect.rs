@@ -111,13 +111,9 @@ pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leas
             let rest = text::when(until, engine.runtime.now());
             tracing::warn!(%address, rest, "an execution that killed its worker rests");
             let summary = record.summary(&leased, Some(until));
-            // Messages do not end the rest, and nothing is lost by that: it is woken when it is over.
-            leave(
-                &engine,
-                leased,
-                Terms { summary, hold: Hold::Park { seen_count: usize::MAX }, born_slots: 0, alone: false },
-            )
-            .await
+            // It listens to nothing, and nothing is lost by that: it is woken when its rest is over.
+            let hold = Hold::Park { seen: Vec::new() };
+            leave(&engine, leased, Terms { summary, hold, born_slots: 0, alone: false }).await
         }
         Verdict::Run => match engine.admit_suspect(&leased) {
             Admission::Begin | Admission::Wait => run_suspect(engine, mailbox, (leased, record)).await,
@@ -165,7 +161,7 @@ async fn summary(engine: &Inner, leased: &Leased) -> Result<Summary> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abide_core::Status;
+    use abide_core::{Listens, Status};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_millis(seconds * 1_000)
@@ -183,6 +179,7 @@ mod tests {
         });
         let summary = Summary {
             status: Status::Running,
+            listens: Listens::Everything,
             wake_at: None,
             care_at: None,
             waiting: waiting.into_iter().collect(),

@@ -92,7 +92,7 @@ impl TaskRunner {
                 if !self.seat.has_all_mail() {
                     return Poll::Pending;
                 }
-                self.release(self.seat.parked(0));
+                self.release(self.seat.parked());
                 continue;
             }
             let result = std::task::ready!(self.poll_code(cx));
@@ -175,7 +175,7 @@ impl TaskRunner {
             self.seat.finish(end.event);
         } else {
             let waiting = [Waiting::Retry { name, attempt: attempt + 1, at: retry_at }];
-            let (hold, end) = (self.seat.parked(0), Some(End::Released));
+            let (hold, end) = (self.seat.parked(), Some(End::Released));
             self.seat.send(Leave { hold, waiting: &waiting, wake_at: Some(retry_at), end });
         }
     }
@@ -183,7 +183,7 @@ impl TaskRunner {
     fn block(&mut self, reason: Block) {
         // Whatever the phase says, the lease goes back.
         let _ = self.seat.decide(Command::block(reason));
-        self.release(self.seat.parked(0));
+        self.release(self.seat.parked());
     }
 
     fn end_with(&mut self, command: Command) {

@@ -61,7 +61,7 @@ impl Teller {
             Err(reason) => {
                 // A refusal means that its phase lets nothing run anyway.
                 let _ = self.seat.decide(Command::block(Block::Limit { reason }));
-                let hold = self.seat.parked(0);
+                let hold = self.seat.parked();
                 return self.commit(hold, Some(End::Released)).await.unwrap_or(End::Released);
             }
         };

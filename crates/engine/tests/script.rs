@@ -251,7 +251,7 @@ impl Telling {
             return Poll::Pending;
         }
         let leave = match self.seat.order() {
-            Order::Run => Leave::park(waiting, self.seat.parked(0)),
+            Order::Run => Leave::park(waiting, self.seat.parked()),
             _ => Leave::hand_over(waiting),
         };
         self.seat.send(Leave { wake_at, ..leave });

@@ -1,8 +1,10 @@
 //! Rows as Rust values: the numbers of SQLite are signed.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use abide_core::codec::DecodeError;
+use abide_core::intake::Standing;
 use abide_core::{Ability, Address, Epoch, Execution, LeaseRow, SessionId, Status, Timestamp, codec};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row};
@@ -125,7 +127,11 @@ pub(crate) struct Target {
     pub(crate) place: Place,
     /// The journal row in which its first run begins.
     pub(crate) origin: i64,
-    pub(crate) execution: Execution,
+    pub(crate) standing: Standing,
+    /// Its state, as it is on disk; decoded when somebody asks for it.
+    state: Vec<u8>,
+    execution: OnceLock<Execution>,
+    address: Address,
     /// When a caretaker is to look at it.
     pub(crate) care_at: Option<Timestamp>,
 }
@@ -147,10 +153,22 @@ impl Target {
                     queue: base.queue,
                     place: Place::read(row, 9)?,
                     origin: sheet.cold.origin(),
-                    execution: sheet.execution()?.at(address.clone()),
+                    standing: sheet.standing()?,
+                    state: sheet.state.to_vec(),
+                    execution: OnceLock::new(),
+                    address: address.clone(),
                     care_at: timestamp_maybe(row, 12)?,
                 })
             })
             .optional()
+    }
+
+    /// Its state. Most messages do not ask for it.
+    pub(crate) fn execution(&self) -> Result<&Execution, DecodeError> {
+        if let Some(known) = self.execution.get() {
+            return Ok(known);
+        }
+        let found: Execution = codec::decode(&self.state)?;
+        Ok(self.execution.get_or_init(|| found.at(self.address.clone())))
     }
 }

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::error::Error;
 
+use abide_core::intake::Standing;
 use abide_core::{Execution, Start, Summary, Timestamp, Version, codec};
 use rusqlite::Row;
 use rusqlite::types::Type;
@@ -128,7 +129,7 @@ impl Serialize for Part<'_> {
 pub(crate) struct Sheet<'a> {
     pub(crate) cold: Cold,
     summary: &'a [u8],
-    state: &'a [u8],
+    pub(crate) state: &'a [u8],
 }
 
 impl<'a> Sheet<'a> {
@@ -143,6 +144,13 @@ impl<'a> Sheet<'a> {
         checksum::checked(bytes, sum).ok_or("its checksum is wrong")?;
         let cold = postcard::from_bytes(cold_bytes).map_err(|_| "it was written by a newer abide")?;
         Ok(Self { cold, summary, state })
+    }
+
+    /// What a message has to know: the beginning of the summary.
+    pub(crate) fn standing(&self) -> rusqlite::Result<Standing> {
+        let beginning = Summary::beginning_of(self.summary);
+        let (status, listens) = beginning.ok_or_else(|| complain("its summary cannot be read"))?;
+        Ok(Standing { status, listens, run: self.cold.run })
     }
 
     pub(crate) fn summary(&self) -> rusqlite::Result<Summary> {

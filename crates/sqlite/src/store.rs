@@ -188,7 +188,7 @@ fn manner(alone: bool) -> Manner {
 impl Store for SqliteStore {
     fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>> {
         let manner = manner(submit.alone);
-        self.write(SubmitWork::new(submit, &self.shared.options.limits), manner)
+        self.write(SubmitWork::new(submit), manner)
     }
 
     fn claim(&self, claim: Claim) -> Answer<Claimed> {

@@ -276,6 +276,8 @@ fn check_columns(
         Some("its status is not that of its summary")
     } else if status.is_terminal() != stored.is_finished() || (!is_active && *status != told.status) {
         Some("its status and its state disagree")
+    } else if ![told.listens, stored.summary_at_rest().listens].contains(&summary.listens) {
+        Some("it listens to something else than its state says")
     } else if cold.run != stored.run() || cold.origin() != origin {
         Some("its runs and its state disagree")
     } else if suspect.parent.is_some() && suspect.cold.top_level {

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Entry, Epoch, Execution, ExecutionId, LeaseRow, Name, SessionId, Status, Summary, Tag, Timestamp,
+    Address, Entry, Epoch, Execution, ExecutionId, LeaseRow, Listens, Name, SessionId, Status, Summary, Tag,
+    Timestamp,
 };
 use abide_store::{
     ExecutionKey, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxPage, InboxRead, List, ListCursor,
@@ -374,7 +375,13 @@ impl View<'_> {
 
 /// What is told of what cannot be read.
 fn damaged() -> Summary {
-    Summary { status: Status::Damaged, wake_at: None, care_at: None, waiting: Vec::new() }
+    Summary {
+        status: Status::Damaged,
+        listens: Listens::Nothing,
+        wake_at: None,
+        care_at: None,
+        waiting: Vec::new(),
+    }
 }
 
 /// A row that a list looks at.

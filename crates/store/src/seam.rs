@@ -27,6 +27,25 @@ pub trait Clock: Send + Sync + 'static {
 ///
 /// Two kinds of writes. Anyone may [`submit`](Store::submit) messages; they are idempotent by message id and never
 /// wait for a running execution. Only the holder of a lease may [`commit`](Store::commit), fenced by epoch and version.
+///
+/// What a message does to what it finds is decided by [`abide_core::intake::admit`], what a park leaves by [`abide_core::parking::park`]; a store
+/// says what it knows and does what it is told.
+///
+/// # Wakes
+///
+/// An execution is ready when there is a wake of it and nobody holds its lease. There is no other flag.
+///
+/// - A submit puts a wake beside each message that its target [listens](abide_core::Listens) to, also when somebody holds the target. So do a
+///   start that is not delayed, a timer that is due, a retry, and the end of a session for all that it held.
+/// - A claim removes the wakes of what it leases. Journal and inbox are read under the lease, so that what these wakes were about is in them or
+///   comes later with a wake of its own.
+/// - A commit removes the wakes of those messages only that its holder has seen, each by its name: of what it
+///   [consumes](Changes::consumed) and, when it parks, of what it has [seen](Hold::Park). Never "all that are there": a message that came while the
+///   holder decided to park has its wake still. The holder reads every page of its inbox before it parks. If it names too little, it is looked at
+///   once too often.
+/// - A commit that yields leaves a wake of its own.
+///
+/// A store may keep wakes as rows or, if it has one writer, in the row of the execution, which then is ready or not.
 pub trait Store: View {
     /// Puts messages into inboxes, all or none. A start creates its execution; to an id that exists, the same start
     /// attaches and another one is refused. A message whose id was seen before changes nothing. A message to an
@@ -240,15 +259,14 @@ pub struct Changes {
 }
 
 /// What becomes of a lease after a commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// The session goes on.
     Keep,
-    /// Nobody needs it until `wake_at` or a message. The holder knows of `seen_count` messages that it leaves unread;
-    /// if there are more, it is ready at once.
+    /// Nobody needs it until `wake_at` or a message. See [`abide_core::parking`] for what becomes of messages that the holder has not seen.
     Park {
-        /// How many unread messages the holder knows of.
-        seen_count: usize,
+        /// The messages that the holder has seen and leaves unread, each by its id; see [`abide_core::parking::Seen`].
+        seen: Vec<MessageId>,
     },
     /// Anybody may go on at once.
     Yield,

@@ -102,8 +102,7 @@ impl Runner {
         if !self.seat.has_all_mail() {
             return Turn::Idle;
         }
-        let kept_count = self.signals.values().map(VecDeque::len).sum::<usize>() + self.run.answers.len();
-        self.release(self.seat.parked(kept_count))
+        self.release(self.seat.parked())
     }
 
     fn release(&mut self, hold: Hold) -> Turn {

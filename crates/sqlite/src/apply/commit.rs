@@ -1,11 +1,11 @@
 //! `commit`: what the holder of a lease writes.
 
-use abide_core::{Address, Body, Execution, Fence, Message, Timestamp, care, codec};
+use abide_core::{Address, Body, Fence, Message, Timestamp};
 use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, not_unread, refused_start};
 use rusqlite::params;
 
 use super::claim::leased;
-use super::inbox::{Put, read_sum, unread};
+use super::inbox::{Put, read_sum};
 use super::message::Started;
 use crate::batch::{Batch, Frequent};
 use crate::caches::Hot;
@@ -23,15 +23,13 @@ pub(crate) struct CommitWork {
     /// Prepared on the caller's thread.
     packs: Vec<Pack>,
     sheet: Draft,
-    /// The state that a transaction step gave.
-    transacted: Option<Vec<u8>>,
 }
 
 impl CommitWork {
     pub(crate) fn new(commit: Commit) -> Self {
         let packs = journal::packed(&commit.changes.records);
         let sheet = Draft::new(&commit.changes.summary, &commit.changes.state);
-        Self { commit, packs, sheet, transacted: None }
+        Self { commit, packs, sheet }
     }
 
     fn key(&self) -> i64 {
@@ -40,10 +38,6 @@ impl CommitWork {
 
     fn is_transaction(&self) -> bool {
         self.commit.transaction.is_some()
-    }
-
-    fn state(&self) -> &[u8] {
-        self.transacted.as_deref().unwrap_or(&self.commit.changes.state)
     }
 }
 
@@ -124,7 +118,6 @@ impl CommitWork {
             }
             self.packs = journal::packed(std::slice::from_ref(&transacted.record));
             self.sheet = Draft::new(&self.commit.changes.summary, &transacted.state);
-            self.transacted = Some(transacted.state);
             committed.transacted = Some(transacted.record);
         }
         let key = self.key();
@@ -211,8 +204,7 @@ impl CommitWork {
             };
             let wants_more = committed.born.len() < self.commit.born_slots;
             let offer = wants_more.then_some(self.commit.lease.session);
-            let checked = start.check(&batch.shared.options.limits).map_err(Stop::from);
-            match checked.and_then(|()| batch.start(&message.to, start, offer)) {
+            match batch.start(message, start, offer) {
                 Ok(Started::New(_, leased)) => committed.born.extend(leased.map(|leased| *leased)),
                 Ok(Started::Attached(_)) => {}
                 Err(Stop::Refused(error)) => self.come_back(batch, (message, &error), committed)?,
@@ -259,26 +251,18 @@ impl CommitWork {
             return Ok(Some(After { place: Place::Finished(now), care_at: None }));
         }
         let queue = hot.state.queue;
-        let (seen_count, is_ready) = match self.commit.hold {
+        let (seen, is_yielded) = match &self.commit.hold {
             Hold::Keep => return Ok(None),
-            Hold::Yield => (0, true),
-            Hold::Park { seen_count } => (seen_count, false),
+            Hold::Park { seen } => (seen.as_slice(), false),
+            Hold::Yield => (&[][..], true),
         };
-        let has_unseen = batch.inbox(self.key())?.unread_count > seen_count;
-        let place = if is_ready || (has_unseen && self.is_worth_a_look(batch, now)?) {
+        let parked = batch.park(self.key(), (summary, seen), now)?;
+        let place = if is_yielded || parked.is_ready {
             Place::Ready(queue, now)
         } else {
             Place::parked(queue.route, summary.wake_at)
         };
-        Ok(Some(After { place, care_at: care::after_release(summary.care_at, has_unseen, now) }))
-    }
-
-    /// Whether something that is unread is worth a look.
-    fn is_worth_a_look(&self, batch: &Batch<'_>, now: Timestamp) -> Result<bool, Stop> {
-        let execution: Execution = codec::decode(self.state())?;
-        // Whoever claims it next finds what is wrong with it.
-        let Ok(messages) = unread(batch.connection, self.key()) else { return Ok(true) };
-        Ok(messages.iter().any(|message| execution.wakes_on(&message.body, now)))
+        Ok(Some(After { place, care_at: parked.care_at }))
     }
 
     /// The row, fenced once more: what was remembered must not be able to write over what is there.

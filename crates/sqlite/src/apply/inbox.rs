@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use abide_core::intake::{self, Found, Intake, Standing};
 use abide_core::{
-    Address, Body, LeaseRow, Message, MessageId, Refusal, Timestamp, TooLarge, Version, care, codec,
+    Address, Execution, LeaseRow, Message, MessageId, Start, Summary, Timestamp, Version, care, codec,
+    parking::{self, Parked, Seen},
 };
 use abide_store::{Bounds, ExecutionKey, InboxCursor, InboxPage, InboxRead, Leased};
 use rusqlite::types::{Type, ValueRef};
 use rusqlite::{Connection, Row, params};
 
+use super::message::first_start;
 use crate::batch::Batch;
 use crate::caches::Inbox;
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
@@ -27,23 +30,16 @@ pub(crate) enum Put {
 impl Batch<'_> {
     /// Puts a message that is no start into its target's inbox.
     pub(crate) fn put(&mut self, message: &Message) -> Result<Put, Stop> {
-        let unknown = || Refusal::Unknown { id: message.to.id.clone() };
-        let target = self.target(&message.to).map_err(Stop::aside)?.ok_or_else(unknown)?;
-        let key = ExecutionKey(count(target.key));
         let now = self.now();
-        let accepted = match target.execution.accepts(message, now) {
-            Err(refusal) if !self.is_in_place(&target, message, now)? => Err(refusal),
-            _ => self.room(&target, message)?,
+        let target = self.target(&message.to).map_err(Stop::aside)?;
+        let intake = self.admit(target.as_ref(), message)?;
+        let target = target.ok_or_else(|| Stop::corrupt(format!("{} is found and is not", message.to)))?;
+        let key = ExecutionKey(count(target.key));
+        let wakes = match intake {
+            Intake::Deliver { wakes } => wakes,
+            Intake::Retry => return self.retry(&target, message),
+            Intake::Create | Intake::Attach | Intake::Duplicate => return Ok(Put::Duplicate(key)),
         };
-        if let Err(refusal) = accepted {
-            // What was taken before is no news, whatever became of its target since.
-            let mut seen = self.connection.prepare_cached(sql::INBOX_SEEN)?;
-            let is_seen = seen.exists(params![target.key, message.id.as_str()])?;
-            return if is_seen { Ok(Put::Duplicate(key)) } else { Err(refusal.into()) };
-        }
-        if let Body::Retry = message.body {
-            return self.retry(&target, message);
-        }
         let message = message.clone().arrived(now);
         let Some(previous) = self.insert_message(target.key, &message)? else {
             return Ok(Put::Duplicate(key));
@@ -55,7 +51,7 @@ impl Batch<'_> {
                 let arrived = Arrived { session: holder.session, key, message, previous };
                 self.effects.notices.messages.push(arrived);
             }
-            Place::Waiting | Place::Timer(..) if target.execution.wakes_on(&message.body, now) => {
+            Place::Waiting | Place::Timer(..) if wakes => {
                 self.relocate((target.key, target.epoch), target.place, Place::Ready(target.queue, now))?;
                 self.announce(target.queue.route)?;
             }
@@ -68,6 +64,13 @@ impl Batch<'_> {
             | Place::Damaged(_) => {}
         }
         Ok(Put::Delivered(key))
+    }
+
+    /// What becomes of a message that finds `target`.
+    pub(crate) fn admit(&mut self, target: Option<&Arc<Target>>, message: &Message) -> Result<Intake, Stop> {
+        let terms = (&self.shared.options.limits, self.now());
+        let mut found = target.map(|target| Finding { batch: self, target });
+        intake::admit(found.as_mut(), message, terms)
     }
 
     /// Remembers when a caretaker is to look, after a message has arrived.
@@ -112,27 +115,6 @@ impl Batch<'_> {
         Ok(Some(target))
     }
 
-    /// Whether a message that was refused is in place behind those that wait.
-    fn is_in_place(&mut self, target: &Target, message: &Message, now: Timestamp) -> Result<bool, Stop> {
-        if target.execution.is_finished() || self.inbox(target.key)?.unread_count == 0 {
-            return Ok(false);
-        }
-        let unread = unread(self.connection, target.key).map_err(|error| Stop::from(error).aside())?;
-        let unread: Vec<_> = unread.iter().collect();
-        Ok(target.execution.accepts_behind(&unread, message, now))
-    }
-
-    /// Whether the inbox has room for one more.
-    fn room(&mut self, target: &Target, message: &Message) -> Result<Result<(), Refusal>, Stop> {
-        let unread = self.inbox(target.key)?.unread_count;
-        let max = self.shared.options.limits.inbox_room(&message.body);
-        if unread < max {
-            return Ok(Ok(()));
-        }
-        let what = format!("the inbox of {}", message.to);
-        Ok(Err(TooLarge { what, limit: "inbox_count_max", found: unread + 1, max }.into()))
-    }
-
     /// Tells the newest unread message before it; `None` when the message was there before, read or unread.
     fn insert_message(&mut self, key: i64, message: &Message) -> Result<Option<Previous>, Stop> {
         let arrived = self.inbox(key)?.newest + 1;
@@ -172,6 +154,27 @@ impl Batch<'_> {
         inbox_page(self.connection, InboxRead::first(key), &self.shared.options.bounds)
     }
 
+    /// What is left of an execution whose holder has `seen` some of what is unread.
+    pub(crate) fn park(
+        &mut self,
+        key: i64,
+        (summary, seen): (&Summary, &[MessageId]),
+        now: Timestamp,
+    ) -> Result<Parked, Stop> {
+        if self.inbox(key)?.unread_count == 0 {
+            return Ok(parking::park(summary, std::iter::empty::<Option<Message>>(), now));
+        }
+        let seen = Seen::of(seen);
+        let mut statement = self.connection.prepare_cached(sql::INBOX_UNREAD)?;
+        let unread = statement.query_map([key], |row| {
+            let is_seen = row.get_ref(1)?.as_str().is_ok_and(|id| seen.has(id));
+            if is_seen { Ok(None) } else { message(row).map(Some) }
+        })?;
+        // One that cannot be read is one that nobody has seen.
+        let unseen = unread.filter_map(|read| read.map_or(Some(None), |unseen| unseen.map(Some)));
+        Ok(parking::park(summary, unseen, now))
+    }
+
     /// What is known of the unread messages of an execution.
     pub(crate) fn inbox(&mut self, key: i64) -> Result<&mut Inbox, Stop> {
         if !self.caches.inboxes.contains_key(&key) {
@@ -187,6 +190,41 @@ impl Batch<'_> {
             self.caches.inboxes.insert(key, found);
         }
         Ok(self.caches.inboxes.get_mut(&key).expect("it was just found"))
+    }
+}
+
+/// The execution that a message goes to.
+struct Finding<'b, 'c> {
+    batch: &'b mut Batch<'c>,
+    target: &'b Arc<Target>,
+}
+
+impl Found for Finding<'_, '_> {
+    type Error = Stop;
+
+    fn standing(&self) -> Standing {
+        self.target.standing
+    }
+
+    fn execution(&self) -> Result<&Execution, Stop> {
+        self.target.execution().map_err(|error| Stop::from(error).aside())
+    }
+
+    fn first_start(&mut self) -> Result<Arc<Start>, Stop> {
+        first_start(self.batch.connection, self.target.key, self.target.origin).map_err(Stop::aside)
+    }
+
+    fn has_seen(&mut self, id: &MessageId) -> Result<bool, Stop> {
+        let mut seen = self.batch.connection.prepare_cached(sql::INBOX_SEEN)?;
+        Ok(seen.exists(params![self.target.key, id.as_str()])?)
+    }
+
+    fn unread_count(&mut self) -> Result<usize, Stop> {
+        Ok(self.batch.inbox(self.target.key)?.unread_count)
+    }
+
+    fn unread(&mut self) -> Result<Vec<Message>, Stop> {
+        unread(self.batch.connection, self.target.key).map_err(|error| Stop::from(error).aside())
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use abide_core::{
-    Address, Entry, Epoch, Event, Execution, Happening, Lease, LeaseRow, SessionId, Start, StartMatch,
-    Status, Summary, Timestamp, Version, care, codec, start_matches,
+    Address, Entry, Epoch, Event, Execution, Happening, Lease, LeaseRow, Message, SessionId, Start, Status,
+    Summary, Timestamp, Version, care, codec,
 };
 use abide_store::{ExecutionKey, InboxPage, Leased, Record};
 use rusqlite::{OptionalExtension, params};
@@ -28,11 +28,13 @@ impl Batch<'_> {
     /// Creates an execution, or finds the one that began the same way. `offer` is a live session that would run it.
     pub(crate) fn start(
         &mut self,
-        address: &Address,
+        message: &Message,
         start: &Arc<Start>,
         offer: Option<SessionId>,
     ) -> Result<Started, Stop> {
-        let now = self.now();
+        let (now, address) = (self.now(), &message.to);
+        // Most ids are new, and the insert finds out which are not.
+        self.admit(None, message)?;
         let (execution, entry) = Execution::start(address.clone(), Arc::clone(start), now);
         let route = execution.route();
         let interned = self.caches.interned(self.connection)?;
@@ -41,7 +43,7 @@ impl Batch<'_> {
             && let Some(existing) = existing(self.connection, namespace, address)?
         {
             // Before the route is made: a refusal leaves no trace.
-            return self.attach(address, start, &existing);
+            return self.attach(message, existing);
         }
         let namespace = interned.intern_name(self.connection, &address.namespace)?;
         let route = interned.intern_route(self.connection, route)?;
@@ -52,7 +54,7 @@ impl Batch<'_> {
         let existing = existing(self.connection, namespace, address)?;
         let existing =
             existing.ok_or_else(|| Stop::corrupt(format!("execution {address} exists and does not")))?;
-        self.attach(address, start, &existing)
+        self.attach(message, existing)
     }
 
     /// Inserts a new execution; `None` when its id is taken, and then nothing is changed.
@@ -212,12 +214,10 @@ impl Batch<'_> {
         Ok(first.is_none_or(|rank| rank > -i64::from(queue.priority)))
     }
 
-    fn attach(&mut self, address: &Address, start: &Start, existing: &Target) -> Result<Started, Stop> {
-        let first = first_start(self.connection, existing.key, existing.origin).map_err(Stop::aside)?;
-        match start_matches(&address.id, &first, start) {
-            StartMatch::Attach => Ok(Started::Attached(ExecutionKey(count(existing.key)))),
-            StartMatch::Conflict(refusal) => Err(refusal.into()),
-        }
+    fn attach(&mut self, message: &Message, existing: Target) -> Result<Started, Stop> {
+        let key = ExecutionKey(count(existing.key));
+        self.admit(Some(&Arc::new(existing)), message)?;
+        Ok(Started::Attached(key))
     }
 
     /// Moves an execution from one place to another.

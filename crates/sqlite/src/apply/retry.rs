@@ -29,7 +29,7 @@ impl Batch<'_> {
         let first = first_entry(self.connection, target.key, state.cold.first).map_err(Stop::aside)?;
         let began = first.began().ok_or_else(|| Stop::corrupt(format!("{} has no start", target.key)))?;
         // Before anything is written: a refusal leaves no trace.
-        let (execution, entries) = target.execution.retried(began, message.by.clone(), now)?;
+        let (execution, entries) = target.execution()?.retried(began, message.by.clone(), now)?;
         let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
         let sum = read_sum(target.key, message.id.as_str());
         let nothing_to_read: Option<Vec<u8>> = None;

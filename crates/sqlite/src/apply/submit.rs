@@ -1,6 +1,6 @@
 //! `submit`: messages from anybody, all or none.
 
-use abide_core::{Body, Limits, Message, Refusal, SessionId};
+use abide_core::{Body, Message, SessionId};
 use abide_store::{Leased, Submit, Submitted};
 
 use super::inbox::Put;
@@ -13,28 +13,13 @@ use crate::sql;
 
 pub(crate) struct SubmitWork {
     messages: Vec<Message>,
-    /// The first message that is over a limit, by its index, and what is wrong with it.
-    over: Option<Box<(usize, Refusal)>>,
     born_to: Option<SessionId>,
 }
 
 impl SubmitWork {
-    /// Checks the limits on the caller's thread; a message that is over one is refused when its turn comes.
-    pub(crate) fn new(submit: Submit, limits: &Limits) -> Self {
+    pub(crate) fn new(submit: Submit) -> Self {
         let Submit { messages, born_to, .. } = submit;
-        let over = messages
-            .iter()
-            .enumerate()
-            .find_map(|(index, message)| Some(Box::new((index, message.check(limits).err()?))));
-        Self { messages, over, born_to }
-    }
-
-    /// The messages in their order, as they may be sent.
-    fn checked(&self) -> impl Iterator<Item = Result<&Message, Stop>> {
-        self.messages.iter().enumerate().map(|(index, message)| match self.over.as_deref() {
-            Some((over, refusal)) if *over == index => Err(refusal.clone().into()),
-            _ => Ok(message),
-        })
+        Self { messages, born_to }
     }
 }
 
@@ -52,7 +37,7 @@ impl Operation for SubmitWork {
         };
         if self.messages.len() == 1 {
             // One message is refused before it writes anything.
-            return self.checked().map(|message| submit(batch, message?, offer)).collect();
+            return self.messages.iter().map(|message| submit(batch, message, offer)).collect();
         }
         submit_all(batch, self, offer)
     }
@@ -67,8 +52,8 @@ fn submit_all(
     batch.connection.prepare_cached(sql::SAVEPOINT)?.execute([])?;
     let notice_count = batch.effects.notices.messages.len();
     let mut submitted: Vec<Submitted> = Vec::with_capacity(work.messages.len());
-    for message in work.checked() {
-        match message.and_then(|message| submit(batch, message, offer)) {
+    for message in &work.messages {
+        match submit(batch, message, offer) {
             Ok(one) => {
                 if let Submitted::Delivered(key) = &one {
                     let born = submitted.iter_mut().filter_map(newborn);
@@ -99,7 +84,7 @@ fn newborn(submitted: &mut Submitted) -> Option<&mut Leased> {
 
 fn submit(batch: &mut Batch<'_>, message: &Message, offer: Option<SessionId>) -> Result<Submitted, Stop> {
     if let Body::Start(start) = &message.body {
-        return Ok(match batch.start(&message.to, start, offer)? {
+        return Ok(match batch.start(message, start, offer)? {
             Started::New(key, leased) => Submitted::Started(key, leased),
             Started::Attached(key) => Submitted::Attached(key),
         });

@@ -134,8 +134,7 @@ fn several_starts_are_born_in_one_submit(subject: &Subject) {
 
 fn child_is_born_leased(subject: &Subject) {
     let (seat, mut held) = subject.held("a");
-    let draft =
-        subject.draft(&held).emitting(start_of("child", child_of("a", "child"))).born_slots(1).park(0);
+    let draft = subject.draft(&held).emitting(start_of("child", child_of("a", "child"))).born_slots(1).park();
     let mut born = subject.commit(&draft, &mut held).born;
     assert_eq!(born.len(), 1);
     assert_eq!((born[0].lease.session, born[0].lease.epoch), (seat.session, Epoch(1)));

@@ -64,7 +64,7 @@ fn due_in(subject: &Subject, millis: u64) -> Start {
 /// An execution that was held and waits.
 fn parked(subject: &Subject, id: &str) {
     let (_seat, mut held) = subject.held(id);
-    subject.commit(&subject.draft(&held).then(step("one")).park(0), &mut held);
+    subject.commit(&subject.draft(&held).then(step("one")).park(), &mut held);
 }
 
 fn order_to_what_nobody_serves_is_for_anybody(subject: &Subject) {
@@ -77,7 +77,7 @@ fn order_to_what_nobody_serves_is_for_anybody(subject: &Subject) {
             let mut held = seat.claim_one();
             let draft = subject.draft(&held).consuming(&["pause"]);
             let pause = held.inbox[0].control().expect("a pause is an order");
-            subject.commit(&draft.then(pause).park(0), &mut held);
+            subject.commit(&draft.then(pause).park(), &mut held);
         }
         subject.send(order(id));
         let mut seat = stranger(subject);
@@ -92,7 +92,7 @@ fn order_to_what_nobody_serves_is_for_anybody(subject: &Subject) {
         let mut held = Held::of(claimed.care.into_iter().next().expect("one is given"));
         let order = held.inbox[0].control().expect("it is an order");
         let draft = subject.draft(&held).consuming(&[id]).then(order);
-        subject.commit(&draft.park(0), &mut held);
+        subject.commit(&draft.park(), &mut held);
         assert!(care_ids(&mut seat).is_empty(), "once is enough");
     }
 }
@@ -211,10 +211,10 @@ fn order_that_a_holder_has_not_seen_is_for_anybody(subject: &Subject) {
     subject.commit(&subject.draft(&held).then(step("one")).yielded(), &mut held);
     assert_eq!(subject.look("a").summary.care_at, Some(after_order(subject)));
     let mut held = first.claim_one();
-    subject.commit(&subject.draft(&held).then(step("two")).park(0), &mut held);
+    subject.commit(&subject.draft(&held).then(step("two")).park(), &mut held);
     assert_eq!(subject.look("a").summary.care_at, Some(after_order(subject)));
     let mut held = first.claim_one();
-    subject.commit(&subject.draft(&held).then(step("three")).park(1), &mut held);
+    subject.commit(&subject.draft(&held).then(step("three")).park_seen(&["pause"]), &mut held);
     assert_eq!(subject.look("a").summary.care_at, None, "whoever parks has seen to what it knows");
 }
 
@@ -238,7 +238,7 @@ fn deadline_is_left_to_a_live_holder(subject: &Subject) {
     let claimed = look_after(&mut seat);
     assert_eq!(claimed.care.len(), 0);
     assert!(claimed.next_care_at.is_some_and(|at| at > subject.now()), "it is not asked for all the time");
-    subject.commit(&subject.draft(&held).then(step("one")).park(0), &mut held);
+    subject.commit(&subject.draft(&held).then(step("one")).park(), &mut held);
     assert_eq!(care_ids(&mut seat), ["a"], "nobody holds it any longer");
 }
 
@@ -294,7 +294,7 @@ fn care_that_is_done_is_not_given_again(subject: &Subject) {
     let claimed = look_after(&mut seat);
     let mut held = Held::of(claimed.care.into_iter().next().expect("one is given"));
     let order = held.inbox[0].control().expect("it is an order");
-    subject.commit(&subject.draft(&held).consuming(&["pause"]).then(order).park(0), &mut held);
+    subject.commit(&subject.draft(&held).consuming(&["pause"]).then(order).park(), &mut held);
     let deadline = subject.look("a").execution.care_at();
     assert_eq!(look_after(&mut seat).next_care_at, deadline, "the deadline is still to be seen to");
 }

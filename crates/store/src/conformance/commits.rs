@@ -75,7 +75,7 @@ fn commit_replaces_the_summary(subject: &Subject) {
 fn care_is_kept_beside_the_timer_and_wakes_nobody(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
     let (care_at, wake_at) = (subject.later_ms(10), subject.later_ms(50));
-    let draft = subject.draft(&held).then(step("one")).caring(care_at).sleeping(wake_at).park(0);
+    let draft = subject.draft(&held).then(step("one")).caring(care_at).sleeping(wake_at).park();
     subject.commit(&draft, &mut held);
     let found = subject.look("a").summary;
     assert_eq!((found.care_at, found.wake_at), (Some(care_at), Some(wake_at)));
@@ -162,7 +162,7 @@ fn repeated_commit_is_committed_and_has_no_second_effect(subject: &Subject) {
 
 fn repeated_commit_is_committed_after_the_lease_was_parked(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
-    let draft = subject.draft(&held).then(step("one")).park(0);
+    let draft = subject.draft(&held).then(step("one")).park();
     subject.commit(&draft, &mut held);
     let before = subject.picture();
     assert!(matches!(subject.attempt(&draft), CommitOutcome::Committed(_)));
@@ -190,14 +190,16 @@ fn repeated_commit_is_committed_after_the_session_ended(subject: &Subject) {
 }
 
 fn p4_end_releases_the_lease_whatever_is_held(subject: &Subject) {
-    for (id, hold) in [("keep", Hold::Keep), ("yield", Hold::Yield), ("park", Hold::Park { seen_count: 0 })] {
+    for (id, hold) in
+        [("keep", Hold::Keep), ("yield", Hold::Yield), ("park", Hold::Park { seen: Vec::new() })]
+    {
         let (seat, mut held) = subject.held(id);
         subject.send(signal("unread", id));
         let draft = subject.draft(&held).then(complete());
         let draft = match hold {
             Hold::Keep => draft,
             Hold::Yield => draft.yielded(),
-            Hold::Park { seen_count } => draft.park(seen_count),
+            Hold::Park { seen } => draft.park_after(seen),
         };
         subject.commit(&draft, &mut held);
         let found = subject.look(id);

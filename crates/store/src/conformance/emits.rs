@@ -89,7 +89,7 @@ fn duplicate_emit_is_fine(subject: &Subject) {
 
 fn emitted_message_wakes_a_parked_target(subject: &Subject) {
     let (mut seat, mut parked) = subject.held("parked");
-    subject.commit(&subject.draft(&parked).park(0), &mut parked);
+    subject.commit(&subject.draft(&parked).park(), &mut parked);
     let (_other, mut held) = subject.held("a");
     subject.commit(&subject.draft(&held).emitting(signal("s", "parked")), &mut held);
     assert_eq!(seat.claim_one().inbox, [subject.arrived(signal("s", "parked"))]);
@@ -97,7 +97,7 @@ fn emitted_message_wakes_a_parked_target(subject: &Subject) {
 
 fn emit_to_oneself_is_unread_after_a_park(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
-    let committed = subject.commit(&subject.draft(&held).emitting(signal("s", "a")).park(0), &mut held);
+    let committed = subject.commit(&subject.draft(&held).emitting(signal("s", "a")).park(), &mut held);
     assert_eq!(committed.dropped_count, 0);
     assert_eq!(seat.claim_one().inbox, [subject.arrived(signal("s", "a"))]);
 }
@@ -190,8 +190,8 @@ fn each_refused_child_start_comes_back(subject: &Subject) {
 fn refused_child_start_makes_a_parked_parent_ready(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
     let (_other, mut taken) = subject.held("taken");
-    subject.commit(&subject.draft(&taken).park(0), &mut taken);
-    let draft = subject.draft(&held).emitting(start_of("taken", child_of("a", "child"))).park(0);
+    subject.commit(&subject.draft(&taken).park(), &mut taken);
+    let draft = subject.draft(&held).emitting(start_of("taken", child_of("a", "child"))).park();
     subject.commit(&draft, &mut held);
     assert_eq!(seat.claim_one().inbox.len(), 1);
 }
@@ -224,7 +224,7 @@ fn finish_child(subject: &Subject) -> usize {
 
 fn child_result_wakes_a_parked_parent(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
-    let draft = subject.draft(&held).emitting(start_of("child", child_of("a", "child"))).park(0);
+    let draft = subject.draft(&held).emitting(start_of("child", child_of("a", "child"))).park();
     subject.commit(&draft, &mut held);
     subject.advance_ms(7);
     assert_eq!(finish_child(subject), 0);

@@ -51,7 +51,7 @@ fn p3_future_version_is_fenced(subject: &Subject) {
 
 fn p3_released_lease_is_fenced(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
-    subject.commit(&subject.draft(&held).park(0), &mut held);
+    subject.commit(&subject.draft(&held).park(), &mut held);
     assert_eq!(subject.fenced(&subject.draft(&held).then(step("late"))), Fence::Released);
 }
 

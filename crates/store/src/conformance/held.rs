@@ -150,8 +150,18 @@ impl Draft {
         self
     }
 
-    pub(crate) fn park(mut self, seen_count: usize) -> Self {
-        self.hold = Hold::Park { seen_count };
+    /// Parks without having seen anything that stays unread.
+    pub(crate) fn park(self) -> Self {
+        self.park_after(Vec::new())
+    }
+
+    /// Parks having seen these messages.
+    pub(crate) fn park_seen(self, seen: &[&str]) -> Self {
+        self.park_after(seen.iter().map(|id| MessageId::new(*id)).collect())
+    }
+
+    pub(crate) fn park_after(mut self, seen: Vec<MessageId>) -> Self {
+        self.hold = Hold::Park { seen };
         self
     }
 
@@ -186,7 +196,7 @@ impl Draft {
                 emits: self.emits.clone(),
             }),
             born_slots: self.born_slots,
-            hold: self.hold,
+            hold: self.hold.clone(),
             transaction: None,
             alone: false,
         }

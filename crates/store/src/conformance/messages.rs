@@ -108,7 +108,7 @@ fn unread_message_is_a_duplicate(subject: &Subject) {
 fn consumed_message_is_a_duplicate(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
     subject.send(signal("s", "a"));
-    subject.commit(&subject.draft(&held).consuming(&["s"]).park(0), &mut held);
+    subject.commit(&subject.draft(&held).consuming(&["s"]).park(), &mut held);
     let again = subject.send(signal("s", "a"));
     assert!(matches!(again, Submitted::Duplicate(_)), "{again:?}");
     assert!(subject.unread("a").is_empty());
@@ -207,7 +207,7 @@ fn message_to_a_ready_execution_keeps_its_place(subject: &Subject) {
 fn paused_execution_is_woken_by_resume_and_not_by_a_signal(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
     let pausing = Command::Pause { by: by(), reason: String::new() };
-    subject.commit(&subject.draft(&held).then(pausing).park(0), &mut held);
+    subject.commit(&subject.draft(&held).then(pausing).park(), &mut held);
     subject.send(signal("s", "a"));
     assert_eq!(subject.look("a").summary.status, Status::Paused);
     assert_eq!(subject.look("a").ready_at, None, "a pause is not disturbed");
@@ -220,7 +220,7 @@ fn paused_execution_is_woken_by_resume_and_not_by_a_signal(subject: &Subject) {
 fn blocked_execution_is_woken_by_unblock_and_not_by_a_signal(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
     let block = Command::block(Block::Limit { reason: "too long".to_owned() });
-    subject.commit(&subject.draft(&held).then(block).park(0), &mut held);
+    subject.commit(&subject.draft(&held).then(block).park(), &mut held);
     subject.send(signal("s", "a"));
     assert!(seat.claim_ids(1).is_empty());
     subject.send(message("unblock", "a", Body::Unblock { step: None }));
@@ -231,7 +231,7 @@ fn p1_only_the_step_that_blocks_can_be_decided_about(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
     let op = Op { kind: OpKind::Step, name: name("report"), nth: 2 };
     let block = Command::block(Block::Unrecordable { op, reason: "large".to_owned() });
-    subject.commit(&subject.draft(&held).then(step("sound")).then(block).park(0), &mut held);
+    subject.commit(&subject.draft(&held).then(step("sound")).then(block).park(), &mut held);
     let before = subject.picture();
     let decide = |step: &str, remedy| {
         message("unblock", "a", Body::Unblock { step: Some(StepRemedy { step: step.to_owned(), remedy }) })

@@ -42,7 +42,7 @@ fn p7_start_is_told_to_those_who_could_run_it(subject: &Subject) {
 
 fn p7_wake_up_of_a_parked_execution_is_told(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
-    subject.commit(&subject.draft(&held).park(0), &mut held);
+    subject.commit(&subject.draft(&held).park(), &mut held);
     let other = subject.seat(worker());
     subject.send(signal("s", "a"));
     other.wait_for(is_about_readiness);

@@ -37,7 +37,7 @@ fn prune_deletes_what_ended_long_ago(subject: &Subject) {
 
 fn prune_never_deletes_what_is_open(subject: &Subject) {
     let (_seat, mut parked) = subject.held("parked");
-    subject.commit(&subject.draft(&parked).park(0), &mut parked);
+    subject.commit(&subject.draft(&parked).park(), &mut parked);
     subject.held("held");
     subject.start("ready", flow());
     subject.start("scheduled", super::make::delayed(subject.later_ms(1_000)));

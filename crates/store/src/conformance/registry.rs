@@ -96,7 +96,7 @@ fn heartbeat_counts_leases(subject: &Subject) {
     let claimed = seat.claim(2);
     assert_eq!((seat.lease_count(), all(subject)[0].lease_count), (2, 2));
     let mut held = super::held::Held::of(claimed.leased[0].clone());
-    subject.commit(&subject.draft(&held).park(0), &mut held);
+    subject.commit(&subject.draft(&held).park(), &mut held);
     assert_eq!(seat.lease_count(), 1);
 }
 

@@ -193,7 +193,7 @@ fn continue_can_park_and_wakes_by_its_deadline(subject: &Subject) {
     subject.start("a", Start { deadline_at: Some(subject.later_ms(100)), ..flow() });
     let mut seat = subject.seat(worker());
     let mut held = seat.claim_one();
-    subject.commit(&subject.draft(&held).continued("2").park(0), &mut held);
+    subject.commit(&subject.draft(&held).continued("2").park(), &mut held);
     assert!(seat.claim_ids(1).is_empty());
     assert_eq!(subject.look("a").summary.wake_at, Some(subject.later_ms(100)));
     subject.advance_ms(100);
@@ -332,7 +332,7 @@ fn p4_retry_of_anything_else_is_refused(subject: &Subject) {
     subject.commit(&subject.draft(&continued).continued("2"), &mut continued);
     let (_three, mut paused) = subject.held("paused");
     let order = Command::Pause { by: by(), reason: String::new() };
-    subject.commit(&subject.draft(&paused).then(order).park(0), &mut paused);
+    subject.commit(&subject.draft(&paused).then(order).park(), &mut paused);
     subject.start("ready", flow());
     // An end that nobody has applied yet is none.
     subject.send(terminate("ready"));

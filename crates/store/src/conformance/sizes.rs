@@ -58,7 +58,7 @@ fn p8_oversize_edit_is_refused_by_name(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
     let op = Op { kind: OpKind::Step, name: name("report"), nth: 1 };
     let block = Command::block(Block::Unrecordable { op, reason: "large".to_owned() });
-    subject.commit(&subject.draft(&held).then(block).park(0), &mut held);
+    subject.commit(&subject.draft(&held).then(block).park(), &mut held);
     let edit = |bytes| {
         let remedy = Remedy::Edit(payload(bytes));
         message("e", "a", Body::Unblock { step: Some(StepRemedy { step: "report".to_owned(), remedy }) })

@@ -75,7 +75,7 @@ fn next_wake_ignores_what_is_held(subject: &Subject) {
 fn sleeping_execution_is_claimed_when_due(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
     let until = subject.later_ms(5_000);
-    subject.commit(&subject.draft(&held).sleeping(until).park(0), &mut held);
+    subject.commit(&subject.draft(&held).sleeping(until).park(), &mut held);
     let found = subject.look("a");
     assert_eq!((found.summary.status, found.summary.wake_at), (Status::Sleeping, Some(until)));
     assert_eq!((found.ready_at, found.lease.session), (None, None));
@@ -90,7 +90,7 @@ fn timer_of_a_held_execution_makes_nothing_ready(subject: &Subject) {
     subject.commit(&subject.draft(&held).sleeping(subject.later_ms(100)), &mut held);
     subject.advance_ms(200);
     assert!(subject.seat(worker()).claim_ids(1).is_empty());
-    subject.commit(&subject.draft(&held).park(0), &mut held);
+    subject.commit(&subject.draft(&held).park(), &mut held);
     assert!(subject.seat(worker()).claim_ids(1).is_empty(), "the commit took the timer away");
 }
 
@@ -98,7 +98,7 @@ fn deadline_of_a_waiting_execution_wakes_it(subject: &Subject) {
     subject.start("a", Start { deadline_at: Some(subject.later_ms(100)), ..flow() });
     let mut seat = subject.seat(worker());
     let mut held = seat.claim_one();
-    subject.commit(&subject.draft(&held).park(0), &mut held);
+    subject.commit(&subject.draft(&held).park(), &mut held);
     subject.advance_ms(99);
     assert!(seat.claim_ids(1).is_empty());
     subject.advance_ms(1);
@@ -124,11 +124,11 @@ fn many_timers_due_at_once_are_all_claimed(subject: &Subject) {
 
 fn message_and_timer_wake_once(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
-    subject.commit(&subject.draft(&held).sleeping(subject.later_ms(100)).park(0), &mut held);
+    subject.commit(&subject.draft(&held).sleeping(subject.later_ms(100)).park(), &mut held);
     subject.send(signal("s", "a"));
     let mut held = seat.claim_one();
     subject.advance_ms(200);
     assert!(seat.claim_ids(1).is_empty());
-    subject.commit(&subject.draft(&held).consuming(&["s"]).park(0), &mut held);
+    subject.commit(&subject.draft(&held).consuming(&["s"]).park(), &mut held);
     assert!(seat.claim_ids(1).is_empty());
 }

@@ -1,37 +1,28 @@
-//! Whether a message may be put where it wants to go.
+//! What messages find that are put into inboxes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use abide_core::{
-    Address, Body, Execution, Limits, Message, MessageId, Refusal, Start, StartMatch, Timestamp, TooLarge,
-    start_matches,
-};
+use abide_core::intake::{self, Found, Intake, Standing};
+use abide_core::{Address, Body, Execution, Message, MessageId, Refusal, Start, Summary, Timestamp};
 
+use super::row::Row;
 use super::state::State;
-
-/// What is to be done with a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Admission {
-    /// Create an execution.
-    Create,
-    /// Nothing: the execution began the same way.
-    Attach,
-    /// Put it into the inbox.
-    Deliver,
-    /// Open the next run.
-    Retry,
-    /// Nothing: it was there before.
-    Duplicate,
-}
 
 /// The state as it would be after messages that were admitted but not written yet. All of a submit are admitted before
 /// the first is written, so that a refusal leaves no trace.
 pub(super) struct Ahead<'a> {
     state: &'a State,
-    started: BTreeMap<&'a Address, &'a Start>,
-    delivered: BTreeMap<&'a Address, Vec<&'a Message>>,
-    retried: BTreeMap<&'a Address, Retried<'a>>,
+    pending: BTreeMap<&'a Address, Pending<'a>>,
     now: Timestamp,
+}
+
+/// What was admitted for one execution.
+#[derive(Default)]
+struct Pending<'a> {
+    start: Option<&'a Arc<Start>>,
+    delivered: Vec<&'a Message>,
+    retried: Option<Retried<'a>>,
 }
 
 /// A run that is to be opened, and the message that asks for it.
@@ -42,71 +33,97 @@ struct Retried<'a> {
 
 impl<'a> Ahead<'a> {
     pub(super) fn of(state: &'a State, now: Timestamp) -> Self {
-        Self { state, started: BTreeMap::new(), delivered: BTreeMap::new(), retried: BTreeMap::new(), now }
+        Self { state, pending: BTreeMap::new(), now }
     }
 
-    pub(super) fn admit(&mut self, message: &'a Message) -> Result<Admission, Refusal> {
-        match &message.body {
-            Body::Start(start) => self.admit_start(message, start),
-            _ => self.admit_message(message),
-        }
-    }
-
-    fn admit_start(&mut self, message: &'a Message, start: &'a Start) -> Result<Admission, Refusal> {
-        message.check(&self.state.limits)?;
-        let to = &message.to;
-        let stored = self.state.at(to).map(|row| &row.start);
-        let Some(existing) = self.started.get(to).copied().or(stored) else {
-            self.started.insert(to, start);
-            return Ok(Admission::Create);
+    pub(super) fn admit(&mut self, message: &'a Message) -> Result<Intake, Refusal> {
+        let mut target = self.target(&message.to);
+        let intake = intake::admit(target.as_mut(), message, (&self.state.limits, self.now))?;
+        let is_known = match &mut target {
+            Some(target) => target.has_seen(&message.id)?,
+            None => false,
         };
-        match start_matches(&to.id, existing, start) {
-            StartMatch::Attach => Ok(Admission::Attach),
-            StartMatch::Conflict(refusal) => Err(refusal),
+        match intake {
+            Intake::Deliver { .. } | Intake::Retry if is_known => return Ok(Intake::Duplicate),
+            Intake::Create => {
+                let Body::Start(start) = &message.body else { unreachable!("only a start creates") };
+                self.pending.entry(&message.to).or_default().start = Some(start);
+            }
+            Intake::Deliver { .. } => {
+                self.pending.entry(&message.to).or_default().delivered.push(message);
+            }
+            Intake::Retry => {
+                let row = self.state.at(&message.to).expect("what is created here has not ended");
+                let (next, _) = row.retried(&message.by, self.now)?;
+                let retried = Retried { id: &message.id, next };
+                self.pending.entry(&message.to).or_default().retried = Some(retried);
+            }
+            Intake::Attach | Intake::Duplicate => {}
         }
+        Ok(intake)
     }
 
-    fn admit_message(&mut self, message: &'a Message) -> Result<Admission, Refusal> {
-        let to = &message.to;
-        let stored = self.state.at(to);
-        let delivered = self.delivered.get(to).map_or(&[][..], Vec::as_slice);
-        let retried = self.retried.get(to);
-        let seen = stored.is_some_and(|row| row.seen.contains(&message.id))
-            || delivered.iter().any(|known| known.id == message.id)
-            || retried.is_some_and(|retried| *retried.id == message.id);
-        if seen {
-            return Ok(Admission::Duplicate);
-        }
-        let created = || Some(Execution::start(to.clone(), (*self.started.get(to)?).clone(), self.now).0);
-        let current = retried.map(|retried| &retried.next).or(stored.map(|row| &row.execution));
-        let execution = current.cloned().or_else(created);
-        let execution = execution.ok_or_else(|| Refusal::Unknown { id: to.id.clone() })?;
-        let inbox = stored.map_or(&[][..], |row| row.inbox.as_slice());
-        let stays = |known: &&Message| retried.is_none() || known.body.outlives_failure();
-        let unread = inbox.iter().map(|(_, message)| message).filter(stays).chain(delivered.iter().copied());
-        let unread: Vec<_> = unread.collect();
-        if let Err(refusal) = execution.accepts(message, self.now)
-            && !execution.accepts_behind(&unread, message, self.now)
-        {
-            return Err(refusal);
-        }
-        if let (Body::Retry, Some(row)) = (&message.body, stored) {
-            let (next, _) = row.retried(&message.by, self.now)?;
-            self.retried.insert(to, Retried { id: &message.id, next });
-            return Ok(Admission::Retry);
-        }
-        check_limits(&self.state.limits, message, unread.len())?;
-        self.delivered.entry(to).or_default().push(message);
-        Ok(Admission::Deliver)
+    /// What a message finds.
+    fn target(&self, address: &Address) -> Option<Target<'_>> {
+        let (row, pending) = (self.state.at(address), self.pending.get(address));
+        let begun = pending.and_then(|pending| pending.start);
+        let (execution, summary) = match (row, pending.and_then(|pending| pending.retried.as_ref())) {
+            (_, Some(retried)) => (retried.next.clone(), retried.next.summary_at_start(self.now)),
+            (Some(row), None) => (row.execution.clone(), row.summary.clone()),
+            (None, None) => {
+                let (execution, _) = Execution::start(address.clone(), Arc::clone(begun?), self.now);
+                let summary = execution.summary_at_start(self.now);
+                (execution, summary)
+            }
+        };
+        Some(Target { row, pending, execution, summary })
     }
 }
 
-fn check_limits(limits: &Limits, message: &Message, unread_count: usize) -> Result<(), Refusal> {
-    message.check(limits)?;
-    let max = limits.inbox_room(&message.body);
-    if unread_count < max {
-        return Ok(());
+/// An execution as it would be.
+struct Target<'a> {
+    row: Option<&'a Row>,
+    pending: Option<&'a Pending<'a>>,
+    execution: Execution,
+    summary: Summary,
+}
+
+impl Found for Target<'_> {
+    type Error = Refusal;
+
+    fn standing(&self) -> Standing {
+        let Summary { status, listens, .. } = self.summary;
+        Standing { status, listens, run: self.execution.run() }
     }
-    let (limit, found) = ("inbox_count_max", unread_count + 1);
-    Err(TooLarge { what: format!("the inbox of {}", message.to), limit, found, max }.into())
+
+    fn execution(&self) -> Result<&Execution, Refusal> {
+        Ok(&self.execution)
+    }
+
+    fn first_start(&mut self) -> Result<Arc<Start>, Refusal> {
+        let started = self.pending.and_then(|pending| pending.start).cloned();
+        let stored = self.row.map(|row| Arc::new(row.start.clone()));
+        Ok(stored.or(started).expect("what is found has begun"))
+    }
+
+    fn has_seen(&mut self, id: &MessageId) -> Result<bool, Refusal> {
+        let is_pending = |pending: &Pending<'_>| {
+            pending.delivered.iter().any(|known| known.id == *id)
+                || pending.retried.as_ref().is_some_and(|retried| retried.id == id)
+        };
+        Ok(self.row.is_some_and(|row| row.seen.contains(id)) || self.pending.is_some_and(is_pending))
+    }
+
+    fn unread_count(&mut self) -> Result<usize, Refusal> {
+        Ok(self.unread()?.len())
+    }
+
+    fn unread(&mut self) -> Result<Vec<Message>, Refusal> {
+        let is_retried = self.pending.is_some_and(|pending| pending.retried.is_some());
+        let stays = |message: &&Message| !is_retried || message.body.outlives_failure();
+        let stored = self.row.map_or(&[][..], |row| row.inbox.as_slice());
+        let stored = stored.iter().map(|(_, message)| message).filter(stays);
+        let pending = self.pending.map_or(&[][..], |pending| pending.delivered.as_slice());
+        Ok(stored.chain(pending.iter().copied()).cloned().collect())
+    }
 }

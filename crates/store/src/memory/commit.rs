@@ -3,9 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use abide_core::intake::Intake;
 use abide_core::{Address, Fence, Message, Refusal, SessionId, Timestamp};
 
-use super::admission::{Admission, Ahead};
+use super::admission::Ahead;
 use super::state::State;
 use super::table::MemoryTable;
 use crate::{Commit, CommitOutcome, Committed, Error, ExecutionKey, Record, Result, refused_start};
@@ -98,12 +99,12 @@ impl State {
     }
 
     fn emit(&mut self, emitter: &mut Emitter, message: Message, now: Timestamp) {
-        let admission = Ahead::of(self, now).admit(&message);
-        match admission {
-            Ok(admission) => {
+        let intake = Ahead::of(self, now).admit(&message);
+        match intake {
+            Ok(intake) => {
                 let offer = Some(emitter.session).filter(|_| emitter.born.len() < emitter.born_slots);
-                let key = self.write(message, admission, offer, now);
-                if admission == Admission::Create && self.row(key).lease.session.is_some() {
+                let key = self.write(message, intake, offer, now);
+                if intake == Intake::Create && self.row(key).lease.session.is_some() {
                     emitter.born.push(key);
                 }
             }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use abide_core::{
     Address, By, Entry, Execution, LeaseRow, Limits, Message, MessageId, Phase, Refusal, Route, SessionId,
     Start, Status, Summary, Timestamp, care, codec,
+    parking::{self, Seen},
 };
 
 use super::claim::message_size;
@@ -84,11 +85,10 @@ impl Row {
     }
 
     /// A message arrived: whoever holds the lease is told, otherwise it may be worth a look.
-    pub(super) fn receive(&mut self, message: Message, limits: &Limits, now: Timestamp) {
+    pub(super) fn receive(&mut self, message: Message, limits: &Limits, (wakes, now): (bool, Timestamp)) {
         self.summary.care_at =
             care::after_arrival(self.summary.care_at, &self.lease, &message, limits.terminate_grace());
-        let wakes = self.lease.session.is_none() && self.execution.wakes_on(&message.body, now);
-        if wakes {
+        if wakes && self.lease.session.is_none() {
             self.ready_at = Some(self.ready_at.map_or(now, |ready_at| ready_at.min(now)));
         }
         assert!(self.seen.insert(message.id.clone()), "a message id is recorded once: {:?}", message.id);
@@ -119,26 +119,18 @@ impl Row {
             self.finished_at = Some(now);
             return;
         }
-        let seen_count = match commit.hold {
+        let (seen, is_yielded) = match &commit.hold {
             Hold::Keep => return,
-            Hold::Park { seen_count } => {
-                self.ready_at = self.has_unseen(seen_count, now).then_some(now);
-                seen_count
-            }
-            Hold::Yield => {
-                self.ready_at = Some(now);
-                0
-            }
+            Hold::Park { seen } => (seen.as_slice(), false),
+            Hold::Yield => (&[][..], true),
         };
+        let seen = Seen::of(seen);
+        let unread = self.inbox.iter().map(|(_, message)| message);
+        let unseen = unread.filter(|message| !seen.has(message.id.as_str())).map(Some);
+        let parked = parking::park(&commit.changes.summary, unseen, now);
+        self.ready_at = (is_yielded || parked.is_ready).then_some(now);
         self.lease.session = None;
-        let has_unseen = self.inbox.len() > seen_count;
-        self.summary.care_at = care::after_release(commit.changes.summary.care_at, has_unseen, now);
-    }
-
-    /// Whether there are messages that the holder did not know of, and one that is worth a look.
-    fn has_unseen(&self, seen_count: usize, now: Timestamp) -> bool {
-        self.inbox.len() > seen_count
-            && self.inbox.iter().any(|(_, message)| self.execution.wakes_on(&message.body, now))
+        self.summary.care_at = parked.care_at;
     }
 
     /// The session that held it has ended.

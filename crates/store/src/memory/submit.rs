@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use abide_core::intake::Intake;
 use abide_core::{
     Address, Body, By, Epoch, Execution, LeaseRow, Message, MessageId, SessionId, Start, Status, Timestamp,
     Version,
 };
 
-use super::admission::{Admission, Ahead};
+use super::admission::Ahead;
 use super::row::Row;
 use super::state::State;
 use crate::{ExecutionKey, Notice, Record, Result, Submit, Submitted};
@@ -15,28 +16,28 @@ use crate::{ExecutionKey, Notice, Record, Result, Submit, Submitted};
 impl State {
     pub(super) fn submit(&mut self, submit: Submit, now: Timestamp) -> Result<Vec<Submitted>> {
         let mut ahead = Ahead::of(self, now);
-        let admissions: Vec<Admission> =
+        let intakes: Vec<Intake> =
             submit.messages.iter().map(|message| Ok(ahead.admit(message)?)).collect::<Result<_>>()?;
         let written = submit
             .messages
             .into_iter()
-            .zip(admissions)
-            .map(|(message, admission)| (admission, self.write(message, admission, submit.born_to, now)))
+            .zip(intakes)
+            .map(|(message, intake)| (intake, self.write(message, intake, submit.born_to, now)))
             .collect::<Vec<_>>();
         // Leases are told when everything is written: what was started together with a signal has it in its inbox.
-        Ok(written.into_iter().map(|(admission, key)| self.submitted(admission, key)).collect())
+        Ok(written.into_iter().map(|(intake, key)| self.submitted(intake, key)).collect())
     }
 
-    fn submitted(&self, admission: Admission, key: ExecutionKey) -> Submitted {
-        match admission {
-            Admission::Create => {
+    fn submitted(&self, intake: Intake, key: ExecutionKey) -> Submitted {
+        match intake {
+            Intake::Create => {
                 let row = self.row(key);
                 let leased = row.lease.session.map(|_| Box::new(row.leased(&self.bounds)));
                 Submitted::Started(key, leased)
             }
-            Admission::Attach => Submitted::Attached(key),
-            Admission::Deliver | Admission::Retry => Submitted::Delivered(key),
-            Admission::Duplicate => Submitted::Duplicate(key),
+            Intake::Attach => Submitted::Attached(key),
+            Intake::Deliver { .. } | Intake::Retry => Submitted::Delivered(key),
+            Intake::Duplicate => Submitted::Duplicate(key),
         }
     }
 
@@ -44,19 +45,19 @@ impl State {
     pub(super) fn write(
         &mut self,
         message: Message,
-        admission: Admission,
+        intake: Intake,
         offer: Option<SessionId>,
         now: Timestamp,
     ) -> ExecutionKey {
-        if let (Admission::Create, Body::Start(start)) = (admission, &message.body) {
+        if let (Intake::Create, Body::Start(start)) = (intake, &message.body) {
             return self.create(message.to.clone(), (**start).clone(), offer, now);
         }
         let key =
             *self.by_address.get(&message.to).expect("only messages to existing executions are admitted");
-        match admission {
-            Admission::Deliver => self.deliver(key, message.arrived(now), now),
-            Admission::Retry => self.retry(key, (message.id, message.by), now),
-            Admission::Create | Admission::Attach | Admission::Duplicate => {}
+        match intake {
+            Intake::Deliver { wakes } => self.deliver(key, message.arrived(now), (wakes, now)),
+            Intake::Retry => self.retry(key, (message.id, message.by), now),
+            Intake::Create | Intake::Attach | Intake::Duplicate => {}
         }
         key
     }
@@ -71,14 +72,14 @@ impl State {
         });
     }
 
-    fn deliver(&mut self, key: ExecutionKey, message: Message, now: Timestamp) {
+    fn deliver(&mut self, key: ExecutionKey, message: Message, (wakes, now): (bool, Timestamp)) {
         let row = self.row(key);
         if let Some(session) = row.lease.session {
             let previous = row.inbox.last().map(|(_, newest)| newest.id.clone());
             self.notices.push(session, Notice::Message { key, message: message.clone(), previous });
         }
         let limits = self.limits.clone();
-        self.change(key, |row| row.receive(message, &limits, now));
+        self.change(key, |row| row.receive(message, &limits, (wakes, now)));
     }
 
     fn create(

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use abide_core::{
-    Block, Body, Command, Failure, FailureKind, Kind, Message, Namespace, Parent, SessionId, Start,
-    Timestamp, Waiting,
+    Block, Body, Command, Failure, FailureKind, Kind, Message, MessageId, Namespace, Parent, SessionId,
+    Start, Timestamp, Waiting,
 };
 
 use super::step::{Act, Extent, Keeping, Send, Step};
@@ -170,8 +170,8 @@ impl World {
         }
         let held = &self.held[index].held;
         let (draft, taken_count) = acted(held.draft(self.subject.now()), held, *act);
-        let known_count = held.inbox.len() - taken_count;
-        let draft = self.keeping(draft, *hold, known_count).born_slots(*born_slots);
+        let seen = held.inbox.iter().skip(taken_count).map(|message| message.id.clone()).collect();
+        let draft = self.keeping(draft, *hold, seen).born_slots(*born_slots);
         let emitter = held.clone();
         let draft =
             emits.iter().fold(draft, |draft, send| draft.emitting(self.message(send, Some(&emitter))));
@@ -215,14 +215,14 @@ impl World {
         format!("{record:?} saw {seen:?}")
     }
 
-    fn keeping(&self, draft: Draft, keeping: Keeping, known_count: usize) -> Draft {
+    fn keeping(&self, draft: Draft, keeping: Keeping, seen: Vec<MessageId>) -> Draft {
         match keeping {
             Keeping::Keep => draft,
             Keeping::Yield => draft.yielded(),
             Keeping::Park { sleep_ms, blind } => {
                 let sleep = sleep_ms.map(|millis| Waiting::Sleep { until: self.subject.later_ms(millis) });
                 let draft = sleep.into_iter().fold(draft, Draft::waiting);
-                draft.park(if blind { 0 } else { known_count })
+                draft.park_after(if blind { Vec::new() } else { seen })
             }
         }
     }

@@ -1,0 +1,153 @@
+//! What a message does to what it finds.
+//!
+//! A store looks for the execution that a message goes to, says what it knows of it ([`Found`]), and does what [`admit`] tells it. Two stores
+//! therefore cannot disagree about what is created, delivered or refused.
+
+use std::sync::Arc;
+
+use crate::{
+    Body, Execution, Limits, Listens, Message, MessageId, Refusal, Start, StartMatch, Status, Timestamp,
+    TooLarge, start_matches,
+};
+
+/// What is to be done with a message that is not refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intake {
+    /// Create an execution.
+    Create,
+    /// Nothing: the execution began the same way.
+    Attach,
+    /// Put it into the inbox. A message whose id is there already, read or unread, is a [`Duplicate`](Self::Duplicate): a store may find that
+    /// out when it inserts.
+    Deliver {
+        /// Whether the execution is ready from now on, if nobody holds it.
+        wakes: bool,
+    },
+    /// Open the next run, and keep the id as that of a message that was read; but for one that is there already, as with
+    /// [`Deliver`](Self::Deliver).
+    Retry,
+    /// Nothing: it was there before, and what was taken before is no news, whatever became of its target since.
+    Duplicate,
+}
+
+/// What can be seen of an execution without its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Where it stands.
+    pub status: Status,
+    /// What it is woken by.
+    pub listens: Listens,
+    /// Its current run.
+    pub run: u32,
+}
+
+/// An execution that a message finds. What costs its store a read is asked for only when it decides.
+pub trait Found {
+    /// A refusal, or what went wrong when something was read.
+    type Error: From<Refusal>;
+
+    /// What its row says.
+    fn standing(&self) -> Standing;
+    /// Its state.
+    fn execution(&self) -> Result<&Execution, Self::Error>;
+    /// What its first run began with.
+    fn first_start(&mut self) -> Result<Arc<Start>, Self::Error>;
+    /// Whether a message with this id has ever arrived.
+    fn has_seen(&mut self, id: &MessageId) -> Result<bool, Self::Error>;
+    /// How many messages are unread.
+    fn unread_count(&mut self) -> Result<usize, Self::Error>;
+    /// The unread messages, in order of arrival.
+    fn unread(&mut self) -> Result<Vec<Message>, Self::Error>;
+}
+
+/// What becomes of `message` at `now`, where it finds an execution or none. A refusal leaves no trace.
+pub fn admit<F: Found>(
+    found: Option<&mut F>,
+    message: &Message,
+    (limits, now): (&Limits, Timestamp),
+) -> Result<Intake, F::Error> {
+    message.check(limits)?;
+    let id = &message.to.id;
+    match (&message.body, found) {
+        (Body::Start(_), None) => Ok(Intake::Create),
+        (_, None) => Err(Refusal::Unknown { id: id.clone() }.into()),
+        (Body::Start(start), Some(found)) => match start_matches(id, &*found.first_start()?, start) {
+            StartMatch::Attach => Ok(Intake::Attach),
+            StartMatch::Conflict(refusal) => Err(refusal.into()),
+        },
+        (_, Some(found)) => {
+            let refusal = match refusal_of(found, message, now)? {
+                None => has_room(found, message, limits)?.err(),
+                refusal => refusal,
+            };
+            match refusal {
+                None => Ok(taken(found.standing(), &message.body)),
+                Some(_) if found.has_seen(&message.id)? => Ok(Intake::Duplicate),
+                Some(refusal) => Err(refusal.into()),
+            }
+        }
+    }
+}
+
+fn taken(standing: Standing, body: &Body) -> Intake {
+    match body {
+        Body::Retry => Intake::Retry,
+        body => Intake::Deliver { wakes: standing.listens.to(body) },
+    }
+}
+
+/// Why a message that is no start may not be put into the inbox now.
+fn refusal_of<F: Found>(
+    found: &mut F,
+    message: &Message,
+    now: Timestamp,
+) -> Result<Option<Refusal>, F::Error> {
+    let Standing { status, run, .. } = found.standing();
+    if let Body::Retry = message.body {
+        // It never lies there: whoever takes it opens the next run at once.
+        return Ok(found.execution()?.may_be_retried().err());
+    }
+    if status.is_terminal() {
+        return Ok(Some(Refusal::Finished { status }));
+    }
+    if message.body.addressed_run().is_some_and(|addressed| addressed != run) {
+        return Ok(Some(Refusal::OtherRun { current: run }));
+    }
+    let Some(command) = message.control() else { return Ok(None) };
+    let Err(refusal) = found.execution()?.decide(command.clone(), now) else { return Ok(None) };
+    if found.unread_count()? == 0 {
+        return Ok(Some(refusal));
+    }
+    // A resume is in place behind a pause that nobody has read yet.
+    let unread = found.unread()?;
+    let behind = found.execution()?.after_orders(&unread, now);
+    Ok(behind.decide(command, now).err())
+}
+
+/// Whether the inbox has room for one more.
+fn has_room<F: Found>(
+    found: &mut F,
+    message: &Message,
+    limits: &Limits,
+) -> Result<Result<(), Refusal>, F::Error> {
+    let max = limits.inbox_room(&message.body);
+    let unread_count = found.unread_count()?;
+    if unread_count < max {
+        return Ok(Ok(()));
+    }
+    let what = format!("the inbox of {}", message.to);
+    Ok(Err(TooLarge { what, limit: "inbox_count_max", found: unread_count + 1, max }.into()))
+}
+
+impl Execution {
+    /// What it will be when the orders among `unread` have been read.
+    fn after_orders(&self, unread: &[Message], now: Timestamp) -> Self {
+        let mut later = self.clone();
+        for command in unread.iter().filter_map(Message::control) {
+            if let Ok(decision) = later.decide(command, now) {
+                decision.record(&mut later, now);
+            }
+        }
+        later
+    }
+}

@@ -1,0 +1,266 @@
+//! What a message does to what it finds, and what a park leaves.
+
+use std::sync::Arc;
+
+use abide_core::intake::{self, Found, Intake, Standing};
+use abide_core::parking::park;
+use abide_core::{
+    Address, Block, Body, By, Command, Execution, ExecutionId, Failure, FailureKind, Kind, Limits, Listens,
+    Message, MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Refusal, Start, Status, Summary,
+    Timestamp, Waiting, care,
+};
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+fn at(millis: i64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+fn message(id: &str, body: Body) -> Message {
+    let to = Address { namespace: Namespace::default(), id: ExecutionId::new("order-1").expect("an id") };
+    Message::new(MessageId::new(id), to, By("ann".to_owned()), body)
+}
+
+fn signal(id: &str) -> Message {
+    message(id, Body::Signal { name: name("note"), payload: Payload::from("1") })
+}
+
+fn pause() -> Message {
+    message("pause", Body::Pause { reason: String::new() })
+}
+
+fn resume() -> Message {
+    message("resume", Body::Resume)
+}
+
+fn cancel() -> Message {
+    message("cancel", Body::Cancel { reason: String::new() })
+}
+
+fn answer(run: u32) -> Message {
+    let op = Op { kind: OpKind::ChildResult, name: name("mail"), nth: 1 };
+    message("done", Body::ChildDone { run, op, outcome: Outcome::Success(Payload::from("1")) })
+}
+
+fn start(input: &str) -> Start {
+    Start::of(Kind::Workflow, name("order"), Payload::from(input))
+}
+
+/// An execution with its mail, as a store that has everything at hand would know it.
+#[derive(Clone)]
+struct Known {
+    execution: Execution,
+    summary: Summary,
+    unread: Vec<Message>,
+    read: Vec<MessageId>,
+}
+
+impl Known {
+    /// A run that has recorded these commands.
+    fn after(commands: &[Command]) -> Self {
+        Self::begun(start("1"), commands)
+    }
+
+    fn begun(start: Start, commands: &[Command]) -> Self {
+        let (mut execution, _) = Execution::start(signal("s").to, start, at(0));
+        for command in commands {
+            let decision = execution.decide(command.clone(), at(1)).expect("it is possible");
+            decision.record(&mut execution, at(1));
+        }
+        let summary = execution.summary_at_start(at(1));
+        Self { execution, summary, unread: Vec::new(), read: Vec::new() }
+    }
+
+    fn unread(mut self, messages: &[Message]) -> Self {
+        self.unread = messages.to_vec();
+        self
+    }
+}
+
+impl Found for Known {
+    type Error = Refusal;
+
+    fn standing(&self) -> Standing {
+        let Summary { status, listens, .. } = self.summary;
+        Standing { status, listens, run: self.execution.run() }
+    }
+
+    fn execution(&self) -> Result<&Execution, Refusal> {
+        Ok(&self.execution)
+    }
+
+    fn first_start(&mut self) -> Result<Arc<Start>, Refusal> {
+        Ok(Arc::new(start("1")))
+    }
+
+    fn has_seen(&mut self, id: &MessageId) -> Result<bool, Refusal> {
+        Ok(self.read.contains(id) || self.unread.iter().any(|message| message.id == *id))
+    }
+
+    fn unread_count(&mut self) -> Result<usize, Refusal> {
+        Ok(self.unread.len())
+    }
+
+    fn unread(&mut self) -> Result<Vec<Message>, Refusal> {
+        Ok(self.unread.clone())
+    }
+}
+
+fn admit(known: &Known, message: &Message) -> Result<Intake, Refusal> {
+    let limits = Limits { inbox_count_max: 2, payload_bytes_max: 8, ..Limits::default() };
+    intake::admit(Some(&mut known.clone()), message, (&limits, at(2)))
+}
+
+fn by() -> By {
+    By("ann".to_owned())
+}
+
+fn pausing() -> Command {
+    Command::Pause { by: by(), reason: String::new() }
+}
+
+fn failing() -> Command {
+    Command::Fail(Failure::new(FailureKind::Error, "no"))
+}
+
+fn completing() -> Command {
+    Command::Complete { result: Payload::from("1"), unused: Vec::new() }
+}
+
+fn blocking() -> Command {
+    Command::block(Block::Limit { reason: "full".to_owned() })
+}
+
+const DELIVERED: Result<Intake, Refusal> = Ok(Intake::Deliver { wakes: false });
+const WOKEN: Result<Intake, Refusal> = Ok(Intake::Deliver { wakes: true });
+
+#[test]
+fn where_nothing_is_only_a_start_finds_its_place() {
+    let limits = Limits::default();
+    let admit = |message: &Message| intake::admit(None::<&mut Known>, message, (&limits, at(2)));
+    assert_eq!(admit(&message("m", Body::Start(start("1").into()))), Ok(Intake::Create));
+    for message in [signal("s"), pause(), answer(1), message("m", Body::Retry)] {
+        assert_eq!(admit(&message), Err(Refusal::Unknown { id: message.to.id.clone() }), "{message:?}");
+    }
+}
+
+#[test]
+fn start_attaches_to_what_began_the_same_way_and_to_nothing_else() {
+    for commands in [vec![], vec![completing()], vec![failing()]] {
+        let known = Known::after(&commands);
+        let again = |input| admit(&known, &message("m", Body::Start(start(input).into())));
+        assert_eq!(again("1"), Ok(Intake::Attach));
+        assert!(matches!(again("2"), Err(Refusal::Conflict { .. })));
+    }
+}
+
+#[test]
+fn what_is_over_its_limit_is_refused_whatever_it_finds() {
+    let large = message("s", Body::Signal { name: name("note"), payload: Payload::from("123456789") });
+    let mut known = Known::after(&[]);
+    known.read.push(large.id.clone());
+    assert!(matches!(admit(&known, &large), Err(Refusal::TooLarge(_))));
+}
+
+#[test]
+fn messages_wake_those_who_listen() {
+    let delayed = Start { start_at: Some(at(500)), ..start("1") };
+    let rows = [
+        (Known::after(&[]), WOKEN, WOKEN),
+        (Known::after(&[pausing()]), DELIVERED, WOKEN),
+        (Known::after(&[blocking()]), DELIVERED, WOKEN),
+        (Known::begun(delayed, &[]), DELIVERED, WOKEN),
+    ];
+    for (known, of_signal, of_cancel) in rows {
+        assert_eq!(admit(&known, &signal("s")), of_signal, "{:?}", known.execution.phase());
+        assert_eq!(admit(&known, &cancel()), of_cancel, "{:?}", known.execution.phase());
+    }
+    let mut resting = Known::after(&[]);
+    resting.summary =
+        resting.execution.summary(&[Waiting::Suspect { died_at: Vec::new(), until: Some(at(900)) }]);
+    assert_eq!((admit(&resting, &signal("s")), admit(&resting, &cancel())), (DELIVERED, DELIVERED));
+}
+
+#[test]
+fn what_has_ended_takes_only_a_retry_if_it_failed() {
+    let retry = message("retry", Body::Retry);
+    let finished = |status| Err(Refusal::Finished { status });
+    let rows = [
+        (Known::after(&[completing()]), Status::Completed, finished(Status::Completed)),
+        (Known::after(&[failing()]), Status::Failed, Ok(Intake::Retry)),
+        (
+            Known::after(&[Command::Terminate { by: by(), reason: String::new() }]),
+            Status::Cancelled,
+            Ok(Intake::Retry),
+        ),
+    ];
+    for (known, status, retried) in rows {
+        for message in [signal("s"), pause(), cancel(), answer(1)] {
+            assert_eq!(admit(&known, &message), finished(status), "{message:?}");
+        }
+        assert_eq!(admit(&known, &retry), retried);
+    }
+    // A retry is taken at once or not at all: what has not been applied does not count.
+    let terminate = message("t", Body::Terminate { reason: String::new() });
+    assert_eq!(admit(&Known::after(&[]).unread(&[terminate]), &retry), Err(Refusal::NotEnded));
+}
+
+#[test]
+fn answer_to_another_run_is_refused() {
+    assert_eq!(admit(&Known::after(&[]), &answer(1)), WOKEN);
+    assert_eq!(admit(&Known::after(&[]), &answer(2)), Err(Refusal::OtherRun { current: 1 }));
+}
+
+#[test]
+fn order_is_judged_by_those_that_lie_unread_before_it() {
+    let running = Known::after(&[]);
+    assert_eq!(admit(&running, &resume()), Err(Refusal::NotPaused));
+    assert_eq!(admit(&running.clone().unread(&[pause()]), &resume()), WOKEN);
+    assert_eq!(admit(&running.unread(&[signal("s")]), &resume()), Err(Refusal::NotPaused));
+}
+
+#[test]
+fn what_was_taken_before_is_no_news_whatever_became_of_its_target() {
+    for commands in [vec![completing()], vec![failing()]] {
+        let mut known = Known::after(&commands);
+        known.read.push(MessageId::new("s"));
+        assert_eq!(admit(&known, &signal("s")), Ok(Intake::Duplicate));
+    }
+    let full = Known::after(&[]).unread(&[signal("s1"), signal("s2")]);
+    assert_eq!(admit(&full, &signal("s2")), Ok(Intake::Duplicate));
+}
+
+#[test]
+fn full_inbox_has_room_for_orders_and_answers() {
+    let full = Known::after(&[]).unread(&[signal("s1"), signal("s2")]);
+    assert!(matches!(admit(&full, &signal("s3")), Err(Refusal::TooLarge(_))));
+    assert_eq!((admit(&full, &cancel()), admit(&full, &answer(1))), (WOKEN, WOKEN));
+}
+
+#[test]
+fn park_is_ready_for_what_was_not_seen_and_is_listened_to() {
+    let everything = Known::after(&[]).summary;
+    let control = Known::after(&[pausing()]).summary;
+    let nothing = Summary { listens: Listens::Nothing, ..everything.clone() };
+    let rows: [(&Summary, &[Message], bool); 9] = [
+        (&everything, &[], false),
+        (&everything, &[signal("s")], true),
+        (&everything, &[cancel()], true),
+        (&control, &[], false),
+        (&control, &[signal("s")], false),
+        (&control, &[signal("s"), cancel()], true),
+        (&nothing, &[], false),
+        (&nothing, &[signal("s")], false),
+        (&nothing, &[cancel()], false),
+    ];
+    for (summary, unseen, is_ready) in rows {
+        let parked = park(summary, unseen.iter().map(Some), at(7));
+        assert_eq!(parked.is_ready, is_ready, "{:?} {unseen:?}", summary.listens);
+        // Whoever looks after executions does so for what the holder has not seen.
+        let care_at = (!unseen.is_empty()).then(|| at(7).after(care::ORDER_GRACE));
+        assert_eq!(parked.care_at, care_at, "{:?} {unseen:?}", summary.listens);
+    }
+    assert!(park(&control, [None::<Message>], at(7)).is_ready, "what cannot be read is worth a look");
+}
