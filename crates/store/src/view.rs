@@ -152,7 +152,8 @@ pub struct List {
     pub limit: usize,
 }
 
-/// A run that may have children.
+/// A run that may have children. It is a run of the execution that has the id now: one that had it before and was pruned is another execution, and
+/// so are its children another's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParentRun {
     /// The execution, in the namespace of the list.

@@ -121,5 +121,7 @@ fn delete(batch: &mut Batch<'_>, old: &Old) -> Result<(), Stop> {
     batch.caches.hot.remove(&old.key);
     batch.caches.inboxes.remove(&old.key);
     batch.caches.targets.remove(&old.key);
+    // Its id may be given to another execution, whose children are not its own.
+    batch.caches.last_parent.take_if(|(_, _, key)| *key == old.key);
     Ok(())
 }

@@ -2,9 +2,9 @@
 
 use abide_core::{Start, Version};
 
-use super::make::{complete, everything, flow, signal, start_of, step, tag, worker};
+use super::make::{address, child_of, complete, everything, flow, name, signal, start_of, step, tag, worker};
 use super::{Subject, table};
-use crate::{FeedFrom, List, Submitted, Target};
+use crate::{FeedFrom, List, ParentRun, Submitted, Target};
 
 table![
     prune_deletes_what_ended_long_ago,
@@ -17,6 +17,7 @@ table![
     p3_keys_and_positions_are_never_used_again,
     prune_counts_time_since_the_end,
     message_to_a_pruned_execution_is_refused,
+    children_of_what_was_pruned_are_not_those_of_what_has_its_id_now,
 ];
 
 /// Lets an execution with this id begin and end now.
@@ -133,4 +134,26 @@ fn message_to_a_pruned_execution_is_refused(subject: &Subject) {
     subject.prune(subject.now(), 10);
     assert!(subject.refusal(vec![signal("read", "a")]).contains("there is no execution"));
     subject.send(start_of("a", flow()));
+}
+
+/// A parent is an execution, not an id.
+fn children_of_what_was_pruned_are_not_those_of_what_has_its_id_now(subject: &Subject) {
+    let children = || {
+        let parent = Some(ParentRun { id: address("parent").id, run: 1 });
+        let found = subject.list(List { parent, ..everything() }).items;
+        found.into_iter().map(|item| item.address.id.as_str().to_owned()).collect::<Vec<_>>()
+    };
+    let (_seat, mut held) = subject.held("parent");
+    let old = start_of("old", Start { lane: name("other"), ..child_of("parent", "old") });
+    subject.commit(&subject.draft(&held).emitting(old), &mut held);
+    assert_eq!(children(), ["old"]);
+    subject.commit(&subject.draft(&held).then(complete()), &mut held);
+    subject.advance_ms(1);
+    assert_eq!(subject.prune(subject.now(), 10), 1);
+    assert!(children().is_empty(), "nobody has this id");
+    let (_seat, mut held) = subject.held("parent");
+    assert!(children().is_empty(), "it has started nobody yet");
+    subject.commit(&subject.draft(&held).emitting(start_of("new", child_of("parent", "new"))), &mut held);
+    assert_eq!(children(), ["new"]);
+    assert!(subject.exists("old"));
 }

@@ -31,6 +31,8 @@ pub(super) struct Row {
     pub(super) route: Route,
     /// What its first run began with.
     pub(super) start: Start,
+    /// The execution that started it, if that was there.
+    pub(super) parent: Option<ExecutionKey>,
     pub(super) summary: Summary,
     pub(super) lease: LeaseRow,
     pub(super) created_at: Timestamp,

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use abide_core::intake::Intake;
 use abide_core::{
-    Address, Body, By, Epoch, Execution, LeaseRow, Message, MessageId, SessionId, Start, Status, Timestamp,
-    Version,
+    Address, Body, By, Epoch, Execution, LeaseRow, Message, MessageId, Namespace, SessionId, Start, Status,
+    Timestamp, Version,
 };
 
 use super::admission::Ahead;
@@ -91,13 +91,14 @@ impl State {
     ) -> ExecutionKey {
         let key = self.next_key();
         let (execution, entry) = Execution::start(address, start.clone(), now);
-        let summary = execution.summary_at_start(now);
+        let (summary, namespace) = (execution.summary_at_start(now), execution.address().namespace.clone());
         let records = vec![Record::of(&entry)];
         let journal = self.positioned(key, (execution.address(), execution.run()), records);
         let mut row = Row {
             key,
             route: execution.route(),
             execution,
+            parent: self.parent_key(&start, &namespace),
             start,
             ready_at: (summary.status != Status::Scheduled).then_some(now),
             wake_at: summary.wake_at,
@@ -117,6 +118,12 @@ impl State {
         }
         self.insert(row);
         key
+    }
+
+    /// The execution that a child belongs to.
+    fn parent_key(&self, start: &Start, namespace: &Namespace) -> Option<ExecutionKey> {
+        let address = Address { namespace: namespace.clone(), id: start.parent.as_ref()?.id.clone() };
+        self.by_address.get(&address).copied()
     }
 
     /// Whether a new execution is born leased to the session that offers to run it.

@@ -1,12 +1,12 @@
 //! What can be read, and what is forgotten.
 
-use abide_core::Tag;
+use abide_core::{Address, Tag};
 
 use super::row::Row;
 use super::state::State;
 use crate::{
-    Bounds, Feed, FeedCursor, FeedFrom, FeedPage, InboxPage, InboxRead, List, ListCursor, ListOrder, Listing,
-    ParentRun, Prune, Read, Snapshot, Target,
+    Bounds, ExecutionKey, Feed, FeedCursor, FeedFrom, FeedPage, InboxPage, InboxRead, List, ListCursor,
+    ListOrder, Listing, Prune, Read, Snapshot, Target,
 };
 
 /// The most that one page of the feed tells. Small, so that callers which forget to page are found out.
@@ -30,7 +30,12 @@ impl State {
     }
 
     pub(super) fn list(&self, list: &List) -> Listing {
+        let parent = list.parent.as_ref().map(|parent| {
+            let address = Address { namespace: list.namespace.clone(), id: parent.id.clone() };
+            (self.by_address.get(&address).copied(), parent.run)
+        });
         let rows = self.rows.values().filter(|row| matches(list, row));
+        let rows = rows.filter(|row| parent.is_none_or(|(parent, run)| is_child_of(row, parent, run)));
         let after = list.after.map(|ListCursor(key)| key);
         let mut items: Vec<_> = match list.order {
             ListOrder::OldestFirst => {
@@ -90,9 +95,10 @@ fn matches(list: &List, row: &Row) -> bool {
         && list.name.as_ref().is_none_or(|name| row.execution.name() == name)
         && list.tags.iter().all(has_tag)
         && (!list.top_level || row.start.parent.is_none())
-        && list.parent.as_ref().is_none_or(|parent| is_child_of(row, parent))
 }
 
-fn is_child_of(row: &Row, parent: &ParentRun) -> bool {
-    row.start.parent.as_ref().is_some_and(|known| known.id == parent.id && known.run == parent.run)
+fn is_child_of(row: &Row, parent: Option<ExecutionKey>, run: u32) -> bool {
+    parent.is_some()
+        && row.parent == parent
+        && row.start.parent.as_ref().is_some_and(|known| known.run == run)
 }
