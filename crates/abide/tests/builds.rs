@@ -71,27 +71,59 @@ fn each_build_tries_once() {
     });
 }
 
+/// The older build has as many chances to take it as the newer one.
 #[test]
-fn a_build_tries_at_last_what_an_older_one_took_from_it() {
+fn a_build_that_has_tried_leaves_it_to_the_one_that_has_not() {
+    for seed in 0..10 {
+        Lab::run(seed, |lab| async move {
+            let (_, first) = worker(&lab, "a", false).await;
+            first.start(flow, ()).id("one").await.unwrap();
+            lab.sleep(secs(5)).await;
+            let before = look(&lab).await.execution.entry_count();
+            let (_, _second) = worker(&lab, "b", false).await;
+            lab.sleep(secs(60)).await;
+            let found = look(&lab).await.execution;
+            assert_eq!(found.tried(), ["a", "b"].map(|name| Name::new(name).unwrap()));
+            assert_eq!(found.entry_count() - before, 2, "it is asked to try once, and is blocked");
+            lab.sleep(secs(900)).await;
+            assert_eq!(look(&lab).await.execution.entry_count(), found.entry_count(), "there is no loop");
+        });
+    }
+}
+
+/// The newer build is gone before it could try: the older one says so again.
+#[test]
+fn what_is_left_to_a_build_that_is_gone_does_not_rest_for_ever() {
     Lab::run(1, |lab| async move {
-        let (old, first) = worker(&lab, "a", false).await;
-        first.start(flow, ()).id("one").await.unwrap();
+        let (_, first) = worker(&lab, "a", false).await;
+        let handle = first.start(flow, ()).id("one").await.unwrap();
         lab.sleep(secs(5)).await;
-        let before = look(&lab).await.execution.entry_count();
-        let mut workers = Vec::new();
-        for build in ["b", "b", "b"] {
-            workers.push(worker(&lab, build, false).await);
-        }
-        lab.sleep(secs(60)).await;
-        lab.crash(old);
-        lab.sleep(secs(600)).await;
-        let found = look(&lab).await.execution;
-        assert_eq!(found.tried(), ["a", "b"].map(|name| Name::new(name).unwrap()));
-        let count = found.entry_count() - before;
-        assert!(count <= 20, "{count} entries");
-        lab.sleep(secs(900)).await;
-        assert_eq!(look(&lab).await.execution.entry_count(), found.entry_count(), "there is no loop");
+        handle.unblock().await.unwrap();
+        lab.sleep(secs(5)).await;
+        let error = handle.result().await.unwrap_err();
+        assert!(matches!(error, ClientError::Blocked { .. }), "{error:?}");
     });
+}
+
+/// A bad build that is live for a while takes what a good one could go on with.
+#[test]
+fn a_good_build_goes_on_with_what_a_bad_one_has_blocked() {
+    for is_crash in [true, false] {
+        Lab::run(1, |lab| async move {
+            let (_, good) = worker(&lab, "good", true).await;
+            lab.sleep(secs(100)).await;
+            let (canary, bad) = worker(&lab, "bad", false).await;
+            let handle = bad.start(flow, ()).id("one").await.unwrap();
+            lab.sleep(secs(5)).await;
+            assert_eq!(handle.status().await.unwrap(), Status::Blocked);
+            if is_crash {
+                lab.crash(canary);
+            }
+            lab.sleep(secs(120)).await;
+            let handle = good.handle::<u32>("one");
+            assert_eq!(handle.status().await.unwrap(), Status::Completed, "{}", handle.why().await.unwrap());
+        });
+    }
 }
 
 #[test]

@@ -1,14 +1,18 @@
 //! Has a new build of the program try what is blocked.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use abide_core::{Body, By, Message, MessageId, Name, Status};
+use abide_core::{Body, By, Message, MessageId, Name, Phase, Status, Summary};
 use abide_store::{
-    Error, List, ListCursor, ListOrder, Listed, Read, Result, Snapshot, Store, Submit, Target, WorkerRow,
+    Error, Hold, Leased, List, ListCursor, ListOrder, Listed, Read, Result, Snapshot, Store, Submit, Target,
+    WorkerRow,
 };
 
+use crate::driver::End;
 use crate::engine::Inner;
+use crate::ledger::{Ledger, Terms};
+use crate::mailbox::Mailbox;
 
 /// How many blocked executions are looked at before others get their turn at the store.
 const PAGE_COUNT: usize = 1_000;
@@ -19,23 +23,27 @@ const TRY_COUNT_MAX: usize = 100;
 /// How long to wait before what could not be asked is asked again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The longest pause before it is looked whether everything has been tried. While builds are live side by side, an older one may take what was
-/// asked to try; so it is asked again, more and more rarely.
+/// How long others wait for the store after each page.
+const PAGE_PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest pause before what was asked is asked again: somebody else may have taken it, and been blocked.
 const ROUND_PAUSE_MAX: Duration = Duration::from_secs(300);
 
-/// Asks everything that is blocked, that this worker could run and that its build has not tried, to try again. Two workers of one build ask
-/// once. Until it has tried, whoever waits for a result goes on waiting.
+/// How long a build that has tried leaves an execution to the others, before it looks again.
+const TURN_PAUSE: Duration = Duration::from_secs(2);
+
+/// Asks everything that is blocked, that this worker could run and that its build has not tried, to try again, now and then: another build may
+/// block something at any time. Two workers of one build ask once. Until it has tried, whoever waits for a result goes on waiting.
 pub(crate) async fn try_blocked(engine: Weak<Inner>) {
-    let mut pause = None;
+    let mut pause = Duration::ZERO;
     // Held only while there is something to do: it must not keep alive what was dropped.
     while let Some(held) = engine.upgrade().filter(|engine| !engine.is_closing()) {
-        if try_all(&held).await == 0 {
-            return;
-        }
-        let next =
-            pause.map_or(held.options.look_again_every, |pause: Duration| (pause * 2).min(ROUND_PAUSE_MAX));
-        pause = Some(next);
-        let sleep = held.runtime.sleep(next);
+        let every = held.options.look_again_every;
+        pause = match try_all(&held).await {
+            0 => every,
+            _ => (pause * 2).clamp(every, ROUND_PAUSE_MAX.max(every)),
+        };
+        let sleep = held.runtime.sleep(pause);
         drop(held);
         sleep.await;
     }
@@ -52,6 +60,7 @@ async fn try_all(engine: &Inner) -> usize {
                 if after.is_none() {
                     break;
                 }
+                engine.runtime.sleep(PAGE_PAUSE).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "what is blocked cannot be asked to try again");
@@ -120,6 +129,36 @@ async fn submit(engine: &Inner, messages: Vec<Message>) -> Result<()> {
     Ok(())
 }
 
+/// Runs an execution that this build could not go on with, unless a build that may be the fixed one is live: then that one is to take it.
+pub(crate) async fn take_turn(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leased) -> End {
+    let address = leased.address().clone();
+    match is_wanted_by_others(&engine, &leased).await {
+        Ok(false) => return engine.begin_code(mailbox, leased).await,
+        Ok(true) => tracing::debug!(%address, "an execution is left to another build"),
+        Err(error) => {
+            tracing::warn!(%error, %address, "who else may run an execution is not known");
+            return engine.begin_code(mailbox, leased).await;
+        }
+    }
+    let wake_at = Some(engine.runtime.now().after(TURN_PAUSE));
+    let summary = Summary { wake_at, ..leased.execution.summary_at_rest() };
+    // Messages do not end the pause, and nothing is lost by that: it is woken when it is over.
+    let hold = Hold::Park { seen_count: usize::MAX };
+    let mut ledger = Ledger::new(&engine, leased);
+    ledger.flushed(Terms { summary, hold, born_slots: 0, alone: false }).await.end()
+}
+
+async fn is_wanted_by_others(engine: &Inner, leased: &Leased) -> Result<bool> {
+    let (execution, route) = (&leased.execution, leased.execution.route());
+    let workers =
+        crate::why::workers(&*engine.store, execution.address(), None, engine.runtime.now()).await?;
+    let wants = |row: &WorkerRow| {
+        let build = row.worker.ability.build.as_ref();
+        build.is_some_and(|build| !execution.tried().contains(build)) && row.worker.ability.serves(&route)
+    };
+    Ok(workers.iter().any(wants))
+}
+
 /// Whether no live build is left that could go on with an execution that is blocked: each of them has tried, or there is none.
 pub(crate) async fn is_given_up(
     store: &dyn Store,
@@ -141,6 +180,12 @@ impl Inner {
     /// The version of the program.
     pub(crate) fn build(&self) -> &Name {
         &self.options.build
+    }
+
+    /// Whether this build was blocked where an execution stands that somebody has unblocked.
+    pub(crate) fn has_tried(&self, leased: &Leased) -> bool {
+        let execution = &leased.execution;
+        execution.tried().contains(self.build()) && !matches!(execution.phase(), Phase::Blocked { .. })
     }
 
     fn has_code(&self, item: &Listed) -> bool {

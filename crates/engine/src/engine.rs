@@ -356,6 +356,14 @@ impl Inner {
         if let Some(reason) = self.failures.verdict(&leased, self.options.commit_failure_count_max) {
             return Box::pin(failures::block(self.clone(), leased, Block::Limit { reason }));
         }
+        if self.has_tried(&leased) {
+            return Box::pin(builds::take_turn(self.clone(), mailbox, leased));
+        }
+        self.begin_code(mailbox, leased)
+    }
+
+    /// Has the code of an execution run.
+    pub(crate) fn begin_code(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> BoxFuture<End> {
         let (kind, name) = (leased.execution.kind(), leased.execution.name());
         let Some(driver) = self.registry.driver(kind, name).cloned() else {
             let why = format!("there is no {} {name:?} here", kind.word());
