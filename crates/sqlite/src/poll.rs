@@ -4,8 +4,9 @@
 //! connection is asked, because its number does not count its own commits. While it is in use nobody needs to ask: it asks
 //! itself when its next transaction begins.
 //!
-//! When to ask is told by the operating system where it can: every commit of any process writes to the log. Elsewhere the
-//! question is asked twenty times a second.
+//! When to ask is told by the operating system where it can: every commit of any process writes to the log. But the commit
+//! is seen only when the log was synced, and nothing tells of that; so after a write the question is asked again, at first
+//! soon and then more and more rarely. Where the operating system tells nothing it is asked twenty times a second.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::writer::Desk;
 const QUIET: Duration = Duration::from_millis(50);
 /// Between two questions at least: a busy log is not asked after at each of its commits.
 const LIVELY: Duration = Duration::from_millis(4);
-/// Between two looks whether the store was closed, or the log was made anew.
+/// Between two questions at most, and between two looks whether the store was closed, or the log was made anew.
 const WATCHED: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -46,13 +47,18 @@ impl Poll {
     /// The work of the thread that asks, until the store is closed.
     pub(crate) fn serve(&self, desk: &Desk, shared: &Shared) {
         let mut watch = None;
+        let mut patience = WATCHED;
         let mut locks_looked_at = Moment::now();
         while self.is_heard(shared) {
             watch = watch.or_else(|| Watch::of(shared));
             let is_open = match &watch {
                 Some(watch) => {
-                    watch.wait(WATCHED);
-                    home::pause(LIVELY);
+                    patience = if watch.wait(patience) {
+                        home::pause(LIVELY);
+                        LIVELY
+                    } else {
+                        (patience * 2).min(WATCHED)
+                    };
                     !self.is_closed()
                 }
                 None => self.pause(QUIET),

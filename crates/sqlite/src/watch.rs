@@ -36,8 +36,8 @@ mod platform {
             add_watch(&self.events, &self.log, WatchFlags::MODIFY | WatchFlags::ATTRIB).is_ok()
         }
 
-        /// Waits until the log was written to, or for so long.
-        pub(crate) fn wait(&self, duration: Duration) {
+        /// Waits until the log was written to, or for so long; whether it was written to.
+        pub(crate) fn wait(&self, duration: Duration) -> bool {
             let timeout = Timespec::try_from(duration).ok();
             // An interrupted wait is a wait that was short.
             let is_quiet = poll(&mut [PollFd::new(&self.events, PollFlags::IN)], timeout.as_ref()) == Ok(0);
@@ -47,6 +47,7 @@ mod platform {
                 // Perhaps the log was deleted with the last connection, and another file has its name.
                 self.look_at_log();
             }
+            !is_quiet
         }
 
         /// Ends a wait: a new time stamp is an event.
@@ -73,7 +74,7 @@ mod platform {
             None
         }
 
-        pub(crate) fn wait(&self, _: Duration) {
+        pub(crate) fn wait(&self, _: Duration) -> bool {
             match *self {}
         }
 

@@ -1,4 +1,5 @@
-// Preloaded into a worker: while the file $ABIDE_FAIL_SYNC exists, no write-ahead log can be synced.
+// Preloaded into a worker: while the file $ABIDE_FAIL_SYNC exists, no write-ahead log can be synced, and each sync takes
+// $ABIDE_SLOW_SYNC_MS longer than it would.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -25,6 +26,9 @@ static int sync_by(const char *name, int fd) {
         errno = EIO;
         return -1;
     }
+    const char *slow_ms = getenv("ABIDE_SLOW_SYNC_MS");
+    if (slow_ms)
+        usleep(1000 * atoi(slow_ms));
     int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, name);
     return real(fd);
 }

@@ -9,7 +9,7 @@ use abide::prelude::*;
 
 use crate::clock::{pause, until, within};
 use crate::effects::{self, Effect};
-use crate::flows::{bookkeeper, restless, ticker};
+use crate::flows::{bookkeeper, listener, restless, ticker};
 use crate::in_turn;
 use crate::look;
 use crate::process::Process;
@@ -23,11 +23,7 @@ struct Faulty {
 
 impl Faulty {
     async fn spawn(folder: &Path, outside: &Path) -> Self {
-        let (library, switch) = (outside.join("fail_sync.so"), outside.join("fail-sync"));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/processes/fail_sync.c");
-        let mut compiler = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".to_owned()));
-        compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]).arg("-ldl");
-        assert!(compiler.status().expect("a C compiler").success(), "it compiles");
+        let (library, switch) = (library(outside), outside.join("fail-sync"));
         let role = Role { outside: outside.to_owned(), ..Role::worker(folder) };
         let worker =
             Process::spawn_with(&role, [("LD_PRELOAD", &library), ("ABIDE_FAIL_SYNC", &switch)]).await;
@@ -41,6 +37,16 @@ impl Faulty {
     fn heal(&self) {
         std::fs::remove_file(&self.switch).expect("the file can be deleted");
     }
+}
+
+/// The library that is preloaded.
+fn library(outside: &Path) -> PathBuf {
+    let library = outside.join("fail_sync.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/processes/fail_sync.c");
+    let mut compiler = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".to_owned()));
+    compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]).arg("-ldl");
+    assert!(compiler.status().expect("a C compiler").success(), "it compiles");
+    library
 }
 
 const TICKER_COUNT: u64 = 10;
@@ -128,5 +134,37 @@ fn a_signal_that_came_while_the_disk_failed_is_delivered() {
         pause(ms(300)).await;
         faulty.heal();
         assert_eq!(within("the signal is received", secs(20), handle.result()).await.expect("a result"), 7);
+    });
+}
+
+const SLOW_SYNC_MS: &str = "50";
+const SLOW_SIGNAL_COUNT: u64 = 8;
+const SLOW_SIGNAL_MS_MAX: i64 = 300;
+
+/// The log is written to long before the commit can be seen, and nothing tells of the latter.
+#[test]
+fn a_signal_of_a_process_with_a_slow_disk_is_noticed_when_it_is_there() {
+    in_turn(async {
+        let (folder, outside) =
+            (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let role = |lane: &str| Role {
+            lane: Some(lane.to_owned()),
+            outside: outside.path().to_owned(),
+            ..Role::worker(folder.path())
+        };
+        let _receiver = Process::spawn_ready(&role("receiver")).await;
+        let slow =
+            [("LD_PRELOAD", &*library(outside.path())), ("ABIDE_SLOW_SYNC_MS", Path::new(SLOW_SYNC_MS))];
+        let mut sender = Process::spawn_with(&role("sender"), slow).await;
+        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        let listening =
+            client.start(listener, SLOW_SIGNAL_COUNT).id("one").lane("receiver").await.expect("a start");
+        sender.tell(&format!("ping one {SLOW_SIGNAL_COUNT} 2000"));
+        sender.hear("pinged").await;
+        let mut took_us = within("the signals arrive", secs(20), listening.result()).await.expect("times");
+        took_us.sort_unstable();
+        println!("signals of a process with a slow disk: {took_us:?} us");
+        let most_us = took_us[took_us.len() * 3 / 4];
+        assert!(most_us <= SLOW_SIGNAL_MS_MAX * 1_000, "one in four took {most_us} us or more: {took_us:?}");
     });
 }

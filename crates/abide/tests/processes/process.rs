@@ -39,7 +39,7 @@ impl Process {
     }
 
     /// Starts a child with something more in its environment, and waits until it has opened the store.
-    pub(crate) async fn spawn_with(role: &Role, environment: [(&str, &PathBuf); 2]) -> Self {
+    pub(crate) async fn spawn_with(role: &Role, environment: [(&str, &Path); 2]) -> Self {
         let mut command = Command::new(this_program());
         command.envs(environment);
         let mut process = Self::spawn_by(command, role);
