@@ -44,6 +44,7 @@ fn one_wait(waiting: &Waiting) -> Value {
             let died_at: Vec<_> = died_at.iter().map(|at| time(*at)).collect();
             json!({ "for": "suspicion", "died_at": died_at, "until": time_maybe(*until) })
         }
+        Waiting::Build { until } => json!({ "for": "build", "until": time(*until) }),
     }
 }
 

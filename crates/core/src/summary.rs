@@ -150,6 +150,11 @@ pub enum Waiting {
         /// When it may begin again; nothing while it runs.
         until: Option<Timestamp>,
     },
+    /// Another build of the program: the one that had it was blocked there before.
+    Build {
+        /// When any build may take it again.
+        until: Timestamp,
+    },
 }
 
 impl Waiting {
@@ -157,7 +162,7 @@ impl Waiting {
     pub fn wake_at(&self) -> Option<Timestamp> {
         match self {
             Self::Retry { at, .. } => Some(*at),
-            Self::Sleep { until } => Some(*until),
+            Self::Sleep { until } | Self::Build { until } => Some(*until),
             Self::Signal { until, .. } | Self::Suspect { until, .. } => *until,
             Self::Step { .. } | Self::Child { .. } => None,
         }
@@ -184,6 +189,7 @@ impl fmt::Display for Waiting {
             Self::Suspect { died_at, until: None } => {
                 write!(f, "running alone after {} deaths of its worker", died_at.len())
             }
+            Self::Build { until } => write!(f, "left to another build until {until}"),
         }
     }
 }
@@ -273,7 +279,7 @@ impl Execution {
 
 /// Whether it rests, and neither message nor order ends that.
 fn rests(waiting: &[Waiting]) -> bool {
-    waiting.iter().any(|wait| matches!(wait, Waiting::Suspect { until: Some(_), .. }))
+    waiting.iter().any(|wait| matches!(wait, Waiting::Suspect { until: Some(_), .. } | Waiting::Build { .. }))
 }
 
 /// An execution sleeps when only time can wake it, waits when something else can, and runs otherwise.

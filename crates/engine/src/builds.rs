@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use abide_core::{Body, By, Message, MessageId, Name, Phase, Status, Summary};
+use abide_core::{Body, By, Message, MessageId, Name, Phase, Status, Waiting};
 use abide_store::{
     Error, Hold, Leased, List, ListCursor, ListOrder, Listed, Read, Result, Snapshot, Store, Submit, Target,
     WorkerRow,
@@ -140,10 +140,10 @@ pub(crate) async fn take_turn(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased:
             return engine.begin_code(mailbox, leased).await;
         }
     }
-    let wake_at = Some(engine.runtime.now().after(TURN_PAUSE));
-    let summary = Summary { wake_at, ..leased.execution.summary_at_rest() };
-    // Messages do not end the pause, and nothing is lost by that: it is woken when it is over.
-    let hold = Hold::Park { seen_count: usize::MAX };
+    let until = engine.runtime.now().after(TURN_PAUSE);
+    let summary = leased.execution.summary(&[Waiting::Build { until }]);
+    // It listens to nothing, and nothing is lost by that: it is woken when its pause is over.
+    let hold = Hold::Park { seen: Vec::new() };
     let mut ledger = Ledger::new(&engine, leased);
     ledger.flushed(Terms { summary, hold, born_slots: 0, alone: false }).await.end()
 }

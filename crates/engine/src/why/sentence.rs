@@ -250,7 +250,9 @@ fn waits_for(facts: &Facts, wait: &Waiting) -> String {
             let until = until.map(|until| format!(", and gives up at {}", text::when(until, facts.now)));
             format!("waiting for signal {name:?}{since}{}", until.unwrap_or_default())
         }
-        Waiting::Step { .. } | Waiting::Child { .. } | Waiting::Suspect { .. } => wait.to_string(),
+        Waiting::Step { .. } | Waiting::Child { .. } | Waiting::Suspect { .. } | Waiting::Build { .. } => {
+            wait.to_string()
+        }
     }
 }
 
