@@ -155,6 +155,13 @@ impl Builder {
         self
     }
 
+    /// How many bytes of what its unread messages carry one execution in memory keeps (`mail_bytes_max`, 1 MiB). What is beyond is read again
+    /// when the code wants it.
+    pub fn mail_bytes_max(mut self, bytes: usize) -> Self {
+        self.options.mail_bytes_max = bytes;
+        self
+    }
+
     /// The most requests to the store that are under way at a time (`request_count_max`, 50,000); further ones wait for their turn.
     pub fn request_count_max(mut self, count: usize) -> Self {
         self.options.request_count_max = count.max(1);

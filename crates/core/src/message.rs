@@ -181,6 +181,33 @@ impl Body {
         }
     }
 
+    /// How many bytes it carries for the code: a value, or an error.
+    pub fn carried_bytes(&self) -> usize {
+        match self {
+            Self::Signal { payload, .. } | Self::ChildDone { outcome: Outcome::Success(payload), .. } => {
+                payload.as_bytes().len()
+            }
+            Self::ChildDone { outcome: Outcome::Failure(failure), .. } => {
+                let texts = failure.type_name.len() + failure.message.len();
+                let causes: usize = failure.chain.iter().map(String::len).sum();
+                texts + causes + failure.value.as_ref().map_or(0, |value| value.as_bytes().len())
+            }
+            _ => 0,
+        }
+    }
+
+    /// The same without what it carries for the code.
+    pub fn emptied(self) -> Self {
+        let empty = || Payload::from(Vec::new());
+        match self {
+            Self::Signal { name, .. } => Self::Signal { name, payload: empty() },
+            Self::ChildDone { run, op, .. } => {
+                Self::ChildDone { run, op, outcome: Outcome::Success(empty()) }
+            }
+            other => other,
+        }
+    }
+
     /// The only run that this message is for, if it is for one.
     pub fn addressed_run(&self) -> Option<u32> {
         match self {

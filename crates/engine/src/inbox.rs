@@ -2,15 +2,17 @@
 //!
 //! Notices are hints: they may be lost, late, doubled or mixed up. Each names the message before it, so that what is known here is always the
 //! beginning of what is unread: a message whose predecessor is not known is not taken from its notice, but from the store.
+//!
+//! Unread mail may be large, and the code may never ask for it. What the messages carry is kept up to a bound (`mail_bytes_max`); of those
+//! beyond, only ids and names are, and where to read them again.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_core::{Message, MessageId};
-use abide_store::{Answer, Error, ExecutionKey, InboxPage, InboxRead, Store};
+use abide_store::{Answer, Error, ExecutionKey, InboxCursor, InboxPage, InboxRead, Store};
 
 use crate::runtime::{BoxFuture, Runtime};
 
@@ -42,6 +44,18 @@ pub(crate) fn add(kept: &mut Vec<Arrival>, arrivals: impl IntoIterator<Item = Ar
     }
 }
 
+/// A message that nobody has read for good. What it carries may be left in the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Letter {
+    pub(crate) message: Message,
+    /// Where to read it again, if what it carries was left in the store.
+    pub(crate) left: Option<Left>,
+}
+
+/// Where a message is that was left in the store: on the page after this place, or a later one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Left(Option<InboxCursor>);
+
 /// What the holder of an execution knows of its inbox.
 pub(crate) struct Inbox {
     store: Arc<dyn Store>,
@@ -50,15 +64,30 @@ pub(crate) struct Inbox {
     /// Orders that nobody has looked at: they go before everything else.
     orders: VecDeque<Message>,
     /// Other messages that nobody has looked at.
-    mail: VecDeque<Message>,
+    mail: VecDeque<Letter>,
     /// All that were ever here, numbered in the store's order. The same message may arrive by notice and by page; the second one is no news.
     known: HashMap<MessageId, u64>,
     /// Those of them that nobody has read for good, whether somebody has looked at them or not.
-    unread: BTreeMap<u64, MessageId>,
+    unread: BTreeMap<u64, Unread>,
     last_number: u64,
+    /// How much is kept of what all of them carry, and how much may be.
+    kept_bytes: usize,
+    kept_bytes_max: usize,
     reading: Option<Reading>,
+    /// Where the last page that was read begins.
+    last_page: Left,
     /// Something came whose predecessor is not known.
     is_behind: bool,
+    /// A message that was left in the store is on its way.
+    fetching: Option<Fetching>,
+    /// The page that was last read again: whoever wants one message of it often wants the next.
+    fetched: HashMap<MessageId, Message>,
+}
+
+/// A message that nobody has read for good, and how much is kept of what it carries.
+struct Unread {
+    id: MessageId,
+    kept_bytes: usize,
 }
 
 /// A page on its way.
@@ -68,11 +97,44 @@ struct Reading {
     pause: Option<BoxFuture<()>>,
 }
 
+/// The search for one message.
+struct Fetching {
+    id: MessageId,
+    reading: Reading,
+    /// It began where the inbox begins, not where the message was expected.
+    is_from_beginning: bool,
+}
+
+impl Reading {
+    fn new(store: &dyn Store, read: InboxRead) -> Self {
+        Self { read, answer: store.inbox(read), pause: None }
+    }
+
+    /// The page, which is asked for until the store gives it.
+    fn poll(
+        &mut self,
+        store: &dyn Store,
+        runtime: &dyn Runtime,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<InboxPage, Error>> {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                std::task::ready!(pause.as_mut().poll(cx));
+                *self = Self::new(store, self.read);
+            }
+            match std::task::ready!(self.answer.as_mut().poll(cx)) {
+                Err(error) if error.is_transient() => self.pause = Some(runtime.sleep(READ_PAUSE)),
+                answer => return Poll::Ready(answer),
+            }
+        }
+    }
+}
+
 impl Inbox {
     /// The inbox of which `page` is the first page.
     pub(crate) fn new(
-        store: Arc<dyn Store>,
-        runtime: Arc<dyn Runtime>,
+        (store, runtime): (Arc<dyn Store>, Arc<dyn Runtime>),
+        kept_bytes_max: usize,
         key: ExecutionKey,
         page: InboxPage,
     ) -> Self {
@@ -85,10 +147,15 @@ impl Inbox {
             known: HashMap::new(),
             unread: BTreeMap::new(),
             last_number: 0,
+            kept_bytes: 0,
+            kept_bytes_max,
             reading: None,
+            last_page: Left(None),
             is_behind: false,
+            fetching: None,
+            fetched: HashMap::new(),
         };
-        inbox.take(page);
+        inbox.take(page, Left(None));
         inbox
     }
 
@@ -97,26 +164,53 @@ impl Inbox {
         self.orders.pop_front()
     }
 
-    /// The next message that is no order.
-    pub(crate) fn next(&mut self) -> Option<Message> {
+    /// The next message that is no order. What it carries may be left in the store.
+    pub(crate) fn next(&mut self) -> Option<Letter> {
         self.mail.pop_front()
+    }
+
+    /// The next message that is no order, with what it carries; `None` also while that is on its way.
+    pub(crate) fn next_whole(&mut self) -> Option<Message> {
+        let Letter { message, left } = self.mail.front()?;
+        let whole = match *left {
+            None => message.clone(),
+            Some(left) => {
+                let id = message.id.clone();
+                self.fetch(&id, left)?
+            }
+        };
+        self.mail.pop_front();
+        Some(whole)
+    }
+
+    /// A message that was left in the store; `None` while it is on its way.
+    pub(crate) fn fetch(&mut self, id: &MessageId, left: Left) -> Option<Message> {
+        if let Some(message) = self.fetched.remove(id) {
+            return Some(message);
+        }
+        if self.fetching.is_none() {
+            let read = InboxRead { after: left.0, ..InboxRead::first(self.key) };
+            let reading = Reading::new(&*self.store, read);
+            self.fetching = Some(Fetching { id: id.clone(), reading, is_from_beginning: left.0.is_none() });
+        }
+        None
     }
 
     /// A message was read for good.
     pub(crate) fn consume(&mut self, id: &MessageId) {
-        if let Some(number) = self.known.get(id) {
-            self.unread.remove(number);
+        if let Some(unread) = self.known.get(id).and_then(|number| self.unread.remove(number)) {
+            self.kept_bytes -= unread.kept_bytes;
         }
     }
 
     /// All that are known here and stay unread, in the store's order.
     pub(crate) fn unread(&self) -> impl Iterator<Item = &MessageId> {
-        self.unread.values()
+        self.unread.values().map(|unread| &unread.id)
     }
 
-    /// Whether everything is here that was unread when it was last told of.
+    /// Whether everything is here that was unread when it was last told of, and that was asked for.
     pub(crate) fn is_complete(&self) -> bool {
-        self.reading.is_none() && !self.is_behind
+        self.reading.is_none() && !self.is_behind && self.fetching.is_none()
     }
 
     pub(crate) fn arrive(&mut self, arrivals: Vec<Arrival>) {
@@ -124,7 +218,8 @@ impl Inbox {
             match arrival {
                 Arrival::Message { message, previous } => {
                     if previous.is_none_or(|previous| self.known.contains_key(&previous)) {
-                        self.push(message);
+                        // It is on the last page that was read, or behind it.
+                        self.push(message, self.last_page);
                     } else if !self.known.contains_key(&message.id) {
                         self.is_behind = true;
                     }
@@ -137,55 +232,188 @@ impl Inbox {
 
     /// Reads what is missing, as far as it is there by now.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        self.poll_fetching(cx)?;
         loop {
             if self.reading.is_none() && std::mem::take(&mut self.is_behind) {
                 self.read(InboxRead::first(self.key));
             }
             let Some(reading) = &mut self.reading else { return Ok(()) };
-            if let Some(pause) = &mut reading.pause {
-                if pause.as_mut().poll(cx).is_pending() {
-                    return Ok(());
-                }
-                reading.pause = None;
-                reading.answer = self.store.inbox(reading.read);
-            }
-            match reading.answer.as_mut().poll(cx) {
+            match reading.poll(&*self.store, &*self.runtime, cx) {
                 Poll::Pending => return Ok(()),
-                Poll::Ready(Ok(page)) => self.take(page),
-                Poll::Ready(Err(error)) if error.is_transient() => {
-                    reading.pause = Some(self.runtime.sleep(READ_PAUSE));
+                Poll::Ready(page) => {
+                    let begins = Left(reading.read.after);
+                    self.reading = None;
+                    self.take(page?, begins);
                 }
-                Poll::Ready(Err(error)) => return Err(error),
             }
         }
+    }
+
+    /// Looks for the message that is wanted, page by page.
+    fn poll_fetching(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        while let Some(fetching) = &mut self.fetching {
+            let Poll::Ready(page) = fetching.reading.poll(&*self.store, &*self.runtime, cx) else {
+                return Ok(());
+            };
+            let page = page?;
+            if page.messages.iter().any(|message| message.id == fetching.id) {
+                self.fetched =
+                    page.messages.into_iter().map(|message| (message.id.clone(), message)).collect();
+                self.fetching = None;
+                return Ok(());
+            }
+            let after = match page.next {
+                Some(next) => Some(next),
+                // Places are the store's own. Where one has to be looked for anew, the beginning is never wrong.
+                None if !fetching.is_from_beginning => {
+                    fetching.is_from_beginning = true;
+                    None
+                }
+                None => {
+                    let what = format!("message {:?} is unread and not there", fetching.id);
+                    return Err(Error::Corrupt { what });
+                }
+            };
+            let read = InboxRead { after, ..InboxRead::first(self.key) };
+            fetching.reading = Reading::new(&*self.store, read);
+        }
+        Ok(())
     }
 
     /// Forgets ids of messages that are read, when there are many: a chain of runs may go on for years.
     pub(crate) fn forget(&mut self) {
         const KNOWN_COUNT_MAX: usize = 10_000;
         if self.known.len() > KNOWN_COUNT_MAX {
-            self.known = self.unread.iter().map(|(number, id)| (id.clone(), *number)).collect();
+            self.known = self.unread.iter().map(|(number, unread)| (unread.id.clone(), *number)).collect();
         }
     }
 
     fn read(&mut self, read: InboxRead) {
-        self.reading = Some(Reading { read, answer: self.store.inbox(read), pause: None });
+        self.reading = Some(Reading::new(&*self.store, read));
     }
 
-    fn take(&mut self, page: InboxPage) {
-        page.messages.into_iter().for_each(|message| self.push(message));
-        self.reading = None;
+    fn take(&mut self, page: InboxPage, begins: Left) {
+        self.last_page = begins;
+        page.messages.into_iter().for_each(|message| self.push(message, begins));
         if page.next.is_some() {
             self.read(InboxRead { after: page.next, ..InboxRead::first(self.key) });
         }
     }
 
-    fn push(&mut self, message: Message) {
-        let Entry::Vacant(place) = self.known.entry(message.id.clone()) else { return };
+    fn push(&mut self, message: Message, place: Left) {
+        if self.known.contains_key(&message.id) {
+            return;
+        }
+        let bytes = message.body.carried_bytes();
+        let is_kept = self.kept_bytes + bytes <= self.kept_bytes_max;
+        let kept_bytes = if is_kept { bytes } else { 0 };
         self.last_number += 1;
-        self.unread.insert(self.last_number, message.id.clone());
-        place.insert(self.last_number);
-        let queue = if message.body.is_control() { &mut self.orders } else { &mut self.mail };
-        queue.push_back(message);
+        self.known.insert(message.id.clone(), self.last_number);
+        self.unread.insert(self.last_number, Unread { id: message.id.clone(), kept_bytes });
+        self.kept_bytes += kept_bytes;
+        if message.body.is_control() {
+            self.orders.push_back(message);
+        } else if is_kept {
+            self.mail.push_back(Letter { message, left: None });
+        } else {
+            let message = Message { body: message.body.emptied(), ..message };
+            self.mail.push_back(Letter { message, left: Some(place) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::Sim;
+    use abide_core::{Address, Body, By, ExecutionId, Kind, Limits, Name, Namespace, Payload, Start};
+    use abide_store::memory::MemoryStore;
+    use abide_store::{Submit, View};
+    use std::task::Waker;
+
+    fn name(text: &str) -> Name {
+        Name::new(text).expect("a name")
+    }
+
+    fn message(id: &str, body: Body) -> Message {
+        let to = Address { namespace: Namespace::default(), id: ExecutionId::new("one").expect("an id") };
+        Message::new(MessageId::new(id), to, By::client(), body)
+    }
+
+    /// Answers at once, or never.
+    fn now<T>(answer: Answer<T>) -> T {
+        let mut answer = answer;
+        match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(value)) => value,
+            Poll::Ready(Err(error)) => panic!("{error}"),
+            Poll::Pending => panic!("the store in memory does not wait"),
+        }
+    }
+
+    /// An inbox of which ten bytes are kept, with signals that carry so many.
+    fn inbox(sizes: &[usize]) -> (Sim, Inbox) {
+        let sim = Sim::new(1);
+        let store = MemoryStore::new(Arc::new(sim.clone()), Limits::default());
+        let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+        let mut messages = vec![message("start", Body::Start(start.into()))];
+        for (n, size) in sizes.iter().enumerate() {
+            let payload = Payload::from(vec![b'x'; *size]);
+            messages.push(message(&n.to_string(), Body::Signal { name: name("s"), payload }));
+        }
+        let submitted = now(store.submit(Submit { messages, born_to: None, alone: false }));
+        let key = submitted[0].key();
+        let page = now(store.inbox(InboxRead::first(key)));
+        let mut inbox = Inbox::new((store, sim.process(1)), 10, key, page);
+        poll(&mut inbox);
+        (sim, inbox)
+    }
+
+    fn poll(inbox: &mut Inbox) {
+        inbox.poll(&mut Context::from_waker(Waker::noop())).expect("the store answers");
+    }
+
+    fn left(inbox: &mut Inbox) -> Vec<bool> {
+        std::iter::from_fn(|| inbox.next()).map(|letter| letter.left.is_some()).collect()
+    }
+
+    #[test]
+    fn what_is_beyond_the_bound_is_left_in_the_store() {
+        let (_sim, mut inbox) = inbox(&[4, 7, 6, 1]);
+        assert_eq!(left(&mut inbox), [false, true, false, true]);
+    }
+
+    #[test]
+    fn what_was_read_for_good_makes_room() {
+        let (_sim, mut inbox) = inbox(&[10]);
+        inbox.consume(&MessageId::new("0"));
+        inbox.consume(&MessageId::new("0"));
+        let payload = Payload::from(vec![b'x'; 10]);
+        let arrived = message("new", Body::Signal { name: name("s"), payload });
+        inbox.arrive(vec![Arrival::Message { message: arrived, previous: None }]);
+        assert_eq!(left(&mut inbox), [false, false]);
+    }
+
+    #[test]
+    fn message_is_found_wherever_the_search_begins() {
+        let (_sim, mut inbox) = inbox(&[20; 40]);
+        let letters: Vec<_> = std::iter::from_fn(|| inbox.next()).collect();
+        assert_eq!(letters.len(), 40);
+        // The place that is known of it, one too far, and the beginning.
+        for place in [letters[39].left.expect("it was left"), Left(Some(InboxCursor(1_000))), Left(None)] {
+            assert!(inbox.fetch(&letters[39].message.id, place).is_none());
+            assert!(!inbox.is_complete(), "nobody parks while it is on its way");
+            poll(&mut inbox);
+            let found = inbox.fetch(&letters[39].message.id, place).expect("it was read");
+            assert_eq!(found.body.carried_bytes(), 20);
+            assert!(inbox.is_complete());
+        }
+    }
+
+    #[test]
+    fn message_that_is_nowhere_is_told() {
+        let (_sim, mut inbox) = inbox(&[20; 40]);
+        assert!(inbox.fetch(&MessageId::new("other"), Left(None)).is_none());
+        let told = inbox.poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(told, Err(Error::Corrupt { .. })), "{told:?}");
     }
 }

@@ -28,6 +28,8 @@ pub struct Options {
     pub execution_count_max: usize,
     /// The most requests of clients that are under way at a time; further ones wait for their turn.
     pub request_count_max: usize,
+    /// How many bytes of what its unread messages carry one execution in memory keeps. What is beyond is read again when the code wants it.
+    pub mail_bytes_max: usize,
     /// How long an execution that only waits stays in memory.
     pub park_after: Duration,
     /// How long an execution waits before it tells what for.
@@ -70,6 +72,7 @@ impl Default for Options {
             default_retry: Retry::never(),
             execution_count_max: 5_000,
             request_count_max: 50_000,
+            mail_bytes_max: 1 << 20,
             park_after: Duration::from_secs(1),
             publish_after: Duration::from_millis(20),
             session_ttl: Duration::from_secs(15),

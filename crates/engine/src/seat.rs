@@ -15,7 +15,7 @@ use abide_store::{Answer, ExecutionKey, Hold, Leased, Read, Record, Target, Tran
 
 use crate::driver::{End, Opening};
 use crate::engine::Inner;
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, Left, Letter};
 use crate::journal::JournalOf;
 use crate::ledger::{Flushed, Ledger, Terms};
 use crate::mailbox::{Mailbox, Order};
@@ -83,7 +83,8 @@ impl Seat {
     pub(crate) fn new(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: Leased) -> (Self, Opening) {
         let opening = Opening { journal: std::mem::take(&mut leased.journal), first: leased.first.take() };
         let page = std::mem::take(&mut leased.inbox);
-        let inbox = Inbox::new(engine.store.clone(), engine.runtime.clone(), leased.key, page);
+        let home = (engine.store.clone(), engine.runtime.clone());
+        let inbox = Inbox::new(home, engine.options.mail_bytes_max, leased.key, page);
         let is_first = leased.lease.epoch == Epoch(1);
         let ledger = Ledger::new(&engine, leased);
         let presence = Presence::new(engine.clone());
@@ -248,8 +249,19 @@ impl Seat {
     }
 
     /// The next message that is no order, in the store's order. It stays unread until it is [consumed](Self::consume).
+    /// `None` also while what it carries is read from the store.
     pub fn next_message(&mut self) -> Option<Message> {
+        self.inbox.next_whole()
+    }
+
+    /// The same; what it carries may be left in the store, if the mail of the execution is large.
+    pub(crate) fn next_letter(&mut self) -> Option<Letter> {
         self.inbox.next()
+    }
+
+    /// A message that was left in the store; `None` while it is on its way.
+    pub(crate) fn fetch(&mut self, id: &MessageId, left: Left) -> Option<Message> {
+        self.inbox.fetch(id, left)
     }
 
     /// A message was read for good, with the next commit.

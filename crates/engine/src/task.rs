@@ -79,8 +79,8 @@ impl TaskRunner {
                 continue;
             }
             // A task has no use for any other message.
-            while let Some(message) = self.seat.next_message() {
-                self.seat.consume(message.id);
+            while let Some(letter) = self.seat.next_letter() {
+                self.seat.consume(letter.message.id);
             }
             let order = self.seat.order();
             if order == Order::Leave || (order == Order::Drain && self.future.is_none()) {

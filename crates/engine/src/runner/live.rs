@@ -28,10 +28,12 @@ impl Runner {
 
     /// Sorts what arrived. Only here: who cannot use a message leaves it unread, so that it is there when somebody can.
     fn take_mail(&mut self) {
-        while let Some(message) = self.seat.next_message() {
-            match &message.body {
+        while let Some(letter) = self.seat.next_letter() {
+            let Message { id, body, .. } = &letter.message;
+            match body {
                 Body::Signal { name, payload } => {
-                    let signal = (message.id.clone(), payload.clone());
+                    let payload = letter.left.map_or_else(|| Ok(payload.clone()), Err);
+                    let signal = Signal { id: id.clone(), payload };
                     self.signals.entry(name.clone()).or_default().push_back(signal);
                 }
                 Body::ChildDone { run, op, .. } => {
@@ -39,14 +41,14 @@ impl Runner {
                     let is_awaited =
                         *run == self.seat.execution().run() && self.run.children.contains_key(&key);
                     if is_awaited {
-                        self.run.answers.push_back((key, message));
+                        self.run.answers.push_back((key, letter));
                     } else {
                         // Nobody waits for it any longer; left unread it would be looked at for ever.
-                        self.seat.consume(message.id);
+                        self.seat.consume(letter.message.id);
                     }
                 }
                 // No code waits for anything else.
-                _ => self.seat.consume(message.id),
+                _ => self.seat.consume(letter.message.id),
             }
         }
     }
@@ -136,7 +138,20 @@ impl Runner {
         }
     }
 
+    /// `false` while what it carries is on its way.
     fn receive_signal(&mut self, name: &Name, id: u64) -> bool {
+        let Some(Signal { id: message, payload }) = self.signals.get(name).and_then(VecDeque::front) else {
+            return true;
+        };
+        let message = message.clone();
+        let payload = match payload {
+            Ok(payload) => payload.clone(),
+            Err(left) => match self.seat.fetch(&message, *left) {
+                Some(Message { body: Body::Signal { payload, .. }, .. }) => payload,
+                Some(_) => unreachable!("a message never changes"),
+                None => return false,
+            },
+        };
         if let Some(active) = self.run.stage.active_mut()
             && let Some(waiters) = active.signal_waiters.get_mut(name)
         {
@@ -147,9 +162,9 @@ impl Runner {
         if self.is_over_length() {
             return true;
         }
-        let Some((message, payload)) = self.signals.get_mut(name).and_then(VecDeque::pop_front) else {
-            return true;
-        };
+        if let Some(queue) = self.signals.get_mut(name) {
+            queue.pop_front();
+        }
         self.seat.consume(message.clone());
         if let Ok(entries) = self.decide(Command::ReceiveSignal { op, message, payload }) {
             self.deliver_all(&entries);
@@ -158,8 +173,19 @@ impl Runner {
     }
 
     fn receive_answer(&mut self, index: usize) -> bool {
-        let Some((_, Message { id, body, .. })) = self.run.answers.remove(index) else { return false };
-        let Body::ChildDone { op, outcome, .. } = body else { return false };
+        let Some((_, Letter { message, left })) = self.run.answers.get(index) else { return false };
+        let whole = match left {
+            None => message.clone(),
+            Some(left) => {
+                let (id, left) = (message.id.clone(), *left);
+                match self.seat.fetch(&id, left) {
+                    Some(message) => message,
+                    None => return false,
+                }
+            }
+        };
+        let Message { id, body: Body::ChildDone { op, outcome, .. }, .. } = whole else { return false };
+        self.run.answers.remove(index);
         self.seat.consume(id);
         if let Ok(entries) = self.decide(Command::FinishChild { op, outcome }) {
             self.deliver_all(&entries);

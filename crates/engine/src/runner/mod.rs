@@ -33,6 +33,7 @@ use abide_store::Hold;
 
 use crate::board::{Board, Delivery, Interrupt, Request, SlotState, State};
 use crate::driver::{Driver, End, Opening};
+use crate::inbox::{Left, Letter};
 use crate::journal::Journal;
 use crate::mailbox::Order;
 use crate::panics;
@@ -55,12 +56,19 @@ struct Runner {
     code: Arc<dyn WorkflowCode>,
     run: Run,
     /// Signals that nobody has received, by name. They are for the execution, in whatever run it is.
-    signals: HashMap<Name, VecDeque<(MessageId, Payload)>>,
+    signals: HashMap<Name, VecDeque<Signal>>,
     idle_since: Option<Moment>,
     /// Rings at the next timer.
     alarm: Option<(Timestamp, BoxFuture<()>)>,
     /// Rings when the next timeout is over, or when it has been idle for long enough.
     bell: Option<(Moment, BoxFuture<()>)>,
+}
+
+/// A signal that nobody has received.
+struct Signal {
+    id: MessageId,
+    /// What it carries, or where that was left.
+    payload: Result<Payload, Left>,
 }
 
 /// Everything about one run. The next run begins with another one.
@@ -73,7 +81,7 @@ struct Run {
     /// Children that were started and have no outcome yet.
     children: BTreeMap<OpKey, ExecutionId>,
     /// Outcomes of children that nobody has asked for yet, in order of arrival.
-    answers: VecDeque<(OpKey, Message)>,
+    answers: VecDeque<(OpKey, Letter)>,
     /// Recorded operations that the code has not asked for until its end, as far as they were read again.
     unused: Vec<Op>,
     published: Option<Vec<Waiting>>,

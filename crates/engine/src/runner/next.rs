@@ -42,8 +42,8 @@ impl Runner {
     /// Puts the next run in the place of the one that has ended. What arrived from outside is for the execution and stays.
     fn begin_next_run(&mut self, start: &Start, input: Payload) {
         // Nobody waits for these any longer; left unread they would be looked at for ever.
-        for (_, message) in self.run.answers.drain(..) {
-            self.seat.consume(message.id);
+        for (_, letter) in self.run.answers.drain(..) {
+            self.seat.consume(letter.message.id);
         }
         let first = self.seat.begin_next_run(start, input);
         self.run = Run::new(Journal::begun(self.seat.journal_of(), first), self.code.is_strict());

@@ -1,0 +1,109 @@
+//! Mail that is larger than what an execution in memory keeps of it: it is read again when the code wants it, and nothing is lost, doubled or
+//! mixed up.
+
+use abide::Builder;
+use abide::prelude::*;
+use abide::testing::Lab;
+
+/// Receives from one name or the other, as it is told, and gives what it got.
+#[workflow]
+async fn reads(ctx: Ctx, names: Vec<String>) -> Result<Vec<String>> {
+    let mut got = Vec::new();
+    for name in names {
+        let text: String = ctx.recv(&name).await?;
+        got.push(text[..4].to_owned());
+    }
+    Ok(got)
+}
+
+fn large(n: u32) -> String {
+    format!("{n:04}{}", "x".repeat(1_000))
+}
+
+/// Sends `"a"` and `"b"` in turn, all before the code reads any of them, and has it read them in an order of its own.
+fn check(options: impl Fn(Builder) -> Builder + Copy, is_late: bool) {
+    Lab::run(1, |lab| async move {
+        let client = lab.client().await.unwrap();
+        let names: Vec<_> = (0..60).map(|n| if n < 30 { "b" } else { "a" }.to_owned()).collect();
+        let (machine, mut abide) = lab.worker_with(options).await.unwrap();
+        if !is_late {
+            lab.crash(machine);
+            lab.sleep(secs(60)).await;
+        }
+        let handle = client.start(reads, names).id("one").await.unwrap();
+        handle.pause().await.unwrap();
+        for n in 0..60 {
+            handle.signal(if n % 2 == 0 { "a" } else { "b" }, &large(n)).await.unwrap();
+        }
+        if !is_late {
+            (_, abide) = lab.worker_with(options).await.unwrap();
+        }
+        abide.handle::<Vec<String>>("one").resume().await.unwrap();
+        lab.sleep(secs(60)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Completed, "{}", handle.why().await.unwrap());
+        let expected: Vec<_> = (0..30).map(|n| n * 2 + 1).chain((0..30).map(|n| n * 2)).collect();
+        let expected: Vec<_> = expected.iter().map(|n: &u32| format!("{n:04}")).collect();
+        assert_eq!(handle.result().await.unwrap(), expected);
+    });
+}
+
+#[test]
+fn signals_beyond_the_bound_are_received_in_order() {
+    for bytes in [0, 1_500, 10_000, 1 << 20] {
+        check(|builder| builder.mail_bytes_max(bytes), false);
+        check(|builder| builder.mail_bytes_max(bytes), true);
+    }
+}
+
+/// They come by notice, while the code is in memory and waits for another one.
+#[test]
+fn signals_that_come_to_live_code_are_kept_to_the_bound_too() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker_with(|builder| builder.mail_bytes_max(2_500)).await.unwrap();
+        let names: Vec<_> = ["go"].into_iter().chain(["a"; 20]).map(str::to_owned).collect();
+        let handle = abide.start(reads, names).id("one").await.unwrap();
+        for n in 0..20 {
+            handle.signal("a", &large(n)).await.unwrap();
+        }
+        handle.signal("go", &large(99)).await.unwrap();
+        lab.sleep(secs(60)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Completed, "{}", handle.why().await.unwrap());
+        let expected: Vec<_> = [99].into_iter().chain(0..20).map(|n: u32| format!("{n:04}")).collect();
+        assert_eq!(handle.result().await.unwrap(), expected);
+    });
+}
+
+#[task]
+async fn gives(_ctx: Ctx, n: u32) -> Result<String> {
+    if n == 7 { Err(Error::fatal(large(n))) } else { Ok(large(n)) }
+}
+
+/// Starts children, and asks for their results much later.
+#[workflow]
+async fn collects(ctx: Ctx) -> Result<Vec<String>> {
+    let mut children = Vec::new();
+    for n in 0..20 {
+        children.push(ctx.start(gives, n).await?);
+    }
+    let _: u32 = ctx.recv("go").await?;
+    let mut got = Vec::new();
+    for child in children.into_iter().rev() {
+        let text = child.result().await.unwrap_or_else(|error| error.to_string());
+        got.push(text[..4].to_owned());
+    }
+    Ok(got)
+}
+
+#[test]
+fn answers_of_children_beyond_the_bound_are_read_again() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker_with(|builder| builder.mail_bytes_max(2_500)).await.unwrap();
+        let handle = abide.start(collects, ()).id("one").await.unwrap();
+        lab.sleep(secs(60)).await;
+        handle.signal("go", &1).await.unwrap();
+        lab.sleep(secs(60)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Completed, "{}", handle.why().await.unwrap());
+        let expected: Vec<_> = (0..20).rev().map(|n| format!("{n:04}")).collect();
+        assert_eq!(handle.result().await.unwrap(), expected);
+    });
+}
