@@ -10,7 +10,7 @@ use abide_store::Hold;
 
 use crate::driver::{Driver, End, Opening};
 use crate::runtime::BoxFuture;
-use crate::seat::{Leave, Seat, Seated};
+use crate::seat::{Leave, Seat};
 
 /// Applies orders and a passed deadline, and leaves the rest to whoever has the code.
 pub(crate) struct Caretaker;
@@ -39,13 +39,8 @@ struct Care {
 impl Care {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
-            match self.seat.poll(cx) {
-                Poll::Pending => {}
-                Poll::Ready(Seated::Committed(_)) => continue,
-                Poll::Ready(Seated::Refused(refusal)) => {
-                    return Poll::Ready(End::Failed(format!("a commit was refused: {refusal}")));
-                }
-                Poll::Ready(Seated::Ended(end)) => return Poll::Ready(end),
+            if let Poll::Ready(end) = self.seat.poll_end(cx) {
+                return Poll::Ready(end);
             }
             if self.seat.is_busy() {
                 return Poll::Pending;

@@ -153,6 +153,19 @@ impl Seat {
         }
     }
 
+    /// The same for those who send no transactions, and only have to know when there is nothing more to do here.
+    pub fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        loop {
+            match std::task::ready!(self.poll(cx)) {
+                Seated::Committed(_) => {}
+                Seated::Refused(refusal) => {
+                    return Poll::Ready(End::Failed(format!("a commit was refused: {refusal}")));
+                }
+                Seated::Ended(end) => return Poll::Ready(end),
+            }
+        }
+    }
+
     fn flushed(&mut self, flushed: Flushed) -> Seated {
         match flushed {
             Flushed::Committed { committed, has_progress } => {

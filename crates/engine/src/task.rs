@@ -13,7 +13,7 @@ use crate::mailbox::Order;
 use crate::panics;
 use crate::registry::{CodeFuture, TaskAttempt, TaskCode};
 use crate::runtime::BoxFuture;
-use crate::seat::{Leave, Seat, Seated};
+use crate::seat::{Leave, Seat};
 
 /// Drives the executions of one task.
 pub(crate) struct TaskDriver(pub(crate) Arc<dyn TaskCode>);
@@ -61,13 +61,8 @@ impl TaskRunner {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
-            match self.seat.poll(cx) {
-                Poll::Pending => {}
-                Poll::Ready(Seated::Committed(_)) => continue,
-                Poll::Ready(Seated::Refused(refusal)) => {
-                    return Poll::Ready(End::Failed(format!("a commit was refused: {refusal}")));
-                }
-                Poll::Ready(Seated::Ended(end)) => return Poll::Ready(end),
+            if let Poll::Ready(end) = self.seat.poll_end(cx) {
+                return Poll::Ready(end);
             }
             if self.seat.is_busy() {
                 return Poll::Pending;

@@ -17,7 +17,7 @@ use abide_store::{Hold, List, ListCursor, ListOrder, Listing, ParentRun};
 use crate::driver::{Driver, End, Opening};
 use crate::mailbox::Order;
 use crate::runtime::BoxFuture;
-use crate::seat::{Leave, Seat, Seated};
+use crate::seat::{Leave, Seat};
 
 /// The most children who are told with one commit.
 pub(crate) const TOLD_COUNT_MAX: usize = 100;
@@ -131,13 +131,12 @@ impl Teller {
     async fn committed(&mut self) -> Option<End> {
         poll_fn(|cx| {
             self.seat.enter(cx);
-            let polled = self.seat.poll(cx);
+            let ended = self.seat.poll_end(cx);
             self.seat.leave(false);
-            match polled {
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(Seated::Committed(_)) => Poll::Ready(None),
-                Poll::Ready(Seated::Refused(refusal)) => Poll::Ready(Some(End::Failed(refusal.to_string()))),
-                Poll::Ready(Seated::Ended(end)) => Poll::Ready(Some(end)),
+            match ended {
+                Poll::Ready(end) => Poll::Ready(Some(end)),
+                Poll::Pending if self.seat.is_busy() => Poll::Pending,
+                Poll::Pending => Poll::Ready(None),
             }
         })
         .await

@@ -15,7 +15,7 @@ use abide_core::{
 };
 use abide_engine::sim::{Sim, SimProcess};
 use abide_engine::{
-    BoxFuture, Client, Driver, End, Engine, Leave, Opening, Options, Order, Registry, Runtime, Seat, Seated,
+    BoxFuture, Client, Driver, End, Engine, Leave, Opening, Options, Order, Registry, Runtime, Seat,
 };
 use abide_store::Record;
 use abide_store::memory::MemoryStore;
@@ -131,13 +131,8 @@ struct Telling {
 impl Telling {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
-            match self.seat.poll(cx) {
-                Poll::Pending => {}
-                Poll::Ready(Seated::Committed(_)) => continue,
-                Poll::Ready(Seated::Refused(refusal)) => {
-                    return Poll::Ready(End::Failed(refusal.to_string()));
-                }
-                Poll::Ready(Seated::Ended(end)) => return Poll::Ready(end),
+            if let Poll::Ready(end) = self.seat.poll_end(cx) {
+                return Poll::Ready(end);
             }
             if self.seat.is_busy() {
                 return Poll::Pending;
