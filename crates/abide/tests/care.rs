@@ -214,6 +214,27 @@ fn order_behind_many_signals_is_found() {
     });
 }
 
+/// The store in memory gives eight messages a page.
+#[test]
+fn why_tells_of_an_order_behind_many_signals() {
+    Lab::run(1, |lab| async move {
+        let (_abide, handle) = orphan(&lab).await;
+        for n in 0..50 {
+            handle.signal("other", &n).await.unwrap();
+        }
+        handle.cancel("enough").await.unwrap();
+        let why = handle.why().await.unwrap();
+        let unread =
+            r#"; unread: signal "other" (50), cancel by client: enough, which is for its code to see"#;
+        assert!(why.contains(unread), "{why}");
+        for n in 0..1_000 {
+            handle.signal("other", &n).await.unwrap();
+        }
+        let why = handle.why().await.unwrap();
+        assert!(why.contains(r#"cancel by client: enough and more, which is"#), "{why}");
+    });
+}
+
 #[workflow]
 async fn mother(ctx: Ctx) -> Result<u32> {
     ctx.run(waits, ()).id("child").lane("old").await

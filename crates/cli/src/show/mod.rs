@@ -12,6 +12,9 @@ use crate::args::{Global, Output, Show};
 use crate::failure::Failure;
 use crate::{clock, connect, json, output};
 
+/// How many pages of unread messages are shown beyond the first.
+const INBOX_PAGE_COUNT_MAX: usize = 3;
+
 /// What is shown.
 struct Picture {
     snapshot: Snapshot,
@@ -48,12 +51,17 @@ fn say_what_is_left(picture: &Picture, args: &Show) {
     if args.limit > 0 && next <= entry_count {
         output::say(format_args!("{id:?} has {entry_count} entries: go on with --from {next}"));
     }
+    if picture.snapshot.inbox.next.is_some() {
+        let count = picture.snapshot.inbox.messages.len();
+        output::say(format_args!("{id:?} has more unread messages than the first {count}, which are shown"));
+    }
 }
 
 async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture, Failure> {
     let address = Address { namespace: global.namespace.clone(), id: args.id.clone() };
     let unknown = || Error::Refused(Refusal::Unknown { id: args.id.clone() });
-    let snapshot = why::snapshot(store, &address).await?.ok_or_else(unknown)?;
+    let mut snapshot = why::snapshot(store, &address).await?.ok_or_else(unknown)?;
+    why::read_on(store, &mut snapshot, INBOX_PAGE_COUNT_MAX, |message| message).await?;
     let journal = journal(store, &snapshot, args).await?;
     let session = snapshot.lease.session;
     let mut workers = why::workers(store, &address, session, clock::now()).await?.into_iter();

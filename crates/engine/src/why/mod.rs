@@ -2,10 +2,12 @@
 
 mod sentence;
 
-use abide_core::{Address, Entry, ExecutionId, Refusal, SessionId, Status, Timestamp, Waiting};
-use abide_store::{Error, List, ListOrder, Read, Snapshot, Store, Target, WorkerRow, Workers};
+use abide_core::{Address, Entry, ExecutionId, Message, Refusal, SessionId, Status, Timestamp, Waiting};
+use abide_store::{Error, InboxRead, List, ListOrder, Read, Snapshot, Store, Target, WorkerRow, Workers};
 use sentence::{Ahead, Child, Facts};
 
+/// How many pages of an inbox are looked at beyond the first.
+const INBOX_PAGE_COUNT_MAX: usize = 100;
 /// How far a chain of children is followed.
 const DEPTH_MAX: usize = 16;
 /// How many entries from the end of the journal may explain something.
@@ -70,7 +72,10 @@ fn awaited_child(facts: &Facts) -> Option<ExecutionId> {
 }
 
 async fn one(store: &dyn Store, address: &Address, now: Timestamp) -> Result<Option<Facts>, Error> {
-    let Some(snapshot) = snapshot(store, address).await? else { return Ok(None) };
+    let Some(mut snapshot) = snapshot(store, address).await? else { return Ok(None) };
+    // An order may lie behind many signals. What these carry is not told.
+    let keep = |message: Message| Message { body: message.body.emptied(), ..message };
+    read_on(store, &mut snapshot, INBOX_PAGE_COUNT_MAX, keep).await?;
     let tail = tail(store, &snapshot).await?;
     let workers = workers(store, address, snapshot.lease.session, now).await?;
     let ahead = match snapshot.ready_at {
@@ -80,10 +85,28 @@ async fn one(store: &dyn Store, address: &Address, now: Timestamp) -> Result<Opt
     Ok(Some(Facts { snapshot, tail, workers, ahead, child: None, now }))
 }
 
-/// An execution without its journal, and its unread messages.
+/// An execution without its journal, and the first page of its unread messages.
 pub async fn snapshot(store: &dyn Store, address: &Address) -> Result<Option<Snapshot>, Error> {
     let target = Target::Address(address.clone());
     store.read(Read { target, run: None, from: 0, limit: 0, with_inbox: true }).await
+}
+
+/// Reads on in the inbox of a snapshot, by so many pages at most; what it then says to come next was left out. `keep` says what is kept of
+/// a message: an inbox may be larger than the memory.
+pub async fn read_on(
+    store: &dyn Store,
+    snapshot: &mut Snapshot,
+    page_count_max: usize,
+    keep: impl Fn(Message) -> Message,
+) -> Result<(), Error> {
+    for _ in 0..page_count_max {
+        let Some(after) = snapshot.inbox.next else { break };
+        let read = InboxRead { after: Some(after), ..InboxRead::first(snapshot.key) };
+        let page = store.inbox(read).await?;
+        snapshot.inbox.messages.extend(page.messages.into_iter().map(&keep));
+        snapshot.inbox.next = page.next;
+    }
+    Ok(())
 }
 
 async fn tail(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Entry>, Error> {

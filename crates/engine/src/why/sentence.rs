@@ -318,7 +318,8 @@ fn unread(facts: &Facts) -> String {
     let words =
         told.into_iter().map(|(words, count)| if count > 1 { format!("{words} ({count})") } else { words });
     let words = words.collect::<Vec<_>>().join(", ");
-    format!("; unread: {words}{}", who_reads(facts))
+    let more = if facts.snapshot.inbox.next.is_some() { " and more" } else { "" };
+    format!("; unread: {words}{more}{}", who_reads(facts))
 }
 
 /// Who reads what is unread, where that is not told already. Any live worker applies most orders; a cancellation is for the code to see.
