@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
@@ -70,6 +71,10 @@ fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Res
     connection.authorizer(Some(move |context: rusqlite::hooks::AuthContext<'_>| {
         user_transaction::authorize(&told, &context)
     }))?;
+    let told = Arc::clone(&rules);
+    // A statement of the user's that would commit is one that runs after another has ended the transaction. A parameter can
+    // end it as late as when it is bound, so a look before each statement is not enough.
+    connection.commit_hook(Some(move || told.guarded.load(Ordering::Relaxed)))?;
     Ok(StepConnection::new(connection, rules))
 }
 

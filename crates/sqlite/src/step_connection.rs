@@ -9,12 +9,12 @@ use rusqlite::{Connection, ErrorCode, Params, Row, Statement, ffi};
 
 use crate::error::{Failure, Meaning};
 use crate::sql;
-use crate::user_transaction::Deadline;
+use crate::user_transaction::{Deadline, ENDED};
 
 /// The connection that writes. The closure of a transaction step gets it, and the transaction that it writes in.
 ///
-/// Every call goes through here, so that the store knows two things that the closure need not tell: that its time is over, and
-/// that a statement failed for a reason which is not the closure's doing, such as a full disk.
+/// Every call goes through here, so that the store knows what the closure need not tell: that its time is over, that a
+/// statement failed for a reason which is not the closure's doing, such as a full disk, and that one ended the transaction.
 pub struct StepConnection {
     pub(crate) connection: Connection,
     rules: Arc<Rules>,
@@ -111,19 +111,20 @@ impl StepConnection {
         &'a self,
         call: impl FnOnce(&'a Connection) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
-        self.on_time()?;
+        self.may_go_on()?;
         self.noted(call(&self.connection))
     }
 
-    /// A statement that is short never meets the limit by itself; many of them do.
-    fn on_time(&self) -> rusqlite::Result<()> {
-        match self.deadline.get() {
-            Some(deadline) if deadline.is_over() => Err(rusqlite::Error::SqliteFailure(
-                ffi::Error::new(ffi::SQLITE_INTERRUPT),
-                Some(deadline.complaint()),
-            )),
-            _ => Ok(()),
-        }
+    /// Whether the closure may run one more statement.
+    fn may_go_on(&self) -> rusqlite::Result<()> {
+        // A statement that is short never meets the limit by itself; many of them do.
+        let refused = match self.deadline.get() {
+            Some(deadline) if deadline.is_over() => (ffi::SQLITE_INTERRUPT, deadline.complaint()),
+            // Each statement would be a transaction of its own from here on.
+            Some(_) if self.connection.is_autocommit() => (ffi::SQLITE_ABORT, ENDED.to_owned()),
+            _ => return Ok(()),
+        };
+        Err(rusqlite::Error::SqliteFailure(ffi::Error::new(refused.0), Some(refused.1)))
     }
 
     fn noted<T>(&self, outcome: rusqlite::Result<T>) -> rusqlite::Result<T> {
@@ -210,16 +211,20 @@ impl StepStatement<'_> {
         F: FnMut(&Row<'_>) -> rusqlite::Result<T>,
     {
         let step = self.step;
-        step.on_time()?;
-        let rows = step.noted(self.statement.query_map(params, read))?;
-        Ok(rows.map(move |row| step.noted(row)))
+        step.may_go_on()?;
+        let mut rows = Some(step.noted(self.statement.query_map(params, read))?);
+        // The statement runs when its first row is asked for, and others may have run meanwhile.
+        Ok(std::iter::from_fn(move || match step.may_go_on() {
+            Ok(()) => rows.as_mut()?.next().map(|row| step.noted(row)),
+            Err(error) => rows.take().map(|_| Err(error)),
+        }))
     }
 
     fn noting<T>(
         &mut self,
         call: impl FnOnce(&mut Statement<'_>) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
-        self.step.on_time()?;
+        self.step.may_go_on()?;
         self.step.noted(call(&mut self.statement))
     }
 }

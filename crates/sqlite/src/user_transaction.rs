@@ -135,7 +135,7 @@ pub(crate) fn run(batch: &Batch<'_>, transaction: &Transaction) -> Result<Transa
     }
 }
 
-const ENDED: &str = "a statement of the transaction step ended the transaction";
+pub(crate) const ENDED: &str = "a statement of the transaction step ended the transaction";
 const TAKEN: &str = "the transaction step gave something a name that begins with \"abide_\"";
 
 /// The closure itself is at fault: to run it again would do the same.

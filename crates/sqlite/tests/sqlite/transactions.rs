@@ -178,6 +178,76 @@ fn a_step_that_ends_the_transaction_fails_alone() {
     assert!(store.verify().unwrap().is_sound());
 }
 
+/// Without this, the rest of the closure would run with each statement a transaction of its own.
+#[test]
+fn nothing_is_written_after_a_statement_has_ended_the_transaction() {
+    const ENDS: &str = "INSERT OR ROLLBACK INTO stock VALUES ('nail')";
+    const AFTER: &str = "INSERT INTO led VALUES ('after')";
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let tables = "CREATE TABLE led (what TEXT);
+                  CREATE TABLE stock (item TEXT UNIQUE);
+                  INSERT INTO stock VALUES ('nail');
+                  CREATE TABLE trap (x);
+                  CREATE TRIGGER sprung AFTER INSERT ON trap BEGIN SELECT RAISE(ROLLBACK, 'sprung'); END";
+    fixture.raw().execute_batch(tables).unwrap();
+    let seat = fixture.seat(&store);
+    fn ended(tx: &StepConnection) {
+        assert!(tx.execute(ENDS, []).is_err());
+    }
+    let closures: [(&str, Closure); 7] = [
+        ("execute", |tx| {
+            ended(tx);
+            tx.execute(AFTER, []).map(|_| ())
+        }),
+        ("a trigger", |tx| {
+            assert!(tx.execute("INSERT INTO trap VALUES (1)", []).is_err());
+            tx.execute(AFTER, []).map(|_| ())
+        }),
+        ("a batch", |tx| {
+            ended(tx);
+            tx.execute_batch("INSERT INTO led VALUES ('after'); CREATE TABLE more (x)")
+        }),
+        ("prepared before", |tx| {
+            let mut after = tx.prepare(AFTER)?;
+            ended(tx);
+            after.execute([]).map(|_| ())
+        }),
+        ("rows that are not yet asked for", |tx| {
+            let mut after = tx.prepare("INSERT INTO led VALUES ('after') RETURNING what")?;
+            let rows = after.query_map([], |_| Ok(()))?;
+            ended(tx);
+            assert_eq!(rows.filter(Result::is_ok).count(), 0);
+            Ok(())
+        }),
+        ("a parameter that ends it", |tx| {
+            let ends = std::iter::once_with(|| {
+                ended(tx);
+                "after"
+            });
+            tx.execute("INSERT INTO led VALUES (?1)", rusqlite::params_from_iter(ends)).map(|_| ())
+        }),
+        ("no word of any of it", |tx| {
+            ended(tx);
+            let _ = tx.query_row("INSERT INTO led VALUES ('after') RETURNING what", [], |_| Ok(()));
+            let _ = tx.execute_batch(AFTER);
+            Ok(())
+        }),
+    ];
+    for (what, closure) in closures {
+        let held = seat.born(what);
+        let commit = seat.transaction(&held, move |tx| {
+            tx.execute("INSERT INTO led VALUES ('before')", [])?;
+            closure(tx)
+        });
+        let error = block_on(store.commit(commit)).unwrap_err();
+        assert!(error.to_string().contains("ended the transaction"), "{what}: {error}");
+        let left: i64 = fixture.raw().query_row("SELECT COUNT(*) FROM led", [], |row| row.get(0)).unwrap();
+        assert_eq!(left, 0, "{what} left a trace");
+    }
+    assert!(store.verify().unwrap().is_sound());
+}
+
 #[test]
 fn a_panic_in_a_step_costs_nobody_else_anything() {
     let fixture = Fixture::new();
