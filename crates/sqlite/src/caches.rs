@@ -79,10 +79,15 @@ impl Caches {
     pub(crate) fn next_journal_row(&mut self, connection: &Connection) -> rusqlite::Result<i64> {
         next(&mut self.journal_row_max, connection, sql::JOURNAL_ROW_MAX)
     }
+
+    /// Not a number of SQLite's own making: those are kept in a table that a transaction step may write.
+    pub(crate) fn next_session_id(&self, connection: &Connection) -> rusqlite::Result<i64> {
+        next(&mut None, connection, sql::SESSION_ID_MAX)
+    }
 }
 
 /// Numbers that are never given twice, even after the row with the greatest one was pruned: a stale key could otherwise
-/// write another execution.
+/// write another execution, and a stale session as another.
 fn next(max: &mut Option<i64>, connection: &Connection, statement: &str) -> rusqlite::Result<i64> {
     let current = match *max {
         Some(current) => current,

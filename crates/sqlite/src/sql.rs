@@ -80,7 +80,7 @@ CREATE TABLE abide_tags (
     PRIMARY KEY (namespace, key, value, execution)
 ) WITHOUT ROWID;
 CREATE TABLE abide_sessions (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    id INTEGER PRIMARY KEY,
     namespace INTEGER NOT NULL,
     name TEXT NOT NULL,
     ability BLOB NOT NULL,
@@ -162,6 +162,11 @@ pub(crate) const JOURNAL_ROW_MAX: &str = "
 SELECT MAX(
     COALESCE((SELECT MAX(row) FROM abide_journal), 0),
     COALESCE((SELECT value FROM abide_meta WHERE name = 'journal_row_max'), 0)
+)";
+pub(crate) const SESSION_ID_MAX: &str = "
+SELECT MAX(
+    COALESCE((SELECT MAX(id) FROM abide_sessions), 0),
+    COALESCE((SELECT value FROM abide_meta WHERE name = 'session_id_max'), 0)
 )";
 
 pub(crate) const NAMES: &str = "
@@ -387,8 +392,8 @@ ORDER BY execution DESC
 LIMIT ?5";
 
 pub(crate) const SESSION_INSERT: &str = "
-INSERT INTO abide_sessions (namespace, name, ability, ttl_us, registered_at, expires_at, retired)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, NULL)";
+INSERT INTO abide_sessions (id, namespace, name, ability, ttl_us, registered_at, expires_at, retired)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)";
 pub(crate) const SESSION: &str = "
 SELECT ability, ttl_us, expires_at, retired IS NOT NULL
 FROM abide_sessions
@@ -425,6 +430,10 @@ FROM abide_sessions
 WHERE namespace = ?1 AND id > ?2
 ORDER BY id
 LIMIT ?3";
+pub(crate) const SESSIONS_OLD: &str = "
+SELECT 1
+FROM abide_sessions
+WHERE retired IS NOT NULL AND expires_at < ?1";
 pub(crate) const SESSIONS_PRUNE: &str = "
 DELETE FROM abide_sessions
 WHERE retired IS NOT NULL AND expires_at < ?1";

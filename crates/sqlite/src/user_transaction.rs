@@ -49,10 +49,12 @@ fn is_list_of_temporary(action: &AuthAction<'_>) -> bool {
 
 fn is_allowed(action: &AuthAction<'_>) -> bool {
     use AuthAction as A;
-    let ours = |name: &str| {
-        let prefix = name.get(..6).unwrap_or("");
-        prefix.eq_ignore_ascii_case("abide_")
+    let begins = |name: &str, with: &str| {
+        name.get(..with.len()).is_some_and(|prefix| prefix.eq_ignore_ascii_case(with))
     };
+    let ours = |name: &str| begins(name, "abide_");
+    // How SQLite finds rows, also ours. It writes there by itself what ANALYZE finds, and deletes what belongs to a table that is dropped.
+    let of_planner = |name: &str| begins(name, "sqlite_stat");
     match action {
         A::Transaction { .. }
         | A::Savepoint { .. }
@@ -74,12 +76,13 @@ fn is_allowed(action: &AuthAction<'_>) -> bool {
         A::CreateTrigger { table_name, trigger_name } | A::DropTrigger { table_name, trigger_name } => {
             !ours(table_name) && !ours(trigger_name)
         }
+        A::Insert { table_name } | A::Update { table_name, .. } => {
+            !ours(table_name) && !of_planner(table_name)
+        }
         A::CreateTable { table_name }
         | A::DropTable { table_name }
         | A::Delete { table_name }
-        | A::Insert { table_name }
         | A::Read { table_name, .. }
-        | A::Update { table_name, .. }
         | A::AlterTable { table_name, .. }
         | A::Analyze { table_name }
         | A::CreateVtable { table_name, .. }

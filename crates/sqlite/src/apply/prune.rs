@@ -52,7 +52,8 @@ impl Operation for PruneWork {
         let is_due = |old: &&Old| old.since < before;
         let old: Vec<&Old> = ended.iter().take_while(is_due).take(self.0.limit).collect();
         if !old.is_empty() {
-            remember_numbers(batch)?;
+            remember(batch, ("execution_key_max", sql::EXECUTION_KEY_MAX))?;
+            remember(batch, ("journal_row_max", sql::JOURNAL_ROW_MAX))?;
         }
         for execution in &old {
             delete(batch, execution)?;
@@ -62,10 +63,18 @@ impl Operation for PruneWork {
         if reached > from {
             batch.connection.prepare_cached(sql::META_SET)?.execute(params!["pruned_to", reached])?;
         }
-        batch.connection.prepare_cached(sql::SESSIONS_PRUNE)?.execute([before])?;
+        prune_sessions(batch, before)?;
         let is_done = old.len() < ended.len() || old.len() >= self.0.limit || to == end;
         Ok(Pruned { count: old.len() as u64, is_done })
     }
+}
+
+fn prune_sessions(batch: &Batch<'_>, before: i64) -> rusqlite::Result<()> {
+    if batch.connection.prepare_cached(sql::SESSIONS_OLD)?.exists([before])? {
+        remember(batch, ("session_id_max", sql::SESSION_ID_MAX))?;
+        batch.connection.prepare_cached(sql::SESSIONS_PRUNE)?.execute([before])?;
+    }
+    Ok(())
 }
 
 /// The executions whose last entry is one of these rows, in the order in which they ended.
@@ -89,12 +98,9 @@ fn ended(batch: &Batch<'_>, (from, to): (i64, i64)) -> rusqlite::Result<Vec<Old>
 }
 
 /// Numbers are not given again when the rows that had the greatest ones are gone.
-fn remember_numbers(batch: &mut Batch<'_>) -> Result<(), Stop> {
-    let maxima = [("execution_key_max", sql::EXECUTION_KEY_MAX), ("journal_row_max", sql::JOURNAL_ROW_MAX)];
-    for (name, statement) in maxima {
-        let max: i64 = batch.connection.prepare_cached(statement)?.query_row([], |row| row.get(0))?;
-        batch.connection.prepare_cached(sql::META_SET)?.execute(params![name, max])?;
-    }
+fn remember(batch: &Batch<'_>, (name, statement): (&str, &str)) -> rusqlite::Result<()> {
+    let max: i64 = batch.connection.prepare_cached(statement)?.query_row([], |row| row.get(0))?;
+    batch.connection.prepare_cached(sql::META_SET)?.execute(params![name, max])?;
     Ok(())
 }
 

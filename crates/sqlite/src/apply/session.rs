@@ -28,7 +28,9 @@ impl Operation for RegisterWork {
             .caches
             .interned(batch.connection)?
             .intern_name(batch.connection, &worker.ability.namespace)?;
+        let id = batch.caches.next_session_id(batch.connection)?;
         batch.connection.prepare_cached(sql::SESSION_INSERT)?.execute(params![
+            id,
             namespace,
             worker.name.as_str(),
             codec::encode(&worker.ability),
@@ -36,7 +38,7 @@ impl Operation for RegisterWork {
             now.as_micros(),
             expires_at.as_micros()
         ])?;
-        let session = SessionId(count(batch.connection.last_insert_rowid()));
+        let session = SessionId(count(id));
         // Locked before COMMIT: whoever sees the session finds its lock taken.
         let lock = match &batch.shared.path {
             Some(path) => Some(LockFile::acquire(path, session).map_err(|error| {

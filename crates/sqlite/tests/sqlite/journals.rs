@@ -121,3 +121,18 @@ fn pruning_finds_what_ended_behind_a_long_open_journal() {
     assert_eq!((prune(2), prune(2)), (1, 0));
     assert!(store.verify().unwrap().is_sound());
 }
+
+#[test]
+fn the_number_of_a_pruned_session_is_not_given_again() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    seat.retire();
+    fixture.clock.advance(std::time::Duration::from_secs(60));
+    let finished_before = abide_store::Clock::now(&*fixture.clock);
+    block_on(store.prune(abide_store::Prune { finished_before, limit: 1 })).unwrap();
+    let left: i64 =
+        fixture.raw().query_row("SELECT COUNT(*) FROM abide_sessions", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 0);
+    assert!(fixture.seat(&store).session > seat.session, "whoever was that session would be this one");
+}

@@ -76,6 +76,16 @@ fn what_a_step_may_not_do_fails_in_the_step_and_leaves_no_trace() {
         "CREATE TEMP VIEW stock AS SELECT 1",
         "CREATE TEMP TRIGGER mine AFTER INSERT ON stock BEGIN SELECT 1; END",
         "CREATE TABLE temp.secret (x)",
+        "CREATE TABLE abide_mine (x)",
+        "CREATE VIEW abide_mine AS SELECT 1",
+        "CREATE INDEX abide_mine ON stock (item)",
+        "CREATE TRIGGER abide_mine AFTER INSERT ON stock BEGIN SELECT 1; END",
+        "CREATE VIEW mine AS SELECT body FROM abide_journal; SELECT body FROM mine",
+        "DROP INDEX abide_executions_place",
+        "ALTER TABLE abide_sessions ADD COLUMN mine",
+        "ANALYZE abide_executions",
+        "ANALYZE stock; INSERT INTO sqlite_stat1 VALUES ('abide_executions', 'abide_executions_place', '1 1 1')",
+        "ANALYZE stock; UPDATE sqlite_stat1 SET tbl = 'abide_executions'",
     ];
     for (nth, text) in forbidden.into_iter().enumerate() {
         let id = format!("{nth}");
@@ -119,7 +129,14 @@ fn a_step_may_change_the_schema_of_its_own_tables() {
         "DROP VIEW few",
         "ALTER TABLE stocks DROP COLUMN place",
         "DROP INDEX stock_item",
+        "ANALYZE stocks",
         "DROP TABLE stocks",
+        "CREATE TABLE numbered (id INTEGER PRIMARY KEY AUTOINCREMENT, item TEXT)",
+        "INSERT INTO numbered (item) VALUES ('nail'), ('screw')",
+        "UPDATE sqlite_sequence SET seq = 9 WHERE name = 'numbered'",
+        "INSERT INTO numbered (item) VALUES ('nut') RETURNING CASE id WHEN 10 THEN id ELSE abs(-9223372036854775808) END",
+        "ALTER TABLE numbered RENAME TO counted",
+        "DROP TABLE counted",
     ];
     for (nth, text) in allowed.into_iter().enumerate() {
         let id = format!("{nth}");
@@ -146,6 +163,25 @@ fn a_step_cannot_take_a_name_of_abides_own() {
     assert_eq!(stock(&fixture), 0, "it still has its name");
     let outcome = rename("b", "ALTER TABLE other RENAME TO another");
     assert!(matches!(outcome, Ok(CommitOutcome::Committed(_))), "{outcome:?}");
+}
+
+/// What SQLite keeps for the user's tables is the user's, so nothing of abide's may depend on it.
+#[test]
+fn a_step_cannot_use_up_the_numbers_of_sessions() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let held = seat.born("a");
+    let commit = seat.transaction(&held, |tx| {
+        tx.execute_batch("CREATE TABLE mine (id INTEGER PRIMARY KEY AUTOINCREMENT)")?;
+        tx.execute_batch(
+            "UPDATE sqlite_sequence SET seq = 9223372036854775807;
+             INSERT INTO sqlite_sequence VALUES ('abide_sessions', 9223372036854775807)",
+        )
+    });
+    block_on(store.commit(commit)).unwrap();
+    fixture.seat(&store);
+    assert!(store.verify().unwrap().is_sound());
 }
 
 #[test]
