@@ -9,9 +9,12 @@ use std::time::Duration;
 use abide::Builder;
 use abide::prelude::*;
 use abide::testing::{Lab, Machine};
-use abide_core::Namespace;
-use abide_store::{Retire, WorkerRow, Workers};
+use abide_core::{Limits, Namespace};
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
+use abide_store::{Retire, Store, WorkerRow, Workers};
 use futures_util::future::{Either, select};
+use tokio::sync::Semaphore;
 
 #[derive(Clone, Copy, Debug)]
 enum Set {
@@ -296,5 +299,41 @@ fn nothing_runs_twice_because_the_clock_was_set_back() {
         lab.sleep(secs(30)).await;
         assert_eq!(handle.status().await.unwrap(), Status::Completed);
         assert_eq!(count.0.load(Ordering::SeqCst), 3);
+    });
+}
+
+#[workflow]
+async fn gated(ctx: Ctx) -> Result<u32> {
+    let gate = ctx.state::<Arc<Semaphore>>();
+    ctx.step("gated", || async {
+        gate.acquire().await?.forget();
+        Ok(1)
+    })
+    .await
+}
+
+/// Everything that is in memory loses its lease with the session, and each execution asks after it.
+#[test]
+fn a_session_that_is_gone_is_replaced_once() {
+    const COUNT: usize = 200;
+    let slow = |clock| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), |name| match name {
+            "read" | "heartbeat" | "register" => Fault::Delay { poll_count: 3 },
+            _ => Fault::None,
+        })
+    };
+    Lab::run_on(1, slow, |lab| async move {
+        let gate = Arc::new(Semaphore::new(0));
+        let open = |builder: Builder| builder.state(gate.clone()).session_ttl(secs(15));
+        let (_, abide) = lab.worker_with(open).await.unwrap();
+        for n in 0..COUNT {
+            abide.start(gated, ()).id(format!("n-{n}")).await.unwrap();
+        }
+        lab.sleep(secs(1)).await;
+        lab.set_clock_forward(secs(20));
+        gate.add_permits(10 * COUNT);
+        lab.sleep(secs(30)).await;
+        assert_eq!(abide.list(Filter::completed().limit(1_000)).await.unwrap().len(), COUNT);
+        assert_eq!(sessions(&lab).await.len(), 2, "one session was lost, and one is there in its place");
     });
 }

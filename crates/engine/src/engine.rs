@@ -59,6 +59,8 @@ pub(crate) struct Inner {
     is_closed: AtomicBool,
     /// Held by whoever shuts down: another one who does waits until that is done.
     shutting: tokio::sync::Mutex<()>,
+    /// Many may find at the same time that the session is gone, and one replaces it.
+    registering: tokio::sync::Mutex<()>,
     /// What the quarantine says, for those who do not hold the lock on the residents. A hint: admission decides.
     pub(crate) is_shut: AtomicBool,
     /// Every resident left.
@@ -116,6 +118,7 @@ impl Engine {
             is_closing: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             shutting: tokio::sync::Mutex::default(),
+            registering: tokio::sync::Mutex::default(),
             is_shut: AtomicBool::new(false),
             emptied: Notify::new(),
         });
@@ -170,8 +173,19 @@ impl Inner {
         self.watchers.look_again();
     }
 
+    /// Makes a new session in the place of one that is gone, unless somebody has done so meanwhile.
+    pub(crate) async fn replace_session(&self, gone: SessionId) -> Result<()> {
+        let _turn = self.registering.lock().await;
+        if self.session() == gone {
+            tracing::warn!(session = %gone, "the session is gone; a new one is registered");
+            self.register().await?;
+            self.kick.notify_one();
+        }
+        Ok(())
+    }
+
     /// Makes a new session. Whatever was held under an old one is lost.
-    pub(crate) async fn register(&self) -> Result<()> {
+    async fn register(&self) -> Result<()> {
         self.order_all(Order::Abandon);
         let Options { worker_name, session_ttl, .. } = &self.options;
         let worker = Worker { name: worker_name.clone(), ability: self.ability(), ttl: *session_ttl };

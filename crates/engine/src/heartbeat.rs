@@ -31,14 +31,13 @@ pub(crate) async fn run(engine: Weak<Inner>) {
 
 /// One heartbeat; a session that is gone is replaced.
 pub(crate) async fn beat(engine: &Arc<Inner>) -> abide_store::Result<()> {
-    match engine.store.heartbeat(engine.session()).await? {
+    let session = engine.session();
+    match engine.store.heartbeat(session).await? {
         Heartbeat::Refreshed { .. } => {}
         // Whatever it held is lost, and nothing new is taken.
         Heartbeat::NotRegistered if engine.is_closing() => {}
         Heartbeat::NotRegistered => {
-            tracing::warn!(session = %engine.session(), "the session is gone; a new one is registered");
-            engine.register().await?;
-            engine.kick.notify_one();
+            engine.replace_session(session).await?;
         }
     }
     Ok(())
