@@ -86,3 +86,38 @@ fn progress_clears_a_suspect() {
         assert_eq!((found.takeover_count, found.summary.waiting.len()), (0, 1));
     });
 }
+
+/// Keeps a worker alive for so long.
+async fn keep_alive(world: &Shared, workers: &mut Vec<Abide>, time: Duration) {
+    let mut is_over = Box::pin(world.lab.sleep(time));
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut is_over => return,
+            () = world.died.notified() => workers.push(same_build(world).await),
+        }
+    }
+}
+
+#[test]
+fn deadline_of_a_suspect_is_applied_while_it_rests() {
+    let rested_count = std::cell::Cell::new(0);
+    for seconds in 10..40 {
+        on(1, memory, async |world: Shared| {
+            let mut workers = vec![same_build(&world).await];
+            let start = workers[0].start(poison, u32::MAX).id("poison").deadline(secs(seconds));
+            start.await.unwrap();
+            keep_alive(&world, &mut workers, secs(seconds) - ms(1)).await;
+            let handle = workers.last().unwrap().handle::<u32>("poison");
+            if handle.status().await.unwrap() != Status::Sleeping {
+                return;
+            }
+            rested_count.set(rested_count.get() + 1);
+            keep_alive(&world, &mut workers, ms(2_100)).await;
+            let handle = workers.last().unwrap().handle::<u32>("poison");
+            let (status, why) = (handle.status().await.unwrap(), handle.why().await.unwrap());
+            assert_eq!(status, Status::Failed, "{seconds}: {why}");
+        });
+    }
+    assert!(rested_count.get() > 2, "it rested at {} of the deadlines", rested_count.get());
+}
