@@ -13,6 +13,7 @@ pub mod care;
 pub mod codec;
 mod command;
 mod deadline;
+mod digest;
 mod entry;
 mod execution;
 mod failure;
@@ -39,6 +40,7 @@ mod time;
 mod tree;
 
 pub use command::{Block, By, Command, Decision, Refusal, Remedy, StepRemedy};
+pub use digest::{Digest, Tally};
 pub use entry::{Entry, Event, Foreign, Outcome, Remedied, StepRecord, Unrecordable};
 pub use execution::{Execution, Phase};
 pub use failure::{Details, Failure, FailureKind};

@@ -1,0 +1,145 @@
+//! What a session holds, told in eight bytes with each heartbeat.
+//!
+//! The engine and the store each keep a [`Tally`] of the leases of a session, and the heartbeat compares the two. Both are kept up to date lease by
+//! lease, so that a heartbeat costs the same for one lease as for 100,000.
+
+use crate::Epoch;
+
+/// A digest of pairs of an execution's key and the epoch of its lease, in whatever order they come.
+///
+/// A sum of well-mixed numbers: equal sets have equal sums, a pair is added and taken away without looking at the others, and two sets that differ
+/// by chance have the same sum once in 2⁶⁴. Nobody tries to deceive: both sides are parts of one program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Digest(pub u64);
+
+impl Digest {
+    /// The digest of one pair.
+    pub fn of(key: u64, epoch: Epoch) -> Self {
+        // The final mix of MurmurHash3: every bit of the pair changes half of the bits of the sum.
+        let mut mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ epoch.0.rotate_left(32);
+        mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        Self(mixed ^ (mixed >> 33))
+    }
+
+    /// With the pairs of another one.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self(self.0.wrapping_add(other.0))
+    }
+
+    /// Without the pairs of another one.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self(self.0.wrapping_sub(other.0))
+    }
+}
+
+/// The leases of one session, as one side sees them.
+///
+/// A lease takes part from the second heartbeat after it was given on: the answer that tells of a younger one may still be on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    beat_count: u64,
+    old: Digest,
+    /// What was given since the last heartbeat.
+    young: Digest,
+}
+
+impl Tally {
+    /// A tally of a session that has given so many heartbeats, the last of them before any of `old` was looked at.
+    pub fn of(old: Digest, beat_count: u64) -> Self {
+        Self { beat_count, old, young: Digest::default() }
+    }
+
+    /// A lease was given. Gives the number of heartbeats so far, which is to be kept with the lease.
+    pub fn give(&mut self, key: u64, epoch: Epoch) -> u64 {
+        self.young = self.young.plus(Digest::of(key, epoch));
+        self.beat_count
+    }
+
+    /// A lease is over that was given after so many heartbeats.
+    pub fn end(&mut self, key: u64, epoch: Epoch, given_beat: u64) {
+        let part = if given_beat == self.beat_count { &mut self.young } else { &mut self.old };
+        *part = part.minus(Digest::of(key, epoch));
+    }
+
+    /// How many heartbeats there were. What was given after as many is young.
+    pub fn beat_count(&self) -> u64 {
+        self.beat_count
+    }
+
+    /// The next heartbeat: the digest of what is to be compared in it. What is young now takes part from the next one on.
+    pub fn beat(&mut self) -> Digest {
+        let told = self.old;
+        self.old = told.plus(self.young);
+        self.young = Digest::default();
+        self.beat_count += 1;
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn sum(pairs: &[(u64, u64)]) -> Digest {
+        pairs.iter().fold(Digest::default(), |sum, (key, epoch)| sum.plus(Digest::of(*key, Epoch(*epoch))))
+    }
+
+    #[test]
+    fn the_order_of_pairs_does_not_matter_and_each_pair_does() {
+        let sums = [
+            sum(&[]),
+            sum(&[(1, 1)]),
+            sum(&[(1, 2)]),
+            sum(&[(2, 1)]),
+            sum(&[(1, 1), (2, 2)]),
+            sum(&[(1, 2), (2, 1)]),
+            sum(&[(1, 1), (1, 1)]),
+        ];
+        let different: HashSet<u64> = sums.iter().map(|digest| digest.0).collect();
+        assert_eq!(different.len(), sums.len(), "{sums:?}");
+        assert_eq!(sum(&[(1, 1), (2, 2)]), sum(&[(2, 2), (1, 1)]));
+        assert_eq!(sum(&[(1, 1), (2, 2)]).minus(sum(&[(1, 1)])), sum(&[(2, 2)]));
+    }
+
+    #[test]
+    fn small_numbers_in_series_do_not_cancel_out() {
+        let pairs: Vec<_> = (1..100).flat_map(|key| (1..10).map(move |epoch| (key, epoch))).collect();
+        let of = |(key, epoch): (u64, u64)| Digest::of(key, Epoch(epoch));
+        let singles: HashSet<u64> = pairs.iter().map(|pair| of(*pair).0).collect();
+        assert_eq!(singles.len(), pairs.len());
+        let doubles: HashSet<u64> =
+            pairs.iter().zip(&pairs[1..]).map(|(one, other)| of(*one).plus(of(*other)).0).collect();
+        assert_eq!(doubles.len(), pairs.len() - 1);
+        assert!(singles.is_disjoint(&doubles));
+    }
+
+    #[test]
+    fn a_lease_takes_part_from_the_second_heartbeat_on() {
+        let mut tally = Tally::default();
+        assert_eq!(tally.give(7, Epoch(1)), 0);
+        assert_eq!(tally.beat(), Digest::default(), "it is too young");
+        assert_eq!(tally.give(8, Epoch(3)), 1);
+        assert_eq!(tally.beat(), sum(&[(7, 1)]));
+        assert_eq!(tally.beat(), sum(&[(7, 1), (8, 3)]));
+        tally.end(7, Epoch(1), 0);
+        assert_eq!(tally.beat(), sum(&[(8, 3)]));
+    }
+
+    #[test]
+    fn what_ends_young_leaves_no_trace() {
+        let mut tally = Tally::default();
+        let before = tally;
+        let beat = tally.give(7, Epoch(1));
+        tally.end(7, Epoch(1), beat);
+        assert_eq!(tally, before);
+        let beat = tally.give(8, Epoch(1));
+        tally.beat();
+        tally.end(8, Epoch(1), beat);
+        assert_eq!(tally.beat(), Digest::default());
+    }
+}
