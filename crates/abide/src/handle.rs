@@ -54,9 +54,7 @@ impl<T> Handle<T> {
     /// Why it is where it is, in one sentence: what it waits for, who paused it, what blocks it, why no worker takes it.
     pub async fn why(&self) -> Result<String, ClientError> {
         let id = self.checked_id()?;
-        let (store, address) = (self.client.store(), self.client.address(id));
-        let explained = abide_engine::why::explain(&**store, &address, self.client.now()).await;
-        explained.map(|(_, sentence)| sentence).map_err(|error| ClientError::of(id.as_str(), error))
+        self.client.why(id).await.map_err(|error| ClientError::of(id.as_str(), error))
     }
 
     /// Sends a signal, for `ctx.recv` of the same name. Refused for an unknown or finished execution.

@@ -18,6 +18,7 @@ use crate::options::Options;
 use crate::request::Request;
 use crate::runtime::Runtime;
 use crate::watch::{Place, Watchers};
+use crate::why;
 
 /// Starts and watches executions of one namespace. With an engine beside it, what it starts runs there if it can.
 #[derive(Clone)]
@@ -151,7 +152,7 @@ impl Client {
                     place = Place::Here;
                 }
                 Submitted::Attached(key) if was_repeated && !engine.0.is_resident(key) => {
-                    Box::pin(engine.0.recover(Target::Key(key))).await;
+                    Box::pin(engine.0.recover(key)).await;
                 }
                 _ => {}
             }
@@ -227,6 +228,13 @@ impl Client {
             what: format!("execution {id:?} is {} but has no entry {last}", snapshot.summary.status),
         })?;
         Ok(Some(record.entry()?.event))
+    }
+
+    /// Why the execution is where it is, in one sentence.
+    pub async fn why(&self, id: &ExecutionId) -> Result<String> {
+        let engine = self.engine.as_ref().map(|engine| &*engine.0);
+        let (_, sentence) = why::explain_beside(&*self.store, engine, &self.address(id), self.now()).await?;
+        Ok(sentence)
     }
 
     /// Where the execution stands.

@@ -1,23 +1,23 @@
 //! A worker: its session, what it holds in memory, and how that begins and ends.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use abide_core::{Ability, Address, Block, KeyHasher, Kind, Lease, SessionId};
+use abide_core::{Ability, Address, Block, Kind, Lease, LeaseRow, SessionId};
 use abide_store::{ExecutionKey, Leased, Read, Result, Retire, Snapshot, Store, Target, Worker};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::caretaker::Caretaker;
 use crate::driver::{Driver, End};
 use crate::failures::{self, Failures};
-use crate::inbox::{self, Arrival};
+use crate::inbox::Arrival;
 use crate::mailbox::{Mailbox, Order};
 use crate::options::Options;
-use crate::quarantine::{Admission, Quarantine, give_back};
+use crate::quarantine::{Admission, give_back};
 use crate::registry::Registry;
 use crate::request::Request;
+use crate::residents::{Entered, Residents, Source};
 use crate::runtime::{BoxFuture, Runtime};
 use crate::seat::Seat;
 use crate::watch::{Place, Watchers};
@@ -63,6 +63,8 @@ pub(crate) struct Inner {
     registering: tokio::sync::Mutex<()>,
     /// What the quarantine says, for those who do not hold the lock on the residents. A hint: admission decides.
     pub(crate) is_shut: AtomicBool,
+    /// What the session holds is compared with what it believes it holds.
+    pub(crate) is_reconciling: AtomicBool,
     /// Every resident left.
     emptied: Notify,
 }
@@ -74,24 +76,8 @@ struct Resident {
     mailbox: Arc<Mailbox>,
 }
 
-#[derive(Default)]
-pub(crate) struct Residents {
-    pub(crate) mailboxes: HashMap<ExecutionKey, Arc<Mailbox>, KeyHasher>,
-    pub(crate) quarantine: Quarantine,
-    /// What arrived for executions whose lease is known to the store but not yet to us.
-    early: HashMap<ExecutionKey, Vec<Arrival>>,
-    /// Executions that were leased to us while they were here: perhaps anew, because the store knows before the runner does
-    /// that it has given its lease back.
-    again: HashSet<ExecutionKey>,
-    /// There was no room for what might be claimed: whoever leaves says so.
-    is_full: bool,
-}
-
 /// How long to wait before a lost execution is looked at.
 const RECOVER_PAUSE: Duration = Duration::from_millis(200);
-
-/// How many executions may have early mail; beyond, the next sweep tells of it.
-const EARLY_COUNT_MAX: usize = 1_024;
 
 impl Engine {
     /// Registers a session and begins to work.
@@ -120,6 +106,7 @@ impl Engine {
             shutting: tokio::sync::Mutex::default(),
             registering: tokio::sync::Mutex::default(),
             is_shut: AtomicBool::new(false),
+            is_reconciling: AtomicBool::new(false),
             emptied: Notify::new(),
         });
         inner.register().await?;
@@ -190,6 +177,7 @@ impl Inner {
         let Options { worker_name, session_ttl, .. } = &self.options;
         let worker = Worker { name: worker_name.clone(), ability: self.ability(), ttl: *session_ttl };
         let registered = self.store.register(worker).await?;
+        self.residents().begin_session(registered.session);
         self.session.store(registered.session.0, Ordering::Release);
         Ok(())
     }
@@ -251,87 +239,87 @@ impl Inner {
 
     /// Takes leased executions into memory and runs them, each when it may.
     pub(crate) fn adopt(self: &Arc<Self>, leased: impl IntoIterator<Item = Leased>) {
-        for leased in leased {
-            let key = leased.key;
-            let suspicion = self.suspicion(&leased);
-            let mailbox = Arc::new(Mailbox::default());
-            let admission = {
-                let mut residents = self.residents();
-                if residents.mailboxes.contains_key(&key) {
-                    residents.again.insert(key);
-                    continue;
+        leased.into_iter().for_each(|leased| self.take_in(leased, Source::Told));
+    }
+
+    fn take_in(self: &Arc<Self>, leased: Leased, source: Source) {
+        let key = leased.key;
+        let suspicion = self.suspicion(&leased);
+        let mailbox = Arc::new(Mailbox::default());
+        let admission = {
+            let mut residents = self.residents();
+            match residents.enter(&leased, &mailbox, source) {
+                Entered::Seated => {}
+                Entered::Known => return,
+                Entered::Taken(former) => {
+                    // A woken runner may leave at once, which takes the same lock.
+                    drop(residents);
+                    return former.doubt();
                 }
-                if let Some(early) = residents.early.remove(&key) {
-                    mailbox.deliver(early);
-                }
-                residents.mailboxes.insert(key, mailbox.clone());
-                self.resident_count.fetch_add(1, Ordering::Relaxed);
-                // What becomes of a suspect is decided when its record was read.
-                match suspicion {
-                    None => Some(residents.quarantine.admit(key, None)),
-                    Some(_) => {
-                        residents.quarantine.expect(key);
-                        None
-                    }
-                }
-            };
-            // Leased while a shutdown began: it is given back like everything else.
-            if self.is_closing() {
-                mailbox.order(Order::Drain);
             }
-            let address = leased.address().clone();
-            // Made here and boxed by itself: inside of the task's future it would take its place several times.
-            let running: BoxFuture<End> = match admission {
-                None => Box::pin(suspect::take(self.clone(), mailbox.clone(), leased)),
-                Some(Admission::Begin | Admission::Wait) => self.begin(mailbox.clone(), leased),
-                Some(Admission::GiveBack) => Box::pin(give_back(self.clone(), leased)),
-            };
-            self.runtime.spawn(Box::pin(self.clone().run(Resident { key, address, mailbox }, running)));
+            self.resident_count.fetch_add(1, Ordering::Relaxed);
+            // What becomes of a suspect is decided when its record was read.
+            match suspicion {
+                None => Some(residents.quarantine.admit(key, None)),
+                Some(_) => {
+                    residents.quarantine.expect(key);
+                    None
+                }
+            }
+        };
+        // Leased while a shutdown began: it is given back like everything else.
+        if self.is_closing() {
+            mailbox.order(Order::Drain);
         }
+        let address = leased.address().clone();
+        // Made here and boxed by itself: inside of the task's future it would take its place several times.
+        let running: BoxFuture<End> = match admission {
+            None => Box::pin(suspect::take(self.clone(), mailbox.clone(), leased)),
+            Some(Admission::Begin | Admission::Wait) => self.begin(mailbox.clone(), leased),
+            Some(Admission::GiveBack) => Box::pin(give_back(self.clone(), leased)),
+        };
+        self.runtime.spawn(Box::pin(self.clone().run(Resident { key, address, mailbox }, running)));
     }
 
     /// Looks after leased executions without their code. Another runner here may have held one of them until now, and not read its mail: it
     /// loses its place.
     pub(crate) fn look_after(self: &Arc<Self>, leased: impl IntoIterator<Item = Leased>) {
-        for leased in leased {
-            let (key, address) = (leased.key, leased.address().clone());
-            let mailbox = Arc::new(Mailbox::default());
-            let former = {
-                let mut residents = self.residents();
-                if let Some(early) = residents.early.remove(&key) {
-                    mailbox.deliver(early);
-                }
-                residents.mailboxes.insert(key, mailbox.clone())
-            };
-            match former {
-                Some(former) => former.order(Order::Abandon),
-                None => {
-                    self.resident_count.fetch_add(1, Ordering::Relaxed);
-                }
+        leased.into_iter().for_each(|leased| self.take_care(leased, Source::Told));
+    }
+
+    fn take_care(self: &Arc<Self>, leased: Leased, source: Source) {
+        let (key, address) = (leased.key, leased.address().clone());
+        let mailbox = Arc::new(Mailbox::default());
+        let Some(former) = self.residents().replace(&leased, &mailbox, source) else { return };
+        match former {
+            Some(former) => former.order(Order::Abandon),
+            None => {
+                self.resident_count.fetch_add(1, Ordering::Relaxed);
             }
-            let (seat, opening) = Seat::new(self.clone(), mailbox.clone(), leased);
-            let running = Caretaker.begin(seat, opening);
-            self.runtime.spawn(Box::pin(self.clone().run(Resident { key, address, mailbox }, running)));
         }
+        let (seat, opening) = Seat::new(self.clone(), mailbox.clone(), leased);
+        let running = Caretaker.begin(seat, opening);
+        self.runtime.spawn(Box::pin(self.clone().run(Resident { key, address, mailbox }, running)));
     }
 
     /// Runs one execution until it leaves memory.
     async fn run(self: Arc<Self>, resident: Resident, running: BoxFuture<End>) {
         let end = running.await;
         let Resident { key, address, mailbox } = resident;
-        let (is_last, is_leased_again, was_full) = {
+        let (is_last, is_wanted, was_full) = {
             let mut residents = self.residents();
-            if residents.mailboxes.get(&key).is_some_and(|known| Arc::ptr_eq(known, &mailbox)) {
-                residents.mailboxes.remove(&key);
+            if residents.leave(key, &mailbox) {
                 self.resident_count.fetch_sub(1, Ordering::Relaxed);
             }
-            let is_last = residents.mailboxes.is_empty();
-            let is_leased_again = !residents.again.is_empty() && residents.again.remove(&key);
+            let is_last = residents.count() == 0;
+            let may_be_ours = residents.is_leased_again(key) || matches!(end, End::Failed(_) | End::Lost(_));
+            // From now on nobody else looks for it, also not during the pause.
+            let is_wanted = may_be_ours && residents.want(key);
             let was_full = std::mem::take(&mut residents.is_full);
             if !residents.quarantine.is_calm() {
                 self.left(key, residents);
             }
-            (is_last, is_leased_again, was_full)
+            (is_last, is_wanted, was_full)
         };
         if is_last {
             self.emptied.notify_waiters();
@@ -346,22 +334,24 @@ impl Inner {
         if !matches!(end, End::Failed(_)) {
             self.failures.forget(key);
         }
-        match end {
-            End::Finished(event) => self.watchers.ended(&address.id, &event),
-            End::Released if is_leased_again => Box::pin(self.recover(Target::Key(key))).await,
-            End::Released => {}
+        let pause = match end {
+            End::Finished(event) => {
+                self.watchers.ended(&address.id, &event);
+                None
+            }
+            End::Released => None,
             End::Failed(why) => {
                 tracing::error!(%address, why, "a commit failed for good");
-                let pause = self.failures.count(key, why);
-                self.runtime.sleep(pause).await;
-                Box::pin(self.recover(Target::Key(key))).await;
+                Some(self.failures.count(key, why))
             }
             End::Lost(why) => {
                 tracing::warn!(%address, why, "an execution left memory");
                 // Whatever is wrong is not made worse by trying without a pause.
-                self.runtime.sleep(RECOVER_PAUSE).await;
-                Box::pin(self.recover(Target::Key(key))).await;
+                Some(RECOVER_PAUSE)
             }
+        };
+        if is_wanted {
+            Box::pin(self.recover_after(key, pause)).await;
         }
     }
 
@@ -391,76 +381,96 @@ impl Inner {
     pub(crate) fn recover_all(self: &Arc<Self>, addresses: Vec<Address>) {
         for address in addresses {
             let engine = self.clone();
-            self.runtime.spawn(Box::pin(async move { engine.recover(Target::Address(address)).await }));
+            self.runtime.spawn(Box::pin(async move {
+                if let Some(found) = engine.held_by_us(Target::Address(address)).await {
+                    engine.recover(found.key).await;
+                }
+            }));
         }
     }
 
-    /// Looks whether a lost execution is ours, and if so begins with what is recorded.
-    pub(crate) async fn recover(self: &Arc<Self>, target: Target) {
+    /// Looks whether an execution that nobody has here is leased to us, and if so begins with what is recorded.
+    ///
+    /// The store is asked after it is clear that nobody has it, and what it says counts only if nobody has come since: what it tells would otherwise
+    /// be a lease that was given back meanwhile.
+    pub(crate) async fn recover(self: &Arc<Self>, key: ExecutionKey) {
+        if self.residents().want(key) {
+            self.recover_after(key, None).await;
+        }
+    }
+
+    /// The same, for one that is wanted already.
+    async fn recover_after(self: &Arc<Self>, key: ExecutionKey, pause: Option<Duration>) {
+        if let Some(pause) = pause {
+            self.runtime.sleep(pause).await;
+        }
+        if let Some(found) = self.held_by_us(Target::Key(key)).await
+            && let Some(leased) = leased_to(self.session(), found)
+        {
+            self.take_back(leased);
+        }
+        self.residents().forget(key);
+    }
+
+    /// What is recorded of an execution, if it is leased to us and our session lives.
+    async fn held_by_us(self: &Arc<Self>, target: Target) -> Option<Snapshot> {
         while !self.is_closing() {
             let read = Read { target: target.clone(), run: None, from: 1, limit: 1_024, with_inbox: true };
             match self.store.read(read).await {
-                Ok(Some(snapshot)) if snapshot.lease.session == Some(self.session()) => {
+                Ok(Some(found)) if found.lease.session == Some(self.session()) => {
                     // A session that is dead has nothing to recover; a new one is registered in its place.
-                    if let Err(error) = heartbeat::beat(self).await {
-                        tracing::debug!(%error, "the session cannot be asked after");
-                        self.runtime.sleep(RECOVER_PAUSE).await;
-                        continue;
+                    match heartbeat::keep_alive(self).await {
+                        Ok(()) => return Some(found),
+                        Err(error) => tracing::debug!(%error, "the session cannot be asked after"),
                     }
-                    if let Some(leased) = leased_to(self.session(), snapshot) {
-                        self.take_back(leased);
-                    }
-                    return;
                 }
-                Ok(_) => return,
-                Err(error) if error.is_transient() => {
-                    self.runtime.sleep(RECOVER_PAUSE).await;
-                }
+                Ok(_) => return None,
+                Err(error) if error.is_transient() => {}
                 Err(error) => {
                     tracing::error!(%error, ?target, "an execution cannot be read");
-                    return;
+                    return None;
                 }
             }
+            self.runtime.sleep(RECOVER_PAUSE).await;
         }
+        None
     }
 
     /// Goes on with what was lost: by its code, or as the caretaker of what is none of ours.
     fn take_back(self: &Arc<Self>, leased: Leased) {
         if self.ability().serves(&leased.execution.route()) {
-            self.adopt([leased]);
-        } else if !self.is_resident(leased.key) {
-            self.look_after([leased]);
+            self.take_in(leased, Source::Recovered);
+        } else {
+            self.take_care(leased, Source::Recovered);
         }
     }
 
     /// Tells an execution of its mail.
     pub(crate) fn deliver(&self, key: ExecutionKey, arrivals: Vec<Arrival>) {
-        let mailbox = {
-            let mut residents = self.residents();
-            match residents.mailboxes.get(&key) {
-                Some(mailbox) => mailbox.clone(),
-                None if residents.early.len() < EARLY_COUNT_MAX => {
-                    inbox::add(residents.early.entry(key).or_default(), arrivals);
-                    return;
-                }
-                None => return,
-            }
-        };
-        mailbox.deliver(arrivals);
+        let posted = self.residents().post(key, arrivals);
+        if let Some((mailbox, arrivals)) = posted {
+            mailbox.deliver(arrivals);
+        }
     }
 
     /// Forgets early messages of executions that never came: their inboxes still have them.
     pub(crate) fn forget_early(&self) {
-        self.residents().early.clear();
+        self.residents().forget_early();
     }
 
     /// Whether an execution is in memory.
     pub(crate) fn is_resident(&self, key: ExecutionKey) -> bool {
-        self.residents().mailboxes.contains_key(&key)
+        self.residents().contains(key)
+    }
+
+    /// Whether a lease of ours has its seat; `None` when it is somebody else's.
+    pub(crate) fn has_seat(&self, key: ExecutionKey, lease: &LeaseRow) -> Option<bool> {
+        let session = lease.session.filter(|session| *session == self.session())?;
+        Some(self.residents().under(key, Lease { session, epoch: lease.epoch }).is_some())
     }
 
     pub(crate) fn order_all(&self, order: Order) {
-        let all: Vec<_> = self.residents().mailboxes.values().cloned().collect();
+        let all: Vec<_> = self.residents().mailboxes().map(|(_, mailbox)| mailbox.clone()).collect();
         all.iter().for_each(|mailbox| mailbox.order(order));
     }
 

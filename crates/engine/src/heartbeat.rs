@@ -3,9 +3,10 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use abide_store::Heartbeat;
+use abide_store::{Agreement, Beat, Heartbeat};
 
 use crate::engine::Inner;
+use crate::reconcile::{self, Difference};
 
 /// Beats until the engine's session has ended, or the engine is dropped: a shutdown that lets closures finish needs its leases for as long. A session that is gone is replaced: what it held is lost, and claimed anew.
 pub(crate) async fn run(engine: Weak<Inner>) {
@@ -29,15 +30,27 @@ pub(crate) async fn run(engine: Weak<Inner>) {
     }
 }
 
-/// One heartbeat; a session that is gone is replaced.
-pub(crate) async fn beat(engine: &Arc<Inner>) -> abide_store::Result<()> {
-    let session = engine.session();
-    match engine.store.heartbeat(session).await? {
-        Heartbeat::Refreshed { .. } => {}
+/// One heartbeat; a session that is gone is replaced. What the session believes it holds goes with it.
+async fn beat(engine: &Arc<Inner>) -> abide_store::Result<()> {
+    let (session, digest) = engine.residents().beat();
+    send(engine, Beat { session, digest: Some(digest) }).await
+}
+
+/// A sign of life between two heartbeats; a session that is gone is replaced.
+pub(crate) async fn keep_alive(engine: &Arc<Inner>) -> abide_store::Result<()> {
+    send(engine, Beat { session: engine.session(), digest: None }).await
+}
+
+async fn send(engine: &Arc<Inner>, beat: Beat) -> abide_store::Result<()> {
+    match engine.store.heartbeat(beat).await? {
+        Heartbeat::Refreshed { leases: Agreement::Agreed, .. } => {}
+        Heartbeat::Refreshed { leases: Agreement::Differs { young_from }, .. } => {
+            reconcile::begin(engine, Difference { session: beat.session, young_from });
+        }
         // Whatever it held is lost, and nothing new is taken.
         Heartbeat::NotRegistered if engine.is_closing() => {}
         Heartbeat::NotRegistered => {
-            engine.replace_session(session).await?;
+            engine.replace_session(beat.session).await?;
         }
     }
     Ok(())

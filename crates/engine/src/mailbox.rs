@@ -17,6 +17,18 @@ struct Mail {
     arrivals: Vec<Arrival>,
     /// What the engine wants of the runner.
     order: Order,
+    /// The store does not have the lease.
+    is_doubted: bool,
+}
+
+/// What is new for a seat.
+#[derive(Debug)]
+pub(crate) struct News {
+    pub(crate) arrivals: Vec<Arrival>,
+    /// The order in force.
+    pub(crate) order: Order,
+    /// The store did not have the lease when it was asked: it was given back by a commit whose answer is on its way, or it is lost.
+    pub(crate) is_doubted: bool,
 }
 
 /// What the engine wants of a driver. Later ones outrank earlier ones.
@@ -47,15 +59,26 @@ impl Mailbox {
         self.task.wake();
     }
 
-    /// Takes what arrived and tells the order in force.
-    pub(crate) fn take(&self) -> (Vec<Arrival>, Order) {
-        let mut mail = self.lock();
-        (std::mem::take(&mut mail.arrivals), mail.order)
+    /// The store does not have the lease. Whoever has no commit under way that could have given it back has lost it.
+    pub(crate) fn doubt(&self) {
+        self.lock().is_doubted = true;
+        self.task.wake();
     }
 
-    /// The order in force.
+    /// Takes what is new.
+    pub(crate) fn take(&self) -> News {
+        let mut mail = self.lock();
+        News {
+            arrivals: std::mem::take(&mut mail.arrivals),
+            order: mail.order,
+            is_doubted: std::mem::take(&mut mail.is_doubted),
+        }
+    }
+
+    /// The order in force, for those who have no commit under way.
     pub(crate) fn in_force(&self) -> Order {
-        self.lock().order
+        let mail = self.lock();
+        if mail.is_doubted { Order::Abandon } else { mail.order }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Mail> {

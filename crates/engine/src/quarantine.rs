@@ -23,9 +23,10 @@ use std::time::Duration;
 use abide_store::{ExecutionKey, Hold, Leased};
 
 use crate::driver::End;
-use crate::engine::{Inner, Residents};
+use crate::engine::Inner;
 use crate::ledger::{Ledger, Terms};
 use crate::mailbox::{Mailbox, Order};
+use crate::residents::Residents;
 use crate::suspect::{self, Record};
 
 /// From how many takeovers in a row on an execution is a suspect, unless the options say otherwise.
@@ -203,7 +204,7 @@ impl Inner {
 
     /// Does what follows from a change among those who are in memory.
     pub(crate) fn settle(&self, mut residents: MutexGuard<'_, Residents>) {
-        let resident_count = residents.mailboxes.len();
+        let resident_count = residents.count();
         let next = residents.quarantine.settle(resident_count);
         self.make_room(residents, next);
     }
@@ -219,7 +220,7 @@ impl Inner {
 
     fn clear(&self) {
         let mut residents = self.residents();
-        let resident_count = residents.mailboxes.len();
+        let resident_count = residents.count();
         let next = residents.quarantine.clear(resident_count);
         self.make_room(residents, next);
     }
@@ -232,12 +233,8 @@ impl Inner {
             Move::Empty(suspect) => *key != suspect,
             Move::Begin(suspect) => *key == suspect,
         };
-        let told: Vec<Arc<Mailbox>> = residents
-            .mailboxes
-            .iter()
-            .filter(|(key, _)| is_told(key))
-            .map(|(_, mailbox)| mailbox.clone())
-            .collect();
+        let told = residents.mailboxes().filter(|(key, _)| is_told(key));
+        let told: Vec<Arc<Mailbox>> = told.map(|(_, mailbox)| mailbox.clone()).collect();
         // A woken runner may leave at once, which takes the same lock.
         drop(residents);
         for mailbox in told {

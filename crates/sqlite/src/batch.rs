@@ -20,6 +20,7 @@ use crate::poll::Poll;
 use crate::rows::SessionState;
 use crate::sql;
 use crate::step_connection::StepConnection;
+use crate::tallies::Tallies;
 
 /// What all parts of one store share.
 pub(crate) struct Shared {
@@ -79,6 +80,7 @@ pub(crate) struct Batch<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) caches: &'a mut Caches,
     pub(crate) effects: &'a mut Effects,
+    pub(crate) tallies: &'a mut Tallies,
     pub(crate) statements: Statements<'a>,
 }
 

@@ -29,6 +29,7 @@ mod sheet;
 mod sql;
 mod step_connection;
 mod store;
+mod tallies;
 mod user_transaction;
 mod verify;
 mod view;

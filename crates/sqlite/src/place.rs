@@ -1,9 +1,10 @@
 //! Where an execution stands.
 
-use abide_core::{SessionId, Timestamp};
+use abide_core::{Epoch, SessionId, Timestamp};
 use rusqlite::Row;
 
 use crate::rows::{count, integer};
+use crate::tallies::Given;
 
 /// An execution is in exactly one of these places. One index over `(place, rank, since)` finds those that something will be
 /// done with: who holds what, what is ready in which order, which timer is next. A partial index for each question would
@@ -51,8 +52,15 @@ pub(crate) struct Holder {
     pub(crate) session: SessionId,
     /// The claim that gave it; 0 when it was born leased.
     pub(crate) request: u64,
+    /// After how many heartbeats of the session it was given.
+    pub(crate) beat: u64,
     /// Its position among what that claim gave.
     pub(crate) position: u64,
+}
+
+impl Holder {
+    /// Positions are below this: they share a column with the number of heartbeats.
+    pub(crate) const POSITION_END: u64 = 1 << 24;
 }
 
 /// The columns of a place.
@@ -92,8 +100,9 @@ impl Place {
                 Columns { place: ready(route), rank: -i64::from(priority), since: at.as_micros() }
             }
             Self::Timer(route, at) => Columns { place: timers(route), rank: 0, since: at.as_micros() },
-            Self::Held(Holder { session, request, position }) => {
-                Columns { place: held(session), rank: integer(request), since: integer(position) }
+            Self::Held(Holder { session, request, beat, position }) => {
+                let since = beat.saturating_mul(Holder::POSITION_END).saturating_add(position);
+                Columns { place: held(session), rank: integer(request), since: integer(since) }
             }
         }
     }
@@ -109,7 +118,8 @@ impl Place {
             (3, session) => Self::Held(Holder {
                 session: SessionId(count(session)),
                 request: count(rank),
-                position: count(since),
+                beat: count(since) / Holder::POSITION_END,
+                position: count(since) % Holder::POSITION_END,
             }),
             _ => return None,
         })
@@ -125,12 +135,22 @@ impl Place {
         })
     }
 
-    /// The session that holds it.
-    pub(crate) fn session(self) -> Option<SessionId> {
+    /// Who holds it.
+    pub(crate) fn holder(self) -> Option<Holder> {
         match self {
-            Self::Held(holder) => Some(holder.session),
+            Self::Held(holder) => Some(holder),
             _ => None,
         }
+    }
+
+    /// The session that holds it.
+    pub(crate) fn session(self) -> Option<SessionId> {
+        self.holder().map(|holder| holder.session)
+    }
+
+    /// The lease of its holder.
+    pub(crate) fn given(self, epoch: Epoch) -> Option<Given> {
+        self.holder().map(|Holder { session, beat, .. }| Given { session, epoch, beat })
     }
 
     /// Since when it is ready.
@@ -154,7 +174,7 @@ mod tests {
     #[test]
     fn places_survive_their_columns() {
         let at = Timestamp::from_micros(7);
-        let holder = Holder { session: SessionId(9), request: 2, position: 5 };
+        let holder = Holder { session: SessionId(9), request: 2, beat: 77, position: 5 };
         let places = [
             Place::Waiting,
             Place::Finished(at),
@@ -163,6 +183,7 @@ mod tests {
             Place::Ready(Queue { route: 3, priority: i16::MAX }, at),
             Place::Timer(3, Timestamp::MAX),
             Place::Held(holder),
+            Place::Held(Holder { position: Holder::POSITION_END - 1, ..holder }),
         ];
         for place in places {
             assert_eq!(Place::of(place.columns()), Some(place));

@@ -55,6 +55,8 @@ pub(crate) fn decoded<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rusql
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseState {
     pub(crate) lease: LeaseRow,
+    /// After how many heartbeats of its holder the lease was given.
+    pub(crate) given_beat: u64,
     pub(crate) queue: Queue,
     pub(crate) anchor: Anchor,
     pub(crate) cold: Cold,
@@ -70,13 +72,15 @@ impl LeaseState {
             .query_row([key], |row| {
                 let base = Base::read(row)?;
                 let sheet = base.sheet()?;
+                let place = Place::read(row, 9)?;
                 let lease = LeaseRow {
-                    session: Place::read(row, 9)?.session(),
+                    session: place.session(),
                     epoch: Epoch(count(row.get(8)?)),
                     version: base.anchor.version,
                 };
                 Ok(Self {
                     lease,
+                    given_beat: place.holder().map_or(0, |holder| holder.beat),
                     queue: base.queue,
                     anchor: base.anchor,
                     cold: sheet.cold,

@@ -87,6 +87,7 @@ CREATE TABLE abide_sessions (
     ttl_us INTEGER NOT NULL,
     registered_at INTEGER NOT NULL,
     expires_at INTEGER NOT NULL,
+    taken INTEGER NOT NULL DEFAULT 0,
     retired TEXT
 );
 CREATE INDEX abide_sessions_live ON abide_sessions (id)
@@ -263,7 +264,7 @@ WHERE care_at IS NOT NULL AND namespace = ?1
 ORDER BY care_at, key
 LIMIT 1";
 pub(crate) const CLAIMED_BEFORE: &str = "
-SELECT key, since
+SELECT key, epoch, place, rank, since
 FROM abide_executions INDEXED BY abide_executions_place
 WHERE place > 4 AND place = ?1 AND rank = ?2
 ORDER BY since, key";
@@ -401,6 +402,15 @@ WHERE id = ?1";
 pub(crate) const SESSION_EXTEND: &str = "
 UPDATE abide_sessions
 SET expires_at = ?2
+WHERE id = ?1
+RETURNING taken";
+pub(crate) const SESSION_TAKEN: &str = "
+SELECT taken
+FROM abide_sessions
+WHERE id = ?1";
+pub(crate) const SESSION_TAKE: &str = "
+UPDATE abide_sessions
+SET taken = ?2
 WHERE id = ?1";
 pub(crate) const SESSION_RETIRE: &str = "
 UPDATE abide_sessions
@@ -415,6 +425,18 @@ SET place = (queue >> 16) * 4 + 1, rank = 32768 - (queue & 65535), since = ?2, t
         ELSE care_at
     END
 WHERE place > 4 AND place = ?1";
+pub(crate) const SESSION_LEASES_BESIDE: &str = "
+SELECT key, epoch, place, rank, since
+FROM abide_executions INDEXED BY abide_executions_place
+WHERE place > 4 AND place = ?1 AND rank = ?2 AND since = ?3 AND key > ?4
+ORDER BY key
+LIMIT ?5";
+pub(crate) const SESSION_LEASES_AFTER: &str = "
+SELECT key, epoch, place, rank, since
+FROM abide_executions INDEXED BY abide_executions_place
+WHERE place > 4 AND place = ?1 AND (rank, since) > (?2, ?3)
+ORDER BY rank, since, key
+LIMIT ?4";
 pub(crate) const SESSION_LEASE_COUNT: &str = "
 SELECT COUNT(*)
 FROM abide_executions INDEXED BY abide_executions_place

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use abide_core::{Refusal, SessionId};
 use abide_store::{
-    Answer, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, InboxPage,
-    InboxRead, List, Listing, Notice, Prune, Read, Registered, Result, Retire, Snapshot, Store, Submit,
-    Submitted, Worker, WorkerRow, Workers,
+    Answer, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, InboxPage,
+    InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered, Result, Retire, Snapshot,
+    Store, Submit, Submitted, Worker, WorkerRow, Workers,
 };
 
 use crate::apply::{ClaimWork, CommitWork, HeartbeatWork, PruneWork, RegisterWork, RetireWork, SubmitWork};
@@ -204,8 +204,8 @@ impl Store for SqliteStore {
         self.write(RegisterWork(worker), Manner::Queued)
     }
 
-    fn heartbeat(&self, session: SessionId) -> Answer<Heartbeat> {
-        self.write(HeartbeatWork(session), Manner::Urgent)
+    fn heartbeat(&self, beat: Beat) -> Answer<Heartbeat> {
+        self.write(HeartbeatWork(beat), Manner::Urgent)
     }
 
     fn retire(&self, retire: Retire) -> Answer<()> {
@@ -264,5 +264,9 @@ impl abide_store::View for SqliteStore {
 
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
         self.view("workers", move |view| view.workers(&workers))
+    }
+
+    fn leases(&self, leases: Leases) -> Answer<LeasePage> {
+        self.view("leases", move |view| view.leases(&leases))
     }
 }

@@ -9,8 +9,9 @@ use abide_core::{
     Timestamp,
 };
 use abide_store::{
-    ExecutionKey, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxPage, InboxRead, List, ListCursor,
-    ListOrder, Listed, Listing, Read, Record, Snapshot, Target, Worker, WorkerRow, Workers,
+    ExecutionKey, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, HeldLease, InboxPage, InboxRead,
+    LeaseCursor, LeasePage, Leases, List, ListCursor, ListOrder, Listed, Listing, Read, Record, Snapshot,
+    Target, Worker, WorkerRow, Workers,
 };
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -370,6 +371,45 @@ impl View<'_> {
             })
         })?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
+    }
+
+    pub(crate) fn leases(&self, leases: &Leases) -> Result<LeasePage, Stop> {
+        let [rank, since, key] = leases.after.map_or([-1; 3], |LeaseCursor(after)| after.map(integer));
+        let held = place::held(leases.session);
+        let count_max = leases.limit.min(self.shared.options.bounds.lease_page_count_max);
+        // One more tells whether there is more.
+        let limit = |found: &[_]| integer((count_max + 1 - found.len()) as u64);
+        let mut found = Vec::new();
+        // Those that were born between two heartbeats stand in one place: the index finds the next of them only if it is asked for just them.
+        let mut beside = self.connection.prepare_cached(sql::SESSION_LEASES_BESIDE)?;
+        let limit_beside = limit(&found);
+        for lease in beside.query_map([held, rank, since, key, limit_beside], Lease::read)? {
+            found.push(lease?);
+        }
+        let mut after = self.connection.prepare_cached(sql::SESSION_LEASES_AFTER)?;
+        let limit_after = limit(&found);
+        for lease in after.query_map([held, rank, since, limit_after], Lease::read)? {
+            found.push(lease?);
+        }
+        let has_more = found.len() > count_max;
+        found.truncate(count_max);
+        let next = found.last().filter(|_| has_more).map(|last| last.cursor);
+        Ok(LeasePage { leases: found.into_iter().map(|lease| lease.held).collect(), next })
+    }
+}
+
+/// A lease, and where it stands.
+struct Lease {
+    held: HeldLease,
+    cursor: LeaseCursor,
+}
+
+impl Lease {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let (key, epoch) = (count(row.get(0)?), Epoch(count(row.get(1)?)));
+        let given_beat = Place::read(row, 2)?.holder().map_or(0, |holder| holder.beat);
+        let cursor = LeaseCursor([count(row.get(3)?), count(row.get(4)?), key]);
+        Ok(Self { held: HeldLease { key: ExecutionKey(key), epoch, given_beat }, cursor })
     }
 }
 

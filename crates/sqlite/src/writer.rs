@@ -22,6 +22,7 @@ use crate::job::{Failed, Job, Operation, Receiver, queue};
 use crate::schema;
 use crate::sql;
 use crate::step_connection::StepConnection;
+use crate::tallies::Tallies;
 use crate::wal::Wal;
 
 /// How long a writer sleeps between two attempts while another process writes: short at first, because most
@@ -37,6 +38,7 @@ pub(crate) struct Writer {
     data_version: Option<i64>,
     caches: Caches,
     effects: Effects,
+    tallies: Tallies,
     /// Those whose answers are there, to be woken when the writer's mutex is free again: they may want it.
     answered: Vec<Waker>,
     shared: Arc<Shared>,
@@ -59,8 +61,16 @@ impl Writer {
         if let Some(wal) = &wal {
             wal.watch(&connection.connection);
         }
-        let (caches, effects, answered) = (Caches::default(), Effects::default(), Vec::new());
-        Self { connection: Some(connection), data_version: None, caches, effects, answered, shared, wal }
+        Self {
+            connection: Some(connection),
+            data_version: None,
+            caches: Caches::default(),
+            effects: Effects::default(),
+            tallies: Tallies::default(),
+            answered: Vec::new(),
+            shared,
+            wal,
+        }
     }
 
     /// Runs jobs in one transaction, and answers them. A job that fails costs the others nothing but time.
@@ -123,6 +133,7 @@ impl Writer {
             shared: &self.shared,
             caches: &mut self.caches,
             effects: &mut self.effects,
+            tallies: &mut self.tallies,
             statements: Statements::default(),
         };
         for (index, job) in jobs.iter_mut().enumerate() {
@@ -142,6 +153,7 @@ impl Writer {
                 self.roll_back();
                 // What the connection believes of the log may no longer be true.
                 self.give_up();
+                self.tallies.forget();
                 Attempt::All(failure)
             }
             Err(failure) => {
@@ -242,6 +254,7 @@ impl Writer {
             connection.prepare_cached(sql::COMMIT).and_then(|mut statement| statement.execute([]));
         committed.map_err(|error| Failure::of_commit(&error))?;
         self.effects.happen(&self.shared);
+        self.tallies.keep();
         self.caches.trim();
         if let Some(wal) = &self.wal {
             wal.committed(connection);
@@ -252,6 +265,7 @@ impl Writer {
     /// Ends the transaction without a trace, in the database and in memory.
     fn roll_back(&mut self) {
         self.effects.forget();
+        self.tallies.undo();
         self.caches = Caches::default();
         let Some(writer) = &self.connection else { return };
         if writer.connection.is_autocommit() {
@@ -283,6 +297,7 @@ impl Writer {
             writer.lift_rules();
         }
         self.roll_back();
+        self.tallies.forget();
         self.data_version = None;
     }
 

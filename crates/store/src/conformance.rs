@@ -30,6 +30,7 @@ mod clock;
 mod closing;
 mod commits;
 mod differential;
+mod digests;
 mod emits;
 mod feed;
 mod fences;
@@ -87,6 +88,7 @@ pub const TABLES: &[&[Case]] = &[
     fences::CASES,
     takeovers::CASES,
     registry::CASES,
+    digests::CASES,
     commits::CASES,
     parking::CASES,
     emits::CASES,
@@ -114,7 +116,12 @@ pub fn limits() -> Limits {
 
 /// The bounds that a store under test must be opened with, for the same reason.
 pub fn bounds() -> Bounds {
-    Bounds { inbox_page_count_max: 8, inbox_page_bytes_max: 64 << 10, claim_bytes_max: 256 << 10 }
+    Bounds {
+        inbox_page_count_max: 8,
+        inbox_page_bytes_max: 64 << 10,
+        claim_bytes_max: 256 << 10,
+        lease_page_count_max: 2,
+    }
 }
 
 /// Runs every case on a store of its own.

@@ -14,9 +14,9 @@ use abide_core::SessionId;
 
 use crate::prng::Prng;
 use crate::{
-    Answer, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, InboxPage, InboxRead,
-    List, Listing, Notice, Prune, Read, Registered, Result, Retire, Snapshot, Store, Submit, Submitted, View,
-    Worker, WorkerRow, Workers,
+    Answer, Beat, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, InboxPage,
+    InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered, Result, Retire, Snapshot,
+    Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
 };
 
 mod notices;
@@ -255,8 +255,8 @@ impl Store for FaultyStore {
         self.pass("register", |store| store.register(worker))
     }
 
-    fn heartbeat(&self, session: SessionId) -> Answer<Heartbeat> {
-        self.pass("heartbeat", |store| store.heartbeat(session))
+    fn heartbeat(&self, beat: Beat) -> Answer<Heartbeat> {
+        self.pass("heartbeat", |store| store.heartbeat(beat))
     }
 
     fn retire(&self, retire: Retire) -> Answer<()> {
@@ -321,5 +321,9 @@ impl View for FaultyStore {
 
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
         self.pass("workers", |store| store.workers(workers))
+    }
+
+    fn leases(&self, leases: Leases) -> Answer<LeasePage> {
+        self.pass("leases", |store| store.leases(leases))
     }
 }

@@ -30,4 +30,7 @@ pub use view::{
     Bounds, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxCursor, InboxPage, InboxRead, List,
     ListCursor, ListOrder, Listed, Listing, ParentRun, Prune, Read, Snapshot, Target, View,
 };
-pub use worker::{Heartbeat, Registered, Retire, Worker, WorkerRow, Workers};
+pub use worker::{
+    Agreement, Beat, Heartbeat, HeldLease, LeaseCursor, LeasePage, Leases, Registered, Retire, Worker,
+    WorkerRow, Workers,
+};

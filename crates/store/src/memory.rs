@@ -13,9 +13,9 @@ use std::task::{Context, Poll, Waker};
 use abide_core::{Limits, SessionId, Timestamp};
 
 use crate::{
-    Answer, Bounds, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
-    InboxPage, InboxRead, List, Listing, Notice, Prune, Read, Registered, Result, Retire, Snapshot, Store,
-    Submit, Submitted, View, Worker, WorkerRow, Workers,
+    Answer, Beat, Bounds, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
+    InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered, Result, Retire,
+    Snapshot, Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
 };
 
 mod admission;
@@ -88,8 +88,8 @@ impl Store for MemoryStore {
         self.apply(|state, now| Ok(state.register(worker, now)))
     }
 
-    fn heartbeat(&self, session: SessionId) -> Answer<Heartbeat> {
-        self.apply(|state, now| Ok(state.heartbeat(session, now)))
+    fn heartbeat(&self, beat: Beat) -> Answer<Heartbeat> {
+        self.apply(|state, now| Ok(state.heartbeat(beat, now)))
     }
 
     fn retire(&self, retire: Retire) -> Answer<()> {
@@ -139,6 +139,10 @@ impl View for MemoryStore {
 
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
         self.apply(|state, _| Ok(state.workers(&workers)))
+    }
+
+    fn leases(&self, leases: Leases) -> Answer<LeasePage> {
+        self.apply(|state, _| Ok(state.leases(&leases)))
     }
 }
 

@@ -11,7 +11,7 @@ use abide_core::{
     codec,
 };
 
-use crate::{Error, Heartbeat, InboxPage, Prune, Registered, Result, Retire, View, Worker};
+use crate::{Beat, Error, Heartbeat, InboxPage, Prune, Registered, Result, Retire, View, Worker};
 
 /// The answer of a store, some time later. Dropping it does not undo the operation.
 pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
@@ -78,8 +78,10 @@ pub trait Store: View {
     /// Makes a worker's session, which lives until its time to live passes without a heartbeat.
     fn register(&self, worker: Worker) -> Answer<Registered>;
 
-    /// Lengthens a session's life, and with it all its leases.
-    fn heartbeat(&self, session: SessionId) -> Answer<Heartbeat>;
+    /// Lengthens a session's life, and with it all its leases, and compares what the session believes it holds with what it holds. Leases that were
+    /// given since the heartbeat before this one are left out: their answers may still be on their way. The comparison costs the same however many
+    /// leases there are; which ones differ is found by [`leases`](View::leases).
+    fn heartbeat(&self, beat: Beat) -> Answer<Heartbeat>;
 
     /// Ends a session; what it held is ready for others at once. Ending an ended one changes nothing.
     fn retire(&self, retire: Retire) -> Answer<()>;

@@ -5,7 +5,7 @@ use abide_core::{
     Tag, Timestamp,
 };
 
-use crate::{Answer, ExecutionKey, Record, WorkerRow, Workers};
+use crate::{Answer, ExecutionKey, LeasePage, Leases, Record, WorkerRow, Workers};
 
 /// What can be read from a store. Each method tells what is true at one moment.
 pub trait View: Send + Sync + 'static {
@@ -28,6 +28,9 @@ pub trait View: Send + Sync + 'static {
 
     /// The sessions of a namespace.
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>>;
+
+    /// What a session holds, in pages. Each page tells what is true at one moment.
+    fn leases(&self, leases: Leases) -> Answer<LeasePage>;
 }
 
 /// How much one answer may hold. Each bound can be set when a store is opened.
@@ -39,11 +42,18 @@ pub struct Bounds {
     pub inbox_page_bytes_max: usize,
     /// The size of journals and inboxes at which a claim takes no further execution.
     pub claim_bytes_max: usize,
+    /// The most leases in one page.
+    pub lease_page_count_max: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { inbox_page_count_max: 1_024, inbox_page_bytes_max: 1 << 20, claim_bytes_max: 16 << 20 }
+        Self {
+            inbox_page_count_max: 1_024,
+            inbox_page_bytes_max: 1 << 20,
+            claim_bytes_max: 16 << 20,
+            lease_page_count_max: 1_024,
+        }
     }
 }
 

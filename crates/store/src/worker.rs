@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use abide_core::{Ability, Name, Namespace, SessionId, Timestamp};
+use abide_core::{Ability, Digest, Epoch, Name, Namespace, SessionId, Timestamp};
+
+use crate::ExecutionKey;
 
 /// A process that wants to run executions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +26,15 @@ pub struct Registered {
     pub expires_at: Timestamp,
 }
 
+/// A sign of life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beat {
+    /// Whose.
+    pub session: SessionId,
+    /// What the session believes it holds, as [`abide_core::Tally::beat`] gives it. Without one, nothing is compared, and no lease grows older by it.
+    pub digest: Option<Digest>,
+}
+
 /// The answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heartbeat {
@@ -31,11 +42,60 @@ pub enum Heartbeat {
     Refreshed {
         /// When it expires without another heartbeat.
         expires_at: Timestamp,
-        /// How many executions it holds.
-        lease_count: u64,
+        /// Whether the session holds what it believes it holds.
+        leases: Agreement,
     },
     /// There is no such session, or it has expired or was retired: register anew.
     NotRegistered,
+}
+
+/// Whether a session holds what it believes it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agreement {
+    /// It does, or it did not say.
+    Agreed,
+    /// It does not, or it did not when its heartbeat was sent: what was given back at that moment makes a difference too. Look at the
+    /// [leases](crate::View::leases) that were given before this heartbeat; later ones are too young.
+    Differs {
+        /// The number of that heartbeat, as in [`HeldLease::given_beat`].
+        young_from: u64,
+    },
+}
+
+/// Which leases to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leases {
+    /// Of this session.
+    pub session: SessionId,
+    /// After this place; `None` for the beginning.
+    pub after: Option<LeaseCursor>,
+    /// At most so many. A store may give fewer, but at least one if there is one.
+    pub limit: usize,
+}
+
+/// A place among the leases of a session, as the store that gave it understands it. A lease keeps its place for as long as it is held: whoever reads page after
+/// page meets each that was held all the while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseCursor(pub [u64; 3]);
+
+/// A part of what a session holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeasePage {
+    /// The leases.
+    pub leases: Vec<HeldLease>,
+    /// Where to go on; `None` at the end.
+    pub next: Option<LeaseCursor>,
+}
+
+/// One lease of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldLease {
+    /// Of which execution.
+    pub key: ExecutionKey,
+    /// Which lease of it.
+    pub epoch: Epoch,
+    /// After how many heartbeats of the session it was given.
+    pub given_beat: u64,
 }
 
 /// A session that is to end.

@@ -6,6 +6,8 @@ use abide_core::{Address, Entry, ExecutionId, Message, Refusal, SessionId, Statu
 use abide_store::{Error, InboxRead, List, ListOrder, Read, Snapshot, Store, Target, WorkerRow, Workers};
 use sentence::{Ahead, Child, Facts};
 
+use crate::engine::Inner;
+
 /// How many pages of an inbox are looked at beyond the first.
 const INBOX_PAGE_COUNT_MAX: usize = 100;
 /// How far a chain of children is followed.
@@ -17,14 +19,25 @@ const AHEAD_COUNT_MAX: usize = 1_000;
 /// How many pages are looked at for them: a large store has many others between.
 const AHEAD_PAGE_COUNT_MAX: usize = 5;
 
-/// The status of an execution, and the sentence about it.
+/// The status of an execution, and the sentence about it, for those who know nothing but the store: they cannot see whether code runs.
 pub async fn explain(
     store: &dyn Store,
     address: &Address,
     now: Timestamp,
 ) -> Result<(Status, String), Error> {
+    explain_beside(store, None, address, now).await
+}
+
+/// The same, beside an engine: it knows what it runs.
+pub(crate) async fn explain_beside(
+    store: &dyn Store,
+    engine: Option<&Inner>,
+    address: &Address,
+    now: Timestamp,
+) -> Result<(Status, String), Error> {
+    let witness = Witness { store, engine, now };
     let unknown = || Error::Refused(Refusal::Unknown { id: address.id.clone() });
-    let facts = match facts(store, address, now).await {
+    let facts = match witness.facts(address).await {
         // Whoever asks about what cannot be read is told just that.
         Err(Error::Corrupt { what }) => {
             let sentence = format!(
@@ -38,30 +51,70 @@ pub async fn explain(
     Ok((facts.snapshot.summary.status, sentence::of(&facts)))
 }
 
-/// Everything about an execution, and about the children that it waits for, one below the other.
-async fn facts(store: &dyn Store, address: &Address, now: Timestamp) -> Result<Option<Facts>, Error> {
-    let Some(first) = one(store, address, now).await? else { return Ok(None) };
-    let mut chain = vec![first];
-    let mut end = None;
-    while let Some(id) = chain.last().and_then(awaited_child) {
-        if chain.len() == DEPTH_MAX {
-            end = Some(Child::TooDeep);
-            break;
-        }
-        let address = Address { namespace: address.namespace.clone(), id };
-        match one(store, &address, now).await? {
-            Some(facts) => chain.push(facts),
-            None => {
-                end = Some(Child::Missing);
+/// Who looks, and when.
+struct Witness<'a> {
+    store: &'a dyn Store,
+    engine: Option<&'a Inner>,
+    now: Timestamp,
+}
+
+impl Witness<'_> {
+    /// Everything about an execution, and about the children that it waits for, one below the other.
+    async fn facts(&self, address: &Address) -> Result<Option<Facts>, Error> {
+        let Some(first) = self.one(address).await? else { return Ok(None) };
+        let mut chain = vec![first];
+        let mut end = None;
+        while let Some(id) = chain.last().and_then(awaited_child) {
+            if chain.len() == DEPTH_MAX {
+                end = Some(Child::TooDeep);
                 break;
             }
+            let address = Address { namespace: address.namespace.clone(), id };
+            match self.one(&address).await? {
+                Some(facts) => chain.push(facts),
+                None => {
+                    end = Some(Child::Missing);
+                    break;
+                }
+            }
         }
+        let whole = chain.into_iter().rev().fold(None, |below: Option<Facts>, mut facts| {
+            facts.child = below.map(|facts| Child::Known(Box::new(facts))).or(end.take());
+            Some(facts)
+        });
+        Ok(whole)
     }
-    let whole = chain.into_iter().rev().fold(None, |below: Option<Facts>, mut facts| {
-        facts.child = below.map(|facts| Child::Known(Box::new(facts))).or(end.take());
-        Some(facts)
-    });
-    Ok(whole)
+
+    async fn one(&self, address: &Address) -> Result<Option<Facts>, Error> {
+        let Self { store, now, .. } = *self;
+        let Some((mut snapshot, is_seated)) = self.seen(address).await? else { return Ok(None) };
+        // An order may lie behind many signals. What these carry is not told.
+        let keep = |message: Message| Message { body: message.body.emptied(), ..message };
+        read_on(store, &mut snapshot, INBOX_PAGE_COUNT_MAX, keep).await?;
+        let tail = tail(store, &snapshot).await?;
+        let workers = workers(store, address, snapshot.lease.session, now).await?;
+        let ahead = match snapshot.ready_at {
+            Some(_) if !snapshot.execution.is_finished() => ahead(store, &snapshot).await?,
+            _ => Ahead::default(),
+        };
+        Ok(Some(Facts { snapshot, tail, workers, is_seated, ahead, child: None, now }))
+    }
+
+    /// An execution, and whether it is run here; `None` where that cannot be seen. Whoever leaves between the two looks is looked at again.
+    async fn seen(&self, address: &Address) -> Result<Option<(Snapshot, Option<bool>)>, Error> {
+        const LOOK_COUNT: usize = 3;
+        let mut unseated = None;
+        for _ in 0..LOOK_COUNT {
+            let Some(found) = snapshot(self.store, address).await? else { return Ok(None) };
+            let is_seated = self.engine.and_then(|engine| engine.has_seat(found.key, &found.lease));
+            let is_same = |before: &(Snapshot, _)| before.0.lease == found.lease;
+            if is_seated != Some(false) || unseated.as_ref().is_some_and(is_same) {
+                return Ok(Some((found, is_seated)));
+            }
+            unseated = Some((found, is_seated));
+        }
+        Ok(unseated)
+    }
 }
 
 fn awaited_child(facts: &Facts) -> Option<ExecutionId> {
@@ -69,20 +122,6 @@ fn awaited_child(facts: &Facts) -> Option<ExecutionId> {
         Waiting::Child { id } => Some(id.clone()),
         _ => None,
     })
-}
-
-async fn one(store: &dyn Store, address: &Address, now: Timestamp) -> Result<Option<Facts>, Error> {
-    let Some(mut snapshot) = snapshot(store, address).await? else { return Ok(None) };
-    // An order may lie behind many signals. What these carry is not told.
-    let keep = |message: Message| Message { body: message.body.emptied(), ..message };
-    read_on(store, &mut snapshot, INBOX_PAGE_COUNT_MAX, keep).await?;
-    let tail = tail(store, &snapshot).await?;
-    let workers = workers(store, address, snapshot.lease.session, now).await?;
-    let ahead = match snapshot.ready_at {
-        Some(_) if !snapshot.execution.is_finished() => ahead(store, &snapshot).await?,
-        _ => Ahead::default(),
-    };
-    Ok(Some(Facts { snapshot, tail, workers, ahead, child: None, now }))
 }
 
 /// An execution without its journal, and the first page of its unread messages.

@@ -24,6 +24,8 @@ pub(super) struct Facts {
     pub(super) tail: Vec<Entry>,
     /// The live workers of its namespace, and the one that holds it.
     pub(super) workers: Vec<WorkerRow>,
+    /// Whether its holder runs it; `None` when that cannot be seen from here.
+    pub(super) is_seated: Option<bool>,
     /// Who is claimed before it.
     pub(super) ahead: Ahead,
     /// The first child that it waits for.
@@ -181,12 +183,22 @@ fn held(facts: &Facts) -> String {
         };
         return format!("is held by {name}, which {end}; {next}");
     }
+    if facts.is_seated == Some(false) {
+        // Three heartbeats fit into one life, and a lease takes part in the second.
+        let within = text::duration(row.worker.ttl);
+        return format!(
+            "is held by {name}, where nobody runs it; it is taken up or given back within {within}"
+        );
+    }
+    // What it told may be from an earlier life: a suspect waits aside, and of what is held elsewhere nobody knows here whether it was taken up.
+    let is_step = |wait: &Waiting| matches!(wait, Waiting::Step { .. });
+    let is_running = facts.is_seated == Some(true) || !facts.snapshot.summary.waiting.iter().any(is_step);
     match waits(facts) {
-        // A suspect may wait aside: what it told is from an earlier life, and names what it may have died of.
-        Some(waits) if is_suspect(facts) => format!("is held by {name}, last seen {waits}"),
+        Some(waits) if is_running && !is_suspect(facts) => format!("is {waits}, held by {name}"),
+        Some(waits) => format!("is held by {name}, last seen {waits}"),
         None if is_suspect(facts) => format!("is held by {name}"),
-        Some(waits) => format!("is {waits}, held by {name}"),
-        None => format!("is running on {name}{}", progress(facts)),
+        None if facts.is_seated == Some(true) => format!("is running on {name} since {}", last_entry(facts)),
+        None => format!("is held by {name}, which has told nothing of it since {}", last_entry(facts)),
     }
 }
 
@@ -212,10 +224,10 @@ fn resting(facts: &Facts) -> String {
 }
 
 /// The last sign of progress of code that has not told what it waits for.
-fn progress(facts: &Facts) -> String {
-    let Some(Entry { seq, at, event }) = facts.tail.last() else { return String::new() };
+fn last_entry(facts: &Facts) -> String {
+    let Some(Entry { seq, at, event }) = facts.tail.last() else { return "it began".to_owned() };
     let op = event.op().map(|op| format!(" of {op}")).unwrap_or_default();
-    format!(" since entry {seq} ({}{op}) at {}", event.word(), text::when(*at, facts.now))
+    format!("entry {seq} ({}{op}) at {}", event.word(), text::when(*at, facts.now))
 }
 
 /// Everything that it waits for; `None` when it has not told.

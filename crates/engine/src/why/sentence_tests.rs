@@ -43,7 +43,15 @@ fn facts(events: Vec<Event>, waiting: &[Waiting]) -> Facts {
         journal: Vec::new(),
         inbox: abide_store::InboxPage::default(),
     };
-    Facts { snapshot, tail, workers: Vec::new(), ahead: Ahead::default(), child: None, now: at(100) }
+    Facts {
+        snapshot,
+        tail,
+        workers: Vec::new(),
+        is_seated: Some(true),
+        ahead: Ahead::default(),
+        child: None,
+        now: at(100),
+    }
 }
 
 fn worker(session: u64, workflow: &str, lane: &str) -> WorkerRow {
@@ -234,6 +242,20 @@ fn what_is_held_says_by_whom() {
     );
     held.snapshot.summary.waiting = vec![Waiting::Step { name: name("ship"), attempt: 1 }];
     check(&held, r#"workflow "x" is running step "ship", held by worker "w" (session 3)."#);
+    held.is_seated = None;
+    check(&held, r#"workflow "x" is held by worker "w" (session 3), last seen running step "ship"."#);
+    held.snapshot.summary.waiting = Vec::new();
+    check(
+        &held,
+        r#"workflow "x" is held by worker "w" (session 3), which has told nothing of it since entry 2 (step-recorded of step "charge") at 1970-01-01T00:00:01.000Z (1 min 39 s ago)."#,
+    );
+    held.is_seated = Some(false);
+    check(
+        &held,
+        r#"workflow "x" is held by worker "w" (session 3), where nobody runs it; it is taken up or given back within 15 s."#,
+    );
+    held.is_seated = Some(true);
+    held.snapshot.summary.waiting = vec![Waiting::Step { name: name("ship"), attempt: 1 }];
     held.snapshot.takeover_count = 1;
     check(
         &held,

@@ -20,6 +20,7 @@ use crate::place::{self, Columns, Holder, Place};
 use crate::rows::{count, integer, timestamp};
 use crate::sheet::Base;
 use crate::sql;
+use crate::tallies::Given;
 
 pub(crate) struct ClaimWork(pub(crate) Claim);
 
@@ -47,7 +48,7 @@ impl Operation for ClaimWork {
         if claim.request < last_request {
             repeated.clear();
         }
-        let slots = if is_new { claim.slots } else { 0 };
+        let slots = if is_new { claim.slots.min(SLOT_COUNT_MAX) } else { 0 };
         let (first, mut more) = ready(batch, claim.session, slots)?;
         let (mut leased, mut care) = (Vec::new(), Vec::new());
         if is_new {
@@ -61,9 +62,9 @@ impl Operation for ClaimWork {
             timers = promote(batch, claim.session, now)?;
             more = ready(batch, claim.session, 0)?.1;
         }
-        for (key, position) in repeated {
+        for Offer { key, position, former } in repeated {
             let again = if position < CARE_POSITION { &mut leased } else { &mut care };
-            again.extend(sound(batch, key, claim.session)?.map(|(one, _)| one));
+            again.extend(sound(batch, (key, former), claim.session)?.map(|(one, _)| one));
         }
         batch.effects.requests.push((claim.session, claim.request.max(last_request)));
         mail.retain(|(key, _)| !leased.iter().chain(&care).any(|leased| leased.key == *key));
@@ -79,7 +80,19 @@ impl Operation for ClaimWork {
 }
 
 /// From this position on, what a claim gave is to be looked after.
-const CARE_POSITION: u64 = 1 << 32;
+const CARE_POSITION: u64 = Holder::POSITION_END / 2;
+
+/// The most that one claim gives to be run.
+const SLOT_COUNT_MAX: usize = Holder::POSITION_END as usize / 2;
+
+/// Something that a claim may give.
+struct Offer {
+    key: i64,
+    /// Its position among what the claim gives.
+    position: u64,
+    /// The lease that it loses by that.
+    former: Option<Given>,
+}
 
 /// Leases what is ready, one after the other, until there is enough to carry.
 fn lease(batch: &mut Batch<'_>, claim: &Claim, ready: Vec<i64>) -> Result<Vec<Leased>, Stop> {
@@ -89,21 +102,19 @@ fn lease(batch: &mut Batch<'_>, claim: &Claim, ready: Vec<i64>) -> Result<Vec<Le
         if bytes >= batch.shared.options.bounds.claim_bytes_max {
             break;
         }
-        let Some((one, size)) = lease_one(batch, claim, key, position)? else { continue };
+        let offer = Offer { key, position, former: None };
+        let Some((one, size)) = lease_one(batch, claim, &offer)? else { continue };
         leased.push(one);
         bytes += size;
     }
     Ok(leased)
 }
 
-fn lease_one(
-    batch: &mut Batch<'_>,
-    claim: &Claim,
-    key: i64,
-    position: u64,
-) -> Result<Option<(Leased, usize)>, Stop> {
-    let Some((mut one, size)) = sound(batch, key, claim.session)? else { return Ok(None) };
-    let holder = Holder { session: claim.session, request: claim.request, position };
+fn lease_one(batch: &mut Batch<'_>, claim: &Claim, offer: &Offer) -> Result<Option<(Leased, usize)>, Stop> {
+    let Offer { key, position, former } = *offer;
+    let Some((mut one, size)) = sound(batch, (key, former), claim.session)? else { return Ok(None) };
+    let beat = batch.tallies.beat_count(claim.session);
+    let holder = Holder { session: claim.session, request: claim.request, beat, position };
     let Columns { place, rank, since } = Place::Held(holder).columns();
     // See `care::after_lease`; what nobody has to look at stays so.
     let care_at = batch.now().after(batch.terminate_grace()).as_micros();
@@ -111,12 +122,20 @@ fn lease_one(
     batch.caches.hot.remove(&key);
     batch.caches.targets.remove(&key);
     one.lease.epoch = one.lease.epoch.next();
+    if let Some(former) = former {
+        batch.take_away(key, former)?;
+    }
+    batch.tallies.give(key, claim.session, one.lease.epoch);
     Ok(Some((one, size)))
 }
 
 /// The same as [`leased`], but for what cannot be read: that is set aside, by name, so that it delays nobody. What a newer program wrote is left
 /// where it is, for those who can read it.
-fn sound(batch: &mut Batch<'_>, key: i64, session: SessionId) -> Result<Option<(Leased, usize)>, Stop> {
+fn sound(
+    batch: &mut Batch<'_>,
+    (key, former): (i64, Option<Given>),
+    session: SessionId,
+) -> Result<Option<(Leased, usize)>, Stop> {
     let stop = match leased(batch, key, session) {
         Ok(leased) => return Ok(Some(leased)),
         Err(stop) => stop,
@@ -128,6 +147,9 @@ fn sound(batch: &mut Batch<'_>, key: i64, session: SessionId) -> Result<Option<(
     tracing::error!(execution = key, %damage, "an execution is damaged and was set aside");
     let Columns { place, rank, since } = Place::Damaged(batch.now()).columns();
     batch.connection.prepare_cached(sql::SET_ASIDE)?.execute([key, place, rank, since])?;
+    if let Some(former) = former {
+        batch.take_away(key, former)?;
+    }
     batch.caches.hot.remove(&key);
     batch.caches.targets.remove(&key);
     Ok(None)
@@ -144,10 +166,11 @@ fn look_after(batch: &mut Batch<'_>, claim: &Claim, now: Timestamp) -> Result<Ve
         let Some((_, key)) = next_care(batch, claim.session)?.filter(|(care_at, _)| *care_at <= now) else {
             break;
         };
-        match look(batch, key, now)? {
+        let (look, former) = look(batch, key, now)?;
+        match look {
             care::Look::Take => {
-                let position = CARE_POSITION + care.len() as u64;
-                match lease_one(batch, claim, key, position)? {
+                let offer = Offer { key, position: CARE_POSITION + care.len() as u64, former };
+                match lease_one(batch, claim, &offer)? {
                     Some((one, size)) => {
                         care.push(one);
                         bytes += size;
@@ -172,8 +195,8 @@ fn next_care(batch: &mut Batch<'_>, session: SessionId) -> Result<Option<(Timest
     Ok(next.query_row([namespace], |row| Ok((timestamp(row, 0)?, row.get(1)?))).optional()?)
 }
 
-/// What a caretaker sees. What cannot be read is left alone, so that it holds up nobody else.
-fn look(batch: &Batch<'_>, key: i64, now: Timestamp) -> Result<care::Look, Stop> {
+/// What a caretaker sees, and who holds it. What cannot be read is left alone, so that it holds up nobody else.
+fn look(batch: &Batch<'_>, key: i64, now: Timestamp) -> Result<(care::Look, Option<Given>), Stop> {
     /// Whoever can read what a newer program wrote looks sooner.
     const NEWER: Duration = Duration::from_secs(60);
     let stop = match look_closely(batch, key, now) {
@@ -181,29 +204,36 @@ fn look(batch: &Batch<'_>, key: i64, now: Timestamp) -> Result<care::Look, Stop>
         Err(error) => Stop::from(error),
     };
     if stop.is_newer() {
-        return Ok(care::Look::Later(Some(now.after(NEWER))));
+        return Ok((care::Look::Later(Some(now.after(NEWER))), None));
     }
     let Some(damage) = stop.damage() else { return Err(stop) };
     tracing::error!(execution = key, %damage, "an execution cannot be looked after");
-    Ok(care::Look::Later(None))
+    Ok((care::Look::Later(None), None))
 }
 
-fn look_closely(batch: &Batch<'_>, key: i64, now: Timestamp) -> rusqlite::Result<care::Look> {
+fn look_closely(
+    batch: &Batch<'_>,
+    key: i64,
+    now: Timestamp,
+) -> rusqlite::Result<(care::Look, Option<Given>)> {
     let mut statement = batch.connection.prepare_cached(sql::EXECUTION_LEASE)?;
-    let (lease, execution) = statement.query_row([key], |row| {
+    let (lease, former, execution) = statement.query_row([key], |row| {
         let base = Base::read(row)?;
-        let (session, epoch) = (Place::read(row, 9)?.session(), Epoch(count(row.get(8)?)));
-        Ok((LeaseRow { session, epoch, version: base.anchor.version }, base.sheet()?.execution()?))
+        let (place, epoch) = (Place::read(row, 9)?, Epoch(count(row.get(8)?)));
+        let lease = LeaseRow { session: place.session(), epoch, version: base.anchor.version };
+        Ok((lease, place.given(epoch), base.sheet()?.execution()?))
     })?;
     let orders = orders(batch.connection, key)?;
-    Ok(care::look(&execution, &lease, &orders, now, batch.terminate_grace()))
+    Ok((care::look(&execution, &lease, &orders, now, batch.terminate_grace()), former))
 }
 
-/// What is still held of the leases that this request was given before, and their positions.
-fn given(batch: &mut Batch<'_>, claim: &Claim) -> Result<Vec<(i64, u64)>, Stop> {
+/// What is still held of the leases that this request was given before.
+fn given(batch: &mut Batch<'_>, claim: &Claim) -> Result<Vec<Offer>, Stop> {
     let mut statement = batch.connection.prepare_cached(sql::CLAIMED_BEFORE)?;
     let given = statement.query_map([place::held(claim.session), integer(claim.request)], |row| {
-        Ok((row.get(0)?, count(row.get(1)?)))
+        let (place, epoch) = (Place::read(row, 2)?, Epoch(count(row.get(1)?)));
+        let position = place.holder().map_or(0, |holder| holder.position);
+        Ok(Offer { key: row.get(0)?, position, former: place.given(epoch) })
     })?;
     Ok(given.collect::<rusqlite::Result<_>>()?)
 }

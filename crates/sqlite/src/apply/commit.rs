@@ -1,6 +1,6 @@
 //! `commit`: what the holder of a lease writes.
 
-use abide_core::{Address, Body, Fence, Message, Timestamp};
+use abide_core::{Address, Body, Fence, Lease, Message, Timestamp};
 use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, not_unread, refused_start};
 use rusqlite::params;
 
@@ -15,6 +15,7 @@ use crate::journal::{self, Pack};
 use crate::place::{self, Columns, Holder, Place};
 use crate::rows::{LeaseState, Target, integer};
 use crate::sheet::Draft;
+use crate::tallies::Given;
 use crate::view::address;
 use crate::{sql, user_transaction};
 
@@ -144,10 +145,10 @@ impl CommitWork {
         }
         let after = self.after(batch, hot, now)?;
         if let Some(After { place, care_at }) = after {
-            let holder = Holder { session: self.commit.lease.session, request: 0, position: 0 };
+            let holder = Holder { session: self.commit.lease.session, request: 0, beat: 0, position: 0 };
             batch.relocate((self.key(), self.commit.lease.epoch), Place::Held(holder), place)?;
             self.care(batch, hot, care_at)?;
-            hot.state.lease.session = None;
+            self.released(batch, hot);
         }
         self.tell(batch, hot, after)?;
         Ok(committed)
@@ -295,9 +296,16 @@ impl CommitWork {
         }
         batch.caches.targets.remove(&key);
         if after.is_some() {
-            hot.state.lease.session = None;
+            self.released(batch, hot);
         }
         Ok(())
+    }
+
+    /// The lease is over.
+    fn released(&self, batch: &mut Batch<'_>, hot: &mut Hot) {
+        let Lease { session, epoch } = self.commit.lease;
+        batch.tallies.end(self.key(), Given { session, epoch, beat: hot.state.given_beat });
+        hot.state.lease.session = None;
     }
 
     /// What hardly any commit changes.

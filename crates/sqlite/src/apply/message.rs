@@ -71,6 +71,7 @@ impl Batch<'_> {
         let id = execution.address().id.as_str();
         let state = LeaseState {
             lease: LeaseRow { session, epoch, version: Version(0) },
+            given_beat: place.holder().map_or(0, |holder| holder.beat),
             queue,
             anchor: Anchor::new(Identity { key, namespace, id, queue, parent }, row, Version(0)),
             cold: Cold::of_newborn(start, row, now),
@@ -106,6 +107,7 @@ impl Batch<'_> {
             return Ok(Some(Started::New(execution_key, None)));
         };
         self.remember_newborn(key, state);
+        self.tallies.give(key, session, epoch);
         let leased = Leased {
             key: execution_key,
             lease: Lease { session, epoch },
@@ -132,7 +134,8 @@ impl Batch<'_> {
         }
         Ok(match offer {
             Some(session) if self.may_be_born_to(session, queue)? => {
-                Place::Held(Holder { session, request: 0, position: 0 })
+                let beat = self.tallies.beat_count(session);
+                Place::Held(Holder { session, request: 0, beat, position: 0 })
             }
             _ => Place::Ready(queue, now),
         })

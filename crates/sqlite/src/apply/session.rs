@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use abide_core::{SessionId, Timestamp, care, check_reason, codec};
-use abide_store::{Error, Heartbeat, Registered, Retire, Worker};
+use abide_core::{Digest, SessionId, Tally, Timestamp, care, check_reason, codec};
+use abide_store::{Agreement, Beat, Error, Heartbeat, Registered, Retire, Worker};
 use rusqlite::params;
 
 use crate::batch::{Batch, GONE};
@@ -12,7 +12,7 @@ use crate::job::Operation;
 use crate::lockfile::LockFile;
 use crate::place;
 use crate::rows::{SessionState, count, integer, timestamp};
-use crate::sql;
+use crate::{sql, tallies};
 
 pub(crate) struct RegisterWork(pub(crate) Worker);
 
@@ -52,11 +52,12 @@ impl Operation for RegisterWork {
         batch.effects.registered.push((session, Arc::clone(&ability), lock));
         let state = SessionState { ability, ttl: worker.ttl, expires_at, retired: false };
         batch.caches.sessions.insert(session, state);
+        batch.tallies.open(session, Tally::default());
         Ok(Registered { session, expires_at })
     }
 }
 
-pub(crate) struct HeartbeatWork(pub(crate) SessionId);
+pub(crate) struct HeartbeatWork(pub(crate) Beat);
 
 impl Operation for HeartbeatWork {
     type Output = Heartbeat;
@@ -64,16 +65,36 @@ impl Operation for HeartbeatWork {
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Heartbeat, Stop> {
         let now = batch.now();
-        let Some(session) = batch.live_session(self.0, now)? else { return Ok(Heartbeat::NotRegistered) };
+        let Beat { session: id, digest } = self.0;
+        let Some(session) = batch.live_session(id, now)? else { return Ok(Heartbeat::NotRegistered) };
         // A clock that was set back must not take away what was promised.
         let expires_at = session.expires_at.max(now.after(session.ttl));
         session.expires_at = expires_at;
-        let id = integer(self.0.0);
-        batch.connection.prepare_cached(sql::SESSION_EXTEND)?.execute([id, expires_at.as_micros()])?;
-        let mut held = batch.connection.prepare_cached(sql::SESSION_LEASE_COUNT)?;
-        let lease_count = count(held.query_row([place::held(self.0)], |row| row.get(0))?);
-        Ok(Heartbeat::Refreshed { expires_at, lease_count })
+        let mut extend = batch.connection.prepare_cached(sql::SESSION_EXTEND)?;
+        let taken = extend.query_row([integer(id.0), expires_at.as_micros()], |row| row.get(0))?;
+        drop(extend);
+        let leases = match digest {
+            Some(believed) => compare(batch, id, (believed, tallies::taken_digest(taken)))?,
+            None => Agreement::Agreed,
+        };
+        Ok(Heartbeat::Refreshed { expires_at, leases })
     }
+}
+
+/// Compares what a session believes it holds with what it holds, which is what was counted without what others have taken.
+fn compare(
+    batch: &mut Batch<'_>,
+    session: SessionId,
+    (believed, taken): (Digest, Digest),
+) -> Result<Agreement, Stop> {
+    if batch.tallies.of(session).is_none() {
+        let tally = tallies::counted(batch.connection, session, taken)?;
+        batch.tallies.open(session, tally);
+    }
+    let Some(tally) = batch.tallies.of(session) else { return Ok(Agreement::Agreed) };
+    let young_from = tally.beat_count();
+    let held = tally.beat().minus(taken);
+    Ok(if held == believed { Agreement::Agreed } else { Agreement::Differs { young_from } })
 }
 
 pub(crate) struct RetireWork(pub(crate) Retire);
@@ -126,6 +147,7 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
         }
     }
     batch.caches.served.remove(&session);
+    batch.tallies.close(session);
     batch.effects.ended.push(session);
     Ok(())
 }

@@ -51,6 +51,7 @@ fn submit_all(
 ) -> Result<Vec<Submitted>, Stop> {
     batch.connection.prepare_cached(sql::SAVEPOINT)?.execute([])?;
     let notice_count = batch.effects.notices.messages.len();
+    let counted = batch.tallies.mark();
     let mut submitted: Vec<Submitted> = Vec::with_capacity(work.messages.len());
     for message in &work.messages {
         match submit(batch, message, offer) {
@@ -65,6 +66,7 @@ fn submit_all(
                 batch.connection.prepare_cached(sql::SAVEPOINT_ROLLBACK)?.execute([])?;
                 batch.connection.prepare_cached(sql::SAVEPOINT_RELEASE)?.execute([])?;
                 batch.effects.notices.messages.truncate(notice_count);
+                batch.tallies.undo_to(counted);
                 *batch.caches = Caches::default();
                 return Err(Stop::Refused(error));
             }

@@ -7,6 +7,7 @@ mod copies;
 mod damage;
 mod fixture;
 mod flips;
+mod heartbeats;
 mod inboxes;
 mod journals;
 mod lists;

@@ -3,7 +3,7 @@
 use abide_core::{Fence, Namespace, SessionId};
 use abide_sqlite::SqliteStore;
 use abide_store::conformance::block_on;
-use abide_store::{CommitOutcome, Heartbeat, Notice, Store, View, Workers};
+use abide_store::{Beat, CommitOutcome, Heartbeat, Notice, Store, View, Workers};
 
 use crate::fixture::{Fixture, Held, look, signal, start, step, submit};
 
@@ -72,7 +72,8 @@ fn stale_worker_of_another_process_cannot_write() {
         CommitOutcome::Fenced(Fence::StaleEpoch { .. }) => {}
         other => panic!("expected it to be fenced: {other:?}"),
     }
-    assert!(matches!(block_on(one.heartbeat(old.session)).unwrap(), Heartbeat::NotRegistered));
+    let beat = Beat { session: old.session, digest: None };
+    assert!(matches!(block_on(one.heartbeat(beat)).unwrap(), Heartbeat::NotRegistered));
     assert_eq!(look(&one, "a").journal.len(), 3);
 }
 

@@ -2,7 +2,7 @@
 
 use super::make::{complete, everything, flow, start_of, worker};
 use super::{Subject, block_on, table};
-use crate::{Error, Feed, FeedFrom, InboxRead, Read, Submit, Target};
+use crate::{Beat, Error, Feed, FeedFrom, InboxRead, Read, Submit, Target};
 
 table![closed_store_refuses_everything, closing_ends_every_wait, closing_twice_changes_nothing,];
 
@@ -16,7 +16,7 @@ fn closed_store_refuses_everything(subject: &Subject) {
     assert!(is_closed(block_on(store.submit(submit)).err()));
     assert!(is_closed(block_on(store.commit(commit)).err()));
     assert!(is_closed(block_on(store.register(worker())).err()));
-    assert!(is_closed(block_on(store.heartbeat(seat.session)).err()));
+    assert!(is_closed(block_on(store.heartbeat(Beat { session: seat.session, digest: None })).err()));
     assert!(is_closed(block_on(store.list(everything())).err()));
     assert!(is_closed(block_on(store.inbox(InboxRead::first(held.key))).err()));
     assert!(is_closed(block_on(store.feed(Feed { from: FeedFrom::Beginning, limit: 1 })).err()));

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{Command, Fence, Message, Name, SessionId, Start, Timestamp};
+use abide_core::{Command, Digest, Epoch, Fence, Message, Name, SessionId, Start, Timestamp};
 
 use super::held::{Draft, Held};
 use super::{TestClock, UserTable, block_on, make};
 use crate::{
-    Claim, Claimed, Clock, CommitOutcome, Committed, Error, ExecutionKey, Feed, FeedFrom, FeedItem, FeedPage,
-    Heartbeat, InboxPage, InboxRead, List, Listing, Notice, Prune, Read, Record, Retire, Snapshot, Store,
-    Submit, Submitted, Target, Worker,
+    Agreement, Beat, Claim, Claimed, Clock, CommitOutcome, Committed, Error, ExecutionKey, Feed, FeedFrom,
+    FeedItem, FeedPage, Heartbeat, HeldLease, InboxPage, InboxRead, Leases, List, Listing, Notice, Prune,
+    Read, Record, Retire, Snapshot, Store, Submit, Submitted, Target, Worker,
 };
 
 /// A store and its clock.
@@ -231,6 +231,21 @@ impl Subject {
         block_on(self.store.prune(Prune { finished_before, limit })).expect("it is pruned")
     }
 
+    /// What a session holds, read page by page.
+    pub(crate) fn leases(&self, session: SessionId) -> Vec<HeldLease> {
+        let mut leases = Vec::new();
+        let mut after = None;
+        loop {
+            let read = Leases { session, after, limit: 1_000 };
+            let page = block_on(self.store.leases(read)).expect("leases are told");
+            leases.extend(page.leases);
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return leases,
+            }
+        }
+    }
+
     pub(crate) fn picture(&self) -> Picture {
         let listed = self.list(make::everything()).items;
         let find = |key| self.find(&Target::Key(key)).expect("what is listed exists");
@@ -292,15 +307,27 @@ impl Seat<'_> {
         Held::of(claimed.leased.remove(0))
     }
 
+    /// A sign of life, and nothing else.
     pub(crate) fn heartbeat(&self) -> Heartbeat {
-        block_on(self.subject.store.heartbeat(self.session)).expect("a heartbeat is answered")
+        self.beat(None)
+    }
+
+    fn beat(&self, digest: Option<Digest>) -> Heartbeat {
+        let beat = Beat { session: self.session, digest };
+        block_on(self.subject.store.heartbeat(beat)).expect("a heartbeat is answered")
+    }
+
+    /// A heartbeat of a session that believes it holds these.
+    pub(crate) fn believe(&self, held: &[(ExecutionKey, Epoch)]) -> Agreement {
+        let digests = held.iter().map(|(key, epoch)| Digest::of(key.0, *epoch));
+        match self.beat(Some(digests.fold(Digest::default(), Digest::plus))) {
+            Heartbeat::Refreshed { leases, .. } => leases,
+            Heartbeat::NotRegistered => panic!("expected session {} to live", self.session),
+        }
     }
 
     pub(crate) fn lease_count(&self) -> u64 {
-        match self.heartbeat() {
-            Heartbeat::Refreshed { lease_count, .. } => lease_count,
-            Heartbeat::NotRegistered => panic!("expected session {} to live", self.session),
-        }
+        self.subject.leases(self.session).len() as u64
     }
 
     pub(crate) fn retire(&self) {

@@ -6,6 +6,7 @@ use super::held::Held;
 use super::make::{complete, flow, step, worker};
 use super::subject::ids;
 use super::{Subject, table};
+use crate::Heartbeat;
 
 table![
     expired_session_keeps_its_leases_until_somebody_sweeps,
@@ -101,6 +102,7 @@ fn heartbeat_keeps_all_leases(subject: &Subject) {
     seat.claim(3);
     for _ in 0..5 {
         subject.advance_ms(6_000);
+        assert!(matches!(seat.heartbeat(), Heartbeat::Refreshed { .. }));
         assert_eq!(seat.lease_count(), 3);
     }
     assert!(subject.seat(worker()).sweep(9).leased.is_empty());

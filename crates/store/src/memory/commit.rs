@@ -20,7 +20,7 @@ impl State {
                 let committed = self.write_commit(commit, now);
                 Ok(CommitOutcome::Committed(Committed { transacted, ..committed }))
             }
-            // What was born then is told once: the number of leases in a heartbeat gives it away.
+            // What was born then is told once: the digest of leases in a heartbeat gives it away.
             Fence::Applied => {
                 let last = self.row(commit.key).journal.last().map(|(_, record)| record.clone());
                 let transacted = last.filter(|_| commit.transaction.is_some());

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use abide_core::{
-    Address, By, Entry, Execution, LeaseRow, Limits, Message, MessageId, Phase, Refusal, Route, SessionId,
-    Start, Status, Summary, Timestamp, care, codec,
+    Address, By, Entry, Epoch, Execution, LeaseRow, Limits, Message, MessageId, Phase, Refusal, Route,
+    SessionId, Start, Status, Summary, Timestamp, care, codec,
     parking::{self, Seen},
 };
 
@@ -35,6 +35,8 @@ pub(super) struct Row {
     pub(super) parent: Option<ExecutionKey>,
     pub(super) summary: Summary,
     pub(super) lease: LeaseRow,
+    /// After how many heartbeats of its holder the lease was given.
+    pub(super) given_beat: u64,
     pub(super) created_at: Timestamp,
     /// Set when the run has ended. Nothing changes after that, until a retry opens another one.
     pub(super) finished_at: Option<Timestamp>,
@@ -66,6 +68,11 @@ impl Row {
     pub(super) fn timer(&self) -> Option<(Timestamp, ExecutionKey)> {
         let idle = self.lease.session.is_none() && self.ready_at.is_none();
         Some((self.wake_at.filter(|_| idle)?, self.key))
+    }
+
+    /// Who holds it, and under which lease.
+    pub(super) fn holder(&self) -> Option<(SessionId, Epoch)> {
+        Some((self.lease.session?, self.lease.epoch))
     }
 
     /// When a caretaker is to look at it.

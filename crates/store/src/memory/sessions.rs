@@ -1,11 +1,15 @@
 //! The worker registry.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
-use abide_core::{Epoch, Refusal, SessionId, Timestamp, check_reason};
+use abide_core::{Digest, Epoch, Refusal, SessionId, Tally, Timestamp, check_reason};
 
 use super::state::State;
-use crate::{ExecutionKey, Heartbeat, Registered, Result, Retire, Worker, WorkerRow, Workers};
+use crate::{
+    Agreement, Beat, ExecutionKey, Heartbeat, HeldLease, LeaseCursor, LeasePage, Leases, Registered, Result,
+    Retire, Worker, WorkerRow, Workers,
+};
 
 pub(super) struct Session {
     pub(super) worker: Worker,
@@ -13,6 +17,8 @@ pub(super) struct Session {
     pub(super) expires_at: Timestamp,
     pub(super) retired: Option<String>,
     pub(super) held: BTreeSet<ExecutionKey>,
+    /// The same, for the heartbeat.
+    pub(super) tally: Tally,
     /// The last claim.
     pub(super) request: u64,
     /// What the last claim gave.
@@ -45,6 +51,7 @@ impl State {
             expires_at,
             retired: None,
             held: BTreeSet::new(),
+            tally: Tally::default(),
             request: 0,
             given: Vec::new(),
             given_care: Vec::new(),
@@ -59,15 +66,49 @@ impl State {
         found.ok_or_else(|| Refusal::Unsupported { what: format!("session {session} is not live") }.into())
     }
 
-    pub(super) fn heartbeat(&mut self, session: SessionId, now: Timestamp) -> Heartbeat {
-        match self.sessions.get_mut(&session) {
+    pub(super) fn heartbeat(&mut self, beat: Beat, now: Timestamp) -> Heartbeat {
+        // Counted lease by lease: whoever forgets to count one of them is found out.
+        let old = cfg!(debug_assertions).then(|| self.old_leases(beat.session));
+        match self.sessions.get_mut(&beat.session) {
             Some(found) if found.is_live(now) => {
                 // A clock that was set back must not take away what was promised.
                 found.expires_at = found.expires_at.max(now.after(found.worker.ttl));
-                Heartbeat::Refreshed { expires_at: found.expires_at, lease_count: found.held.len() as u64 }
+                let leases = match beat.digest {
+                    None => Agreement::Agreed,
+                    Some(believed) => {
+                        let young_from = found.tally.beat_count();
+                        let held = found.tally.beat();
+                        assert_eq!(held, old.unwrap_or(held), "session {} is counted", beat.session);
+                        if held == believed { Agreement::Agreed } else { Agreement::Differs { young_from } }
+                    }
+                };
+                Heartbeat::Refreshed { expires_at: found.expires_at, leases }
             }
             Some(_) | None => Heartbeat::NotRegistered,
         }
+    }
+
+    /// What a session holds and is not young, lease by lease.
+    fn old_leases(&self, session: SessionId) -> Digest {
+        let Some(found) = self.sessions.get(&session) else { return Digest::default() };
+        let rows = found.held.iter().map(|key| self.row(*key));
+        let old = rows.filter(|row| row.given_beat < found.tally.beat_count());
+        old.fold(Digest::default(), |sum, row| sum.plus(Digest::of(row.key.0, row.lease.epoch)))
+    }
+
+    pub(super) fn leases(&self, leases: &Leases) -> LeasePage {
+        let Some(found) = self.sessions.get(&leases.session) else { return LeasePage::default() };
+        let after = leases
+            .after
+            .map_or(Bound::Unbounded, |LeaseCursor([key, ..])| Bound::Excluded(ExecutionKey(key)));
+        let mut rest = found.held.range((after, Bound::Unbounded));
+        let told = rest.by_ref().take(leases.limit.min(self.bounds.lease_page_count_max)).map(|key| {
+            let row = self.row(*key);
+            HeldLease { key: *key, epoch: row.lease.epoch, given_beat: row.given_beat }
+        });
+        let told: Vec<_> = told.collect();
+        let next = told.last().filter(|_| rest.next().is_some()).map(|last| LeaseCursor([last.key.0, 0, 0]));
+        LeasePage { leases: told, next }
     }
 
     pub(super) fn retire(&mut self, retire: &Retire, now: Timestamp) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_core::{Address, Happening, Limits, Namespace, Route, SessionId, Timestamp};
+use abide_core::{Address, Epoch, Happening, Limits, Namespace, Route, SessionId, Timestamp};
 
 use super::notices::Notices;
 use super::row::{Place, Row};
@@ -104,6 +104,7 @@ impl State {
         let taken = self.by_address.insert(row.address().clone(), key);
         assert!(taken.is_none(), "an address belongs to one execution");
         self.rows.insert(key, row);
+        self.tally(key, None);
         self.index(key);
         self.announce(key);
         self.announce_care(key);
@@ -114,10 +115,12 @@ impl State {
         self.unindex(key);
         let row = self.rows.get_mut(&key).expect("a key that was found belongs to a row");
         let (before, was, care_at) = (row.marks(), (row.place(), row.timer()), row.summary.care_at);
+        let holder = row.holder();
         change(row);
         row.check_since(&before);
         let is = (row.place(), row.timer());
         let is_sooner = row.summary.care_at.is_some_and(|at| care_at.is_none_or(|before| at < before));
+        self.tally(key, holder);
         self.index(key);
         if is != was {
             self.announce(key);
@@ -134,6 +137,23 @@ impl State {
         self.by_address.remove(row.address());
         for (position, _) in row.past.into_iter().flatten().chain(row.journal) {
             self.feed.remove(&position);
+        }
+    }
+
+    /// Counts a lease that was given, and one that is over.
+    fn tally(&mut self, key: ExecutionKey, before: Option<(SessionId, Epoch)>) {
+        let row = self.rows.get_mut(&key).expect("a key that was found belongs to a row");
+        let holder = row.holder();
+        if holder == before {
+            return;
+        }
+        if let Some((session, epoch)) = before {
+            let former = self.sessions.get_mut(&session).expect("leases belong to sessions");
+            former.tally.end(key.0, epoch, row.given_beat);
+        }
+        if let Some((session, epoch)) = holder {
+            let holder = self.sessions.get_mut(&session).expect("leases belong to sessions");
+            row.given_beat = holder.tally.give(key.0, epoch);
         }
     }
 

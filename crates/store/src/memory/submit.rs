@@ -104,6 +104,7 @@ impl State {
             wake_at: summary.wake_at,
             summary,
             lease: LeaseRow { session: None, epoch: Epoch(0), version: Version(0) },
+            given_beat: 0,
             created_at: now,
             finished_at: None,
             takeover_count: 0,

@@ -2,7 +2,7 @@
 
 use abide_core::{Fence, Refusal, SessionId, Timestamp};
 
-use crate::{Claimed, CommitOutcome, Error, ExecutionKey, Leased, Snapshot, Submitted};
+use crate::{Claimed, CommitOutcome, Error, ExecutionKey, HeldLease, Leased, Snapshot, Submitted};
 
 /// What numbers of a store mean.
 pub(super) trait Names {
@@ -66,6 +66,16 @@ pub(super) fn claimed(names: &impl Names, claimed: &Claimed) -> String {
     format!(
         "leased {leases:?} care {care:?} mail {mail:?} more {more} next {next_wake_at:?} next care {next_care_at:?}"
     )
+}
+
+/// Leases are sorted: each store has its own order.
+pub(super) fn leases(names: &impl Names, leases: &[HeldLease]) -> String {
+    let told = |lease: &HeldLease| {
+        format!("{} epoch {} beat {}", names.execution(lease.key), lease.epoch, lease.given_beat)
+    };
+    let mut told: Vec<_> = leases.iter().map(told).collect();
+    told.sort();
+    format!("holds {told:?}")
 }
 
 pub(super) fn word(outcome: &CommitOutcome) -> &'static str {

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use abide_core::{
-    Block, Body, Command, Failure, FailureKind, Kind, Message, MessageId, Namespace, Parent, SessionId,
-    Start, Timestamp, Waiting,
+    Block, Body, Command, Digest, Failure, FailureKind, Kind, Message, MessageId, Namespace, Parent,
+    SessionId, Start, Timestamp, Waiting,
 };
 
 use super::step::{Act, Extent, Keeping, Send, Step};
@@ -13,7 +13,10 @@ use super::tell::{self, Names};
 use crate::conformance::held::{Draft, Held};
 use crate::conformance::transactions::transaction;
 use crate::conformance::{Subject, UserTable, block_on, make};
-use crate::{Claim, Claimed, CommitOutcome, Leased, Submit, Submitted, Target, Worker, Workers};
+use crate::{
+    Agreement, Beat, Claim, Claimed, CommitOutcome, Heartbeat, Leased, Submit, Submitted, Target, Worker,
+    Workers,
+};
 
 pub(super) struct World {
     subject: Subject,
@@ -25,6 +28,7 @@ pub(super) struct World {
 struct Seat {
     session: SessionId,
     request: u64,
+    beat_count: u64,
 }
 
 /// A lease that a worker has or had.
@@ -80,10 +84,7 @@ impl World {
             Step::Commit { held, .. } => self.commit(*held, step),
             Step::Transact { held, key, keep, lost } => self.transact(*held, *key, *keep, *lost),
             Step::Repeat => self.repeat(),
-            Step::Heartbeat { session } => {
-                let beat = block_on(self.subject.store.heartbeat(self.seats[*session].session));
-                format!("{:?}", beat.expect("a heartbeat is answered"))
-            }
+            Step::Heartbeat { session } => self.heartbeat(*session),
             Step::Retire { session } => {
                 let retire =
                     crate::Retire { session: self.seats[*session].session, reason: "chance".to_owned() };
@@ -104,8 +105,23 @@ impl World {
     fn register(&mut self, variant: usize) -> String {
         let registered =
             block_on(self.subject.store.register(worker(variant))).expect("a worker is registered");
-        self.seats.push(Seat { session: registered.session, request: 0 });
+        self.seats.push(Seat { session: registered.session, request: 0, beat_count: 0 });
         format!("until {}", registered.expires_at)
+    }
+
+    /// A heartbeat of a session that knows what it holds: whatever happened before, the store has counted the same.
+    fn heartbeat(&mut self, index: usize) -> String {
+        let Seat { session, beat_count, .. } = self.seats[index];
+        let leases = self.subject.leases(session);
+        let old = leases.iter().filter(|lease| lease.given_beat < beat_count);
+        let digest = old.fold(Digest::default(), |sum, lease| sum.plus(Digest::of(lease.key.0, lease.epoch)));
+        let beat = block_on(self.subject.store.heartbeat(Beat { session, digest: Some(digest) }));
+        let beat = beat.expect("a heartbeat is answered");
+        if let Heartbeat::Refreshed { leases, .. } = &beat {
+            self.seats[index].beat_count += 1;
+            assert_eq!(*leases, Agreement::Agreed, "session {session} holds what can be read");
+        }
+        format!("{beat:?}, {}", tell::leases(self, &leases))
     }
 
     fn submit(&mut self, submit: Submit) -> String {

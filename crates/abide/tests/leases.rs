@@ -1,0 +1,284 @@
+//! The engine and the store agree about who holds what: a heartbeat finds the leases that no answer told of, and the seats whose lease is gone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use abide::prelude::*;
+use abide::testing::Lab;
+use abide_core::{Address, ExecutionId, Lease, Limits, Namespace, care, codec};
+use abide_sqlite::SqliteStore;
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
+use abide_store::{Changes, Clock, Commit, CommitOutcome, Hold, Read, Snapshot, Store, Target};
+use tokio::sync::Notify;
+
+/// Three heartbeats fit into one life of a session.
+const BEAT: Duration = Duration::from_secs(5);
+
+#[workflow]
+async fn quick(ctx: Ctx, n: u64) -> Result<u64> {
+    ctx.step("one", || async { Ok(n) }).await
+}
+
+#[workflow]
+async fn waits_for_go(ctx: Ctx) -> Result<u64> {
+    ctx.recv("go").await
+}
+
+#[derive(Default)]
+struct Steps {
+    begun_count: AtomicU32,
+    dropped_count: AtomicU32,
+    may_end: Notify,
+}
+
+/// Counts a closure that is dropped half way.
+struct Running<'a>(&'a Steps);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.dropped_count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A step that lasts until it may end.
+#[workflow]
+async fn long(ctx: Ctx) -> Result<u64> {
+    let steps = ctx.state::<Arc<Steps>>();
+    ctx.step("long", || async {
+        steps.begun_count.fetch_add(1, Ordering::Relaxed);
+        let running = Running(steps);
+        steps.may_end.notified().await;
+        std::mem::forget(running);
+        Ok(7)
+    })
+    .await
+}
+
+/// A store of which operations of this name happen, and are never answered while the switch is on.
+fn mute(what: &'static str, is_mute: Arc<AtomicBool>) -> impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store> {
+    move |clock| {
+        let inner = MemoryStore::new(clock, Limits::default());
+        FaultyStore::deciding(inner, move |asked| {
+            if asked == what && is_mute.load(Ordering::Relaxed) { Fault::Indeterminate } else { Fault::None }
+        })
+    }
+}
+
+async fn snapshot(store: &Arc<dyn Store>, id: &str) -> Snapshot {
+    let address = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
+    let read = Read { target: Target::Address(address), run: None, from: 0, limit: 0, with_inbox: false };
+    store.read(read).await.unwrap().unwrap()
+}
+
+/// Gives a lease back behind the back of its holder.
+async fn give_back(store: &Arc<dyn Store>, id: &str, hold: Hold) {
+    let found = snapshot(store, id).await;
+    let lease = Lease { session: found.lease.session.unwrap(), epoch: found.lease.epoch };
+    let changes = Changes {
+        records: Vec::new(),
+        next: None,
+        state: codec::encode(&found.execution),
+        summary: found.summary,
+        consumed: Vec::new(),
+        emits: Vec::new(),
+    };
+    let commit = Commit {
+        key: found.key,
+        lease,
+        expected: found.lease.version,
+        changes: Arc::new(changes),
+        born_slots: 0,
+        hold,
+        transaction: None,
+        alone: false,
+    };
+    assert!(matches!(store.commit(commit).await.unwrap(), CommitOutcome::Committed(_)));
+}
+
+#[test]
+fn a_claim_whose_answer_never_comes_is_run_after_the_second_heartbeat() {
+    let is_mute = Arc::new(AtomicBool::new(true));
+    Lab::run_on(7, mute("claim", is_mute), |lab| async move {
+        let client = lab.client().await.unwrap();
+        for id in ["one", "two", "three"] {
+            client.start(quick, 1).id(id).await.unwrap();
+        }
+        let (_, abide) = lab.worker().await.unwrap();
+        lab.sleep(BEAT / 2).await;
+        let found = snapshot(lab.store(), "one").await;
+        assert!(found.lease.session.is_some(), "it is leased, and nobody knows");
+        lab.sleep(BEAT).await;
+        assert_eq!(abide.handle::<u64>("one").status().await.unwrap(), Status::Running, "it is too young");
+        lab.sleep(BEAT).await;
+        for id in ["one", "two", "three"] {
+            assert_eq!(abide.handle::<u64>(id).status().await.unwrap(), Status::Completed, "{id}");
+            assert_eq!(snapshot(lab.store(), id).await.lease.epoch.0, 1, "under the lease that was lost");
+        }
+    });
+}
+
+#[test]
+fn a_start_whose_answer_never_comes_is_run_after_the_second_heartbeat() {
+    let is_mute = Arc::new(AtomicBool::new(true));
+    Lab::run_on(7, mute("submit", is_mute), |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        assert!(abide.start(quick, 1).id("one").await.is_err(), "nobody knows what became of it");
+        let found = snapshot(lab.store(), "one").await;
+        assert!(found.lease.session.is_some(), "it is born leased, and nobody knows");
+        lab.sleep(BEAT * 2 + BEAT / 2).await;
+        assert_eq!(abide.handle::<u64>("one").status().await.unwrap(), Status::Completed);
+        assert_eq!(snapshot(lab.store(), "one").await.lease.epoch.0, 1);
+    });
+}
+
+/// What was leased to be looked after is looked after, although its code is not served here.
+#[test]
+fn a_lease_of_what_cannot_be_run_here_goes_to_the_caretaker() {
+    let is_mute = Arc::new(AtomicBool::new(false));
+    Lab::run_on(7, mute("claim", is_mute.clone()), |lab| async move {
+        let (_, other) = lab.worker_with(|builder| builder.lanes(["other"])).await.unwrap();
+        let (_, abide) = lab.worker().await.unwrap();
+        abide.start(waits_for_go, ()).id("one").await.unwrap();
+        lab.sleep(Duration::from_secs(2)).await;
+        abide.shutdown().await;
+        // Nobody serves it any longer, and a terminate is for anybody after a while: the answer that gives it is lost.
+        other.handle::<u64>("one").terminate("enough").await.unwrap();
+        lab.sleep(care::ORDER_GRACE / 2).await;
+        is_mute.store(true, Ordering::Relaxed);
+        lab.sleep(care::ORDER_GRACE).await;
+        assert!(snapshot(lab.store(), "one").await.lease.session.is_some(), "it is leased, and nobody knows");
+        lab.sleep(BEAT * 3).await;
+        let found = snapshot(lab.store(), "one").await;
+        assert_eq!((found.summary.status, found.lease.session), (Status::Cancelled, None));
+    });
+}
+
+#[test]
+fn a_seat_whose_lease_is_gone_ends_with_the_next_heartbeat() {
+    Lab::run(7, |lab| async move {
+        let state = Arc::new(Steps::default());
+        let (_, abide) = lab.worker_with(|builder| builder.state(state.clone())).await.unwrap();
+        let handle = abide.start(long, ()).id("one").await.unwrap();
+        lab.sleep(BEAT * 2 + BEAT / 2).await;
+        // Nobody is told, and nobody claims what only waits for a message.
+        give_back(lab.store(), "one", Hold::Park { seen: Vec::new() }).await;
+        lab.sleep(BEAT / 4).await;
+        assert_eq!(state.dropped_count.load(Ordering::Relaxed), 0, "nobody has looked yet");
+        lab.sleep(BEAT).await;
+        assert_eq!(state.dropped_count.load(Ordering::Relaxed), 1, "what nobody may write is not run");
+        handle.signal("wake", &()).await.unwrap();
+        lab.sleep(Duration::from_secs(1)).await;
+        state.may_end.notify_one();
+        assert_eq!(handle.result().await.unwrap(), 7);
+        assert_eq!(state.begun_count.load(Ordering::Relaxed), 2);
+    });
+}
+
+#[test]
+fn what_a_worker_lost_goes_on_elsewhere() {
+    Lab::run(7, |lab| async move {
+        let (first, second) = (Arc::new(Steps::default()), Arc::new(Steps::default()));
+        let (_, abide) =
+            lab.worker_with(|builder| builder.state(first.clone()).execution_count_max(1)).await.unwrap();
+        let handle = abide.start(long, ()).id("one").await.unwrap();
+        lab.sleep(BEAT * 2 + BEAT / 2).await;
+        give_back(lab.store(), "one", Hold::Yield).await;
+        let (_, other) = lab.worker_with(|builder| builder.state(second.clone())).await.unwrap();
+        lab.sleep(BEAT).await;
+        let counts = |steps: &Steps| {
+            (steps.begun_count.load(Ordering::Relaxed), steps.dropped_count.load(Ordering::Relaxed))
+        };
+        assert_eq!((counts(&first), counts(&second)), ((1, 1), (1, 0)));
+        second.may_end.notify_one();
+        assert_eq!(handle.result().await.unwrap(), 7);
+        other.shutdown().await;
+    });
+}
+
+/// The store gives a lease anew while its old seat is here: the old one is over, whatever it does.
+#[test]
+fn a_newer_lease_ends_the_seat_of_an_older_one() {
+    Lab::run(7, |lab| async move {
+        let state = Arc::new(Steps::default());
+        let (_, abide) = lab.worker_with(|builder| builder.state(state.clone())).await.unwrap();
+        let handle = abide.start(long, ()).id("one").await.unwrap();
+        lab.sleep(Duration::from_millis(500)).await;
+        give_back(lab.store(), "one", Hold::Yield).await;
+        lab.sleep(Duration::from_secs(1)).await;
+        assert_eq!(state.dropped_count.load(Ordering::Relaxed), 1);
+        assert_eq!(state.begun_count.load(Ordering::Relaxed), 2);
+        state.may_end.notify_one();
+        assert_eq!(handle.result().await.unwrap(), 7);
+    });
+}
+
+/// Both sides count the same: a healthy worker never has to look.
+fn agree_when_healthy(make: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>) {
+    let look_count = Arc::new(AtomicU32::new(0));
+    let counted = look_count.clone();
+    let store = move |clock| {
+        FaultyStore::deciding(make(clock), move |what| {
+            counted.fetch_add(u32::from(what == "leases"), Ordering::Relaxed);
+            Fault::None
+        }) as Arc<dyn Store>
+    };
+    Lab::run_on(7, store, |lab| async move {
+        let state = Arc::new(Steps::default());
+        let (_, abide) = lab.worker_with(|builder| builder.state(state.clone())).await.unwrap();
+        let client = lab.client().await.unwrap();
+        for round in 0..8u64 {
+            for nth in 0..3 {
+                abide.start(long, ()).id(format!("born-{round}-{nth}")).await.unwrap();
+                client.start(long, ()).id(format!("claimed-{round}-{nth}")).await.unwrap();
+                abide.run(quick, 1).id(format!("quick-{round}-{nth}")).await.unwrap();
+            }
+            lab.sleep(Duration::from_millis(1_700)).await;
+            state.may_end.notify_one();
+            state.may_end.notify_one();
+        }
+        lab.sleep(BEAT * 3).await;
+        assert_eq!(state.begun_count.load(Ordering::Relaxed), 48);
+        assert_eq!(look_count.load(Ordering::Relaxed), 0);
+        abide.handle::<u64>("born-7-0").cancel("done").await.unwrap();
+    });
+}
+
+#[test]
+fn heartbeats_of_a_healthy_worker_agree() {
+    agree_when_healthy(|clock| MemoryStore::new(clock, Limits::default()));
+}
+
+#[test]
+fn heartbeats_of_a_healthy_worker_agree_on_sqlite() {
+    agree_when_healthy(|clock| SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap());
+}
+
+#[test]
+fn why_never_says_running_of_what_nobody_runs() {
+    let is_mute = Arc::new(AtomicBool::new(false));
+    Lab::run_on(7, mute("submit", is_mute.clone()), |lab| async move {
+        let state = Arc::new(Steps::default());
+        let (_, abide) = lab.worker_with(|builder| builder.state(state.clone())).await.unwrap();
+        let client = lab.client().await.unwrap();
+        let seated = abide.start(long, ()).id("seated").await.unwrap();
+        is_mute.store(true, Ordering::Relaxed);
+        assert!(abide.start(long, ()).id("lost").await.is_err());
+        lab.sleep(Duration::from_secs(1)).await;
+        let running =
+            |id: &str| format!(r#"workflow "{id}" is running on worker "worker" (session 1) since entry 1"#);
+        let why = seated.why().await.unwrap();
+        assert!(why.starts_with(&running("seated")), "{why}");
+        assert_eq!(
+            abide.handle::<u64>("lost").why().await.unwrap(),
+            r#"workflow "lost" is held by worker "worker" (session 1), where nobody runs it; it is taken up or given back within 15 s."#
+        );
+        // From outside, nobody can see whether code runs.
+        let outside = client.handle::<u64>("lost").why().await.unwrap();
+        assert!(!outside.contains("running"), "{outside}");
+        lab.sleep(BEAT * 3).await;
+        let why = abide.handle::<u64>("lost").why().await.unwrap();
+        assert!(why.starts_with(&running("lost")), "{why}");
+    });
+}

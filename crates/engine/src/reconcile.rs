@@ -1,0 +1,84 @@
+//! What is done when a heartbeat finds that the session does not hold what it believes it holds.
+//!
+//! The digest only says that there is a difference, and it may be nothing: a lease that is being given back at that moment makes one too. So the leases are
+//! read, and each that differs is looked at by itself.
+//!
+//! - A lease that no seat has, and that is not young: its answer was lost for good, or is very late. It is recovered as after a lost answer: run by its
+//!   code, or given back by a caretaker where there is none.
+//! - A seat whose lease the store does not have: its execution is somebody else's, or nobody's. It was seated before the store was asked and leases
+//!   never come back under the same epoch, so either it has given the lease back itself, and the answer to that commit is on its way, or it has lost
+//!   it. The seat knows which: see [`Mailbox::doubt`](crate::mailbox::Mailbox::doubt).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use abide_core::{Lease, SessionId};
+use abide_store::{HeldLease, Leases, Result};
+
+use crate::engine::Inner;
+
+/// A difference between what a session believes and what it holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Difference {
+    pub(crate) session: SessionId,
+    /// Leases that were given after so many heartbeats are too young to be missed.
+    pub(crate) young_from: u64,
+}
+
+/// Looks after a difference, unless somebody is at it.
+pub(crate) fn begin(engine: &Arc<Inner>, difference: Difference) {
+    if engine.is_reconciling.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let runtime = engine.runtime.clone();
+    let engine = engine.clone();
+    runtime.spawn(Box::pin(async move {
+        if let Err(error) = reconcile(&engine, difference).await {
+            // The next heartbeat finds the same.
+            tracing::warn!(%error, "the leases of the session cannot be read");
+        }
+        engine.is_reconciling.store(false, Ordering::Release);
+    }));
+}
+
+async fn reconcile(engine: &Arc<Inner>, difference: Difference) -> Result<()> {
+    let Difference { session, young_from } = difference;
+    // Before the store is asked: what it does not have then is gone for good.
+    let mut seated = engine.residents().leases(session);
+    let mut unknown = Vec::new();
+    for HeldLease { key, epoch, given_beat } in read(engine, session).await? {
+        // Under another epoch its seat is lost too; whoever leaves it looks for the new lease.
+        let is_same = seated.get(&key).is_none_or(|known| *known == epoch);
+        if is_same && seated.remove(&key).is_none() && given_beat < young_from {
+            unknown.push(key);
+        }
+    }
+    for (key, epoch) in seated {
+        let lease = Lease { session, epoch };
+        let mailbox = engine.residents().under(key, lease).cloned();
+        if let Some(mailbox) = mailbox {
+            mailbox.doubt();
+        }
+    }
+    for key in unknown {
+        engine.recover(key).await;
+        if engine.is_resident(key) {
+            tracing::warn!(execution = key.0, "a lease that no answer told of is taken up");
+        }
+    }
+    Ok(())
+}
+
+/// Everything that the session holds.
+async fn read(engine: &Inner, session: SessionId) -> Result<Vec<HeldLease>> {
+    let mut held = Vec::new();
+    let mut after = None;
+    loop {
+        let page = engine.store.leases(Leases { session, after, limit: usize::MAX }).await?;
+        held.extend(page.leases);
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(held),
+        }
+    }
+}

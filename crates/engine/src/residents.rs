@@ -1,0 +1,322 @@
+//! Who is in memory, and under which leases.
+//!
+//! A lease is told by an answer of the store: to a claim, a start, a commit. Answers come late or not at all, and then the lease is found by
+//! [looking](crate::reconcile) and recovered from what is recorded. Whichever comes first opens the seat; the epoch tells that the other one means the
+//! same lease, also when the seat has left by then.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use abide_core::{Digest, Epoch, KeyHasher, Lease, SessionId, Tally};
+use abide_store::{ExecutionKey, Leased};
+
+use crate::inbox::{self, Arrival};
+use crate::mailbox::Mailbox;
+use crate::quarantine::Quarantine;
+
+/// How many executions may have early mail; beyond, the next sweep tells of it.
+const EARLY_COUNT_MAX: usize = 1_024;
+
+/// How many recovered leases are remembered. Whoever is told of an older one once more is refused by the store.
+const RECOVERED_COUNT_MAX: usize = 1_024;
+
+#[derive(Default)]
+pub(crate) struct Residents {
+    seats: HashMap<ExecutionKey, Resident, KeyHasher>,
+    pub(crate) quarantine: Quarantine,
+    /// What arrived for executions whose lease is known to the store but not yet to us.
+    early: HashMap<ExecutionKey, Vec<Arrival>>,
+    /// Executions that were leased to us anew while they were here: the store knows before the runner does that it has given its lease back.
+    again: HashSet<ExecutionKey>,
+    /// There was no room for what might be claimed: whoever leaves says so.
+    pub(crate) is_full: bool,
+    /// The session whose leases are counted.
+    session: SessionId,
+    tally: Tally,
+    /// Executions that nobody has here, and that are looked at in the store because they may be leased to us.
+    wanted: HashSet<ExecutionKey>,
+    /// Leases that were recovered, newest first: the answers that tell of them may still come.
+    recovered: VecDeque<(ExecutionKey, Epoch)>,
+}
+
+/// An execution in memory.
+struct Resident {
+    lease: Lease,
+    given_beat: u64,
+    mailbox: Arc<Mailbox>,
+}
+
+/// How a lease came to be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The store answered with it.
+    Told,
+    /// It was found by looking.
+    Recovered,
+}
+
+/// What became of a lease that came in.
+pub(crate) enum Entered {
+    /// It is seated.
+    Seated,
+    /// It is known already, or over.
+    Known,
+    /// Somebody sits there under an older lease, which is over. The lease is looked for when they have left.
+    Taken(Arc<Mailbox>),
+}
+
+impl Residents {
+    /// A new session holds nothing yet.
+    pub(crate) fn begin_session(&mut self, session: SessionId) {
+        (self.session, self.tally) = (session, Tally::default());
+        self.recovered.clear();
+    }
+
+    /// The session, and the digest of what it holds as far as is known here, for its next heartbeat.
+    pub(crate) fn beat(&mut self) -> (SessionId, Digest) {
+        (self.session, self.tally.beat())
+    }
+
+    /// Seats a lease, unless somebody has the place.
+    pub(crate) fn enter(&mut self, leased: &Leased, mailbox: &Arc<Mailbox>, source: Source) -> Entered {
+        if !self.is_news(leased, source) {
+            return Entered::Known;
+        }
+        if let Some(former) = self.seats.get(&leased.key) {
+            let former = former.mailbox.clone();
+            self.again.insert(leased.key);
+            return Entered::Taken(former);
+        }
+        self.seat(leased, mailbox);
+        Entered::Seated
+    }
+
+    /// Seats a lease in the place of whoever is there. `None`: it is known already, or over.
+    pub(crate) fn replace(
+        &mut self,
+        leased: &Leased,
+        mailbox: &Arc<Mailbox>,
+        source: Source,
+    ) -> Option<Option<Arc<Mailbox>>> {
+        self.is_news(leased, source).then(|| self.seat(leased, mailbox))
+    }
+
+    /// Whether a lease is newer than what is known here of its execution.
+    fn is_news(&mut self, leased: &Leased, source: Source) -> bool {
+        let (key, epoch) = (leased.key, leased.lease.epoch);
+        if self.seats.get(&key).is_some_and(|known| known.lease.epoch >= epoch) {
+            return false;
+        }
+        match source {
+            Source::Told => !self.recovered.iter().any(|(of, known)| *of == key && *known >= epoch),
+            // If it is wanted no longer, its answer came in between, and perhaps it has left since.
+            Source::Recovered => {
+                let is_wanted = self.wanted.contains(&key);
+                if is_wanted {
+                    self.recovered.truncate(RECOVERED_COUNT_MAX - 1);
+                    self.recovered.push_front((key, epoch));
+                }
+                is_wanted
+            }
+        }
+    }
+
+    fn seat(&mut self, leased: &Leased, mailbox: &Arc<Mailbox>) -> Option<Arc<Mailbox>> {
+        let (key, lease) = (leased.key, leased.lease);
+        if let Some(early) = self.early.remove(&key) {
+            mailbox.deliver(early);
+        }
+        if !self.wanted.is_empty() {
+            self.wanted.remove(&key);
+        }
+        let is_counted = lease.session == self.session;
+        let given_beat = if is_counted { self.tally.give(key.0, lease.epoch) } else { 0 };
+        let former = self.seats.insert(key, Resident { lease, given_beat, mailbox: mailbox.clone() });
+        former.map(|former| {
+            self.uncount(key, &former);
+            former.mailbox
+        })
+    }
+
+    /// Takes whoever has this mailbox out of memory. `false`: somebody else has the place.
+    pub(crate) fn leave(&mut self, key: ExecutionKey, mailbox: &Arc<Mailbox>) -> bool {
+        if !self.seats.get(&key).is_some_and(|known| Arc::ptr_eq(&known.mailbox, mailbox)) {
+            return false;
+        }
+        if let Some(former) = self.seats.remove(&key) {
+            self.uncount(key, &former);
+        }
+        true
+    }
+
+    fn uncount(&mut self, key: ExecutionKey, former: &Resident) {
+        if former.lease.session == self.session {
+            self.tally.end(key.0, former.lease.epoch, former.given_beat);
+        }
+    }
+
+    /// Whether it was leased to us anew while it was here.
+    pub(crate) fn is_leased_again(&mut self, key: ExecutionKey) -> bool {
+        !self.again.is_empty() && self.again.remove(&key)
+    }
+
+    /// Somebody will look whether an execution is leased to us. `false`: it has its seat, or is looked for already.
+    pub(crate) fn want(&mut self, key: ExecutionKey) -> bool {
+        !self.seats.contains_key(&key) && self.wanted.insert(key)
+    }
+
+    /// Nobody looks any longer.
+    pub(crate) fn forget(&mut self, key: ExecutionKey) {
+        self.wanted.remove(&key);
+    }
+
+    /// The leases of a session that have seats.
+    pub(crate) fn leases(&self, session: SessionId) -> HashMap<ExecutionKey, Epoch, KeyHasher> {
+        let of_session = self.seats.iter().filter(|(_, known)| known.lease.session == session);
+        of_session.map(|(key, known)| (*key, known.lease.epoch)).collect()
+    }
+
+    /// Where whoever sits under this lease is reached.
+    pub(crate) fn under(&self, key: ExecutionKey, lease: Lease) -> Option<&Arc<Mailbox>> {
+        self.seats.get(&key).filter(|known| known.lease == lease).map(|known| &known.mailbox)
+    }
+
+    pub(crate) fn contains(&self, key: ExecutionKey) -> bool {
+        self.seats.contains_key(&key)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.seats.len()
+    }
+
+    pub(crate) fn mailboxes(&self) -> impl Iterator<Item = (&ExecutionKey, &Arc<Mailbox>)> {
+        self.seats.iter().map(|(key, known)| (key, &known.mailbox))
+    }
+
+    /// Where mail goes. Without a seat it is kept until there is one.
+    pub(crate) fn post(
+        &mut self,
+        key: ExecutionKey,
+        arrivals: Vec<Arrival>,
+    ) -> Option<(Arc<Mailbox>, Vec<Arrival>)> {
+        if let Some(known) = self.seats.get(&key) {
+            return Some((known.mailbox.clone(), arrivals));
+        }
+        if self.early.len() < EARLY_COUNT_MAX {
+            inbox::add(self.early.entry(key).or_default(), arrivals);
+        }
+        None
+    }
+
+    /// Forgets early messages of executions that never came: their inboxes still have them.
+    pub(crate) fn forget_early(&mut self) {
+        self.early.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_core::{
+        Address, Execution, ExecutionId, Kind, Name, Namespace, Payload, Start, Timestamp, Version,
+    };
+    use abide_store::InboxPage;
+
+    use super::*;
+
+    const KEY: ExecutionKey = ExecutionKey(7);
+
+    fn leased(epoch: u64) -> Leased {
+        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
+        let start = Start::of(Kind::Workflow, Name::new("flow").unwrap(), Payload::from("1"));
+        Leased {
+            key: KEY,
+            lease: Lease { session: SessionId(1), epoch: Epoch(epoch) },
+            version: Version(0),
+            takeover_count: 0,
+            execution: Execution::start(address, start, Timestamp::default()).0,
+            journal: Vec::new(),
+            first: None,
+            inbox: InboxPage::default(),
+        }
+    }
+
+    fn residents() -> Residents {
+        let mut residents = Residents::default();
+        residents.begin_session(SessionId(1));
+        residents
+    }
+
+    fn enter(residents: &mut Residents, epoch: u64, source: Source) -> (Arc<Mailbox>, &'static str) {
+        let mailbox = Arc::default();
+        let entered = match residents.enter(&leased(epoch), &mailbox, source) {
+            Entered::Seated => "seated",
+            Entered::Known => "known",
+            Entered::Taken(_) => "taken",
+        };
+        (mailbox, entered)
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_its_lease_was_recovered_is_known() {
+        let mut residents = residents();
+        assert!(residents.want(KEY));
+        let (mailbox, entered) = enter(&mut residents, 3, Source::Recovered);
+        assert_eq!(entered, "seated");
+        assert_eq!(enter(&mut residents, 3, Source::Told).1, "known", "it sits");
+        assert!(!residents.is_leased_again(KEY));
+        assert!(residents.leave(KEY, &mailbox));
+        assert_eq!(enter(&mut residents, 3, Source::Told).1, "known", "it sat");
+        assert_eq!(enter(&mut residents, 4, Source::Told).1, "seated", "the next lease is another");
+    }
+
+    #[test]
+    fn what_was_read_before_an_answer_came_is_over() {
+        let mut residents = residents();
+        assert!(residents.want(KEY));
+        assert!(!residents.want(KEY), "one look is enough");
+        let (mailbox, entered) = enter(&mut residents, 3, Source::Told);
+        assert_eq!(entered, "seated");
+        assert!(!residents.want(KEY), "it has its seat");
+        assert!(residents.leave(KEY, &mailbox));
+        assert_eq!(enter(&mut residents, 3, Source::Recovered).1, "known");
+    }
+
+    #[test]
+    fn a_newer_lease_waits_until_the_old_one_has_left() {
+        let mut residents = residents();
+        let (mailbox, _) = enter(&mut residents, 3, Source::Told);
+        assert_eq!(enter(&mut residents, 2, Source::Told).1, "known", "an older one is over");
+        assert_eq!(enter(&mut residents, 4, Source::Told).1, "taken");
+        assert!(residents.leave(KEY, &mailbox));
+        assert!(residents.is_leased_again(KEY));
+    }
+
+    #[test]
+    fn a_caretaker_takes_the_place_under_a_newer_lease_only() {
+        let mut residents = residents();
+        let (mailbox, _) = enter(&mut residents, 3, Source::Told);
+        let caretaker = Arc::default();
+        assert!(residents.replace(&leased(3), &caretaker, Source::Told).is_none());
+        assert!(residents.replace(&leased(4), &caretaker, Source::Told).unwrap().is_some());
+        assert!(!residents.leave(KEY, &mailbox), "the place is the caretaker's");
+        assert!(residents.under(KEY, leased(4).lease).is_some());
+    }
+
+    #[test]
+    fn what_is_seated_is_counted_and_what_belongs_to_an_old_session_is_not() {
+        let mut residents = residents();
+        let of = |epoch| Digest::of(KEY.0, Epoch(epoch));
+        let (mailbox, _) = enter(&mut residents, 3, Source::Told);
+        assert_eq!(residents.beat(), (SessionId(1), Digest::default()));
+        assert_eq!(residents.beat(), (SessionId(1), of(3)));
+        let caretaker = Arc::default();
+        residents.replace(&leased(4), &caretaker, Source::Told);
+        assert_eq!(residents.beat().1, Digest::default());
+        assert_eq!(residents.beat().1, of(4));
+        residents.begin_session(SessionId(2));
+        assert!(!residents.leave(KEY, &mailbox));
+        assert!(residents.leave(KEY, &caretaker));
+        assert_eq!(residents.beat(), (SessionId(2), Digest::default()));
+        assert_eq!(residents.beat().1, Digest::default());
+    }
+}

@@ -1,0 +1,141 @@
+//! What a heartbeat compares when others write too, when something fails, and when there is much of it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use abide_core::{Body, Digest};
+use abide_sqlite::{Options, SqliteStore};
+use abide_store::conformance::{TestClock, block_on};
+use abide_store::{Agreement, Beat, Claim, Commit, Heartbeat, Hold, Leases, Store, Submit, View};
+
+use crate::fixture::{Fixture, Held, Seat, message, start, step, submit, worker};
+
+/// A heartbeat of a session that believes it holds these.
+fn believe(seat: &Seat, held: &[&Held]) -> Agreement {
+    let digests = held.iter().map(|held| Digest::of(held.key.0, held.lease.epoch));
+    let digest = Some(digests.fold(Digest::default(), Digest::plus));
+    match block_on(seat.store.heartbeat(Beat { session: seat.session, digest })).expect("it is answered") {
+        Heartbeat::Refreshed { leases, .. } => leases,
+        Heartbeat::NotRegistered => panic!("expected session {} to live", seat.session),
+    }
+}
+
+fn differs(agreement: Agreement) -> bool {
+    matches!(agreement, Agreement::Differs { .. })
+}
+
+/// Has another session look after what has a terminate unread.
+fn take_care(fixture: &Fixture, seat: &Seat, id: &str) -> usize {
+    let terminate = Body::Terminate { reason: String::new() };
+    submit(&seat.store, vec![message("terminate", id, terminate)]).expect("it is taken");
+    fixture.clock.advance(Duration::from_secs(3));
+    let claim =
+        Claim { session: seat.session, request: 1, slots: 0, care_slots: 9, with_mail: false, sweep: false };
+    block_on(seat.store.claim(claim)).expect("a live session may claim").care.len()
+}
+
+#[test]
+fn a_lease_that_another_process_takes_makes_a_difference() {
+    let fixture = Fixture::new();
+    let (one, two) = (fixture.open(), fixture.open());
+    let (seat, caretaker) = (fixture.seat(&one), fixture.seat(&two));
+    let (kept, lost) = (seat.born("kept"), seat.born("lost"));
+    believe(&seat, &[]);
+    assert_eq!(believe(&seat, &[&kept, &lost]), Agreement::Agreed);
+    assert_eq!(take_care(&fixture, &caretaker, "lost"), 1);
+    assert!(differs(believe(&seat, &[&kept, &lost])));
+    assert_eq!(believe(&seat, &[&kept]), Agreement::Agreed);
+}
+
+#[test]
+fn what_another_process_writes_makes_no_difference() {
+    let fixture = Fixture::new();
+    let (one, two) = (fixture.open(), fixture.open());
+    let (seat, other) = (fixture.seat(&one), fixture.seat(&two));
+    let held = seat.born("a");
+    believe(&seat, &[]);
+    for nth in 0..3 {
+        other.born(&format!("of another {nth}"));
+        assert_eq!(believe(&seat, &[&held]), Agreement::Agreed);
+    }
+}
+
+/// Whoever asks for a session of another process, or of an earlier life, finds nothing counted.
+#[test]
+fn what_was_not_counted_is_counted_from_the_rows() {
+    let fixture = Fixture::new();
+    let (one, two) = (fixture.open(), fixture.open());
+    let (seat, caretaker) = (fixture.seat(&one), fixture.seat(&two));
+    let (kept, lost, mut parked) = (seat.born("kept"), seat.born("lost"), seat.born("parked"));
+    believe(&seat, &[]);
+    assert_eq!(take_care(&fixture, &caretaker, "lost"), 1);
+    let elsewhere = fixture.open();
+    let digest = |held: &Held| Digest::of(held.key.0, held.lease.epoch);
+    let beat = |digest| {
+        let beat = Beat { session: seat.session, digest: Some(digest) };
+        match block_on(elsewhere.heartbeat(beat)).expect("it is answered") {
+            Heartbeat::Refreshed { leases, .. } => leases,
+            Heartbeat::NotRegistered => panic!("it lives"),
+        }
+    };
+    assert_eq!(beat(digest(&kept).plus(digest(&parked))), Agreement::Agreed);
+    assert!(differs(beat(digest(&kept).plus(digest(&lost)).plus(digest(&parked)))));
+    let park = Commit { hold: Hold::Park { seen: Vec::new() }, ..seat.draft(&mut parked, vec![step(1)]) };
+    block_on(elsewhere.commit(park)).expect("it is committed");
+    assert_eq!(beat(digest(&kept)), Agreement::Agreed);
+}
+
+/// The writer's own time: a database in memory has no disk to wait for.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "it is about real time")]
+fn a_heartbeat_costs_at_most_a_millisecond_with_100_000_leases() {
+    const LEASE_COUNT: usize = 100_000;
+    let store: Arc<SqliteStore> =
+        SqliteStore::in_memory(TestClock::new(), Options::default()).expect("it is made");
+    let session = block_on(store.register(worker())).expect("a worker is registered").session;
+    let beat = |digest| {
+        let begun = Instant::now();
+        let answer = block_on(store.heartbeat(Beat { session, digest: Some(digest) }));
+        let Ok(Heartbeat::Refreshed { leases, .. }) = answer else { panic!("it lives: {answer:?}") };
+        (leases, begun.elapsed())
+    };
+    for number in 0..LEASE_COUNT / 1_000 {
+        let messages = (0..1_000).map(|nth| start(&format!("{number}-{nth}"))).collect();
+        let submit = Submit { messages, born_to: Some(session), alone: true };
+        block_on(store.submit(submit)).expect("they are started");
+    }
+    beat(Digest::default());
+    let mut held = Digest::default();
+    let (mut after, mut count) = (None, 0);
+    let begun = Instant::now();
+    loop {
+        let page =
+            block_on(store.leases(Leases { session, after, limit: usize::MAX })).expect("they are told");
+        count += page.leases.len();
+        held = page.leases.iter().fold(held, |sum, lease| sum.plus(Digest::of(lease.key.0, lease.epoch)));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(count, LEASE_COUNT);
+    let took = begun.elapsed();
+    println!("{LEASE_COUNT} leases are read in {took:?}");
+    assert!(
+        took <= Duration::from_secs(2),
+        "each page is found at once, also among those born together: {took:?}"
+    );
+    let mut took: Vec<Duration> = (0..101)
+        .map(|nth| {
+            // Agreed or not, it costs the same.
+            let believed = if nth % 2 == 0 { held } else { Digest::default() };
+            let (leases, took) = beat(believed);
+            assert_eq!(differs(leases), nth % 2 == 1);
+            took
+        })
+        .collect();
+    took.sort();
+    let median = took[took.len() / 2];
+    println!("a heartbeat with {LEASE_COUNT} leases: {median:?}, at most {:?}", took[took.len() - 1]);
+    assert!(median <= Duration::from_millis(1), "{median:?}");
+}
