@@ -123,5 +123,7 @@ fn describe(start: &Start) -> String {
 
 /// The id of a child that was not given one: unique to the parent, its run and the operation.
 pub fn child_id(parent: &ExecutionId, run: u32, op: &Op) -> ExecutionId {
-    ExecutionId::composed(&format!("{parent}/{run}/{}/{}", op.name, op.nth))
+    // Not by `format!`: see `Execution::message_to`.
+    let (run, nth) = (run.to_string(), op.nth.to_string());
+    ExecutionId::composed(&[parent.as_str(), "/", &run, "/", op.name.as_str(), "/", &nth].concat())
 }

@@ -63,6 +63,14 @@ pub fn when(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
+/// What an execution is, and its id in quotes: `parent "a"`.
+pub(crate) fn titled(what: &str, id: &ExecutionId) -> String {
+    let text = id.as_str();
+    // Nearly every id; `{:?}` looks at each character at length.
+    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\');
+    if is_plain { [what, " \"", text, "\""].concat() } else { format!("{what} {id:?}") }
+}
+
 /// Names in quotes, with commas.
 pub fn names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
     names.into_iter().map(|name| format!("{:?}", name.as_str())).collect::<Vec<_>>().join(", ")
@@ -104,6 +112,14 @@ mod tests {
         ];
         for (millis, expected) in rows {
             assert_eq!(duration(Duration::from_millis(millis)), expected);
+        }
+    }
+
+    #[test]
+    fn ids_are_titled_as_debug_writes_them() {
+        for id in ["a", "a b/1~", "", "größe", r#"a"b"#, r"a\b", "a\u{7f}"] {
+            let id = ExecutionId::composed(id);
+            assert_eq!(titled("parent", &id), format!("parent {id:?}"));
         }
     }
 

@@ -58,7 +58,7 @@ impl TreeOrder {
 
     /// Who gives it.
     pub fn by(&self) -> By {
-        By(format!("parent {:?}", self.parent))
+        By(crate::text::titled("parent", &self.parent))
     }
 
     /// The id of an execution that tells the children.
