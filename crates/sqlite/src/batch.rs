@@ -91,12 +91,13 @@ pub(crate) enum Frequent {
     ExecutionKeep,
     ExecutionRelease,
     JournalAppend,
+    InboxInsert,
 }
 
 /// Frequent statements, held for the whole transaction: to fetch one from the cache of the connection costs a tenth of what
 /// an operation costs.
 #[derive(Default)]
-pub(crate) struct Statements<'c>([Option<CachedStatement<'c>>; 4]);
+pub(crate) struct Statements<'c>([Option<CachedStatement<'c>>; 5]);
 
 impl<'c> Statements<'c> {
     pub(crate) fn get(
@@ -119,6 +120,7 @@ impl Frequent {
             Self::ExecutionKeep => sql::EXECUTION_KEEP,
             Self::ExecutionRelease => sql::EXECUTION_RELEASE,
             Self::JournalAppend => sql::JOURNAL_APPEND,
+            Self::InboxInsert => sql::INBOX_INSERT,
         }
     }
 }

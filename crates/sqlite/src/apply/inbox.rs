@@ -12,7 +12,7 @@ use rusqlite::types::{Type, ValueRef};
 use rusqlite::{Connection, Row, params};
 
 use super::message::first_start;
-use crate::batch::Batch;
+use crate::batch::{Batch, Frequent};
 use crate::caches::Inbox;
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::error::Stop;
@@ -118,12 +118,12 @@ impl Batch<'_> {
     /// Tells the newest unread message before it; `None` when the message was there before, read or unread.
     fn insert_message(&mut self, key: i64, message: &Message) -> Result<Option<Previous>, Stop> {
         let arrived = self.inbox(key)?.newest + 1;
-        let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
         let mut body = Vec::with_capacity(192);
         body.extend([0; CHECKSUM_BYTES]);
         let mut body = codec::encode_behind(body, message);
         let sum = Checksum::new().bytes(&body[CHECKSUM_BYTES..]);
         checksum::put(&mut body, unread_sum(sum, (key, message.id.as_str()), arrived));
+        let insert = self.statements.get(self.connection, Frequent::InboxInsert)?;
         if insert.execute(params![key, message.id.as_str(), arrived, body])? == 0 {
             return Ok(None);
         }
