@@ -163,3 +163,41 @@ fn whoever_comes_after_all_have_left_is_served() {
         assert_eq!(futures_util::join!(handle.result(), telling).0.unwrap(), 2);
     });
 }
+
+/// A store that is always busy wakes its followers all the time: one that nobody wants has to notice that nevertheless.
+#[test]
+fn nobody_follows_a_busy_store_when_nobody_waits() {
+    let feeds = Arc::new(AtomicUsize::new(0));
+    let counted = feeds.clone();
+    let counting = move |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+        FaultyStore::deciding(memory(clock), move |what| {
+            if what == "feed" {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+            Fault::None
+        })
+    };
+    Lab::run_on(1, counting, |lab| async move {
+        let (worker, watcher) = two(&lab).await;
+        let mut started = 0;
+        let mut keep_busy = async |count: u64| {
+            for _ in 0..count {
+                worker.start(waits, started).id(format!("{started}")).await.unwrap();
+                started += 1;
+                lab.sleep(secs(1)).await;
+            }
+        };
+        keep_busy(1).await;
+        let handle = watcher.handle::<u64>("0");
+        tokio::select! {
+            biased;
+            _ = handle.result() => panic!("it has not ended"),
+            () = keep_busy(3) => {}
+        }
+        assert_ne!(feeds.load(Ordering::Relaxed), 0, "somebody waited");
+        keep_busy(20).await;
+        let before = feeds.load(Ordering::Relaxed);
+        keep_busy(20).await;
+        assert_eq!(feeds.load(Ordering::Relaxed), before, "nobody waits");
+    });
+}

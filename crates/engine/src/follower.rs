@@ -40,9 +40,18 @@ pub(crate) fn follow(
     pace: Pace,
 ) {
     let (dropped, watchers) = (watchers.dropped.clone(), Arc::downgrade(watchers));
-    let look_again_at = runtime.moment().after(pace.look_again_every);
-    let follower =
-        Follower { store, runtime: runtime.clone(), namespace, watchers, cursor: None, pace, look_again_at };
+    let moment = runtime.moment();
+    let follower = Follower {
+        store,
+        runtime: runtime.clone(),
+        namespace,
+        watchers,
+        cursor: None,
+        pace,
+        look_again_at: moment.after(pace.look_again_every),
+        ask_at: moment.after(pace.follow_every),
+        was_unwanted: false,
+    };
     runtime.spawn(Box::pin(follower.run(dropped)));
 }
 
@@ -54,18 +63,13 @@ struct Follower {
     cursor: Option<FeedCursor>,
     pace: Pace,
     look_again_at: Moment,
-}
-
-/// Why a pause ended.
-enum Woken {
-    Told,
-    Late,
-    Dropped,
+    /// When to ask next whether anybody waits, and what the last answer was.
+    ask_at: Moment,
+    was_unwanted: bool,
 }
 
 impl Follower {
     async fn run(mut self, dropped: Arc<Notify>) {
-        let mut is_unwanted = false;
         loop {
             // Asked for before the feed is read, so that nothing can happen between.
             let changed = self.store.changed();
@@ -83,30 +87,37 @@ impl Follower {
                 self.runtime.sleep(PAUSE).await;
                 told
             };
-            let woken = tokio::select! {
+            let is_over = tokio::select! {
                 biased;
-                () = dropped.notified() => Woken::Dropped,
-                told = told => if matches!(told, Err(Error::Closed)) { Woken::Dropped } else { Woken::Told },
-                () = self.runtime.sleep(self.pace.follow_every) => Woken::Late,
+                () = dropped.notified() => true,
+                told = told => matches!(told, Err(Error::Closed)),
+                () = self.runtime.sleep(self.pace.follow_every) => false,
             };
+            if is_over {
+                break;
+            }
             let Some(watchers) = self.watchers.upgrade() else { return };
-            match woken {
-                Woken::Dropped => break,
-                Woken::Told => {}
-                Woken::Late => {
-                    // Whoever was told to look comes back in a moment: only who stays away does not want to know.
-                    let was_unwanted = is_unwanted;
-                    is_unwanted = !watchers.goes_on(was_unwanted);
-                    if is_unwanted && was_unwanted {
-                        return;
-                    }
-                }
+            if self.is_unwanted(&watchers) {
+                return;
             }
             self.look_again(&watchers);
         }
         if let Some(watchers) = self.watchers.upgrade() {
             watchers.follower_ended();
         }
+    }
+
+    /// Whether nobody wants to know any longer. Asked by the clock and not when nothing happens: on a busy store something always does.
+    fn is_unwanted(&mut self, watchers: &Watchers) -> bool {
+        let moment = self.runtime.moment();
+        if moment < self.ask_at {
+            return false;
+        }
+        self.ask_at = moment.after(self.pace.follow_every);
+        // Whoever was told to look comes back in a moment: only who stays away does not want to know.
+        let was_unwanted = self.was_unwanted;
+        self.was_unwanted = !watchers.goes_on(was_unwanted);
+        was_unwanted && self.was_unwanted
     }
 
     fn look_again(&mut self, watchers: &Watchers) {
