@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use abide_core::{Body, By, Event, ExecutionId, InvalidName, Name, Status};
+use abide_core::{Body, By, Event, ExecutionId, InvalidName, Name, Status, text};
 use abide_engine::Client;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -129,7 +129,7 @@ pub(crate) fn result_of<T: DeserializeOwned>(id: &ExecutionId, event: Event) -> 
             Err(ClientError::Failed { id: id.to_string(), error: Error::from_failure(failure) })
         }
         Event::Cancelled { by, reason } => {
-            Err(ClientError::Cancelled { id: id.to_string(), reason: format!("{reason} (by {by})") })
+            Err(ClientError::Cancelled { id: id.to_string(), reason: text::by_whom(&by, &reason) })
         }
         other => Err(ClientError::Data { message: format!("execution {id:?} ended with {}", other.word()) }),
     }

@@ -155,7 +155,7 @@ async fn a_cancelled_workflow_sees_it_and_ends_cancelled(abide: Abide) -> Result
     }
     handle.cancel("changed my mind").await?;
     let error = handle.result().await.unwrap_err();
-    assert_eq!(error.to_string(), r#"execution "victim" was cancelled: changed my mind (by client)"#);
+    assert_eq!(error.to_string(), r#"execution "victim" was cancelled by client: changed my mind"#);
     let again = handle.cancel("again").await.unwrap_err();
     assert_eq!(again.to_string(), r#"execution "victim": it is cancelled already"#);
     Ok(())

@@ -331,7 +331,7 @@ impl Execution {
 
     fn cancelled(&self, by: By, reason: String) -> Decision {
         let emits = self.answer(|| {
-            let message = format!("{} was cancelled by {by}: {reason}", self.address);
+            let message = format!("{} was cancelled {}", self.address, text::by_whom(&by, &reason));
             Outcome::Failure(Failure::new(FailureKind::Cancelled, message))
         });
         Decision::new(Event::Cancelled { by, reason }, emits)

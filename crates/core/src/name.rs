@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::Limits;
+
 /// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -27,15 +29,19 @@ impl std::error::Error for InvalidName {}
 
 /// Checks `text` as a name of the kind `what`: 1 to 255 bytes without control characters.
 fn check(what: &'static str, text: &str) -> Result<(), InvalidName> {
+    check_text(what, text, NAME_BYTES_MAX)
+}
+
+fn check_text(what: &'static str, text: &str, bytes_max: usize) -> Result<(), InvalidName> {
     // Most names are plain, and every step has one.
     let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-    if is_plain && (1..=NAME_BYTES_MAX).contains(&text.len()) {
+    if is_plain && (1..=bytes_max).contains(&text.len()) {
         return Ok(());
     }
     let problem = if text.is_empty() {
         "is empty".to_owned()
-    } else if text.len() > NAME_BYTES_MAX {
-        format!("is too long: {} bytes, at most {NAME_BYTES_MAX}", text.len())
+    } else if text.len() > bytes_max {
+        format!("is too long: {} bytes, at most {bytes_max}", text.len())
     } else if let Some(found) = text.chars().find(|c| c.is_control()) {
         format!("contains the control character U+{:04X}", found as u32)
     } else {
@@ -46,12 +52,12 @@ fn check(what: &'static str, text: &str) -> Result<(), InvalidName> {
     Err(InvalidName { what, given, problem })
 }
 
-/// Checks a reason that a person or program gives: at most 256 bytes, no control characters, possibly empty.
+/// Checks a reason that a person or program gives: at most `REASON_BYTES_MAX`, no control characters, possibly empty.
 pub fn check_reason(what: &'static str, text: &str) -> Result<(), InvalidName> {
     if text.is_empty() {
         return Ok(());
     }
-    check(what, text)
+    check_text(what, text, Limits::REASON_BYTES_MAX)
 }
 
 /// Reads a text without a copy on the way: a journal has a name in every entry.
@@ -143,6 +149,15 @@ impl ExecutionId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_may_be_empty_and_as_long_as_a_store_takes_it() {
+        let long = |bytes| check_reason("reason", &"x".repeat(bytes));
+        assert_eq!((long(0), long(Limits::REASON_BYTES_MAX)), (Ok(()), Ok(())));
+        let said = long(Limits::REASON_BYTES_MAX + 1).unwrap_err().to_string();
+        assert!(said.ends_with("is too long: 1025 bytes, at most 1024"), "{said}");
+        assert!(check_reason("reason", "a\nb").is_err());
+    }
 
     #[test]
     fn bad_names_are_refused_with_the_reason() {

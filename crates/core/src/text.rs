@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::{ExecutionId, Name, Op, Timestamp};
+use crate::{By, ExecutionId, Name, Op, Timestamp};
 
 /// Text without control characters: what users recorded must not move the cursor of whoever reads it.
 pub fn clean(text: &str) -> Cow<'_, str> {
@@ -91,6 +91,11 @@ fn argument(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
+}
+
+/// Who asked for something, and why if that was told.
+pub fn by_whom(by: &By, reason: &str) -> String {
+    if reason.is_empty() { format!("by {by}") } else { format!("by {by}: {reason}") }
 }
 
 #[cfg(test)]
