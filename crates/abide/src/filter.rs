@@ -125,14 +125,14 @@ pub struct Listed {
     pub name: String,
     /// Where it stands.
     pub status: Status,
-    /// Its run, from 1.
-    pub run: u32,
+    /// Its run, from 1; nothing if it cannot be read.
+    pub run: Option<u32>,
     /// What it waits for; a bounded excerpt.
     pub waiting: Vec<Waiting>,
     /// When it has to be looked at again, if nothing arrives before.
     pub wake_at: Option<Timestamp>,
-    /// When it was created.
-    pub created_at: Timestamp,
+    /// When it was created; nothing if it cannot be read.
+    pub created_at: Option<Timestamp>,
 }
 
 impl From<abide_store::Listed> for Listed {

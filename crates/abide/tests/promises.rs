@@ -183,7 +183,7 @@ fn p4_continue_as_new_opens_the_next_run() {
             ["continued-as-new", "continued-as-new", "continued-as-new", "completed"]
         );
         assert_eq!(abide.run(counts_down, 3).id("one").await.unwrap(), 7, "the same start, the same result");
-        assert_eq!(abide.list(Filter::all()).await.unwrap()[0].run, 4);
+        assert_eq!(abide.list(Filter::all()).await.unwrap()[0].run, Some(4));
     });
 }
 

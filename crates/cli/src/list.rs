@@ -91,12 +91,16 @@ fn table(items: &[Listed]) -> Result<(), Failure> {
             one.address.id.to_string(),
             one.name.to_string(),
             one.summary.status.to_string(),
-            one.run.to_string(),
-            one.created_at.to_string(),
+            known(one.run),
+            known(one.created_at),
             waiting(&one.summary.waiting),
         ]);
     }
     output::write(table.to_string().as_bytes())
+}
+
+fn known(what: Option<impl ToString>) -> String {
+    what.map_or_else(|| "-".to_owned(), |what| what.to_string())
 }
 
 /// The first thing that is waited for, and how many others there are.
@@ -115,7 +119,7 @@ fn item(one: &Listed) -> Value {
         "name": one.name.as_str(),
         "status": one.summary.status.word(),
         "run": one.run,
-        "created_at": json::time(one.created_at),
+        "created_at": json::time_maybe(one.created_at),
         "wake_at": json::time_maybe(one.summary.wake_at),
         "waiting": json::waiting(&one.summary.waiting),
     })));

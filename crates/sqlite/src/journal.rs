@@ -240,9 +240,7 @@ impl<'r> Found<'r> {
         let seq = count(row.get(3)?);
         let body = blob(6)?.unwrap_or_default();
         let entries = checksum::checked(body, |entries| link.sum(seq, Checksum::new().bytes(entries)));
-        let entries = entries.ok_or_else(|| {
-            Stop::corrupt(format!("journal row {} of execution {} is damaged", link.row, link.key))
-        })?;
+        let entries = entries.ok_or_else(|| Stop::corrupt(format!("journal row {} is damaged", link.row)))?;
         Ok(Self { seq, previous: link.previous, happened: link.happened, entries })
     }
 

@@ -1,6 +1,6 @@
 //! Where an execution stands.
 
-use abide_core::{Epoch, SessionId, Timestamp};
+use abide_core::{Epoch, SessionId, Status, Summary, Timestamp};
 use rusqlite::Row;
 
 use crate::rows::{count, integer};
@@ -158,6 +158,24 @@ impl Place {
         match self {
             Self::Ready(_, at) => Some(at),
             _ => None,
+        }
+    }
+
+    /// Whether what its summary tells may stand here.
+    pub(crate) fn fits(self, queue: Queue, summary: &Summary) -> bool {
+        let is_finished = summary.status.is_terminal();
+        match self {
+            Self::Finished(_) => is_finished,
+            _ if is_finished => false,
+            // What runs, or is to, is held or ready: only a claim would have it go on, and a claim does not look here.
+            Self::Waiting => {
+                summary.wake_at.is_none()
+                    && matches!(summary.status, Status::Waiting | Status::Paused | Status::Blocked)
+            }
+            Self::Timer(route, at) => route == queue.route && Some(at) == summary.wake_at,
+            Self::Ready(found, _) => found == queue,
+            Self::Held(_) => true,
+            Self::Damaged(_) => false,
         }
     }
 

@@ -195,7 +195,8 @@ impl<'r> Base<'r> {
 
     /// The sheet, if it is what was written.
     pub(crate) fn sheet(&self) -> rusqlite::Result<Sheet<'r>> {
-        Sheet::open(self.sheet, &self.anchor)
-            .map_err(|problem| complain(format!("the state of execution {} is damaged: {problem}", self.key)))
+        Sheet::open(self.sheet, &self.anchor).map_err(|problem| {
+            complain(format!("the state of execution {:?} is damaged: {problem}", self.id))
+        })
     }
 }

@@ -3,6 +3,10 @@
 //! `place`, `rank` and `since` say where an execution stands: see [`crate::place::Place`]. `queue` is a route and a priority in one number, see
 //! [`crate::place::Queue`]. `state` is a sheet with everything that needs no column of its own: see [`crate::sheet`].
 
+mod verify;
+
+pub(crate) use verify::*;
+
 /// The numbered steps from an empty database to the current schema. A released step is never changed.
 pub(crate) const MIGRATIONS: [&str; 1] = [MIGRATION_1];
 
@@ -153,6 +157,7 @@ PRAGMA mmap_size = 4194304;
 ";
 pub(crate) const JOURNAL_MODE_WAL: &str = "PRAGMA journal_mode = WAL";
 pub(crate) const JOURNAL_MODE_DELETE: &str = "PRAGMA journal_mode = DELETE";
+
 pub(crate) const EXECUTION_KEY_MAX: &str = "
 SELECT MAX(
     COALESCE((SELECT MAX(key) FROM abide_executions), 0),
@@ -168,6 +173,7 @@ SELECT MAX(
     COALESCE((SELECT MAX(id) FROM abide_sessions), 0),
     COALESCE((SELECT value FROM abide_meta WHERE name = 'session_id_max'), 0)
 )";
+
 pub(crate) const NAMES: &str = "
 SELECT id, name
 FROM abide_names";
@@ -180,6 +186,7 @@ FROM abide_routes";
 pub(crate) const ROUTE_INSERT: &str = "
 INSERT INTO abide_routes (route)
 VALUES (?1)";
+
 pub(crate) const EXECUTION_INSERT: &str = "
 INSERT INTO abide_executions (
     key, namespace, id, queue, parent, parent_run, place, rank, since, epoch, version, status, head, state
@@ -221,10 +228,6 @@ pub(crate) const EXECUTION_PROGRESS: &str = "
 UPDATE abide_executions
 SET takeover_count = 0
 WHERE key = ?1";
-pub(crate) const EXECUTION_IMPORTED: &str = "
-UPDATE abide_executions
-SET version = ?2, takeover_count = ?3
-WHERE key = ?1";
 pub(crate) const EXECUTION_REOPEN: &str = "
 UPDATE abide_executions
 SET status = ?2, head = ?3, state = ?4, place = ?5, rank = ?6, since = ?7, care_at = ?8
@@ -233,6 +236,7 @@ pub(crate) const EXECUTION_CARE: &str = "
 UPDATE abide_executions
 SET care_at = ?2
 WHERE key = ?1";
+
 pub(crate) const READY_FIRST: &str = "
 SELECT rank
 FROM abide_executions INDEXED BY abide_executions_place
@@ -284,6 +288,7 @@ FROM abide_executions INDEXED BY abide_executions_place
 WHERE place > 4 AND place = ?1 AND rank = 0
 ORDER BY since
 LIMIT 1";
+
 pub(crate) const JOURNAL_APPEND: &str = "
 INSERT INTO abide_journal (row, execution, previous, seq, happened, skip, body)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
@@ -322,6 +327,7 @@ pub(crate) const RUN_CHAIN: &str = "
 SELECT first, head, entry_count, row_count
 FROM abide_runs
 WHERE execution = ?1 AND run = ?2";
+
 pub(crate) const INBOX_SEEN: &str = "
 SELECT 1
 FROM abide_inbox
@@ -366,6 +372,7 @@ FROM abide_executions AS e INDEXED BY abide_executions_place
 JOIN abide_inbox AS i INDEXED BY abide_inbox_unread ON i.execution = e.key AND i.body IS NOT NULL
 WHERE e.place > 4 AND e.place = ?1
 GROUP BY i.execution";
+
 pub(crate) const TAG_INSERT: &str = "
 INSERT OR IGNORE INTO abide_tags (namespace, key, value, execution)
 VALUES (?1, ?2, ?3, ?4)";
@@ -388,6 +395,7 @@ FROM abide_tags
 WHERE namespace = ?1 AND key = ?2 AND value = ?3 AND execution < ?4
 ORDER BY execution DESC
 LIMIT ?5";
+
 pub(crate) const SESSION_INSERT: &str = "
 INSERT INTO abide_sessions (id, namespace, name, ability, ttl_us, registered_at, expires_at, retired)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)";
@@ -395,6 +403,10 @@ pub(crate) const SESSION: &str = "
 SELECT ability, ttl_us, expires_at, retired IS NOT NULL
 FROM abide_sessions
 WHERE id = ?1";
+pub(crate) const SESSION_IS_LIVE: &str = "
+SELECT 1
+FROM abide_sessions
+WHERE id = ?1 AND retired IS NULL";
 pub(crate) const SESSION_EXTEND: &str = "
 UPDATE abide_sessions
 SET expires_at = ?2
@@ -468,6 +480,7 @@ SET place = (queue >> 16) * 4 + 1, rank = 32768 - (queue & 65535), since = ?1,
         ELSE care_at
     END
 WHERE place % 4 = 3";
+
 pub(crate) const SNAPSHOT_BY_KEY: &str = "
 SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, takeover_count,
     care_at
@@ -541,58 +554,3 @@ WHERE execution = ?1";
 pub(crate) const PRUNE_JOURNAL: &str = "
 DELETE FROM abide_journal
 WHERE row = ?1 AND execution = ?2";
-
-pub(crate) const VERIFY_EXECUTIONS: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at
-FROM abide_executions
-WHERE key > ?1
-ORDER BY key
-LIMIT ?2";
-pub(crate) const VERIFY_INBOX: &str = "
-SELECT execution, id, arrived, body
-FROM abide_inbox
-WHERE execution = ?1";
-pub(crate) const VERIFY_TAG_COUNT: &str = "
-SELECT COUNT(*)
-FROM abide_tags";
-pub(crate) const VERIFY_SCHEMA: &str = "
-SELECT name, sql
-FROM sqlite_schema
-WHERE name LIKE 'abide\\_%' ESCAPE '\\'
-ORDER BY name";
-pub(crate) const VERIFY_NAMES: &str = "
-SELECT id, name, checksum
-FROM abide_names";
-pub(crate) const VERIFY_JOURNAL_COUNT: &str = "
-SELECT COUNT(*)
-FROM abide_journal";
-pub(crate) const VERIFY_ORPHAN_JOURNAL: &str = "
-SELECT row
-FROM abide_journal
-WHERE execution NOT IN (SELECT key FROM abide_executions)
-LIMIT 10";
-pub(crate) const VERIFY_ORPHAN_RUNS: &str = "
-SELECT DISTINCT execution
-FROM abide_runs
-WHERE execution NOT IN (SELECT key FROM abide_executions)
-LIMIT 10";
-pub(crate) const VERIFY_RUN_COUNT: &str = "
-SELECT COUNT(*)
-FROM abide_runs
-WHERE execution = ?1";
-pub(crate) const VERIFY_ORPHAN_INBOX: &str = "
-SELECT DISTINCT execution
-FROM abide_inbox
-WHERE execution NOT IN (SELECT key FROM abide_executions)
-LIMIT 10";
-pub(crate) const VERIFY_ORPHAN_TAGS: &str = "
-SELECT DISTINCT execution
-FROM abide_tags
-WHERE execution NOT IN (SELECT key FROM abide_executions)
-LIMIT 10";
-pub(crate) const VERIFY_LEASES: &str = "
-SELECT e.key, (e.place - 3) / 4
-FROM abide_executions AS e
-LEFT JOIN abide_sessions AS s ON s.id = (e.place - 3) / 4 AND s.retired IS NULL
-WHERE e.place % 4 = 3 AND s.id IS NULL
-LIMIT 10";

@@ -6,6 +6,7 @@ use abide_core::{
     Address, Entry, Epoch, Execution, Message, Route, Status, Summary, Timestamp, Version, care,
 };
 use abide_store::{Record, Result};
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::apply::{RepairWork, check_inbox, first_start, orders};
@@ -172,20 +173,29 @@ fn check_executions(connection: &Connection, found: &mut Verification) -> std::r
             seen += 1;
             last = row.get(0)?;
             found.execution_count += 1;
+            let whose = whose(last, &row.get_ref(2)?);
             let checked = Suspect::read(row)
                 .map_err(Stop::from)
                 .and_then(|suspect| check_execution(connection, &interned, (suspect, found)));
             match checked {
                 Ok(None) => {}
-                Ok(Some(problem)) => found.add(format!("execution {last}: {problem}")),
-                Err(Stop::Sql(error)) => found.add(format!("execution {last}: {}", complaint(&error))),
-                Err(Stop::Broken(failure)) => found.add(format!("execution {last}: {}", failure.complaint)),
-                Err(Stop::Refused(error)) => found.add(format!("execution {last}: {error}")),
+                Ok(Some(problem)) => found.add(format!("{whose}: {problem}")),
+                Err(Stop::Sql(error)) => found.add(format!("{whose}: {}", complaint(&error))),
+                Err(Stop::Broken(failure)) => found.add(format!("{whose}: {}", failure.complaint)),
+                Err(Stop::Refused(error)) => found.add(format!("{whose}: {error}")),
             }
         }
         if seen < EXECUTION_COUNT_AT_ONCE {
             return Ok(());
         }
+    }
+}
+
+/// An execution by its id, or by its number when that is no text.
+fn whose(key: i64, id: &ValueRef<'_>) -> String {
+    match id.as_str() {
+        Ok(id) => format!("execution {id:?}"),
+        Err(_) => format!("execution number {key}"),
     }
 }
 
@@ -286,7 +296,7 @@ fn check_columns(
         Some("it stands in the queue of something else")
     } else if suspect.place == Place::Waiting && suspect.version.0 == 0 {
         Some("nobody has had it, and nobody would")
-    } else if !is_well_placed(&(suspect.place, suspect.queue, summary.wake_at), stored.is_finished()) {
+    } else if !suspect.place.fits(suspect.queue, summary) {
         Some("it stands where it does not belong")
     } else {
         None
@@ -310,19 +320,6 @@ fn is_looked_after(connection: &Connection, suspect: &Suspect, stored: &Executio
         (None, Some(_)) => connection.prepare_cached(sql::INBOX_UNREAD)?.exists([key])?,
         (None, None) => !orders(connection, key)?.iter().any(is_for_anybody),
     })
-}
-
-/// Whether an execution stands where its row says that it should.
-fn is_well_placed((place, queue, wake_at): &(Place, Queue, Option<Timestamp>), is_finished: bool) -> bool {
-    match place {
-        Place::Finished(_) => is_finished,
-        _ if is_finished => false,
-        Place::Waiting => wake_at.is_none(),
-        Place::Timer(route, at) => *route == queue.route && Some(*at) == *wake_at,
-        Place::Ready(found, _) => found == queue,
-        Place::Held(_) => true,
-        Place::Damaged(_) => false,
-    }
 }
 
 /// The rows of a chain from its beginning, or where it breaks.
@@ -506,9 +503,10 @@ fn check_the_rest(connection: &Connection, found: &mut Verification) -> std::res
         }
     }
     let mut statement = connection.prepare(sql::VERIFY_LEASES)?;
-    for row in statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))? {
-        let (key, session) = row?;
-        found.add(format!("execution {key} is held by session {session}, which is not registered"));
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (whose, session) = (whose(row.get(0)?, &row.get_ref(1)?), row.get::<_, i64>(2)?);
+        found.add(format!("{whose} is held by session {session}, which is not registered"));
     }
     Ok(())
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Entry, Epoch, Execution, ExecutionId, LeaseRow, Listens, Name, SessionId, Status, Summary, Tag,
-    Timestamp,
+    Address, Entry, Epoch, Execution, ExecutionId, Kind, LeaseRow, Listens, Name, SessionId, Status, Summary,
+    Tag, Timestamp,
 };
 use abide_store::{
     ExecutionKey, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, HeldLease, InboxPage, InboxRead,
@@ -459,15 +459,19 @@ impl Candidate {
 
     fn listed(self, interned: &Interned) -> Result<Listed, Stop> {
         let route = interned.route(self.route);
-        let route = route.ok_or_else(|| Stop::corrupt(format!("execution {} has no route", self.key)))?;
+        // A row whose number leads to no route is listed by its id all the same.
+        let (kind, name) = route.map_or_else(
+            || (Kind::Workflow, Name::new("?").expect("a name")),
+            |route| (route.kind, route.name.clone()),
+        );
         Ok(Listed {
             key: ExecutionKey(count(self.key)),
             address: address(interned, self.namespace, &self.id)?,
-            kind: route.kind,
-            name: route.name.clone(),
-            run: self.cold.map_or(0, |cold| cold.run),
-            summary: self.summary,
-            created_at: self.cold.map_or(Timestamp::default(), |cold| cold.created_at),
+            kind,
+            name,
+            run: self.cold.map(|cold| cold.run),
+            summary: if route.is_some() { self.summary } else { damaged() },
+            created_at: self.cold.map(|cold| cold.created_at),
         })
     }
 }

@@ -35,7 +35,6 @@ mod emits;
 mod feed;
 mod fences;
 mod held;
-mod imports;
 mod inboxes;
 mod journals;
 mod lists;
@@ -99,7 +98,6 @@ pub const TABLES: &[&[Case]] = &[
     feed::CASES,
     prunes::CASES,
     runs::CASES,
-    imports::CASES,
     sizes::CASES,
     transactions::CASES,
     notices::CASES,

@@ -206,12 +206,12 @@ pub struct Listed {
     pub kind: Kind,
     /// Which one.
     pub name: Name,
-    /// Its run.
-    pub run: u32,
+    /// Its run; nothing if it cannot be read.
+    pub run: Option<u32>,
     /// Its summary.
     pub summary: Summary,
-    /// When it was created.
-    pub created_at: Timestamp,
+    /// When it was created; nothing if it cannot be read.
+    pub created_at: Option<Timestamp>,
 }
 
 /// A part of the feed.

@@ -442,10 +442,25 @@ async fn a_damaged_state_is_named_and_rebuilt() {
     assert!(listed.stdout.contains("nap-1"), "{listed:?}");
     let why = place.abide(&["why", "nap-1"]).ok();
     assert!(why.stdout.contains(r#""nap-1" is damaged: "#), "{why:?}");
+    let table = place.abide(&["list", "--status", "damaged"]).ok().stdout;
+    let words: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(words, ["nap-1", "nap", "damaged", "-", "-"], "{table}");
     let repaired = place.abide(&["verify", "--repair"]).ok();
     assert!(repaired.stdout.contains("sound: 6 executions, "), "{repaired:?}");
     let after = place.abide(&["show", "nap-1", "-o", "json"]).ok().json();
     assert_eq!(after["journal"], before["journal"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_of_a_parent_names_its_damaged_child() {
+    let place = left_behind().await;
+    let path = place.url().trim_start_matches("sqlite:").to_owned();
+    let damage = "UPDATE abide_executions SET state = x'00' WHERE id = 'child'";
+    abide::rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
+    let why = place.abide(&["why", "family-1", "-o", "json"]).ok().json();
+    let said = r#"workflow "family-1" is waiting for child "child", which is damaged: the state of execution "child""#;
+    assert_eq!(why["status"], "waiting");
+    assert!(why["why"].as_str().unwrap().starts_with(said), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

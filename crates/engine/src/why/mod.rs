@@ -70,13 +70,17 @@ impl Witness<'_> {
                 break;
             }
             let address = Address { namespace: address.namespace.clone(), id };
-            match self.one(&address).await? {
-                Some(facts) => chain.push(facts),
-                None => {
-                    end = Some(Child::Missing);
-                    break;
+            match self.one(&address).await {
+                Ok(Some(facts)) => {
+                    chain.push(facts);
+                    continue;
                 }
+                Ok(None) => end = Some(Child::Missing),
+                // It is the child's, and not that of whoever waits for it.
+                Err(Error::Corrupt { what }) => end = Some(Child::Damaged(what)),
+                Err(error) => return Err(error),
             }
+            break;
         }
         let whole = chain.into_iter().rev().fold(None, |below: Option<Facts>, mut facts| {
             facts.child = below.map(|facts| Child::Known(Box::new(facts))).or(end.take());
@@ -190,7 +194,7 @@ pub async fn workers(
 async fn ahead(store: &dyn Store, snapshot: &Snapshot) -> Result<Ahead, Error> {
     let mut list = List {
         namespace: snapshot.execution.address().namespace.clone(),
-        statuses: Status::ALL.into_iter().filter(|status| !status.is_terminal()).collect(),
+        statuses: Status::ALL.into_iter().filter(|status| may_be_ready(*status)).collect(),
         name: Some(snapshot.execution.name().clone()),
         tags: Vec::new(),
         top_level: false,
@@ -207,7 +211,11 @@ async fn ahead(store: &dyn Store, snapshot: &Snapshot) -> Result<Ahead, Error> {
         for item in page.items {
             let read =
                 Read { target: Target::Key(item.key), run: None, from: 0, limit: 0, with_inbox: false };
-            let other = store.read(read).await?;
+            let other = match store.read(read).await {
+                // A claim would set it aside.
+                Err(Error::Corrupt { .. }) => continue,
+                other => other?,
+            };
             ahead.count += u64::from(other.is_some_and(|other| goes_before(&other, snapshot)));
         }
         if list.after.is_none() || list.limit == 0 {
@@ -216,6 +224,10 @@ async fn ahead(store: &dyn Store, snapshot: &Snapshot) -> Result<Ahead, Error> {
     }
     ahead.is_more = list.after.is_some();
     Ok(ahead)
+}
+
+fn may_be_ready(status: Status) -> bool {
+    !status.is_terminal() && status != Status::Damaged
 }
 
 /// Whether `other` is claimed before `this`: higher priority first, then those that have been ready for longer.

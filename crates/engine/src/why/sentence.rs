@@ -49,6 +49,8 @@ pub(super) enum Child {
     Known(Box<Facts>),
     /// There is no such execution.
     Missing,
+    /// It cannot be read, and why.
+    Damaged(String),
     /// The chain is too long to be followed.
     TooDeep,
 }
@@ -272,6 +274,7 @@ fn waits_for_child(id: &ExecutionId, child: Option<&Child>) -> String {
     match child {
         Some(Child::Known(facts)) => format!("waiting for child {id:?}, which {}", predicate(facts)),
         Some(Child::Missing) => format!("waiting for child {id:?}, which does not exist"),
+        Some(Child::Damaged(what)) => format!("waiting for child {id:?}, which is damaged: {what}"),
         Some(Child::TooDeep) | None => format!("waiting for child {id:?}"),
     }
 }
@@ -283,7 +286,7 @@ fn since(facts: &Facts, is_it: impl Fn(&Event) -> bool) -> String {
 }
 
 fn by_whom(by: &By, reason: &str) -> String {
-    if reason.is_empty() { format!("by {by}") } else { format!("by {by}: {}", excerpt(reason)) }
+    text::by_whom(by, &excerpt(reason))
 }
 
 fn is_suspect(facts: &Facts) -> bool {

@@ -116,7 +116,7 @@ impl Batch<'_> {
     }
 
     /// Tells the newest unread message before it; `None` when the message was there before, read or unread.
-    pub(super) fn insert_message(&mut self, key: i64, message: &Message) -> Result<Option<Previous>, Stop> {
+    fn insert_message(&mut self, key: i64, message: &Message) -> Result<Option<Previous>, Stop> {
         let arrived = self.inbox(key)?.newest + 1;
         let mut body = Vec::with_capacity(192);
         body.extend([0; CHECKSUM_BYTES]);
@@ -131,13 +131,6 @@ impl Batch<'_> {
         inbox.newest = arrived;
         inbox.unread_count += 1;
         Ok(Some(Previous(inbox.newest_id.replace(message.id.clone()))))
-    }
-
-    /// Keeps the id of a message that was read; `false` when it was there before.
-    pub(super) fn insert_read(&mut self, key: i64, id: &MessageId) -> Result<bool, Stop> {
-        let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
-        let (sum, nothing_to_read): (i64, Option<Vec<u8>>) = (read_sum(key, id.as_str()), None);
-        Ok(insert.execute(params![key, id.as_str(), sum, nothing_to_read])? == 1)
     }
 
     /// A message to an execution that was born by the same operation goes with its lease, not as a notice before it.
@@ -236,7 +229,7 @@ impl Found for Finding<'_, '_> {
 }
 
 /// The newest message that was unread when another one arrived.
-pub(super) struct Previous(Option<MessageId>);
+struct Previous(Option<MessageId>);
 
 /// A page of the unread messages of an execution, in order of arrival, and how large it is.
 pub(crate) fn inbox_page(
@@ -289,7 +282,7 @@ pub(crate) fn unread(connection: &Connection, key: i64) -> rusqlite::Result<Vec<
 pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
     let (key, id, arrived) = (row.get(0)?, row.get_ref(1)?.as_str()?, row.get(2)?);
     let damaged = |problem: String| {
-        let complaint = format!("message {id:?} to execution {key} is damaged: {problem}");
+        let complaint = format!("message {id:?} is damaged: {problem}");
         rusqlite::Error::FromSqlConversionFailure(3, Type::Blob, complaint.into())
     };
     let body = row.get_ref(3)?.as_blob()?;

@@ -9,7 +9,7 @@ use crate::error::Stop;
 use crate::job::Operation;
 use crate::journal::{self, Chain, Found};
 use crate::place::{Columns, Place, Queue};
-use crate::rows::micros;
+use crate::rows::{integer, micros};
 use crate::sheet::{Anchor, Base, Cold, Draft, Identity};
 use crate::sql;
 use crate::view::address;
@@ -50,12 +50,12 @@ impl Operation for RepairWork {
         let (suspects, next) = suspects(batch, self.after)?;
         let mut repaired = Repaired { rebuilt: Vec::new(), left: Vec::new(), next };
         for suspect in suspects {
-            let (key, id) = (suspect.key, suspect.id.clone());
+            let id = suspect.id.clone();
             match rebuild(batch, &suspect) {
-                Ok(()) => repaired.rebuilt.push(format!("execution {key}, {id:?}: its state was rebuilt")),
+                Ok(()) => repaired.rebuilt.push(format!("execution {id:?}: its state was rebuilt")),
                 Err(stop) => {
                     let Some(damage) = stop.damage() else { return Err(stop) };
-                    repaired.left.push(format!("execution {key}, {id:?}, cannot be rebuilt: {damage}"));
+                    repaired.left.push(format!("execution {id:?} cannot be rebuilt: {damage}"));
                 }
             }
         }
@@ -63,18 +63,28 @@ impl Operation for RepairWork {
     }
 }
 
-/// What cannot be read and nobody holds: a holder writes the state anew with its next commit.
+/// Whether it can be read, and stands where it may.
+fn is_sound(base: &Base<'_>, place: Option<Place>) -> bool {
+    let Ok(sheet) = base.sheet() else { return false };
+    let (Ok(_), Ok(summary)) = (sheet.execution(), sheet.summary()) else { return false };
+    place.is_some_and(|place| place.fits(base.queue, &summary))
+}
+
+/// What nobody holds and cannot be read, or would be found by nobody: a holder writes both anew with its next commit.
 fn suspects(batch: &Batch<'_>, after: i64) -> Result<(Vec<Suspect>, Option<i64>), Stop> {
     let mut statement = batch.connection.prepare_cached(sql::VERIFY_EXECUTIONS)?;
+    let mut live = batch.connection.prepare_cached(sql::SESSION_IS_LIVE)?;
     let mut rows = statement.query([after, COUNT_AT_ONCE])?;
     let (mut suspects, mut seen, mut last) = (Vec::new(), 0, after);
     while let Some(row) = rows.next()? {
         let base = Base::read(row)?;
         (seen, last) = (seen + 1, base.key);
-        let is_sound = base.sheet().is_ok_and(|sheet| sheet.execution().is_ok() && sheet.summary().is_ok());
         let place = Place::read(row, 9).ok();
-        let is_aside = matches!(place, Some(Place::Damaged(_)) | None);
-        if (is_sound && !is_aside) || matches!(place, Some(Place::Held(_))) {
+        let is_fine = match place.and_then(Place::session) {
+            Some(session) => live.exists([integer(session.0)])?,
+            None => is_sound(&base, place),
+        };
+        if is_fine {
             continue;
         }
         suspects.push(Suspect {

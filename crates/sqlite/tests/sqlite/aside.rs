@@ -13,20 +13,14 @@ use crate::fixture::{Fixture, Held, Seat, address, complete, look, signal, start
 const DAMAGES: [(&str, &str); 4] = [
     (
         "UPDATE abide_executions SET state = x'0109ffffffff' WHERE key = 1",
-        "the state of execution 1 is damaged: it is cut short",
+        "the state of execution \"bad\" is damaged: it is cut short",
     ),
     (
         "UPDATE abide_executions SET state = (SELECT state FROM abide_executions WHERE key = 2) WHERE key = 1",
-        "the state of execution 1 is damaged: its checksum is wrong",
+        "the state of execution \"bad\" is damaged: its checksum is wrong",
     ),
-    (
-        "UPDATE abide_journal SET body = x'0109ffffffff' WHERE row = 1",
-        "journal row 1 of execution 1 is damaged",
-    ),
-    (
-        "UPDATE abide_inbox SET body = x'0109ffffffff'",
-        "message \"s\" to execution 1 is damaged: its checksum is wrong",
-    ),
+    ("UPDATE abide_journal SET body = x'0109ffffffff' WHERE row = 1", "journal row 1 is damaged"),
+    ("UPDATE abide_inbox SET body = x'0109ffffffff'", "message \"s\" is damaged: its checksum is wrong"),
 ];
 
 /// Six executions that are ready, of which the first is `bad` and has a message.
@@ -129,7 +123,7 @@ fn a_state_is_rebuilt_from_a_sound_journal() {
         let mut seat = fixture.seat(&store);
         seat.claim(true);
         let repairs = block_on(store.repair()).expect("it is repaired");
-        assert_eq!(repairs.rebuilt, [r#"execution 1, "bad": its state was rebuilt"#], "{damage}");
+        assert_eq!(repairs.rebuilt, [r#"execution "bad": its state was rebuilt"#], "{damage}");
         assert!(repairs.left.is_empty());
         let after = look(&store, "bad");
         assert_eq!((&after.execution, &after.journal), (&before.execution, &before.journal));
@@ -154,8 +148,47 @@ fn what_cannot_be_rebuilt_says_why_and_stays_as_it_is() {
         let store = fixture.open();
         fixture.seat(&store).claim(true);
         let repairs = block_on(store.repair()).expect("it is repaired");
-        assert_eq!(repairs.left, [format!(r#"execution 1, "bad", cannot be rebuilt: {complaint}"#)]);
+        assert_eq!(repairs.left, [format!(r#"execution "bad" cannot be rebuilt: {complaint}"#)]);
         assert!(repairs.rebuilt.is_empty());
         assert_eq!(with_status(&store, Status::Damaged), ["bad"]);
     }
+}
+
+#[test]
+fn what_stands_where_nobody_looks_is_put_back() {
+    let damages = [
+        "UPDATE abide_executions SET place = 0, rank = 0, since = 0 WHERE key = 1",
+        "UPDATE abide_executions SET place = 4 * 77 + 3 WHERE key = 1",
+        "UPDATE abide_executions SET rank = 3 WHERE key = 1",
+        "UPDATE abide_executions SET place = 4 WHERE key = 1",
+    ];
+    for damage in damages {
+        let (fixture, store) = six();
+        let mut seat = fixture.seat(&store);
+        let mut held: Vec<Held> = seat.claim(true).leased.into_iter().map(Held::from).collect();
+        let bad =
+            held.iter_mut().find(|held| held.execution.address().id.as_str() == "bad").expect("it is held");
+        seat.record(bad, vec![step(1)]);
+        seat.retire();
+        store.close();
+        fixture.raw().execute_batch(damage).expect("the damage can be done");
+        let store = fixture.open();
+        assert!(!store.verify().expect("it is looked at").is_sound(), "{damage}");
+        let repairs = block_on(store.repair()).expect("it is repaired");
+        assert_eq!((repairs.rebuilt.len(), repairs.left.len()), (1, 0), "{damage}: {repairs:?}");
+        let found = store.verify().expect("it is looked at");
+        assert!(found.is_sound(), "{damage}: {:?}", found.problems);
+        assert_eq!(fixture.seat(&store).claim(true).leased.len(), 6, "{damage}");
+    }
+}
+
+#[test]
+fn a_row_without_a_route_is_listed_by_its_id() {
+    let (fixture, store) = six();
+    store.close();
+    let damage = "UPDATE abide_executions SET queue = 999 << 16 WHERE key = 1";
+    fixture.raw().execute_batch(damage).expect("the damage can be done");
+    let store = fixture.open();
+    assert_eq!(with_status(&store, Status::Damaged), ["bad"]);
+    assert_eq!(with_status(&store, Status::Running).len(), 5);
 }

@@ -57,42 +57,42 @@ fn problems(damage: &str) -> String {
 #[test]
 fn damage_to_an_earlier_run_is_found_and_named() {
     let rows = [
-        (
-            "UPDATE abide_journal SET seq = 9 WHERE row = 10",
-            "execution 1: journal row 10 of execution 1 is damaged",
-        ),
+        ("UPDATE abide_journal SET seq = 9 WHERE row = 10", "execution \"a\": journal row 10 is damaged"),
         (
             "UPDATE abide_journal SET skip = NULL WHERE row = 128",
-            "execution 1: journal row 128 of execution 1 is damaged",
+            "execution \"a\": journal row 128 is damaged",
         ),
         (
             "UPDATE abide_journal SET happened = NULL WHERE row = 1",
-            "execution 1: journal row 1 of execution 1 is damaged",
+            "execution \"a\": journal row 1 is damaged",
         ),
         (
             "UPDATE abide_journal SET happened = 2 WHERE row = 20",
-            "execution 1: journal row 20 of execution 1 is damaged",
+            "execution \"a\": journal row 20 is damaged",
         ),
         (
             "UPDATE abide_runs SET first = 2 WHERE run = 1",
-            "execution 1: run 1 is not where it is said to be; the journal has 285 rows, the executions have 135",
+            "execution \"a\": run 1 is not where it is said to be; the journal has 285 rows, the executions have 135",
         ),
         (
             "DELETE FROM abide_runs WHERE run = 2",
-            "execution 1: run 2 is not where it is said to be; the journal has 285 rows, the executions have 133",
+            "execution \"a\": run 2 is not where it is said to be; the journal has 285 rows, the executions have 133",
         ),
-        ("INSERT INTO abide_runs VALUES (1, 3, 2, 3, 1, 1)", "execution 1: it has other runs than it says"),
+        (
+            "INSERT INTO abide_runs VALUES (1, 3, 2, 3, 1, 1)",
+            "execution \"a\": it has other runs than it says",
+        ),
         (
             "INSERT INTO abide_runs VALUES (7, 3, 2, 3, 1, 1)",
             "an earlier run of execution 7 belongs to nothing",
         ),
         (
             "DELETE FROM abide_journal WHERE row = 152",
-            "execution 1: journal row 152 is missing; the journal has 284 rows, the executions have 133",
+            "execution \"a\": journal row 152 is missing; the journal has 284 rows, the executions have 133",
         ),
         (
             "UPDATE abide_journal SET previous = NULL WHERE row = 151",
-            "execution 1: journal row 151 of execution 1 is damaged; the journal has 285 rows, the executions have 135",
+            "execution \"a\": journal row 151 is damaged; the journal has 285 rows, the executions have 135",
         ),
     ];
     for (damage, expected) in rows {

@@ -33,8 +33,8 @@ fn list_tells_what_an_execution_is(subject: &Subject) {
     assert_eq!((listing.items.len(), listing.next), (1, None));
     let (item, found) = (&listing.items[0], subject.look("a"));
     assert_eq!((item.key, &item.address), (key, found.execution.address()));
-    assert_eq!((item.kind, &item.name, item.run), (Kind::Task, &name("flow"), 1));
-    assert_eq!((&item.summary, item.created_at), (&found.summary, subject.now()));
+    assert_eq!((item.kind, &item.name, item.run), (Kind::Task, &name("flow"), Some(1)));
+    assert_eq!((&item.summary, item.created_at), (&found.summary, Some(subject.now())));
 }
 
 fn list_is_in_order_of_creation(subject: &Subject) {

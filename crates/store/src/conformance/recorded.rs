@@ -32,7 +32,7 @@ pub async fn recorded(view: &(impl View + ?Sized), namespace: &Namespace) -> Res
     loop {
         let page = view.list(list.clone()).await?;
         for item in &page.items {
-            for run in 1..=item.run {
+            for run in 1..=item.run.unwrap_or(0) {
                 for record in recorded_by(view, &item.address, run).await? {
                     found.push(Recorded { address: item.address.clone(), run, record });
                 }

@@ -85,7 +85,7 @@ fn p4_continue_opens_the_next_run_under_the_same_lease(subject: &Subject) {
     assert_eq!((words(&found.journal), input(&found)), (vec!["started"], Payload::from("2")));
     assert_eq!((found.lease.session, found.lease.epoch), (Some(seat.session), held.lease.epoch));
     assert_eq!((found.lease.version, found.created_at), (Version(1), created_at));
-    assert_eq!(subject.list(everything()).items[0].run, 2);
+    assert_eq!(subject.list(everything()).items[0].run, Some(2));
     subject.record(&mut held, step("one"));
     subject.record(&mut held, complete());
     assert_eq!(words(&subject.look("a").journal), ["started", "step-recorded", "completed"]);

@@ -245,9 +245,9 @@ impl Row {
             address: self.address().clone(),
             kind: self.execution.kind(),
             name: self.execution.name().clone(),
-            run: self.execution.run(),
+            run: Some(self.execution.run()),
             summary: self.summary.clone(),
-            created_at: self.created_at,
+            created_at: Some(self.created_at),
         }
     }
 }
