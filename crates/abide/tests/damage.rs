@@ -9,6 +9,11 @@ async fn quick(ctx: Ctx, nth: u64) -> Result<u64> {
 
 const OTHERS: std::ops::Range<u64> = 1..6;
 
+#[expect(clippy::disallowed_methods, reason = "whether there is an answer at all is what is tested")]
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(secs(10), future).await.expect("whoever waits is told")
+}
+
 /// Damages something of the first of six executions, which nobody has run yet, and lets a worker run them.
 async fn check(damage: &str, complaint: &str) {
     let folder = tempfile::tempdir().unwrap();
@@ -32,6 +37,8 @@ async fn check(damage: &str, complaint: &str) {
     }
     let why = worker.handle::<u64>("bad").why().await.unwrap();
     assert!(why.contains("is damaged") && why.contains(complaint), "{damage}: {why}");
+    let error = soon(worker.handle::<u64>("bad").result()).await.unwrap_err();
+    assert!(matches!(error, ClientError::Corrupt { .. }), "{damage}: {error:?}");
     worker.shutdown().await;
 }
 

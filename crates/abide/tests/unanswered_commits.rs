@@ -277,3 +277,49 @@ fn a_child_is_not_stranded_when_the_commit_that_started_it_is_fenced() {
         });
     }
 }
+
+/// Slower than who reads a record, and faster than a slow heart.
+#[workflow]
+async fn slow_kid(ctx: Ctx) -> Result<u32> {
+    let world = ctx.state::<Shared>();
+    ctx.step("slow", || async {
+        world.run_count.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        Ok(1)
+    })
+    .await
+}
+
+#[workflow]
+async fn parent_of_one(ctx: Ctx) -> Result<u32> {
+    ctx.run(slow_kid, ()).await
+}
+
+/// The commit that starts a child is repeated, and its answer tells of the child. Whoever looks for the
+/// child at the same time reads what is recorded before the child has run, and is slow: what was read
+/// is old by then, and must not begin the child again.
+#[test]
+fn a_child_that_was_looked_for_and_told_of_runs_once() {
+    for make in [memory, sqlite] {
+        for seed in 0..50 {
+            let world = World::new();
+            let told = world.clone();
+            let faulty = move |clock| {
+                FaultyStore::deciding(make(clock), move |name| match name {
+                    "commit" if told.is_unanswered.swap(false, Ordering::Relaxed) => Fault::Unavailable,
+                    "heartbeat" => Fault::Delay { poll_count: 100 },
+                    _ => Fault::None,
+                }) as Arc<dyn Store>
+            };
+            let ran = world.clone();
+            Lab::run_on(seed, faulty, |lab| async move {
+                let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+                abide.run(parent_of_one, ()).id("parent").await.unwrap();
+                lab.sleep(secs(10)).await;
+            });
+            assert_eq!(ran.run_count.load(Ordering::Relaxed), 1, "seed {seed}");
+        }
+    }
+}

@@ -342,6 +342,13 @@ pub enum Refusal {
         /// The step that it is blocked at, if it is blocked at one.
         op: Option<Op>,
     },
+    /// What is said of it does not fit together.
+    Unsound {
+        /// The execution.
+        id: ExecutionId,
+        /// What is wrong.
+        what: String,
+    },
     /// Something is over its limit.
     TooLarge(TooLarge),
     /// Something has no proper name.
@@ -385,6 +392,7 @@ impl fmt::Display for Refusal {
                 write!(f, "it is not blocked at a step {step:?}, and a recorded result never changes")?;
                 op.iter().try_for_each(|op| write!(f, "; it is blocked at {op}"))
             }
+            Self::Unsound { id, what } => write!(f, "{id:?} cannot be taken: {what}"),
             Self::TooLarge(large) => large.fmt(f),
             Self::InvalidName(invalid) => invalid.fmt(f),
             Self::Unsupported { what } => f.write_str(what),

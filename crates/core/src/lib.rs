@@ -38,6 +38,7 @@ mod summary;
 pub mod text;
 mod time;
 mod tree;
+pub mod whole;
 
 pub use command::{Block, By, Command, Decision, Refusal, Remedy, StepRemedy};
 pub use digest::{Digest, Tally};

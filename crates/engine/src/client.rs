@@ -181,6 +181,10 @@ impl Client {
                     None => continue,
                 }
             }
+            if snapshot.summary.status == Status::Damaged {
+                let what = format!("execution {:?} was set aside; `why` says what is damaged", id.as_str());
+                return Err(Error::Corrupt { what });
+            }
             if let Phase::Blocked { reason, .. } = snapshot.execution.phase()
                 && builds::is_given_up(&*self.store, &snapshot, self.now()).await?
             {

@@ -157,7 +157,6 @@ PRAGMA mmap_size = 4194304;
 ";
 pub(crate) const JOURNAL_MODE_WAL: &str = "PRAGMA journal_mode = WAL";
 pub(crate) const JOURNAL_MODE_DELETE: &str = "PRAGMA journal_mode = DELETE";
-
 pub(crate) const EXECUTION_KEY_MAX: &str = "
 SELECT MAX(
     COALESCE((SELECT MAX(key) FROM abide_executions), 0),
@@ -173,7 +172,6 @@ SELECT MAX(
     COALESCE((SELECT MAX(id) FROM abide_sessions), 0),
     COALESCE((SELECT value FROM abide_meta WHERE name = 'session_id_max'), 0)
 )";
-
 pub(crate) const NAMES: &str = "
 SELECT id, name
 FROM abide_names";
@@ -186,7 +184,6 @@ FROM abide_routes";
 pub(crate) const ROUTE_INSERT: &str = "
 INSERT INTO abide_routes (route)
 VALUES (?1)";
-
 pub(crate) const EXECUTION_INSERT: &str = "
 INSERT INTO abide_executions (
     key, namespace, id, queue, parent, parent_run, place, rank, since, epoch, version, status, head, state
@@ -228,6 +225,10 @@ pub(crate) const EXECUTION_PROGRESS: &str = "
 UPDATE abide_executions
 SET takeover_count = 0
 WHERE key = ?1";
+pub(crate) const EXECUTION_IMPORTED: &str = "
+UPDATE abide_executions
+SET version = ?2, takeover_count = ?3
+WHERE key = ?1";
 pub(crate) const EXECUTION_REOPEN: &str = "
 UPDATE abide_executions
 SET status = ?2, head = ?3, state = ?4, place = ?5, rank = ?6, since = ?7, care_at = ?8
@@ -236,7 +237,6 @@ pub(crate) const EXECUTION_CARE: &str = "
 UPDATE abide_executions
 SET care_at = ?2
 WHERE key = ?1";
-
 pub(crate) const READY_FIRST: &str = "
 SELECT rank
 FROM abide_executions INDEXED BY abide_executions_place
@@ -288,7 +288,6 @@ FROM abide_executions INDEXED BY abide_executions_place
 WHERE place > 4 AND place = ?1 AND rank = 0
 ORDER BY since
 LIMIT 1";
-
 pub(crate) const JOURNAL_APPEND: &str = "
 INSERT INTO abide_journal (row, execution, previous, seq, happened, skip, body)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
@@ -327,7 +326,6 @@ pub(crate) const RUN_CHAIN: &str = "
 SELECT first, head, entry_count, row_count
 FROM abide_runs
 WHERE execution = ?1 AND run = ?2";
-
 pub(crate) const INBOX_SEEN: &str = "
 SELECT 1
 FROM abide_inbox
@@ -372,7 +370,6 @@ FROM abide_executions AS e INDEXED BY abide_executions_place
 JOIN abide_inbox AS i INDEXED BY abide_inbox_unread ON i.execution = e.key AND i.body IS NOT NULL
 WHERE e.place > 4 AND e.place = ?1
 GROUP BY i.execution";
-
 pub(crate) const TAG_INSERT: &str = "
 INSERT OR IGNORE INTO abide_tags (namespace, key, value, execution)
 VALUES (?1, ?2, ?3, ?4)";
@@ -395,7 +392,6 @@ FROM abide_tags
 WHERE namespace = ?1 AND key = ?2 AND value = ?3 AND execution < ?4
 ORDER BY execution DESC
 LIMIT ?5";
-
 pub(crate) const SESSION_INSERT: &str = "
 INSERT INTO abide_sessions (id, namespace, name, ability, ttl_us, registered_at, expires_at, retired)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)";
@@ -480,7 +476,6 @@ SET place = (queue >> 16) * 4 + 1, rank = 32768 - (queue & 65535), since = ?1,
         ELSE care_at
     END
 WHERE place % 4 = 3";
-
 pub(crate) const SNAPSHOT_BY_KEY: &str = "
 SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, takeover_count,
     care_at

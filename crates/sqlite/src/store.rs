@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use abide_core::{Refusal, SessionId};
 use abide_store::{
-    Answer, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, InboxPage,
-    InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered, Result, Retire, Snapshot,
-    Store, Submit, Submitted, Worker, WorkerRow, Workers,
+    Answer, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, Import,
+    Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered,
+    Result, Retire, Snapshot, Store, Submit, Submitted, Worker, WorkerRow, Workers,
 };
 
-use crate::apply::{ClaimWork, CommitWork, HeartbeatWork, PruneWork, RegisterWork, RetireWork, SubmitWork};
+use crate::apply::{
+    ClaimWork, CommitWork, HeartbeatWork, ImportWork, PruneWork, RegisterWork, RetireWork, SubmitWork,
+};
 use crate::batch::Shared;
 use crate::error::{OpenError, Stop};
 use crate::job::Operation;
@@ -227,6 +229,10 @@ impl Store for SqliteStore {
                 }
             }
         })
+    }
+
+    fn import(&self, import: Import) -> Answer<Imported> {
+        self.write(ImportWork(import), Manner::Queued)
     }
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {

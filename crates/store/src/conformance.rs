@@ -35,6 +35,7 @@ mod emits;
 mod feed;
 mod fences;
 mod held;
+mod imports;
 mod inboxes;
 mod journals;
 mod lists;
@@ -98,6 +99,7 @@ pub const TABLES: &[&[Case]] = &[
     feed::CASES,
     prunes::CASES,
     runs::CASES,
+    imports::CASES,
     sizes::CASES,
     transactions::CASES,
     notices::CASES,

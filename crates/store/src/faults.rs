@@ -14,9 +14,9 @@ use abide_core::SessionId;
 
 use crate::prng::Prng;
 use crate::{
-    Answer, Beat, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, InboxPage,
-    InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered, Result, Retire, Snapshot,
-    Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
+    Answer, Beat, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, Import, Imported,
+    InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered, Result, Retire,
+    Snapshot, Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
 };
 
 mod notices;
@@ -265,6 +265,10 @@ impl Store for FaultyStore {
 
     fn prune(&self, prune: Prune) -> Answer<u64> {
         self.pass("prune", |store| store.prune(prune))
+    }
+
+    fn import(&self, import: Import) -> Answer<Imported> {
+        self.pass("import", |store| store.import(import))
     }
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {

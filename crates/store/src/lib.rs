@@ -13,6 +13,7 @@
 pub mod conformance;
 mod error;
 pub mod faults;
+mod import;
 pub mod memory;
 mod prng;
 mod refused;
@@ -21,6 +22,7 @@ mod view;
 mod worker;
 
 pub use error::{Error, Result};
+pub use import::{Import, Imported, export};
 pub use refused::{not_unread, refused_start};
 pub use seam::{
     Answer, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold, Leased,

@@ -14,13 +14,14 @@ use abide_core::{Limits, SessionId, Timestamp};
 
 use crate::{
     Answer, Beat, Bounds, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
-    InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered, Result, Retire,
-    Snapshot, Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
+    Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
+    Registered, Result, Retire, Snapshot, Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
 };
 
 mod admission;
 mod claim;
 mod commit;
+mod import;
 mod notices;
 mod row;
 mod sessions;
@@ -98,6 +99,10 @@ impl Store for MemoryStore {
 
     fn prune(&self, prune: Prune) -> Answer<u64> {
         self.apply(|state, _| Ok(state.prune(prune)))
+    }
+
+    fn import(&self, import: Import) -> Answer<Imported> {
+        self.apply(|state, now| state.import(import, now))
     }
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {

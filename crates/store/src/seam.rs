@@ -11,7 +11,9 @@ use abide_core::{
     codec,
 };
 
-use crate::{Beat, Error, Heartbeat, InboxPage, Prune, Registered, Result, Retire, View, Worker};
+use crate::{
+    Beat, Error, Heartbeat, Import, Imported, InboxPage, Prune, Registered, Result, Retire, View, Worker,
+};
 
 /// The answer of a store, some time later. Dropping it does not undo the operation.
 pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
@@ -88,6 +90,12 @@ pub trait Store: View {
 
     /// Deletes executions that finished long ago, with everything that belongs to them, earlier runs included; says how many.
     fn prune(&self, prune: Prune) -> Answer<u64>;
+
+    /// Puts a whole execution into the store, as it was [exported](crate::export) from another one: all its runs, its unread messages, and the ids of
+    /// the signals that it has read. All of it is checked: its state is what its entries add up to. Nobody holds it: what was running is ready, what
+    /// waited waits. An import that was done before changes nothing, also when the execution has gone on since; an id that something else has is
+    /// refused. A parent is found by its children if it was imported before them.
+    fn import(&self, import: Import) -> Answer<Imported>;
 
     /// Resolves when something may have happened that concerns the session. A hint: it may come late, twice or not
     /// at all, and everything that it tells can be found out by [`claim`](Store::claim), [`read`](View::read) and [`inbox`](View::inbox).

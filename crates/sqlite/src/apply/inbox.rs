@@ -116,7 +116,7 @@ impl Batch<'_> {
     }
 
     /// Tells the newest unread message before it; `None` when the message was there before, read or unread.
-    fn insert_message(&mut self, key: i64, message: &Message) -> Result<Option<Previous>, Stop> {
+    pub(super) fn insert_message(&mut self, key: i64, message: &Message) -> Result<Option<Previous>, Stop> {
         let arrived = self.inbox(key)?.newest + 1;
         let mut body = Vec::with_capacity(192);
         body.extend([0; CHECKSUM_BYTES]);
@@ -131,6 +131,13 @@ impl Batch<'_> {
         inbox.newest = arrived;
         inbox.unread_count += 1;
         Ok(Some(Previous(inbox.newest_id.replace(message.id.clone()))))
+    }
+
+    /// Keeps the id of a message that was read; `false` when it was there before.
+    pub(super) fn insert_read(&mut self, key: i64, id: &MessageId) -> Result<bool, Stop> {
+        let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
+        let (sum, nothing_to_read): (i64, Option<Vec<u8>>) = (read_sum(key, id.as_str()), None);
+        Ok(insert.execute(params![key, id.as_str(), sum, nothing_to_read])? == 1)
     }
 
     /// A message to an execution that was born by the same operation goes with its lease, not as a notice before it.
@@ -229,7 +236,7 @@ impl Found for Finding<'_, '_> {
 }
 
 /// The newest message that was unread when another one arrived.
-struct Previous(Option<MessageId>);
+pub(super) struct Previous(Option<MessageId>);
 
 /// A page of the unread messages of an execution, in order of arrival, and how large it is.
 pub(crate) fn inbox_page(

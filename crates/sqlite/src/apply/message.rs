@@ -142,7 +142,7 @@ impl Batch<'_> {
     }
 
     /// The row of a new execution; how many were inserted.
-    fn insert_row(
+    pub(super) fn insert_row(
         &mut self,
         execution: &Execution,
         state: &LeaseState,
@@ -169,7 +169,7 @@ impl Batch<'_> {
         ])?)
     }
 
-    fn tag(&self, start: &Start, (namespace, key): (i64, i64)) -> rusqlite::Result<()> {
+    pub(super) fn tag(&self, start: &Start, (namespace, key): (i64, i64)) -> rusqlite::Result<()> {
         for tag in &start.tags {
             let mut insert = self.connection.prepare_cached(sql::TAG_INSERT)?;
             insert.execute(params![namespace, tag.key.as_str(), tag.value.as_str(), key])?;
@@ -187,7 +187,7 @@ impl Batch<'_> {
     }
 
     /// The number of the execution that a child belongs to.
-    fn parent_key(&mut self, start: &Start, namespace: i64) -> Result<Option<i64>, Stop> {
+    pub(super) fn parent_key(&mut self, start: &Start, namespace: i64) -> Result<Option<i64>, Stop> {
         let Some(parent) = &start.parent else { return Ok(None) };
         if let Some((of, id, key)) = &self.caches.last_parent
             && (of, id) == (&namespace, &parent.id)
@@ -243,13 +243,13 @@ impl Batch<'_> {
 }
 
 /// Columns of a new row.
-struct Inserted<'a> {
-    key: i64,
-    namespace: i64,
+pub(super) struct Inserted<'a> {
+    pub(super) key: i64,
+    pub(super) namespace: i64,
     /// The number and the run of its parent.
-    of: (Option<i64>, Option<u32>),
-    place: Place,
-    summary: &'a Summary,
+    pub(super) of: (Option<i64>, Option<u32>),
+    pub(super) place: Place,
+    pub(super) summary: &'a Summary,
 }
 
 /// An execution that is about to be inserted.
@@ -263,7 +263,7 @@ struct Newborn {
 }
 
 /// What has the id of a start already. Nothing is written yet, so that damage is told to the one who starts and to nobody else.
-fn existing(
+pub(super) fn existing(
     connection: &rusqlite::Connection,
     namespace: i64,
     address: &Address,

@@ -2,6 +2,7 @@
 
 mod claim;
 mod commit;
+mod import;
 mod inbox;
 mod message;
 mod prune;
@@ -12,6 +13,7 @@ mod submit;
 
 pub(crate) use claim::ClaimWork;
 pub(crate) use commit::CommitWork;
+pub(crate) use import::ImportWork;
 pub(crate) use inbox::{check_inbox, inbox_page, orders};
 pub(crate) use message::first_start;
 pub(crate) use prune::PruneWork;

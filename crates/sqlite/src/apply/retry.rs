@@ -30,10 +30,7 @@ impl Batch<'_> {
         let began = first.began().ok_or_else(|| Stop::corrupt(format!("{} has no start", target.key)))?;
         // Before anything is written: a refusal leaves no trace.
         let (execution, entries) = target.execution()?.retried(began, message.by.clone(), now)?;
-        let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
-        let sum = read_sum(target.key, message.id.as_str());
-        let nothing_to_read: Option<Vec<u8>> = None;
-        if insert.execute(params![target.key, message.id.as_str(), sum, nothing_to_read])? == 0 {
+        if !self.insert_read(target.key, &message.id)? {
             return Ok(Put::Duplicate(key));
         }
         self.forget_orders(target.key)?;

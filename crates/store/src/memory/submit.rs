@@ -122,7 +122,7 @@ impl State {
     }
 
     /// The execution that a child belongs to.
-    fn parent_key(&self, start: &Start, namespace: &Namespace) -> Option<ExecutionKey> {
+    pub(super) fn parent_key(&self, start: &Start, namespace: &Namespace) -> Option<ExecutionKey> {
         let address = Address { namespace: namespace.clone(), id: start.parent.as_ref()?.id.clone() };
         self.by_address.get(&address).copied()
     }

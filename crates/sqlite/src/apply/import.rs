@@ -1,0 +1,130 @@
+//! `import`: a whole execution from another store.
+
+use abide_core::whole::Settled;
+use abide_core::{Entry, LeaseRow, Start};
+use abide_store::{ExecutionKey, Import, Imported, Read, Record, Target};
+use rusqlite::params;
+
+use super::message::{Inserted, existing};
+use crate::batch::Batch;
+use crate::caches::Hot;
+use crate::error::Stop;
+use crate::job::Operation;
+use crate::journal;
+use crate::place::{Place, Queue};
+use crate::rows::{LeaseState, count, integer};
+use crate::sheet::{Anchor, Cold, Identity};
+use crate::sql;
+use crate::view::View;
+
+pub(crate) struct ImportWork(pub(crate) Import);
+
+impl Operation for ImportWork {
+    type Output = Imported;
+    const WHAT: &'static str = "import";
+
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Imported, Stop> {
+        let import = &self.0;
+        let settled = import.settle(&batch.shared.options.limits, batch.now()).map_err(Stop::Refused)?;
+        let address = import.address();
+        let known = batch.caches.interned(batch.connection)?.known(&address.namespace);
+        let found = match known {
+            Some(namespace) => existing(batch.connection, namespace, address)?,
+            None => None,
+        };
+        if let Some(found) = found {
+            return known_as(batch, import, found.key);
+        }
+        let first = import.runs[0][0].entry().map_err(Stop::Refused)?;
+        write(batch, import, &settled, &first)
+    }
+}
+
+/// What is said of an import whose id is there.
+fn known_as(batch: &Batch<'_>, import: &Import, key: i64) -> Result<Imported, Stop> {
+    let view = View { connection: batch.connection, shared: batch.shared, memory: &Default::default() };
+    let execution = ExecutionKey(count(key));
+    let page = |run, from| {
+        let target = Target::Key(execution);
+        let read = Read { target, run: Some(run), from, limit: usize::MAX, with_inbox: false };
+        Ok::<Vec<Record>, Stop>(view.snapshot(&read)?.map(|found| found.journal).unwrap_or_default())
+    };
+    let mut seen = batch.connection.prepare_cached(sql::INBOX_SEEN)?;
+    if import.is_known(page, |id| Ok(seen.exists(params![key, id.as_str()])?))? {
+        return Ok(Imported::Known(execution));
+    }
+    Err(Stop::Refused(import.conflict()))
+}
+
+fn write(batch: &mut Batch<'_>, import: &Import, settled: &Settled, first: &Entry) -> Result<Imported, Stop> {
+    let began = first.began().ok_or_else(|| Stop::corrupt("a run without a start"))?;
+    let (execution, now) = (&import.execution, batch.now());
+    let interned = batch.caches.interned(batch.connection)?;
+    let namespace = interned.intern_name(batch.connection, &import.address().namespace)?;
+    let route = interned.intern_route(batch.connection, execution.route())?;
+    let queue = Queue { route, priority: execution.priority() };
+    let key = batch.caches.next_execution_key(batch.connection)?;
+    let parent = batch.parent_key(began.start, namespace)?;
+    let identity = Identity { key, namespace, id: import.address().id.as_str(), queue, parent };
+    let mut hot = Hot { state: unwritten(import, identity, (began.start, first)), rows: Vec::new() };
+    write_runs(batch, key, &mut hot, &import.runs)?;
+    let place = match settled.finished_at {
+        Some(at) => Place::Finished(at),
+        None if settled.is_ready => Place::Ready(queue, now),
+        None => Place::parked(route, settled.summary.wake_at),
+    };
+    let of = (parent, began.start.parent.as_ref().map(|parent| parent.run));
+    let inserted = Inserted { key, namespace, of, place, summary: &settled.summary };
+    if batch.insert_row(execution, &hot.state, &inserted)? != 1 {
+        return Err(Stop::corrupt(format!("execution {} is not there and is", import.address())));
+    }
+    let mut imported = batch.connection.prepare_cached(sql::EXECUTION_IMPORTED)?;
+    imported.execute(params![key, integer(import.version.0), import.takeover_count])?;
+    batch.tag(began.start, (namespace, key))?;
+    for id in &settled.read {
+        batch.insert_read(key, id)?;
+    }
+    for message in &import.unread {
+        batch.insert_message(key, message)?;
+    }
+    if settled.summary.care_at.is_some() {
+        batch.set_care(key, settled.summary.care_at)?;
+        batch.announce_care(route)?;
+    }
+    batch.announce(route)?;
+    Ok(Imported::New(ExecutionKey(count(key))))
+}
+
+/// The row of an execution of which nothing is written yet.
+fn unwritten(import: &Import, identity: Identity<'_>, (start, first): (&Start, &Entry)) -> LeaseState {
+    let Import { epoch, version, takeover_count, .. } = *import;
+    LeaseState {
+        lease: LeaseRow { session: None, epoch, version },
+        queue: identity.queue,
+        anchor: Anchor::new(identity, 0, version),
+        cold: Cold { row_count: 0, ..Cold::of_newborn(start, 0, first.at) },
+        entry_count: 0,
+        given_beat: 0,
+        takeover_count,
+        care_at: None,
+    }
+}
+
+/// Writes run after run. The first record of each goes first, because the place of the row that has it is kept.
+fn write_runs(batch: &mut Batch<'_>, key: i64, hot: &mut Hot, runs: &[Vec<Record>]) -> Result<(), Stop> {
+    for (records, run) in runs.iter().zip(1..) {
+        let (first, rest) = records.split_at(1);
+        if run == 1 {
+            for pack in &mut journal::packed(first) {
+                pack.append(batch, key, hot)?;
+            }
+            hot.state.cold.first = hot.state.anchor.head;
+        } else {
+            journal::begin_run(batch, key, hot, first)?;
+        }
+        for pack in &mut journal::packed(rest) {
+            pack.append(batch, key, hot)?;
+        }
+    }
+    Ok(())
+}
