@@ -37,9 +37,7 @@ impl Execution {
     /// Whether a build that has not tried may mend what is in the way. It cannot where somebody has to decide about a step.
     pub fn is_worth_trying(&self, build: &Name) -> bool {
         match self.phase() {
-            Phase::Blocked { reason, .. } => {
-                !matches!(**reason, Block::Unrecordable { .. }) && !self.tried().contains(build)
-            }
+            Phase::Blocked { reason, .. } => reason.lost().is_none() && !self.tried().contains(build),
             _ => false,
         }
     }
@@ -57,7 +55,9 @@ impl Execution {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Address, ExecutionId, Kind, Namespace, Payload, Start, Timestamp};
+    use crate::{
+        Address, ExecutionId, Failure, FailureKind, Kind, Namespace, Op, OpKind, Payload, Start, Timestamp,
+    };
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()
@@ -96,6 +96,21 @@ mod tests {
         decide(&mut execution, block("b"));
         assert_eq!(execution.tried(), [name("a"), name("b")]);
         assert_eq!(decide(&mut execution, block("a")), 0, "nothing new");
+    }
+
+    /// What ends while it is blocked does not say that the build would get any further.
+    #[test]
+    fn what_is_recorded_while_it_is_blocked_makes_nobody_try_again() {
+        let mut execution = execution();
+        let op = Op { kind: OpKind::Step, name: name("charge"), nth: 1 };
+        let (failure, retry_at) = (Failure::new(FailureKind::Error, "no"), Timestamp::from_millis(3));
+        let attempt = Command::FailAttempt { op, attempt: 1, failure, retry_at };
+        decide(&mut execution, block("a"));
+        decide(&mut execution, attempt.clone());
+        assert_eq!(execution.tried(), [name("a")]);
+        decide(&mut execution, unblock());
+        decide(&mut execution, attempt);
+        assert!(execution.tried().is_empty());
     }
 
     #[test]

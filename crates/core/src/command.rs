@@ -254,6 +254,16 @@ pub enum Block {
     },
 }
 
+impl Block {
+    /// The step whose result could not be recorded, if that is in the way.
+    pub fn lost(&self) -> Option<&Op> {
+        match self {
+            Self::Unrecordable { op, .. } => Some(op),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -8,8 +8,8 @@ use crate::grow::growable;
 use crate::tree::Inherited;
 use crate::{
     Address, Block, Body, By, Command, Decision, Entry, Event, Failure, FailureKind, Kind, Message,
-    MessageId, Name, Outcome, Parent, Payload, Refusal, Remedied, Retry, Route, Start, Status, StepRemedy,
-    Timestamp, text,
+    MessageId, Name, Outcome, Parent, Payload, Refusal, Remedied, Retry, Route, Start, Status, StepRecord,
+    StepRemedy, Timestamp, text,
 };
 
 /// The state of one execution: what its journal adds up to.
@@ -240,6 +240,7 @@ impl Execution {
         }
     }
 
+    /// A block lets closures that run finish and be recorded, as a pause does; nothing else moves.
     fn decide_blocked(&self, current: &Block, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
         match command {
             Command::Unblock { by, step } => self.unblock(current, by, step),
@@ -252,6 +253,15 @@ impl Execution {
             Command::Pause { .. } | Command::Resume { .. } => self.decide_pause_of_blocked(command),
             Command::Inherit { .. } => self.inherit(command),
             Command::Terminate { .. } | Command::ExpireDeadline => self.decide_work(command, now),
+            // The step that it is blocked at has run: only somebody's decision goes on from there.
+            Command::RecordStep(StepRecord { ref op, .. }) | Command::FailAttempt { ref op, .. }
+                if self.kind == Kind::Task || current.lost() == Some(op) =>
+            {
+                Err(Refusal::Blocked)
+            }
+            Command::RecordStep(_) | Command::FailAttempt { .. } | Command::RecordForeign(_) => {
+                self.decide_work(command, now)
+            }
             // Its code cannot run, so it cannot see the deadline either.
             Command::ShowDeadline { .. } => self.expire(now),
             _ => Err(Refusal::Blocked),
@@ -261,11 +271,7 @@ impl Execution {
     /// Code may have been fixed meanwhile, but the effect of a step whose result could not be recorded has happened: whether it may
     /// happen again, only somebody can know.
     fn unblock(&self, current: &Block, by: By, step: Option<StepRemedy>) -> Result<Decision, Refusal> {
-        let lost = match current {
-            Block::Unrecordable { op, .. } => Some(op),
-            _ => None,
-        };
-        let remedied = match (lost, step) {
+        let remedied = match (current.lost(), step) {
             (None, None) => None,
             (Some(op), Some(StepRemedy { step, remedy })) if op.is_called(&step) => {
                 Some(Remedied { op: op.clone(), remedy })
@@ -364,6 +370,9 @@ impl Execution {
         if entry.event.op().is_some() {
             // It has begun: a clock that is set back does not make it wait for its start again.
             self.start_at = None;
+        }
+        if entry.event.op().is_some() && !matches!(self.phase, Phase::Blocked { .. }) {
+            // What a block found running goes no further than the block.
             self.tried = None;
         }
         match &entry.event {

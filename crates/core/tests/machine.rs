@@ -356,18 +356,17 @@ fn what_has_not_begun_sees_no_deadline() {
 }
 
 /// Whether an event may follow as far as steps are concerned: what was decided is about the step that blocks, and nothing but a decision
-/// goes on from there.
+/// goes on with that one.
 fn is_allowed_at(event: &Event, before: &Execution) -> bool {
     let lost = match before.phase() {
-        Phase::Blocked { reason, .. } => match reason.as_ref() {
-            Block::Unrecordable { op, .. } => Some(op),
-            _ => None,
-        },
+        Phase::Blocked { reason, .. } => reason.lost(),
         _ => None,
     };
     match event {
         Event::Unblocked { remedied: Some(Remedied { op, .. }), .. } => lost == Some(op),
-        Event::Unblocked { remedied: None, .. } | Event::StepRecorded(_) => lost.is_none(),
+        Event::Unblocked { remedied: None, .. } => lost.is_none(),
+        Event::StepRecorded(record) => lost != Some(&record.op),
+        Event::AttemptFailed { op, .. } => lost != Some(op),
         _ => true,
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use abide_core::{Message, MessageId};
+use abide_core::{Body, Message, MessageId};
 use abide_store::{Answer, Error, ExecutionKey, InboxCursor, InboxPage, InboxRead, Store};
 
 use crate::runtime::{BoxFuture, Runtime};
@@ -162,6 +162,14 @@ impl Inbox {
     /// The next order.
     pub(crate) fn next_order(&mut self) -> Option<Message> {
         self.orders.pop_front()
+    }
+
+    /// The next order, unless that is an unblock: then a terminate, which waits for nothing.
+    pub(crate) fn next_order_but_unblock(&mut self) -> Option<Message> {
+        let is_unblock = self.orders.front().is_some_and(|order| matches!(order.body, Body::Unblock { .. }));
+        let is_next = |order: &Message| !is_unblock || matches!(order.body, Body::Terminate { .. });
+        let index = self.orders.iter().position(is_next)?;
+        self.orders.remove(index)
     }
 
     /// The next message that is no order. What it carries may be left in the store.

@@ -195,6 +195,16 @@ impl Seat {
         Some(self.apply(&order, has_begun))
     }
 
+    /// Applies the next order to code that has begun, as [`obey`](Self::obey) does. An unblock waits, and those behind it with it, but for a
+    /// terminate.
+    pub(crate) fn obey_but_unblock(&mut self) -> Option<Vec<Entry>> {
+        if self.ledger.is_busy() {
+            return None;
+        }
+        let order = self.inbox.next_order_but_unblock()?;
+        Some(self.apply(&order, true))
+    }
+
     /// The next order, for those who choose which to [apply](Self::apply). It stays unread until then. `None` while a commit is under way.
     pub(crate) fn next_order(&mut self) -> Option<Message> {
         if self.ledger.is_busy() {
@@ -308,11 +318,6 @@ impl Seat {
     /// What the engine wants.
     pub fn order(&self) -> Order {
         self.order
-    }
-
-    /// Gives the lease back as soon as that is possible: there is something that cannot be dealt with here.
-    pub(crate) fn ask_to_leave(&mut self) {
-        self.order = self.order.max(Order::Leave);
     }
 
     /// Whether a commit is under way.

@@ -7,7 +7,10 @@ impl Runner {
     /// Applies what may end the run or change its phase: an order, a passed deadline. `true`: something changed.
     pub(super) fn obey(&mut self) -> bool {
         let has_begun = self.run.stage.active().is_some();
-        let Some(entries) = self.seat.obey(has_begun).or_else(|| self.seat.expire(has_begun)) else {
+        // What would begin anew must not meet closures that still run.
+        let is_waiting = self.run.stage.is_halted() && self.running_count() > 0;
+        let obeyed = if is_waiting { self.seat.obey_but_unblock() } else { self.seat.obey(has_begun) };
+        let Some(entries) = obeyed.or_else(|| self.seat.expire(has_begun)) else {
             return false;
         };
         for entry in entries {

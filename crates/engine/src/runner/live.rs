@@ -66,7 +66,7 @@ impl Runner {
     }
 
     /// Records the outcome of one attempt that has ended.
-    fn record_finished(&mut self) -> bool {
+    pub(super) fn record_finished(&mut self) -> bool {
         let Some(active) = self.run.stage.active() else { return false };
         let (op, attempt, outcome, options) = {
             let mut guard = active.board.0.lock();

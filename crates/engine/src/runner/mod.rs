@@ -7,7 +7,8 @@
 //! - an unrecorded operation starts only when the journal has nothing left for an open one;
 //! - a closure starts only when everything before it is durable;
 //! - what was recorded is delivered before a cancellation or a deadline that came after it, and nothing starts in between;
-//! - nothing is numbered while a transaction is under way.
+//! - nothing is numbered while a transaction is under way;
+//! - when something is in the way, the closures that run end and are recorded, and nothing else happens.
 //!
 //! What belongs to the execution whatever computes its commands is the [`Seat`]'s business.
 
@@ -171,6 +172,9 @@ impl Runner {
             // Its answer wakes us. Whatever ends meanwhile is recorded behind it.
             return if self.poll_code() { Turn::Progress } else { Turn::Idle };
         }
+        if self.run.stage.is_halted() {
+            return self.wind_down(cx);
+        }
         // Orders that are there before the code is called go first: perhaps it is not to be called at all.
         if matches!(self.run.stage, Stage::Absent) && self.obey() {
             return Turn::Progress;
@@ -243,11 +247,12 @@ impl Runner {
 
     /// Polls the code if it has a reason to be polled, and looks at what it did.
     fn poll_code(&mut self) -> bool {
+        let is_halted = self.run.stage.is_halted();
         let Some(active) = self.run.stage.active_mut() else { return false };
         let shared = active.board.0.clone();
         // What has returned is not polled again, whatever it woke before; the turn counts, so that a replay goes on.
         let Some(future) = &mut active.future else { return shared.take_reason_to_poll() };
-        if shared.has_foreign_wake() {
+        if shared.has_foreign_wake() && !is_halted {
             return self.block_later(Block::ForeignAwait { workflow: self.code.name().to_owned() });
         }
         if !shared.take_reason_to_poll() {
@@ -260,22 +265,14 @@ impl Runner {
             Ok(Poll::Ready(result)) => Some(result),
             Err(panic) => Some(Err(panics::failure(panic.as_ref()))),
         };
-        let has_returned = active.result.is_some();
-        if has_returned {
+        if active.result.is_some() {
             active.future = None;
         }
         active.take_in(&mut self.run.cursor);
-        let state = shared.lock();
-        if let Some(reason) = state.block.clone() {
-            drop(state);
-            return self.block_later(reason);
+        match active.fault(self.code.name()).filter(|_| !is_halted) {
+            Some(reason) => self.block_later(reason),
+            None => true,
         }
-        let waits_for_nothing = state.slots.is_empty() && !state.wants_next();
-        drop(state);
-        if !has_returned && waits_for_nothing && !shared.is_to_be_polled() {
-            return self.block_later(Block::ForeignAwait { workflow: self.code.name().to_owned() });
-        }
-        true
     }
 
     /// Blocks, but not while a transaction is under way, because that would be numbered: the reason is found again when the transaction is over.
@@ -321,14 +318,14 @@ impl Runner {
         Ok(entries)
     }
 
-    /// Stops until somebody changes the code or the data.
+    /// Stops until somebody changes the code or the data. What runs may end.
     fn block(&mut self, reason: Block) -> bool {
         tracing::warn!(execution = %self.seat.execution().address(), %reason, "an execution is blocked");
-        self.evict();
-        if self.decide(Command::block(reason)).is_err() {
-            // The phase allows no block, for example because it is paused: it will be found again.
-            self.seat.ask_to_leave();
+        if let Err(refusal) = self.decide(Command::block(reason)) {
+            // The phase allows no block, for example because it is paused: the reason will be found again.
+            tracing::debug!(execution = %self.seat.execution().address(), %refusal, "it goes no further here");
         }
+        self.run.stage.halt();
         true
     }
 

@@ -35,6 +35,27 @@ impl Runner {
         self.wait(cx, is_running)
     }
 
+    /// One turn of what goes no further here: closures that run end and are recorded, and then it leaves memory.
+    pub(super) fn wind_down(&mut self, cx: &mut Context<'_>) -> Turn {
+        // What has ended is recorded before an unblock lets others begin anew.
+        if self.record_finished() || self.obey() || self.fire_timeouts() {
+            return Turn::Progress;
+        }
+        if self.seat.is_busy() {
+            return if self.poll_code() { Turn::Progress } else { Turn::Idle };
+        }
+        let order = self.seat.order();
+        if order == Order::Leave || self.running_count() == 0 {
+            let is_free = order >= Order::Drain || self.seat.may_run();
+            return if is_free { self.release(Hold::Yield) } else { self.park() };
+        }
+        if self.seat.has_news() {
+            self.send(Hold::Keep, None);
+            return Turn::Progress;
+        }
+        if self.poll_code() { Turn::Progress } else { self.wait(cx, true) }
+    }
+
     fn take_result(&mut self) -> Option<Result<Payload, Failure>> {
         self.run.stage.active_mut()?.result.take()
     }
@@ -118,9 +139,10 @@ impl Runner {
         self.run.stage.active().is_none_or(|active| active.startable.is_empty())
     }
 
-    /// When the next timer of the code is due, or the deadline is to be seen to. Timers that are due while it may not run wait.
+    /// When the next timer of the code is due, or the deadline is to be seen to. Timers that are due while the code goes no further wait.
     pub(super) fn next_timer(&self) -> Option<Timestamp> {
-        let active = self.run.stage.active().filter(|_| self.seat.may_run());
+        let may_fire = self.seat.may_run() && !self.run.stage.is_halted();
+        let active = self.run.stage.active().filter(|_| may_fire);
         let timer = active.and_then(|active| active.timers.peek().map(|Reverse((at, _, _))| *at));
         [timer, self.seat.expires_at()].into_iter().flatten().min()
     }

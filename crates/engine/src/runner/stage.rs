@@ -4,7 +4,7 @@ use super::*;
 
 /// How far a run is. Each stage has only what it needs.
 pub(super) enum Stage {
-    /// Its code is not in memory: it has not been called, or it was dropped because the execution is blocked or over.
+    /// Its code is not in memory: it has not been called, or the run is over.
     Absent,
     /// What was recorded is delivered.
     Replaying(Active),
@@ -12,27 +12,38 @@ pub(super) enum Stage {
     Live(Active),
     /// A transaction of this operation is being committed. Closures go on, and nothing is numbered until its entry has its number.
     Transacting(Active, OpKey),
+    /// Its code goes no further here, because something is in the way. Closures that run end and are recorded, and then it leaves memory.
+    Halted(Active),
 }
 
 impl Stage {
     pub(super) fn active(&self) -> Option<&Active> {
         match self {
             Self::Absent => None,
-            Self::Replaying(active) | Self::Live(active) | Self::Transacting(active, _) => Some(active),
+            Self::Replaying(active)
+            | Self::Live(active)
+            | Self::Transacting(active, _)
+            | Self::Halted(active) => Some(active),
         }
     }
 
     pub(super) fn active_mut(&mut self) -> Option<&mut Active> {
         match self {
             Self::Absent => None,
-            Self::Replaying(active) | Self::Live(active) | Self::Transacting(active, _) => Some(active),
+            Self::Replaying(active)
+            | Self::Live(active)
+            | Self::Transacting(active, _)
+            | Self::Halted(active) => Some(active),
         }
     }
 
     pub(super) fn take(&mut self) -> Option<Active> {
         match std::mem::replace(self, Self::Absent) {
             Self::Absent => None,
-            Self::Replaying(active) | Self::Live(active) | Self::Transacting(active, _) => Some(active),
+            Self::Replaying(active)
+            | Self::Live(active)
+            | Self::Transacting(active, _)
+            | Self::Halted(active) => Some(active),
         }
     }
 
@@ -44,6 +55,18 @@ impl Stage {
     pub(super) fn go_live(&mut self) {
         if let Some(active) = self.take() {
             *self = Self::Live(active);
+        }
+    }
+
+    pub(super) fn is_halted(&self) -> bool {
+        matches!(self, Self::Halted(_))
+    }
+
+    /// Something is in the way: what runs may end.
+    pub(super) fn halt(&mut self) {
+        if let Some(active) = self.take() {
+            active.hold_back();
+            *self = Self::Halted(active);
         }
     }
 
@@ -112,6 +135,25 @@ impl Active {
         let state = self.board.0.lock();
         let slot = state.slots.get(&id)?;
         matches!(slot.state, SlotState::Waiting).then(|| slot.op.clone())
+    }
+
+    /// Why nobody can go on from what the code did, if that is so.
+    pub(super) fn fault(&self, workflow: &str) -> Option<Block> {
+        let shared = &self.board.0;
+        let state = shared.lock();
+        let waits_for_nothing = state.slots.is_empty() && !state.wants_next() && !shared.is_to_be_polled();
+        let is_foreign = self.future.is_some() && waits_for_nothing;
+        let foreign = || Block::ForeignAwait { workflow: workflow.to_owned() };
+        state.block.clone().or_else(|| is_foreign.then(foreign))
+    }
+
+    /// Lets no closure begin that was to be polled for the first time next.
+    fn hold_back(&self) {
+        for slot in self.board.0.lock().slots.values_mut() {
+            if let SlotState::Go { .. } = slot.state {
+                slot.state = SlotState::Waiting;
+            }
+        }
     }
 
     /// How many closures run.

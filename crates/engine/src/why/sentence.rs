@@ -343,9 +343,13 @@ fn who_reads(facts: &Facts) -> String {
     if lease.session.is_some() {
         let is_terminate = |message: &Message| matches!(message.body, Body::Terminate { .. });
         let care_at = summary.care_at.filter(|_| inbox.messages.iter().any(is_terminate));
-        let told = care_at
-            .map(|at| format!(", which is applied without its holder from {} on", text::when(at, facts.now)));
-        return told.unwrap_or_default();
+        if let Some(at) = care_at {
+            return format!(", which is applied without its holder from {} on", text::when(at, facts.now));
+        }
+        // Its holder would have read it else.
+        let is_unblock = |message: &Message| matches!(message.body, Body::Unblock { .. });
+        let is_waiting = summary.status == Status::Blocked && inbox.messages.iter().any(is_unblock);
+        return if is_waiting { ", which waits until the steps that run have ended" } else { "" }.to_owned();
     }
     let Some(objections) = objections(facts) else { return String::new() };
     let is_for_code =
