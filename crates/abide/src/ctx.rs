@@ -11,7 +11,7 @@ use abide_engine::{Board, OpHandle, Request, TaskAttempt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::blocking::on_the_pool;
+use crate::blocking::{BlockingPool, on_the_pool};
 use crate::child::{RunChild, StartChild};
 use crate::code::Code;
 use crate::data;
@@ -83,7 +83,8 @@ impl Ctx {
         F: FnOnce() -> Result<T> + Clone + Send + 'static,
         T: Serialize + DeserializeOwned + Send + 'static,
     {
-        Step::new(self.clone(), name, move || on_the_pool(run.clone()))
+        let simulated = self.state.get::<BlockingPool>().map(|pool| pool.0.clone());
+        Step::new(self.clone(), name, move || on_the_pool(simulated.clone(), run.clone()))
     }
 
     /// Runs a closure inside the transaction that records its result: exactly once. Needs a SQLite store.

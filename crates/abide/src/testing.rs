@@ -25,11 +25,13 @@ use std::time::Duration;
 use abide_core::Limits;
 use abide_engine::Runtime;
 use abide_engine::sim::Sim;
+pub use abide_engine::sim::Skew;
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Store};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::blocking::BlockingPool;
 use crate::{Abide, Builder, ClientError, Ctx, Result, Transact};
 
 /// Runs `test` on a new engine in memory whose clock jumps to the next timer whenever nothing else is to be done.
@@ -152,6 +154,11 @@ impl Lab {
         self.sim.set_clock_back(by);
     }
 
+    /// Has the wall clock of one machine differ from that of the store.
+    pub fn set_skew(&self, machine: Machine, skew: Skew) {
+        self.sim.set_skew(machine.0, skew);
+    }
+
     /// A random number that follows from the seed.
     pub fn random(&self) -> u64 {
         self.sim.random()
@@ -172,6 +179,13 @@ where
     T: Serialize + DeserializeOwned + Send + 'static,
 {
     Transact::on_any(ctx.clone(), name, run)
+}
+
+/// A builder for one process of a simulation: it works in virtual time, on a store that it shares with others, and its blocking steps run in their turn
+/// instead of on threads, so that a seed repeats them too.
+#[doc(hidden)]
+pub fn simulated(builder: Builder, runtime: Arc<dyn Runtime>, store: Arc<dyn Store>) -> Builder {
+    builder.state(BlockingPool(runtime.clone())).simulated(runtime, Some(store))
 }
 
 fn inside_tokio<T>(body: impl FnOnce() -> T) -> T {

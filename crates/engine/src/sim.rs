@@ -25,12 +25,19 @@ struct World {
     woken: Condvar,
     /// How long to wait, in real time, for user code that waits for the outside world before the clock jumps.
     patience: Duration,
+    /// Whoever is told of each poll.
+    observer: Mutex<Option<Observer>>,
 }
+
+/// Is told, before each poll, of which process it is; 0 for the caller of `block_on`. It may [kill](Sim::kill) or [freeze](Sim::freeze) that one: then it is not polled.
+type Observer = Box<dyn FnMut(u32) + Send>;
 
 struct State {
     moment: Moment,
     /// What the wall clock shows at the first moment. Somebody may set it.
     wall: Timestamp,
+    /// By how many microseconds the wall clocks of processes differ from that of the world.
+    skews: BTreeMap<u32, i64>,
     random: u64,
     next_task: u64,
     tasks: BTreeMap<u64, Task>,
@@ -66,6 +73,7 @@ impl Sim {
         let state = State {
             moment: Moment::new(Duration::ZERO),
             wall: Timestamp::from_millis(1_750_000_000_000),
+            skews: BTreeMap::new(),
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             next_task: MAIN + 1,
             tasks: BTreeMap::new(),
@@ -77,7 +85,14 @@ impl Sim {
             outside_count: 0,
             dying: None,
         };
-        Self(Arc::new(World { state: Mutex::new(state), woken: Condvar::new(), patience }))
+        let (state, observer) = (Mutex::new(state), Mutex::default());
+        Self(Arc::new(World { state, woken: Condvar::new(), patience, observer }))
+    }
+
+    /// Has `observer` told of each poll, before it happens, of which process it is; 0 for the caller of [`block_on`](Sim::block_on). It may kill or freeze
+    /// that process: then the poll does not happen.
+    pub fn observe(&self, observer: impl FnMut(u32) + Send + 'static) {
+        *self.0.observer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(observer));
     }
 
     /// A simulated process: what it spawns dies with it.
@@ -121,11 +136,22 @@ impl Sim {
         self.set_clock(|wall| wall.before(by));
     }
 
+    /// Has the wall clock of one process differ from that of the world.
+    pub fn set_skew(&self, group: u32, skew: Skew) {
+        self.change_clocks(|state| {
+            state.skews.insert(group, skew.micros());
+        });
+    }
+
     fn set_clock(&self, change: impl FnOnce(Timestamp) -> Timestamp) {
+        self.change_clocks(|state| state.wall = change(state.wall));
+    }
+
+    fn change_clocks(&self, change: impl FnOnce(&mut State)) {
         let woken: Vec<_> = {
             let mut guard = self.lock();
             let state = &mut *guard;
-            state.wall = change(state.wall);
+            change(state);
             // They look at the clock, and wait anew.
             let timers = std::mem::take(&mut state.wall_timers);
             timers.iter().filter_map(|timer| state.timers.remove(timer)).collect()
@@ -151,9 +177,13 @@ impl Sim {
             let waker = Waker::from(Arc::new(SimWaker { world: self.0.clone(), id }));
             let mut cx = Context::from_waker(&waker);
             if id == MAIN {
+                self.tell_observer(0);
                 if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
                     return value;
                 }
+                continue;
+            }
+            if !self.may_poll(id) {
                 continue;
             }
             let Some(mut running) = self.lock().tasks.get_mut(&id).and_then(|task| task.future.take()) else {
@@ -172,6 +202,25 @@ impl Sim {
                     }
                 },
             }
+        }
+    }
+
+    fn tell_observer(&self, group: u32) {
+        if let Some(observer) = &mut *self.0.observer.lock().unwrap_or_else(PoisonError::into_inner) {
+            observer(group);
+        }
+    }
+
+    /// Tells the observer of a poll. `false`: its process was frozen by that. A process that was killed has no tasks.
+    fn may_poll(&self, id: u64) -> bool {
+        let Some(group) = self.lock().tasks.get(&id).map(|task| task.group) else { return false };
+        self.tell_observer(group);
+        match self.lock().frozen.get_mut(&group) {
+            Some(held) => {
+                held.insert(id);
+                false
+            }
+            None => true,
         }
     }
 
@@ -220,15 +269,21 @@ impl State {
         std::mem::replace(&mut self.timers, later).into_values().collect()
     }
 
-    /// What the wall clock shows.
+    /// What the wall clock of the world shows.
     fn now(&self) -> Timestamp {
         self.wall.after(self.moment.since(Moment::new(Duration::ZERO)))
+    }
+
+    /// What the wall clock of a process shows.
+    fn now_of(&self, group: u32) -> Timestamp {
+        let skew = self.skews.get(&group).copied().unwrap_or_default();
+        Timestamp::from_micros(self.now().as_micros().saturating_add(skew))
     }
 
     /// Sets a timer, unless it is due.
     fn set_timer(&mut self, due: Due, waker: &Waker) -> Option<(Moment, u64)> {
         let at = match due {
-            Due::At(at) => self.moment.after(at.since(self.now())),
+            Due::At { at, group } => self.moment.after(at.since(self.now_of(group))),
             Due::Moment(at) => at,
         };
         if at <= self.moment {
@@ -237,7 +292,7 @@ impl State {
         self.next_timer += 1;
         let timer = (at, self.next_timer);
         self.timers.insert(timer, waker.clone());
-        if let Due::At(_) = due {
+        if let Due::At { .. } = due {
             self.wall_timers.insert(timer);
         }
         Some(timer)
@@ -273,6 +328,25 @@ impl Wake for SimWaker {
     }
 }
 
+/// By how much a wall clock is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skew {
+    /// It shows a later time than it is.
+    Ahead(Duration),
+    /// It shows an earlier time than it is.
+    Behind(Duration),
+}
+
+impl Skew {
+    fn micros(self) -> i64 {
+        let micros = |by: Duration| i64::try_from(by.as_micros()).unwrap_or(i64::MAX);
+        match self {
+            Self::Ahead(by) => micros(by),
+            Self::Behind(by) => -micros(by),
+        }
+    }
+}
+
 /// One simulated process: the runtime of an engine.
 pub struct SimProcess {
     sim: Sim,
@@ -281,7 +355,7 @@ pub struct SimProcess {
 
 impl Clock for SimProcess {
     fn now(&self) -> Timestamp {
-        self.sim.lock().now()
+        self.sim.lock().now_of(self.group)
     }
 }
 
@@ -293,7 +367,8 @@ impl Clock for Sim {
 
 impl Runtime for SimProcess {
     fn sleep_until(&self, at: Timestamp) -> BoxFuture<()> {
-        Box::pin(SimSleep { sim: self.sim.clone(), due: Due::At(at), timer: None })
+        let due = Due::At { at, group: self.group };
+        Box::pin(SimSleep { sim: self.sim.clone(), due, timer: None })
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<()> {
@@ -334,8 +409,8 @@ impl Runtime for SimProcess {
 /// When a wait is over.
 #[derive(Clone, Copy)]
 enum Due {
-    /// When the wall clock shows this.
-    At(Timestamp),
+    /// When the wall clock of a process shows this.
+    At { at: Timestamp, group: u32 },
     /// When so much time has passed.
     Moment(Moment),
 }

@@ -23,6 +23,8 @@ mod worker;
 
 pub use error::{Error, Result};
 pub use import::{Import, Imported, export};
+#[doc(hidden)]
+pub use prng::Prng;
 pub use refused::{not_unread, refused_start};
 pub use seam::{
     Answer, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold, Leased,

@@ -2,14 +2,16 @@
 
 /// SplitMix64: small, and good enough to shuffle tests.
 #[derive(Clone, Debug)]
-pub(crate) struct Prng(u64);
+pub struct Prng(u64);
 
 impl Prng {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// The chance that follows from `seed`.
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,18 +20,18 @@ impl Prng {
     }
 
     /// A number below `end`; 0 when there is none.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
+    pub fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).unwrap_or(u64::MAX).max(1);
-        usize::try_from(self.next() % end).unwrap_or(0)
+        usize::try_from(self.number() % end).unwrap_or(0)
     }
 
     /// Whether something happens that happens `permille` times in a thousand.
-    pub(crate) fn chance(&mut self, permille: usize) -> bool {
+    pub fn chance(&mut self, permille: usize) -> bool {
         self.below(1_000) < permille
     }
 
     /// One of `choices`.
-    pub(crate) fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+    pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len())]
     }
 }
