@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use abide::Builder;
 use abide::prelude::*;
-use abide::testing::{Lab, Machine};
+use abide::testing::{Lab, Machine, Skew};
 use abide_core::{Limits, Namespace};
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
-use abide_store::{Retire, Store, WorkerRow, Workers};
+use abide_store::{Clock, Retire, Store, WorkerRow, Workers};
 use futures_util::future::{Either, select};
 use tokio::sync::Semaphore;
 
@@ -335,5 +335,28 @@ fn a_session_that_is_gone_is_replaced_once() {
         lab.sleep(secs(30)).await;
         assert_eq!(abide.list(Filter::completed().limit(1_000)).await.unwrap().len(), COUNT);
         assert_eq!(sessions(&lab).await.len(), 2, "one session was lost, and one is there in its place");
+    });
+}
+
+/// A store that believes a timer not to be due is asked again now and then, not without end.
+#[test]
+fn a_worker_whose_clock_is_ahead_of_its_store_asks_now_and_then() {
+    const AHEAD: Duration = secs(4);
+    let claim_count = Arc::new(AtomicU32::new(0));
+    let counter = claim_count.clone();
+    let make = move |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), move |operation| {
+            let count = counter.fetch_add(u32::from(operation == "claim"), Ordering::Relaxed);
+            assert!(count < 1_000, "it asks without end");
+            Fault::None
+        })
+    };
+    Lab::run_on(1, make, |lab| async move {
+        let (machine, abide) = worker(&lab).await;
+        lab.set_skew(machine, Skew::Ahead(AHEAD));
+        let handle = abide.start(naps, secs(30)).id("one").await.unwrap();
+        assert_eq!(within(&lab, secs(40), handle.result()).await.unwrap().unwrap(), 1);
+        let count = claim_count.load(Ordering::Relaxed);
+        assert!(count < 100, "{count} claims in 30 seconds");
     });
 }

@@ -41,7 +41,12 @@ struct Dispatcher {
     next_wake_at: Option<Timestamp>,
     /// When something is to be looked after that perhaps nobody serves.
     next_care_at: Option<Timestamp>,
+    /// Not before this is the store asked again for what it believes not to be due: its clock may be behind ours.
+    ask_again_at: Moment,
 }
+
+/// How long to wait before the store is asked again.
+const PAUSE: Duration = Duration::from_millis(100);
 
 impl Dispatcher {
     fn new(engine: Arc<Inner>) -> Self {
@@ -57,6 +62,7 @@ impl Dispatcher {
             look_again_at: engine.runtime.moment().after(engine.options.look_again_every),
             next_wake_at: None,
             next_care_at: None,
+            ask_again_at: engine.runtime.moment(),
             engine,
         }
     }
@@ -64,7 +70,7 @@ impl Dispatcher {
     async fn turn(&mut self) {
         self.follow_session();
         let moment = self.engine.runtime.moment();
-        let is_woken = self.next_due_at().is_some_and(|at| at <= self.engine.runtime.now());
+        let is_woken = self.is_due() && self.ask_again_at <= moment;
         if self.wants_claim || self.sweep_at <= moment || is_woken {
             self.claim().await;
             return;
@@ -100,10 +106,17 @@ impl Dispatcher {
         [self.next_wake_at, self.next_care_at].into_iter().flatten().min()
     }
 
+    /// Whether a timer of an execution is due, or the next look at one, as far as our clock can tell.
+    fn is_due(&self) -> bool {
+        self.next_due_at().is_some_and(|at| at <= self.engine.runtime.now())
+    }
+
     /// Resolves when the next timer of an execution is due, or the next look at one.
     fn alarm(&self) -> BoxFuture<()> {
+        let runtime = &self.engine.runtime;
         match self.next_due_at() {
-            Some(at) => self.engine.runtime.sleep_until(at),
+            Some(_) if self.is_due() => runtime.sleep(self.ask_again_at.since(runtime.moment())),
+            Some(at) => runtime.sleep_until(at),
             None => Box::pin(std::future::pending()),
         }
     }
@@ -172,6 +185,9 @@ impl Dispatcher {
                 self.wants_claim = claimed.more && !is_full && !is_enough;
                 self.next_wake_at = claimed.next_wake_at;
                 self.next_care_at = claimed.next_care_at;
+                if count + claimed.care.len() == 0 && self.is_due() {
+                    self.ask_again_at = self.engine.runtime.moment().after(PAUSE);
+                }
                 for (key, newest) in claimed.mail {
                     self.engine.deliver(key, vec![Arrival::Newest(newest)]);
                 }
@@ -191,7 +207,6 @@ impl Dispatcher {
     }
 
     async fn pause(&mut self) {
-        const PAUSE: Duration = Duration::from_millis(100);
         self.engine.runtime.sleep(PAUSE).await;
     }
 }
