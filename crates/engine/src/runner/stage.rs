@@ -205,6 +205,8 @@ impl Active {
                 cursor.close(key);
             }
             state.finished.retain(|id| !ids.contains(id));
+            // They are woken in the order in which they were opened, which every replay repeats; a hash table's own order is nobody's promise.
+            ids.sort_unstable();
             (ids, state.refuse_next())
         };
         self.startable.retain(|id| !ids.contains(id));
