@@ -4,6 +4,7 @@
 //! are willing to wait before each commit becomes a command of its own beside it.
 
 mod process;
+mod sim;
 mod smoke;
 mod stage;
 mod style;
@@ -32,6 +33,12 @@ enum Command {
     Test(Selection),
     /// Check only how the sources look: sizes, crate arrows, SQL, banned words, links
     Style,
+    /// Live through simulated worlds: --seed N, --seeds A..B [--record FILE], --scenario FILE, each with --shrink
+    Sim {
+        /// What the simulator is told; --help lists it
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -50,5 +57,6 @@ fn run(command: &Command) -> Result<()> {
     match command {
         Command::Test(selection) => stage::run(&workspace, selection),
         Command::Style => style::run(&workspace),
+        Command::Sim { arguments } => sim::run(&workspace, arguments.iter().map(String::as_str)),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::workspace::Workspace;
-use crate::{Result, process, smoke, style};
+use crate::{Result, process, sim, smoke, style};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Stage {
@@ -14,6 +14,7 @@ pub(crate) enum Stage {
     Style,
     Clippy,
     Test,
+    Sim,
     Doc,
     BesideSqlx,
     Release,
@@ -70,6 +71,7 @@ impl Stage {
             Stage::Style => "the sources look as CONTRIBUTING.md says",
             Stage::Clippy => "clippy has nothing to say",
             Stage::Test => "the tests of all crates pass",
+            Stage::Sim => "random programs under faults end as the oracle says",
             Stage::Doc => "the documentation builds without a warning",
             Stage::BesideSqlx => "abide and sqlx work in one binary",
             Stage::Release => "the release binary builds",
@@ -84,6 +86,7 @@ impl Stage {
             Stage::Style => style::run(workspace),
             Stage::Clippy => process::run(&mut cargo("clippy --workspace --all-targets -- -D warnings")),
             Stage::Test => process::run(&mut cargo("test --workspace")),
+            Stage::Sim => sim::run(workspace, ["--seeds", sim::SEEDS, "--coverage", sim::COVERAGE]),
             Stage::Doc => process::run(cargo("doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings")),
             Stage::BesideSqlx => beside_sqlx(workspace),
             Stage::Release => process::run(&mut cargo("build --release")),

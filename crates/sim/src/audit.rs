@@ -1,0 +1,435 @@
+//! The auditor: goes through everything that happened and says what must not have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use abide::prelude::*;
+use abide_core::{Entry, Event, FailureKind, Outcome, Payload};
+use abide_store::conformance::recorded_by;
+use abide_store::{Feed, FeedFrom};
+
+use crate::code::{self, table_key};
+use crate::history::{Commit, Happened, Spot};
+use crate::life::executions;
+use crate::model::{self, Knowledge, Life, Verdict};
+use crate::program::{Expr, Program};
+use crate::scenario::Scenario;
+use crate::world::World;
+
+mod clients;
+mod order;
+
+/// Everything that is recorded of one execution.
+pub(crate) struct Past {
+    pub(crate) id: String,
+    pub(crate) status: Status,
+    /// The journals of its runs, the first first.
+    pub(crate) runs: Vec<Vec<Entry>>,
+}
+
+impl Past {
+    /// How each of its runs ended.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = Option<&Event>> {
+        self.runs
+            .iter()
+            .map(|journal| journal.last().map(|entry| &entry.event).filter(|event| event.is_terminal()))
+    }
+}
+
+/// What the auditor goes through.
+pub(crate) struct Books {
+    pub(crate) pasts: BTreeMap<String, Past>,
+    pub(crate) items: Vec<Happened>,
+    drawn: BTreeMap<Spot, u64>,
+    run_counts: BTreeMap<Spot, u64>,
+}
+
+impl Knowledge for Books {
+    fn drawn(&self, spot: &Spot) -> Option<u64> {
+        self.drawn.get(spot).copied()
+    }
+
+    fn run_count(&self, spot: &Spot) -> u64 {
+        self.run_counts.get(spot).copied().unwrap_or_default()
+    }
+}
+
+/// Everything that is wrong with a world that has come to its end.
+pub(crate) async fn audit(world: &Arc<World>, scenario: &Scenario) -> Vec<String> {
+    let mut found = Vec::new();
+    let pasts = pasts(world).await;
+    let items = world.history.lock().items.clone();
+    let mut books = Books { pasts, items, drawn: BTreeMap::new(), run_counts: BTreeMap::new() };
+    books.count(&mut found);
+    for past in books.pasts.values() {
+        found.extend(journals(past));
+        found.extend(children(past, &books.pasts));
+        found.extend(programs(past, &books));
+    }
+    found.extend(order::check(&books));
+    found.extend(clients::check(&books, scenario));
+    found.extend(feed(world, &books).await);
+    found.extend(tables(world, &books).await);
+    if !found.is_empty() {
+        found.push(books.to_string());
+    }
+    found
+}
+
+/// Every journal, for those who look into a violation.
+impl fmt::Display for Books {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("what is recorded:")?;
+        for past in self.pasts.values() {
+            for (run, journal) in (1..).zip(&past.runs) {
+                write!(f, "\n  {:?} run {run}:", past.id)?;
+                for entry in journal {
+                    let op = entry.event.op().map(ToString::to_string).unwrap_or_default();
+                    write!(f, "\n    {} {} {} {op}", entry.seq, entry.at, entry.event.word())?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn pasts(world: &World) -> BTreeMap<String, Past> {
+    let mut pasts = BTreeMap::new();
+    for item in executions(world).await {
+        let mut runs = Vec::new();
+        for run in 1..=item.run.unwrap_or_default() {
+            let records = recorded_by(&*world.store, &item.address, run).await.unwrap_or_default();
+            runs.push(records.iter().filter_map(|record| record.entry().ok()).collect());
+        }
+        let id = item.address.id.to_string();
+        let past = Past { id: id.clone(), status: item.summary.status, runs };
+        pasts.insert(id, past);
+    }
+    pasts
+}
+
+impl Books {
+    /// Counts closures and collects what was drawn; the same place must always draw the same.
+    fn count(&mut self, found: &mut Vec<String>) {
+        let mut keys: BTreeMap<&str, &Spot> = BTreeMap::new();
+        for item in &self.items {
+            match item {
+                Happened::Began { spot, key, .. } => {
+                    *self.run_counts.entry(spot.clone()).or_default() += 1;
+                    if keys.insert(key, spot).is_some_and(|other| other != spot) {
+                        found.push(format!("the idempotency key {key:?} belongs to two steps"));
+                    }
+                }
+                Happened::Drew { spot, value } => {
+                    let before = self.drawn.insert(spot.clone(), *value);
+                    if before.is_some_and(|before| before != *value) {
+                        found.push(format!("{spot:?} drew another number in a replay"));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What must hold for the journals of one execution alone.
+fn journals(past: &Past) -> Vec<String> {
+    let mut found = Vec::new();
+    let id = &past.id;
+    for (run, journal) in (1..).zip(&past.runs) {
+        let mut say = |what: String| found.push(format!("{id:?} run {run}: {what}"));
+        let mut delivered = BTreeSet::new();
+        let mut attempts: BTreeMap<String, u32> = BTreeMap::new();
+        let mut due: BTreeMap<String, i64> = BTreeMap::new();
+        for (seq, entry) in (1..).zip(journal) {
+            if entry.seq != seq {
+                say(format!("entry {seq} has the number {}", entry.seq));
+            }
+            if entry.event.is_terminal() && seq != journal.len() as u64 {
+                say(format!("entry {seq} ends it, but {} follow", journal.len() as u64 - seq));
+            }
+            let op = entry.event.op().map(ToString::to_string).unwrap_or_default();
+            match &entry.event {
+                Event::StepRecorded(record) => {
+                    let before = attempts.get(&op).copied().unwrap_or(0);
+                    if record.attempt != before + 1 {
+                        say(format!("{op} is recorded with attempt {}", record.attempt));
+                    }
+                }
+                Event::AttemptFailed { attempt, .. } => {
+                    let before = attempts.entry(op.clone()).or_default();
+                    if *attempt != *before + 1 {
+                        say(format!("attempt {attempt} of {op} follows {before}"));
+                    }
+                    *before = *attempt;
+                }
+                Event::TimerSet { due_at, .. } => {
+                    let before = due.insert(op.clone(), due_at.as_micros());
+                    if before.is_some() {
+                        say(format!("{op} was set twice"));
+                    }
+                }
+                Event::TimerFired { .. } if due.get(&op).is_none_or(|due| entry.at.as_micros() < *due) => {
+                    say(format!("{op} fired before it was due, or was never set"));
+                }
+                _ => {}
+            }
+            if is_once(&entry.event) && !delivered.insert((entry.event.word(), op.clone())) {
+                say(format!("{op} is recorded twice"));
+            }
+            if let Event::TimerFired { .. } | Event::SignalReceived { .. } = entry.event
+                && !delivered.insert(("signal or timer", op.clone()))
+            {
+                say(format!("{op} has two outcomes"));
+            }
+        }
+        if !matches!(journal.first().map(|entry| &entry.event), Some(Event::Started(_))) {
+            say("it does not begin with its start".to_owned());
+        }
+    }
+    found
+}
+
+fn is_once(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::StepRecorded(_)
+            | Event::ChildStarted { .. }
+            | Event::ChildFinished { .. }
+            | Event::ChildCancelled { .. }
+    )
+}
+
+/// Every child is answered, or has ended with its parent; every answer is the end of the child.
+fn children(past: &Past, pasts: &BTreeMap<String, Past>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (run, journal) in (1..).zip(&past.runs) {
+        let mut started: BTreeMap<String, String> = BTreeMap::new();
+        for entry in journal {
+            match &entry.event {
+                Event::ChildStarted { op, child } => {
+                    started.insert(op.child_result().to_string(), child.to_string());
+                }
+                Event::ChildFinished { op, outcome } => {
+                    let child = started.get(&op.to_string()).and_then(|id| pasts.get(id));
+                    if !child.is_some_and(|child| child.ends().flatten().any(|end| answers(end, outcome))) {
+                        found.push(format!(
+                            "{:?} run {run}: {op} was answered with {outcome}, but did not end so",
+                            past.id
+                        ));
+                    }
+                }
+                _ => {}
+            }
+        }
+        let is_over = journal.last().is_some_and(|entry| entry.event.is_terminal());
+        for id in started.values() {
+            match pasts.get(id) {
+                None => found.push(format!("{:?} run {run}: its child {id:?} never existed", past.id)),
+                Some(child) if is_over && !child.status.is_terminal() => {
+                    found.push(format!(
+                        "{:?} run {run} has ended, but its child {id:?} is {}",
+                        past.id, child.status
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    found
+}
+
+/// Whether a child that ended like this answers like that.
+fn answers(end: &Event, outcome: &Outcome) -> bool {
+    match (end, outcome) {
+        (Event::Completed { result, .. }, Outcome::Success(payload)) => result == payload,
+        (Event::Failed(failure), Outcome::Failure(answer)) => failure == answer,
+        (Event::Cancelled { .. }, Outcome::Failure(answer)) => answer.kind == FailureKind::Cancelled,
+        _ => false,
+    }
+}
+
+/// Each run of a program once more, from its journal.
+fn programs(past: &Past, books: &Books) -> Vec<String> {
+    let mut found = Vec::new();
+    for (run, journal) in (1..).zip(&past.runs) {
+        let Some(Entry { event: Event::Started(start), .. }) = journal.first() else { continue };
+        if start.name.as_str() != "program" {
+            continue;
+        }
+        let say = |what: String| format!("{:?} run {run}: {what}", past.id);
+        let program: Program = match serde_json::from_slice(start.input.as_bytes()) {
+            Ok(program) => program,
+            Err(error) => {
+                found.push(say(format!("its input is no program: {error}")));
+                continue;
+            }
+        };
+        let life = Life { id: &past.id, run, program: &program, journal };
+        match model::replay(&life, books) {
+            Ok(verdict) => found.extend(judge(&verdict, journal).map(say)),
+            Err(why) => found.push(say(why)),
+        }
+    }
+    found
+}
+
+/// Compares how a run ended with how the model says that it does.
+fn judge(verdict: &Verdict, journal: &[Entry]) -> Option<String> {
+    let end = &journal.last()?.event;
+    let is_right = match (end, verdict) {
+        // However the code ends, a deadline that has passed is what its run fails with.
+        (Event::Failed(failure), _) if failure.kind == FailureKind::Deadline && has_deadline(journal) => true,
+        (_, _) if is_expired(journal) && end.is_terminal() => ended_from_outside(end, journal),
+        (Event::Completed { result, .. }, Verdict::Completed(value)) => model::number(result) == Ok(*value),
+        (Event::Failed(failure), Verdict::Failed(number)) => failure.kind as u64 == *number,
+        (Event::ContinuedAsNew { input }, Verdict::Continued(next)) => is_program(input, next),
+        (Event::Cancelled { .. }, Verdict::Failed(number)) => {
+            *number == FailureKind::Cancelled as u64 || ended_from_outside(end, journal)
+        }
+        (Event::Cancelled { .. }, _) => ended_from_outside(end, journal),
+        (end, _) => !end.is_terminal(),
+    };
+    (!is_right).then(|| format!("it ended with {end:?}, but {verdict:?} is what its journal adds up to"))
+}
+
+/// Whether it was ended wherever it was, and not by its code that let a cancellation through.
+fn ended_from_outside(end: &Event, journal: &[Entry]) -> bool {
+    let Event::Cancelled { by, reason } = end else { return false };
+    !journal.iter().any(|entry| match &entry.event {
+        Event::CancelRequested { by: asked_by, reason: asked } => asked_by == by && asked == reason,
+        _ => false,
+    })
+}
+
+fn has_deadline(journal: &[Entry]) -> bool {
+    matches!(journal.first().map(|entry| &entry.event), Some(Event::Started(start)) if start.deadline_at.is_some())
+}
+
+fn is_expired(journal: &[Entry]) -> bool {
+    journal.iter().any(|entry| matches!(entry.event, Event::DeadlinePassed { .. }))
+}
+
+fn is_program(input: &Payload, program: &Program) -> bool {
+    serde_json::from_slice::<Program>(input.as_bytes()).is_ok_and(|found| found == *program)
+}
+
+/// The feed tells of each run once that it began, and once that it ended.
+async fn feed(world: &World, books: &Books) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut ends: BTreeMap<(String, u32), Vec<&'static str>> = BTreeMap::new();
+    let mut begins: BTreeMap<(String, u32), u32> = BTreeMap::new();
+    let mut from = FeedFrom::Beginning;
+    loop {
+        let Ok(page) = world.store.feed(Feed { from, limit: 1_000 }).await else { break };
+        for item in &page.items {
+            let run = (item.address.id.to_string(), item.run);
+            match item.happening.word() {
+                "began" => *begins.entry(run).or_default() += 1,
+                word @ ("completed" | "failed" | "cancelled" | "continued") => {
+                    ends.entry(run).or_default().push(word);
+                }
+                _ => {}
+            }
+        }
+        from = FeedFrom::After(page.next);
+        if page.is_end {
+            break;
+        }
+    }
+    for past in books.pasts.values() {
+        for (run, journal) in (1..).zip(&past.runs) {
+            let key = (past.id.clone(), run);
+            if begins.get(&key) != Some(&1) {
+                found.push(format!(
+                    "the feed tells {:?} times that {:?} run {run} began",
+                    begins.get(&key),
+                    past.id
+                ));
+            }
+            let end = journal
+                .last()
+                .map(|entry| entry.event.word())
+                .filter(|_| journal.last().is_some_and(|entry| entry.event.is_terminal()));
+            let told = ends.get(&key).map(Vec::as_slice).unwrap_or_default();
+            let expected: Vec<_> = end
+                .map(|word| if word == "continued-as-new" { "continued" } else { word })
+                .into_iter()
+                .collect();
+            if told != expected {
+                found.push(format!(
+                    "the feed tells {told:?} of {:?} run {run}, which ended with {expected:?}",
+                    past.id
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// What transaction steps have written is there if and only if they are recorded as successful.
+async fn tables(world: &Arc<World>, books: &Books) -> Vec<String> {
+    let mut expected: BTreeMap<String, u64> = BTreeMap::new();
+    for past in books.pasts.values() {
+        for (run, journal) in (1..).zip(&past.runs) {
+            let Some(Entry { event: Event::Started(start), .. }) = journal.first() else { continue };
+            let Ok(program) = serde_json::from_slice::<Program>(start.input.as_bytes()) else { continue };
+            let recorded = journal.iter().filter(|entry| is_transacted(&entry.event)).count() as u64;
+            let mut keys = Vec::new();
+            for expr in own_exprs(&program) {
+                if let Expr::Transact(transact) = expr {
+                    keys.push(table_key(&Spot { id: past.id.clone(), run, node: transact.node }));
+                }
+            }
+            let sum_key = keys.join("\n");
+            if !sum_key.is_empty() {
+                expected.insert(sum_key, recorded);
+            }
+        }
+    }
+    let Some((_, abide)) = world.any_worker() else { return vec!["no worker is left".to_owned()] };
+    let keys: Vec<String> = expected.keys().cloned().collect();
+    let each: Vec<String> = keys.iter().flat_map(|key| key.split('\n').map(str::to_owned)).collect();
+    let counts = match abide.run(code::read_table, each.clone()).await {
+        Ok(counts) => counts,
+        Err(error) => return vec![format!("the table cannot be read: {error}")],
+    };
+    let count_of: BTreeMap<String, u64> = each.into_iter().zip(counts).collect();
+    let mut found = Vec::new();
+    for (keys, recorded) in expected {
+        let counts: Vec<u64> = keys.split('\n').map(|key| count_of.get(key).copied().unwrap_or(0)).collect();
+        if counts.iter().any(|count| *count > 1) || counts.iter().sum::<u64>() != recorded {
+            found.push(format!("transactions wrote {counts:?}, but {recorded} are recorded: {keys:?}"));
+        }
+    }
+    found
+}
+
+fn is_transacted(event: &Event) -> bool {
+    match event {
+        Event::StepRecorded(record) => {
+            record.op.kind == abide_core::OpKind::Transaction && matches!(record.outcome, Outcome::Success(_))
+        }
+        _ => false,
+    }
+}
+
+/// What this very run may do: not its children, not the next run.
+fn own_exprs(program: &Program) -> Vec<&Expr> {
+    let mut found = Vec::new();
+    let mut left = vec![&program.body];
+    while let Some(expr) = left.pop() {
+        found.push(expr);
+        match expr {
+            Expr::Sequence(parts) | Expr::Join(parts) | Expr::Select(parts) | Expr::Unordered(parts) => {
+                left.extend(parts);
+            }
+            Expr::Catch { body, otherwise, .. } => left.extend([&**body, &**otherwise]),
+            Expr::Start { meanwhile, .. } => left.push(meanwhile),
+            Expr::Shield(cleanup) => left.push(cleanup),
+            _ => {}
+        }
+    }
+    found
+}

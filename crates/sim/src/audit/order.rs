@@ -1,0 +1,141 @@
+//! What must hold for the order in which things happened: one writer an epoch, nothing after the end, no closure after its record, signals as they came.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abide_core::{Body, Event, SessionId};
+use abide_store::ExecutionKey;
+
+use super::{Books, Commit, Happened};
+use crate::model;
+
+pub(super) fn check(books: &Books) -> Vec<String> {
+    let mut book = Book::default();
+    for item in &books.items {
+        match item {
+            Happened::Leased { machine, session, key, id, run, epoch } => {
+                book.ids.insert(*key, id.clone());
+                book.runs.insert(*key, *run);
+                book.leased(*machine, *session, (*key, *epoch));
+            }
+            Happened::Committed(commit) => book.committed(commit),
+            Happened::Began { machine, spot, key, .. } => book.began(*machine, &spot.id, key),
+            _ => {}
+        }
+    }
+    let mut found = book.found;
+    found.extend(signals(books));
+    found
+}
+
+#[derive(Default)]
+struct Book {
+    found: Vec<String>,
+    ids: BTreeMap<ExecutionKey, String>,
+    /// Who was given which epoch.
+    epochs: BTreeMap<(ExecutionKey, u64), SessionId>,
+    /// The newest epoch that each machine knows of.
+    known_epochs: BTreeMap<(u32, String), u64>,
+    /// The last commit of each execution: its epoch and version.
+    last: BTreeMap<ExecutionKey, (u64, u64)>,
+    /// The runs that have ended.
+    ended: BTreeSet<(ExecutionKey, u32)>,
+    /// The run that each execution is in.
+    runs: BTreeMap<ExecutionKey, u32>,
+    /// The epoch under which the outcome of a step was recorded, by its idempotency key.
+    recorded: BTreeMap<String, u64>,
+}
+
+impl Book {
+    fn leased(&mut self, machine: u32, session: SessionId, (key, epoch): (ExecutionKey, u64)) {
+        let before = self.epochs.insert((key, epoch), session);
+        if before.is_some_and(|before| before != session) {
+            self.found.push(format!("epoch {epoch} of {key:?} was given to two sessions"));
+        }
+        let id = self.ids.get(&key).cloned().unwrap_or_default();
+        let known = self.known_epochs.entry((machine, id)).or_default();
+        *known = epoch.max(*known);
+    }
+
+    fn committed(&mut self, commit: &Commit) {
+        let Commit { key, epoch, expected, .. } = commit;
+        let id = self.ids.get(key).cloned().unwrap_or_default();
+        if let Some((last_epoch, last_expected)) = self.last.get(key) {
+            // The same commit once more: its answer was lost.
+            if (epoch, expected) == (last_epoch, last_expected) {
+                return;
+            }
+            if epoch < last_epoch {
+                self.found
+                    .push(format!("{id:?}: a commit of epoch {epoch} was taken after one of {last_epoch}"));
+            }
+            if *expected <= *last_expected {
+                self.found.push(format!("{id:?}: a commit at version {expected} follows {last_expected}"));
+            }
+        }
+        if self.epochs.get(&(*key, *epoch)).is_some_and(|session| *session != commit.session) {
+            self.found
+                .push(format!("{id:?}: session {} wrote in an epoch that is not its own", commit.session));
+        }
+        self.last.insert(*key, (*epoch, *expected));
+        let run = self.runs.get(key).copied().unwrap_or(1);
+        for entry in &commit.entries {
+            if self.ended.contains(&(*key, run)) {
+                self.found.push(format!("{id:?}: {} was written after its end", entry.event.word()));
+            }
+            if entry.event.is_terminal() {
+                self.ended.insert((*key, run));
+            }
+            if let Event::StepRecorded(record) = &entry.event {
+                let step = format!("default/{id}/{run}/{}/{}", record.op.name, record.op.nth);
+                self.recorded.insert(step, *epoch);
+            }
+        }
+        if commit.next.is_some() {
+            self.runs.insert(*key, run + 1);
+        }
+    }
+
+    /// A closure of whoever knows of the record, because it was made before its own lease or by itself, must not run.
+    fn began(&mut self, machine: u32, id: &str, step: &str) {
+        let Some(epoch) = self.recorded.get(step) else { return };
+        let known = self.known_epochs.get(&(machine, id.to_owned())).copied().unwrap_or(0);
+        if known >= *epoch {
+            self.found.push(format!("{step} ran on machine {machine} after its result was recorded"));
+        }
+    }
+}
+
+/// Signals are received in the order in which the store took them, each once.
+fn signals(books: &Books) -> Vec<String> {
+    let mut taken: BTreeMap<(String, String), Vec<u64>> = BTreeMap::new();
+    for item in &books.items {
+        if let Happened::Accepted { message } = item
+            && let Body::Signal { name, payload } = &message.body
+        {
+            let value = model::number(payload).unwrap_or_default();
+            taken.entry((message.to.id.to_string(), name.to_string())).or_default().push(value);
+        }
+    }
+    let mut found = Vec::new();
+    for past in books.pasts.values() {
+        let mut received: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for entry in past.runs.iter().flatten() {
+            if let Event::SignalReceived { op, payload, .. } = &entry.event {
+                received
+                    .entry(op.name.to_string())
+                    .or_default()
+                    .push(model::number(payload).unwrap_or_default());
+            }
+        }
+        for (name, values) in received {
+            let sent = taken.get(&(past.id.clone(), name.clone())).cloned().unwrap_or_default();
+            if !sent.starts_with(&values) {
+                found.push(format!(
+                    "{:?} received {values:?} as {name:?}, but {sent:?} is what came",
+                    past.id
+                ));
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,345 @@
+//! Scenarios by chance.
+
+use abide_store::Prng;
+
+use crate::program::{Child, Code, Expr, Job, Pauses, Program, StartWith, Step, Transact, Way, Work};
+use crate::scenario::{Action, Actor, Ask, Fault, Root, Scenario, Target, When, WorkerSpec, Wrong};
+
+/// The names of signals.
+pub(crate) const SIGNALS: [&str; 2] = ["q0", "q1"];
+
+/// How long a session lives without a heartbeat.
+pub(crate) const SESSION_TTL_MS: u64 = 3_000;
+
+/// When the last thing is asked, and the last time that something goes wrong by the clock.
+const LAST_MS: u64 = 12_000;
+
+/// The scenario of a seed.
+pub fn scenario(seed: u64) -> Scenario {
+    let mut chance = Chance { prng: Prng::new(seed), next_node: 0 };
+    let worker_count = 1 + chance.below(3);
+    let client_count = 1 + chance.below(2);
+    let roots: Vec<_> = (0..4 + chance.below(4)).map(|nth| chance.root(nth)).collect();
+    let actions = chance.actions(roots.len(), worker_count, client_count);
+    let inbox_count_max = if chance.is(100) { 4 } else { 10_000 };
+    Scenario {
+        seed,
+        workers: (0..worker_count).map(|_| chance.worker()).collect(),
+        client_count: u32::try_from(client_count).unwrap_or(1),
+        roots,
+        actions,
+        faults: chance.faults(),
+        inbox_count_max,
+    }
+}
+
+struct Chance {
+    prng: Prng,
+    next_node: u32,
+}
+
+/// How deep expressions and children may go.
+#[derive(Clone, Copy)]
+struct Depth {
+    expr: u32,
+    child: u32,
+}
+
+impl Chance {
+    fn below(&mut self, end: u64) -> u64 {
+        self.prng.number() % end.max(1)
+    }
+
+    fn index(&mut self, end: usize) -> usize {
+        self.prng.below(end)
+    }
+
+    fn is(&mut self, permille: usize) -> bool {
+        self.prng.chance(permille)
+    }
+
+    fn maybe<T>(&mut self, permille: usize, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.is(permille).then(|| make(self))
+    }
+
+    fn node(&mut self) -> u32 {
+        self.next_node += 1;
+        self.next_node
+    }
+
+    fn worker(&mut self) -> WorkerSpec {
+        WorkerSpec {
+            execution_count_max: if self.is(150) { 1 + self.index(3) } else { 1_000 },
+            request_count_max: if self.is(150) { 1 + self.index(3) } else { 1_000 },
+            park_after_ms: *self.prng.pick(&[0, 50, 300, 1_000]),
+            grace_ms: *self.prng.pick(&[0, 100, 2_000]),
+            skew_ms: if self.is(250) { self.skew() } else { 0 },
+        }
+    }
+
+    fn skew(&mut self) -> i64 {
+        *self.prng.pick(&[-4_000, -1_000, -300, -20, 20, 300, 1_000, 4_000])
+    }
+
+    fn root(&mut self, nth: u64) -> Root {
+        let code = match self.is(120) {
+            true => Code::Task(self.job()),
+            false => Code::Workflow(Box::new(self.program(Depth { expr: 3, child: 2 }))),
+        };
+        let options = self.options(&code);
+        Root { id: format!("r{nth}"), code, options }
+    }
+
+    fn options(&mut self, code: &Code) -> StartWith {
+        StartWith {
+            priority: *self.prng.pick(&[0, 0, 0, -1, 5]),
+            delay_ms: self.maybe(120, |chance| *chance.prng.pick(&[10, 300, 3_000])),
+            deadline_ms: self.maybe(100, |chance| *chance.prng.pick(&[50, 1_000, 8_000])),
+            retry: match code {
+                Code::Task(_) => self.maybe(700, Self::pauses),
+                Code::Workflow(_) => None,
+            },
+        }
+    }
+
+    fn program(&mut self, depth: Depth) -> Program {
+        let body = self.sequence(depth);
+        let next = self.maybe(120, |chance| {
+            let depth = Depth { expr: depth.expr.saturating_sub(1), ..depth };
+            Box::new(chance.program(depth))
+        });
+        Program { carry: self.below(1_000), body, next }
+    }
+
+    fn sequence(&mut self, depth: Depth) -> Expr {
+        let count = 1 + self.below(4);
+        Expr::Sequence((0..count).map(|_| self.expr(depth)).collect())
+    }
+
+    fn expr(&mut self, depth: Depth) -> Expr {
+        let inner = Depth { expr: depth.expr.saturating_sub(1), ..depth };
+        match self.below(if depth.expr == 0 { 70 } else { 100 }) {
+            0..22 => Expr::Step(self.step("s")),
+            22..27 => Expr::Blocking(self.step("b")),
+            27..33 => self.transact(),
+            33..40 => Expr::Sleep {
+                ms: self.pause(),
+                name: self.maybe(500, |chance| format!("z{}", chance.below(3))),
+            },
+            40..43 => Expr::SleepUntil { ms: self.pause() },
+            43..50 => self.receive(),
+            50..58 if depth.child > 0 => Expr::Run(self.child(depth)),
+            58..62 if depth.child > 0 => Expr::Start {
+                child: self.child(depth),
+                meanwhile: Box::new(self.expr(Depth { expr: 0, ..depth })),
+                is_awaited: self.is(700),
+            },
+            50..64 => Expr::Step(self.step("s")),
+            64 => Expr::Random(self.node()),
+            65 => Expr::Uuid(self.node()),
+            66 => Expr::Now,
+            67 => Expr::Value(self.below(1_000)),
+            68 | 69 => match self.is(300) {
+                true => Expr::Fail { node: self.node() },
+                false => Expr::Now,
+            },
+            70..78 => Expr::Join(self.parts(inner)),
+            78..86 => Expr::Select(self.parts(inner)),
+            86..92 => Expr::Unordered(self.parts(inner)),
+            92..97 => Expr::Catch {
+                body: Box::new(self.expr(inner)),
+                otherwise: Box::new(self.cleanup(inner)),
+                is_stubborn: self.is(300),
+            },
+            97 => Expr::Shield(Box::new(self.expr(inner))),
+            _ => self.sequence(inner),
+        }
+    }
+
+    fn cleanup(&mut self, depth: Depth) -> Expr {
+        let plain = self.expr(Depth { expr: 0, ..depth });
+        if self.is(500) { Expr::Shield(Box::new(plain)) } else { plain }
+    }
+
+    fn parts(&mut self, depth: Depth) -> Vec<Expr> {
+        let count = 2 + self.below(2);
+        (0..count).map(|_| self.expr(depth)).collect()
+    }
+
+    fn pause(&mut self) -> u64 {
+        *self.prng.pick(&[1, 20, 100, 400, 900, 1_500, 4_000])
+    }
+
+    fn receive(&mut self) -> Expr {
+        let name = self.prng.pick(&SIGNALS).to_string();
+        let timeout_ms = self.maybe(600, |chance| 50 + chance.pause());
+        Expr::Receive { name, timeout_ms }
+    }
+
+    fn transact(&mut self) -> Expr {
+        let name = format!("t{}", self.below(2));
+        Expr::Transact(Transact { node: self.node(), name, fails: self.is(120) })
+    }
+
+    fn step(&mut self, letter: &str) -> Step {
+        let name = format!("{letter}{}", self.below(3));
+        let timeout_ms = match letter {
+            // The thread of a blocking step cannot be stopped.
+            "b" => None,
+            _ => self.maybe(150, |chance| *chance.prng.pick(&[40, 300, 2_000])),
+        };
+        let work = self.work();
+        Step {
+            node: self.node(),
+            name,
+            work,
+            retry: self.maybe(400, Self::pauses),
+            timeout_ms,
+            has_input: self.is(200),
+        }
+    }
+
+    fn work(&mut self) -> Work {
+        Work {
+            value: self.below(1_000),
+            delay_ms: if self.is(400) { *self.prng.pick(&[1, 30, 200, 800, 2_500]) } else { 0 },
+            failure_count: if self.is(200) { 1 + self.prng.number() as u32 % 3 } else { 0 },
+            way: *self.prng.pick(&[Way::Error, Way::Error, Way::Error, Way::Fatal, Way::Panic]),
+        }
+    }
+
+    fn pauses(&mut self) -> Pauses {
+        Pauses {
+            attempt_count_max: 1 + self.prng.number() as u32 % 4,
+            delay_ms: *self.prng.pick(&[0, 10, 200, 1_500]),
+        }
+    }
+
+    fn job(&mut self) -> Job {
+        Job { node: self.node(), work: self.work() }
+    }
+
+    fn child(&mut self, depth: Depth) -> Child {
+        let code = match self.is(400) {
+            true => Code::Task(self.job()),
+            false => {
+                let depth = Depth { expr: depth.expr.min(2), child: depth.child - 1 };
+                Code::Workflow(Box::new(self.program(depth)))
+            }
+        };
+        let options = self.options(&code);
+        Child { code, options }
+    }
+
+    /// Every root is started once for sure; the rest is chance.
+    fn actions(&mut self, root_count: usize, worker_count: u64, client_count: u64) -> Vec<Action> {
+        let mut asked: Vec<(u64, Ask)> = Vec::new();
+        for root in 0..root_count {
+            let at_ms = *self.prng.pick(&[0, 0, 10, 500, 3_000]);
+            asked.push((at_ms, if self.is(300) { Ask::Run(root) } else { Ask::Start(root) }));
+        }
+        for _ in 0..8 + self.below(20) {
+            let at_ms = if self.is(500) { self.below(3_000) } else { self.below(LAST_MS) };
+            let ask = self.ask(root_count);
+            asked.push((at_ms, ask));
+        }
+        let mut actions = Vec::new();
+        for (number, (at_ms, what)) in (1..).zip(asked) {
+            let by = match self.is(500) || what == Ask::Shutdown {
+                true => Actor::Worker(u32::try_from(self.below(worker_count)).unwrap_or(0)),
+                false => Actor::Client(u32::try_from(self.below(client_count)).unwrap_or(0)),
+            };
+            let dropped_at_poll = self.maybe(120, |chance| 1 + chance.prng.number() as u32 % 4);
+            actions.push(Action { number, at_ms, by, what, dropped_at_poll });
+        }
+        actions
+    }
+
+    fn ask(&mut self, root_count: usize) -> Ask {
+        let root = self.index(root_count);
+        let target = Target(self.index(24));
+        match self.below(100) {
+            0..35 => Ask::Signal(target, self.prng.pick(&SIGNALS).to_string()),
+            35..43 => Ask::Pause(target),
+            43..51 => Ask::Resume(target),
+            51..58 => Ask::Cancel(target),
+            58..61 => Ask::Terminate(target),
+            61..67 => Ask::Retry(target),
+            67..69 => Ask::Unblock(target),
+            69..79 => Ask::Result(target),
+            79..82 => Ask::Status(target),
+            82..84 => Ask::Why(target),
+            84 => Ask::List,
+            85..90 => Ask::Start(root),
+            90..93 => Ask::Run(root),
+            93..96 => Ask::Conflict(root),
+            _ => Ask::Shutdown,
+        }
+    }
+
+    fn faults(&mut self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for _ in 0..8 + self.below(24) {
+            let (when, what) = match self.below(100) {
+                0..50 => (When::Operation(self.early(300)), self.wrong_operation()),
+                50..75 => (When::Poll(self.early(700)), self.wrong_poll()),
+                75..92 => (When::Notice(self.early(40)), self.wrong_notice()),
+                _ => (When::Time(self.below(LAST_MS)), self.wrong_time()),
+            };
+            faults.push(Fault { when, what });
+        }
+        faults
+    }
+
+    /// A number below `end`, more often a small one: most happens at the beginning.
+    fn early(&mut self, end: u64) -> u64 {
+        let most = 1 + self.below(end);
+        1 + self.below(most)
+    }
+
+    fn restart_ms(&mut self) -> u64 {
+        *self.prng.pick(&[1, 50, 1_000, 5_000])
+    }
+
+    fn wrong_operation(&mut self) -> Wrong {
+        match self.below(100) {
+            0..15 => Wrong::Unavailable,
+            15..35 => Wrong::AnswerLost,
+            35..50 => Wrong::AnswerLate { ms: *self.prng.pick(&[1, 30, 500, 4_000]) },
+            50..62 => Wrong::HappensLate { ms: *self.prng.pick(&[1, 30, 500, 4_000]) },
+            62..74 => Wrong::Repeated,
+            74..84 => Wrong::KillBefore { restart_ms: self.restart_ms() },
+            84..94 => Wrong::Kill { restart_ms: self.restart_ms() },
+            _ => self.freeze(),
+        }
+    }
+
+    fn freeze(&mut self) -> Wrong {
+        let most = 2 * SESSION_TTL_MS;
+        Wrong::Freeze { ms: SESSION_TTL_MS + self.below(most) }
+    }
+
+    fn wrong_poll(&mut self) -> Wrong {
+        match self.below(100) {
+            0..60 => Wrong::Kill { restart_ms: self.restart_ms() },
+            60..85 => self.freeze(),
+            _ => Wrong::Skew { ms: self.skew() },
+        }
+    }
+
+    fn wrong_notice(&mut self) -> Wrong {
+        *self.prng.pick(&[
+            Wrong::NoticeLost,
+            Wrong::NoticeRepeated,
+            Wrong::NoticeLate,
+            Wrong::NoticeOvertakes,
+        ])
+    }
+
+    fn wrong_time(&mut self) -> Wrong {
+        match self.is(600) {
+            true => Wrong::Outage { ms: *self.prng.pick(&[100, 1_000, 4_000]) },
+            false => Wrong::ClockStep { ms: self.skew() },
+        }
+    }
+}

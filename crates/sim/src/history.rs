@@ -1,0 +1,131 @@
+//! What happened in a simulated world, in one order: what closures did, what the store took, what clients were told. The engine knows nothing of it.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use abide_core::{Entry, Message, SessionId};
+use abide_store::ExecutionKey;
+
+/// One execution, run and place in its program.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Spot {
+    pub(crate) id: String,
+    pub(crate) run: u32,
+    pub(crate) node: u32,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug)]
+pub(crate) enum Happened {
+    /// A closure began.
+    Began { machine: u32, spot: Spot, key: String },
+    /// A program was given a random number or a UUID.
+    Drew { spot: Spot, value: u64 },
+    /// The store gave a lease.
+    Leased { machine: u32, session: SessionId, key: ExecutionKey, id: String, run: u32, epoch: u64 },
+    /// The store took a commit.
+    Committed(Box<Commit>),
+    /// The store took a message that it had not seen before.
+    Accepted { message: Box<Message> },
+    /// A client was answered.
+    Answered { action: usize, answer: Answer },
+    /// A fault struck.
+    Struck { what: String, is_under_way: bool },
+}
+
+/// A commit that the store took.
+#[derive(Clone, Debug)]
+pub(crate) struct Commit {
+    pub(crate) session: SessionId,
+    pub(crate) key: ExecutionKey,
+    pub(crate) epoch: u64,
+    pub(crate) expected: u64,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) next: Option<Entry>,
+}
+
+/// What a client was told, as far as the auditor needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It happened.
+    Done,
+    /// The execution completed with this.
+    Result(u64),
+    /// The execution failed.
+    Failed(String),
+    /// The execution was cancelled.
+    Cancelled,
+    /// It did not happen, and makes no sense.
+    Refused(String),
+    /// It did not happen, because the store could not be reached.
+    Unavailable,
+    /// Nobody knows.
+    Unknown,
+    /// The caller dropped its future.
+    Dropped,
+}
+
+impl Answer {
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Result(_) => "result",
+            Self::Failed(_) => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Refused(_) => "refused",
+            Self::Unavailable => "unavailable",
+            Self::Unknown => "unknown",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
+/// Everything that happened, and a hash of the order in which everything else did.
+#[derive(Default)]
+pub(crate) struct History(Mutex<Log>);
+
+#[derive(Default)]
+pub(crate) struct Log {
+    pub(crate) items: Vec<Happened>,
+    /// How often the closure at each place was run.
+    run_counts: BTreeMap<Spot, u64>,
+    /// How many closures of each machine are under way.
+    pub(crate) open_counts: BTreeMap<u32, i64>,
+    trace: DefaultHasher,
+    pub(crate) operation_count: u64,
+}
+
+impl History {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Log> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add(&self, happened: Happened) {
+        self.lock().items.push(happened);
+    }
+
+    /// Makes something part of what two runs of a seed are compared by.
+    pub(crate) fn trace(&self, what: impl Hash) {
+        what.hash(&mut self.lock().trace);
+    }
+
+    pub(crate) fn trace_hash(&self) -> u64 {
+        self.lock().trace.finish()
+    }
+
+    /// A closure begins; how often it has begun now.
+    pub(crate) fn begin(&self, machine: u32, spot: &Spot, key: String) -> u64 {
+        let mut log = self.lock();
+        let count = log.run_counts.entry(spot.clone()).or_default();
+        *count += 1;
+        let nth = *count;
+        (machine, spot, nth).hash(&mut log.trace);
+        log.items.push(Happened::Began { machine, spot: spot.clone(), key });
+        nth
+    }
+
+    pub(crate) fn count_open(&self, machine: u32, change: i64) {
+        *self.lock().open_counts.entry(machine).or_default() += change;
+    }
+}

@@ -1,0 +1,135 @@
+//! Runs a program on a host: on the engine's `Ctx`, or on the oracle's model of it. What a program means is said once, so that the two can only differ in what
+//! a host does.
+
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, join, join_all};
+use futures_util::stream::FuturesUnordered;
+
+use crate::program::{Child, Expr, Program, Step, Transact, mix, mixed};
+
+/// What a program runs on.
+pub(crate) trait Host: Sync {
+    /// Why an operation failed.
+    type Error: Trouble;
+
+    fn step<'a>(&'a self, step: &'a Step, borrowed: &'a u64) -> Outcome<'a, Self>;
+    fn blocking<'a>(&'a self, step: &'a Step) -> Outcome<'a, Self>;
+    fn transact<'a>(&'a self, transact: &'a Transact) -> Outcome<'a, Self>;
+    fn sleep<'a>(&'a self, ms: u64, name: Option<&'a str>) -> Outcome<'a, Self>;
+    fn sleep_until(&self, micros: u64) -> Outcome<'_, Self>;
+    fn receive<'a>(&'a self, name: &'a str, timeout_ms: Option<u64>) -> Outcome<'a, Self>;
+    fn run<'a>(&'a self, child: &'a Child) -> Outcome<'a, Self>;
+    fn start<'a>(&'a self, child: &'a Child) -> BoxFuture<'a, Result<Started<'a, Self>, Self::Error>>;
+    fn shield<'a>(&'a self, cleanup: Outcome<'a, Self>) -> Outcome<'a, Self>;
+    fn continue_as_new(&self, next: Program) -> Outcome<'_, Self>;
+    fn now_micros(&self) -> u64;
+    fn random(&self, node: u32) -> u64;
+    fn uuid(&self, node: u32) -> u64;
+    fn failure(&self, node: u32) -> Self::Error;
+}
+
+/// A number or an error, later.
+pub(crate) type Outcome<'a, H> = BoxFuture<'a, Result<u64, <H as Host>::Error>>;
+
+/// Waits for the result of a child that was started. Not calling it leaves the child alone.
+pub(crate) type Started<'a, H> = Box<dyn FnOnce() -> Outcome<'a, H> + Send + 'a>;
+
+/// What a program can tell of an error.
+pub(crate) trait Trouble: Send {
+    fn is_cancelled(&self) -> bool;
+    /// A number for what sort of error it is.
+    fn number(&self) -> u64;
+}
+
+/// Runs a program to its end.
+pub(crate) async fn run<H: Host>(host: &H, program: &Program) -> Result<u64, H::Error> {
+    let value = mix(program.carry, eval(host, &program.body, &program.carry).await?);
+    match &program.next {
+        None => Ok(value),
+        Some(next) => host.continue_as_new(Program { carry: value, ..(**next).clone() }).await,
+    }
+}
+
+/// Evaluates one expression. `borrowed` is a local variable of the caller's, which closures of steps borrow.
+fn eval<'a, H: Host>(host: &'a H, expr: &'a Expr, borrowed: &'a u64) -> Outcome<'a, H> {
+    match expr {
+        Expr::Value(value) => Box::pin(async move { Ok(*value) }),
+        Expr::Step(step) => host.step(step, borrowed),
+        Expr::Blocking(step) => host.blocking(step),
+        Expr::Transact(transact) => host.transact(transact),
+        Expr::Sleep { ms, name } => host.sleep(*ms, name.as_deref()),
+        // The time is that of the moment at which it is asked for.
+        Expr::SleepUntil { ms } => {
+            Box::pin(async move { host.sleep_until(host.now_micros() + ms * 1_000).await })
+        }
+        Expr::Receive { name, timeout_ms } => host.receive(name, *timeout_ms),
+        Expr::Run(child) => host.run(child),
+        Expr::Start { child, meanwhile, is_awaited } => Box::pin(async move {
+            let started = host.start(child).await?;
+            let value = eval(host, meanwhile, borrowed).await?;
+            if *is_awaited { Ok(mix(value, started().await?)) } else { Ok(value) }
+        }),
+        Expr::Random(node) => Box::pin(async move { Ok(host.random(*node)) }),
+        Expr::Uuid(node) => Box::pin(async move { Ok(host.uuid(*node)) }),
+        Expr::Now => Box::pin(async move { Ok(host.now_micros()) }),
+        Expr::Fail { node } => Box::pin(async move { Err(host.failure(*node)) }),
+        Expr::Shield(cleanup) => host.shield(eval(host, cleanup, borrowed)),
+        Expr::Sequence(parts) => Box::pin(sequence(host, parts)),
+        Expr::Join(parts) => Box::pin(all(host, parts, borrowed)),
+        Expr::Select(parts) => Box::pin(first(host, parts, borrowed)),
+        Expr::Unordered(parts) => Box::pin(unordered(host, parts, borrowed)),
+        Expr::Catch { body, otherwise, is_stubborn } => Box::pin(async move {
+            let error = match eval(host, body, borrowed).await {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            let handled = mix(error.number(), eval(host, otherwise, borrowed).await?);
+            if error.is_cancelled() && !is_stubborn { Err(error) } else { Ok(handled) }
+        }),
+    }
+}
+
+async fn sequence<H: Host>(host: &H, parts: &[Expr]) -> Result<u64, H::Error> {
+    let mut sum = 1;
+    for part in parts {
+        let before = sum;
+        sum = mix(sum, eval(host, part, &before).await?);
+    }
+    Ok(sum)
+}
+
+async fn all<H: Host>(host: &H, parts: &[Expr], borrowed: &u64) -> Result<u64, H::Error> {
+    let results = match parts {
+        [one, two] => {
+            let (one, two) = join(eval(host, one, borrowed), eval(host, two, borrowed)).await;
+            vec![one, two]
+        }
+        parts => join_all(parts.iter().map(|part| eval(host, part, borrowed))).await,
+    };
+    Ok(mixed(results.into_iter().collect::<Result<Vec<_>, _>>()?))
+}
+
+async fn first<H: Host>(host: &H, parts: &[Expr], borrowed: &u64) -> Result<u64, H::Error> {
+    let part = |index: usize| eval(host, &parts[index], borrowed);
+    let (index, result) = match parts.len() {
+        0 => (0, Ok(0)),
+        1 => (0, part(0).await),
+        2 => abide::select! { one = part(0) => (0, one), two = part(1) => (1, two) },
+        _ => {
+            abide::select! { one = part(0) => (0, one), two = part(1) => (1, two), three = part(2) => (2, three) }
+        }
+    };
+    Ok(mix(index, result?))
+}
+
+async fn unordered<H: Host>(host: &H, parts: &[Expr], borrowed: &u64) -> Result<u64, H::Error> {
+    let indexed = parts.iter().enumerate().map(|(index, part)| async move {
+        eval(host, part, borrowed).await.map(|value| mix(index as u64, value))
+    });
+    let mut running: FuturesUnordered<_> = indexed.collect();
+    let mut sum = 1;
+    while let Some(value) = running.next().await {
+        sum = mix(sum, value?);
+    }
+    Ok(sum)
+}

@@ -1,0 +1,29 @@
+//! Proves abide, seed by seed.
+//!
+//! A seed decides a [`Scenario`]: random programs of workflows and tasks, what clients do to them, and what goes wrong. The production engine lives through
+//! it on several simulated machines. Then an auditor goes through everything that the store took, that closures did and that clients were told; and an oracle, a model of the
+//! journal's rules that shares no code with the engine, runs each program once more from its journal and says whether its outcome is possible.
+//!
+//! What is deliberately absent: the virtual runtime, which is the engine's, because users' tests need it; real threads and processes.
+
+mod audit;
+mod code;
+mod generate;
+mod history;
+mod interpret;
+mod life;
+mod machine;
+mod model;
+pub mod program;
+mod run;
+pub mod scenario;
+mod shrink;
+mod story;
+mod totals;
+mod world;
+
+pub use generate::scenario;
+pub use run::{Report, quiet_panics, run};
+pub use shrink::shrink;
+pub use story::story;
+pub use totals::Totals;

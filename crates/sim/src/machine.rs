@@ -1,0 +1,278 @@
+//! The store as one machine sees it: operations may fail, come late, happen twice or be the last thing that the machine does. What the store really did is
+//! written down here.
+
+use std::future::{pending, ready};
+use std::sync::Arc;
+
+use abide::ms;
+use abide_core::{Body, Entry, Event, SessionId};
+use abide_engine::Runtime;
+use abide_store::faults::FaultyStore;
+use abide_store::{
+    Answer, Beat, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, Hold, Import,
+    Imported, InboxPage, InboxRead, LeasePage, Leased, Leases, List, Listing, Notice, Prune, Read,
+    Registered, Retire, Snapshot, Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
+};
+use futures_util::FutureExt;
+
+use crate::history::{self, Happened};
+use crate::scenario::Wrong;
+use crate::world::{Verdict, World};
+
+/// The store of one machine.
+pub(crate) struct MachineStore {
+    machine: u32,
+    world: Arc<World>,
+}
+
+impl MachineStore {
+    /// The store of `machine`, whose notices may fare badly too.
+    pub(crate) fn of(world: &Arc<World>, machine: u32) -> Arc<dyn Store> {
+        let store = Arc::new(Self { machine, world: world.clone() });
+        let world = world.clone();
+        FaultyStore::disturbing(store, move |_| world.decide_notice())
+    }
+
+    fn pass<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        operation: impl Fn(&dyn Store) -> Answer<T> + Send + 'static,
+        observe: impl Fn(&World, u32, &T) + Send + 'static,
+    ) -> Answer<T> {
+        let (machine, world) = (self.machine, self.world.clone());
+        let happen = move || -> Answer<T> {
+            let mut answer = operation(&*world.store);
+            match (&mut answer).now_or_never() {
+                Some(answered) => {
+                    if let Ok(value) = &answered {
+                        observe(&world, machine, value);
+                    }
+                    Box::pin(ready(answered))
+                }
+                None => answer,
+            }
+        };
+        match self.world.decide(self.machine, what) {
+            Verdict::Happen => match self.world.latency_ms() {
+                0 => happen(),
+                late_ms => self.go_wrong(what, Wrong::AnswerLate { ms: late_ms }, happen),
+            },
+            Verdict::Nobody => Box::pin(pending()),
+            Verdict::Wrong(wrong) => self.go_wrong(what, wrong, happen),
+        }
+    }
+
+    fn go_wrong<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        wrong: Wrong,
+        happen: impl Fn() -> Answer<T> + Send + 'static,
+    ) -> Answer<T> {
+        let runtime = self.world.sim.process(self.machine);
+        match wrong {
+            Wrong::AnswerLost => {
+                let answer = happen();
+                Box::pin(async move {
+                    drop(answer.await);
+                    Err(Error::Indeterminate { what, source: "the answer was lost".into() })
+                })
+            }
+            Wrong::AnswerLate { ms: late_ms } => {
+                let answer = happen();
+                Box::pin(async move {
+                    runtime.sleep(ms(late_ms)).await;
+                    answer.await
+                })
+            }
+            Wrong::HappensLate { ms: late_ms } => self.happen_late(late_ms, happen),
+            Wrong::Repeated => {
+                drop(happen());
+                happen()
+            }
+            Wrong::KillBefore { restart_ms } => {
+                self.world.doom(self.machine, restart_ms);
+                Box::pin(pending())
+            }
+            Wrong::Kill { restart_ms } => {
+                drop(happen());
+                self.world.doom(self.machine, restart_ms);
+                Box::pin(pending())
+            }
+            Wrong::Freeze { ms } => {
+                let answer = happen();
+                self.world.freeze(self.machine, ms);
+                answer
+            }
+            _ => Box::pin(ready(Err(Error::Unavailable { what, source: "out of reach".into() }))),
+        }
+    }
+
+    /// It is on its way, whatever becomes of whoever sent it.
+    fn happen_late<T: Send + 'static>(
+        &self,
+        late_ms: u64,
+        happen: impl Fn() -> Answer<T> + Send + 'static,
+    ) -> Answer<T> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let network = self.world.runtime();
+        self.world.runtime().spawn(Box::pin(async move {
+            network.sleep(ms(late_ms)).await;
+            let answer = happen();
+            // Nobody may be left to hear it.
+            let _ = sender.send(answer.await);
+        }));
+        Box::pin(async move {
+            match receiver.await {
+                Ok(answer) => answer,
+                Err(_) => pending().await,
+            }
+        })
+    }
+}
+
+impl World {
+    fn leased(&self, machine: u32, leased: &Leased) {
+        self.lock().held.insert(leased.key, machine);
+        let (session, epoch) = (leased.lease.session, leased.lease.epoch.0);
+        let (key, id, run) = (leased.key, leased.address().id.to_string(), leased.execution.run());
+        self.history.add(Happened::Leased { machine, session, key, id, run, epoch });
+    }
+
+    fn submitted(&self, machine: u32, submit: &Submit, answers: &[Submitted]) {
+        for (message, answer) in submit.messages.iter().zip(answers) {
+            match answer {
+                Submitted::Started(_, leased) => {
+                    self.accepted(message);
+                    leased.iter().for_each(|leased| self.leased(machine, leased));
+                }
+                Submitted::Delivered(_) => self.accepted(message),
+                Submitted::Attached(_) | Submitted::Duplicate(_) => {}
+            }
+        }
+    }
+
+    fn accepted(&self, message: &abide_core::Message) {
+        if let Body::Start(_) = message.body {
+            self.know(message.to.id.as_str());
+        }
+        self.history.trace((message.to.id.as_str(), message.body.word()));
+        self.history.add(Happened::Accepted { message: Box::new(message.clone()) });
+    }
+
+    fn know(&self, id: &str) {
+        let mut state = self.lock();
+        if !state.known.iter().any(|known| known == id) {
+            state.known.push(id.to_owned());
+        }
+    }
+
+    fn committed(&self, machine: u32, commit: &Commit, outcome: &CommitOutcome) {
+        let CommitOutcome::Committed(committed) = outcome else { return };
+        let changes = &commit.changes;
+        let records = changes.records.iter().chain(&committed.transacted);
+        let entries: Vec<Entry> = records.filter_map(|record| record.entry().ok()).collect();
+        for entry in &entries {
+            self.history.trace((commit.key.0, entry.seq, entry.event.word()));
+            if let Event::ChildStarted { child, .. } = &entry.event {
+                self.know(child.as_str());
+            }
+        }
+        self.history.add(Happened::Committed(Box::new(history::Commit {
+            session: commit.lease.session,
+            key: commit.key,
+            epoch: commit.lease.epoch.0,
+            expected: commit.expected.0,
+            entries,
+            next: changes.next.as_ref().and_then(|record| record.entry().ok()),
+        })));
+        let is_over = commit.hold != Hold::Keep || changes.summary.status.is_terminal();
+        let mut state = self.lock();
+        if is_over && state.held.get(&commit.key) == Some(&machine) {
+            state.held.remove(&commit.key);
+        }
+        drop(state);
+        committed.born.iter().for_each(|leased| self.leased(machine, leased));
+    }
+}
+
+fn nothing<T>(_: &World, _: u32, _: &T) {}
+
+impl Store for MachineStore {
+    fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>> {
+        let sent = submit.clone();
+        let observe =
+            move |world: &World, machine, answers: &Vec<Submitted>| world.submitted(machine, &sent, answers);
+        self.pass("submit", move |store| store.submit(submit.clone()), observe)
+    }
+
+    fn claim(&self, claim: Claim) -> Answer<Claimed> {
+        let observe = |world: &World, machine, claimed: &Claimed| {
+            claimed.leased.iter().chain(&claimed.care).for_each(|leased| world.leased(machine, leased));
+        };
+        self.pass("claim", move |store| store.claim(claim.clone()), observe)
+    }
+
+    fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
+        let sent = commit.clone();
+        let observe =
+            move |world: &World, machine, outcome: &CommitOutcome| world.committed(machine, &sent, outcome);
+        self.pass("commit", move |store| store.commit(commit.clone()), observe)
+    }
+
+    fn register(&self, worker: Worker) -> Answer<Registered> {
+        self.pass("register", move |store| store.register(worker.clone()), nothing)
+    }
+
+    fn heartbeat(&self, beat: Beat) -> Answer<Heartbeat> {
+        self.pass("heartbeat", move |store| store.heartbeat(beat), nothing)
+    }
+
+    fn retire(&self, retire: Retire) -> Answer<()> {
+        self.pass("retire", move |store| store.retire(retire.clone()), nothing)
+    }
+
+    fn prune(&self, prune: Prune) -> Answer<u64> {
+        self.pass("prune", move |store| store.prune(prune), nothing)
+    }
+
+    fn import(&self, import: Import) -> Answer<Imported> {
+        self.pass("import", move |store| store.import(import.clone()), nothing)
+    }
+
+    fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
+        self.world.store.wait(session)
+    }
+
+    /// The store outlives its machines.
+    fn close(&self) {}
+}
+
+impl View for MachineStore {
+    fn read(&self, read: Read) -> Answer<Option<Snapshot>> {
+        self.pass("read", move |store| store.read(read.clone()), nothing)
+    }
+
+    fn inbox(&self, inbox: InboxRead) -> Answer<InboxPage> {
+        self.pass("inbox", move |store| store.inbox(inbox), nothing)
+    }
+
+    fn list(&self, list: List) -> Answer<Listing> {
+        self.pass("list", move |store| store.list(list.clone()), nothing)
+    }
+
+    fn feed(&self, feed: Feed) -> Answer<FeedPage> {
+        self.pass("feed", move |store| store.feed(feed), nothing)
+    }
+
+    fn changed(&self) -> Answer<()> {
+        self.world.store.changed()
+    }
+
+    fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {
+        self.pass("workers", move |store| store.workers(workers.clone()), nothing)
+    }
+
+    fn leases(&self, leases: Leases) -> Answer<LeasePage> {
+        self.pass("leases", move |store| store.leases(leases), nothing)
+    }
+}

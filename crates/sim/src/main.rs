@@ -1,0 +1,145 @@
+//! The command line of the simulator; `cargo xtask sim` builds and calls it.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use abide_sim::scenario::Scenario;
+use abide_sim::{Totals, run, scenario, shrink, story};
+use clap::Parser;
+
+/// Lives through simulated worlds and says what must not be.
+#[derive(Parser)]
+#[command(name = "abide-sim", version)]
+struct Arguments {
+    /// One seed: its story, and everything that is wrong with it
+    #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "scenario"])]
+    seed: Option<u64>,
+    /// Many seeds, for example 0..10000; stops at the first that fails
+    #[arg(long, value_name = "A..B", value_parser = range, conflicts_with = "scenario")]
+    seeds: Option<Range<u64>>,
+    /// A scenario from a file, as `--save` writes it
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// Cut what fails down to what it takes to fail
+    #[arg(long)]
+    shrink: bool,
+    /// Write the scenario that was run or cut down to this file
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// With --seeds: add a line about the range to this file
+    #[arg(long, value_name = "FILE", requires = "seeds")]
+    record: Option<PathBuf>,
+    /// With --seeds: fail if something never happened that this file lists; UPDATE_EXPECT=1 writes the file
+    #[arg(long, value_name = "FILE", requires = "seeds")]
+    coverage: Option<PathBuf>,
+    /// With --seeds: go on after a seed that fails
+    #[arg(long, requires = "seeds")]
+    keep_going: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    abide_sim::quiet_panics();
+    let outcome = match (&arguments.seeds, &arguments.scenario, arguments.seed) {
+        (Some(seeds), _, _) => many(&arguments, seeds.clone()),
+        (None, Some(path), _) => read(path).and_then(|scenario| one(&arguments, &scenario)),
+        (None, None, Some(seed)) => one(&arguments, &scenario(seed)),
+        (None, None, None) => Err("say which: --seed N, --seeds A..B or --scenario FILE".to_owned()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn range(text: &str) -> Result<Range<u64>, String> {
+    let parts = text.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+    match parts {
+        Some((from, to)) if from < to => Ok(from..to),
+        Some(_) => Err("the range is empty".to_owned()),
+        None => Err("a range is two numbers, for example 0..1000".to_owned()),
+    }
+}
+
+fn read(path: &PathBuf) -> Result<Scenario, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let scenario: Scenario =
+        serde_json::from_str(&text).map_err(|error| format!("{} is no scenario: {error}", path.display()))?;
+    scenario.check().map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(scenario)
+}
+
+fn one(arguments: &Arguments, scenario: &Scenario) -> Result<(), String> {
+    let (scenario, report) = match arguments.shrink {
+        true => shrink(scenario),
+        false => (scenario.clone(), run(scenario)),
+    };
+    println!("{}", story(&scenario));
+    println!("{report}");
+    if let Some(path) = &arguments.save {
+        let text = serde_json::to_string_pretty(&scenario).map_err(|error| error.to_string())?;
+        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    if report.violations.is_empty() { Ok(()) } else { Err(format!("{} violations", report.violations.len())) }
+}
+
+fn many(arguments: &Arguments, seeds: Range<u64>) -> Result<(), String> {
+    // Before hours of work, and not after them.
+    let mut record = arguments.record.as_ref().map(open_record).transpose()?;
+    let mut totals = Totals::default();
+    let mut failed = Vec::new();
+    for seed in seeds.clone() {
+        let report = run(&scenario(seed));
+        totals.add(&report);
+        if !report.violations.is_empty() {
+            println!("seed {seed}: {}", report.violations.join("\n    "));
+            failed.push(seed);
+            if !arguments.keep_going {
+                break;
+            }
+        }
+    }
+    println!("{totals}");
+    if let Some(record) = &mut record {
+        let (from, to, trace) = (seeds.start, seeds.end, totals.trace_hash);
+        let version = env!("CARGO_PKG_VERSION");
+        let line = serde_json::json!({
+            "seeds": format!("{from}..{to}"), "version": version, "trace": format!("{trace:016x}"),
+            "operations": totals.operation_count, "faults": totals.fault_count(), "failed": failed,
+        });
+        writeln!(record, "{line}").map_err(|error| format!("the record cannot be written: {error}"))?;
+    }
+    match failed.first() {
+        None => arguments.coverage.as_ref().map_or(Ok(()), |path| check_coverage(path, &totals)),
+        Some(seed) => Err(format!(
+            "{} of the seeds fail; to repeat: cargo xtask sim --seed {seed} --shrink",
+            failed.len()
+        )),
+    }
+}
+
+fn open_record(path: &PathBuf) -> Result<File, String> {
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    opened.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// What was ever seen to happen must go on to happen: a fault that strikes nobody any longer proves nothing.
+fn check_coverage(path: &PathBuf, totals: &Totals) -> Result<(), String> {
+    let told = |error: std::io::Error| format!("{}: {error}", path.display());
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        // What happens rarely may not happen at all after the next change of the engine.
+        const OFTEN: u64 = 20;
+        let lines: String = totals.cells(OFTEN).iter().map(|cell| format!("{cell}\n")).collect();
+        return std::fs::write(path, lines).map_err(told);
+    }
+    let expected = std::fs::read_to_string(path).map_err(told)?;
+    let cells = totals.cells(1);
+    let missing: Vec<&str> = expected.lines().filter(|line| !cells.contains(*line)).collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("it never happened: {}", missing.join(", "))) }
+}

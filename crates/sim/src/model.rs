@@ -1,0 +1,511 @@
+//! The oracle: a model of what a journal means to a program, which shares no code with the engine.
+//!
+//! It runs the program on a host that knows nothing but the rules: an operation is its kind, its name and the how-many-th use of that name; one recorded outcome
+//! is delivered between two polls, the earliest whose operation is open; what was recorded goes before a cancellation or a passed deadline; after that, everything ends with it that is not shielded. What the
+//! program then gives must be what is recorded as its end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use abide_core::{Entry, Event, FailureKind, Op, OpKind, Outcome as Recorded, Payload};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use crate::history::Spot;
+use crate::interpret::{self, Host, Outcome, Started, Trouble};
+use crate::program::{Child, Code, Program, Step, Transact, Work, mix};
+
+/// What the auditor knows that no journal tells.
+pub(crate) trait Knowledge: Sync {
+    /// What a program was given at a place where it asked for chance.
+    fn drawn(&self, spot: &Spot) -> Option<u64>;
+    /// How often the closure at a place has run.
+    fn run_count(&self, spot: &Spot) -> u64;
+}
+
+/// One run of a program, as it is recorded.
+pub(crate) struct Life<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) run: u32,
+    pub(crate) program: &'a Program,
+    pub(crate) journal: &'a [Entry],
+}
+
+/// How a run ended, as the model sees it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Completed(u64),
+    Failed(u64),
+    Continued(Box<Program>),
+    /// It waits for these operations.
+    Open(Vec<String>),
+}
+
+/// Runs a program from its journal. An `Err` says what in the journal is not possible.
+pub(crate) fn replay(life: &Life<'_>, knowledge: &dyn Knowledge) -> Result<Verdict, String> {
+    let model = Model { life, knowledge, state: Arc::default() };
+    model.lock().now_micros = micros_of(life.journal.first());
+    let mut running = Box::pin(interpret::run(&model, life.program));
+    let mut pending: Vec<&Entry> = life.journal.iter().filter(|entry| is_delivery(&entry.event)).collect();
+    let interrupts = life.journal.iter().filter(|entry| interrupt_of(&entry.event).is_some());
+    let mut interrupts = interrupts.peekable();
+    let mut skipped = BTreeSet::new();
+    loop {
+        if let Poll::Ready(result) = poll(running.as_mut()) {
+            model.check_leftovers(&pending)?;
+            return Ok(match result {
+                Ok(value) => Verdict::Completed(value),
+                Err(error) => Verdict::Failed(error.number()),
+            });
+        }
+        let barrier = interrupts.peek().map_or(u64::MAX, |entry| entry.seq);
+        let next = pending.iter().position(|entry| entry.seq < barrier && model.is_open(entry));
+        if let Some(index) = next {
+            skipped.extend(pending[..index].iter().map(|entry| entry.seq));
+            let entry = pending.remove(index);
+            if skipped.contains(&entry.seq) {
+                return Err(format!("entry {} was recorded before its operation was asked for", entry.seq));
+            }
+            model.deliver(entry)?;
+        } else if let Some(entry) = interrupts.next() {
+            model.interrupt(entry);
+        } else {
+            model.check_leftovers(&pending)?;
+            let state = model.lock();
+            return Ok(match &state.next {
+                Some(next) => Verdict::Continued(Box::new(next.clone())),
+                None => Verdict::Open(state.open.keys().map(|op| format!("{op:?}")).collect()),
+            });
+        }
+    }
+}
+
+/// Polls until nothing wakes it any longer.
+fn poll<T>(mut future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Poll<T> {
+    let flag = Arc::new(Flag(AtomicBool::new(true)));
+    let waker = Waker::from(flag.clone());
+    while flag.0.swap(false, Ordering::SeqCst) {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return Poll::Ready(value);
+        }
+    }
+    Poll::Pending
+}
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+fn is_delivery(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::StepRecorded(_)
+            | Event::TimerFired { .. }
+            | Event::SignalReceived { .. }
+            | Event::ChildStarted { .. }
+            | Event::ChildFinished { .. }
+    )
+}
+
+/// What code sees that is to wind down.
+fn interrupt_of(event: &Event) -> Option<FailureKind> {
+    match event {
+        Event::CancelRequested { .. } => Some(FailureKind::Cancelled),
+        Event::DeadlinePassed { .. } => Some(FailureKind::Deadline),
+        _ => None,
+    }
+}
+
+fn micros_of(entry: Option<&Entry>) -> u64 {
+    entry.map_or(0, |entry| u64::try_from(entry.at.as_micros()).unwrap_or_default())
+}
+
+/// An operation, as a journal names it.
+type Id = (&'static str, String, u32);
+
+fn id_of(op: &Op) -> Id {
+    (word_of(op.kind), op.name.to_string(), op.nth)
+}
+
+fn word_of(kind: OpKind) -> &'static str {
+    match kind {
+        OpKind::Step => "step",
+        OpKind::Transaction => "transaction",
+        OpKind::Timer => "timer",
+        OpKind::Signal => "signal",
+        OpKind::Child => "child",
+        OpKind::ChildResult => "result",
+        _ => "other",
+    }
+}
+
+/// What an operation may give.
+#[derive(Clone, Debug)]
+enum Expected {
+    Closure { spot: Spot, work: Work, has_timeout: bool },
+    Transaction { fails: bool },
+    Timer,
+    Signal { has_timeout: bool },
+    Child,
+    Result,
+}
+
+/// Why an operation failed, in the model.
+#[derive(Clone, Debug)]
+pub(crate) struct Failed(FailureKind);
+
+impl Trouble for Failed {
+    fn is_cancelled(&self) -> bool {
+        self.0 == FailureKind::Cancelled
+    }
+
+    fn number(&self) -> u64 {
+        self.0 as u64
+    }
+}
+
+#[derive(Default)]
+struct State {
+    uses: BTreeMap<(&'static str, String), u32>,
+    open: BTreeMap<Id, Slot>,
+    ever: BTreeSet<Id>,
+    now_micros: u64,
+    /// Why the code is to wind down, if it is.
+    interrupt: Option<FailureKind>,
+    shield_depth: u32,
+    next: Option<Program>,
+}
+
+struct Slot {
+    /// The how-many-th operation of the run it is.
+    number: usize,
+    is_shielded: bool,
+    expected: Expected,
+    outcome: Option<Result<u64, Failed>>,
+    waker: Option<Waker>,
+}
+
+/// The host of the model.
+struct Model<'a> {
+    life: &'a Life<'a>,
+    knowledge: &'a dyn Knowledge,
+    state: Arc<Mutex<State>>,
+}
+
+impl Model<'_> {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spot(&self, node: u32) -> Spot {
+        Spot { id: self.life.id.to_owned(), run: self.life.run, node }
+    }
+
+    fn is_open(&self, entry: &Entry) -> bool {
+        let state = self.lock();
+        let slot = entry.event.op().and_then(|op| state.open.get(&id_of(op)));
+        slot.is_some_and(|slot| slot.outcome.is_none())
+    }
+
+    fn deliver(&self, entry: &Entry) -> Result<(), String> {
+        let mut state = self.lock();
+        state.now_micros = micros_of(Some(entry));
+        let Some(slot) = entry.event.op().and_then(|op| state.open.get_mut(&id_of(op))) else {
+            return Ok(());
+        };
+        let outcome = possible(&slot.expected, entry, self.knowledge)
+            .map_err(|why| format!("entry {} is not possible: {why}: {:?}", entry.seq, entry.event))?;
+        slot.outcome = Some(outcome);
+        let waker = slot.waker.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+        Ok(())
+    }
+
+    /// Everything that is open, and everything that is asked for from now on, ends with an error, unless it is shielded.
+    fn interrupt(&self, entry: &Entry) {
+        let wakers: Vec<_> = {
+            let mut state = self.lock();
+            state.now_micros = micros_of(Some(entry));
+            state.interrupt = interrupt_of(&entry.event);
+            state.next = None;
+            let outcome = state.interrupt.map(|kind| Err(Failed(kind)));
+            let open = state.open.values_mut().filter(|slot| slot.outcome.is_none() && !slot.is_shielded);
+            let mut open: Vec<_> = open.collect();
+            open.sort_by_key(|slot| slot.number);
+            let interrupted = open.into_iter().map(|slot| {
+                slot.outcome.clone_from(&outcome);
+                slot.waker.take()
+            });
+            interrupted.flatten().collect()
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// What is recorded and was delivered to nobody must have been asked for and given up.
+    fn check_leftovers(&self, pending: &[&Entry]) -> Result<(), String> {
+        let state = self.lock();
+        for entry in pending {
+            let id = entry.event.op().map(id_of);
+            if !id.as_ref().is_some_and(|id| state.ever.contains(id)) {
+                return Err(format!(
+                    "entry {} belongs to nothing in the program: {:?}",
+                    entry.seq, entry.event
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// An operation that is opened when it is first polled.
+    fn operation(&self, kind: &'static str, name: &str, expected: Expected) -> Operation {
+        Operation {
+            state: self.state.clone(),
+            kind,
+            name: name.to_owned(),
+            expected: Some(expected),
+            id: None,
+        }
+    }
+
+    fn child_result(&self, nth: u32, name: &str) -> Operation {
+        let mut result = self.operation("result", name, Expected::Result);
+        result.open_as(("result", name.to_owned(), nth));
+        result
+    }
+}
+
+/// What an entry gives to an operation, if that is possible at all.
+fn possible(
+    expected: &Expected,
+    entry: &Entry,
+    knowledge: &dyn Knowledge,
+) -> Result<Result<u64, Failed>, String> {
+    match (&entry.event, expected) {
+        (Event::StepRecorded(record), Expected::Closure { spot, work, has_timeout }) => {
+            let outcome = outcome_of(&record.outcome)?;
+            possible_result(&outcome, work, *has_timeout, knowledge.run_count(spot))?;
+            Ok(outcome)
+        }
+        (Event::StepRecorded(record), Expected::Transaction { fails }) => {
+            match (outcome_of(&record.outcome)?, fails) {
+                (Ok(1), false) => Ok(Ok(1)),
+                (Ok(count), false) => Err(format!("a transaction happened {count} times")),
+                (Err(Failed(FailureKind::Fatal)), true) => Ok(Err(Failed(FailureKind::Fatal))),
+                (other, _) => Err(format!("a transaction gave {other:?}")),
+            }
+        }
+        (Event::TimerFired { .. }, Expected::Timer) => Ok(Ok(0)),
+        (Event::TimerFired { .. }, Expected::Signal { has_timeout: true }) => {
+            Ok(Err(Failed(FailureKind::Timeout)))
+        }
+        (Event::SignalReceived { payload, .. }, Expected::Signal { .. }) => Ok(Ok(number(payload)?)),
+        (Event::ChildStarted { .. }, Expected::Child) => Ok(Ok(0)),
+        (Event::ChildFinished { outcome, .. }, Expected::Result) => outcome_of(outcome),
+        _ => Err(format!("{expected:?} is waited for")),
+    }
+}
+
+/// Checks what a closure gave.
+fn possible_result(
+    outcome: &Result<u64, Failed>,
+    work: &Work,
+    has_timeout: bool,
+    run_count: u64,
+) -> Result<(), String> {
+    match outcome {
+        Ok(value) => {
+            let first = u64::from(work.failure_count) + 1;
+            let is_known = (first..=run_count).any(|nth| mix(work.value, nth) == *value);
+            is_known.then_some(()).ok_or_else(|| format!("no run of the closure gave {value}"))
+        }
+        Err(Failed(FailureKind::Timeout)) if has_timeout => Ok(()),
+        Err(Failed(kind)) if work.failure_count > 0 => match (kind, work.way) {
+            (FailureKind::Error, crate::program::Way::Error)
+            | (FailureKind::Fatal, crate::program::Way::Fatal)
+            | (FailureKind::Panic, crate::program::Way::Panic) => Ok(()),
+            _ => Err(format!("its closure does not fail by {kind:?}")),
+        },
+        Err(Failed(kind)) => Err(format!("its closure never fails, but gave {kind:?}")),
+    }
+}
+
+fn outcome_of(outcome: &Recorded) -> Result<Result<u64, Failed>, String> {
+    match outcome {
+        Recorded::Success(payload) => Ok(Ok(number(payload)?)),
+        Recorded::Failure(failure) => Ok(Err(Failed(failure.kind))),
+        Recorded::Unrecordable(lost) => Err(lost.reason.clone()),
+    }
+}
+
+/// The number in a payload.
+pub(crate) fn number(payload: &Payload) -> Result<u64, String> {
+    serde_json::from_slice(payload.as_bytes()).map_err(|error| format!("{}: {error}", payload.excerpt()))
+}
+
+/// An operation that waits for its outcome. Dropping it gives it up.
+struct Operation {
+    state: Arc<Mutex<State>>,
+    kind: &'static str,
+    name: String,
+    expected: Option<Expected>,
+    id: Option<Id>,
+}
+
+impl Operation {
+    fn open(&mut self) {
+        let nth = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = state.uses.entry((self.kind, self.name.clone())).or_default();
+            *count += 1;
+            *count
+        };
+        self.open_as((self.kind, self.name.clone(), nth));
+    }
+
+    fn open_as(&mut self, id: Id) {
+        let Some(expected) = self.expected.take() else { return };
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_shielded = state.shield_depth > 0;
+        let outcome = state.interrupt.filter(|_| !is_shielded).map(|kind| Err(Failed(kind)));
+        let number = state.ever.len();
+        state.ever.insert(id.clone());
+        state.open.insert(id.clone(), Slot { number, is_shielded, expected, outcome, waker: None });
+        drop(state);
+        self.id = Some(id);
+    }
+
+    fn nth(&self) -> u32 {
+        self.id.as_ref().map_or(0, |id| id.2)
+    }
+}
+
+impl Future for Operation {
+    type Output = Result<u64, Failed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.id.is_none() {
+            self.open();
+        }
+        let Some(id) = self.id.clone() else { return Poll::Pending };
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(slot) = state.open.get_mut(&id) else { return Poll::Pending };
+        match slot.outcome.take() {
+            Some(outcome) => {
+                state.open.remove(&id);
+                Poll::Ready(outcome)
+            }
+            None => {
+                slot.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        if let Some(id) = &self.id {
+            self.state.lock().unwrap_or_else(PoisonError::into_inner).open.remove(id);
+        }
+    }
+}
+
+fn code_name(child: &Child) -> &'static str {
+    match child.code {
+        Code::Workflow(_) => "program",
+        Code::Task(_) => "job",
+    }
+}
+
+impl Host for Model<'_> {
+    type Error = Failed;
+
+    fn step<'a>(&'a self, step: &'a Step, _borrowed: &'a u64) -> Outcome<'a, Self> {
+        let (spot, work, has_timeout) = (self.spot(step.node), step.work, step.timeout_ms.is_some());
+        self.operation("step", &step.name, Expected::Closure { spot, work, has_timeout }).boxed()
+    }
+
+    fn blocking<'a>(&'a self, step: &'a Step) -> Outcome<'a, Self> {
+        self.step(step, &0)
+    }
+
+    fn transact<'a>(&'a self, transact: &'a Transact) -> Outcome<'a, Self> {
+        let expected = Expected::Transaction { fails: transact.fails };
+        self.operation("transaction", &transact.name, expected).boxed()
+    }
+
+    fn sleep<'a>(&'a self, _ms: u64, name: Option<&'a str>) -> Outcome<'a, Self> {
+        self.operation("timer", name.unwrap_or("(sleep)"), Expected::Timer).boxed()
+    }
+
+    fn sleep_until(&self, _micros: u64) -> Outcome<'_, Self> {
+        self.operation("timer", "(sleep)", Expected::Timer).boxed()
+    }
+
+    fn receive<'a>(&'a self, name: &'a str, timeout_ms: Option<u64>) -> Outcome<'a, Self> {
+        self.operation("signal", name, Expected::Signal { has_timeout: timeout_ms.is_some() }).boxed()
+    }
+
+    fn run<'a>(&'a self, child: &'a Child) -> Outcome<'a, Self> {
+        Box::pin(async move {
+            let awaited = self.start(child).await?;
+            awaited().await
+        })
+    }
+
+    fn start<'a>(&'a self, child: &'a Child) -> BoxFuture<'a, Result<Started<'a, Self>, Failed>> {
+        Box::pin(async move {
+            let name = code_name(child);
+            let mut start = self.operation("child", name, Expected::Child);
+            (&mut start).await?;
+            let nth = start.nth();
+            let awaited: Started<'a, Self> = Box::new(move || self.child_result(nth, name).boxed());
+            Ok(awaited)
+        })
+    }
+
+    fn continue_as_new(&self, next: Program) -> Outcome<'_, Self> {
+        Box::pin(std::future::poll_fn(move |_| {
+            let mut state = self.lock();
+            if let Some(kind) = state.interrupt {
+                return Poll::Ready(Err(Failed(kind)));
+            }
+            state.next = Some(next.clone());
+            Poll::Pending
+        }))
+    }
+
+    fn shield<'a>(&'a self, mut cleanup: Outcome<'a, Self>) -> Outcome<'a, Self> {
+        Box::pin(std::future::poll_fn(move |cx| {
+            self.lock().shield_depth += 1;
+            let polled = cleanup.as_mut().poll(cx);
+            self.lock().shield_depth -= 1;
+            polled
+        }))
+    }
+
+    fn now_micros(&self) -> u64 {
+        self.lock().now_micros
+    }
+
+    fn random(&self, node: u32) -> u64 {
+        self.knowledge.drawn(&self.spot(node)).unwrap_or_default()
+    }
+
+    fn uuid(&self, node: u32) -> u64 {
+        self.random(node)
+    }
+
+    fn failure(&self, _node: u32) -> Failed {
+        Failed(FailureKind::Error)
+    }
+}

@@ -1,0 +1,245 @@
+//! Programs: what simulated workflows and tasks do, as data, so that they can be made by chance, printed, cut down and run again.
+
+use serde::{Deserialize, Serialize};
+
+/// What one run of a simulated workflow does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// What earlier runs added up to.
+    pub carry: u64,
+    /// What this run does.
+    pub body: Expr,
+    /// What the next run does: this one ends by continue-as-new.
+    pub next: Option<Box<Program>>,
+}
+
+/// Something that gives a number or an error. Numbers are mixed in the order in which they come, so that the result of a run is a fingerprint of everything that
+/// it saw.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Expr {
+    /// A number.
+    Value(u64),
+    /// `ctx.step`.
+    Step(Step),
+    /// `ctx.blocking`.
+    Blocking(Step),
+    /// A transaction step.
+    Transact(Transact),
+    /// `ctx.sleep`.
+    Sleep {
+        /// For so long.
+        ms: u64,
+        /// Under a name of its own.
+        name: Option<String>,
+    },
+    /// `ctx.sleep_until`, so long after `ctx.now()`.
+    SleepUntil {
+        /// So long.
+        ms: u64,
+    },
+    /// `ctx.recv`.
+    Receive {
+        /// The name of the signal.
+        name: String,
+        /// Gives up after so long.
+        timeout_ms: Option<u64>,
+    },
+    /// `ctx.run`.
+    Run(Child),
+    /// `ctx.start`, and something else before the result is waited for, or not.
+    Start {
+        /// The child.
+        child: Child,
+        /// What is done before its result is waited for.
+        meanwhile: Box<Expr>,
+        /// Whether its result is waited for.
+        is_awaited: bool,
+    },
+    /// `ctx.random()`, at this place of the program.
+    Random(u32),
+    /// `ctx.uuid()`, at this place of the program.
+    Uuid(u32),
+    /// `ctx.now()`.
+    Now,
+    /// One after the other.
+    Sequence(Vec<Expr>),
+    /// `join!`.
+    Join(Vec<Expr>),
+    /// `select!` of two or three.
+    Select(Vec<Expr>),
+    /// `FuturesUnordered`.
+    Unordered(Vec<Expr>),
+    /// Goes on with something else after an error.
+    Catch {
+        /// What may fail.
+        body: Box<Expr>,
+        /// What is done then.
+        otherwise: Box<Expr>,
+        /// Whether a cancellation is caught too; otherwise it is passed on after that.
+        is_stubborn: bool,
+    },
+    /// `ctx.shield`.
+    Shield(Box<Expr>),
+    /// Fails.
+    Fail {
+        /// The place in the program.
+        node: u32,
+    },
+}
+
+/// A closure whose result is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// Its place in the program, which no other has.
+    pub node: u32,
+    /// Its name, which others may have too.
+    pub name: String,
+    /// What the closure does.
+    pub work: Work,
+    /// Its policy.
+    pub retry: Option<Pauses>,
+    /// Of one attempt.
+    pub timeout_ms: Option<u64>,
+    /// Whether it declares its input.
+    pub has_input: bool,
+}
+
+/// What a closure does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// What it gives, mixed with how often it has run.
+    pub value: u64,
+    /// How long it takes.
+    pub delay_ms: u64,
+    /// So many of its first runs fail, whoever runs them.
+    pub failure_count: u32,
+    /// How they fail.
+    pub way: Way,
+}
+
+/// How a closure fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// With an error that may be tried again.
+    Error,
+    /// With one that may not.
+    Fatal,
+    /// By a panic.
+    Panic,
+}
+
+/// A retry policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pauses {
+    /// So many attempts in all.
+    pub attempt_count_max: u32,
+    /// The pause between two of them.
+    pub delay_ms: u64,
+}
+
+/// A transaction step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transact {
+    /// Its place in the program.
+    pub node: u32,
+    /// Its name.
+    pub name: String,
+    /// Writes, and then fails.
+    pub fails: bool,
+}
+
+/// A child of a workflow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Child {
+    /// What it is.
+    pub code: Code,
+    /// How it is started.
+    pub options: StartWith,
+}
+
+/// What an execution runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Code {
+    /// The workflow `program`.
+    Workflow(Box<Program>),
+    /// The task `job`.
+    Task(Job),
+}
+
+/// What a simulated task does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// Its place in the program.
+    pub node: u32,
+    /// What it does.
+    pub work: Work,
+}
+
+/// How an execution is started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartWith {
+    /// Higher goes first.
+    pub priority: i16,
+    /// Not before this long.
+    pub delay_ms: Option<u64>,
+    /// Fails when it is not done after this long.
+    pub deadline_ms: Option<u64>,
+    /// The policy of a task.
+    pub retry: Option<Pauses>,
+}
+
+impl Program {
+    /// Everything that a run of this program, and the runs after it, may ask for.
+    pub fn exprs(&self) -> Vec<&Expr> {
+        let mut found = Vec::new();
+        self.collect(&mut found);
+        found
+    }
+
+    fn collect<'a>(&'a self, found: &mut Vec<&'a Expr>) {
+        self.body.collect(found);
+        if let Some(next) = &self.next {
+            next.collect(found);
+        }
+    }
+}
+
+impl Expr {
+    fn collect<'a>(&'a self, found: &mut Vec<&'a Expr>) {
+        found.push(self);
+        match self {
+            Self::Sequence(parts) | Self::Join(parts) | Self::Select(parts) | Self::Unordered(parts) => {
+                parts.iter().for_each(|part| part.collect(found));
+            }
+            Self::Catch { body, otherwise, .. } => {
+                body.collect(found);
+                otherwise.collect(found);
+            }
+            Self::Shield(cleanup) => cleanup.collect(found),
+            Self::Run(child) => child.collect(found),
+            Self::Start { child, meanwhile, .. } => {
+                child.collect(found);
+                meanwhile.collect(found);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Child {
+    fn collect<'a>(&'a self, found: &mut Vec<&'a Expr>) {
+        if let Code::Workflow(program) = &self.code {
+            program.collect(found);
+        }
+    }
+}
+
+/// Mixes the next number into what was there before; the order counts.
+pub fn mix(before: u64, next: u64) -> u64 {
+    (before.rotate_left(5) ^ next).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Mixes all of them, in order.
+pub fn mixed(numbers: impl IntoIterator<Item = u64>) -> u64 {
+    numbers.into_iter().fold(1, mix)
+}

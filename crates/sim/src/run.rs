@@ -1,0 +1,121 @@
+//! One scenario from its beginning to its verdict.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use abide_store::ExecutionKey;
+
+use crate::audit;
+use crate::history::{Happened, Log};
+use crate::life;
+use crate::scenario::Scenario;
+use crate::world::World;
+
+/// What became of a scenario.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Whatever must not be; nothing if all is well.
+    pub violations: Vec<String>,
+    /// A hash of everything that happened, in order.
+    pub trace_hash: u64,
+    /// How many operations the store was asked for.
+    pub operation_count: u64,
+    /// Each fault that struck, with where, and whether the machine had work under way.
+    pub faults: Vec<(String, bool)>,
+    /// Each thing that was asked from outside, and how it was answered.
+    pub answers: Vec<String>,
+    /// Each event that was recorded, and the phase that its execution was in.
+    pub events: Vec<String>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, is_under_way) in &self.faults {
+            writeln!(f, "struck: {what}{}", if *is_under_way { ", with work under way" } else { "" })?;
+        }
+        for answer in &self.answers {
+            writeln!(f, "asked: {answer}")?;
+        }
+        for violation in &self.violations {
+            writeln!(f, "WRONG: {violation}")?;
+        }
+        write!(f, "{} operations, trace {:016x}", self.operation_count, self.trace_hash)
+    }
+}
+
+/// Panics of simulated code are part of the world: nothing is printed of them. One that ends a world is told in its report.
+pub fn quiet_panics() {
+    std::panic::set_hook(Box::new(|_| {}));
+}
+
+/// Lives through a scenario and judges it.
+pub fn run(scenario: &Scenario) -> Report {
+    let world = World::new(scenario);
+    let scenario = Arc::new(scenario.clone());
+    let lived = catch_unwind(AssertUnwindSafe(|| {
+        world.sim.block_on(async {
+            let stuck = life::live(world.clone(), scenario.clone()).await.err();
+            let mut violations: Vec<String> = stuck.into_iter().collect();
+            violations.extend(audit::audit(&world, &scenario).await);
+            violations
+        })
+    }));
+    let violations = lived.unwrap_or_else(|panic| vec![format!("a panic: {}", text_of(panic.as_ref()))]);
+    let trace_hash = world.history.trace_hash();
+    let log = world.history.lock();
+    Report {
+        violations,
+        trace_hash,
+        operation_count: log.operation_count,
+        faults: faults_of(&log),
+        answers: answers_of(&log, &scenario),
+        events: events_of(&log),
+    }
+}
+
+fn faults_of(log: &Log) -> Vec<(String, bool)> {
+    let faults = log.items.iter().filter_map(|item| match item {
+        Happened::Struck { what, is_under_way, .. } => Some((what.clone(), *is_under_way)),
+        _ => None,
+    });
+    faults.collect()
+}
+
+fn answers_of(log: &Log, scenario: &Scenario) -> Vec<String> {
+    let answers = log.items.iter().filter_map(|item| match item {
+        Happened::Answered { action, answer } => {
+            Some(format!("{}: {}", scenario.actions[*action].what.word(), answer.word()))
+        }
+        _ => None,
+    });
+    answers.collect()
+}
+
+/// What was recorded, by the phase that its execution was in.
+fn events_of(log: &Log) -> Vec<String> {
+    let mut phases: BTreeMap<ExecutionKey, &str> = BTreeMap::new();
+    let mut events = Vec::new();
+    for item in &log.items {
+        let Happened::Committed(commit) = item else { continue };
+        for entry in &commit.entries {
+            let phase = phases.get(&commit.key).copied().unwrap_or("running");
+            events.push(format!("{} ({phase})", entry.event.word()));
+            let next = match entry.event.word() {
+                "paused" => "paused",
+                "cancel-requested" => "cancelling",
+                "blocked" => "blocked",
+                "resumed" | "unblocked" | "continued-as-new" => "running",
+                _ => phase,
+            };
+            phases.insert(commit.key, next);
+        }
+    }
+    events
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("of unknown kind").to_owned()
+}

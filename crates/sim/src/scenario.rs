@@ -1,0 +1,257 @@
+//! A scenario: programs, what happens to them from outside, and what goes wrong. Everything that a seed decides, as data: a failing one is cut down piece by piece.
+
+use serde::{Deserialize, Serialize};
+
+use crate::program::{Code, StartWith};
+
+/// Everything that happens in one simulated world, but for the order of what is ready at the same time, which follows from the seed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scenario {
+    /// What the order of tasks, and every random number, follow from.
+    pub seed: u64,
+    /// The workers; one that died comes back as another machine.
+    pub workers: Vec<WorkerSpec>,
+    /// How many processes there are that only start and watch.
+    pub client_count: u32,
+    /// What may be started.
+    pub roots: Vec<Root>,
+    /// What is asked from outside.
+    pub actions: Vec<Action>,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+    /// The most unread messages of one execution.
+    pub inbox_count_max: usize,
+}
+
+/// How a worker is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerSpec {
+    /// The most executions in its memory.
+    pub execution_count_max: usize,
+    /// The most requests under way.
+    pub request_count_max: usize,
+    /// How long what only waits stays in memory.
+    pub park_after_ms: u64,
+    /// How long a shutdown waits for closures.
+    pub grace_ms: u64,
+    /// By how much its clock is wrong.
+    pub skew_ms: i64,
+}
+
+/// An execution that may be started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Root {
+    /// Its id.
+    pub id: String,
+    /// What it runs.
+    pub code: Code,
+    /// How it is started.
+    pub options: StartWith,
+}
+
+/// Something that is asked from outside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Action {
+    /// A name for it that stays when others are taken away.
+    pub number: u64,
+    /// When.
+    pub at_ms: u64,
+    /// By which process.
+    pub by: Actor,
+    /// What.
+    pub what: Ask,
+    /// The caller drops its future at this poll.
+    pub dropped_at_poll: Option<u32>,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Actor {
+    /// A process that only starts and watches.
+    Client(u32),
+    /// The program around a worker.
+    Worker(u32),
+}
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ask {
+    /// Starts this root, or attaches to it.
+    Start(usize),
+    /// Starts this root and waits for its result.
+    Run(usize),
+    /// Starts something else under the id of this root.
+    Conflict(usize),
+    /// Waits for the result of an execution.
+    Result(Target),
+    /// Sends a signal; its value is the number of the action.
+    Signal(Target, String),
+    /// Pauses.
+    Pause(Target),
+    /// Resumes.
+    Resume(Target),
+    /// Cancels.
+    Cancel(Target),
+    /// Terminates.
+    Terminate(Target),
+    /// Retries.
+    Retry(Target),
+    /// Unblocks.
+    Unblock(Target),
+    /// Asks how it stands.
+    Status(Target),
+    /// Asks why.
+    Why(Target),
+    /// Lists what there is.
+    List,
+    /// Shuts the worker down that asks.
+    Shutdown,
+}
+
+/// The n-th of the executions that exist, children included, counted around.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target(pub usize);
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// When.
+    pub when: When,
+    /// What.
+    pub what: Wrong,
+}
+
+/// When something goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum When {
+    /// At the n-th operation of the store, to whoever asked for it; every other kill waits for somebody with work under way.
+    Operation(u64),
+    /// At the n-th poll of workers with work under way, to the one that is polled.
+    Poll(u64),
+    /// At the n-th notice.
+    Notice(u64),
+    /// At this time, to everybody.
+    Time(u64),
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wrong {
+    /// The operation does not happen, and fails.
+    Unavailable,
+    /// The operation happens, and its answer is lost.
+    AnswerLost,
+    /// The operation happens, and its answer comes later.
+    AnswerLate {
+        /// So much later.
+        ms: u64,
+    },
+    /// The operation happens later, even if whoever asked for it is dead by then.
+    HappensLate {
+        /// So much later.
+        ms: u64,
+    },
+    /// The operation happens twice.
+    Repeated,
+    /// The machine dies before its operation happens.
+    KillBefore {
+        /// It comes back after this.
+        restart_ms: u64,
+    },
+    /// The machine dies after its operation has happened, or at this poll.
+    Kill {
+        /// It comes back after this.
+        restart_ms: u64,
+    },
+    /// The machine stops, and goes on later.
+    Freeze {
+        /// So much later.
+        ms: u64,
+    },
+    /// The clock of the machine jumps to this difference from the true time.
+    Skew {
+        /// The difference.
+        ms: i64,
+    },
+    /// The clock of the store, and with it every clock, is set.
+    ClockStep {
+        /// By this much.
+        ms: i64,
+    },
+    /// No operation happens for so long.
+    Outage {
+        /// For so long.
+        ms: u64,
+    },
+    /// The notice never comes.
+    NoticeLost,
+    /// The notice comes twice.
+    NoticeRepeated,
+    /// The notice comes after later ones.
+    NoticeLate,
+    /// The notice comes before earlier ones.
+    NoticeOvertakes,
+}
+
+impl Scenario {
+    /// Says what makes no sense in it.
+    pub fn check(&self) -> Result<(), String> {
+        if self.workers.is_empty() {
+            return Err("there is no worker".to_owned());
+        }
+        for action in &self.actions {
+            if let Ask::Start(root) | Ask::Run(root) | Ask::Conflict(root) = action.what
+                && root >= self.roots.len()
+            {
+                return Err(format!("action {}: there is no root {root}", action.number));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Wrong {
+    /// Its name in tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Unavailable => "unavailable",
+            Self::AnswerLost => "answer lost",
+            Self::AnswerLate { .. } => "answer late",
+            Self::HappensLate { .. } => "happens late",
+            Self::Repeated => "repeated",
+            Self::KillBefore { .. } => "kill before",
+            Self::Kill { .. } => "kill",
+            Self::Freeze { .. } => "freeze",
+            Self::Skew { .. } => "skew",
+            Self::ClockStep { .. } => "clock step",
+            Self::Outage { .. } => "outage",
+            Self::NoticeLost => "notice lost",
+            Self::NoticeRepeated => "notice repeated",
+            Self::NoticeLate => "notice late",
+            Self::NoticeOvertakes => "notice overtakes",
+        }
+    }
+}
+
+impl Ask {
+    /// Its name in tables.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Start(_) => "start",
+            Self::Run(_) => "run",
+            Self::Conflict(_) => "conflict",
+            Self::Result(_) => "result",
+            Self::Signal(..) => "signal",
+            Self::Pause(_) => "pause",
+            Self::Resume(_) => "resume",
+            Self::Cancel(_) => "cancel",
+            Self::Terminate(_) => "terminate",
+            Self::Retry(_) => "retry",
+            Self::Unblock(_) => "unblock",
+            Self::Status(_) => "status",
+            Self::Why(_) => "why",
+            Self::List => "list",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What many seeds add up to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use crate::run::Report;
+
+/// Counts over many scenarios.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// How many scenarios.
+    pub scenario_count: u64,
+    /// How many operations the store was asked for.
+    pub operation_count: u64,
+    /// A hash of all that happened.
+    pub trace_hash: u64,
+    /// How often each fault struck at which place, and how often that hit work under way.
+    pub faults: BTreeMap<String, (u64, u64)>,
+    /// How often each thing was asked from outside and how that was answered.
+    pub answers: BTreeMap<String, u64>,
+    /// How often each event was recorded, by the phase that its execution was in.
+    pub events: BTreeMap<String, u64>,
+}
+
+impl Totals {
+    /// Adds one scenario.
+    pub fn add(&mut self, report: &Report) {
+        self.scenario_count += 1;
+        self.operation_count += report.operation_count;
+        self.trace_hash = self.trace_hash.rotate_left(7) ^ report.trace_hash;
+        for (what, is_under_way) in &report.faults {
+            let (count, under_way) = self.faults.entry(what.clone()).or_default();
+            *count += 1;
+            *under_way += u64::from(*is_under_way);
+        }
+        for answer in &report.answers {
+            *self.answers.entry(answer.clone()).or_default() += 1;
+        }
+        for event in &report.events {
+            *self.events.entry(event.clone()).or_default() += 1;
+        }
+    }
+
+    /// Every sort of thing that happened, at least so often.
+    pub fn cells(&self, count_min: u64) -> BTreeSet<String> {
+        let faults = self.faults.iter().map(|(what, (count, _))| (format!("fault {what}"), *count));
+        let answers = self.answers.iter().map(|(what, count)| (format!("asked {what}"), *count));
+        let events = self.events.iter().map(|(what, count)| (format!("recorded {what}"), *count));
+        let all = faults.chain(answers).chain(events);
+        all.filter(|(_, count)| *count >= count_min).map(|(cell, _)| cell).collect()
+    }
+
+    /// How many faults struck.
+    pub fn fault_count(&self) -> u64 {
+        self.faults.values().map(|(count, _)| count).sum()
+    }
+
+    /// How many machines were killed, and how many of them had work under way.
+    pub fn kills(&self) -> (u64, u64) {
+        let kills = self.faults.iter().filter(|(what, _)| what.starts_with("kill"));
+        kills.fold((0, 0), |(all, busy), (_, (count, under_way))| (all + count, busy + under_way))
+    }
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "faults (where): struck, of these with work under way")?;
+        for (what, (count, under_way)) in &self.faults {
+            writeln!(f, "  {what:<28} {count:>8} {under_way:>8}")?;
+        }
+        writeln!(f, "asked: answered")?;
+        for (what, count) in &self.answers {
+            writeln!(f, "  {what:<28} {count:>8}")?;
+        }
+        writeln!(f, "recorded (phase)")?;
+        for (what, count) in &self.events {
+            writeln!(f, "  {what:<28} {count:>8}")?;
+        }
+        let (kills, busy) = self.kills();
+        write!(
+            f,
+            "{} scenarios, {} operations, {} faults, {kills} kills ({busy} with work under way), trace {:016x}",
+            self.scenario_count,
+            self.operation_count,
+            self.fault_count(),
+            self.trace_hash
+        )
+    }
+}

@@ -1,0 +1,350 @@
+//! The world that machines share: its faults, who is alive, who holds what.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use abide::{Abide, ms};
+use abide_core::{Limits, Timestamp};
+use abide_engine::sim::{Sim, Skew};
+use abide_engine::{Moment, Runtime};
+use abide_store::Clock;
+use abide_store::ExecutionKey;
+use abide_store::Store;
+use abide_store::faults::NoticeFault;
+use abide_store::memory::MemoryStore;
+
+use crate::history::{Happened, History};
+use crate::scenario::{Actor, Scenario, When, WorkerSpec, Wrong};
+
+/// How often tasks may be polled before a world is believed to turn in circles.
+const POLL_COUNT_MAX: u64 = 400_000;
+
+/// Where all machines live.
+pub(crate) struct World {
+    pub(crate) sim: Sim,
+    pub(crate) history: Arc<History>,
+    /// The store itself, without faults.
+    pub(crate) store: Arc<dyn Store>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    faults: BTreeMap<When, Vec<Wrong>>,
+    operation_count: u64,
+    worker_poll_count: u64,
+    poll_count: u64,
+    notice_count: u64,
+    next_machine: u32,
+    /// Everybody who has a place, and the machine that is there now.
+    pub(crate) machines: BTreeMap<u32, Machine>,
+    /// Machines that are dead, though their tasks may not know it before the next poll.
+    dead: BTreeSet<u32>,
+    doomed: Vec<(u32, u64)>,
+    outage_until: Option<Moment>,
+    is_healed: bool,
+    /// Who holds the lease of what.
+    pub(crate) held: BTreeMap<ExecutionKey, u32>,
+    /// Every execution that there is, in the order of their creation.
+    pub(crate) known: Vec<String>,
+    pub(crate) specs: Vec<WorkerSpec>,
+}
+
+/// A machine.
+pub(crate) struct Machine {
+    pub(crate) actor: Actor,
+    /// Once it is open.
+    pub(crate) abide: Option<Abide>,
+}
+
+/// The clock of the machine that is being polled: a store is handed the clock of whoever uses it.
+struct ClockOfWhoAsks {
+    sim: Sim,
+    polled: Arc<AtomicU32>,
+}
+
+impl Clock for ClockOfWhoAsks {
+    fn now(&self) -> Timestamp {
+        self.sim.process(self.polled.load(Ordering::Relaxed)).now()
+    }
+}
+
+/// What becomes of an operation.
+pub(crate) enum Verdict {
+    /// It happens.
+    Happen,
+    /// Whoever asked is dead.
+    Nobody,
+    /// Something goes wrong with it.
+    Wrong(Wrong),
+}
+
+impl State {
+    /// Whether a machine holds a lease or runs a closure.
+    fn is_under_way(&self, machine: u32, history: &History) -> bool {
+        self.held.values().any(|holder| *holder == machine)
+            || history.lock().open_counts.get(&machine).is_some_and(|count| *count > 0)
+    }
+}
+
+impl World {
+    pub(crate) fn new(scenario: &Scenario) -> Arc<Self> {
+        let sim = Sim::new(scenario.seed);
+        let limits = Limits { inbox_count_max: scenario.inbox_count_max, ..Limits::default() };
+        let polled = Arc::new(AtomicU32::new(0));
+        let clock = Arc::new(ClockOfWhoAsks { sim: sim.clone(), polled: polled.clone() });
+        let store = MemoryStore::new(clock, limits);
+        let mut state = State::default();
+        for fault in &scenario.faults {
+            state.faults.entry(fault.when).or_default().push(fault.what);
+        }
+        let world = Arc::new(Self { sim, history: Arc::default(), store, state: Mutex::new(state) });
+        let observer = Arc::downgrade(&world);
+        world.sim.observe(move |machine| {
+            polled.store(machine, Ordering::Relaxed);
+            if let Some(world) = observer.upgrade() {
+                world.polled(machine);
+            }
+        });
+        world
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The process of the world itself, which nothing happens to.
+    pub(crate) fn runtime(&self) -> Arc<dyn Runtime> {
+        self.sim.process(0)
+    }
+
+    pub(crate) fn now_micros(&self) -> i64 {
+        self.sim.now().as_micros()
+    }
+
+    /// A number for the next machine, which has this place from now on.
+    pub(crate) fn new_machine(&self, actor: Actor) -> u32 {
+        let mut state = self.lock();
+        state.next_machine += 1;
+        let machine = state.next_machine;
+        state.machines.insert(machine, Machine { actor, abide: None });
+        machine
+    }
+
+    /// How the worker at a place is set up.
+    pub(crate) fn spec_of(&self, actor: Actor) -> Option<WorkerSpec> {
+        match actor {
+            Actor::Worker(index) => self.lock().specs.get(index as usize).copied(),
+            Actor::Client(_) => None,
+        }
+    }
+
+    /// What is open at a place now.
+    pub(crate) fn at(&self, actor: Actor) -> Option<(u32, Abide)> {
+        let state = self.lock();
+        let open = state.machines.iter().filter(|(_, machine)| machine.actor == actor);
+        let mut open = open.filter_map(|(number, machine)| Some((*number, machine.abide.clone()?)));
+        open.next_back()
+    }
+
+    /// Any worker that is open.
+    pub(crate) fn any_worker(&self) -> Option<(u32, Abide)> {
+        let state = self.lock();
+        let workers = state.machines.iter().filter(|(_, machine)| matches!(machine.actor, Actor::Worker(_)));
+        let mut open = workers.filter_map(|(number, machine)| Some((*number, machine.abide.clone()?)));
+        open.next_back()
+    }
+
+    /// Lets things go wrong no longer.
+    pub(crate) fn heal(&self) {
+        let machines: Vec<u32> = {
+            let mut state = self.lock();
+            state.is_healed = true;
+            state.outage_until = None;
+            state.machines.keys().copied().collect()
+        };
+        for machine in machines {
+            self.sim.thaw(machine);
+            self.set_skew(machine, 0);
+        }
+    }
+
+    pub(crate) fn is_healed(&self) -> bool {
+        self.lock().is_healed
+    }
+
+    pub(crate) fn set_skew(&self, machine: u32, skew_ms: i64) {
+        let by = ms(skew_ms.unsigned_abs());
+        self.sim.set_skew(machine, if skew_ms < 0 { Skew::Behind(by) } else { Skew::Ahead(by) });
+    }
+
+    /// Decides about an operation that a machine asks for.
+    pub(crate) fn decide(&self, machine: u32, operation: &'static str) -> Verdict {
+        self.history.trace((machine, operation, self.now_micros()));
+        let wrong = {
+            let mut state = self.lock();
+            if state.dead.contains(&machine) {
+                return Verdict::Nobody;
+            }
+            state.operation_count += 1;
+            let number = state.operation_count;
+            self.history.lock().operation_count = number;
+            if state.is_healed {
+                return Verdict::Happen;
+            }
+            if state.outage_until.is_some_and(|until| self.runtime().moment() < until) {
+                return Verdict::Wrong(Wrong::Unavailable);
+            }
+            let wrong =
+                state.faults.remove(&When::Operation(number)).and_then(|wrongs| wrongs.into_iter().next());
+            match wrong {
+                // Every other kill waits for somebody who has work under way.
+                Some(kill @ (Wrong::Kill { .. } | Wrong::KillBefore { .. }))
+                    if number.is_multiple_of(2) && !state.is_under_way(machine, &self.history) =>
+                {
+                    state.faults.entry(When::Operation(number + 2)).or_default().push(kill);
+                    None
+                }
+                wrong => wrong,
+            }
+        };
+        match wrong {
+            Some(wrong) => {
+                self.strike(machine, wrong, operation);
+                Verdict::Wrong(wrong)
+            }
+            None => Verdict::Happen,
+        }
+    }
+
+    /// How long the answer to an operation takes: most come at once, but whoever asks without end lets time pass.
+    pub(crate) fn latency_ms(&self) -> u64 {
+        u64::from(self.sim.random().is_multiple_of(8))
+    }
+
+    /// Decides about a notice.
+    pub(crate) fn decide_notice(&self) -> NoticeFault {
+        let mut state = self.lock();
+        state.notice_count += 1;
+        let number = state.notice_count;
+        if state.is_healed {
+            return NoticeFault::None;
+        }
+        let wrong = state.faults.remove(&When::Notice(number)).and_then(|wrongs| wrongs.into_iter().next());
+        drop(state);
+        let Some(wrong) = wrong else { return NoticeFault::None };
+        self.strike(0, wrong, "notice");
+        match wrong {
+            Wrong::NoticeLost => NoticeFault::Lose,
+            Wrong::NoticeRepeated => NoticeFault::Repeat,
+            Wrong::NoticeLate => NoticeFault::Delay,
+            Wrong::NoticeOvertakes => NoticeFault::Overtake,
+            _ => NoticeFault::None,
+        }
+    }
+
+    /// Is told of each poll before it happens.
+    fn polled(self: &Arc<Self>, machine: u32) {
+        let (doomed, wrongs) = {
+            let mut state = self.lock();
+            state.poll_count += 1;
+            assert!(state.poll_count < POLL_COUNT_MAX, "the world turns in circles");
+            let doomed = std::mem::take(&mut state.doomed);
+            let is_worker =
+                matches!(state.machines.get(&machine), Some(Machine { actor: Actor::Worker(_), .. }));
+            let mut wrongs = Vec::new();
+            if is_worker && !state.is_healed && state.is_under_way(machine, &self.history) {
+                state.worker_poll_count += 1;
+                let number = state.worker_poll_count;
+                wrongs = state.faults.remove(&When::Poll(number)).unwrap_or_default();
+            }
+            (doomed, wrongs)
+        };
+        self.history.trace(machine);
+        for (machine, restart_ms) in doomed {
+            self.kill(machine, restart_ms);
+        }
+        for wrong in wrongs {
+            self.strike(machine, wrong, "poll");
+            match wrong {
+                Wrong::Kill { restart_ms } => self.kill(machine, restart_ms),
+                Wrong::Freeze { ms } => self.freeze(machine, ms),
+                Wrong::Skew { ms } => self.set_skew(machine, ms),
+                _ => {}
+            }
+        }
+    }
+
+    /// Writes down that something goes wrong.
+    pub(crate) fn strike(&self, machine: u32, wrong: Wrong, at: &str) {
+        let is_under_way = self.lock().is_under_way(machine, &self.history);
+        let what = format!("{}: {}", wrong.word(), at);
+        self.history.trace((machine, &what));
+        self.history.add(Happened::Struck { what, is_under_way });
+    }
+
+    /// The machine is dead from now on, and falls at the next poll of anybody.
+    pub(crate) fn doom(&self, machine: u32, restart_ms: u64) {
+        let mut state = self.lock();
+        if state.dead.insert(machine) {
+            state.doomed.push((machine, restart_ms));
+        }
+    }
+
+    /// Takes a machine down at once; another one comes to its place.
+    pub(crate) fn kill(self: &Arc<Self>, machine: u32, restart_ms: u64) {
+        self.lock().dead.insert(machine);
+        self.sim.kill(machine);
+        self.sim.thaw(machine);
+        let fallen = self.lock().machines.remove(&machine);
+        let Some(Machine { actor, abide }) = fallen else { return };
+        drop(abide);
+        let world = self.clone();
+        self.runtime().spawn(Box::pin(async move {
+            world.runtime().sleep(ms(restart_ms)).await;
+            world.boot(actor);
+        }));
+    }
+
+    pub(crate) fn freeze(self: &Arc<Self>, machine: u32, for_ms: u64) {
+        self.sim.freeze(machine);
+        let world = self.clone();
+        self.runtime().spawn(Box::pin(async move {
+            world.runtime().sleep(ms(for_ms)).await;
+            world.sim.thaw(machine);
+        }));
+    }
+
+    /// Has the faults happen that come by the clock.
+    pub(crate) fn schedule(self: &Arc<Self>) {
+        let by_time: Vec<(u64, Vec<Wrong>)> = {
+            let state = self.lock();
+            let timed = state.faults.iter().filter_map(|(when, wrongs)| match when {
+                When::Time(at_ms) => Some((*at_ms, wrongs.clone())),
+                _ => None,
+            });
+            timed.collect()
+        };
+        for (at_ms, wrongs) in by_time {
+            let world = self.clone();
+            self.runtime().spawn(Box::pin(async move {
+                world.runtime().sleep(ms(at_ms)).await;
+                wrongs.iter().filter(|_| !world.is_healed()).for_each(|wrong| world.happen(*wrong));
+            }));
+        }
+    }
+
+    fn happen(&self, wrong: Wrong) {
+        self.strike(0, wrong, "clock");
+        match wrong {
+            Wrong::Outage { ms: for_ms } => {
+                let until = self.runtime().moment().after(ms(for_ms));
+                self.lock().outage_until = Some(until);
+            }
+            Wrong::ClockStep { ms: by_ms } if by_ms < 0 => self.sim.set_clock_back(ms(by_ms.unsigned_abs())),
+            Wrong::ClockStep { ms: by_ms } => self.sim.set_clock_forward(ms(by_ms.unsigned_abs())),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The simulator proves itself: a seed repeats exactly, also in another process; most kills hit work under way; bad input is told.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use abide_sim::scenario::Scenario;
+use abide_sim::{Totals, quiet_panics, run, scenario, story};
+
+/// A share of the seeds; `cargo xtask test` runs many more in an optimised build.
+const SEEDS: std::ops::Range<u64> = 0..60;
+
+#[test]
+fn seeds_end_well_and_most_kills_hit_work_under_way() {
+    quiet_panics();
+    let mut totals = Totals::default();
+    for seed in SEEDS {
+        let scenario = scenario(seed);
+        let report = run(&scenario);
+        assert!(report.violations.is_empty(), "{}\n{report}", story(&scenario));
+        totals.add(&report);
+    }
+    let (kills, busy) = totals.kills();
+    assert!(kills >= 50 && busy * 2 > kills, "{busy} of {kills} kills hit work under way");
+    assert!(totals.fault_count() >= 5 * totals.scenario_count, "{totals}");
+}
+
+/// A machine that was stopped for longer than its session lives claims what it held anew, and the answer to that claim is late: what it found by looking
+/// meanwhile has ended by then, and its steps do not run again.
+#[test]
+fn what_was_recovered_before_the_answer_to_its_claim_runs_once() {
+    quiet_panics();
+    let scenario: Scenario = serde_json::from_str(include_str!("../scenarios/late-claim.json")).unwrap();
+    let report = run(&scenario);
+    assert!(report.violations.is_empty(), "{report}");
+}
+
+#[test]
+fn a_scenario_is_the_same_after_it_was_written_down() {
+    for seed in SEEDS {
+        let scenario = scenario(seed);
+        let text = serde_json::to_string(&scenario).unwrap();
+        assert_eq!(serde_json::from_str::<Scenario>(&text).unwrap(), scenario);
+        assert_eq!(scenario.check(), Ok(()));
+    }
+}
+
+/// Nothing that a process has of its own, such as the keys of its hash tables, may reach a simulated world.
+#[test]
+fn a_seed_is_the_same_in_two_processes() {
+    let lines = || {
+        let output = abide_sim(&["--seeds", "0..40"]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (one, two) = (lines(), lines());
+    assert!(one.contains("40 scenarios"), "{one}");
+    assert_eq!(one, two);
+}
+
+#[test]
+fn bad_input_is_told() {
+    let folder = std::env::temp_dir();
+    let broken = folder.join(format!("abide-sim-{}.json", std::process::id()));
+    std::fs::write(&broken, "{\"seed\": 1}").unwrap();
+    let broken = broken.to_str().unwrap();
+    let rows: [(&[&str], &str); 8] = [
+        (&[], "say which"),
+        (&["--seed", "many"], "invalid value 'many'"),
+        (&["--seeds", "7"], "a range is two numbers"),
+        (&["--seeds", "9..9"], "the range is empty"),
+        (&["--scenario", "/nowhere/at/all.json"], "/nowhere/at/all.json"),
+        (&["--scenario", broken], "is no scenario"),
+        (&["--seeds", "0..1", "--coverage", "/nowhere/at/all"], "/nowhere/at/all"),
+        (&["--seeds", "0..1", "--record", "/nowhere/at/all"], "/nowhere/at/all"),
+    ];
+    for (arguments, expected) in rows {
+        let output = abide_sim(arguments);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && told.contains(expected), "{arguments:?}: {told}");
+    }
+    std::fs::remove_file(Path::new(broken)).unwrap();
+}
+
+fn abide_sim(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_abide-sim")).args(arguments).output().unwrap()
+}
