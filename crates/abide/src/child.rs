@@ -17,6 +17,9 @@ use crate::start::{StartOptions, start_options};
 use crate::step::{Slot, delivered};
 
 /// A child that is about to be started. Await it to get a [`Child`]; options come first.
+///
+/// That gives the child as soon as its start is recorded. If the store refuses it then, because its id belongs to something else,
+/// [`Child::result`] is an error that says so.
 #[must_use = "no child is started unless it is awaited"]
 pub struct StartChild<C: Code> {
     ctx: Ctx,

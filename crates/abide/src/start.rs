@@ -32,6 +32,10 @@ pub(crate) struct StartOptions {
 macro_rules! start_options {
     () => {
         /// The id of the execution, unique in its namespace. Starting the same id again with the same input attaches to it.
+        ///
+        /// Not so for a child, which belongs to one start in one run of its parent: another one that asks for the same id is refused,
+        /// also in a later run of the same parent (a retry, [`continue_as_new`](crate::Ctx::continue_as_new)). Without an id of its own a
+        /// child has a new one in each run. The refusal is the result of the child, not of its start, which was recorded before.
         pub fn id(mut self, id: impl Into<String>) -> Self {
             self.options.id = Some(id.into());
             self

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
-use crate::{ExecutionId, Kind, Limits, Name, Op, Payload, Refusal, Retry, Timestamp};
+use crate::{ExecutionId, Kind, Limits, Name, Op, OpKind, Payload, Refusal, Retry, Timestamp};
 
 /// Everything that is said when an execution is started. It becomes the first entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,9 +115,13 @@ pub fn start_matches(id: &ExecutionId, existing: &Start, requested: &Start) -> S
     StartMatch::Conflict(Refusal::Conflict { id: id.clone(), existing, requested })
 }
 
+/// Everything that is compared, so that two that differ differ in words too.
 fn describe(start: &Start) -> String {
-    let parent =
-        start.parent.as_ref().map(|parent| format!(" as child of {:?}", parent.id)).unwrap_or_default();
+    let parent = start.parent.as_ref().map(|Parent { id, run, op }| {
+        let op = Op { kind: OpKind::Child, ..op.clone() };
+        format!(" as child of {id:?} (run {run}, {op})")
+    });
+    let parent = parent.unwrap_or_default();
     format!("{} {:?} with input {}{parent}", start.kind.word(), start.name, start.input.excerpt())
 }
 

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::pause::paused;
 use crate::{
-    Address, Body, By, Command, Decision, Event, Execution, ExecutionId, Message, MessageId, Phase, Refusal,
+    Address, Body, By, Command, Decision, Event, Execution, ExecutionId, Message, MessageId, Op, Phase,
+    Refusal,
 };
 
 /// An order for all open children of a run.
@@ -77,6 +78,13 @@ pub(crate) struct Inherited {
 }
 
 impl Execution {
+    /// Whether the current run of `parent` started it by the operation `start`. Its id may belong to something else, which that start found there.
+    pub fn was_started_by(&self, parent: &Self, start: &Op) -> bool {
+        self.parent().is_some_and(|found| {
+            found.id == parent.address().id && found.run == parent.run() && found.op == start.child_result()
+        })
+    }
+
     /// Takes a pause or a resume of the parent's. What was overtaken by a later one changes nothing.
     pub(crate) fn inherit(&self, command: Command) -> Result<Decision, Refusal> {
         let Command::Inherit { by, number, pause } = command else { return Ok(Decision::default()) };
@@ -122,7 +130,7 @@ impl Execution {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Entry, Kind, Name, Namespace, Op, OpKind, Payload, Start, Timestamp};
+    use crate::{Entry, Kind, Name, Namespace, OpKind, Payload, Start, Timestamp};
 
     fn name(text: &str) -> Name {
         Name::new(text).expect("a name")

@@ -32,6 +32,34 @@ async fn fails_whole(ctx: Ctx, n: u64) -> Result<u64> {
     }
 }
 
+#[workflow]
+async fn kid(_ctx: Ctx, n: u64) -> Result<u64> {
+    Ok(n)
+}
+
+/// Its child has an id of its own choice, in every run.
+#[workflow]
+async fn has_fixed_kid(ctx: Ctx, n: u64) -> Result<u64> {
+    let started = ctx.start(kid, n).id("kid").await?;
+    started.result().await?;
+    Err(Error::fatal("declined"))
+}
+
+/// The child of an earlier run is not the one that a later run asks for, and the refusal says what the difference is.
+#[test]
+fn a_later_run_is_told_whose_child_has_the_id() {
+    on_both(async |lab, abide, _| {
+        let handle = abide.start(has_fixed_kid, 4).id("one").await.unwrap();
+        assert!(handle.result().await.is_err());
+        handle.retry().await.unwrap();
+        let error = handle.result().await.unwrap_err().to_string();
+        let expected = r#"child "kid" was not started: "kid" exists as workflow "kid" with input 4 as child of "one" (run 1, child "kid"), the request is for workflow "kid" with input 4 as child of "one" (run 2, child "kid")"#;
+        assert!(error.contains(expected), "{error}");
+        let runs = told(&lab, "one").await;
+        assert_eq!(words(&runs[1]), ["started", "retried", "child-started", "child-finished", "failed"]);
+    });
+}
+
 #[test]
 fn a_retry_runs_everything_again_under_keys_of_its_own() {
     on_both(async |lab, abide, world| {

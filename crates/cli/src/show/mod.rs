@@ -2,7 +2,7 @@
 
 mod page;
 
-use abide_core::{Address, Entry, Event, ExecutionId, Name, Op, Refusal, Status};
+use abide_core::{Address, Entry, Event, Execution, ExecutionId, Name, Op, Refusal, Status};
 use abide_store::{Error, Read, Record, Snapshot, Store, Target, WorkerRow};
 use serde_json::{Value, json};
 
@@ -66,7 +66,7 @@ async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture
     let session = snapshot.lease.session;
     let mut workers = why::workers(store, &address, session, clock::now()).await?.into_iter();
     let holder = workers.find(|row| Some(row.session) == session);
-    let children = children(store, &address, &journal).await?;
+    let children = children(store, &snapshot.execution, &journal).await?;
     let unused = unused(store, &snapshot).await?;
     let (_, why) = why::explain(store, &address, clock::now()).await?;
     Ok(Picture { snapshot, journal, holder, children, unused, why })
@@ -90,13 +90,17 @@ async fn journal(store: &dyn Store, snapshot: &Snapshot, args: &Show) -> Result<
     Ok(entries)
 }
 
-async fn children(store: &dyn Store, parent: &Address, journal: &[Entry]) -> Result<Vec<Child>, Failure> {
+/// The children that the entries tell of. Something else may have the id that a child was to have; that is no child.
+async fn children(store: &dyn Store, parent: &Execution, journal: &[Entry]) -> Result<Vec<Child>, Failure> {
     let mut children = Vec::new();
     for entry in journal {
-        let Event::ChildStarted { child: id, .. } = &entry.event else { continue };
-        let address = Address { namespace: parent.namespace.clone(), id: id.clone() };
+        let Event::ChildStarted { op, child: id } = &entry.event else { continue };
+        let address = Address { namespace: parent.address().namespace.clone(), id: id.clone() };
         let read = Read { target: Target::Address(address), run: None, from: 0, limit: 0, with_inbox: false };
         let found = store.read(read).await?;
+        if found.as_ref().is_some_and(|found| !found.execution.was_started_by(parent, op)) {
+            continue;
+        }
         let found = found.map(|child| (child.execution.name().clone(), child.summary.status));
         children.push(Child { id: id.clone(), found });
     }

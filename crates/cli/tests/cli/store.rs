@@ -149,6 +149,18 @@ async fn show_tells_journal_attempts_children_and_tags() {
     assert!(of_broke.contains(r"no money\nat all"), "control characters are escaped: {of_broke}");
 }
 
+/// A second parent asks for the id that the child of the first one has.
+#[tokio::test(flavor = "multi_thread")]
+async fn show_tells_of_no_child_that_was_refused() {
+    let place = left_behind().await;
+    let abide = place.open().await;
+    abide.run(family, ()).id("family-2").await.expect_err("its child is refused");
+    let of_second = place.abide(&["show", "family-2", "-o", "json"]).ok().json();
+    assert_eq!(of_second["journal"][1]["child"], "child");
+    assert_eq!(of_second["children"], json!([]));
+    abide.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn show_tells_what_new_code_did_not_use() {
     let place = Place::new();
