@@ -1,9 +1,13 @@
 //! Mail that is larger than what an execution in memory keeps of it: it is read again when the code wants it, and nothing is lost, doubled or
 //! mixed up.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use abide::Builder;
 use abide::prelude::*;
 use abide::testing::Lab;
+use tokio::sync::Notify;
 
 /// Receives from one name or the other, as it is told, and gives what it got.
 #[workflow]
@@ -105,5 +109,47 @@ fn answers_of_children_beyond_the_bound_are_read_again() {
         assert_eq!(handle.status().await.unwrap(), Status::Completed, "{}", handle.why().await.unwrap());
         let expected: Vec<_> = (0..20).rev().map(|n| format!("{n:04}")).collect();
         assert_eq!(handle.result().await.unwrap(), expected);
+    });
+}
+
+#[derive(Default)]
+struct Beside {
+    got_count: AtomicU32,
+    may_end: Notify,
+}
+
+/// Receives beside a closure that runs: nothing but the message itself wakes it.
+#[workflow]
+async fn beside(ctx: Ctx) -> Result<()> {
+    let world = ctx.state::<Arc<Beside>>();
+    let receives = async {
+        let _: String = ctx.recv("large").await?;
+        ctx.step("got", || async {
+            world.got_count.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        })
+        .await
+    };
+    let runs = ctx.step("runs", || async {
+        world.may_end.notified().await;
+        Ok(())
+    });
+    let (received, ran) = futures_util::join!(receives, runs);
+    received.and(ran)
+}
+
+#[test]
+fn a_signal_that_is_read_again_wakes_its_execution_by_itself() {
+    Lab::run(1, |lab| async move {
+        let world = Arc::new(Beside::default());
+        let open = |builder: Builder| builder.mail_bytes_max(10).state(world.clone());
+        let (_, abide) = lab.worker_with(open).await.unwrap();
+        let handle = abide.start(beside, ()).id("one").await.unwrap();
+        lab.sleep(ms(2_100)).await;
+        handle.signal("large", &large(1)).await.unwrap();
+        lab.sleep(ms(100)).await;
+        assert_eq!(world.got_count.load(Ordering::Relaxed), 1, "{}", handle.why().await.unwrap());
+        world.may_end.notify_one();
+        handle.result().await.unwrap();
     });
 }

@@ -80,6 +80,8 @@ pub(crate) struct Inbox {
     is_behind: bool,
     /// A message that was left in the store is on its way.
     fetching: Option<Fetching>,
+    /// Nobody has asked yet whether it has come, so that nobody would be woken when it has.
+    is_unasked: bool,
     /// The page that was last read again: whoever wants one message of it often wants the next.
     fetched: HashMap<MessageId, Message>,
 }
@@ -153,6 +155,7 @@ impl Inbox {
             last_page: Left(None),
             is_behind: false,
             fetching: None,
+            is_unasked: false,
             fetched: HashMap::new(),
         };
         inbox.take(page, Left(None));
@@ -200,8 +203,14 @@ impl Inbox {
             let read = InboxRead { after: left.0, ..InboxRead::first(self.key) };
             let reading = Reading::new(&*self.store, read);
             self.fetching = Some(Fetching { id: id.clone(), reading, is_from_beginning: left.0.is_none() });
+            self.is_unasked = true;
         }
         None
+    }
+
+    /// Whether a message was asked for that [`Self::poll`] does not know of yet.
+    pub(crate) fn take_unasked(&mut self) -> bool {
+        std::mem::take(&mut self.is_unasked)
     }
 
     /// A message was read for good.

@@ -275,7 +275,9 @@ impl Seat {
     /// The next message that is no order, in the store's order. It stays unread until it is [consumed](Self::consume).
     /// `None` also while what it carries is read from the store.
     pub fn next_message(&mut self) -> Option<Message> {
-        self.inbox.next_whole()
+        let message = self.inbox.next_whole();
+        self.ask_for_mail();
+        message
     }
 
     /// The same; what it carries may be left in the store, if the mail of the execution is large.
@@ -285,7 +287,16 @@ impl Seat {
 
     /// A message that was left in the store; `None` while it is on its way.
     pub(crate) fn fetch(&mut self, id: &MessageId, left: Left) -> Option<Message> {
-        self.inbox.fetch(id, left)
+        let message = self.inbox.fetch(id, left);
+        self.ask_for_mail();
+        message
+    }
+
+    /// Has the driver polled again if a message was asked for: only then it is woken when the message has come.
+    fn ask_for_mail(&mut self) {
+        if self.inbox.take_unasked() {
+            self.mailbox.task.wake();
+        }
     }
 
     /// A message was read for good, with the next commit.
