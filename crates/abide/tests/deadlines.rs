@@ -450,6 +450,26 @@ fn task_that_ends_within_the_grace_has_failed_and_is_not_tried_again() {
     }
 }
 
+/// Its worker dies within the grace: nobody runs it any more, and it does not begin again.
+#[test]
+fn task_whose_worker_dies_after_its_deadline_does_not_begin_again() {
+    Lab::run(1, |lab| async move {
+        let world = State::default();
+        let open = |builder: abide::Builder| {
+            builder.state(world.clone()).deadline_grace_ms(3_600_000).session_ttl(secs(3))
+        };
+        let (machine, abide) = lab.worker_with(open).await.unwrap();
+        busy_task(&abide, false).await;
+        lab.sleep(hours(1) + secs(5)).await;
+        lab.crash(machine);
+        let (_, abide) = lab.worker_with(open).await.unwrap();
+        lab.sleep(secs(30)).await;
+        assert_deadline(&lab, &abide.handle("one")).await;
+        let begun_count = world.said().iter().filter(|what| *what == "begun").count();
+        assert_eq!(begun_count, 1, "it began again");
+    });
+}
+
 #[test]
 fn paused_task_that_runs_has_its_grace() {
     Lab::run(1, |lab| async move {

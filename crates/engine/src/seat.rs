@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Command, Entry, Epoch, Event, Execution, ExecutionId, Kind, Message, MessageId, Payload, Phase,
-    Refusal, Start, Summary, Timestamp, Waiting,
+    Address, Command, Entry, Epoch, Event, Execution, ExecutionId, Failure, FailureKind, Kind, Message,
+    MessageId, Payload, Phase, Refusal, Start, Summary, Timestamp, Waiting,
 };
 use abide_store::{Answer, ExecutionKey, Hold, Leased, Read, Record, Target, Transaction};
 
@@ -241,8 +241,14 @@ impl Seat {
     /// (nobody ever held it, or the whole of it is a task that does not run: `has_begun`), and when that time is over, the execution fails.
     pub fn expire(&mut self, has_begun: bool) -> Option<Vec<Entry>> {
         let execution = self.execution();
+        let is_expiring = matches!(execution.phase(), Phase::Expiring { .. });
+        if is_expiring && execution.kind() == Kind::Task && !has_begun {
+            // Whoever ran it then is gone, and it does not begin again.
+            let gone = Failure::new(FailureKind::Deadline, "its worker is gone");
+            return if self.ledger.is_busy() { None } else { self.ledger.decide(Command::Fail(gone)).ok() };
+        }
         let has_code = has_begun || (execution.kind() != Kind::Task && !self.is_first);
-        if !has_code || matches!(execution.phase(), Phase::Expiring { .. }) {
+        if !has_code || is_expiring {
             return self.expire_unseen();
         }
         self.decide_when_due(|now, grace| Command::ShowDeadline { until: now.after(grace) })
