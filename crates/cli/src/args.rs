@@ -192,6 +192,12 @@ pub(crate) struct Verify {
     /// Rebuild states that cannot be read from their journals first
     #[arg(long)]
     pub(crate) repair: bool,
+    /// End this execution if it is damaged and could not be rebuilt: whoever waits for it is told, and its journal is deleted
+    #[arg(long, value_name = "ID", requires = "repair", value_parser = execution_id)]
+    pub(crate) discard: Option<ExecutionId>,
+    /// Who asks; it is recorded
+    #[arg(long, value_name = "NAME", env = "USER", default_value = "cli", hide_env_values = true, value_parser = reason)]
+    pub(crate) by: String,
 }
 
 /// Where a backup goes.

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use abide_core::{Address, By, ExecutionId};
 use abide_engine::SystemClock;
-use abide_sqlite::{Options, SqliteStore, Verification};
+use abide_sqlite::{Discarded, Options, SqliteStore, Verification};
 use serde_json::json;
 
 use crate::args::{Backup, Global, Output, Restore, Verify};
@@ -18,7 +19,7 @@ use crate::output;
 pub(crate) fn verify(global: &Global, args: &Verify) -> Result<(), Failure> {
     let path = connect::path(global)?;
     if args.repair {
-        repair(&path)?;
+        repair(&path, global, args)?;
     }
     let store = open(&path)?;
     let found = store.verify()?;
@@ -31,16 +32,38 @@ pub(crate) fn verify(global: &Global, args: &Verify) -> Result<(), Failure> {
     }
 }
 
-/// Rebuilds what can be rebuilt, and says so.
-fn repair(path: &Path) -> Result<(), Failure> {
+/// Rebuilds what can be rebuilt, ends what is to be discarded, and says so.
+fn repair(path: &Path, global: &Global, args: &Verify) -> Result<(), Failure> {
     open(path)?.close();
     let store = SqliteStore::open(path, Arc::new(SystemClock), Options::default())?;
     let repairs = connect::block_on(async { Ok(store.repair().await?) })?;
-    store.close();
     for line in repairs.rebuilt.iter().chain(&repairs.left) {
         output::say(format_args!("{}", text::clean(line)));
     }
-    Ok(())
+    let discarded = match &args.discard {
+        Some(id) => discard(&store, (global, id), &args.by),
+        None => Ok(()),
+    };
+    store.close();
+    discarded
+}
+
+fn discard(store: &SqliteStore, (global, id): (&Global, &ExecutionId), by: &str) -> Result<(), Failure> {
+    let address = Address { namespace: global.namespace.clone(), id: id.clone() };
+    let reason = "it was damaged and could not be rebuilt".to_owned();
+    let discarded =
+        connect::block_on(async { Ok(store.discard(&address, By(by.to_owned()), reason).await?) })?;
+    let problem = match discarded {
+        Discarded::Ended => {
+            output::say(format_args!("execution {id:?} was ended"));
+            return Ok(());
+        }
+        Discarded::Unknown => "there is no such execution",
+        Discarded::Sound => "it is not damaged; abide terminate ends it",
+        Discarded::Held => "a worker holds it, and writes it anew with its next commit",
+        _ => "nothing of it can be read that says what it was",
+    };
+    Err(Failure::failed(format!("execution {id:?} was not discarded: {problem}")))
 }
 
 fn tell(found: &Verification, format: Output) -> Result<(), Failure> {

@@ -93,6 +93,14 @@ fn argument(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
 }
 
+/// What can be done about a damaged execution.
+pub fn ways_out(id: &ExecutionId) -> String {
+    let id = argument(id.as_str());
+    format!(
+        "abide verify --repair rebuilds it if it can be, and abide verify --repair --discard {id} ends it if not"
+    )
+}
+
 /// Who asked for something, and why if that was told.
 pub fn by_whom(by: &By, reason: &str) -> String {
     if reason.is_empty() { format!("by {by}") } else { format!("by {by}: {reason}") }

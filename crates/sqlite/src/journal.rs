@@ -102,6 +102,10 @@ fn unpack(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
 }
 
 impl Pack {
+    pub(crate) fn happened(&self) -> Option<u8> {
+        self.happened
+    }
+
     /// Appends this row to the chain of an execution. The caller has checked the numbers.
     pub(crate) fn append(&mut self, batch: &mut Batch<'_>, key: i64, hot: &mut Hot) -> Result<(), Stop> {
         let row = batch.caches.next_journal_row(batch.connection)?;

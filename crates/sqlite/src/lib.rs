@@ -37,6 +37,7 @@ mod wal;
 mod watch;
 mod writer;
 
+pub use apply::Discarded;
 pub use error::OpenError;
 pub use options::Options;
 pub use step_connection::{StepConnection, StepStatement};

@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 
 use abide_core::{
-    Address, Entry, Epoch, Execution, Message, Route, Status, Summary, Timestamp, Version, care,
+    Address, By, Entry, Epoch, Execution, Message, Route, Status, Summary, Timestamp, Version, care,
+    check_reason,
 };
-use abide_store::{Record, Result};
+use abide_store::{Error, Record, Result};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::apply::{RepairWork, check_inbox, first_start, orders};
+use crate::apply::{DiscardWork, Discarded, RepairWork, check_inbox, first_start, orders};
 use crate::caches::{Interned, name_sum};
 use crate::error::{Stop, complaint, reading};
 use crate::journal::{self, Chain, Found, SKIP_DISTANCE};
@@ -95,6 +96,13 @@ impl SqliteStore {
             next = repaired.next;
         }
         Ok(repairs)
+    }
+
+    /// Ends an execution that is damaged and that [`repair`](Self::repair) cannot rebuild: it is cancelled by `by`, whoever waits for it is told,
+    /// and its children are terminated. Its journal and its messages are deleted.
+    pub async fn discard(&self, address: &Address, by: By, reason: String) -> Result<Discarded> {
+        check_reason("reason", &reason).map_err(|invalid| Error::Refused(invalid.into()))?;
+        self.write(DiscardWork { address: address.clone(), by, reason }, Manner::Queued).await
     }
 
     /// Reads with a connection of its own, without a reader's thread.

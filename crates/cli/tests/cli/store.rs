@@ -476,6 +476,27 @@ async fn why_of_a_parent_names_its_damaged_child() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_parent_gets_over_a_child_that_cannot_be_rebuilt() {
+    let place = left_behind().await;
+    let path = place.url().trim_start_matches("sqlite:").to_owned();
+    let damage = "UPDATE abide_journal SET body = x'00'
+                  WHERE execution = (SELECT key FROM abide_executions WHERE id = 'child')";
+    abide::rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
+    let why = place.abide(&["why", "child"]).ok().stdout;
+    assert!(why.contains("abide verify --repair --discard child ends it"), "{why}");
+    assert_eq!(place.abide(&["verify", "--discard", "child"]).code, 2, "it may be rebuilt");
+    place
+        .abide(&["verify", "--repair", "--discard", "nap-1"])
+        .refused(1, r#"execution "nap-1" was not discarded: it is not damaged; abide terminate ends it"#);
+    place.abide(&["verify", "--repair", "--discard", "child"]).ok();
+    let why = place.abide(&["why", "child"]).ok().stdout;
+    assert!(why.ends_with("it was damaged and could not be rebuilt.\n"), "{why}");
+    let abide = place.open().await;
+    until_status(&place, "family-1", "failed");
+    abide.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_leaves_ends_a_list_quietly() {
     let place = left_behind().await;
     for format in ["table", "json", "jsonl"] {

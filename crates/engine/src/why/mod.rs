@@ -2,7 +2,9 @@
 
 mod sentence;
 
-use abide_core::{Address, Entry, ExecutionId, Message, Refusal, SessionId, Status, Timestamp, Waiting};
+use abide_core::{
+    Address, Entry, ExecutionId, Message, Refusal, SessionId, Status, Timestamp, Waiting, text,
+};
 use abide_store::{Error, InboxRead, List, ListOrder, Read, Snapshot, Store, Target, WorkerRow, Workers};
 use sentence::{Ahead, Child, Facts};
 
@@ -40,11 +42,8 @@ pub(crate) async fn explain_beside(
     let facts = match witness.facts(address).await {
         // Whoever asks about what cannot be read is told just that.
         Err(Error::Corrupt { what }) => {
-            let sentence = format!(
-                "{:?} is damaged: {what}; abide verify --repair rebuilds a state from its journal.",
-                address.id
-            );
-            return Ok((Status::Damaged, abide_core::text::clean(&sentence).into_owned()));
+            let sentence = format!("{:?} is damaged: {what}; {}.", address.id, text::ways_out(&address.id));
+            return Ok((Status::Damaged, text::clean(&sentence).into_owned()));
         }
         facts => facts?.ok_or_else(unknown)?,
     };

@@ -68,7 +68,10 @@ fn predicate(facts: &Facts) -> String {
         Status::Paused => paused(facts),
         Status::Blocked => blocked(facts),
         Status::Damaged => {
-            return "is damaged and was set aside: abide verify says what is wrong with it".to_owned();
+            let ways_out = text::ways_out(&facts.snapshot.execution.address().id);
+            return format!(
+                "is damaged and was set aside: abide verify says what is wrong with it, {ways_out}"
+            );
         }
         Status::Scheduled | Status::Running | Status::Sleeping | Status::Waiting => active(facts),
     };

@@ -2,6 +2,7 @@
 
 mod claim;
 mod commit;
+mod discard;
 mod import;
 mod inbox;
 mod message;
@@ -13,6 +14,8 @@ mod submit;
 
 pub(crate) use claim::ClaimWork;
 pub(crate) use commit::CommitWork;
+pub(crate) use discard::DiscardWork;
+pub use discard::Discarded;
 pub(crate) use import::ImportWork;
 pub(crate) use inbox::{check_inbox, inbox_page, orders};
 pub(crate) use message::first_start;

@@ -154,7 +154,7 @@ fn rebuild(batch: &mut Batch<'_>, suspect: &Suspect) -> Result<(), Stop> {
 }
 
 /// The chain of the current run, from its head to its beginning, and its entries.
-fn current_run(batch: &Batch<'_>, key: i64, head: i64) -> Result<(Chain, Vec<Entry>), Stop> {
+pub(super) fn current_run(batch: &Batch<'_>, key: i64, head: i64) -> Result<(Chain, Vec<Entry>), Stop> {
     let mut statement = batch.connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut rows = Vec::new();
     let mut next = Some(head);

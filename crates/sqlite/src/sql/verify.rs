@@ -54,3 +54,27 @@ FROM abide_executions AS e
 LEFT JOIN abide_sessions AS s ON s.id = (e.place - 3) / 4 AND s.retired IS NULL
 WHERE e.place % 4 = 3 AND s.id IS NULL
 LIMIT 10";
+pub(crate) const DISCARD_FIND: &str = "
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since
+FROM abide_executions
+WHERE namespace = ?1 AND id = ?2";
+pub(crate) const DISCARD_FIRST_ROW: &str = "
+SELECT MIN(row)
+FROM abide_journal
+WHERE execution = ?1";
+pub(crate) const DISCARD_CHILDREN: &str = "
+SELECT namespace, id
+FROM abide_executions INDEXED BY abide_executions_parent
+WHERE parent IS NOT NULL AND parent = ?1 AND place <> 4
+ORDER BY key";
+pub(crate) const DISCARD_JOURNAL: &str = "
+DELETE FROM abide_journal
+WHERE execution = ?1";
+pub(crate) const DISCARD_TAGS: &str = "
+DELETE FROM abide_tags
+WHERE execution = ?1";
+pub(crate) const DISCARD: &str = "
+UPDATE abide_executions
+SET queue = ?2, parent = ?3, parent_run = ?4, epoch = epoch + 1, version = ?5, status = ?6, head = ?7, state = ?8, place = ?9,
+    rank = ?10, since = ?11, takeover_count = 0, care_at = NULL
+WHERE key = ?1";

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use abide_core::{Namespace, Status};
-use abide_sqlite::SqliteStore;
+use abide_core::{Body, By, Namespace, Op, OpKind, Outcome, Parent, Start, Status};
+use abide_sqlite::{Discarded, SqliteStore};
 use abide_store::conformance::block_on;
 use abide_store::{Error, Feed, FeedFrom, List, ListOrder, Prune, Read, Store, Target, View};
 
-use crate::fixture::{Fixture, Held, Seat, address, complete, look, signal, start, step, submit};
+use crate::fixture::{
+    Fixture, Held, Seat, address, complete, flow, look, message, name, signal, start, step, submit,
+};
 
 /// Damage to one thing of execution `bad`, and what is said of it.
 const DAMAGES: [(&str, &str); 4] = [
@@ -191,4 +193,76 @@ fn a_row_without_a_route_is_listed_by_its_id() {
     let store = fixture.open();
     assert_eq!(with_status(&store, Status::Damaged), ["bad"]);
     assert_eq!(with_status(&store, Status::Running).len(), 5);
+}
+
+/// A child and its own child.
+fn family() -> (Fixture, Arc<SqliteStore>) {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let child = |id: &str, of: &str| {
+        let op = Op { kind: OpKind::Child, name: name("child"), nth: 1 };
+        let parent = Some(Parent { id: address(of).id, run: 1, op });
+        message("start", id, Body::Start(Start { parent, ..flow() }.into()))
+    };
+    let messages =
+        vec![start("boss"), child("bad", "boss"), signal("s", "bad"), child("grand", "bad"), start("q")];
+    submit(&store, messages).expect("they are taken");
+    (fixture, store)
+}
+
+fn discard(store: &Arc<SqliteStore>, id: &str) -> Discarded {
+    let by = By("ann".to_owned());
+    block_on(store.discard(&address(id), by, "beyond repair".to_owned())).expect("it is looked at")
+}
+
+#[test]
+fn what_cannot_be_rebuilt_can_be_ended() {
+    let state = "UPDATE abide_executions SET state = x'00' WHERE id = 'bad'; ";
+    let journal = "UPDATE abide_journal SET body = x'00' WHERE execution = 2; ";
+    let queue = "UPDATE abide_executions SET queue = 999 << 16 WHERE id = 'bad'; ";
+    let inbox = "UPDATE abide_inbox SET body = x'00' WHERE execution = 2; ";
+    let damages = [
+        (journal.to_owned(), true),
+        (inbox.to_owned(), true),
+        (format!("{state}{inbox}"), true),
+        (format!("{queue}{inbox}"), true),
+        // Nothing is left that says what its parent waits for.
+        (format!("{state}{journal}"), false),
+    ];
+    for (damage, is_answered) in damages {
+        let (fixture, store) = family();
+        store.close();
+        fixture.raw().execute_batch(&damage).expect("the damage can be done");
+        let store = fixture.open();
+        assert_eq!(discard(&store, "bad"), Discarded::Ended, "{damage}");
+        let found = store.verify().expect("it is looked at");
+        assert!(found.is_sound(), "{damage}: {:?}", found.problems);
+        assert_eq!(with_status(&store, Status::Cancelled), ["bad"], "{damage}");
+        let told = look(&store, "boss").inbox.messages;
+        let is_failure = |body: &Body| matches!(body, Body::ChildDone { outcome: Outcome::Failure(_), .. });
+        assert_eq!(told.iter().any(|message| is_failure(&message.body)), is_answered, "{damage}: {told:?}");
+        let grand = look(&store, "grand").inbox.messages;
+        assert!(matches!(grand[0].body, Body::Terminate { .. }), "{damage}: {grand:?}");
+        assert_eq!(fixture.seat(&store).claim(true).leased.len(), 3, "{damage}: the others go on");
+    }
+}
+
+#[test]
+fn only_what_is_damaged_and_held_by_nobody_is_discarded() {
+    let (fixture, store) = family();
+    assert_eq!(discard(&store, "nobody"), Discarded::Unknown);
+    assert_eq!(discard(&store, "bad"), Discarded::Sound);
+    let queue = "UPDATE abide_executions SET queue = 999 << 16, state = x'00' WHERE id = 'bad'";
+    fixture
+        .raw()
+        .execute_batch(&format!("{queue}; UPDATE abide_journal SET body = x'00' WHERE execution = 2"))
+        .expect("the damage can be done");
+    assert_eq!(discard(&store, "bad"), Discarded::Unreadable);
+    let mut seat = fixture.seat(&store);
+    seat.claim(true);
+    fixture
+        .raw()
+        .execute_batch("UPDATE abide_executions SET state = x'00' WHERE id = 'q'")
+        .expect("the damage can be done");
+    assert_eq!(discard(&store, "q"), Discarded::Held);
 }
