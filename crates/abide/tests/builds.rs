@@ -105,6 +105,38 @@ fn what_is_left_to_a_build_that_is_gone_does_not_rest_for_ever() {
     });
 }
 
+#[workflow]
+async fn hangs(ctx: Ctx) -> Result<()> {
+    ctx.step("hangs", || async {
+        pending::<()>().await;
+        Ok(())
+    })
+    .await
+}
+
+/// The build that could go on has no room: the other one applies the orders, and does not ask without a pause.
+#[test]
+fn what_is_left_to_a_build_that_is_full_can_be_paused_and_resumed() {
+    Lab::run(1, |lab| async move {
+        let (_, first) = worker(&lab, "a", false).await;
+        let handle = first.start(flow, ()).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let open = |builder: abide::Builder| builder.build("b").state(Fixed(true)).execution_count_max(1);
+        let (_, second) = lab.worker_with(open).await.unwrap();
+        second.start(hangs, ()).id("full").await.unwrap();
+        handle.pause().await.unwrap();
+        let _ = handle.unblock().await;
+        lab.sleep(secs(5)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Paused, "{}", handle.why().await.unwrap());
+        let before = look(&lab).await.lease.version;
+        handle.resume().await.unwrap();
+        lab.sleep(secs(20)).await;
+        assert_ne!(handle.status().await.unwrap(), Status::Paused, "{}", handle.why().await.unwrap());
+        let commit_count = look(&lab).await.lease.version.0 - before.0;
+        assert!(commit_count < 30, "{commit_count} commits in twenty seconds");
+    });
+}
+
 /// A bad build that is live for a while takes what a good one could go on with.
 #[test]
 fn a_good_build_goes_on_with_what_a_bad_one_has_blocked() {

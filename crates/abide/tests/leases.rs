@@ -282,3 +282,66 @@ fn why_never_says_running_of_what_nobody_runs() {
         assert!(why.starts_with(&running("lost")), "{why}");
     });
 }
+
+#[derive(Default)]
+struct Cleaner {
+    begun_count: AtomicU32,
+    cleaned_count: AtomicU32,
+}
+
+/// Undoes its first step when it is cancelled or too late.
+#[workflow]
+async fn careful(ctx: Ctx) -> Result<()> {
+    let cleaner = ctx.state::<Arc<Cleaner>>();
+    let count = |counter: &AtomicU32| {
+        counter.fetch_add(1, Ordering::Relaxed);
+    };
+    ctx.step("reserve", || async {
+        count(&cleaner.begun_count);
+        Ok(())
+    })
+    .await?;
+    let waited: Result<()> = async {
+        ctx.step("second", || async { Ok(()) }).await?;
+        ctx.recv("go").await
+    }
+    .await;
+    if waited.is_err() {
+        let undo = ctx.step("undo", || async {
+            count(&cleaner.cleaned_count);
+            Ok(())
+        });
+        ctx.shield(undo).await?;
+    }
+    waited
+}
+
+/// A commit fails for good, and the execution is recovered under its first lease: its code has run, so it sees what comes.
+#[test]
+fn code_that_has_run_under_its_first_lease_sees_a_cancel_and_a_deadline() {
+    for is_deadline in [false, true] {
+        let mut commit_count = 0;
+        let make = move |clock| -> Arc<dyn Store> {
+            FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), move |what| {
+                commit_count += u32::from(what == "commit");
+                // The first has recorded the first step.
+                if what == "commit" && commit_count == 2 { Fault::Corrupt } else { Fault::None }
+            })
+        };
+        Lab::run_on(1, make, |lab| async move {
+            let cleaner = Arc::new(Cleaner::default());
+            let (_, abide) = lab.worker_with(|builder| builder.state(cleaner.clone())).await.unwrap();
+            let start = abide.start(careful, ()).id("one");
+            let start = if is_deadline { start.deadline(ms(50)) } else { start };
+            let handle = start.await.unwrap();
+            lab.sleep(ms(10)).await;
+            if !is_deadline {
+                handle.cancel("enough").await.unwrap();
+            }
+            lab.sleep(minutes(1)).await;
+            let why = handle.why().await.unwrap();
+            assert_eq!(cleaner.cleaned_count.load(Ordering::Relaxed), 1, "{why}");
+            assert_eq!(cleaner.begun_count.load(Ordering::Relaxed), 1, "{why}");
+        });
+    }
+}

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use abide_core::{Body, By, Message, MessageId, Name, Phase, Status, Waiting};
+use abide_core::{Body, By, Message, MessageId, Name, Status, Waiting};
 use abide_store::{
     Error, Hold, Leased, List, ListCursor, ListOrder, Listed, Read, Result, Snapshot, Store, Submit, Target,
     WorkerRow,
@@ -182,10 +182,10 @@ impl Inner {
         &self.options.build
     }
 
-    /// Whether this build was blocked where an execution stands that somebody has unblocked.
+    /// Whether this build was blocked where an execution stands that is to go on.
     pub(crate) fn has_tried(&self, leased: &Leased) -> bool {
         let execution = &leased.execution;
-        execution.tried().contains(self.build()) && !matches!(execution.phase(), Phase::Blocked { .. })
+        execution.phase().is_active() && execution.tried().contains(self.build())
     }
 
     fn has_code(&self, item: &Listed) -> bool {

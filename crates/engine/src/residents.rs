@@ -165,6 +165,11 @@ impl Residents {
         !self.seats.contains_key(&key) && self.wanted.insert(key)
     }
 
+    /// Whether a lease of this execution was found by looking, not told by an answer.
+    pub(crate) fn is_recovered(&self, key: ExecutionKey) -> bool {
+        self.recovered.iter().any(|(of, _)| *of == key)
+    }
+
     /// Nobody looks any longer.
     pub(crate) fn forget(&mut self, key: ExecutionKey) {
         self.wanted.remove(&key);

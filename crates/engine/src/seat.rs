@@ -85,7 +85,8 @@ impl Seat {
         let page = std::mem::take(&mut leased.inbox);
         let home = (engine.store.clone(), engine.runtime.clone());
         let inbox = Inbox::new(home, engine.options.mail_bytes_max, leased.key, page);
-        let is_first = leased.lease.epoch == Epoch(1);
+        // A first lease that was recovered may have had its code called before.
+        let is_first = leased.lease.epoch == Epoch(1) && !engine.residents().is_recovered(leased.key);
         let ledger = Ledger::new(&engine, leased);
         let presence = Presence::new(engine.clone());
         let order = Order::Run;

@@ -257,6 +257,11 @@ pub(crate) const SET_ASIDE: &str = "
 UPDATE abide_executions
 SET place = ?2, rank = ?3, since = ?4
 WHERE key = ?1";
+/// From what is ready to the timers of the same route, whose place is the next.
+pub(crate) const PUT_OFF: &str = "
+UPDATE abide_executions
+SET place = place + 1, rank = 0, since = ?2
+WHERE key = ?1 AND place % 4 = 1";
 pub(crate) const REPAIR: &str = "
 UPDATE abide_executions
 SET queue = ?2, status = ?3, care_at = ?8, takeover_count = 0, state = ?4, place = ?5, rank = ?6, since = ?7

@@ -129,8 +129,11 @@ fn lease_one(batch: &mut Batch<'_>, claim: &Claim, offer: &Offer) -> Result<Opti
     Ok(Some((one, size)))
 }
 
-/// The same as [`leased`], but for what cannot be read: that is set aside, by name, so that it delays nobody. What a newer program wrote is left
-/// where it is, for those who can read it.
+/// For how long a claim leaves what a newer program wrote to those who can read it, before it looks again.
+const NEWER_PAUSE: Duration = Duration::from_secs(5);
+
+/// The same as [`leased`], but for what cannot be read: that is set aside, by name, so that it delays nobody. What a newer program wrote is put
+/// off if it is ready, so that those behind it have their turn.
 fn sound(
     batch: &mut Batch<'_>,
     (key, former): (i64, Option<Given>),
@@ -141,6 +144,10 @@ fn sound(
         Err(stop) => stop,
     };
     if stop.is_newer() {
+        let until = batch.now().after(NEWER_PAUSE).as_micros();
+        batch.connection.prepare_cached(sql::PUT_OFF)?.execute([key, until])?;
+        batch.caches.hot.remove(&key);
+        batch.caches.targets.remove(&key);
         return Ok(None);
     }
     let Some(damage) = stop.damage() else { return Err(stop) };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use abide_core::{Body, By, Namespace, Op, OpKind, Outcome, Parent, Start, Status};
 use abide_sqlite::{Discarded, SqliteStore};
 use abide_store::conformance::block_on;
-use abide_store::{Error, Feed, FeedFrom, List, ListOrder, Prune, Read, Store, Target, View};
+use abide_store::{Commit, Error, Feed, FeedFrom, Hold, List, ListOrder, Prune, Read, Store, Target, View};
 
 use crate::fixture::{
     Fixture, Held, Seat, address, complete, flow, look, message, name, signal, start, step, submit,
@@ -265,4 +265,31 @@ fn only_what_is_damaged_and_held_by_nobody_is_discarded() {
         .execute_batch("UPDATE abide_executions SET state = x'00' WHERE id = 'q'")
         .expect("the damage can be done");
     assert_eq!(discard(&store, "q"), Discarded::Held);
+}
+
+/// What a newer program wrote is for those who can read it. Until they take it, it holds up nobody, and is not asked for again and again.
+#[test]
+fn what_a_newer_program_wrote_is_put_off() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let mut seat = fixture.seat(&store);
+    let mut newer = seat.born("newer");
+    let commit = seat.draft(&mut newer, vec![step(1)]);
+    let mut changes = (*commit.changes).clone();
+    // The number of the format is its first byte.
+    changes.state[0] += 1;
+    let commit = Commit { changes: Arc::new(changes), hold: Hold::Yield, ..commit };
+    block_on(store.commit(commit)).expect("it is committed");
+    assert!(seat.claim(false).leased.is_empty(), "nobody here can read it");
+    let nothing = seat.claim(false);
+    assert!(nothing.leased.is_empty() && !nothing.more, "it is not asked for without a pause: {nothing:?}");
+    submit(&store, vec![start("good")]).expect("it is taken");
+    let ids = |claimed: abide_store::Claimed| -> Vec<String> {
+        claimed.leased.iter().map(|leased| leased.address().id.to_string()).collect()
+    };
+    assert_eq!(ids(seat.claim(false)), ["good"]);
+    // Later it is offered again.
+    fixture.clock.advance(std::time::Duration::from_secs(6));
+    assert!(seat.claim(false).leased.is_empty());
+    assert!(store.verify().is_ok());
 }
