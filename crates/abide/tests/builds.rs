@@ -1,11 +1,15 @@
 //! What is blocked is tried once by each build of the program, and whoever waits for it is told when no build is left.
 
 use std::future::pending;
+use std::sync::Arc;
 
 use abide::prelude::*;
 use abide::testing::{Lab, Machine};
-use abide_core::{Address, Event, ExecutionId, Name, Namespace};
-use abide_store::{Read, Snapshot, Target};
+use abide_core::{Ability, Address, Event, ExecutionId, Kind, Name, Namespace, codec};
+use abide_sqlite::SqliteStore;
+use abide_store::{
+    Changes, Claim, Clock, Commit, CommitOutcome, Hold, Read, Snapshot, Store, Target, Worker,
+};
 
 /// Whether the code of a build is the fixed one.
 struct Fixed(bool);
@@ -233,5 +237,65 @@ fn a_block_names_its_build() {
         let is_named = |event: &Event| matches!(event, Event::Blocked { build: Some(build), .. } if build.as_str() == "2026-11-16");
         let journal = look(&lab).await.journal;
         assert!(journal.iter().any(|record| is_named(&record.entry().unwrap().event)));
+    });
+}
+
+/// Leases "newer" without its code, and writes its state as a program of the next format would.
+async fn write_as_newer(lab: &Lab) {
+    let name = |text: &str| Name::new(text).unwrap();
+    let ability = Ability {
+        namespace: Namespace::default(),
+        lanes: [name("default")].into(),
+        runs: [(Kind::Workflow, name("flow"))].into(),
+        capabilities: [].into(),
+        build: None,
+    };
+    let worker = Worker { name: name("newer"), ability, ttl: secs(100) };
+    let session = lab.store().register(worker).await.unwrap().session;
+    let claim = Claim { session, request: 1, slots: 8, care_slots: 8, with_mail: false, sweep: false };
+    let claimed = lab.store().claim(claim).await.unwrap();
+    let leased = claimed.leased.into_iter().chain(claimed.care).next().expect("a pause is to be applied");
+    let mut state = codec::encode(&leased.execution);
+    state[0] += 1;
+    let changes = Changes {
+        records: Vec::new(),
+        next: None,
+        state,
+        summary: leased.execution.summary(&[]),
+        consumed: leased.inbox.messages.iter().map(|message| message.id.clone()).collect(),
+        emits: Vec::new(),
+    };
+    let commit = Commit {
+        key: leased.key,
+        lease: leased.lease,
+        expected: leased.version,
+        changes: Arc::new(changes),
+        born_slots: 0,
+        hold: Hold::Park { seen: Vec::new() },
+        transaction: None,
+        alone: false,
+    };
+    assert!(matches!(lab.store().commit(commit).await.unwrap(), CommitOutcome::Committed(_)));
+}
+
+/// What a newer program has blocked cannot be read here.
+#[test]
+fn what_a_newer_program_wrote_does_not_keep_others_from_being_tried() {
+    let sqlite = |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+        SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
+    };
+    Lab::run_on(1, sqlite, |lab| async move {
+        let (_, first) = worker(&lab, "a", false).await;
+        for id in ["newer", "good"] {
+            first.start(flow, ()).id(id).await.unwrap();
+        }
+        lab.sleep(secs(5)).await;
+        first.shutdown().await;
+        lab.client().await.unwrap().handle::<u32>("newer").pause().await.unwrap();
+        lab.sleep(secs(1)).await;
+        write_as_newer(&lab).await;
+        let (_, second) = worker(&lab, "b", true).await;
+        lab.sleep(secs(300)).await;
+        assert_eq!(second.handle::<u32>("good").status().await.unwrap(), Status::Completed);
     });
 }

@@ -111,6 +111,33 @@ fn a_deadline_waits_for_the_commit_under_way() {
 }
 
 #[workflow]
+async fn one_after_the_other(ctx: Ctx) -> Result<u32> {
+    Ok(step(&ctx, "first", None).await? + step(&ctx, "second", None).await?)
+}
+
+/// Durable before effect: whatever the code does with a result, the next closure waits until it is recorded.
+#[test]
+fn no_closure_begins_before_the_result_before_it_is_durable() {
+    for make in [memory, sqlite] {
+        for fault in [Fault::Unavailable, Fault::Indeterminate] {
+            let world = World::new();
+            let faulty = |clock| unanswered(make(clock), &world, fault);
+            Lab::run_on(1, faulty, |lab| {
+                let world = world.clone();
+                async move {
+                    let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
+                    let handle = abide.start(one_after_the_other, ()).id("one").await.unwrap();
+                    lab.sleep(secs(5)).await;
+                    assert_eq!(world.run_count.load(Ordering::Relaxed), 1, "the second began too early");
+                    world.is_unanswered.store(false, Ordering::Relaxed);
+                    assert_eq!(handle.result().await.unwrap(), 1);
+                }
+            });
+        }
+    }
+}
+
+#[workflow]
 async fn wide(ctx: Ctx, width: u32) -> Result<u32> {
     let names: Vec<_> = (0..width).map(|n| n.to_string()).collect();
     let steps = names.iter().map(|name| step(&ctx, name, None));

@@ -88,8 +88,15 @@ async fn try_page(engine: &Inner, after: Option<ListCursor>) -> Result<(usize, O
     let (mut messages, mut asked_count) = (Vec::new(), 0);
     for item in page.items.iter().filter(|item| engine.has_code(item)) {
         let read = Read { target: Target::Key(item.key), run: None, from: 0, limit: 0, with_inbox: false };
-        let Some(snapshot) = engine.store.read(read).await? else { continue };
-        messages.extend(wish(build, &snapshot));
+        match engine.store.read(read).await {
+            Ok(Some(snapshot)) => messages.extend(wish(build, &snapshot)),
+            Ok(None) => {}
+            // It is damaged, or a newer program wrote it: neither holds up the others.
+            Err(error @ Error::Corrupt { .. }) => {
+                tracing::debug!(%error, execution = %item.address, "what is blocked cannot be read");
+            }
+            Err(error) => return Err(error),
+        }
         if messages.len() == TRY_COUNT_MAX {
             asked_count += messages.len();
             submit(engine, std::mem::take(&mut messages)).await?;

@@ -228,7 +228,8 @@ impl Stop {
     }
 }
 
-fn is_newer(error: &rusqlite::Error) -> bool {
+/// Whether a newer program wrote what could not be read.
+pub(crate) fn is_newer(error: &rusqlite::Error) -> bool {
     let rusqlite::Error::FromSqlConversionFailure(_, _, source) = error else { return false };
     matches!(source.downcast_ref(), Some(DecodeError::Newer | DecodeError::UnknownVersion(_)))
 }

@@ -172,7 +172,11 @@ impl Place {
                 summary.wake_at.is_none()
                     && matches!(summary.status, Status::Waiting | Status::Paused | Status::Blocked)
             }
-            Self::Timer(route, at) => route == queue.route && Some(at) == summary.wake_at,
+            // What is ready may have been put off by a program that is too old for it.
+            Self::Timer(route, at) => {
+                let is_put_off = summary.wake_at.is_none() && summary.status == Status::Running;
+                route == queue.route && (Some(at) == summary.wake_at || is_put_off)
+            }
             Self::Ready(found, _) => found == queue,
             Self::Held(_) => true,
             Self::Damaged(_) => false,

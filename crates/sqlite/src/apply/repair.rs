@@ -5,7 +5,7 @@ use rusqlite::{OptionalExtension, params};
 
 use crate::apply::check_inbox;
 use crate::batch::Batch;
-use crate::error::Stop;
+use crate::error::{Stop, is_newer};
 use crate::job::Operation;
 use crate::journal::{self, Chain, Found};
 use crate::place::{Columns, Place, Queue};
@@ -53,6 +53,9 @@ impl Operation for RepairWork {
             let id = suspect.id.clone();
             match rebuild(batch, &suspect) {
                 Ok(()) => repaired.rebuilt.push(format!("execution {id:?}: its state was rebuilt")),
+                Err(stop) if stop.is_newer() => {
+                    repaired.left.push(format!("execution {id:?} was written by a newer program"));
+                }
                 Err(stop) => {
                     let Some(damage) = stop.damage() else { return Err(stop) };
                     repaired.left.push(format!("execution {id:?} cannot be rebuilt: {damage}"));
@@ -63,11 +66,17 @@ impl Operation for RepairWork {
     }
 }
 
-/// Whether it can be read, and stands where it may.
+/// Whether it can be read, and stands where it may. What a newer program wrote is for that program to judge.
 fn is_sound(base: &Base<'_>, place: Option<Place>) -> bool {
-    let Ok(sheet) = base.sheet() else { return false };
-    let (Ok(_), Ok(summary)) = (sheet.execution(), sheet.summary()) else { return false };
-    place.is_some_and(|place| place.fits(base.queue, &summary))
+    let read = || {
+        let sheet = base.sheet()?;
+        sheet.execution()?;
+        sheet.summary()
+    };
+    match read() {
+        Ok(summary) => place.is_some_and(|place| place.fits(base.queue, &summary)),
+        Err(error) => is_newer(&error),
+    }
 }
 
 /// What nobody holds and cannot be read, or would be found by nobody: a holder writes both anew with its next commit.
