@@ -69,6 +69,11 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     }
 }
 
+/// What follows the version, if this program knows the format.
+pub(crate) fn body(bytes: &[u8]) -> Option<&[u8]> {
+    bytes.split_first().filter(|(version, _)| **version == VERSION).map(|(_, body)| body)
+}
+
 /// Postcard complains by itself about what cannot be, such as an end that comes too early. Whatever else there is to complain about, a type did: about
 /// a variant or a field that it does not know.
 fn explain(error: postcard::Error) -> DecodeError {

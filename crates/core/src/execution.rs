@@ -403,7 +403,9 @@ impl Execution {
             Event::Failed(_) => self.phase = Phase::Failed,
             Event::Cancelled { .. } => self.phase = Phase::Cancelled,
             Event::ContinuedAsNew { .. } => self.phase = Phase::Continued,
-            Event::ChildStarted { .. } => self.open_child_count += 1,
+            Event::ChildStarted { .. } => {
+                self.open_child_count = self.open_child_count.saturating_add(1);
+            }
             Event::ChildFinished { .. } => self.open_child_count = self.open_child_count.saturating_sub(1),
             Event::Started(_)
             | Event::StepRecorded(_)
@@ -546,7 +548,7 @@ impl Decision {
     /// Numbers the events, folds them into `execution` and hands them out as entries.
     pub fn record(self, execution: &mut Execution, now: Timestamp) -> (Vec<Entry>, Vec<Message>) {
         let number = |event| {
-            let entry = Entry { seq: execution.entry_count + 1, at: now, event };
+            let entry = Entry { seq: execution.entry_count.saturating_add(1), at: now, event };
             execution.apply(&entry);
             entry
         };

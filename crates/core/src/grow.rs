@@ -101,8 +101,10 @@ impl Found {
     ) -> Result<(Option<T>, Self), E> {
         let Some(index) = self.0.iter().position(|(found, _)| *found == tag) else { return Ok((None, self)) };
         let (_, bytes) = self.0.swap_remove(index);
-        let field = postcard::from_bytes(&bytes).map_err(|_| E::custom("a field that cannot be read"))?;
-        Ok((Some(field), self))
+        match postcard::take_from_bytes(&bytes) {
+            Ok((field, [])) => Ok((Some(field), self)),
+            _ => Err(E::custom("a field that cannot be read")),
+        }
     }
 
     /// Nothing may be left: it would be lost when the structure is written again.
@@ -194,6 +196,13 @@ mod tests {
         assert_eq!(read, [first::Order { id: 7, note: note() }, first::Order { id: 8, note: note() }]);
         let read: Vec<second::Order> = decode(&third(Some("red"), None)).expect("it knows the color");
         assert_eq!(read[1], second::Order { id: 8, note: note(), color: Some("red".to_owned()) });
+    }
+
+    #[test]
+    fn a_field_with_more_in_it_than_is_known_is_not_cut() {
+        let bytes = encode(&second::Order { id: 7, note: note(), color: Some("red".to_owned()) });
+        let longer = [&bytes[..bytes.len() - 5], &[5, 3], b"red!"].concat();
+        assert_eq!(decode::<second::Order>(&longer), Err(DecodeError::Newer));
     }
 
     #[test]

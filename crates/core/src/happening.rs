@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::{Entry, Event, Timestamp};
+use crate::{Entry, Event, Timestamp, codec};
 
 /// A turn in the life of an execution, which others follow. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,8 +111,7 @@ struct Header {
 impl Entry {
     /// What an encoded entry means, and when it was decided. A store may ask for it: the rest of the entry, which may be large, is not looked at.
     pub fn happening_of(bytes: &[u8]) -> Option<(Timestamp, Happening)> {
-        let (_, bytes) = bytes.split_first()?;
-        let (header, rest) = postcard::take_from_bytes::<Header>(bytes).ok()?;
+        let (header, rest) = postcard::take_from_bytes::<Header>(codec::body(bytes)?).ok()?;
         let happening = match header.variant {
             0 => Happening::Began,
             9 => Happening::Paused,

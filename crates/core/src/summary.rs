@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
-use crate::{Body, Execution, ExecutionId, Name, Phase, Timestamp};
+use crate::{Body, Execution, ExecutionId, Name, Phase, Timestamp, codec};
 
 /// Where an execution stands. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -221,8 +221,7 @@ impl Summary {
 
     /// What an encoded summary begins with. A store may ask for it: the rest is not looked at.
     pub fn beginning_of(bytes: &[u8]) -> Option<(Status, Listens)> {
-        let (_, bytes) = bytes.split_first()?;
-        Some(postcard::take_from_bytes(bytes).ok()?.0)
+        Some(postcard::take_from_bytes(codec::body(bytes)?).ok()?.0)
     }
 }
 
@@ -242,7 +241,7 @@ impl Execution {
         // It begins when it is due, not when the first signal comes.
         let listens = Listens::Control;
         if self.attempt_count() > 0 {
-            let (name, attempt) = (self.name().clone(), self.attempt_count() + 1);
+            let (name, attempt) = (self.name().clone(), self.attempt_count().saturating_add(1));
             return Summary { listens, ..self.summary(&[Waiting::Retry { name, attempt, at }]) };
         }
         let wake_at = self.deadline_at().map_or(at, |deadline_at| deadline_at.min(at));

@@ -34,7 +34,7 @@ pub(crate) struct Pack {
     count: u64,
     /// What the feed tells of the last entry.
     happened: Option<u8>,
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
     /// Of the entries; the rest of the row is added when it is known.
     sum: Checksum,
 }
@@ -86,7 +86,7 @@ fn put_length(body: &mut Vec<u8>, mut length: usize) {
 }
 
 /// The entries of a row, one by one; `None` where they cannot be told apart.
-fn unpack(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
+pub(crate) fn unpack(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
@@ -145,7 +145,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    fn sum(&self, seq: u64, entries: Checksum) -> Checksum {
+    pub(crate) fn sum(&self, seq: u64, entries: Checksum) -> Checksum {
         let sum = entries.number(self.row).number(self.key).number(self.previous.unwrap_or(0));
         sum.number(integer(seq))
             .number(self.happened.map_or(-1, i64::from))
@@ -209,6 +209,15 @@ pub(crate) fn missing(row: i64) -> Stop {
     Stop::corrupt(format!("journal row {row} is missing"))
 }
 
+/// The row that `row` follows. Rows are numbered from 1 in the order in which they are written: whoever followed another one might never come to
+/// an end.
+pub(crate) fn older(row: i64, previous: i64) -> Result<i64, Stop> {
+    if (1..row).contains(&previous) {
+        return Ok(previous);
+    }
+    Err(Stop::corrupt(format!("journal row {row} follows row {previous}, which is not older")))
+}
+
 /// The `steps` rows before `row`, newest first.
 fn walk(connection: &Connection, row: i64, steps: usize) -> Result<Vec<i64>, Stop> {
     let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
@@ -217,11 +226,29 @@ fn walk(connection: &Connection, row: i64, steps: usize) -> Result<Vec<i64>, Sto
     for _ in 0..steps {
         let previous: Option<i64> =
             link.query_row([current], |row| row.get(0)).optional()?.ok_or_else(|| missing(current))?;
-        current =
+        let previous =
             previous.ok_or_else(|| Stop::corrupt(format!("journal row {current} has no predecessor")))?;
+        current = older(current, previous)?;
         rows.push(current);
     }
     Ok(rows)
+}
+
+/// The last entry of the `nth` row of a run, which stands at `row`, and the rows that it lists, newest first.
+pub(crate) fn listed((row, nth): (i64, u64), skip: &[u8]) -> Result<(u64, Vec<i64>), Stop> {
+    let (end, distances): (u64, Vec<u64>) = codec::decode(skip)?;
+    let expected = nth.saturating_sub(1).min(SKIP_DISTANCE);
+    if distances.len() as u64 != expected {
+        let what = format!("journal row {row} lists {} predecessors, not {expected}", distances.len());
+        return Err(Stop::corrupt(what));
+    }
+    let mut rows = Vec::with_capacity(distances.len());
+    let mut newer = row;
+    for distance in distances {
+        newer = older(newer, newer.checked_sub_unsigned(distance).unwrap_or(0))?;
+        rows.push(newer);
+    }
+    Ok((end, rows))
 }
 
 /// A journal row that was read: `row, execution, previous, seq, happened, skip, body`, in this order.
@@ -241,11 +268,15 @@ impl<'r> Found<'r> {
         let skip = blob(5)?.map(<[u8]>::to_vec);
         let (number, key, previous, happened) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(4)?);
         let link = Link { row: number, key, previous, happened, skip };
-        let seq = count(row.get(3)?);
-        let body = blob(6)?.unwrap_or_default();
+        Self::open(&link, count(row.get(3)?), blob(6)?.unwrap_or_default())
+    }
+
+    /// What stands in `body`, if that and the columns beside it are what was written.
+    pub(crate) fn open(link: &Link, seq: u64, body: &'r [u8]) -> Result<Self, Stop> {
         let entries = checksum::checked(body, |entries| link.sum(seq, Checksum::new().bytes(entries)));
         let entries = entries.ok_or_else(|| Stop::corrupt(format!("journal row {} is damaged", link.row)))?;
-        Ok(Self { seq, previous: link.previous, happened: link.happened, entries })
+        let previous = link.previous.map(|previous| older(link.row, previous)).transpose()?;
+        Ok(Self { seq, previous, happened: link.happened, entries })
     }
 
     /// The entries, with their numbers.
@@ -419,7 +450,7 @@ impl Chain {
                 rows.reverse();
                 return Ok(Some(rows));
             }
-            next = previous;
+            next = previous.map(|previous| older(row, previous)).transpose()?;
         }
         Ok(None)
     }
@@ -440,18 +471,7 @@ impl Chain {
             )));
         }
         let bytes = bytes.ok_or_else(|| Stop::corrupt(format!("journal row {row} lists no predecessors")))?;
-        let (end, distances): (u64, Vec<u64>) = codec::decode(&bytes)?;
-        let expected = (nth - 1).min(SKIP_DISTANCE);
-        if distances.len() as u64 != expected {
-            let what = format!("journal row {row} lists {} predecessors, not {expected}", distances.len());
-            return Err(Stop::corrupt(what));
-        }
-        let mut newer = row;
-        let older = |distance: &u64| {
-            newer -= integer(*distance);
-            newer
-        };
-        Ok((end, distances.iter().map(older).collect()))
+        listed((row, nth), &bytes)
     }
 
     /// Takes from `rows`, which follow each other; `false` when there is enough.

@@ -161,6 +161,21 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_in_a_lock_file_says_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("a.db");
+        for content in [&b""[..], &[0xff; 4_096], b"7\n", b"alive"] {
+            std::fs::write(path_of(&database, SESSION), content).unwrap();
+            assert_eq!(look(&database, SESSION), Sign::Death);
+            let lock = LockFile::acquire(&database, SESSION).unwrap();
+            assert_eq!(look(&database, SESSION), Sign::Life);
+            lock.remove();
+        }
+        std::fs::create_dir(path_of(&database, SESSION)).unwrap();
+        assert_eq!(look(&database, SESSION), Sign::Life, "nothing can be told by what is no file");
+    }
+
+    #[test]
     fn a_lock_file_is_found_until_it_is_deleted_or_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let database = folder.path().join("a.db");

@@ -86,7 +86,7 @@ pub(crate) fn timers(route: i64) -> i64 {
 
 /// The place of what a session holds.
 pub(crate) fn held(session: SessionId) -> i64 {
-    integer(session.0) * 4 + 3
+    integer(session.0).saturating_mul(4).saturating_add(3)
 }
 
 impl Place {
@@ -113,7 +113,9 @@ impl Place {
             (0, 0) => Self::Waiting,
             (0, 1) => Self::Finished(at),
             (0, 2) => Self::Damaged(at),
-            (1, route) => Self::Ready(Queue { route, priority: i16::try_from(-rank).ok()? }, at),
+            (1, route) => {
+                Self::Ready(Queue { route, priority: i16::try_from(rank.checked_neg()?).ok()? }, at)
+            }
             (2, route) => Self::Timer(route, at),
             (3, session) => Self::Held(Holder {
                 session: SessionId(count(session)),

@@ -3,9 +3,9 @@
 //! One column instead of a dozen: each that is bound, written and read by itself costs more than the bytes in it. The sheet begins with a
 //! checksum of itself and of the columns that change only with it.
 
-use std::borrow::Cow;
 use std::error::Error;
 
+use abide_core::codec::DecodeError;
 use abide_core::intake::Standing;
 use abide_core::{Execution, Start, Summary, Timestamp, Version, codec};
 use rusqlite::Row;
@@ -80,7 +80,7 @@ impl Anchor {
         Self { identity: sum.0, head, version }
     }
 
-    fn sum(&self, sheet: Checksum) -> Checksum {
+    pub(crate) fn sum(&self, sheet: Checksum) -> Checksum {
         sheet.number(self.identity as i64).number(self.head).number(integer(self.version.0))
     }
 }
@@ -128,28 +128,34 @@ impl Serialize for Part<'_> {
 #[derive(Debug)]
 pub(crate) struct Sheet<'a> {
     pub(crate) cold: Cold,
-    summary: &'a [u8],
+    pub(crate) summary: &'a [u8],
     pub(crate) state: &'a [u8],
 }
 
 impl<'a> Sheet<'a> {
-    fn open(bytes: &'a [u8], anchor: &Anchor) -> Result<Self, Cow<'static, str>> {
-        let damaged = |_| Cow::Borrowed("it is cut short");
+    pub(crate) fn open(bytes: &'a [u8], anchor: &Anchor) -> Result<Self, DecodeError> {
+        let damaged = |what: &str| DecodeError::Damaged(what.to_owned());
         // What was prepared first ends where the rest begins, which only its contents tell.
-        let rest = bytes.get(CHECKSUM_BYTES..).ok_or("it is cut short")?;
+        let rest = bytes.get(CHECKSUM_BYTES..).ok_or_else(|| damaged("it is cut short"))?;
         let ((summary, state), cold_bytes) =
-            postcard::take_from_bytes::<(&[u8], &[u8])>(rest).map_err(damaged)?;
+            postcard::take_from_bytes::<(&[u8], &[u8])>(rest).map_err(|_| damaged("it is cut short"))?;
         let prepared = &rest[..rest.len() - cold_bytes.len()];
         let sum = |_: &[u8]| anchor.sum(Checksum::new().bytes(prepared).bytes(cold_bytes));
-        checksum::checked(bytes, sum).ok_or("its checksum is wrong")?;
-        let cold = postcard::from_bytes(cold_bytes).map_err(|_| "it was written by a newer abide")?;
+        checksum::checked(bytes, sum).ok_or_else(|| damaged("its checksum is wrong"))?;
+        // What is behind it would be lost when the sheet is written again.
+        let Ok((cold, [])) = postcard::take_from_bytes(cold_bytes) else {
+            return Err(DecodeError::Newer);
+        };
         Ok(Self { cold, summary, state })
     }
 
     /// What a message has to know: the beginning of the summary.
     pub(crate) fn standing(&self) -> rusqlite::Result<Standing> {
         let beginning = Summary::beginning_of(self.summary);
-        let (status, listens) = beginning.ok_or_else(|| complain("its summary cannot be read"))?;
+        let (status, listens) = beginning.ok_or_else(|| match self.summary() {
+            Err(error) => error,
+            Ok(_) => complain("its summary cannot be read"),
+        })?;
         Ok(Standing { status, listens, run: self.cold.run })
     }
 
@@ -195,8 +201,38 @@ impl<'r> Base<'r> {
 
     /// The sheet, if it is what was written.
     pub(crate) fn sheet(&self) -> rusqlite::Result<Sheet<'r>> {
-        Sheet::open(self.sheet, &self.anchor).map_err(|problem| {
-            complain(format!("the state of execution {:?} is damaged: {problem}", self.id))
+        Sheet::open(self.sheet, &self.anchor).map_err(|problem| match problem {
+            DecodeError::Damaged(what) => {
+                complain(format!("the state of execution {:?} is damaged: {what}", self.id))
+            }
+            other => complain(other),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_core::{Address, ExecutionId, Kind, Name, Namespace, Payload};
+
+    use super::*;
+
+    #[test]
+    fn what_a_newer_program_added_is_neither_lost_nor_damage() {
+        let start = Start::of(Kind::Workflow, Name::new("flow").unwrap(), Payload::from("1"));
+        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("x").unwrap() };
+        let now = Timestamp::from_millis(1);
+        let (execution, _) = Execution::start(address, start.clone(), now);
+        let queue = Queue { route: 1, priority: 0 };
+        let identity = Identity { key: 1, namespace: 1, id: "x", queue, parent: None };
+        let anchor = Anchor::new(identity, 7, Version(1));
+        let cold = Cold::of_newborn(&start, 7, now);
+        let mut draft = Draft::new(&execution.summary(&[]), &codec::encode(&execution));
+        let prepared = draft.prepared;
+        let mut bytes = draft.sealed(&cold, &anchor).to_vec();
+        assert_eq!(Sheet::open(&bytes, &anchor).unwrap().cold, cold);
+        bytes.push(7);
+        let sum = Checksum::new().bytes(&bytes[CHECKSUM_BYTES..prepared]).bytes(&bytes[prepared..]);
+        checksum::put(&mut bytes, anchor.sum(sum));
+        assert_eq!(Sheet::open(&bytes, &anchor).unwrap_err(), DecodeError::Newer);
     }
 }

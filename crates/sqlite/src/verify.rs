@@ -231,7 +231,7 @@ fn check_execution(
     }
     let earlier: u32 =
         connection.prepare_cached(sql::VERIFY_RUN_COUNT)?.query_row([suspect.chain.key], |row| row.get(0))?;
-    if earlier != suspect.cold.run - 1 {
+    if earlier.checked_add(1) != Some(suspect.cold.run) {
         return Ok(Some("it has other runs than it says".to_owned()));
     }
     if run.number != 1 {
@@ -352,7 +352,7 @@ fn chain_rows(
         }
         rows.push(current);
         next = found.previous;
-        expected = found.seq - 1;
+        expected = found.seq.saturating_sub(1);
     }
     if rows.last() != Some(&chain.first) {
         return Ok(Err(format!("its journal does not begin in row {}", chain.first)));
@@ -402,7 +402,9 @@ fn run_before(connection: &Connection, run: Run) -> std::result::Result<Option<R
         if seq <= 1 {
             break;
         }
-        first = previous.ok_or_else(|| Stop::corrupt(format!("journal row {first} has no predecessor")))?;
+        let previous =
+            previous.ok_or_else(|| Stop::corrupt(format!("journal row {first} has no predecessor")))?;
+        first = journal::older(first, previous)?;
         row_count += 1;
     }
     let chain = Chain { key, first, head, entry_count: last.seq, row_count };

@@ -52,7 +52,8 @@ impl Import {
 
     /// Where it is put at `now`, if all of it is sound. Stores call this before they write.
     pub fn settle(&self, limits: &Limits, now: Timestamp) -> Result<Settled> {
-        let max = limits.payload_bytes_max + limits.failure_bytes_max + Self::ENTRY_SLACK_BYTES;
+        let max = limits.payload_bytes_max.saturating_add(limits.failure_bytes_max);
+        let max = max.saturating_add(Self::ENTRY_SLACK_BYTES);
         let largest = self.runs.iter().flatten().map(|record| record.bytes.len()).max().unwrap_or(0);
         if largest > max {
             let what = format!("an entry of {}", self.address());

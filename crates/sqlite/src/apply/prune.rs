@@ -47,8 +47,8 @@ impl Operation for PruneWork {
         let from = from.unwrap_or(0);
         let end: i64 =
             batch.connection.prepare_cached(sql::JOURNAL_ROW_MAX)?.query_row([], |row| row.get(0))?;
-        let to = end.min(from + STRETCH);
-        let ended = ended(batch, (from + 1, to))?;
+        let to = end.min(from.saturating_add(STRETCH));
+        let ended = ended(batch, (from.saturating_add(1), to))?;
         let is_due = |old: &&Old| old.since < before;
         let old: Vec<&Old> = ended.iter().take_while(is_due).take(self.0.limit).collect();
         if !old.is_empty() {

@@ -125,7 +125,7 @@ fn rebuild(batch: &mut Batch<'_>, suspect: &Suspect) -> Result<(), Stop> {
     let (chain, entries) = current_run(batch, *key, *head)?;
     let earlier: u32 =
         batch.connection.prepare_cached(sql::VERIFY_RUN_COUNT)?.query_row([key], |row| row.get(0))?;
-    let execution = Execution::fold(address, earlier + 1, &entries);
+    let execution = Execution::fold(address, earlier.saturating_add(1), &entries);
     let execution = execution.ok_or_else(|| Stop::corrupt("its journal does not begin with a start"))?;
     let cold = cold(batch, &chain, &execution)?;
     let route = batch.caches.interned(batch.connection)?.known_route(&execution.route());

@@ -94,6 +94,11 @@ fn damage_to_an_earlier_run_is_found_and_named() {
             "UPDATE abide_journal SET previous = NULL WHERE row = 151",
             "execution \"a\": journal row 151 is damaged; the journal has 285 rows, the executions have 135",
         ),
+        // Whoever followed it would never come to an end.
+        (
+            "UPDATE abide_journal SET previous = 10 WHERE row = 10",
+            "execution \"a\": journal row 10 follows row 10, which is not older; the journal has 285 rows, the executions have 135",
+        ),
     ];
     for (damage, expected) in rows {
         assert_eq!(problems(damage), expected, "{damage}");

@@ -137,8 +137,8 @@ impl State {
     }
 
     pub(super) fn workers(&self, workers: &Workers) -> Vec<WorkerRow> {
-        let after = workers.after.map_or(SessionId(0), SessionId::next);
-        let wanted = self.sessions.range(after..);
+        let after = workers.after.map_or(Bound::Unbounded, Bound::Excluded);
+        let wanted = self.sessions.range((after, Bound::Unbounded));
         let wanted = wanted.filter(|(_, found)| found.worker.ability.namespace == workers.namespace);
         let row = |(session, found): (&SessionId, &Session)| WorkerRow {
             session: *session,
