@@ -37,6 +37,8 @@ mod handle;
 mod next;
 mod open;
 pub mod prelude;
+#[doc(hidden)]
+pub mod readers;
 mod shield;
 mod signal;
 mod sleep;

@@ -52,7 +52,7 @@ pub(crate) fn unblock(global: &Global, args: &Unblock) -> Result<(), Failure> {
 }
 
 /// The step and the result in `STEP=JSON`. Both may contain `=`: the step ends at the first one that JSON follows.
-fn edited(text: &str) -> Result<(&str, &str), Failure> {
+pub(crate) fn edited(text: &str) -> Result<(&str, &str), Failure> {
     let wrong = |what| Failure::usage(format!("{text:?} {what}: an edit is written STEP=JSON"));
     let splits = || text.match_indices('=').map(|(at, _)| (&text[..at], &text[at + 1..]));
     let first = splits().next().ok_or_else(|| wrong("gives no result"))?;
@@ -64,16 +64,19 @@ fn edited(text: &str) -> Result<(&str, &str), Failure> {
     Ok(splits().find(|(_, json)| is_value(json)).unwrap_or(first))
 }
 
-/// A value that was given as JSON, or as `-` for what is on stdin. Checked and sent as it was written: read into a value, large numbers
-/// would lose digits.
+/// A value that was given as JSON, or as `-` for what is on stdin.
 fn payload(what: &str, text: &str) -> Result<Payload, Failure> {
-    let value = match text {
-        "-" => from_stdin()?,
-        text => text.to_owned(),
-    };
-    let _: IgnoredAny = serde_json::from_str(&value)
-        .map_err(|error| Failure::usage(format!("{what} is no JSON: {error}")))?;
-    Ok(Payload::from(value.trim()))
+    match text {
+        "-" => checked(what, &from_stdin()?),
+        text => checked(what, text),
+    }
+}
+
+/// A value in JSON, as it was written: read into a value, large numbers would lose digits.
+pub(crate) fn checked(what: &str, json: &str) -> Result<Payload, Failure> {
+    let _: IgnoredAny =
+        serde_json::from_str(json).map_err(|error| Failure::usage(format!("{what} is no JSON: {error}")))?;
+    Ok(Payload::from(json.trim()))
 }
 
 /// `abide retry`.

@@ -1,69 +1,11 @@
-//! `abide`: looks into a store, steers what is in it, checks and copies it, and shows what abide does.
-//!
-//! Every command works on the store directly, without any server. Data goes to stdout, talk to stderr; the exit codes
-//! are those of [`failure::Code`].
-//!
-//! What is deliberately absent: SQL and rules. What can be asked of an execution is decided in `abide-core`, what a
-//! file contains is known to `abide-sqlite`.
-
-mod args;
-mod bench;
-mod clock;
-mod connect;
-mod control;
-mod demo;
-mod failure;
-mod json;
-mod list;
-mod maintain;
-mod output;
-mod show;
-mod why;
+//! The binary `abide`; everything is in the library beside it.
 
 use std::process::ExitCode;
-
-use args::{Args, Command};
-use clap::{CommandFactory, Parser};
-use failure::Failure;
 
 /// Executions are allocated by one thread and freed by another, thousands at a time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    match run(&args) {
-        Ok(code) => code,
-        Err(failure) => failure.report(),
-    }
-}
-
-fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let (global, output) = (&args.global, args.global.output);
-    let done = match &args.command {
-        Command::Bench(args) => return Ok(bench::run(args, output)),
-        Command::Demo(args) => demo::run(args, output),
-        Command::DemoWorker(args) => demo::run_worker(args),
-        Command::List(args) => list::run(global, args),
-        Command::Show(args) => show::run(global, args),
-        Command::Why(args) => why::run(global, args),
-        Command::Signal(args) => control::signal(global, args),
-        Command::Cancel(args) => control::cancel(global, args),
-        Command::Terminate(args) => control::terminate(global, args),
-        Command::Pause(args) => control::pause(global, args),
-        Command::Resume(args) => control::resume(global, args),
-        Command::Unblock(args) => control::unblock(global, args),
-        Command::Retry(args) => control::retry(global, args),
-        Command::Verify(args) => maintain::verify(global, args),
-        Command::Backup(args) => maintain::backup(global, args),
-        Command::Restore(args) => maintain::restore(global, args),
-        Command::Completions { shell } => completions(*shell),
-    };
-    done.map(|()| ExitCode::SUCCESS)
-}
-
-fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "abide", &mut script);
-    output::write(&script)
+    abide_cli::main()
 }

@@ -29,6 +29,8 @@ mod op;
 pub mod parking;
 mod pause;
 mod payload;
+#[doc(hidden)]
+pub mod readers;
 mod replay;
 mod retry;
 mod route;

@@ -23,6 +23,8 @@ mod place;
 mod poll;
 pub mod raw;
 mod reader;
+#[doc(hidden)]
+pub mod readers;
 mod rows;
 mod schema;
 mod sheet;

@@ -16,6 +16,8 @@ pub mod faults;
 mod import;
 pub mod memory;
 mod prng;
+#[doc(hidden)]
+pub mod readers;
 mod refused;
 mod seam;
 mod view;

@@ -1,0 +1,209 @@
+//! Everything here that reads bytes, for tests and fuzzers that throw anything at it. Not for use by hand.
+//!
+//! A reader panics when one of the rules is broken: what can be read is written and read again as the same value, in no more bytes than it was read
+//! from; what cannot be read is refused by name; and whatever was read can be looked at and decided about.
+
+use std::fmt::Debug;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::codec::{self, DecodeError};
+use crate::{
+    Ability, Address, By, Command, Entry, Execution, ExecutionId, Failure, FailureKind, Happening, Kind,
+    Limits, Message, Name, Namespace, Op, OpKind, Payload, Route, Summary, Timestamp, child_id, text,
+};
+
+/// Something that reads bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader {
+    /// What it reads: the name of its fuzz target and of the folder with its corpus.
+    pub name: &'static str,
+    /// Reads, and panics when it breaks a rule.
+    pub read: fn(&[u8]) -> Verdict,
+    /// Some inputs that can be read. Where there are none, the golden files have them.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// What became of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// They say something.
+    Read,
+    /// They are not what they should be.
+    Refused,
+}
+
+impl Verdict {
+    /// That of bytes in which something was found, or was not.
+    pub fn of<T>(found: Option<T>) -> Self {
+        if found.is_some() { Self::Read } else { Self::Refused }
+    }
+}
+
+/// The readers of this crate.
+pub const ALL: [Reader; 7] = [
+    Reader { name: "entry", read: entry, seeds: Vec::new },
+    Reader { name: "execution", read: execution, seeds: Vec::new },
+    Reader { name: "summary", read: summary, seeds: Vec::new },
+    Reader { name: "message", read: message, seeds: Vec::new },
+    Reader { name: "ability", read: ability, seeds: Vec::new },
+    Reader { name: "route", read: route, seeds: Vec::new },
+    Reader {
+        name: "name",
+        read: name,
+        seeds: || ["a", "order-1/2/größe/1", "report#2"].map(Vec::from).to_vec(),
+    },
+];
+
+/// What `bytes` say, if they can be read.
+pub fn record<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> Option<T> {
+    match codec::decode::<T>(bytes) {
+        Ok(value) => {
+            let written = codec::encode(&value);
+            assert!(written.len() <= bytes.len(), "{} bytes became {}", bytes.len(), written.len());
+            assert_eq!(codec::decode(&written).as_ref(), Ok(&value), "it is read as it was written");
+            Some(value)
+        }
+        Err(error) => {
+            assert!(is_apt(&error, bytes), "{error}");
+            None
+        }
+    }
+}
+
+/// Whether an error says what is wrong.
+fn is_apt(error: &DecodeError, bytes: &[u8]) -> bool {
+    match (bytes.first(), error) {
+        (first, DecodeError::Empty) => first.is_none(),
+        (first, DecodeError::UnknownVersion(version)) => first == Some(version),
+        (first, DecodeError::Newer | DecodeError::Damaged(_)) => first == codec::encode(&()).first(),
+    }
+}
+
+fn at() -> Address {
+    Address { namespace: Namespace::default(), id: ExecutionId::composed("x") }
+}
+
+fn entry(bytes: &[u8]) -> Verdict {
+    let found = record::<Entry>(bytes);
+    if let Some(entry) = &found {
+        let expected = Happening::of(&entry.event).map(|happening| (entry.at, happening));
+        assert_eq!(Entry::happening_of(bytes), expected, "its beginning says the same");
+        if let Some(folded) = Execution::fold(at(), u32::MAX, [entry]) {
+            look_at(&folded);
+        }
+        let start = crate::Start::of(Kind::Task, Name::new("x").expect("a name"), Payload::from("1"));
+        let (mut execution, _) = Execution::start(at(), start, Timestamp::MAX);
+        execution.apply(entry);
+        look_at(&execution);
+        assert!(!format!("{entry:?} {} {:?}", entry.at, entry.event.op()).is_empty());
+    } else {
+        // It may say something of what a newer program wrote, as long as the format is the same.
+        let format = codec::encode(&());
+        assert!(bytes.first() == format.first() || Entry::happening_of(bytes).is_none());
+    }
+    Verdict::of(found)
+}
+
+fn execution(bytes: &[u8]) -> Verdict {
+    let found = record::<Execution>(bytes);
+    if let Some(execution) = &found {
+        look_at(&execution.clone().at(at()));
+    }
+    Verdict::of(found)
+}
+
+/// Everything that is asked of a state, and everything that it may be told.
+fn look_at(execution: &Execution) {
+    let now = Timestamp::from_millis(1);
+    let summaries = [execution.summary(&[]), execution.summary_at_rest(), execution.summary_at_start(now)];
+    for summary in summaries {
+        assert_eq!(record(&codec::encode(&summary)), Some(summary));
+    }
+    assert_eq!(record(&codec::encode(&execution.route())), Some(execution.route()));
+    let by = || By("x".to_owned());
+    let reason = String::new;
+    let commands = [
+        Command::Pause { by: by(), reason: reason() },
+        Command::Resume { by: by() },
+        Command::Inherit { by: by(), number: u64::MAX, pause: None },
+        Command::Cancel { by: by(), reason: reason() },
+        Command::Terminate { by: by(), reason: reason() },
+        Command::Unblock { by: by(), step: None },
+        Command::Fail(Failure::new(FailureKind::Error, "x")),
+        Command::Complete { result: Payload::from("1"), unused: Vec::new() },
+    ];
+    for command in commands {
+        let mut changed = execution.clone();
+        if let Ok(decision) = changed.decide(command, now) {
+            let (entries, _) = decision.record(&mut changed, now);
+            assert!(entries.iter().all(|entry| record::<Entry>(&codec::encode(entry)).is_some()));
+            assert!(record::<Execution>(&codec::encode(&changed)).is_some());
+        }
+    }
+}
+
+fn summary(bytes: &[u8]) -> Verdict {
+    let found = record::<Summary>(bytes);
+    if let Some(summary) = &found {
+        let beginning = Summary::beginning_of(bytes);
+        assert_eq!(beginning, Some((summary.status, summary.listens)), "its beginning says the same");
+        assert!(summary.waiting.iter().all(|wait| !wait.to_string().is_empty()));
+    } else {
+        let format = codec::encode(&());
+        assert!(bytes.first() == format.first() || Summary::beginning_of(bytes).is_none());
+    }
+    Verdict::of(found)
+}
+
+fn message(bytes: &[u8]) -> Verdict {
+    let found = record::<Message>(bytes);
+    if let Some(message) = &found {
+        assert!(message.body.carried_bytes() <= bytes.len());
+        assert_eq!(message.body.clone().emptied().carried_bytes(), 0);
+        assert_eq!(message.control().is_some(), message.body.is_control());
+        // Too large or not, it says so.
+        let _ = message.check(&Limits::default());
+    }
+    Verdict::of(found)
+}
+
+fn ability(bytes: &[u8]) -> Verdict {
+    let found = record::<Ability>(bytes);
+    if let Some(ability) = &found {
+        for (kind, name) in &ability.runs {
+            let (namespace, name) = (ability.namespace.clone(), name.clone());
+            let lane = ability.lanes.first().unwrap_or(&name).clone();
+            let route = Route { namespace, lane, kind: *kind, name, requires: ability.capabilities.clone() };
+            assert_eq!(ability.serves(&route), ability.objection(&route).is_none());
+        }
+    }
+    Verdict::of(found)
+}
+
+fn route(bytes: &[u8]) -> Verdict {
+    Verdict::of(record::<Route>(bytes))
+}
+
+/// Ids and names that people write, and what is made of them.
+fn name(bytes: &[u8]) -> Verdict {
+    let Ok(text) = std::str::from_utf8(bytes) else { return Verdict::Refused };
+    assert!(!text::clean(text).contains(char::is_control));
+    assert!(text::excerpt(text, 40).chars().count() <= 41);
+    assert!(text::cut(text.to_owned(), 64).len() <= 64);
+    let found = Name::new(text);
+    assert_eq!(found.is_ok(), ExecutionId::new(text).is_ok());
+    assert_eq!(found.is_ok(), Namespace::new(text).is_ok());
+    if let Err(problem) = &found {
+        assert!(problem.to_string().len() < 400);
+    }
+    let Ok(name) = found else { return Verdict::Refused };
+    for (kind, nth) in [(OpKind::Step, 1), (OpKind::Transaction, 2), (OpKind::Step, u32::MAX)] {
+        let op = Op { kind, name: name.clone(), nth };
+        assert!(op.is_called(&op.label()) && op.is_called(&op.to_string()), "{op} is called by its names");
+        let child = child_id(&ExecutionId::composed(text), u32::MAX, &op);
+        assert!(ExecutionId::new(child.as_str()).is_ok(), "{child:?} is an id");
+    }
+    Verdict::Read
+}
