@@ -149,7 +149,7 @@ impl Execution {
             entry_count: 0,
             attempt_count: 0,
             open_child_count: 0,
-            inherited: None,
+            inherited: parent.as_ref().and_then(Inherited::heard_by),
             phase: Phase::Running,
             tried: None,
         }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::{By, Entry, Event, Execution, Payload, Phase, Refusal, Start, Timestamp};
+use crate::{By, Entry, Event, Execution, Parent, Payload, Phase, Refusal, Start, Timestamp};
 
 /// How and when a run began: what its first entry says.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,10 @@ impl Execution {
     /// nobody. The deadline stays, because it was given for the whole of the execution. A delay is over.
     pub fn continued(&self, start: &Start, input: Payload, now: Timestamp) -> (Self, Entry) {
         debug_assert_eq!(self.phase(), &Phase::Continued, "{} did not ask for it", self.address());
-        let start = Start { input, start_at: None, ..start.clone() };
+        // An order of the parent's that was overtaken stays so.
+        let heard = self.inherited.as_ref().map(|inherited| inherited.number);
+        let parent = start.parent.clone().map(|parent| Parent { heard, ..parent });
+        let start = Start { input, start_at: None, parent, ..start.clone() };
         Self::begin(self.address().clone(), self.run() + 1, Arc::new(start), now)
     }
 

@@ -55,12 +55,21 @@ pub struct Parent {
     pub run: u32,
     /// Its wait for the result.
     pub op: Op,
+    /// The number of its last order that earlier runs of the child have heard.
+    pub heard: Option<u64>,
 }
 
 growable!(Parent {
     fields: id, run, op;
-    gained: ;
+    gained: 1 => heard;
 });
+
+impl Parent {
+    /// Of the first run of a child.
+    pub fn new(id: ExecutionId, run: u32, op: Op) -> Self {
+        Self { id, run, op, heard: None }
+    }
+}
 
 impl Start {
     /// A start that says no more than what is to run: in lane `default`, at once, and for nobody.
@@ -117,7 +126,7 @@ pub fn start_matches(id: &ExecutionId, existing: &Start, requested: &Start) -> S
 
 /// Everything that is compared, so that two that differ differ in words too.
 fn describe(start: &Start) -> String {
-    let parent = start.parent.as_ref().map(|Parent { id, run, op }| {
+    let parent = start.parent.as_ref().map(|Parent { id, run, op, .. }| {
         let op = Op { kind: OpKind::Child, ..op.clone() };
         format!(" as child of {id:?} (run {run}, {op})")
     });

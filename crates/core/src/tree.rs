@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::pause::paused;
 use crate::{
-    Address, Body, By, Command, Decision, Event, Execution, ExecutionId, Message, MessageId, Op, Phase,
-    Refusal,
+    Address, Body, By, Command, Decision, Event, Execution, ExecutionId, Message, MessageId, Op, Parent,
+    Phase, Refusal,
 };
 
 /// An order for all open children of a run.
@@ -75,6 +75,13 @@ pub(crate) struct Inherited {
     pub(crate) number: u64,
     /// Who paused the parent, and why, while that holds.
     pub(crate) pause: Option<(By, String)>,
+}
+
+impl Inherited {
+    /// What earlier runs have heard. A run that continues is not paused.
+    pub(crate) fn heard_by(parent: &Parent) -> Option<Self> {
+        parent.heard.map(|number| Self { number, pause: None })
+    }
 }
 
 impl Execution {
@@ -216,6 +223,26 @@ mod tests {
             &[Some(("pause", 3)), Some(("resume", 4)), None],
             false,
         );
+    }
+
+    #[test]
+    fn an_order_that_was_overtaken_changes_nothing_in_the_next_run_either() {
+        let op = Op { kind: OpKind::Child, name: name("kid"), nth: 1 };
+        let parent = Parent::new(ExecutionId::new("parent").expect("an id"), 1, op);
+        let flow = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+        let start = Start { parent: Some(parent), ..flow };
+        let now = Timestamp::default();
+        let (mut child, _) = Execution::start(execution().address().clone(), start.clone(), now);
+        let input = Payload::from("2");
+        for command in [inherit(8, false), Command::ContinueAsNew { input: input.clone() }] {
+            child.decide(command, now).expect("it is decided").record(&mut child, now);
+        }
+        let (mut next, first) = child.continued(&start, input, now);
+        assert_eq!(Execution::fold(next.address().clone(), 2, [&first]).as_ref(), Some(&next));
+        next.decide(inherit(7, true), now).expect("it is decided").record(&mut next, now);
+        assert_eq!(next.phase(), &Phase::Running, "its parent has gone on");
+        next.decide(inherit(9, true), now).expect("it is decided").record(&mut next, now);
+        assert!(matches!(next.phase(), Phase::Paused { .. }));
     }
 
     #[test]

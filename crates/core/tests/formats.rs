@@ -56,6 +56,7 @@ fn start() -> Start {
             id: ExecutionId::new("order-1").expect("an id"),
             run: 2,
             op: op(OpKind::ChildResult),
+            heard: None,
         }),
     }
 }
