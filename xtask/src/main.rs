@@ -3,6 +3,7 @@
 //! `test` is everything that CI checks and the only command a contributor needs. What takes longer than people
 //! are willing to wait before each commit becomes a command of its own beside it.
 
+mod instructions;
 mod process;
 mod sim;
 mod smoke;
@@ -39,6 +40,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Count what an item of W1, W3 and W4 costs, by cause; takes some minutes and needs valgrind
+    Instructions(instructions::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -58,5 +61,6 @@ fn run(command: &Command) -> Result<()> {
         Command::Test(selection) => stage::run(&workspace, selection),
         Command::Style => style::run(&workspace),
         Command::Sim { arguments } => sim::run(&workspace, arguments.iter().map(String::as_str)),
+        Command::Instructions(arguments) => instructions::run(&workspace, arguments),
     }
 }
