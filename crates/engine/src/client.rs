@@ -73,8 +73,13 @@ impl Client {
 
     /// A new id that sorts by the time it was made.
     pub fn fresh_id(&self) -> ExecutionId {
-        let (micros, random) = (self.runtime.now().as_micros(), self.runtime.random());
-        ExecutionId::new(format!("{micros:013x}-{random:016x}")).expect("hexadecimal digits are a name")
+        // 13 digits of microseconds are enough until the year 2112.
+        let micros = self.runtime.now().as_micros().cast_unsigned();
+        let mut digits = [b'-'; 13 + 1 + 16];
+        hex(micros, &mut digits[..13]);
+        hex(self.runtime.random(), &mut digits[14..]);
+        let text = std::str::from_utf8(&digits).expect("hexadecimal digits are text");
+        ExecutionId::new(text).expect("hexadecimal digits are a name")
     }
 
     /// Where an id of this namespace lives.
@@ -304,5 +309,28 @@ impl Submission {
         let pause = Duration::from_millis(10) * self.tried_count.min(100);
         client.runtime.sleep(pause).await;
         None
+    }
+}
+
+/// The last digits of a number, as many as fit. `format!` takes several times as long, and every
+/// start has an id.
+fn hex(mut number: u64, digits: &mut [u8]) {
+    for digit in digits.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(number % 16) as usize];
+        number /= 16;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hex;
+
+    #[test]
+    fn digits_are_those_of_format() {
+        for number in [0, 0xf, 0x10, 0x6_0abc_def0_1234, u64::MAX] {
+            let mut digits = [0; 16];
+            hex(number, &mut digits);
+            assert_eq!(std::str::from_utf8(&digits), Ok(format!("{number:016x}").as_str()));
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! What reaches a runner from outside.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::inbox::{self, Arrival};
@@ -9,6 +10,9 @@ use crate::task_waker::TaskWaker;
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     mail: Mutex<Mail>,
+    /// There is something in `mail` that was not taken. A seat asks at every turn, and mostly there
+    /// is not.
+    has_news: AtomicBool,
     pub(crate) task: TaskWaker,
 }
 
@@ -47,32 +51,41 @@ pub enum Order {
 
 impl Mailbox {
     pub(crate) fn deliver(&self, arrivals: Vec<Arrival>) {
-        inbox::add(&mut self.lock().arrivals, arrivals);
-        self.task.wake();
+        self.put(|mail| inbox::add(&mut mail.arrivals, arrivals));
     }
 
     pub(crate) fn order(&self, order: Order) {
-        {
-            let mut mail = self.lock();
-            mail.order = mail.order.max(order);
-        }
-        self.task.wake();
+        self.put(|mail| mail.order = mail.order.max(order));
     }
 
     /// The store does not have the lease. Whoever has no commit under way that could have given it back has lost it.
     pub(crate) fn doubt(&self) {
-        self.lock().is_doubted = true;
+        self.put(|mail| mail.is_doubted = true);
+    }
+
+    /// Wakes the task after the news is there, so that nothing is missed by a look that came too
+    /// early.
+    fn put(&self, change: impl FnOnce(&mut Mail)) {
+        {
+            let mut mail = self.lock();
+            change(&mut mail);
+            self.has_news.store(true, Ordering::Release);
+        }
         self.task.wake();
     }
 
-    /// Takes what is new.
-    pub(crate) fn take(&self) -> News {
+    /// Takes what is new, if anything is.
+    pub(crate) fn take(&self) -> Option<News> {
+        if !self.has_news.load(Ordering::Acquire) {
+            return None;
+        }
         let mut mail = self.lock();
-        News {
+        self.has_news.store(false, Ordering::Relaxed);
+        Some(News {
             arrivals: std::mem::take(&mut mail.arrivals),
             order: mail.order,
             is_doubted: std::mem::take(&mut mail.is_doubted),
-        }
+        })
     }
 
     /// The order in force, for those who have no commit under way.
@@ -83,5 +96,27 @@ impl Mailbox {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Mail> {
         self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(bring: impl Fn(&Mailbox), expected: (usize, Order, bool)) {
+        let mailbox = Mailbox::default();
+        assert!(mailbox.take().is_none());
+        bring(&mailbox);
+        let news = mailbox.take().expect("there is news");
+        assert_eq!((news.arrivals.len(), news.order, news.is_doubted), expected);
+        assert!(mailbox.take().is_none());
+    }
+
+    #[test]
+    fn all_news_is_seen_once() {
+        check(|mailbox| mailbox.deliver(vec![Arrival::More]), (1, Order::Run, false));
+        check(|mailbox| mailbox.order(Order::Drain), (0, Order::Drain, false));
+        check(Mailbox::doubt, (0, Order::Run, true));
     }
 }

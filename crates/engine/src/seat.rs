@@ -18,7 +18,7 @@ use crate::engine::Inner;
 use crate::inbox::{Inbox, Left, Letter};
 use crate::journal::JournalOf;
 use crate::ledger::{Flushed, Ledger, Terms};
-use crate::mailbox::{Mailbox, News, Order};
+use crate::mailbox::{Mailbox, Order};
 use crate::presence::Presence;
 use crate::runtime::BoxFuture;
 use crate::tree::{self, TOLD_COUNT_MAX};
@@ -142,12 +142,18 @@ impl Seat {
             self.engine.recover_all(self.ledger.take_stranded());
             return Poll::Ready(self.flushed(flushed));
         }
-        let News { arrivals, order, is_doubted } = self.mailbox.take();
-        self.order = self.order.max(order);
-        self.inbox.arrive(arrivals);
+        let mut is_doubted = false;
+        if let Some(news) = self.mailbox.take() {
+            self.order = self.order.max(news.order);
+            self.inbox.arrive(news.arrivals);
+            is_doubted = news.is_doubted;
+        }
         // The answer to a commit under way says what became of the lease.
         if self.order == Order::Abandon || (is_doubted && !self.ledger.is_busy()) {
             return Poll::Ready(Seated::Ended(End::Lost("its lease is over".to_owned())));
+        }
+        if self.inbox.is_complete() {
+            return Poll::Pending;
         }
         match self.inbox.poll(cx) {
             Ok(()) => Poll::Pending,
