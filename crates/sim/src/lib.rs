@@ -1,6 +1,6 @@
 //! Proves abide, seed by seed.
 //!
-//! A seed decides a [`Scenario`]: random programs of workflows and tasks, what clients do to them, and what goes wrong. The production engine lives through
+//! A seed decides a [`Scenario`](scenario::Scenario): random programs of workflows and tasks, what clients do to them, and what goes wrong. The production engine lives through
 //! it on several simulated machines. Then an auditor goes through everything that the store took, that closures did and that clients were told; and an oracle, a model of the
 //! journal's rules that shares no code with the engine, runs each program once more from its journal and says whether its outcome is possible.
 //!
