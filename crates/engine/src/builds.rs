@@ -1,18 +1,12 @@
 //! Has a new build of the program try what is blocked.
 
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
-use abide_core::{Body, By, Message, MessageId, Name, Status, Waiting};
-use abide_store::{
-    Error, Hold, Leased, List, ListCursor, ListOrder, Listed, Read, Result, Snapshot, Store, Submit, Target,
-    WorkerRow,
-};
+use abide_core::{Body, By, Message, MessageId, Name, Status};
+use abide_store::{Error, List, ListCursor, ListOrder, Listed, Read, Result, Snapshot, Submit, Target};
 
-use crate::driver::End;
 use crate::engine::Inner;
-use crate::ledger::{Ledger, Terms};
-use crate::mailbox::Mailbox;
 
 /// How many blocked executions are looked at before others get their turn at the store.
 const PAGE_COUNT: usize = 1_000;
@@ -28,9 +22,6 @@ const PAGE_PAUSE: Duration = Duration::from_millis(100);
 
 /// The longest pause before what was asked is asked again: somebody else may have taken it, and been blocked.
 const ROUND_PAUSE_MAX: Duration = Duration::from_secs(300);
-
-/// How long a build that has tried leaves an execution to the others, before it looks again.
-const TURN_PAUSE: Duration = Duration::from_secs(2);
 
 /// Asks everything that is blocked, that this worker could run and that its build has not tried, to try again, now and then: another build may
 /// block something at any time. Two workers of one build ask once. Until it has tried, whoever waits for a result goes on waiting.
@@ -136,63 +127,10 @@ async fn submit(engine: &Inner, messages: Vec<Message>) -> Result<()> {
     Ok(())
 }
 
-/// Runs an execution that this build could not go on with, unless a build that may be the fixed one is live: then that one is to take it.
-pub(crate) async fn take_turn(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leased) -> End {
-    let address = leased.address().clone();
-    match is_wanted_by_others(&engine, &leased).await {
-        Ok(false) => return engine.begin_code(mailbox, leased).await,
-        Ok(true) => tracing::debug!(%address, "an execution is left to another build"),
-        Err(error) => {
-            tracing::warn!(%error, %address, "who else may run an execution is not known");
-            return engine.begin_code(mailbox, leased).await;
-        }
-    }
-    let until = engine.runtime.now().after(TURN_PAUSE);
-    let summary = leased.execution.summary(&[Waiting::Build { until }]);
-    // It listens to nothing, and nothing is lost by that: it is woken when its pause is over.
-    let hold = Hold::Park { seen: Vec::new() };
-    let mut ledger = Ledger::new(&engine, leased);
-    ledger.flushed(Terms { summary, hold, born_slots: 0, alone: false }).await.end()
-}
-
-async fn is_wanted_by_others(engine: &Inner, leased: &Leased) -> Result<bool> {
-    let (execution, route) = (&leased.execution, leased.execution.route());
-    let workers =
-        crate::why::workers(&*engine.store, execution.address(), None, engine.runtime.now()).await?;
-    let wants = |row: &WorkerRow| {
-        let build = row.worker.ability.build.as_ref();
-        build.is_some_and(|build| !execution.tried().contains(build)) && row.worker.ability.serves(&route)
-    };
-    Ok(workers.iter().any(wants))
-}
-
-/// Whether no live build is left that could go on with an execution that is blocked: each of them has tried, or there is none.
-pub(crate) async fn is_given_up(
-    store: &dyn Store,
-    snapshot: &Snapshot,
-    now: abide_core::Timestamp,
-) -> Result<bool> {
-    let (execution, route) = (&snapshot.execution, snapshot.execution.route());
-    let workers = crate::why::workers(store, execution.address(), None, now).await?;
-    // Somebody looks at it, or is about to: it may have been unblocked.
-    let is_moving = snapshot.lease.session.is_some() || snapshot.ready_at.is_some();
-    let may_try = |row: &WorkerRow| {
-        let build = row.worker.ability.build.as_ref();
-        is_moving || build.is_some_and(|build| execution.is_worth_trying(build))
-    };
-    Ok(!workers.iter().filter(|row| row.worker.ability.serves(&route)).any(may_try))
-}
-
 impl Inner {
     /// The version of the program.
     pub(crate) fn build(&self) -> &Name {
         &self.options.build
-    }
-
-    /// Whether this build was blocked where an execution stands that is to go on.
-    pub(crate) fn has_tried(&self, leased: &Leased) -> bool {
-        let execution = &leased.execution;
-        execution.phase().is_active() && execution.tried().contains(self.build())
     }
 
     fn has_code(&self, item: &Listed) -> bool {

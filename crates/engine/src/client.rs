@@ -11,14 +11,13 @@ use abide_store::{Error, Read, Result, Snapshot, Store, Submit, Submitted, Targe
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::builds;
 use crate::engine::Engine;
 use crate::follower::{Pace, follow};
 use crate::options::Options;
 use crate::request::Request;
 use crate::runtime::Runtime;
 use crate::watch::{Place, Watchers};
-use crate::why;
+use crate::{turns, why};
 
 /// Starts and watches executions of one namespace. With an engine beside it, what it starts runs there if it can.
 #[derive(Clone)]
@@ -191,7 +190,7 @@ impl Client {
                 return Err(Error::Corrupt { what });
             }
             if let Phase::Blocked { reason, .. } = snapshot.execution.phase()
-                && builds::is_given_up(&*self.store, &snapshot, self.now()).await?
+                && turns::is_given_up(&*self.store, &snapshot, self.now()).await?
             {
                 return Err(Refusal::GivenUp { reason: reason.to_string() }.into());
             }

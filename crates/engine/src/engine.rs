@@ -21,7 +21,7 @@ use crate::residents::{Entered, Residents, Source};
 use crate::runtime::{BoxFuture, Runtime};
 use crate::seat::Seat;
 use crate::watch::{Place, Watchers};
-use crate::{builds, dispatch, heartbeat, suspect};
+use crate::{builds, dispatch, heartbeat, suspect, turns};
 
 /// Runs executions on one store under one session. When the last clone is dropped without a [shutdown](Engine::shutdown), it
 /// stops working; its session ends when the store is closed or its time to live is over.
@@ -361,7 +361,7 @@ impl Inner {
             return Box::pin(failures::block(self.clone(), leased, Block::Limit { reason }));
         }
         if self.has_tried(&leased) {
-            return Box::pin(builds::take_turn(self.clone(), mailbox, leased));
+            return Box::pin(turns::take(self.clone(), mailbox, leased));
         }
         self.begin_code(mailbox, leased)
     }

@@ -13,7 +13,7 @@ use abide_store::{ExecutionKey, Hold, Leased};
 
 use crate::driver::End;
 use crate::engine::Inner;
-use crate::ledger::{Ledger, Terms};
+use crate::ledger::Ledger;
 
 /// The executions whose last commit failed for good.
 #[derive(Default)]
@@ -82,5 +82,5 @@ pub(crate) async fn block(engine: Arc<Inner>, leased: Leased, reason: Block) -> 
     // A refusal means that its phase lets nothing run anyway.
     let _ = ledger.decide(Command::block(reason));
     let summary = ledger.execution().summary(&[]);
-    ledger.flushed(Terms { summary, hold: Hold::Yield, born_slots: 0, alone: false }).await.end()
+    ledger.leave(summary, Hold::Yield).await
 }

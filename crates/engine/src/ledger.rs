@@ -66,7 +66,7 @@ pub(crate) enum Flushed {
 }
 
 impl Flushed {
-    /// How an execution ends whose lease this commit gave back.
+    /// How an execution ends whose last commit this was.
     pub(crate) fn end(self) -> End {
         match self {
             Self::Committed { .. } => End::Released,
@@ -240,6 +240,11 @@ impl Ledger {
     pub(crate) async fn flushed(&mut self, terms: Terms) -> Flushed {
         self.flush(terms);
         poll_fn(|cx| self.poll(cx)).await
+    }
+
+    /// Gives the lease back with everything that was decided, and says how that ended.
+    pub(crate) async fn leave(mut self, summary: Summary, hold: Hold) -> End {
+        self.flushed(Terms { summary, hold, born_slots: 0, alone: false }).await.end()
     }
 
     /// The executions that may have been leased to us without our knowing.

@@ -37,6 +37,7 @@ mod suspect;
 mod task;
 mod task_waker;
 mod tree;
+mod turns;
 mod watch;
 pub mod why;
 

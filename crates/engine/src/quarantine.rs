@@ -24,7 +24,7 @@ use abide_store::{ExecutionKey, Hold, Leased};
 
 use crate::driver::End;
 use crate::engine::Inner;
-use crate::ledger::{Ledger, Terms};
+use crate::ledger::Ledger;
 use crate::mailbox::{Mailbox, Order};
 use crate::residents::Residents;
 use crate::suspect::{self, Record};
@@ -279,8 +279,7 @@ pub(crate) async fn run_suspect(
 /// Gives a lease back without running anything.
 pub(crate) async fn give_back(engine: Arc<Inner>, leased: Leased) -> End {
     let summary = leased.execution.summary_at_rest();
-    let mut ledger = Ledger::new(&engine, leased);
-    ledger.flushed(Terms { summary, hold: Hold::Yield, born_slots: 0, alone: false }).await.end()
+    Ledger::new(&engine, leased).leave(summary, Hold::Yield).await
 }
 
 /// A suspect that waits.

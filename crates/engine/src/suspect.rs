@@ -112,8 +112,7 @@ pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leas
             tracing::warn!(%address, rest, "an execution that killed its worker rests");
             let summary = record.summary(&leased, Some(until));
             // It listens to nothing, and nothing is lost by that: it is woken when its rest is over.
-            let hold = Hold::Park { seen: Vec::new() };
-            leave(&engine, leased, Terms { summary, hold, born_slots: 0, alone: false }).await
+            Ledger::new(&engine, leased).leave(summary, Hold::Park { seen: Vec::new() }).await
         }
         Verdict::Run => match engine.admit_suspect(&leased) {
             Admission::Begin | Admission::Wait => run_suspect(engine, mailbox, (leased, record)).await,
@@ -126,12 +125,7 @@ pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leas
 pub(crate) async fn give_back(engine: &Inner, leased: Leased, record: &Record) -> End {
     let now = engine.runtime.now();
     let summary = record.summary(&leased, Some(now));
-    leave(engine, leased, Terms { summary, hold: Hold::Yield, born_slots: 0, alone: false }).await
-}
-
-async fn leave(engine: &Inner, leased: Leased, terms: Terms) -> End {
-    let mut ledger = Ledger::new(engine, leased);
-    ledger.flushed(terms).await.end()
+    Ledger::new(engine, leased).leave(summary, Hold::Yield).await
 }
 
 /// Writes down that a suspect runs alone from now on. If the next who leases it finds that, its worker has died.

@@ -1,0 +1,71 @@
+//! Which live build goes on with what others could not.
+//!
+//! A build that was blocked where an execution stands leaves it to the builds that have not tried. When there is none of them, it goes on
+//! itself; and when none can, whoever waits for the result is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_core::{Execution, Name, Timestamp, Waiting};
+use abide_store::{Hold, Leased, Result, Snapshot, Store, WorkerRow};
+
+use crate::driver::End;
+use crate::engine::Inner;
+use crate::ledger::Ledger;
+use crate::mailbox::Mailbox;
+use crate::why;
+
+/// How long a build that has tried leaves an execution to the others, before it looks again.
+const TURN_PAUSE: Duration = Duration::from_secs(2);
+
+impl Inner {
+    /// Whether this build was blocked where an execution stands that is to go on.
+    pub(crate) fn has_tried(&self, leased: &Leased) -> bool {
+        let execution = &leased.execution;
+        execution.phase().is_active() && execution.tried().contains(self.build())
+    }
+}
+
+/// Runs an execution that this build could not go on with, unless a build that may be the fixed one is live: then that one is to take it.
+pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leased) -> End {
+    let (address, execution) = (leased.address().clone(), &leased.execution);
+    let wants = |build: Option<&Name>| build.is_some_and(|build| !execution.tried().contains(build));
+    match is_served(&*engine.store, execution, engine.runtime.now(), wants).await {
+        Ok(false) => return engine.begin_code(mailbox, leased).await,
+        Ok(true) => tracing::debug!(%address, "an execution is left to another build"),
+        Err(error) => {
+            tracing::warn!(%error, %address, "who else may run an execution is not known");
+            return engine.begin_code(mailbox, leased).await;
+        }
+    }
+    let until = engine.runtime.now().after(TURN_PAUSE);
+    let summary = execution.summary(&[Waiting::Build { until }]);
+    // It listens to nothing, and nothing is lost by that: it is woken when its pause is over.
+    Ledger::new(&engine, leased).leave(summary, Hold::Park { seen: Vec::new() }).await
+}
+
+/// Whether no live build is left that could go on with an execution that is blocked: each of them has tried, or there is none.
+pub(crate) async fn is_given_up(store: &dyn Store, snapshot: &Snapshot, now: Timestamp) -> Result<bool> {
+    let execution = &snapshot.execution;
+    // Somebody looks at it, or is about to: it may have been unblocked.
+    let is_moving = snapshot.lease.session.is_some() || snapshot.ready_at.is_some();
+    let may_try =
+        |build: Option<&Name>| is_moving || build.is_some_and(|build| execution.is_worth_trying(build));
+    Ok(!is_served(store, execution, now, may_try).await?)
+}
+
+/// Whether a live worker serves the route of an execution, and is wanted for its build.
+async fn is_served(
+    store: &dyn Store,
+    execution: &Execution,
+    now: Timestamp,
+    is_wanted: impl Fn(Option<&Name>) -> bool,
+) -> Result<bool> {
+    let route = execution.route();
+    let workers = why::workers(store, execution.address(), None, now).await?;
+    let serves = |row: &WorkerRow| {
+        let ability = &row.worker.ability;
+        is_wanted(ability.build.as_ref()) && ability.serves(&route)
+    };
+    Ok(workers.iter().any(serves))
+}
