@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
+use abide::Builder;
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::{Address, ExecutionId, Limits, Namespace};
+use abide_core::{Address, ExecutionId, Limits, Namespace, Phase};
 use abide_sqlite::SqliteStore;
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Import, Imported, Store, export};
@@ -40,8 +41,8 @@ async fn helped(_ctx: Ctx, sum: u64) -> Result<u64> {
     Ok(sum * 10)
 }
 
-fn address() -> Address {
-    Address { namespace: Namespace::default(), id: ExecutionId::new("j").unwrap() }
+fn address(id: &str) -> Address {
+    Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() }
 }
 
 /// One part of the journey, in a store of its own: what came from elsewhere is imported, `signal` is sent, and after so many minutes the
@@ -67,14 +68,13 @@ fn part(
         abide.handle::<u64>("j").signal(signal, &5_u64).await.unwrap();
         lab.sleep(secs(60 * minutes)).await;
         lab.crash(machine);
-        export(&**lab.store(), &address()).await.unwrap().unwrap()
+        export(&**lab.store(), &address("j")).await.unwrap().unwrap()
     })
 }
 
 #[test]
 fn p1_what_moves_from_store_to_store_runs_each_recorded_step_once() {
     let effects = Effects::default();
-    let memory = |clock| -> Arc<dyn Store> { MemoryStore::new(clock, Limits::default()) };
     let first = part(memory, &effects, (None, "early", 90));
     assert_eq!(*effects.0.lock().unwrap(), ["one", "two"]);
     let kept = Arc::new(Mutex::new(None));
@@ -90,10 +90,137 @@ fn p1_what_moves_from_store_to_store_runs_each_recorded_step_once() {
     assert_eq!(*effects.0.lock().unwrap(), ["one", "two"]);
     let third = part(memory, &effects, (Some(second), "late", 150));
     assert_eq!(*effects.0.lock().unwrap(), ["one", "two", "three"]);
-    assert_eq!(third.execution.phase(), &abide_core::Phase::Completed);
+    assert_eq!(third.execution.phase(), &Phase::Completed);
     let result = Lab::run_on(7, memory, |lab| async move {
         lab.store().import(third).await.unwrap();
         lab.client().await.unwrap().handle::<u64>("j").result().await.unwrap()
     });
     assert_eq!(result, (100 + 1 + 2 + 5) * 11 + 5 + 3);
+}
+
+#[workflow]
+async fn mother(ctx: Ctx) -> Result<u64> {
+    let effects = ctx.state::<Effects>().clone();
+    let child = ctx.start(daughter, ()).id("daughter").await?;
+    ctx.step("mother", || async { Ok(effects.add("mother")) }).await?;
+    child.result().await
+}
+
+#[workflow]
+async fn daughter(ctx: Ctx) -> Result<u64> {
+    let effects = ctx.state::<Effects>().clone();
+    ctx.step("daughter", || async { Ok(effects.add("daughter")) }).await?;
+    let told = ctx.recv::<u64>("tell").await?;
+    // No operation of its context, in the code that is to be replaced: it is blocked.
+    if !ctx.state::<bool>() {
+        std::future::pending::<()>().await;
+    }
+    Ok(told)
+}
+
+/// Cleans up for eight seconds behind its deadline.
+#[workflow]
+async fn late(ctx: Ctx) -> Result<u64> {
+    let effects = ctx.state::<Effects>().clone();
+    let waited = ctx.recv::<u64>("never").await;
+    ctx.shield(async {
+        ctx.step("saw", || async { Ok(effects.add("saw")) }).await?;
+        ctx.sleep(secs(8)).await?;
+        ctx.step("cleaned", || async { Ok(effects.add("cleaned")) }).await
+    })
+    .await?;
+    waited
+}
+
+fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    MemoryStore::new(clock, Limits::default())
+}
+
+fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
+}
+
+/// Who lives in a store for a while.
+#[derive(Clone, Copy)]
+struct Stay<'a> {
+    seed: u64,
+    effects: &'a Effects,
+    is_fixed: bool,
+}
+
+impl Stay<'_> {
+    /// Imports the executions, works for ten seconds, does `what`, works for ten more; gives what the executions are then.
+    fn live(
+        self,
+        make: fn(Arc<dyn Clock>) -> Arc<dyn Store>,
+        moved: Vec<Import>,
+        what: impl AsyncFnOnce(&Abide),
+    ) -> Vec<Import> {
+        let Self { seed, effects, is_fixed } = self;
+        let effects = effects.clone();
+        Lab::run_on(seed, make, |lab| async move {
+            for import in moved {
+                assert!(matches!(lab.store().import(import).await.unwrap(), Imported::New(_)));
+            }
+            let build = if is_fixed { "b" } else { "a" };
+            let open = |builder: Builder| builder.build(build).state(is_fixed).state(effects);
+            let (machine, abide) = lab.worker_with(open).await.unwrap();
+            what(&abide).await;
+            lab.sleep(secs(10)).await;
+            lab.crash(machine);
+            let mut left = Vec::new();
+            for id in ["mother", "daughter", "late"] {
+                left.extend(export(&**lab.store(), &address(id)).await.unwrap());
+            }
+            left
+        })
+    }
+}
+
+fn statuses(imports: &[Import]) -> Vec<Status> {
+    imports.iter().map(|import| import.summary.status).collect()
+}
+
+/// A tree moves while it is paused, and again while its child is blocked: every order and every answer finds its way in the new store.
+#[test]
+fn p1_a_tree_moves_paused_and_then_blocked() {
+    let effects = Effects::default();
+    let stay = |seed, is_fixed| Stay { seed, effects: &effects, is_fixed };
+    let begun = stay(1, false).live(memory, Vec::new(), async |abide| {
+        abide.start(mother, ()).id("mother").await.unwrap();
+    });
+    assert_eq!(statuses(&begun), [Status::Waiting; 2]);
+    let paused = stay(2, false).live(sqlite, begun, async |abide| {
+        abide.handle::<u64>("mother").pause().await.unwrap();
+    });
+    assert_eq!(statuses(&paused), [Status::Paused; 2]);
+    let blocked = stay(3, false).live(memory, paused, async |abide| {
+        abide.handle::<u64>("mother").resume().await.unwrap();
+        abide.handle::<u64>("daughter").signal("tell", &7_u64).await.unwrap();
+    });
+    assert_eq!(statuses(&blocked), [Status::Waiting, Status::Blocked]);
+    let ended = stay(4, true).live(sqlite, blocked, async |abide| {
+        assert_eq!(abide.handle::<u64>("mother").result().await.unwrap(), 7);
+    });
+    assert_eq!(statuses(&ended), [Status::Completed; 2]);
+    let mut done = effects.0.lock().unwrap().clone();
+    done.sort_unstable();
+    assert_eq!(done, ["daughter", "mother"]);
+}
+
+/// What is ending because of its deadline goes on ending elsewhere: its code does not see the deadline anew, and it fails with it.
+#[test]
+fn p1_what_winds_down_behind_its_deadline_moves() {
+    let effects = Effects::default();
+    let stay = |seed| Stay { seed, effects: &effects, is_fixed: true };
+    let begun = stay(1).live(memory, Vec::new(), async |abide| {
+        abide.start(late, ()).id("late").deadline(secs(5)).await.unwrap();
+    });
+    assert!(matches!(begun[0].execution.phase(), Phase::Expiring { .. }), "{:?}", begun[0].execution.phase());
+    let ended = stay(2).live(sqlite, begun, async |abide| {
+        let error = abide.handle::<u64>("late").result().await.unwrap_err();
+        assert!(error.to_string().contains("deadline"), "{error}");
+    });
+    assert_eq!(statuses(&ended), [Status::Failed]);
+    assert_eq!(*effects.0.lock().unwrap(), ["saw", "cleaned"]);
 }
