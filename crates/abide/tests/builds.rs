@@ -141,6 +141,22 @@ fn what_is_left_to_a_build_that_is_full_can_be_paused_and_resumed() {
     });
 }
 
+#[test]
+fn what_is_left_to_another_build_says_so() {
+    Lab::run(1, |lab| async move {
+        let (_, first) = worker(&lab, "a", false).await;
+        let handle = first.start(flow, ()).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let open = |builder: abide::Builder| builder.build("b").state(Fixed(true)).execution_count_max(1);
+        let (_, second) = lab.worker_with(open).await.unwrap();
+        second.start(hangs, ()).id("full").await.unwrap();
+        handle.unblock().await.unwrap();
+        lab.sleep(secs(5)).await;
+        let why = handle.why().await.unwrap();
+        assert!(why.contains("is left to another build until"), "{why}");
+    });
+}
+
 /// A bad build that is live for a while takes what a good one could go on with.
 #[test]
 fn a_good_build_goes_on_with_what_a_bad_one_has_blocked() {
