@@ -24,6 +24,11 @@ fn large(n: u32) -> String {
     format!("{n:04}{}", "x".repeat(1_000))
 }
 
+/// What is received of sixty that were sent as `"a"` and `"b"` in turn, if all of `"b"` are asked for first.
+fn odd_then_even() -> Vec<String> {
+    (0..30).map(|n| n * 2 + 1).chain((0..30).map(|n| n * 2)).map(|n| format!("{n:04}")).collect()
+}
+
 /// Sends `"a"` and `"b"` in turn, all before the code reads any of them, and has it read them in an order of its own.
 fn check(options: impl Fn(Builder) -> Builder + Copy, is_late: bool) {
     Lab::run(1, |lab| async move {
@@ -45,9 +50,7 @@ fn check(options: impl Fn(Builder) -> Builder + Copy, is_late: bool) {
         abide.handle::<Vec<String>>("one").resume().await.unwrap();
         lab.sleep(secs(60)).await;
         assert_eq!(handle.status().await.unwrap(), Status::Completed, "{}", handle.why().await.unwrap());
-        let expected: Vec<_> = (0..30).map(|n| n * 2 + 1).chain((0..30).map(|n| n * 2)).collect();
-        let expected: Vec<_> = expected.iter().map(|n: &u32| format!("{n:04}")).collect();
-        assert_eq!(handle.result().await.unwrap(), expected);
+        assert_eq!(handle.result().await.unwrap(), odd_then_even());
     });
 }
 
@@ -75,6 +78,38 @@ fn signals_that_come_to_live_code_are_kept_to_the_bound_too() {
         let expected: Vec<_> = [99].into_iter().chain(0..20).map(|n: u32| format!("{n:04}")).collect();
         assert_eq!(handle.result().await.unwrap(), expected);
     });
+}
+
+/// Receives three in each run, of the kind that the run wants.
+#[workflow]
+async fn reads_in_runs(ctx: Ctx, got: Vec<String>) -> Result<Vec<String>> {
+    let mut got = got;
+    let name = if got.len() < 30 { "b" } else { "a" };
+    for _ in 0..3 {
+        let text: String = ctx.recv(name).await?;
+        got.push(text[..4].to_owned());
+    }
+    if got.len() < 60 {
+        return ctx.continue_as_new(got).await;
+    }
+    Ok(got)
+}
+
+/// What one run keeps of its mail, and what it left in the store, the next one has to find.
+#[test]
+fn signals_beyond_the_bound_reach_the_runs_behind() {
+    for bytes in [0, 1_500, 10_000, 1 << 20] {
+        Lab::run(1, |lab| async move {
+            let (_, abide) = lab.worker_with(|builder| builder.mail_bytes_max(bytes)).await.unwrap();
+            let handle = abide.start(reads_in_runs, Vec::new()).id("one").await.unwrap();
+            for n in 0..60 {
+                handle.signal(if n % 2 == 0 { "a" } else { "b" }, &large(n)).await.unwrap();
+            }
+            lab.sleep(secs(60)).await;
+            assert_eq!(handle.status().await.unwrap(), Status::Completed, "{}", handle.why().await.unwrap());
+            assert_eq!(handle.result().await.unwrap(), odd_then_even());
+        });
+    }
 }
 
 #[task]
