@@ -7,11 +7,11 @@ use std::sync::Arc;
 use abide::prelude::*;
 use abide_core::{Entry, Event, FailureKind, Outcome, Payload};
 use abide_store::conformance::recorded_by;
-use abide_store::{Feed, FeedFrom};
+use abide_store::{Feed, FeedFrom, Listed, View};
 
 use crate::code::{self, table_key};
+use crate::ending::executions;
 use crate::history::{Commit, Happened, Spot};
-use crate::life::executions;
 use crate::model::{self, Knowledge, Life, Verdict};
 use crate::program::{Expr, Program};
 use crate::scenario::Scenario;
@@ -43,6 +43,8 @@ pub(crate) struct Books {
     pub(crate) items: Vec<Happened>,
     drawn: BTreeMap<Spot, u64>,
     run_counts: BTreeMap<Spot, u64>,
+    /// What was wrong with what closures did.
+    found: Vec<String>,
 }
 
 impl Knowledge for Books {
@@ -57,20 +59,16 @@ impl Knowledge for Books {
 
 /// Everything that is wrong with a world that has come to its end.
 pub(crate) async fn audit(world: &Arc<World>, scenario: &Scenario) -> Vec<String> {
-    let mut found = Vec::new();
-    let pasts = pasts(world).await;
+    let pasts = pasts(&*world.store, executions(&*world.store).await).await;
     let items = world.history.lock().items.clone();
-    let mut books = Books { pasts, items, drawn: BTreeMap::new(), run_counts: BTreeMap::new() };
-    books.count(&mut found);
-    for past in books.pasts.values() {
-        found.extend(journals(past));
-        found.extend(children(past, &books.pasts));
-        found.extend(programs(past, &books));
-    }
+    let books = Books::new(pasts, items);
+    let mut found = books.check(scenario);
     found.extend(order::check(&books));
-    found.extend(clients::check(&books, scenario));
-    found.extend(feed(world, &books).await);
-    found.extend(tables(world, &books).await);
+    found.extend(Told::read(&*world.store, FeedFrom::Beginning).await.check(&books));
+    found.extend(match world.any_worker() {
+        Some((_, abide)) => tables(&abide, &books).await,
+        None => vec!["no worker is left".to_owned()],
+    });
     if !found.is_empty() {
         found.push(books.to_string());
     }
@@ -94,12 +92,13 @@ impl fmt::Display for Books {
     }
 }
 
-async fn pasts(world: &World) -> BTreeMap<String, Past> {
+/// What is recorded of these executions.
+pub(crate) async fn pasts(view: &(impl View + ?Sized), executions: Vec<Listed>) -> BTreeMap<String, Past> {
     let mut pasts = BTreeMap::new();
-    for item in executions(world).await {
+    for item in executions {
         let mut runs = Vec::new();
         for run in 1..=item.run.unwrap_or_default() {
-            let records = recorded_by(&*world.store, &item.address, run).await.unwrap_or_default();
+            let records = recorded_by(view, &item.address, run).await.unwrap_or_default();
             runs.push(records.iter().filter_map(|record| record.entry().ok()).collect());
         }
         let id = item.address.id.to_string();
@@ -110,8 +109,26 @@ async fn pasts(world: &World) -> BTreeMap<String, Past> {
 }
 
 impl Books {
+    pub(crate) fn new(pasts: BTreeMap<String, Past>, items: Vec<Happened>) -> Self {
+        Self { pasts, items, drawn: BTreeMap::new(), run_counts: BTreeMap::new(), found: Vec::new() }
+            .counted()
+    }
+
+    /// What can be said from the journals, from what closures did and from what clients were told, whoever wrote it down.
+    pub(crate) fn check(&self, scenario: &Scenario) -> Vec<String> {
+        let mut found = self.found.clone();
+        for past in self.pasts.values() {
+            found.extend(journals(past));
+            found.extend(children(past, &self.pasts));
+            found.extend(programs(past, self));
+        }
+        found.extend(clients::check(self, scenario));
+        found
+    }
+
     /// Counts closures and collects what was drawn; the same place must always draw the same.
-    fn count(&mut self, found: &mut Vec<String>) {
+    fn counted(mut self) -> Self {
+        let mut found = Vec::new();
         let mut keys: BTreeMap<&str, &Spot> = BTreeMap::new();
         for item in &self.items {
             match item {
@@ -130,6 +147,8 @@ impl Books {
                 _ => {}
             }
         }
+        self.found = found;
+        self
     }
 }
 
@@ -315,61 +334,64 @@ fn is_program(input: &Payload, program: &Program) -> bool {
     serde_json::from_slice::<Program>(input.as_bytes()).is_ok_and(|found| found == *program)
 }
 
-/// The feed tells of each run once that it began, and once that it ended.
-async fn feed(world: &World, books: &Books) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut ends: BTreeMap<(String, u32), Vec<&'static str>> = BTreeMap::new();
-    let mut begins: BTreeMap<(String, u32), u32> = BTreeMap::new();
-    let mut from = FeedFrom::Beginning;
-    loop {
-        let Ok(page) = world.store.feed(Feed { from, limit: 1_000 }).await else { break };
-        for item in &page.items {
-            let run = (item.address.id.to_string(), item.run);
-            match item.happening.word() {
-                "began" => *begins.entry(run).or_default() += 1,
-                word @ ("completed" | "failed" | "cancelled" | "continued") => {
-                    ends.entry(run).or_default().push(word);
+/// What the feed tells.
+pub(crate) struct Told {
+    begins: BTreeMap<(String, u32), u32>,
+    ends: BTreeMap<(String, u32), Vec<&'static str>>,
+}
+
+impl Told {
+    /// Reads the feed to its end.
+    pub(crate) async fn read(view: &(impl View + ?Sized), mut from: FeedFrom) -> Self {
+        let mut told = Self { begins: BTreeMap::new(), ends: BTreeMap::new() };
+        loop {
+            let Ok(page) = view.feed(Feed { from, limit: 1_000 }).await else { return told };
+            for item in &page.items {
+                let run = (item.address.id.to_string(), item.run);
+                match item.happening.word() {
+                    "began" => *told.begins.entry(run).or_default() += 1,
+                    word @ ("completed" | "failed" | "cancelled" | "continued") => {
+                        told.ends.entry(run).or_default().push(word);
+                    }
+                    _ => {}
                 }
-                _ => {}
             }
-        }
-        from = FeedFrom::After(page.next);
-        if page.is_end {
-            break;
-        }
-    }
-    for past in books.pasts.values() {
-        for (run, journal) in (1..).zip(&past.runs) {
-            let key = (past.id.clone(), run);
-            if begins.get(&key) != Some(&1) {
-                found.push(format!(
-                    "the feed tells {:?} times that {:?} run {run} began",
-                    begins.get(&key),
-                    past.id
-                ));
-            }
-            let end = journal
-                .last()
-                .map(|entry| entry.event.word())
-                .filter(|_| journal.last().is_some_and(|entry| entry.event.is_terminal()));
-            let told = ends.get(&key).map(Vec::as_slice).unwrap_or_default();
-            let expected: Vec<_> = end
-                .map(|word| if word == "continued-as-new" { "continued" } else { word })
-                .into_iter()
-                .collect();
-            if told != expected {
-                found.push(format!(
-                    "the feed tells {told:?} of {:?} run {run}, which ended with {expected:?}",
-                    past.id
-                ));
+            from = FeedFrom::After(page.next);
+            if page.is_end {
+                return told;
             }
         }
     }
-    found
+
+    /// It tells of each run once that it began, and once that it ended.
+    pub(crate) fn check(&self, books: &Books) -> Vec<String> {
+        let mut found = Vec::new();
+        for past in books.pasts.values() {
+            for (run, end) in (1..).zip(past.ends()) {
+                let key = (past.id.clone(), run);
+                let began = self.begins.get(&key).copied().unwrap_or_default();
+                if began != 1 {
+                    found.push(format!("the feed tells {began} times that {:?} run {run} began", past.id));
+                }
+                let told = self.ends.get(&key).map(Vec::as_slice).unwrap_or_default();
+                let expected: Vec<_> = end
+                    .map(|event| if event.word() == "continued-as-new" { "continued" } else { event.word() })
+                    .into_iter()
+                    .collect();
+                if told != expected {
+                    found.push(format!(
+                        "the feed tells {told:?} of {:?} run {run}, which ended with {expected:?}",
+                        past.id
+                    ));
+                }
+            }
+        }
+        found
+    }
 }
 
 /// What transaction steps have written is there if and only if they are recorded as successful.
-async fn tables(world: &Arc<World>, books: &Books) -> Vec<String> {
+pub(crate) async fn tables(abide: &Abide, books: &Books) -> Vec<String> {
     let mut expected: BTreeMap<String, u64> = BTreeMap::new();
     for past in books.pasts.values() {
         for (run, journal) in (1..).zip(&past.runs) {
@@ -388,7 +410,6 @@ async fn tables(world: &Arc<World>, books: &Books) -> Vec<String> {
             }
         }
     }
-    let Some((_, abide)) = world.any_worker() else { return vec!["no worker is left".to_owned()] };
     let keys: Vec<String> = expected.keys().cloned().collect();
     let each: Vec<String> = keys.iter().flat_map(|key| key.split('\n').map(str::to_owned)).collect();
     let counts = match abide.run(code::read_table, each.clone()).await {

@@ -9,7 +9,7 @@ use abide_store::memory::MemoryTable;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use crate::history::{Happened, History, Spot};
+use crate::history::Spot;
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
 use crate::program::{Child, Code, Job, Pauses, Program, Step, Transact, Way, Work, mix};
 
@@ -32,11 +32,20 @@ macro_rules! with_options {
 }
 pub(crate) use with_options;
 
-/// What the simulated world shares with the code on one machine.
+/// Sees what closures do, outside of anything that the engine records: in the simulator's memory, or in a file that outlives every process.
+pub(crate) trait Witness: Send + Sync {
+    /// A closure begins; how often it has begun now, whoever began it.
+    fn begin(&self, spot: &Spot, key: String) -> u64;
+    /// So many more closures of this machine are under way, or fewer.
+    fn count_open(&self, change: i64);
+    /// A program was given a random number or a UUID.
+    fn drew(&self, spot: Spot, value: u64);
+}
+
+/// What the world around it shares with the code on one machine.
 #[derive(Clone)]
 pub(crate) struct Probe {
-    pub(crate) machine: u32,
-    pub(crate) history: Arc<History>,
+    pub(crate) witness: Arc<dyn Witness>,
     pub(crate) runtime: Arc<dyn Runtime>,
 }
 
@@ -71,7 +80,7 @@ fn count_of(table: &MemoryTable, key: &str) -> u64 {
 
 impl Probe {
     async fn work(&self, work: &Work, spot: Spot, key: String) -> Result<u64> {
-        let nth = self.history.begin(self.machine, &spot, key);
+        let nth = self.witness.begin(&spot, key);
         let _open = Open::new(self);
         if work.delay_ms > 0 {
             self.runtime.sleep(ms(work.delay_ms)).await;
@@ -96,14 +105,14 @@ struct Open<'a>(&'a Probe);
 
 impl<'a> Open<'a> {
     fn new(probe: &'a Probe) -> Self {
-        probe.history.count_open(probe.machine, 1);
+        probe.witness.count_open(1);
         Self(probe)
     }
 }
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        self.0.history.count_open(self.0.machine, -1);
+        self.0.witness.count_open(-1);
     }
 }
 
@@ -120,7 +129,7 @@ impl OnCtx {
     }
 
     fn drew(&self, node: u32, value: u64) -> u64 {
-        self.probe().history.add(Happened::Drew { spot: self.spot(node), value });
+        self.probe().witness.drew(self.spot(node), value);
         value
     }
 }
@@ -155,7 +164,7 @@ impl Host for OnCtx {
         let (probe, spot, work) = (self.probe().clone(), self.spot(step.node), step.work);
         let key = format!("blocking {spot:?}");
         let wanted = self.0.blocking(&step.name, move || {
-            let nth = probe.history.begin(probe.machine, &spot, key);
+            let nth = probe.witness.begin(&spot, key);
             result_of(&work, nth)
         });
         match step.retry {

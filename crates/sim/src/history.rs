@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_core::{Entry, Message, SessionId};
 use abide_store::ExecutionKey;
+
+use crate::code::Witness;
 
 /// One execution, run and place in its program.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -113,10 +115,18 @@ impl History {
     pub(crate) fn trace_hash(&self) -> u64 {
         self.lock().trace.finish()
     }
+}
 
-    /// A closure begins; how often it has begun now.
-    pub(crate) fn begin(&self, machine: u32, spot: &Spot, key: String) -> u64 {
-        let mut log = self.lock();
+/// The history as the code on one machine sees it.
+pub(crate) struct OnMachine {
+    pub(crate) machine: u32,
+    pub(crate) history: Arc<History>,
+}
+
+impl Witness for OnMachine {
+    fn begin(&self, spot: &Spot, key: String) -> u64 {
+        let machine = self.machine;
+        let mut log = self.history.lock();
         let count = log.run_counts.entry(spot.clone()).or_default();
         *count += 1;
         let nth = *count;
@@ -125,7 +135,11 @@ impl History {
         nth
     }
 
-    pub(crate) fn count_open(&self, machine: u32, change: i64) {
-        *self.lock().open_counts.entry(machine).or_default() += change;
+    fn count_open(&self, change: i64) {
+        *self.history.lock().open_counts.entry(self.machine).or_default() += change;
+    }
+
+    fn drew(&self, spot: Spot, value: u64) {
+        self.history.add(Happened::Drew { spot, value });
     }
 }

@@ -6,8 +6,10 @@
 //!
 //! What is deliberately absent: the virtual runtime, which is the engine's, because users' tests need it; real threads and processes.
 
+mod ask;
 mod audit;
 mod code;
+mod ending;
 mod generate;
 mod history;
 mod interpret;

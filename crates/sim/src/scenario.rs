@@ -234,6 +234,23 @@ impl Wrong {
 }
 
 impl Ask {
+    /// The execution that it is about, unless it names a root.
+    pub fn target(&self) -> Option<Target> {
+        match self {
+            Self::Result(target)
+            | Self::Signal(target, _)
+            | Self::Pause(target)
+            | Self::Resume(target)
+            | Self::Cancel(target)
+            | Self::Terminate(target)
+            | Self::Retry(target)
+            | Self::Unblock(target)
+            | Self::Status(target)
+            | Self::Why(target) => Some(*target),
+            Self::Start(_) | Self::Run(_) | Self::Conflict(_) | Self::List | Self::Shutdown => None,
+        }
+    }
+
     /// Its name in tables.
     pub fn word(&self) -> &'static str {
         match self {

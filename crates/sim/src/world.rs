@@ -15,7 +15,7 @@ use abide_store::faults::NoticeFault;
 use abide_store::memory::MemoryStore;
 
 use crate::history::{Happened, History};
-use crate::scenario::{Actor, Scenario, When, WorkerSpec, Wrong};
+use crate::scenario::{Actor, Scenario, Target, When, WorkerSpec, Wrong};
 
 /// How often tasks may be polled before a world is believed to turn in circles.
 const POLL_COUNT_MAX: u64 = 400_000;
@@ -154,6 +154,12 @@ impl World {
         let workers = state.machines.iter().filter(|(_, machine)| matches!(machine.actor, Actor::Worker(_)));
         let mut open = workers.filter_map(|(number, machine)| Some((*number, machine.abide.clone()?)));
         open.next_back()
+    }
+
+    /// The id of an execution that is meant.
+    pub(crate) fn known(&self, target: Target) -> Option<String> {
+        let known = &self.lock().known;
+        (!known.is_empty()).then(|| known[target.0 % known.len()].clone())
     }
 
     /// Lets things go wrong no longer.

@@ -1,0 +1,100 @@
+//! Sees to it that everything ends, once nothing goes wrong any longer.
+
+use abide::prelude::*;
+use abide_core::{Namespace, Waiting};
+use abide_store::{List, ListOrder, Listed, View};
+
+use crate::generate::SIGNALS;
+
+/// Values of the signals that see to the end begin here.
+const LAST_SIGNALS: u64 = 1_000_000;
+
+/// The most that is asked for at once.
+const PAGE: usize = 1_000;
+
+/// Lets everything end: resumes what is paused, sends what is waited for.
+pub(crate) struct Ending {
+    signal: u64,
+}
+
+impl Default for Ending {
+    fn default() -> Self {
+        Self { signal: LAST_SIGNALS }
+    }
+}
+
+impl Ending {
+    /// Gives each of them what it lacks.
+    pub(crate) async fn help(&mut self, abide: &Abide, open: Vec<Listed>) {
+        for item in open {
+            let handle = abide.handle::<u64>(item.address.id.as_str());
+            match item.summary.status {
+                Status::Paused => drop(handle.resume().await),
+                Status::Blocked => drop(handle.terminate("it is blocked").await),
+                _ => self.signal(&handle, wanted_signals(&item)).await,
+            }
+        }
+    }
+
+    async fn signal(&mut self, handle: &Handle<u64>, names: Vec<String>) {
+        for name in names {
+            self.signal += 1;
+            // An inbox that is full of what nobody waits for takes no more.
+            if let Err(ClientError::Refused { .. }) = handle.signal(&name, &self.signal).await {
+                drop(handle.terminate("nothing that it waits for can be sent").await);
+            }
+        }
+    }
+}
+
+/// The signals that an execution waits for, as it tells itself.
+fn wanted_signals(item: &Listed) -> Vec<String> {
+    let names = item.summary.waiting.iter().filter_map(|waiting| match waiting {
+        Waiting::Signal { name, .. } => Some(name.to_string()),
+        _ => None,
+    });
+    let mut names: Vec<String> = names.collect();
+    names.dedup();
+    names.retain(|name| SIGNALS.contains(&name.as_str()));
+    names
+}
+
+/// Those that have not ended.
+pub(crate) fn open(executions: Vec<Listed>) -> Vec<Listed> {
+    executions.into_iter().filter(|item| !item.summary.status.is_terminal()).collect()
+}
+
+/// Why each of them has not ended, a line each.
+pub(crate) async fn reasons(abide: &Abide, open: Vec<Listed>) -> String {
+    let mut told = String::new();
+    for item in open {
+        let why = abide.handle::<u64>(item.address.id.as_str()).why().await;
+        told.push_str(&format!("\n  {}", why.unwrap_or_else(|error| error.to_string())));
+    }
+    told
+}
+
+/// Every execution that there is.
+pub(crate) async fn executions(view: &(impl View + ?Sized)) -> Vec<Listed> {
+    let mut found: Vec<Listed> = Vec::new();
+    let mut after = None;
+    loop {
+        let list = List {
+            namespace: Namespace::default(),
+            statuses: Vec::new(),
+            name: None,
+            tags: Vec::new(),
+            top_level: false,
+            parent: None,
+            order: ListOrder::OldestFirst,
+            after,
+            limit: PAGE,
+        };
+        let Ok(page) = view.list(list).await else { return found };
+        found.extend(page.items);
+        after = page.next;
+        if after.is_none() {
+            return found;
+        }
+    }
+}
