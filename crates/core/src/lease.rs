@@ -84,7 +84,19 @@ pub enum Fence {
     DeadSession(SessionId),
 }
 
+impl Lease {
+    /// Whether nobody held the execution before.
+    pub fn is_first(&self) -> bool {
+        self.epoch == Epoch::default().next()
+    }
+}
+
 impl LeaseRow {
+    /// Whether nobody ever held the execution.
+    pub fn is_untouched(&self) -> bool {
+        self.epoch == Epoch::default()
+    }
+
     /// Decides about a write that was prepared at `expected`. No clock takes part: `session_is_live` was
     /// decided from the session's row in the same transaction.
     pub fn fence(&self, lease: Lease, expected: Version, session_is_live: bool) -> Fence {

@@ -35,8 +35,34 @@ pub(crate) struct Residents {
     tally: Tally,
     /// Executions that nobody has here, and that are looked at in the store because they may be leased to us.
     wanted: HashSet<ExecutionKey>,
-    /// Leases that were recovered, newest first: the answers that tell of them may still come.
-    recovered: VecDeque<(ExecutionKey, Epoch)>,
+    recovered: Recovered,
+}
+
+/// The last leases that were recovered: the answers that tell of them may still come. Everybody who comes in asks, so nothing is gone through.
+#[derive(Default)]
+struct Recovered {
+    epochs: HashMap<ExecutionKey, Epoch, KeyHasher>,
+    /// The same, oldest first.
+    order: VecDeque<ExecutionKey>,
+}
+
+impl Recovered {
+    fn add(&mut self, key: ExecutionKey, epoch: Epoch) {
+        if self.epochs.insert(key, epoch).is_some() {
+            return;
+        }
+        self.order.push_back(key);
+        if self.order.len() > RECOVERED_COUNT_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.epochs.remove(&oldest);
+        }
+    }
+
+    /// Whether this lease was recovered, or a newer one.
+    fn has(&self, key: ExecutionKey, epoch: Epoch) -> bool {
+        !self.epochs.is_empty() && self.epochs.get(&key).is_some_and(|known| *known >= epoch)
+    }
 }
 
 /// An execution in memory.
@@ -69,7 +95,7 @@ impl Residents {
     /// A new session holds nothing yet.
     pub(crate) fn begin_session(&mut self, session: SessionId) {
         (self.session, self.tally) = (session, Tally::default());
-        self.recovered.clear();
+        self.recovered = Recovered::default();
     }
 
     /// The session, and the digest of what it holds as far as is known here, for its next heartbeat.
@@ -108,13 +134,12 @@ impl Residents {
             return false;
         }
         match source {
-            Source::Told => !self.recovered.iter().any(|(of, known)| *of == key && *known >= epoch),
+            Source::Told => !self.recovered.has(key, epoch),
             // If it is wanted no longer, its answer came in between, and perhaps it has left since.
             Source::Recovered => {
                 let is_wanted = self.wanted.contains(&key);
                 if is_wanted {
-                    self.recovered.truncate(RECOVERED_COUNT_MAX - 1);
-                    self.recovered.push_front((key, epoch));
+                    self.recovered.add(key, epoch);
                 }
                 is_wanted
             }
@@ -163,11 +188,6 @@ impl Residents {
     /// Somebody will look whether an execution is leased to us. `false`: it has its seat, or is looked for already.
     pub(crate) fn want(&mut self, key: ExecutionKey) -> bool {
         !self.seats.contains_key(&key) && self.wanted.insert(key)
-    }
-
-    /// Whether a lease of this execution was found by looking, not told by an answer.
-    pub(crate) fn is_recovered(&self, key: ExecutionKey) -> bool {
-        self.recovered.iter().any(|(of, _)| *of == key)
     }
 
     /// Nobody looks any longer.
@@ -238,6 +258,7 @@ mod tests {
             lease: Lease { session: SessionId(1), epoch: Epoch(epoch) },
             version: Version(0),
             takeover_count: 0,
+            is_first: epoch == 1,
             execution: Execution::start(address, start, Timestamp::default()).0,
             journal: Vec::new(),
             first: None,
@@ -272,6 +293,23 @@ mod tests {
         assert!(residents.leave(KEY, &mailbox));
         assert_eq!(enter(&mut residents, 3, Source::Told).1, "known", "it sat");
         assert_eq!(enter(&mut residents, 4, Source::Told).1, "seated", "the next lease is another");
+    }
+
+    #[test]
+    fn recovered_leases_are_remembered_up_to_a_bound() {
+        let mut recovered = Recovered::default();
+        let count = RECOVERED_COUNT_MAX as u64;
+        for key in 0..=count {
+            recovered.add(ExecutionKey(key), Epoch(3));
+        }
+        recovered.add(ExecutionKey(1), Epoch(4));
+        assert!(!recovered.has(ExecutionKey(0), Epoch(3)), "the oldest is forgotten");
+        assert!(recovered.has(ExecutionKey(1), Epoch(4)) && recovered.has(ExecutionKey(count), Epoch(3)));
+        assert!(!recovered.has(ExecutionKey(count), Epoch(4)), "the next lease is another");
+        assert_eq!(
+            (recovered.epochs.len(), recovered.order.len()),
+            (RECOVERED_COUNT_MAX, RECOVERED_COUNT_MAX)
+        );
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Command, Entry, Epoch, Event, Execution, ExecutionId, Failure, FailureKind, Kind, Message,
-    MessageId, Payload, Phase, Refusal, Start, Summary, Timestamp, Waiting,
+    Address, Command, Entry, Event, Execution, ExecutionId, Failure, FailureKind, Kind, Message, MessageId,
+    Payload, Phase, Refusal, Start, Summary, Timestamp, Waiting,
 };
 use abide_store::{Answer, ExecutionKey, Hold, Leased, Read, Record, Target, Transaction};
 
@@ -85,8 +85,7 @@ impl Seat {
         let page = std::mem::take(&mut leased.inbox);
         let home = (engine.store.clone(), engine.runtime.clone());
         let inbox = Inbox::new(home, engine.options.mail_bytes_max, leased.key, page);
-        // A first lease that was recovered may have had its code called before.
-        let is_first = leased.lease.epoch == Epoch(1) && !engine.residents().is_recovered(leased.key);
+        let is_first = leased.is_first;
         let ledger = Ledger::new(&engine, leased);
         let presence = Presence::new(engine.clone());
         let order = Order::Run;

@@ -64,7 +64,8 @@ impl Operation for ClaimWork {
         }
         for Offer { key, position, former } in repeated {
             let again = if position < CARE_POSITION { &mut leased } else { &mut care };
-            again.extend(sound(batch, (key, former), claim.session)?.map(|(one, _)| one));
+            let told = sound(batch, (key, former), (claim.session, Which::Held))?;
+            again.extend(told.map(|(one, _)| one));
         }
         batch.effects.requests.push((claim.session, claim.request.max(last_request)));
         mail.retain(|(key, _)| !leased.iter().chain(&care).any(|leased| leased.key == *key));
@@ -112,7 +113,8 @@ fn lease(batch: &mut Batch<'_>, claim: &Claim, ready: Vec<i64>) -> Result<Vec<Le
 
 fn lease_one(batch: &mut Batch<'_>, claim: &Claim, offer: &Offer) -> Result<Option<(Leased, usize)>, Stop> {
     let Offer { key, position, former } = *offer;
-    let Some((mut one, size)) = sound(batch, (key, former), claim.session)? else { return Ok(None) };
+    let which = (claim.session, Which::Next);
+    let Some((one, size)) = sound(batch, (key, former), which)? else { return Ok(None) };
     let beat = batch.tallies.beat_count(claim.session);
     let holder = Holder { session: claim.session, request: claim.request, beat, position };
     let Columns { place, rank, since } = Place::Held(holder).columns();
@@ -121,7 +123,6 @@ fn lease_one(batch: &mut Batch<'_>, claim: &Claim, offer: &Offer) -> Result<Opti
     batch.connection.prepare_cached(sql::CLAIM)?.execute([key, place, rank, since, care_at])?;
     batch.caches.hot.remove(&key);
     batch.caches.targets.remove(&key);
-    one.lease.epoch = one.lease.epoch.next();
     if let Some(former) = former {
         batch.take_away(key, former)?;
     }
@@ -137,9 +138,9 @@ const NEWER_PAUSE: Duration = Duration::from_secs(5);
 fn sound(
     batch: &mut Batch<'_>,
     (key, former): (i64, Option<Given>),
-    session: SessionId,
+    which: (SessionId, Which),
 ) -> Result<Option<(Leased, usize)>, Stop> {
-    let stop = match leased(batch, key, session) {
+    let stop = match leased(batch, key, which) {
         Ok(leased) => return Ok(Some(leased)),
         Err(stop) => stop,
     };
@@ -304,8 +305,21 @@ fn ready(batch: &mut Batch<'_>, session: SessionId, slots: usize) -> Result<(Vec
     Ok((ready.into_iter().map(|(_, _, key)| key).collect(), more))
 }
 
-/// Everything that is needed to run an execution that the session holds, and how large it is.
-pub(crate) fn leased(batch: &mut Batch<'_>, key: i64, session: SessionId) -> Result<(Leased, usize), Stop> {
+/// Which lease of an execution is told.
+#[derive(Clone, Copy)]
+pub(crate) enum Which {
+    /// The one that the session has.
+    Held,
+    /// The one that it is about to be given.
+    Next,
+}
+
+/// Everything that is needed to run an execution under a lease of the session, and how large it is.
+pub(crate) fn leased(
+    batch: &mut Batch<'_>,
+    key: i64,
+    (session, which): (SessionId, Which),
+) -> Result<(Leased, usize), Stop> {
     struct Found {
         namespace: i64,
         id: String,
@@ -340,11 +354,17 @@ pub(crate) fn leased(batch: &mut Batch<'_>, key: i64, session: SessionId) -> Res
     let journal = found.chain.first_page(batch.connection, page)?;
     let (inbox, inbox_bytes) = batch.first_page(ExecutionKey(count(key)))?;
     let bytes = inbox_bytes + journal.iter().map(|record| record.bytes.len()).sum::<usize>();
+    let epoch = match which {
+        Which::Held => found.epoch,
+        Which::Next => found.epoch.next(),
+    };
+    let lease = Lease { session, epoch };
     let leased = Leased {
         key: ExecutionKey(count(key)),
-        lease: Lease { session, epoch: found.epoch },
+        lease,
         version: found.version,
         takeover_count: found.takeover_count,
+        is_first: lease.is_first(),
         execution: found.execution.at(Address { namespace, id }),
         journal,
         first: None,

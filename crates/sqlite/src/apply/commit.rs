@@ -4,7 +4,7 @@ use abide_core::{Address, Body, Fence, Lease, Message, Timestamp};
 use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, not_unread, refused_start};
 use rusqlite::params;
 
-use super::claim::leased;
+use super::claim::{Which, leased};
 use super::inbox::{Put, read_sum};
 use super::message::Started;
 use crate::batch::{Batch, Frequent};
@@ -346,7 +346,8 @@ impl CommitWork {
             };
             let ours = child.place.session() == Some(self.commit.lease.session) && child.epoch.0 == 1;
             if committed.born.len() < self.commit.born_slots && ours {
-                committed.born.push(leased(batch, child.key, self.commit.lease.session)?.0);
+                let which = (self.commit.lease.session, Which::Held);
+                committed.born.push(leased(batch, child.key, which)?.0);
             }
         }
         Ok(CommitOutcome::Committed(committed))

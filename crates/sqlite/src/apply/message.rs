@@ -113,6 +113,7 @@ impl Batch<'_> {
             lease: Lease { session, epoch },
             version: Version(0),
             takeover_count: 0,
+            is_first: true,
             execution,
             journal: vec![record],
             first: Some(Box::new(entry)),

@@ -212,11 +212,13 @@ impl Row {
 
     pub(super) fn leased(&self, bounds: &Bounds) -> Leased {
         let session = self.lease.session.expect("only leased executions are told as leased");
+        let lease = abide_core::Lease { session, epoch: self.lease.epoch };
         Leased {
             key: self.key,
-            lease: abide_core::Lease { session, epoch: self.lease.epoch },
+            lease,
             version: self.lease.version,
             takeover_count: self.takeover_count,
+            is_first: lease.is_first(),
             execution: self.execution.clone(),
             journal: Self::page(&self.journal, 1, PAGE_COUNT_MAX),
             first: None,
