@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::{Body, Epoch, Execution, LeaseRow, Message, Timestamp};
+use crate::{Body, Command, Execution, LeaseRow, Message, Timestamp};
 
 /// How long a passed deadline is left to whoever has the code.
 pub const DEADLINE_PATIENCE: Duration = Duration::from_secs(2);
@@ -23,18 +23,26 @@ pub enum Look {
     Later(Option<Timestamp>),
 }
 
-/// Whether an order can be applied without code to what nobody holds, when `epoch` is that of its last lease.
+/// Whether an order can be applied without code to what nobody holds.
 ///
-/// A cancellation is for the code to see. Only what nobody ever held has no code that could.
-pub fn applies(order: &Body, epoch: Epoch) -> bool {
+/// A cancellation is for the code to see. Only what nobody ever held (`is_untouched`) has no code that could.
+pub fn applies(order: &Body, is_untouched: bool) -> bool {
     match order {
         Body::Pause { .. }
         | Body::Resume
         | Body::Inherit { .. }
         | Body::Terminate { .. }
         | Body::Unblock { .. } => true,
-        Body::Cancel { .. } => epoch == Epoch(0),
+        Body::Cancel { .. } => is_untouched,
         Body::Start(_) | Body::Signal { .. } | Body::ChildDone { .. } | Body::Retry => false,
+    }
+}
+
+/// What an order means where there is no code to see it: a cancellation that nobody winds down for is an end.
+pub fn without_code(order: Command) -> Command {
+    match order {
+        Command::Cancel { by, reason } => Command::Terminate { by, reason },
+        other => other,
     }
 }
 
@@ -47,7 +55,7 @@ pub fn after_arrival(
 ) -> Option<Timestamp> {
     let grace = match &message.body {
         Body::Terminate { .. } if lease.session.is_some() => terminate_grace,
-        order if lease.session.is_none() && applies(order, lease.epoch) => ORDER_GRACE,
+        order if lease.session.is_none() && applies(order, lease.is_untouched()) => ORDER_GRACE,
         _ => return care_at,
     };
     sooner(care_at, Some(message.arrived_at.after(grace)))
@@ -86,7 +94,7 @@ pub fn look<'a>(
         // The holder sees to the deadline. It is looked at again because the holder may be lost.
         let deadline = execution.care_at().map(|at| at.max(now.after(DEADLINE_PATIENCE)));
         sooner(terminate, deadline)
-    } else if orders.any(|message| applies(&message.body, lease.epoch)) {
+    } else if orders.any(|message| applies(&message.body, lease.is_untouched())) {
         Some(now)
     } else {
         execution.care_at()

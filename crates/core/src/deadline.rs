@@ -3,11 +3,44 @@
 //! Code that is live sees it, as it sees a cancellation, and has a grace to wind down. However that goes, the run then fails with its
 //! deadline: whoever set one acts on it, and a result that came too late is none.
 
+use std::time::Duration;
+
 use crate::{
-    Command, Decision, Event, Execution, Failure, FailureKind, OpKind, Phase, Refusal, Timestamp, care,
+    Command, Decision, Event, Execution, Failure, FailureKind, Kind, OpKind, Phase, Refusal, Timestamp, care,
 };
 
+/// Who there is to see that a deadline has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Witness {
+    /// It was called, and has not ended.
+    pub has_begun: bool,
+    /// None was ever called, by anybody.
+    pub is_first: bool,
+}
+
 impl Execution {
+    /// What is to be done about its deadline at `now`, if anything is. Code sees it, and has `grace` to wind down. Where none can see it, and when
+    /// that time is over, the execution fails.
+    pub fn overdue(&self, witness: Witness, now: Timestamp, grace: Duration) -> Option<Command> {
+        let expires_at = self.expires_at()?;
+        let is_expiring = matches!(self.phase(), Phase::Expiring { .. });
+        let is_task = self.kind() == Kind::Task;
+        if is_expiring && is_task && !witness.has_begun {
+            // Whoever ran it then is gone, and a task does not begin again to see anything: there is nobody to wait for.
+            return Some(Command::Fail(Failure::new(FailureKind::Deadline, "its worker is gone")));
+        }
+        if expires_at > now {
+            return None;
+        }
+        // A workflow is called again, and comes to where it was. A task that does not run is nowhere.
+        let sees = witness.has_begun || !(is_task || witness.is_first);
+        Some(if sees && !is_expiring {
+            Command::ShowDeadline { until: now.after(grace) }
+        } else {
+            Command::ExpireDeadline
+        })
+    }
+
     /// When its deadline is to be seen to: when it passes, and again when those who saw it have had their time.
     pub fn expires_at(&self) -> Option<Timestamp> {
         match self.phase() {
@@ -71,5 +104,74 @@ impl Execution {
             late.chain.extend(failure.chain.iter().cloned());
         }
         late
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Address, ExecutionId, Name, Namespace, Payload, Start};
+
+    const GRACE: Duration = Duration::from_millis(5);
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    /// What is done at `now` about a deadline at 10, which was shown until 15 if `is_shown`.
+    fn check(kind: Kind, is_shown: bool, [has_begun, is_first]: [bool; 2], now: i64) -> &'static str {
+        let start = Start {
+            deadline_at: Some(at(10)),
+            ..Start::of(kind, Name::new("flow").unwrap(), Payload::from("1"))
+        };
+        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
+        let mut execution = Execution::start(address, start, at(1)).0;
+        if is_shown {
+            let shown = execution.decide(Command::ShowDeadline { until: at(15) }, at(10)).unwrap();
+            shown.record(&mut execution, at(10));
+        }
+        match execution.overdue(Witness { has_begun, is_first }, at(now), GRACE) {
+            None => "nothing",
+            Some(command @ Command::ShowDeadline { .. }) => {
+                assert_eq!(command, Command::ShowDeadline { until: at(now).after(GRACE) });
+                "show"
+            }
+            Some(command) => {
+                let decision = execution.decide(command, at(now)).unwrap();
+                decision.record(&mut execution, at(now));
+                assert_eq!(*execution.phase(), Phase::Failed);
+                "fail"
+            }
+        }
+    }
+
+    const RUNS: [bool; 2] = [true, false];
+    const RUNS_FIRST: [bool; 2] = [true, true];
+    const RAN: [bool; 2] = [false, false];
+    const NEVER: [bool; 2] = [false, true];
+
+    #[test]
+    fn code_that_can_see_a_deadline_is_shown_it() {
+        for kind in [Kind::Workflow, Kind::Task] {
+            for code in [RUNS, RUNS_FIRST, RAN, NEVER] {
+                assert_eq!(check(kind, false, code, 9), "nothing");
+            }
+            assert_eq!(check(kind, false, RUNS, 10), "show");
+            assert_eq!(check(kind, false, RUNS_FIRST, 10), "show");
+            assert_eq!(check(kind, false, NEVER, 10), "fail");
+        }
+        assert_eq!(check(Kind::Workflow, false, RAN, 10), "show", "it is called again and sees it");
+        assert_eq!(check(Kind::Task, false, RAN, 10), "fail", "it does not run");
+    }
+
+    #[test]
+    fn who_has_seen_a_deadline_has_its_grace_unless_it_is_a_task_that_is_gone() {
+        for code in [RUNS, RAN] {
+            assert_eq!(check(Kind::Workflow, true, code, 14), "nothing");
+            assert_eq!(check(Kind::Workflow, true, code, 15), "fail");
+        }
+        assert_eq!(check(Kind::Task, true, RUNS, 14), "nothing");
+        assert_eq!(check(Kind::Task, true, RUNS, 15), "fail");
+        assert_eq!(check(Kind::Task, true, RAN, 11), "fail");
     }
 }

@@ -43,6 +43,7 @@ mod tree;
 pub mod whole;
 
 pub use command::{Block, By, Command, Decision, Refusal, Remedy, StepRemedy};
+pub use deadline::Witness;
 pub use digest::{Digest, Tally};
 pub use entry::{Entry, Event, Foreign, Outcome, Remedied, StepRecord, Unrecordable};
 pub use execution::{Execution, Phase};

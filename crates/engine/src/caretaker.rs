@@ -5,7 +5,7 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
-use abide_core::{Entry, Epoch, care};
+use abide_core::{Command, Entry, care};
 use abide_store::Hold;
 
 use crate::driver::{Driver, End, Opening};
@@ -63,8 +63,7 @@ impl Care {
     fn obey(&mut self) -> Option<Vec<Entry>> {
         loop {
             let order = self.seat.next_order()?;
-            let epoch = if self.seat.is_first() { Epoch(0) } else { Epoch(1) };
-            if care::applies(&order.body, epoch) {
+            if care::applies(&order.body, self.seat.is_first()) {
                 return Some(self.seat.apply(&order, false));
             }
             self.left_count += 1;
@@ -74,7 +73,7 @@ impl Care {
     /// Sees to a deadline that the code has had its time to see.
     fn expire(&mut self) -> Option<Vec<Entry>> {
         let is_due = self.seat.execution().care_at().is_some_and(|at| at <= self.seat.now());
-        if is_due { self.seat.expire_unseen() } else { None }
+        if is_due { self.seat.decide(Command::ExpireDeadline).ok() } else { None }
     }
 
     /// Gives the lease back. What may run, or has an order that only code can follow, is ready for whoever has it.

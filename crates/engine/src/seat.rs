@@ -5,11 +5,10 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use abide_core::{
-    Address, Command, Entry, Event, Execution, ExecutionId, Failure, FailureKind, Kind, Message, MessageId,
-    Payload, Phase, Refusal, Start, Summary, Timestamp, Waiting,
+    Address, Command, Entry, Event, Execution, ExecutionId, Message, MessageId, Payload, Refusal, Start,
+    Summary, Timestamp, Waiting, Witness, care,
 };
 use abide_store::{Answer, ExecutionKey, Hold, Leased, Read, Record, Target, Transaction};
 
@@ -222,9 +221,7 @@ impl Seat {
     /// Applies an order, and gives what it recorded.
     pub(crate) fn apply(&mut self, order: &Message, has_begun: bool) -> Vec<Entry> {
         let command = match order.control() {
-            Some(Command::Cancel { by, reason }) if self.is_first && !has_begun => {
-                Command::Terminate { by, reason }
-            }
+            Some(command) if self.is_first && !has_begun => care::without_code(command),
             Some(command) => command,
             None => return Vec::new(),
         };
@@ -246,37 +243,12 @@ impl Seat {
     /// Sees to a passed deadline, and gives what that recorded. Code sees it, and has `deadline_grace_ms` to wind down. Where none can see it
     /// (nobody ever held it, or the whole of it is a task that does not run: `has_begun`), and when that time is over, the execution fails.
     pub fn expire(&mut self, has_begun: bool) -> Option<Vec<Entry>> {
-        let execution = self.execution();
-        let is_expiring = matches!(execution.phase(), Phase::Expiring { .. });
-        if is_expiring && execution.kind() == Kind::Task && !has_begun {
-            // Whoever ran it then is gone, and it does not begin again.
-            let gone = Failure::new(FailureKind::Deadline, "its worker is gone");
-            return if self.ledger.is_busy() { None } else { self.ledger.decide(Command::Fail(gone)).ok() };
-        }
-        let has_code = has_begun || (execution.kind() != Kind::Task && !self.is_first);
-        if !has_code || is_expiring {
-            return self.expire_unseen();
-        }
-        self.decide_when_due(|now, grace| Command::ShowDeadline { until: now.after(grace) })
-    }
-
-    /// Fails the execution if its deadline has passed, and the time of those who saw that. Gives what that recorded.
-    pub(crate) fn expire_unseen(&mut self) -> Option<Vec<Entry>> {
-        self.decide_when_due(|_, _| Command::ExpireDeadline)
-    }
-
-    fn decide_when_due(
-        &mut self,
-        command: impl FnOnce(Timestamp, Duration) -> Command,
-    ) -> Option<Vec<Entry>> {
         // The clock is read only when there is a deadline: this is asked at every turn.
-        let expires_at = self.expires_at().filter(|_| !self.ledger.is_busy())?;
-        let now = self.now();
-        if expires_at > now {
-            return None;
-        }
+        self.expires_at().filter(|_| !self.ledger.is_busy())?;
+        let witness = Witness { has_begun, is_first: self.is_first };
         let grace = self.engine.options.limits.deadline_grace();
-        self.ledger.decide(command(now, grace)).ok()
+        let command = self.execution().overdue(witness, self.now(), grace)?;
+        self.ledger.decide(command).ok()
     }
 
     /// When its deadline is to be [seen to](Self::expire).

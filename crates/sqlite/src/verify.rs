@@ -3,8 +3,7 @@
 use std::collections::HashSet;
 
 use abide_core::{
-    Address, By, Entry, Epoch, Execution, Message, Route, Status, Summary, Timestamp, Version, care,
-    check_reason,
+    Address, By, Entry, Execution, Message, Route, Status, Summary, Timestamp, Version, care, check_reason,
 };
 use abide_store::{Error, Record, Result};
 use rusqlite::types::ValueRef;
@@ -322,7 +321,7 @@ fn is_looked_after(connection: &Connection, suspect: &Suspect, stored: &Executio
         return Ok(care_at.is_some() || stored.care_at().is_none());
     }
     // Only what nobody ever held is looked at for more.
-    let is_for_anybody = |message: &Message| care::applies(&message.body, Epoch(1));
+    let is_for_anybody = |message: &Message| care::applies(&message.body, false);
     Ok(match (stored.care_at(), care_at) {
         (Some(deadline), care_at) => care_at.is_some_and(|care_at| care_at <= deadline),
         (None, Some(_)) => connection.prepare_cached(sql::INBOX_UNREAD)?.exists([key])?,

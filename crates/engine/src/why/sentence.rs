@@ -356,7 +356,7 @@ fn who_reads(facts: &Facts) -> String {
     }
     let Some(objections) = objections(facts) else { return String::new() };
     let is_for_code =
-        |message: &Message| message.body.is_control() && !care::applies(&message.body, lease.epoch);
+        |message: &Message| message.body.is_control() && !care::applies(&message.body, lease.is_untouched());
     let is_for_code = inbox.messages.iter().any(is_for_code);
     let nobody_lives = !facts.workers.iter().any(|row| row.is_live(facts.now));
     // What is paused or blocked says nothing about workers by itself, yet somebody must read this.
