@@ -123,6 +123,48 @@ fn delayed_start_stays_delayed_when_it_was_paused_without_code() {
 }
 
 #[test]
+fn cancel_of_what_only_a_caretaker_has_held_needs_no_code() {
+    for is_resumed in [false, true] {
+        Lab::run(1, |lab| async move {
+            let (_, abide) = lab.worker().await.unwrap();
+            let handle = abide.start(waits, ()).id("one").lane("old").await.unwrap();
+            handle.pause().await.unwrap();
+            lab.sleep(secs(5)).await;
+            if is_resumed {
+                handle.resume().await.unwrap();
+                lab.sleep(secs(5)).await;
+            }
+            handle.cancel("no longer wanted").await.unwrap();
+            lab.sleep(secs(5)).await;
+            assert_eq!(handle.status().await.unwrap(), Status::Cancelled, "{}", handle.why().await.unwrap());
+        });
+    }
+}
+
+#[test]
+fn cancel_of_what_code_has_held_since_is_for_the_code() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(waits, ()).id("one").lane("old").await.unwrap();
+        handle.pause().await.unwrap();
+        lab.sleep(secs(5)).await;
+        handle.resume().await.unwrap();
+        let (machine, _old) = old_worker(&lab).await;
+        lab.sleep(secs(60)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Waiting);
+        lab.crash(machine);
+        handle.pause().await.unwrap();
+        lab.sleep(secs(60)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Paused, "a caretaker has held it once more");
+        handle.cancel("no longer wanted").await.unwrap();
+        lab.sleep(secs(60)).await;
+        let why = handle.why().await.unwrap();
+        assert_eq!(handle.status().await.unwrap(), Status::Paused, "{why}");
+        assert!(why.contains("for its code to see"), "{why}");
+    });
+}
+
+#[test]
 fn passed_deadline_needs_no_code() {
     Lab::run(1, |lab| async move {
         let (_, abide) = lab.worker().await.unwrap();

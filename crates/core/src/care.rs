@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::{Body, Command, Execution, LeaseRow, Message, Timestamp};
+use crate::{Body, Command, Epoch, Execution, LeaseRow, Message, Timestamp};
 
 /// How long a passed deadline is left to whoever has the code.
 pub const DEADLINE_PATIENCE: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ pub enum Look {
 
 /// Whether an order can be applied without code to what nobody holds.
 ///
-/// A cancellation is for the code to see. Only what nobody ever held (`is_untouched`) has no code that could.
+/// A cancellation is for the code to see. Only what nobody but caretakers ever held ([`is_untouched`](LeaseRow::is_untouched)) has none that could.
 pub fn applies(order: &Body, is_untouched: bool) -> bool {
     match order {
         Body::Pause { .. }
@@ -46,7 +46,8 @@ pub fn without_code(order: Command) -> Command {
     }
 }
 
-/// When to look after a message has arrived. Whoever holds the execution reads it; only a terminate is not left to them for ever.
+/// When to look after a message has arrived. Whoever holds the execution reads it; only a terminate is not left to them for ever. A cancellation is
+/// worth a look, which tells whether any code was called.
 pub fn after_arrival(
     care_at: Option<Timestamp>,
     lease: &LeaseRow,
@@ -55,7 +56,7 @@ pub fn after_arrival(
 ) -> Option<Timestamp> {
     let grace = match &message.body {
         Body::Terminate { .. } if lease.session.is_some() => terminate_grace,
-        order if lease.session.is_none() && applies(order, lease.is_untouched()) => ORDER_GRACE,
+        order if lease.session.is_none() && applies(order, true) => ORDER_GRACE,
         _ => return care_at,
     };
     sooner(care_at, Some(message.arrived_at.after(grace)))
@@ -79,7 +80,7 @@ pub fn after_release(care_at: Option<Timestamp>, has_unseen: bool, now: Timestam
 /// What there is to do for a caretaker at `now`, given the unread `orders`.
 pub fn look<'a>(
     execution: &Execution,
-    lease: &LeaseRow,
+    (lease, cared_epoch): (&LeaseRow, Option<Epoch>),
     orders: impl IntoIterator<Item = &'a Message>,
     now: Timestamp,
     terminate_grace: Duration,
@@ -94,7 +95,7 @@ pub fn look<'a>(
         // The holder sees to the deadline. It is looked at again because the holder may be lost.
         let deadline = execution.care_at().map(|at| at.max(now.after(DEADLINE_PATIENCE)));
         sooner(terminate, deadline)
-    } else if orders.any(|message| applies(&message.body, lease.is_untouched())) {
+    } else if orders.any(|message| applies(&message.body, lease.is_untouched(cared_epoch))) {
         Some(now)
     } else {
         execution.care_at()

@@ -85,16 +85,17 @@ pub enum Fence {
 }
 
 impl Lease {
-    /// Whether nobody held the execution before.
-    pub fn is_first(&self) -> bool {
-        self.epoch == Epoch::default().next()
+    /// Whether no code of the execution was ever called before: nobody held it, or only caretakers did, up to
+    /// [`cared_epoch`](crate::Summary::cared_epoch).
+    pub fn is_first(&self, cared_epoch: Option<Epoch>) -> bool {
+        self.epoch == cared_epoch.unwrap_or_default().next()
     }
 }
 
 impl LeaseRow {
-    /// Whether nobody ever held the execution.
-    pub fn is_untouched(&self) -> bool {
-        self.epoch == Epoch::default()
+    /// Whether the next lease would be the [first](Lease::is_first).
+    pub fn is_untouched(&self, cared_epoch: Option<Epoch>) -> bool {
+        self.epoch == cared_epoch.unwrap_or_default()
     }
 
     /// Decides about a write that was prepared at `expected`. No clock takes part: `session_is_live` was

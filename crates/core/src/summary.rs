@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
-use crate::{Body, Execution, ExecutionId, Name, Phase, Timestamp, codec};
+use crate::{Body, Epoch, Execution, ExecutionId, Name, Phase, Timestamp, codec};
 
 /// Where an execution stands. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -208,11 +208,13 @@ pub struct Summary {
     pub care_at: Option<Timestamp>,
     /// What it waits for; a bounded excerpt.
     pub waiting: Vec<Waiting>,
+    /// The lease of the caretaker who wrote this, if nobody but caretakers held the execution until then: its code was never called.
+    pub cared_epoch: Option<Epoch>,
 }
 
 growable!(Summary {
     fields: status, listens, wake_at, care_at, waiting;
-    gained: ;
+    gained: 1 => cared_epoch;
 });
 
 impl Summary {
@@ -251,6 +253,7 @@ impl Execution {
             wake_at: Some(wake_at),
             care_at: self.care_at(),
             waiting: Vec::new(),
+            cared_epoch: None,
         }
     }
 
@@ -264,6 +267,7 @@ impl Execution {
             wake_at: timers.chain(self.expires_at()).min(),
             care_at: self.care_at(),
             waiting: waiting.iter().filter(|_| active).take(Summary::WAITING_COUNT_MAX).cloned().collect(),
+            cared_epoch: None,
         }
     }
 

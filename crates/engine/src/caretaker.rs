@@ -16,7 +16,8 @@ use crate::seat::{Leave, Seat};
 pub(crate) struct Caretaker;
 
 impl Driver for Caretaker {
-    fn begin(&self, seat: Seat, _opening: Opening) -> BoxFuture<End> {
+    fn begin(&self, mut seat: Seat, _opening: Opening) -> BoxFuture<End> {
+        seat.stay_first();
         let mut care = Care { seat, left_count: 0 };
         Box::pin(poll_fn(move |cx| {
             care.seat.enter(cx);

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Body, Command, Entry, Execution, Lease, Limits, Message, MessageId, Name, Payload, Refusal,
-    Start, Summary, Timestamp, TreeOrder, Version, codec,
+    Address, Body, Command, Entry, Epoch, Execution, Lease, Limits, Message, MessageId, Name, Payload,
+    Refusal, Start, Summary, Timestamp, TreeOrder, Version, codec,
 };
 use abide_store::{
     Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Store,
@@ -109,6 +109,11 @@ impl Ledger {
 
     pub(crate) fn execution(&self) -> &Execution {
         &self.execution
+    }
+
+    /// Which lease of the execution it is.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.lease.epoch
     }
 
     pub(crate) fn now(&self) -> Timestamp {

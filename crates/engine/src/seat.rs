@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use abide_core::{
-    Address, Command, Entry, Event, Execution, ExecutionId, Message, MessageId, Payload, Refusal, Start,
-    Summary, Timestamp, Waiting, Witness, care,
+    Address, Command, Entry, Epoch, Event, Execution, ExecutionId, Message, MessageId, Payload, Refusal,
+    Start, Summary, Timestamp, Waiting, Witness, care,
 };
 use abide_store::{Answer, ExecutionKey, Hold, Leased, Read, Record, Target, Transaction};
 
@@ -29,8 +29,10 @@ pub struct Seat {
     ledger: Ledger,
     inbox: Inbox,
     order: Order,
-    /// Nobody held it before.
+    /// None of its code was called before.
     is_first: bool,
+    /// What its [summary](Summary::cared_epoch) says: a caretaker sits here, and is the first.
+    cared_epoch: Option<Epoch>,
     /// The final commit was sent; this is what it means.
     closing: Option<Box<End>>,
     presence: Presence,
@@ -88,7 +90,20 @@ impl Seat {
         let ledger = Ledger::new(&engine, leased);
         let presence = Presence::new(engine.clone());
         let order = Order::Run;
-        (Self { engine, mailbox, ledger, inbox, order, is_first, closing: None, presence }, opening)
+        (
+            Self {
+                engine,
+                mailbox,
+                ledger,
+                inbox,
+                order,
+                is_first,
+                cared_epoch: None,
+                closing: None,
+                presence,
+            },
+            opening,
+        )
     }
 
     /// Whose journal it is.
@@ -194,7 +209,7 @@ impl Seat {
     /// Applies the next order that came by mail, and gives what it recorded. `None`: there is none, or it has to wait for the commit under way,
     /// because it may end the run, and the end is sent at once.
     ///
-    /// A cancellation is for the code to see. Only what nobody ever held, and whose code was not called (`has_begun`), ends without it.
+    /// A cancellation is for the code to see. Only what nobody but caretakers ever held, and whose code was not called (`has_begun`), ends without it.
     pub fn obey(&mut self, has_begun: bool) -> Option<Vec<Entry>> {
         let order = self.next_order()?;
         Some(self.apply(&order, has_begun))
@@ -235,13 +250,18 @@ impl Seat {
         })
     }
 
-    /// Whether nobody held it before.
+    /// Whether none of its code was called before.
     pub(crate) fn is_first(&self) -> bool {
         self.is_first
     }
 
+    /// None of its code is called under this lease either: whoever holds it next is as much the first as this one.
+    pub(crate) fn stay_first(&mut self) {
+        self.cared_epoch = self.is_first.then(|| self.ledger.epoch());
+    }
+
     /// Sees to a passed deadline, and gives what that recorded. Code sees it, and has `deadline_grace_ms` to wind down. Where none can see it
-    /// (nobody ever held it, or the whole of it is a task that does not run: `has_begun`), and when that time is over, the execution fails.
+    /// (none was ever called, or the whole of it is a task that does not run: `has_begun`), and when that time is over, the execution fails.
     pub fn expire(&mut self, has_begun: bool) -> Option<Vec<Entry>> {
         // The clock is read only when there is a deadline: this is asked at every turn.
         self.expires_at().filter(|_| !self.ledger.is_busy())?;
@@ -381,6 +401,7 @@ impl Seat {
         } else {
             self.execution().summary_at_rest()
         };
+        let summary = Summary { cared_epoch: self.cared_epoch, ..summary };
         // What gives others something to do is no longer alone.
         let alone = self.ledger.has_little_news() && self.engine.is_alone();
         let terms = Terms { summary, hold: leave.hold, born_slots: self.engine.free_slots(), alone };

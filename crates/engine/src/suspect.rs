@@ -177,6 +177,7 @@ mod tests {
             wake_at: None,
             care_at: None,
             waiting: waiting.into_iter().collect(),
+            cared_epoch: None,
         };
         let (record, verdict) = judge(&summary, at(now), &options);
         (record.died_at.len(), verdict)

@@ -320,7 +320,7 @@ fn is_looked_after(connection: &Connection, suspect: &Suspect, stored: &Executio
     if suspect.place.session().is_some() {
         return Ok(care_at.is_some() || stored.care_at().is_none());
     }
-    // Only what nobody ever held is looked at for more.
+    // Only what nobody but caretakers ever held is looked at for more.
     let is_for_anybody = |message: &Message| care::applies(&message.body, false);
     Ok(match (stored.care_at(), care_at) {
         (Some(deadline), care_at) => care_at.is_some_and(|care_at| care_at <= deadline),

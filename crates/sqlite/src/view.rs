@@ -422,6 +422,7 @@ fn damaged() -> Summary {
         wake_at: None,
         care_at: None,
         waiting: Vec::new(),
+        cared_epoch: None,
     }
 }
 

@@ -218,7 +218,7 @@ pub struct Leased {
     pub version: Version,
     /// How often in a row a session died while holding it, without a commit that appended something.
     pub takeover_count: u32,
-    /// Whether nobody held it before, so that none of its code was ever called.
+    /// Whether it is the [first](Lease::is_first) lease but for those of caretakers, so that none of its code was ever called.
     pub is_first: bool,
     /// Its state.
     pub execution: Execution,

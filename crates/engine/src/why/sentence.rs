@@ -355,8 +355,9 @@ fn who_reads(facts: &Facts) -> String {
         return if is_waiting { ", which waits until the steps that run have ended" } else { "" }.to_owned();
     }
     let Some(objections) = objections(facts) else { return String::new() };
+    let is_untouched = lease.is_untouched(summary.cared_epoch);
     let is_for_code =
-        |message: &Message| message.body.is_control() && !care::applies(&message.body, lease.is_untouched());
+        |message: &Message| message.body.is_control() && !care::applies(&message.body, is_untouched);
     let is_for_code = inbox.messages.iter().any(is_for_code);
     let nobody_lives = !facts.workers.iter().any(|row| row.is_live(facts.now));
     // What is paused or blocked says nothing about workers by itself, yet somebody must read this.

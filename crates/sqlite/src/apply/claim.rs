@@ -225,14 +225,15 @@ fn look_closely(
     now: Timestamp,
 ) -> rusqlite::Result<(care::Look, Option<Given>)> {
     let mut statement = batch.connection.prepare_cached(sql::EXECUTION_LEASE)?;
-    let (lease, former, execution) = statement.query_row([key], |row| {
+    let (held, former, execution) = statement.query_row([key], |row| {
         let base = Base::read(row)?;
+        let sheet = base.sheet()?;
         let (place, epoch) = (Place::read(row, 9)?, Epoch(count(row.get(8)?)));
         let lease = LeaseRow { session: place.session(), epoch, version: base.anchor.version };
-        Ok((lease, place.given(epoch), base.sheet()?.execution()?))
+        Ok(((lease, sheet.summary()?.cared_epoch), place.given(epoch), sheet.execution()?))
     })?;
     let orders = orders(batch.connection, key)?;
-    Ok((care::look(&execution, &lease, &orders, now, batch.terminate_grace()), former))
+    Ok((care::look(&execution, (&held.0, held.1), &orders, now, batch.terminate_grace()), former))
 }
 
 /// What is still held of the leases that this request was given before.
@@ -326,6 +327,7 @@ pub(crate) fn leased(
         epoch: Epoch,
         version: Version,
         takeover_count: u32,
+        cared_epoch: Option<Epoch>,
         chain: Chain,
         execution: Execution,
     }
@@ -340,6 +342,7 @@ pub(crate) fn leased(
             epoch: Epoch(count(row.get(8)?)),
             version: base.anchor.version,
             takeover_count: row.get(9)?,
+            cared_epoch: sheet.summary()?.cared_epoch,
             chain: Chain::of(&base, &sheet.cold, &execution),
             execution,
         })
@@ -364,7 +367,7 @@ pub(crate) fn leased(
         lease,
         version: found.version,
         takeover_count: found.takeover_count,
-        is_first: lease.is_first(),
+        is_first: lease.is_first(found.cared_epoch),
         execution: found.execution.at(Address { namespace, id }),
         journal,
         first: None,

@@ -14,6 +14,7 @@ table![
     care_is_for_sessions_of_the_same_namespace,
     cancel_of_what_was_held_is_left_to_its_code,
     cancel_of_what_nobody_ever_held_needs_no_code,
+    cancel_of_what_only_caretakers_held_needs_no_code,
     other_mail_needs_no_care,
     terminate_is_left_to_its_holder_for_a_while,
     terminate_is_taken_from_the_same_session_too,
@@ -132,6 +133,23 @@ fn cancel_of_what_nobody_ever_held_needs_no_code(subject: &Subject) {
     pass_order_grace(subject);
     let claimed = look_after(&mut stranger(subject));
     assert_eq!(claimed.care[0].lease.epoch, Epoch(1));
+}
+
+fn cancel_of_what_only_caretakers_held_needs_no_code(subject: &Subject) {
+    subject.start("a", flow());
+    subject.send(pause("a"));
+    pass_order_grace(subject);
+    let mut seat = stranger(subject);
+    let leased = look_after(&mut seat).care.remove(0);
+    assert!(leased.is_first);
+    let mut held = Held::of(leased);
+    let pause = held.inbox[0].control().expect("a pause is an order");
+    let draft = subject.draft(&held).consuming(&["pause"]).then(pause);
+    subject.commit(&draft.untouched().park(), &mut held);
+    subject.send(cancel("a"));
+    pass_order_grace(subject);
+    let leased = look_after(&mut seat).care.remove(0);
+    assert!(leased.is_first && leased.lease.epoch == Epoch(2));
 }
 
 fn other_mail_needs_no_care(subject: &Subject) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use abide_core::{
-    Command, Entry, Execution, Lease, Message, MessageId, Payload, Start, Summary, Timestamp, Version,
+    Command, Entry, Epoch, Execution, Lease, Message, MessageId, Payload, Start, Summary, Timestamp, Version,
     Waiting, codec,
 };
 
@@ -45,6 +45,7 @@ impl Held {
             next: None,
             waiting: Vec::new(),
             care_at: None,
+            cared_epoch: None,
             consumed: Vec::new(),
             emits: Vec::new(),
             born_slots: 0,
@@ -79,6 +80,7 @@ pub(crate) struct Draft {
     next: Option<Entry>,
     waiting: Vec<Waiting>,
     care_at: Option<Timestamp>,
+    cared_epoch: Option<Epoch>,
     consumed: Vec<MessageId>,
     emits: Vec<Message>,
     born_slots: usize,
@@ -135,6 +137,12 @@ impl Draft {
         self
     }
 
+    /// None but caretakers have held it.
+    pub(crate) fn untouched(mut self) -> Self {
+        self.cared_epoch = Some(self.before.lease.epoch);
+        self
+    }
+
     pub(crate) fn consuming(mut self, ids: &[&str]) -> Self {
         self.consumed.extend(ids.iter().map(|id| MessageId::new(*id)));
         self
@@ -178,7 +186,8 @@ impl Draft {
 
     fn summary(&self) -> Summary {
         let summary = self.after.summary(&self.waiting);
-        Summary { care_at: self.care_at.or(summary.care_at), ..summary }
+        let (care_at, cared_epoch) = (self.care_at.or(summary.care_at), self.cared_epoch);
+        Summary { care_at, cared_epoch, ..summary }
     }
 
     /// The commit, ready to be sent; as often as wanted.

@@ -83,7 +83,8 @@ impl Row {
     /// What a caretaker sees.
     pub(super) fn look(&self, limits: &Limits, now: Timestamp) -> care::Look {
         let unread = self.inbox.iter().map(|(_, message)| message);
-        care::look(&self.execution, &self.lease, unread, now, limits.terminate_grace())
+        let held = (&self.lease, self.summary.cared_epoch);
+        care::look(&self.execution, held, unread, now, limits.terminate_grace())
     }
 
     pub(super) fn lease_to(&mut self, session: SessionId, limits: &Limits, now: Timestamp) {
@@ -218,7 +219,7 @@ impl Row {
             lease,
             version: self.lease.version,
             takeover_count: self.takeover_count,
-            is_first: lease.is_first(),
+            is_first: lease.is_first(self.summary.cared_epoch),
             execution: self.execution.clone(),
             journal: Self::page(&self.journal, 1, PAGE_COUNT_MAX),
             first: None,
