@@ -9,6 +9,7 @@ mod sim;
 mod smoke;
 mod stage;
 mod style;
+mod torture;
 mod workspace;
 
 use std::process::ExitCode;

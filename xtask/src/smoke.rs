@@ -4,7 +4,7 @@
 //! that fails on a busy machine is soon ignored.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -19,35 +19,41 @@ const BENCH_LIMIT: Duration = Duration::from_secs(120);
 const FIGURE_KEYS: [&str; 5] = ["work", "figure", "unit", "raw", "ratio"];
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let binary = workspace.release_binary();
-    if !binary.is_file() {
-        return Err("the release binary is missing: cargo xtask test --only release --only smoke".into());
-    }
-    let smoke = Smoke { binary: &binary, directory: &workspace.target().join("smoke") };
+    let smoke = Smoke::new(workspace, "smoke")?;
     smoke.output(&["demo"], DEMO_LIMIT)?;
     let printed = smoke.output(&["bench", "--quick", "-o", "jsonl"], BENCH_LIMIT)?;
     println!("abide bench printed {} figures", figure_count(&printed)?);
     Ok(())
 }
 
-struct Smoke<'a> {
-    binary: &'a Path,
-    directory: &'a Path,
+/// The release binary, and an empty directory to run it in.
+pub(crate) struct Smoke {
+    binary: PathBuf,
+    directory: PathBuf,
 }
 
-impl Smoke<'_> {
+impl Smoke {
+    pub(crate) fn new(workspace: &Workspace, stage: &str) -> Result<Self> {
+        let binary = workspace.release_binary();
+        if !binary.is_file() {
+            let again = format!("cargo xtask test --only release --only {stage}");
+            return Err(format!("the release binary is missing: {again}").into());
+        }
+        Ok(Self { binary, directory: workspace.target().join(stage) })
+    }
+
     /// What the binary prints when it is run in an empty directory. Its output goes through a file because a
     /// pipe that nobody reads while we wait would block it.
-    fn output(&self, arguments: &[&str], limit: Duration) -> Result<String> {
+    pub(crate) fn output(&self, arguments: &[&str], limit: Duration) -> Result<String> {
         let name = format!("abide {}", arguments.join(" "));
         println!("{name}");
         if self.directory.exists() {
-            fs::remove_dir_all(self.directory)?;
+            fs::remove_dir_all(&self.directory)?;
         }
         let working_directory = self.directory.join("run");
         fs::create_dir_all(&working_directory)?;
         let output = self.directory.join("stdout");
-        let mut child = Command::new(self.binary)
+        let mut child = Command::new(&self.binary)
             .args(arguments)
             .current_dir(working_directory)
             .stdout(File::create(&output)?)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::workspace::Workspace;
-use crate::{Result, process, sim, smoke, style};
+use crate::{Result, process, sim, smoke, style, torture};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Stage {
@@ -19,6 +19,7 @@ pub(crate) enum Stage {
     BesideSqlx,
     Release,
     Smoke,
+    Torture,
 }
 
 /// Which stages to run: all of them, unless told otherwise.
@@ -76,6 +77,9 @@ impl Stage {
             Stage::BesideSqlx => "abide and sqlx work in one binary",
             Stage::Release => "the release binary builds",
             Stage::Smoke => "the release binary runs its demo and its benchmark",
+            Stage::Torture => {
+                "random programs in processes that are killed and stopped end as the oracle says"
+            }
         }
     }
 
@@ -91,6 +95,7 @@ impl Stage {
             Stage::BesideSqlx => beside_sqlx(workspace),
             Stage::Release => process::run(&mut cargo("build --release")),
             Stage::Smoke => smoke::run(workspace),
+            Stage::Torture => torture::run(workspace),
         }
     }
 }

@@ -6,7 +6,7 @@ use abide_core::{ExecutionId, Name, Namespace, Status, Tag};
 use clap::builder::PossibleValue;
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::{bench, demo};
+use crate::{bench, demo, torture};
 
 const AFTER_HELP: &str = "\
 Data goes to stdout, talk and errors to stderr.
@@ -17,7 +17,9 @@ Exit codes:
   2  the command line makes no sense
   3  there is no such execution
   4  refused: it has finished already, is not paused, has not failed, the file exists …
-  5  the store cannot be opened, is busy or out of reach";
+  5  the store cannot be opened, is busy or out of reach
+  6  torture found what must not be
+130  torture was interrupted, and had found nothing until then";
 
 /// Durable execution for Rust: look into a store, steer what is in it, see it survive a crash
 #[derive(Debug, Parser)]
@@ -81,6 +83,11 @@ pub(crate) enum Command {
     Retry(Plain),
     /// Measure this machine
     Bench(bench::Args),
+    /// Run random programs in processes that are killed and stopped, and check every promise
+    Torture(torture::Args),
+    /// A process that `torture` kills
+    #[command(hide = true)]
+    TortureProcess,
     /// Check the integrity of the store
     Verify(Verify),
     /// Copy the store into a new file while it is in use

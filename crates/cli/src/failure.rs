@@ -25,6 +25,10 @@ pub(crate) enum Code {
     Refused = 4,
     /// The store cannot be opened, is busy or out of reach.
     Unavailable = 5,
+    /// A torture found what must not be.
+    Violated = 6,
+    /// A torture was interrupted, and had found nothing until then: the code of whoever dies of Ctrl-C.
+    Interrupted = 130,
 }
 
 /// A command that failed.

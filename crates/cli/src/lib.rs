@@ -22,6 +22,7 @@ mod output;
 #[doc(hidden)]
 pub mod readers;
 mod show;
+mod torture;
 mod why;
 
 use std::process::ExitCode;
@@ -55,6 +56,8 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         Command::Resume(args) => control::resume(global, args),
         Command::Unblock(args) => control::unblock(global, args),
         Command::Retry(args) => control::retry(global, args),
+        Command::Torture(args) => torture::run(global, args),
+        Command::TortureProcess => torture::process(),
         Command::Verify(args) => maintain::verify(global, args),
         Command::Backup(args) => maintain::backup(global, args),
         Command::Restore(args) => maintain::restore(global, args),

@@ -45,6 +45,8 @@ pub(crate) struct Books {
     run_counts: BTreeMap<Spot, u64>,
     /// What was wrong with what closures did.
     found: Vec<String>,
+    /// Whether everything that the store took is among the items.
+    is_watched: bool,
 }
 
 impl Knowledge for Books {
@@ -59,14 +61,14 @@ impl Knowledge for Books {
 
 /// Everything that is wrong with a world that has come to its end.
 pub(crate) async fn audit(world: &Arc<World>, scenario: &Scenario) -> Vec<String> {
-    let pasts = pasts(&*world.store, executions(&*world.store).await).await;
+    let pasts = pasts(&*world.store, executions(&*world.store, None).await).await;
     let items = world.history.lock().items.clone();
     let books = Books::new(pasts, items);
     let mut found = books.check(scenario);
     found.extend(order::check(&books));
     found.extend(Told::read(&*world.store, FeedFrom::Beginning).await.check(&books));
     found.extend(match world.any_worker() {
-        Some((_, abide)) => tables(&abide, &books).await,
+        Some((_, abide)) => tables(&abide, &books, "table").await,
         None => vec!["no worker is left".to_owned()],
     });
     if !found.is_empty() {
@@ -110,8 +112,13 @@ pub(crate) async fn pasts(view: &(impl View + ?Sized), executions: Vec<Listed>) 
 
 impl Books {
     pub(crate) fn new(pasts: BTreeMap<String, Past>, items: Vec<Happened>) -> Self {
-        Self { pasts, items, drawn: BTreeMap::new(), run_counts: BTreeMap::new(), found: Vec::new() }
-            .counted()
+        let (drawn, run_counts) = (BTreeMap::new(), BTreeMap::new());
+        Self { pasts, items, drawn, run_counts, found: Vec::new(), is_watched: true }.counted()
+    }
+
+    /// Nobody saw what the store took.
+    pub(crate) fn unwatched(pasts: BTreeMap<String, Past>, items: Vec<Happened>) -> Self {
+        Self { is_watched: false, ..Self::new(pasts, items) }
     }
 
     /// What can be said from the journals, from what closures did and from what clients were told, whoever wrote it down.
@@ -391,7 +398,7 @@ impl Told {
 }
 
 /// What transaction steps have written is there if and only if they are recorded as successful.
-pub(crate) async fn tables(abide: &Abide, books: &Books) -> Vec<String> {
+pub(crate) async fn tables(abide: &Abide, books: &Books, id: &str) -> Vec<String> {
     let mut expected: BTreeMap<String, u64> = BTreeMap::new();
     for past in books.pasts.values() {
         for (run, journal) in (1..).zip(&past.runs) {
@@ -412,7 +419,7 @@ pub(crate) async fn tables(abide: &Abide, books: &Books) -> Vec<String> {
     }
     let keys: Vec<String> = expected.keys().cloned().collect();
     let each: Vec<String> = keys.iter().flat_map(|key| key.split('\n').map(str::to_owned)).collect();
-    let counts = match abide.run(code::read_table, each.clone()).await {
+    let counts = match abide.run(code::read_table, each.clone()).id(id).await {
         Ok(counts) => counts,
         Err(error) => return vec![format!("the table cannot be read: {error}")],
     };

@@ -12,6 +12,7 @@ use futures_util::future::BoxFuture;
 use crate::history::Spot;
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
 use crate::program::{Child, Code, Job, Pauses, Program, Step, Transact, Way, Work, mix};
+use crate::table;
 
 /// A start, a run or a child with its options: builders of four types with the same methods.
 macro_rules! with_options {
@@ -47,7 +48,12 @@ pub(crate) trait Witness: Send + Sync {
 pub(crate) struct Probe {
     pub(crate) witness: Arc<dyn Witness>,
     pub(crate) runtime: Arc<dyn Runtime>,
+    /// Transaction steps write to a table of SQLite, and not to that of the memory store.
+    pub(crate) is_sqlite: bool,
 }
+
+/// What closures panic with.
+pub(crate) const PANIC: &str = "it panics";
 
 /// Runs a program.
 #[workflow(name = "program")]
@@ -66,6 +72,11 @@ pub(crate) async fn job(ctx: Ctx, job: Job) -> Result<u64> {
 /// Reads what transaction steps have written: how often each key was.
 #[workflow(name = "read-table")]
 pub(crate) async fn read_table(ctx: Ctx, keys: Vec<String>) -> Result<Vec<u64>> {
+    if ctx.state::<Probe>().is_sqlite {
+        return ctx
+            .sqlite("read", move |table| keys.iter().map(|key| table::count_of(table, key)).collect())
+            .await;
+    }
     transact(&ctx, "read", move |table| {
         let table: &MemoryTable = table.downcast_ref().ok_or_else(|| Error::fatal("there is no table"))?;
         Ok(keys.iter().map(|key| count_of(table, key)).collect())
@@ -96,7 +107,7 @@ fn result_of(work: &Work, nth: u64) -> Result<u64> {
     match work.way {
         Way::Error => Err(Error::new("it fails")),
         Way::Fatal => Err(Error::fatal("it fails for good")),
-        Way::Panic => std::panic::panic_any("it panics".to_owned()),
+        Way::Panic => std::panic::panic_any(PANIC.to_owned()),
     }
 }
 
@@ -165,6 +176,7 @@ impl Host for OnCtx {
         let key = format!("blocking {spot:?}");
         let wanted = self.0.blocking(&step.name, move || {
             let nth = probe.witness.begin(&spot, key);
+            let _open = Open::new(&probe);
             result_of(&work, nth)
         });
         match step.retry {
@@ -175,12 +187,17 @@ impl Host for OnCtx {
 
     fn transact<'a>(&'a self, wanted: &'a Transact) -> Outcome<'a, Self> {
         let (key, fails) = (table_key(&self.spot(wanted.node)), wanted.fails);
+        let given = move |count| if fails { Err(Error::fatal("it wrote, and fails")) } else { Ok(count) };
+        if self.probe().is_sqlite {
+            let counted = self.0.sqlite(&wanted.name, move |table| given(table::count_up(table, &key)?));
+            return counted.boxed();
+        }
         transact(&self.0, &wanted.name, move |table| {
             let table: &MemoryTable =
                 table.downcast_ref().ok_or_else(|| Error::fatal("there is no table"))?;
             let count = count_of(table, &key) + 1;
             table.put(&key, &count.to_string());
-            if fails { Err(Error::fatal("it wrote, and fails")) } else { Ok(count) }
+            given(count)
         })
         .boxed()
     }

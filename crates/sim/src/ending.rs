@@ -2,12 +2,12 @@
 
 use abide::prelude::*;
 use abide_core::{Namespace, Waiting};
-use abide_store::{List, ListOrder, Listed, View};
+use abide_store::{List, ListCursor, ListOrder, Listed, View};
 
 use crate::generate::SIGNALS;
 
 /// Values of the signals that see to the end begin here.
-const LAST_SIGNALS: u64 = 1_000_000;
+pub(crate) const LAST_SIGNALS: u64 = 1_000_000;
 
 /// The most that is asked for at once.
 const PAGE: usize = 1_000;
@@ -74,23 +74,31 @@ pub(crate) async fn reasons(abide: &Abide, open: Vec<Listed>) -> String {
     told
 }
 
-/// Every execution that there is.
-pub(crate) async fn executions(view: &(impl View + ?Sized)) -> Vec<Listed> {
+/// The executions that were made last.
+pub(crate) async fn newest(view: &(impl View + ?Sized)) -> abide_store::Result<Option<ListCursor>> {
+    let newest = view.list(List { limit: 1, ..list(ListOrder::NewestFirst, None) }).await?;
+    Ok(newest.items.first().map(|item| ListCursor(item.key)))
+}
+
+fn list(order: ListOrder, after: Option<ListCursor>) -> List {
+    List {
+        namespace: Namespace::default(),
+        statuses: Vec::new(),
+        name: None,
+        tags: Vec::new(),
+        top_level: false,
+        parent: None,
+        order,
+        after,
+        limit: PAGE,
+    }
+}
+
+/// Every execution that was made after this one, the oldest first.
+pub(crate) async fn executions(view: &(impl View + ?Sized), mut after: Option<ListCursor>) -> Vec<Listed> {
     let mut found: Vec<Listed> = Vec::new();
-    let mut after = None;
     loop {
-        let list = List {
-            namespace: Namespace::default(),
-            statuses: Vec::new(),
-            name: None,
-            tags: Vec::new(),
-            top_level: false,
-            parent: None,
-            order: ListOrder::OldestFirst,
-            after,
-            limit: PAGE,
-        };
-        let Ok(page) = view.list(list).await else { return found };
+        let Ok(page) = view.list(list(ListOrder::OldestFirst, after)).await else { return found };
         found.extend(page.items);
         after = page.next;
         if after.is_none() {

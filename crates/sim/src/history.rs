@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_core::{Entry, Message, SessionId};
 use abide_store::ExecutionKey;
+use serde::{Deserialize, Serialize};
 
 use crate::code::Witness;
 
 /// One execution, run and place in its program.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct Spot {
     pub(crate) id: String,
     pub(crate) run: u32,
@@ -48,7 +49,7 @@ pub(crate) struct Commit {
 }
 
 /// What a client was told, as far as the auditor needs it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     /// It happened.
     Done,

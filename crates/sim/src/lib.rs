@@ -4,7 +4,9 @@
 //! it on several simulated machines. Then an auditor goes through everything that the store took, that closures did and that clients were told; and an oracle, a model of the
 //! journal's rules that shares no code with the engine, runs each program once more from its journal and says whether its outcome is possible.
 //!
-//! What is deliberately absent: the virtual runtime, which is the engine's, because users' tests need it; real threads and processes.
+//! [`torture`] runs the same programs in real processes, under the same oracle; `abide torture` calls it.
+//!
+//! What is deliberately absent: the virtual runtime, which is the engine's, because users' tests need it.
 
 mod ask;
 mod audit;
@@ -21,6 +23,8 @@ mod run;
 pub mod scenario;
 mod shrink;
 mod story;
+mod table;
+pub mod torture;
 mod totals;
 mod world;
 

@@ -36,7 +36,7 @@ impl World {
                 let store = MachineStore::of(&world, machine);
                 let builder = simulated(builder(spec), runtime.clone(), store);
                 let witness = Arc::new(OnMachine { machine, history: world.history.clone() });
-                let probe = Probe { witness, runtime: runtime.clone() };
+                let probe = Probe { witness, runtime: runtime.clone(), is_sqlite: false };
                 let builder = builder.build(&format!("machine-{machine}")).state(probe);
                 let opened = match actor {
                     Actor::Worker(_) => builder.open().await,
@@ -130,7 +130,7 @@ async fn see_to_the_end(world: &World) -> Result<(), String> {
     let mut ending = Ending::default();
     for _ in 0..END_SECONDS_MAX {
         world.runtime().sleep(secs(1)).await;
-        let open = open(executions(&*world.store).await);
+        let open = open(executions(&*world.store, None).await);
         if open.is_empty() {
             return Ok(());
         }
@@ -140,7 +140,7 @@ async fn see_to_the_end(world: &World) -> Result<(), String> {
     }
     let story = format!("after {END_SECONDS_MAX} seconds without a fault it has not ended:");
     match world.at(Actor::Client(LAST)) {
-        Some((_, abide)) => Err(story + &reasons(&abide, open(executions(&*world.store).await)).await),
+        Some((_, abide)) => Err(story + &reasons(&abide, open(executions(&*world.store, None).await)).await),
         None => Err(story),
     }
 }

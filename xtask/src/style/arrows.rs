@@ -18,7 +18,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("macros", &[]),
     ("abide", &["engine", "sqlite", "postgres", "store", "core", "macros"]),
     ("server", &["abide", "engine", "sqlite", "postgres", "store", "core", "macros"]),
-    ("cli", &["server", "abide", "engine", "sqlite", "postgres", "store", "core", "macros"]),
+    ("cli", &["sim", "server", "abide", "engine", "sqlite", "postgres", "store", "core", "macros"]),
     ("sim", &["server", "abide", "engine", "sqlite", "postgres", "store", "core", "macros"]),
     ("xtask", &[]),
 ];

@@ -3,3 +3,4 @@
 mod binary;
 mod common;
 mod store;
+mod torture;

@@ -1,0 +1,277 @@
+//! `abide torture`: the simulator's programs in real processes, which are killed, stopped and continued.
+
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use abide_core::{Namespace, text};
+use abide_engine::{Runtime, TokioRuntime};
+use abide_sim::torture::{Interrupt, Progress, Report, Torture, Trouble, play};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::args::{Global, Output};
+use crate::connect;
+use crate::failure::{Code, Failure};
+use crate::output;
+
+/// The longest torture: four weeks.
+const MINUTES_MAX: f64 = 28.0 * 24.0 * 60.0;
+
+/// Between two lines about how far it is, where nobody looks at a terminal.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// How long the bar is.
+const BAR_LENGTH: usize = 20;
+
+/// Seeds that are chosen by chance are below this, so that they can be read out.
+const SEED_END: u64 = 1_000_000;
+
+const AFTER_HELP: &str = "\
+The store is made if there is none. It must be used by nobody else, and hold nothing but what earlier tortures left.
+The exit code is 0 if every promise held, 6 if one was broken, 130 if Ctrl-C ended it before anything was found.";
+
+/// Options of `abide torture`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// For about so many minutes, for example 10 or 0.5
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = minutes)]
+    minutes: Duration,
+    /// What the programs and the faults follow from; otherwise it is chosen and printed
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Write the report to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Write the report to stdout as JSON; the same as --output json
+    #[arg(long)]
+    json: bool,
+}
+
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes: f64 = text.parse().map_err(|_| "it is not a number")?;
+    if minutes.is_nan() || minutes <= 0.0 {
+        return Err("it must be more than 0".to_owned());
+    }
+    if minutes > MINUTES_MAX {
+        return Err(format!("it must be at most {MINUTES_MAX}, which is four weeks"));
+    }
+    Ok(Duration::from_secs_f64(minutes * 60.0))
+}
+
+/// Tortures the store.
+pub(crate) fn run(global: &Global, args: &Args) -> Result<(), Failure> {
+    let path = connect::path(global)?;
+    if global.namespace != Namespace::default() {
+        return Err(Failure::usage("torture needs a store of its own, and no namespace"));
+    }
+    let mut file = args.report.as_deref().map(ReportFile::open).transpose()?;
+    // On this very thread: the processes die with the one that started them.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let report = runtime.block_on(torture(path, args))?;
+    // Torn down, the runtime once met the heartbeat's thread asleep on its timer, which panicked.
+    std::mem::forget(runtime);
+    let document = report.document();
+    if let Some(file) = &mut file {
+        file.write(&format!("{document:#}\n"))?;
+    }
+    match (args.json, global.output) {
+        (false, Output::Table) => output::write(page(&report).as_bytes())?,
+        (true, Output::Table) => output::document(&document, Output::Json)?,
+        (_, format) => output::document(&document, format)?,
+    }
+    match (report.violations.len(), report.is_interrupted) {
+        (0, false) => Ok(()),
+        (0, true) => Err(Failure::new(Code::Interrupted, "interrupted; nothing was found until then")),
+        (1, _) => Err(Failure::new(Code::Violated, "found 1 thing that must not be")),
+        (count, _) => Err(Failure::new(Code::Violated, format!("found {count} things that must not be"))),
+    }
+}
+
+/// What a process of a torture does.
+pub(crate) fn process() -> Result<(), Failure> {
+    play().map_err(Failure::failed)
+}
+
+async fn torture(path: PathBuf, args: &Args) -> Result<Report, Failure> {
+    let runtime = TokioRuntime::current().ok_or_else(|| Failure::failed("there is no runtime"))?;
+    let seed = args.seed.unwrap_or_else(|| runtime.random() % SEED_END);
+    let command = vec![std::env::current_exe()?.into_os_string(), "torture-process".into()];
+    let mut signals = Signals::new()?;
+    let torture = Torture { path: path.clone(), duration: args.minutes, seed, command };
+    let prepared = torture.prepare().await.map_err(|trouble| failure(&path, trouble))?;
+    output::say(format_args!("torturing {path:?} with seed {seed}"));
+    let (interrupt, teller) = (Interrupt::default(), Teller::new());
+    let tell = |progress: &Progress<'_>| teller.tell(progress);
+    let mut running = std::pin::pin!(prepared.run(interrupt.clone(), &tell));
+    let mut count = 0;
+    let ran = loop {
+        tokio::select! {
+            ran = &mut running => break ran,
+            () = signals.next() => {
+                count += 1;
+                interrupt.set();
+                if count > 1 {
+                    return Err(Failure::new(Code::Interrupted, "interrupted"));
+                }
+            }
+        }
+    };
+    teller.end();
+    ran.map_err(|trouble| failure(&path, trouble))
+}
+
+fn failure(path: &Path, trouble: Trouble) -> Failure {
+    match trouble {
+        Trouble::Store(problem) => Failure::new(Code::Unavailable, problem),
+        Trouble::Refused(problem) => Failure::new(Code::Refused, format!("the store {path:?}: {problem}")),
+        Trouble::Failed(error) => Failure::failed(format!("the torture of {path:?} failed: {error}")),
+    }
+}
+
+/// Whoever asks the process to end.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.hangup.recv() => {}
+        }
+    }
+}
+
+/// The file for the report. What was in it stays until there is a report.
+struct ReportFile {
+    path: PathBuf,
+    file: File,
+    is_new: bool,
+    is_written: bool,
+}
+
+impl ReportFile {
+    /// Opens it before hours of work, and not after them.
+    fn open(path: &Path) -> Result<Self, Failure> {
+        let is_new = !path.exists();
+        let file = OpenOptions::new().create(true).write(true).truncate(false).open(path);
+        let file = file.map_err(|error| unwritable(path, &error))?;
+        Ok(Self { path: path.to_owned(), file, is_new, is_written: false })
+    }
+
+    fn write(&mut self, text: &str) -> Result<(), Failure> {
+        let written = self.file.set_len(0).and_then(|()| self.file.write_all(text.as_bytes()));
+        self.is_written = true;
+        written.map_err(|error| unwritable(&self.path, &error))
+    }
+}
+
+impl Drop for ReportFile {
+    fn drop(&mut self) {
+        if self.is_new && !self.is_written {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::failed(format!("the report {path:?} cannot be written: {error}"))
+}
+
+/// Tells on stderr how far it is: a bar where somebody looks, a line now and then elsewhere.
+struct Teller {
+    is_terminal: bool,
+    told: Cell<Option<Duration>>,
+}
+
+impl Teller {
+    fn new() -> Self {
+        Self { is_terminal: std::io::stderr().is_terminal(), told: Cell::new(None) }
+    }
+
+    fn tell(&self, progress: &Progress<'_>) {
+        let is_due = self.told.get().is_none_or(|told| progress.elapsed.saturating_sub(told) >= LINE_EVERY);
+        if self.is_terminal {
+            // Talk that nobody hears is lost.
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[K{} {}", bar(progress), line(progress));
+        } else if is_due {
+            self.told.set(Some(progress.elapsed));
+            output::say(format_args!("{}", line(progress)));
+        }
+    }
+
+    fn end(&self) {
+        if self.is_terminal {
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
+        }
+    }
+}
+
+fn bar(progress: &Progress<'_>) -> String {
+    let share = progress.elapsed.as_secs_f64() / progress.duration.as_secs_f64();
+    let full = ((share * BAR_LENGTH as f64) as usize).min(BAR_LENGTH);
+    format!("[{}{}]", "#".repeat(full), "-".repeat(BAR_LENGTH - full))
+}
+
+fn line(progress: &Progress<'_>) -> String {
+    let Progress { what, elapsed, duration, report } = progress;
+    format!(
+        "{what}: {} of {} s, {} kills, {} stops, {} scenarios, {} audited executions, {} violations",
+        elapsed.as_secs(),
+        duration.as_secs(),
+        report.kills,
+        report.stops,
+        report.scenarios,
+        report.executions,
+        report.violations.len()
+    )
+}
+
+/// The report for people.
+fn page(report: &Report) -> String {
+    let mut page = String::new();
+    let verdict = if report.violations.is_empty() { "sound" } else { "NOT SOUND" };
+    let until = if report.is_interrupted { ", interrupted" } else { "" };
+    let seconds = report.duration.as_secs_f64();
+    let _ =
+        writeln!(page, "{verdict}: seed {}, {seconds:.0} s in {} rounds{until}", report.seed, report.rounds);
+    let _ = writeln!(
+        page,
+        "{} scenarios, {} executions, {} operations, {} journal entries",
+        report.scenarios, report.executions, report.operations, report.entries
+    );
+    let _ = writeln!(
+        page,
+        "{} processes, {} kills ({} with a closure under way, {} of clients), {} stops",
+        report.processes, report.kills, report.kills_under_way, report.client_kills, report.stops
+    );
+    for violation in &report.violations {
+        let place = match violation.scenario {
+            Some(seed) => format!("round {}, scenario {seed}", violation.round),
+            None => format!("round {}", violation.round),
+        };
+        let _ = writeln!(page, "WRONG ({place}): {}", text::clean(&violation.what));
+    }
+    if let Some(kept) = &report.kept {
+        let _ = writeln!(
+            page,
+            "what was seen is kept in {kept:?}; the stories are in the report (--report FILE or --json)"
+        );
+    }
+    page
+}

@@ -1,0 +1,175 @@
+//! `abide torture`: what it refuses, and that it leaves nobody behind.
+
+use std::io::Read;
+use std::process::{Child, Stdio};
+
+use abide::prelude::*;
+use abide::rusqlite::Connection;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::common::{Place, abide, command, until};
+
+#[workflow]
+async fn somebody(_ctx: Ctx, n: u64) -> Result<u64> {
+    Ok(n)
+}
+
+#[test]
+fn bad_input_is_told() {
+    let place = Place::new();
+    let nowhere = place.folder().join("nowhere").join("report.json");
+    let nowhere = nowhere.to_str().expect("text");
+    let rows: [(&[&str], i32, &str); 9] = [
+        (&["--minutes", "0"], 2, "it must be more than 0"),
+        (&["--minutes", "-1"], 2, "it must be more than 0"),
+        (&["--minutes", "NaN"], 2, "it must be more than 0"),
+        (&["--minutes", "1e9"], 2, "four weeks"),
+        (&["--minutes", "soon"], 2, "it is not a number"),
+        (&["--minutes", "1", "--seed", "x"], 2, "invalid digit"),
+        (&[], 2, "--minutes <N>"),
+        (&["--minutes", "1", "--namespace", "a"], 2, "torture needs a store of its own, and no namespace"),
+        (&["--minutes", "1", "--report", nowhere], 1, "cannot be written: No such file or directory"),
+    ];
+    for (args, code, message) in rows {
+        let ran = place.abide(&[&["torture"], args].concat());
+        assert_eq!((ran.code, ran.stdout.as_str()), (code, ""), "{args:?}: {ran:?}");
+        assert!(ran.stderr.contains(message), "{args:?}: {ran:?}");
+    }
+    let left = std::fs::read_dir(place.folder()).expect("a folder").count();
+    assert_eq!(left, 0, "a refusal leaves no trace");
+}
+
+#[test]
+fn it_needs_a_store_that_others_can_open() {
+    let minute = ["torture", "--minutes", "1"];
+    abide(&minute).refused(2, "no store is given: write --store URL or set ABIDE_STORE");
+    abide(&[&minute[..], &["--store", "sqlite::memory:"]].concat()).refused(
+        2,
+        "the store \"sqlite::memory:\": a store in memory belongs to its process; nobody else can look into it",
+    );
+    let missing = abide(&[&minute[..], &["--store", "/nowhere/a.db"]].concat());
+    assert_eq!(missing.code, 5, "{missing:?}");
+}
+
+#[tokio::test]
+async fn the_store_of_others_is_refused() {
+    let place = Place::new();
+    let report = place.folder().join("report.json");
+    let torture = ["torture", "--minutes", "1", "--report", report.to_str().expect("text")];
+    let path = place.folder().join("app.db");
+    let worker = place.open().await;
+    let used = place.abide(&torture);
+    assert_eq!(used.code, 4, "{used:?}");
+    assert!(used.stderr.contains("another process uses the store: worker \"tester\""), "{used:?}");
+    worker.run(somebody, 1).id("mine").await.expect("a result");
+    worker.shutdown().await;
+    place.abide(&torture).refused(
+        4,
+        &format!(
+            "the store {path:?}: the store holds executions that are not of a torture, for example \"mine\"; give it a store of its own"
+        ),
+    );
+    assert!(!report.exists(), "a refusal leaves no trace");
+}
+
+#[test]
+fn it_is_sound_and_leaves_a_store_that_can_be_tortured_again() {
+    let place = Place::new();
+    let report = place.folder().join("report.json");
+    let torture = ["torture", "--minutes", "0.1", "--seed", "3", "--json"];
+    let first = place.abide(&torture).ok().json();
+    assert_eq!(
+        (&first["sound"], &first["seed"], &first["interrupted"]),
+        (&true.into(), &3.into(), &false.into())
+    );
+    for figure in ["executions", "operations", "kills", "processes", "entries"] {
+        assert!(first[figure].as_u64().is_some_and(|count| count > 0), "{figure}: {first}");
+    }
+    let again = [&torture[..5], &["--report", report.to_str().expect("text")]].concat();
+    let again = place.abide(&again).ok();
+    assert!(again.stdout.starts_with("sound: seed 3, "), "{again:?}");
+    let written: Value = serde_json::from_slice(&std::fs::read(&report).expect("a report")).expect("JSON");
+    assert_eq!(written["violations"], serde_json::json!([]));
+    assert!(!place.folder().join("app.db-torture").exists(), "what nobody needs is gone");
+}
+
+/// Somebody spoils what a transaction step wrote: whoever audits must see it.
+#[test]
+fn what_must_not_be_is_told_with_its_story() {
+    let place = Place::new();
+    let mut running = start(&place, &["--minutes", "0.15", "--seed", "4", "--json"]);
+    let file = place.folder().join("app.db");
+    until("a transaction step has written", || {
+        let connection = Connection::open(&file).ok()?;
+        connection.execute("UPDATE counted SET count = count + 1", []).ok().filter(|count| *count > 0)
+    });
+    let mut printed = String::new();
+    running.stdout.take().expect("it is piped").read_to_string(&mut printed).expect("text");
+    assert_eq!(running.wait().expect("it ends").code(), Some(6), "{printed}");
+    let report: Value = serde_json::from_str(&printed).expect("JSON");
+    let violation = &report["violations"][0];
+    assert!(
+        violation["what"].as_str().is_some_and(|what| what.starts_with("transactions wrote")),
+        "{violation}"
+    );
+    let story = violation["story"].as_str().expect("a story");
+    for part in ["transact", "Asked", "what is recorded:"] {
+        assert!(story.contains(part), "the story has no {part:?}: {story}");
+    }
+    assert!(place.folder().join("app.db-torture/effects-0").exists(), "the evidence is kept");
+}
+
+#[test]
+fn an_interrupt_ends_its_processes_and_reports_what_was_done() {
+    let place = Place::new();
+    let mut running = start(&place, &["--minutes", "5", "--json"]);
+    let children = children_of(&running);
+    signal(running.id(), Signal::INT);
+    let mut printed = String::new();
+    running.stdout.take().expect("it is piped").read_to_string(&mut printed).expect("text");
+    assert_eq!(running.wait().expect("it ends").code(), Some(130), "{printed}");
+    let report: Value = serde_json::from_str(&printed).expect("JSON");
+    assert_eq!((&report["interrupted"], &report["sound"]), (&true.into(), &true.into()), "{report}");
+    assert!(report["processes"].as_u64().is_some_and(|count| count >= 5), "{report}");
+    assert!(!children.iter().any(|pid| is_there(*pid)), "a process was left behind");
+}
+
+/// Also one that is stopped, and cannot see that its parent is gone.
+#[test]
+fn nobody_outlives_a_torture_that_is_killed() {
+    let place = Place::new();
+    let mut running = start(&place, &["--minutes", "5"]);
+    let children = children_of(&running);
+    signal(children[0], Signal::STOP);
+    running.kill().expect("it is there");
+    running.wait().expect("it is gone");
+    until("every process has ended", || (!children.iter().any(|pid| is_there(*pid))).then_some(()));
+}
+
+fn start(place: &Place, args: &[&str]) -> Child {
+    let mut command = command(&[&["torture"], args].concat());
+    command.env("ABIDE_STORE", place.url()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.spawn().expect("the binary runs")
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
+    kill_process(pid, signal).expect("the process is there");
+}
+
+/// The processes of a torture, once all of them have started.
+fn children_of(torture: &Child) -> Vec<u32> {
+    let file = format!("/proc/{0}/task/{0}/children", torture.id());
+    until("its processes have started", || {
+        let pids = std::fs::read_to_string(&file).ok()?;
+        let pids: Vec<u32> = pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+        (pids.len() >= 5).then_some(pids)
+    })
+}
+
+fn is_there(pid: u32) -> bool {
+    // A process that has ended, and that nobody has waited for yet, is still listed.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}

@@ -1,0 +1,202 @@
+//! One process of a torture, from inside: a worker or a client that does what it is told on its standard input, until it is killed or its parent is gone.
+
+use std::io::BufRead;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use abide::prelude::*;
+use abide_engine::{Runtime, TokioRuntime};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::effects::{Effects, Line};
+use super::scenario_of;
+use crate::ask::{DropAt, perform};
+use crate::code::{PANIC, Probe, Witness};
+use crate::history::Spot;
+use crate::scenario::{Ask, Scenario, WorkerSpec};
+
+/// How often a process tries to open its store, and how long it waits in between.
+const OPEN_COUNT_MAX: u32 = 300;
+const OPEN_EVERY_MS: u64 = 100;
+
+/// What a process is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Role {
+    /// The number of the process.
+    pub(crate) machine: u32,
+    /// How the worker is set up; a client is none.
+    pub(crate) worker: Option<WorkerSpec>,
+    pub(crate) url: String,
+    pub(crate) effects: PathBuf,
+    pub(crate) session_ttl_ms: u64,
+    /// What the ids of this torture begin with.
+    pub(crate) prefix: String,
+    pub(crate) seed: u64,
+}
+
+/// What a process is told to ask.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Order {
+    pub(crate) scenario: u64,
+    pub(crate) action: usize,
+    /// The execution that it is about.
+    pub(crate) id: Option<String>,
+}
+
+/// Plays the role that is written on the first line of the standard input. Does not return while its parent lives.
+pub fn play() -> std::result::Result<(), String> {
+    // The parent may die while this process is stopped, and then nothing else ends it.
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(|error| error.to_string())?;
+    let mut first = String::new();
+    std::io::stdin().lock().read_line(&mut first).map_err(|error| error.to_string())?;
+    let role: Role = serde_json::from_str(&first).map_err(|_| {
+        "this is a process of `abide torture`, which tells it on its standard input what to be".to_owned()
+    })?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(async {
+        let runtime = TokioRuntime::current().ok_or("there is no runtime")?;
+        Actor::new(role, runtime).map_err(|error| error.to_string())?.live(orders()).await
+    })
+}
+
+/// The lines of the standard input. A parent that is gone ends the process.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "reading from a parent blocks a thread until the process ends with it"
+)]
+fn orders() -> UnboundedReceiver<Order> {
+    let (sender, receiver) = unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(std::result::Result::ok) {
+            if let Ok(order) = serde_json::from_str(&line) {
+                // Nobody listens while the store is being closed.
+                let _ = sender.send(order);
+            }
+        }
+        std::process::exit(0);
+    });
+    receiver
+}
+
+struct Actor {
+    role: Role,
+    runtime: Arc<dyn Runtime>,
+    outside: Arc<Outside>,
+}
+
+impl Actor {
+    fn new(role: Role, runtime: Arc<dyn Runtime>) -> std::io::Result<Self> {
+        let mut effects = Effects::open(&role.effects)?;
+        let what = if role.worker.is_some() { "worker" } else { "client" };
+        let (machine, pid) = (role.machine, std::process::id());
+        effects.append(Line::Booted { machine, pid, what: what.to_owned() })?;
+        tell_panics(Effects::open(&role.effects)?, machine);
+        Ok(Self { role, runtime, outside: Arc::new(Outside { machine, effects: Mutex::new(effects) }) })
+    }
+
+    async fn live(self, mut orders: UnboundedReceiver<Order>) -> std::result::Result<(), String> {
+        let abide = self.open().await?;
+        while let Some(order) = orders.recv().await {
+            let scenario = scenario_of(self.role.seed, order.scenario, &self.role.prefix);
+            let (abide, outside) = (abide.clone(), self.outside.clone());
+            self.runtime.spawn(Box::pin(async move { outside.ask(&abide, &scenario, order).await }));
+        }
+        Ok(())
+    }
+
+    async fn open(&self) -> std::result::Result<Abide, String> {
+        let mut count = 0;
+        loop {
+            let opened = match self.role.worker {
+                Some(_) => self.builder().open().await,
+                None => self.builder().client().await,
+            };
+            let error = match opened {
+                Ok(abide) => return Ok(abide),
+                Err(error) => error,
+            };
+            count += 1;
+            if count == OPEN_COUNT_MAX {
+                let what = format!("the store could not be opened: {error}");
+                self.outside.tell(Line::Failed { machine: self.role.machine, what: what.clone() });
+                return Err(what);
+            }
+            self.runtime.sleep(ms(OPEN_EVERY_MS)).await;
+        }
+    }
+
+    fn builder(&self) -> abide::Builder {
+        let probe = Probe { witness: self.outside.clone(), runtime: self.runtime.clone(), is_sqlite: true };
+        let builder = Abide::builder(&self.role.url)
+            .session_ttl(ms(self.role.session_ttl_ms))
+            .worker_name(&format!("{}{}", self.role.prefix, self.role.machine))
+            .state(probe);
+        match self.role.worker {
+            None => builder,
+            Some(spec) => builder
+                .execution_count_max(spec.execution_count_max)
+                .request_count_max(spec.request_count_max)
+                .park_after(ms(spec.park_after_ms))
+                .shutdown_grace(ms(spec.grace_ms)),
+        }
+    }
+}
+
+/// Panics of programs are part of them. Any other is told, and must not be.
+fn tell_panics(effects: Effects, machine: u32) {
+    let effects = Mutex::new(effects);
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.payload_as_str() != Some(PANIC) {
+            let mut effects = effects.lock().unwrap_or_else(PoisonError::into_inner);
+            // Who cannot tell it has ended anyway.
+            let _ = effects.append(Line::Failed { machine, what: panic.to_string() });
+        }
+    }));
+}
+
+/// The world outside, as a process sees it.
+struct Outside {
+    machine: u32,
+    effects: Mutex<Effects>,
+}
+
+impl Outside {
+    fn lock(&self) -> MutexGuard<'_, Effects> {
+        self.effects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, line: Line) {
+        self.lock().append(line).expect("the file of effects can be written");
+    }
+
+    async fn ask(&self, abide: &Abide, scenario: &Scenario, order: Order) {
+        let Some(action) = scenario.actions.get(order.action) else { return };
+        self.tell(Line::Asked { scenario: order.scenario, action: order.action, id: order.id.clone() });
+        let asked = perform(abide, action, scenario, order.id);
+        let answer = DropAt::new(asked, action.dropped_at_poll).await;
+        self.tell(Line::Answered { scenario: order.scenario, action: order.action, answer });
+        if action.what == Ask::Shutdown {
+            std::process::exit(0);
+        }
+    }
+}
+
+impl Witness for Outside {
+    fn begin(&self, spot: &Spot, key: String) -> u64 {
+        self.lock().begin(self.machine, spot, key).expect("the file of effects can be written")
+    }
+
+    fn count_open(&self, change: i64) {
+        if change < 0 {
+            self.tell(Line::Ended { machine: self.machine });
+        }
+    }
+
+    fn drew(&self, spot: Spot, value: u64) {
+        self.tell(Line::Drew { spot, value });
+    }
+}
