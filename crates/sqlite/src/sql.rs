@@ -11,7 +11,7 @@ pub(crate) use verify::*;
 pub(crate) const MIGRATIONS: [&str; 1] = [MIGRATION_1];
 
 /// What is looked for among millions that are not: what is blocked (5) or has failed (7), the children of an execution, what the caretaker has to
-/// look at.
+/// look at, the unread orders among other mail (`arrived` is odd).
 const MIGRATION_1: &str = "
 CREATE TABLE abide_names (
     id INTEGER PRIMARY KEY,
@@ -76,6 +76,8 @@ CREATE TABLE abide_inbox (
 ) WITHOUT ROWID;
 CREATE INDEX abide_inbox_unread ON abide_inbox (execution, arrived)
     WHERE body IS NOT NULL;
+CREATE INDEX abide_inbox_orders ON abide_inbox (execution, arrived)
+    WHERE arrived % 2 = 1 AND body IS NOT NULL;
 CREATE TABLE abide_tags (
     namespace INTEGER NOT NULL,
     key TEXT NOT NULL,
@@ -351,6 +353,11 @@ pub(crate) const INBOX_UNREAD: &str = "
 SELECT execution, id, arrived, body
 FROM abide_inbox INDEXED BY abide_inbox_unread
 WHERE execution = ?1 AND body IS NOT NULL
+ORDER BY arrived";
+pub(crate) const INBOX_ORDERS: &str = "
+SELECT execution, id, arrived, body
+FROM abide_inbox INDEXED BY abide_inbox_orders
+WHERE execution = ?1 AND arrived % 2 = 1 AND body IS NOT NULL
 ORDER BY arrived";
 pub(crate) const INBOX_PAGE: &str = "
 SELECT execution, id, arrived, body

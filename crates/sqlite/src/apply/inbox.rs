@@ -117,12 +117,8 @@ impl Batch<'_> {
 
     /// Tells the newest unread message before it; `None` when the message was there before, read or unread.
     pub(super) fn insert_message(&mut self, key: i64, message: &Message) -> Result<Option<Previous>, Stop> {
-        let arrived = self.inbox(key)?.newest + 1;
-        let mut body = Vec::with_capacity(192);
-        body.extend([0; CHECKSUM_BYTES]);
-        let mut body = codec::encode_behind(body, message);
-        let sum = Checksum::new().bytes(&body[CHECKSUM_BYTES..]);
-        checksum::put(&mut body, unread_sum(sum, (key, message.id.as_str()), arrived));
+        let arrived = arrived_after(self.inbox(key)?.newest, message);
+        let body = encoded(key, message, arrived);
         let insert = self.statements.get(self.connection, Frequent::InboxInsert)?;
         if insert.execute(params![key, message.id.as_str(), arrived, body])? == 0 {
             return Ok(None);
@@ -266,16 +262,9 @@ pub(crate) fn inbox_page(
 
 /// All unread orders of an execution, in order of arrival.
 pub(crate) fn orders(connection: &Connection, key: i64) -> rusqlite::Result<Vec<Message>> {
-    let mut statement = connection.prepare_cached(sql::INBOX_UNREAD)?;
-    let mut rows = statement.query([key])?;
-    let mut orders = Vec::new();
-    while let Some(row) = rows.next()? {
-        let message = message(row)?;
-        if message.body.is_control() {
-            orders.push(message);
-        }
-    }
-    Ok(orders)
+    let mut statement = connection.prepare_cached(sql::INBOX_ORDERS)?;
+    let orders = statement.query_map([key], message)?;
+    orders.collect()
 }
 
 /// All unread messages of an execution, in order of arrival.
@@ -298,6 +287,22 @@ pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
     codec::decode(bytes).map_err(|error| damaged(error.to_string()))
 }
 
+/// The place of a message in the order of arrival, behind the newest one. That of an order is odd, so that an index holds the orders alone: whoever
+/// looks after an execution reads them, and not the mail around them.
+fn arrived_after(newest: i64, message: &Message) -> i64 {
+    (newest / 2 + 1) * 2 + i64::from(message.body.is_control())
+}
+
+/// What is written of an unread message.
+fn encoded(key: i64, message: &Message, arrived: i64) -> Vec<u8> {
+    let mut body = Vec::with_capacity(192);
+    body.extend([0; CHECKSUM_BYTES]);
+    let mut body = codec::encode_behind(body, message);
+    let sum = Checksum::new().bytes(&body[CHECKSUM_BYTES..]);
+    checksum::put(&mut body, unread_sum(sum, (key, message.id.as_str()), arrived));
+    body
+}
+
 /// The checksum of an unread message.
 fn unread_sum(bytes: Checksum, (key, id): (i64, &str), arrived: i64) -> Checksum {
     bytes.number(key).number(arrived).bytes(id.as_bytes())
@@ -314,7 +319,11 @@ pub(crate) fn check_inbox(connection: &Connection, key: i64) -> rusqlite::Result
     let mut rows = statement.query([key])?;
     while let Some(row) = rows.next()? {
         if row.get_ref(3)? != ValueRef::Null {
-            message(row)?;
+            let message = message(row)?;
+            if message.body.is_control() != (row.get::<_, i64>(2)? % 2 == 1) {
+                let (id, word) = (&message.id, message.body.word());
+                return Ok(Some(format!("message {id:?}, a {word}, stands among messages of another kind")));
+            }
             continue;
         }
         let id = row.get_ref(1)?.as_str()?;
@@ -323,4 +332,63 @@ pub(crate) fn check_inbox(connection: &Connection, key: i64) -> rusqlite::Result
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_core::{Body, By, ExecutionId, Name, Namespace, Payload};
+    use rusqlite::StatementStatus;
+
+    use super::*;
+
+    fn message(id: &str, body: Body) -> Message {
+        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
+        Message::new(MessageId::new(id), address, By("test".to_owned()), body)
+    }
+
+    fn signal(id: &str) -> Message {
+        message(id, Body::Signal { name: Name::new("go").unwrap(), payload: Payload::from("1") })
+    }
+
+    fn insert(connection: &Connection, message: &Message, (arrived, body): (i64, Vec<u8>)) {
+        let id = message.id.as_str();
+        connection.execute(sql::INBOX_INSERT, params![7, id, arrived, body]).unwrap();
+    }
+
+    fn connection() -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(sql::MIGRATIONS[0]).unwrap();
+        connection
+    }
+
+    /// The signals cannot be read: whoever tries finds out.
+    #[test]
+    fn orders_are_found_without_reading_the_mail_around_them() {
+        let connection = connection();
+        let (mut arrived, orders) = (0, [message("resume", Body::Resume), message("again", Body::Resume)]);
+        for order in &orders {
+            for n in 0..500 {
+                let signal = signal(&format!("{}-{n}", order.id.as_str()));
+                arrived = arrived_after(arrived, &signal);
+                insert(&connection, &signal, (arrived, vec![0]));
+            }
+            arrived = arrived_after(arrived, order);
+            insert(&connection, order, (arrived, encoded(7, order, arrived)));
+        }
+        assert_eq!(super::orders(&connection, 7).unwrap(), orders);
+        let step_count =
+            connection.prepare_cached(sql::INBOX_ORDERS).unwrap().get_status(StatementStatus::VmStep);
+        assert!((1..100).contains(&step_count), "{step_count} steps for two orders among 1,000 signals");
+    }
+
+    #[test]
+    fn a_message_among_those_of_another_kind_is_told() {
+        let order = message("resume", Body::Resume);
+        for (message, arrived) in [(&order, 2), (&signal("go"), 3)] {
+            let connection = connection();
+            insert(&connection, message, (arrived, encoded(7, message, arrived)));
+            let problem = check_inbox(&connection, 7).unwrap();
+            assert!(problem.is_some_and(|problem| problem.contains("of another kind")), "{arrived}");
+        }
+    }
 }
