@@ -82,7 +82,7 @@ pub enum ClientError {
         /// The store's complaint.
         source: abide_store::Error,
     },
-    /// The store contains what it cannot contain; see `abide verify`.
+    /// The store contains what this program cannot read: it is damaged, see `abide verify`, or a newer version of abide wrote it.
     Corrupt {
         /// The store's complaint.
         source: abide_store::Error,
@@ -112,7 +112,9 @@ impl ClientError {
                 Self::Unavailable { source: error }
             }
             abide_store::Error::Indeterminate { .. } => Self::Indeterminate { source: error },
-            abide_store::Error::Corrupt { .. } => Self::Corrupt { source: error },
+            abide_store::Error::Corrupt { .. } | abide_store::Error::Newer { .. } => {
+                Self::Corrupt { source: error }
+            }
             abide_store::Error::Closed => Self::Closed,
         }
     }

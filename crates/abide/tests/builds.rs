@@ -313,5 +313,7 @@ fn what_a_newer_program_wrote_does_not_keep_others_from_being_tried() {
         let (_, second) = worker(&lab, "b", true).await;
         lab.sleep(secs(300)).await;
         assert_eq!(second.handle::<u32>("good").status().await.unwrap(), Status::Completed);
+        let why = second.handle::<u32>("newer").why().await.unwrap();
+        assert_eq!(why, r#""newer" was written by a newer version of abide, and can be read by that only."#);
     });
 }

@@ -86,7 +86,7 @@ impl From<Error> for Failure {
             Error::Busy { .. } | Error::Unavailable { .. } | Error::Indeterminate { .. } | Error::Closed => {
                 Code::Unavailable
             }
-            Error::Corrupt { .. } => Code::Failed,
+            Error::Corrupt { .. } | Error::Newer { .. } => Code::Failed,
         };
         Self::new(code, error)
     }

@@ -1,6 +1,6 @@
 //! `abide why`: one sentence.
 
-use abide_core::Address;
+use abide_core::{Address, Status};
 use serde_json::json;
 
 use crate::args::{Global, Id, Output};
@@ -19,7 +19,8 @@ pub(crate) fn run(global: &Global, args: &Id) -> Result<(), Failure> {
     match global.output {
         Output::Table => output::write(format!("{sentence}\n").as_bytes()),
         format => {
-            let document = json!({ "id": args.id.as_str(), "status": status.word(), "why": sentence });
+            let document =
+                json!({ "id": args.id.as_str(), "status": status.map(Status::word), "why": sentence });
             output::document(&document, format)
         }
     }

@@ -30,10 +30,14 @@ impl fmt::Display for DecodeError {
         match self {
             Self::Empty => f.write_str("the record is empty"),
             Self::UnknownVersion(version) => {
-                write!(f, "the record has format {version}, this program knows formats up to {VERSION}")
+                write!(
+                    f,
+                    "the record was written by a newer version of abide: it has format {version}, \
+                     this program knows formats up to {VERSION}"
+                )
             }
             Self::Newer => f.write_str(
-                "the record was written by a newer abide: it has something that this program does not know",
+                "the record was written by a newer version of abide: it has something that this program does not know",
             ),
             Self::Damaged(reason) => write!(f, "the record is damaged: {reason}"),
         }
@@ -41,6 +45,13 @@ impl fmt::Display for DecodeError {
 }
 
 impl std::error::Error for DecodeError {}
+
+impl DecodeError {
+    /// Whether a newer program wrote them: it is only this one that cannot read them.
+    pub fn is_newer(&self) -> bool {
+        matches!(self, Self::Newer | Self::UnknownVersion(_))
+    }
+}
 
 /// The bytes of `value`.
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {

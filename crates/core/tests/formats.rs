@@ -288,7 +288,7 @@ fn check_newer<T: DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) {
     assert_eq!(error, codec::DecodeError::Newer);
     assert_eq!(
         error.to_string(),
-        "the record was written by a newer abide: it has something that this program does not know"
+        "the record was written by a newer version of abide: it has something that this program does not know"
     );
 }
 
@@ -339,7 +339,10 @@ fn a_newer_format_is_refused_by_number() {
     let mut bytes = codec::encode(&waits());
     bytes[0] = 2;
     let error = codec::decode::<Vec<Waiting>>(&bytes).expect_err("format 2 is not known");
-    assert_eq!(error.to_string(), "the record has format 2, this program knows formats up to 1");
+    assert_eq!(
+        error.to_string(),
+        "the record was written by a newer version of abide: it has format 2, this program knows formats up to 1"
+    );
 }
 
 #[test]

@@ -83,7 +83,7 @@ async fn try_page(engine: &Inner, after: Option<ListCursor>) -> Result<(usize, O
             Ok(Some(snapshot)) => messages.extend(wish(build, &snapshot)),
             Ok(None) => {}
             // It is damaged, or a newer program wrote it: neither holds up the others.
-            Err(error @ Error::Corrupt { .. }) => {
+            Err(error @ (Error::Corrupt { .. } | Error::Newer { .. })) => {
                 tracing::debug!(%error, execution = %item.address, "what is blocked cannot be read");
             }
             Err(error) => return Err(error),

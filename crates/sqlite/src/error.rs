@@ -101,6 +101,8 @@ pub(crate) enum Meaning {
     Unavailable,
     Indeterminate,
     Corrupt,
+    /// A newer version of abide wrote it.
+    Newer,
     /// The user's own closure is to blame; trying again would do the same.
     Misuse,
 }
@@ -141,6 +143,7 @@ impl Failure {
             Meaning::Unavailable => Error::Unavailable { what, source: source() },
             Meaning::Indeterminate => Error::Indeterminate { what, source: source() },
             Meaning::Corrupt => Error::Corrupt { what: self.complaint.clone() },
+            Meaning::Newer => Error::Newer { what: self.complaint.clone() },
             Meaning::Misuse => Error::Refused(Refusal::Unsupported { what: self.complaint.clone() }),
         }
     }
@@ -157,6 +160,7 @@ pub(crate) fn complaint(error: &rusqlite::Error) -> String {
 fn meaning(error: &rusqlite::Error) -> Meaning {
     use rusqlite::Error as Sql;
     match error {
+        error if is_newer(error) => Meaning::Newer,
         Sql::FromSqlConversionFailure(..)
         | Sql::IntegralValueOutOfRange(..)
         | Sql::InvalidColumnType(..)
@@ -207,7 +211,6 @@ impl Stop {
     /// Whether a row is not what was written. `None` of anything that a newer program wrote: that is only not for this one.
     pub(crate) fn damage(&self) -> Option<String> {
         match self {
-            Self::Sql(error) if is_newer(error) => None,
             Self::Sql(error) if meaning(error) == Meaning::Corrupt => Some(complaint(error)),
             Self::Broken(Failure { meaning: Meaning::Corrupt, complaint }) => Some(complaint.clone()),
             Self::Refused(_) | Self::Sql(_) | Self::Broken(_) => None,
@@ -218,20 +221,25 @@ impl Stop {
     pub(crate) fn aside(self) -> Self {
         match self.damage() {
             Some(what) => Self::Refused(Error::Corrupt { what }),
+            None if self.is_newer() => Self::Refused(Error::from(self)),
             None => self,
         }
     }
 
     /// Whether a newer program wrote what could not be read.
     pub(crate) fn is_newer(&self) -> bool {
-        matches!(self, Self::Sql(error) if is_newer(error))
+        match self {
+            Self::Refused(_) => false,
+            Self::Sql(error) => is_newer(error),
+            Self::Broken(failure) => failure.meaning == Meaning::Newer,
+        }
     }
 }
 
 /// Whether a newer program wrote what could not be read.
 pub(crate) fn is_newer(error: &rusqlite::Error) -> bool {
     let rusqlite::Error::FromSqlConversionFailure(_, _, source) = error else { return false };
-    matches!(source.downcast_ref(), Some(DecodeError::Newer | DecodeError::UnknownVersion(_)))
+    source.downcast_ref().is_some_and(DecodeError::is_newer)
 }
 
 impl From<rusqlite::Error> for Stop {
@@ -248,7 +256,8 @@ impl From<Refusal> for Stop {
 
 impl From<DecodeError> for Stop {
     fn from(error: DecodeError) -> Self {
-        Self::corrupt(error.to_string())
+        let meaning = if error.is_newer() { Meaning::Newer } else { Meaning::Corrupt };
+        Self::Broken(Failure { meaning, complaint: error.to_string() })
     }
 }
 

@@ -18,7 +18,7 @@ use crate::reader::in_transaction;
 use crate::rows::{count, status, timestamp_maybe};
 use crate::sheet::{Base, Cold};
 use crate::store::SqliteStore;
-use crate::view::{View, address, run_chain};
+use crate::view::{View, address, run_chain, worker};
 use crate::writer::Manner;
 use crate::{schema, sql};
 
@@ -509,6 +509,13 @@ fn check_the_rest(connection: &Connection, found: &mut Verification) -> std::res
         let mut statement = connection.prepare(text)?;
         for row in statement.query_map([], |row| row.get::<_, i64>(0))? {
             found.add(format!("{what} {} belongs to nothing", row?));
+        }
+    }
+    let mut statement = connection.prepare(sql::VERIFY_SESSIONS)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        if let Err(error) = worker(row) {
+            found.add(format!("session {}: {}", row.get::<_, i64>(0)?, complaint(&error)));
         }
     }
     let mut statement = connection.prepare(sql::VERIFY_LEASES)?;

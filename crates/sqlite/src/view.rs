@@ -1,12 +1,12 @@
 //! What can be read: snapshots, lists, the feed, the sessions. Each in one read transaction.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Entry, Epoch, Execution, ExecutionId, Kind, LeaseRow, Listens, Name, SessionId, Status, Summary,
-    Tag, Timestamp,
+    Ability, Address, Entry, Epoch, Execution, ExecutionId, Kind, LeaseRow, Listens, Name, Namespace,
+    SessionId, Status, Summary, Tag, Timestamp,
 };
 use abide_store::{
     ExecutionKey, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, HeldLease, InboxPage, InboxRead,
@@ -19,7 +19,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use crate::apply::{first_start, inbox_page};
 use crate::batch::{GONE, Shared};
 use crate::caches::Interned;
-use crate::error::Stop;
+use crate::error::{Stop, complaint};
 use crate::journal::{self, Chain, Page, Skips};
 use crate::place::{self, Place};
 use crate::rows::{count, decoded, integer, status, timestamp, timestamp_maybe};
@@ -354,22 +354,12 @@ impl View<'_> {
         let mut statement = self.connection.prepare_cached(sql::SESSIONS)?;
         let mut held = self.connection.prepare_cached(sql::SESSION_LEASE_COUNT)?;
         let rows = statement.query_map([namespace, after, integer(workers.limit as u64)], |row| {
-            let session = SessionId(count(row.get(0)?));
-            let name: String = row.get(1)?;
-            let name = Name::new(name)
-                .map_err(|error| rusqlite::Error::FromSqlConversionFailure(1, Type::Text, error.into()))?;
-            let ttl = Duration::from_micros(count(row.get(3)?));
-            let retired: Option<String> = row.get(6)?;
+            let mut found = registered(row, &workers.namespace)?;
             // The next claim ends what nobody has ended yet; whoever looks before should not be told that it lives.
-            let retired = retired.or_else(|| self.shared.is_gone(session).then(|| GONE.to_owned()));
-            Ok(WorkerRow {
-                session,
-                worker: Worker { name, ability: decoded(row, 2)?, ttl },
-                registered_at: timestamp(row, 4)?,
-                expires_at: timestamp(row, 5)?,
-                retired,
-                lease_count: count(held.query_row([place::held(session)], |row| row.get(0))?),
-            })
+            let is_gone = found.retired.is_none() && self.shared.is_gone(found.session);
+            found.retired = found.retired.or_else(|| is_gone.then(|| GONE.to_owned()));
+            found.lease_count = count(held.query_row([place::held(found.session)], |row| row.get(0))?);
+            Ok(found)
         })?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
@@ -412,6 +402,48 @@ impl Lease {
         let cursor = LeaseCursor([count(row.get(3)?), count(row.get(4)?), key]);
         Ok(Self { held: HeldLease { key: ExecutionKey(key), epoch, given_beat }, cursor })
     }
+}
+
+/// A session, as far as its row can be read: `id, name, ability, ttl_us, registered_at, expires_at, retired`, in this order. One that cannot be hides no
+/// other.
+fn registered(row: &Row<'_>, namespace: &Namespace) -> rusqlite::Result<WorkerRow> {
+    let session = SessionId(count(row.get(0)?));
+    let (worker, damage) = match worker(row) {
+        Ok(worker) => (worker, None),
+        Err(error) => (nobody(namespace), Some(complaint(&error))),
+    };
+    Ok(WorkerRow {
+        session,
+        worker,
+        // What has no time, or something else than a reason, lives no longer.
+        registered_at: timestamp(row, 4).unwrap_or_default(),
+        expires_at: timestamp(row, 5).unwrap_or_default(),
+        retired: row.get(6).unwrap_or_else(|_| Some("?".to_owned())),
+        lease_count: 0,
+        damage,
+    })
+}
+
+/// What the row of a session says of its worker.
+pub(crate) fn worker(row: &Row<'_>) -> rusqlite::Result<Worker> {
+    let name: String = row.get(1)?;
+    let name = Name::new(name)
+        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(1, Type::Text, error.into()))?;
+    // Read, so that a row in which one of them is something else is told as damaged.
+    let (_, _, _) = (timestamp(row, 4)?, timestamp(row, 5)?, row.get::<_, Option<String>>(6)?);
+    Ok(Worker { name, ability: decoded(row, 2)?, ttl: Duration::from_micros(count(row.get(3)?)) })
+}
+
+/// A worker that offers nothing.
+fn nobody(namespace: &Namespace) -> Worker {
+    let ability = Ability {
+        namespace: namespace.clone(),
+        lanes: BTreeSet::new(),
+        runs: BTreeSet::new(),
+        capabilities: BTreeSet::new(),
+        build: None,
+    };
+    Worker { name: Name::new("?").expect("a name"), ability, ttl: Duration::ZERO }
 }
 
 /// What is told of what cannot be read.

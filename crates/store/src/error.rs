@@ -40,6 +40,11 @@ pub enum Error {
         /// Which row, and what is wrong with it.
         what: String,
     },
+    /// A newer version of abide wrote what was asked for: a program of that version can read it.
+    Newer {
+        /// What this program does not know.
+        what: String,
+    },
     /// The store was closed.
     Closed,
 }
@@ -59,6 +64,7 @@ impl fmt::Display for Error {
             Self::Unavailable { what, source } => write!(f, "{what}: the store is unavailable: {source}"),
             Self::Indeterminate { what, source } => write!(f, "{what}: the outcome is unknown: {source}"),
             Self::Corrupt { what } => write!(f, "the store is damaged: {what}"),
+            Self::Newer { what } => f.write_str(what),
             Self::Closed => f.write_str("the store is closed"),
         }
     }
@@ -69,7 +75,7 @@ impl StdError for Error {
         match self {
             Self::Refused(refusal) => Some(refusal),
             Self::Unavailable { source, .. } | Self::Indeterminate { source, .. } => Some(source.as_ref()),
-            Self::Busy { .. } | Self::Corrupt { .. } | Self::Closed => None,
+            Self::Busy { .. } | Self::Corrupt { .. } | Self::Newer { .. } | Self::Closed => None,
         }
     }
 }

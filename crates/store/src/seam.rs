@@ -128,8 +128,10 @@ impl Record {
 
     /// The entry in this record.
     pub fn entry(&self) -> Result<Entry> {
-        let entry: Entry = codec::decode(&self.bytes)
-            .map_err(|error| Error::Corrupt { what: format!("journal entry {}: {error}", self.seq) })?;
+        let entry: Entry = codec::decode(&self.bytes).map_err(|error| {
+            let what = format!("journal entry {}: {error}", self.seq);
+            if error.is_newer() { Error::Newer { what } } else { Error::Corrupt { what } }
+        })?;
         if entry.seq != self.seq {
             let what = format!("journal entry {} says that it is number {}", self.seq, entry.seq);
             return Err(Error::Corrupt { what });

@@ -133,6 +133,8 @@ pub struct WorkerRow {
     pub retired: Option<String>,
     /// How many executions it holds.
     pub lease_count: u64,
+    /// Why what it offers cannot be told: its row is damaged, or a newer version of abide wrote it. Then it offers nothing that is known here.
+    pub damage: Option<String>,
 }
 
 impl WorkerRow {

@@ -21,12 +21,13 @@ const AHEAD_COUNT_MAX: usize = 1_000;
 /// How many pages are looked at for them: a large store has many others between.
 const AHEAD_PAGE_COUNT_MAX: usize = 5;
 
-/// The status of an execution, and the sentence about it, for those who know nothing but the store: they cannot see whether code runs.
+/// The status of an execution, and the sentence about it, for those who know nothing but the store: they cannot see whether code runs. What a newer
+/// version of abide wrote has no status here.
 pub async fn explain(
     store: &dyn Store,
     address: &Address,
     now: Timestamp,
-) -> Result<(Status, String), Error> {
+) -> Result<(Option<Status>, String), Error> {
     explain_beside(store, None, address, now).await
 }
 
@@ -36,18 +37,25 @@ pub(crate) async fn explain_beside(
     engine: Option<&Inner>,
     address: &Address,
     now: Timestamp,
-) -> Result<(Status, String), Error> {
+) -> Result<(Option<Status>, String), Error> {
     let witness = Witness { store, engine, now };
     let unknown = || Error::Refused(Refusal::Unknown { id: address.id.clone() });
     let facts = match witness.facts(address).await {
         // Whoever asks about what cannot be read is told just that.
         Err(Error::Corrupt { what }) => {
             let sentence = format!("{:?} is damaged: {what}; {}.", address.id, text::ways_out(&address.id));
-            return Ok((Status::Damaged, text::clean(&sentence).into_owned()));
+            return Ok((Some(Status::Damaged), text::clean(&sentence).into_owned()));
+        }
+        Err(Error::Newer { .. }) => {
+            let sentence = format!(
+                "{:?} was written by a newer version of abide, and can be read by that only.",
+                address.id
+            );
+            return Ok((None, text::clean(&sentence).into_owned()));
         }
         facts => facts?.ok_or_else(unknown)?,
     };
-    Ok((facts.snapshot.summary.status, sentence::of(&facts)))
+    Ok((Some(facts.snapshot.summary.status), sentence::of(&facts)))
 }
 
 /// Who looks, and when.
@@ -77,6 +85,7 @@ impl Witness<'_> {
                 Ok(None) => end = Some(Child::Missing),
                 // It is the child's, and not that of whoever waits for it.
                 Err(Error::Corrupt { what }) => end = Some(Child::Damaged(what)),
+                Err(Error::Newer { .. }) => end = Some(Child::Newer),
                 Err(error) => return Err(error),
             }
             break;
@@ -212,7 +221,7 @@ async fn ahead(store: &dyn Store, snapshot: &Snapshot) -> Result<Ahead, Error> {
                 Read { target: Target::Key(item.key), run: None, from: 0, limit: 0, with_inbox: false };
             let other = match store.read(read).await {
                 // A claim would set it aside.
-                Err(Error::Corrupt { .. }) => continue,
+                Err(Error::Corrupt { .. } | Error::Newer { .. }) => continue,
                 other => other?,
             };
             ahead.count += u64::from(other.is_some_and(|other| goes_before(&other, snapshot)));

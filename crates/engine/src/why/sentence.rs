@@ -51,6 +51,8 @@ pub(super) enum Child {
     Missing,
     /// It cannot be read, and why.
     Damaged(String),
+    /// A newer version of abide wrote it.
+    Newer,
     /// The chain is too long to be followed.
     TooDeep,
 }
@@ -278,6 +280,9 @@ fn waits_for_child(id: &ExecutionId, child: Option<&Child>) -> String {
         Some(Child::Known(facts)) => format!("waiting for child {id:?}, which {}", predicate(facts)),
         Some(Child::Missing) => format!("waiting for child {id:?}, which does not exist"),
         Some(Child::Damaged(what)) => format!("waiting for child {id:?}, which is damaged: {what}"),
+        Some(Child::Newer) => {
+            format!("waiting for child {id:?}, which was written by a newer version of abide")
+        }
         Some(Child::TooDeep) | None => format!("waiting for child {id:?}"),
     }
 }
@@ -388,6 +393,9 @@ fn objections(facts: &Facts) -> Option<String> {
         return Some("there is none".to_owned());
     }
     let told = live.iter().take(OBJECTION_COUNT_MAX).map(|row| {
+        if let Some(damage) = &row.damage {
+            return format!("what session {} offers cannot be told: {damage}", row.session);
+        }
         let objection = row.worker.ability.objection(&route);
         format!("{} {}", worker_name(row), objection.unwrap_or_else(|| "serves another namespace".to_owned()))
     });

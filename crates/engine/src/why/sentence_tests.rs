@@ -69,6 +69,7 @@ fn worker(session: u64, workflow: &str, lane: &str) -> WorkerRow {
         expires_at: at(110),
         retired: None,
         lease_count: 0,
+        damage: None,
     }
 }
 

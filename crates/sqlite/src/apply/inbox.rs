@@ -284,7 +284,11 @@ pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
     let body = row.get_ref(3)?.as_blob()?;
     let sum = |bytes: &[u8]| unread_sum(Checksum::new().bytes(bytes), (key, id), arrived);
     let bytes = checksum::checked(body, sum).ok_or_else(|| damaged("its checksum is wrong".to_owned()))?;
-    codec::decode(bytes).map_err(|error| damaged(error.to_string()))
+    codec::decode(bytes).map_err(|error| match error.is_newer() {
+        // It is only this program that cannot read it.
+        true => rusqlite::Error::FromSqlConversionFailure(3, Type::Blob, Box::new(error)),
+        false => damaged(error.to_string()),
+    })
 }
 
 /// The place of a message in the order of arrival, behind the newest one. That of an order is odd, so that an index holds the orders alone: whoever

@@ -48,6 +48,10 @@ SELECT DISTINCT execution
 FROM abide_tags
 WHERE execution NOT IN (SELECT key FROM abide_executions)
 LIMIT 10";
+pub(crate) const VERIFY_SESSIONS: &str = "
+SELECT id, name, ability, ttl_us, registered_at, expires_at, retired
+FROM abide_sessions
+ORDER BY id";
 pub(crate) const VERIFY_LEASES: &str = "
 SELECT e.key, e.id, (e.place - 3) / 4
 FROM abide_executions AS e

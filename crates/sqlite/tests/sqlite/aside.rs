@@ -5,7 +5,9 @@ use std::sync::Arc;
 use abide_core::{Body, By, Namespace, Op, OpKind, Outcome, Parent, Start, Status};
 use abide_sqlite::{Discarded, SqliteStore};
 use abide_store::conformance::block_on;
-use abide_store::{Commit, Error, Feed, FeedFrom, Hold, List, ListOrder, Prune, Read, Store, Target, View};
+use abide_store::{
+    Clock, Commit, Error, Feed, FeedFrom, Hold, List, ListOrder, Prune, Read, Store, Target, View, Workers,
+};
 
 use crate::fixture::{
     Fixture, Held, Seat, address, complete, flow, look, message, name, signal, start, step, submit,
@@ -78,7 +80,7 @@ fn a_damaged_execution_does_not_stop_the_others() {
         assert!(problems.contains(complaint), "{damage}: {problems}");
         assert!(feed_count(&store) >= 10, "the feed goes on");
         fixture.clock.advance(std::time::Duration::from_secs(1));
-        let prune = Prune { finished_before: abide_store::Clock::now(&*fixture.clock), limit: 10 };
+        let prune = Prune { finished_before: fixture.clock.now(), limit: 10 };
         assert_eq!(block_on(store.prune(prune)).expect("it is pruned"), 5);
     }
 }
@@ -296,6 +298,36 @@ fn what_a_newer_program_wrote_is_put_off() {
     assert!(repaired.rebuilt.is_empty(), "{repaired:?}");
     let after = fixture.raw().query_row(STATE, [], |row| row.get::<_, Vec<u8>>(0)).expect("it is there");
     assert_eq!(before, after, "an older program leaves it as it is");
+    let read = Read { target: Target::Key(newer.key), run: None, from: 1, limit: 1, with_inbox: false };
+    assert!(matches!(block_on(store.read(read)), Err(Error::Newer { .. })));
 }
 
 const STATE: &str = "SELECT state FROM abide_executions WHERE id = 'newer'";
+
+/// A worker whose row cannot be read hides no other, and is told.
+#[test]
+fn a_session_that_cannot_be_read_is_listed_and_told() {
+    let damages = [
+        ("UPDATE abide_sessions SET ability = x'0109ffffffff' WHERE id = 1", "the record is damaged"),
+        ("UPDATE abide_sessions SET ability = x'02' WHERE id = 1", "written by a newer"),
+        ("UPDATE abide_sessions SET name = '' WHERE id = 1", "name"),
+        ("UPDATE abide_sessions SET ttl_us = 'soon' WHERE id = 1", "ttl_us"),
+        ("UPDATE abide_sessions SET expires_at = 'soon' WHERE id = 1", "expires_at"),
+        ("UPDATE abide_sessions SET retired = x'ff' WHERE id = 1", "retired"),
+    ];
+    for (damage, told) in damages {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        let sessions = [fixture.seat(&store).session, fixture.seat(&store).session];
+        fixture.raw().execute_batch(damage).expect("the damage can be done");
+        let query = Workers { namespace: Namespace::default(), after: None, limit: 10 };
+        let rows = block_on(store.workers(query)).expect("they are listed");
+        assert_eq!(rows.iter().map(|row| row.session).collect::<Vec<_>>(), sessions, "{damage}");
+        let problem = rows[0].damage.as_ref().expect("it is told");
+        assert!(problem.contains(told), "{damage}: {problem}");
+        assert!(rows[1].damage.is_none() && rows[1].is_live(fixture.clock.now()));
+        let found = store.verify().expect("it is looked at").problems;
+        let problem = format!("session 1: {problem}");
+        assert!(found.contains(&problem), "{damage}: {found:?}");
+    }
+}

@@ -47,6 +47,7 @@ fn registered_worker_is_listed(subject: &Subject) {
         expires_at: subject.now().after(TTL),
         retired: None,
         lease_count: 0,
+        damage: None,
     };
     assert_eq!(all(subject), [expected]);
 }

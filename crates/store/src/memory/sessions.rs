@@ -147,6 +147,7 @@ impl State {
             expires_at: found.expires_at,
             retired: found.retired.clone(),
             lease_count: found.held.len() as u64,
+            damage: None,
         };
         wanted.take(workers.limit).map(row).collect()
     }
