@@ -1,6 +1,7 @@
 //! Notices are hints: they may come late, once more, or not at all, and a signal is received once and in its turn all the same.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use abide::prelude::*;
 use abide::testing::Lab;
@@ -9,6 +10,7 @@ use abide_sqlite::SqliteStore;
 use abide_store::faults::{Chances, FaultyStore, NoticeFault};
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Notice, Store};
+use tokio::sync::Notify;
 
 const SIGNAL_COUNT: u64 = 12;
 /// In some of these the store has to refuse a commit that reads a late copy.
@@ -62,6 +64,55 @@ fn p1_a_signal_is_received_once_however_late_its_copies_come() {
                 result = handle.result() => assert_eq!(result.unwrap(), (1 << SIGNAL_COUNT) - 1, "seed {seed}"),
                 () = lab.sleep(minutes(1)) => panic!("seed {seed}: it is stuck"),
             }
+        });
+    }
+}
+
+#[derive(Default)]
+struct Attempts {
+    begun_count: AtomicU32,
+    may_end: Notify,
+}
+
+/// Fails once, and then gives how often it has begun.
+#[task]
+async fn fails_once(ctx: Ctx) -> Result<u32> {
+    let attempts = ctx.state::<Arc<Attempts>>();
+    let begun_count = attempts.begun_count.fetch_add(1, Ordering::Relaxed) + 1;
+    attempts.may_end.notified().await;
+    if begun_count == 1 { Err(Error::new("not yet")) } else { Ok(begun_count) }
+}
+
+/// The first attempt has read the signal for good when its notice comes, in the midst of the second one.
+#[test]
+fn a_task_runs_once_more_for_no_late_notice() {
+    for make in [memory, sqlite] {
+        let mut is_first = true;
+        let late = move |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+            FaultyStore::disturbing(make(clock), move |notice| match notice {
+                Notice::Message { .. } if std::mem::take(&mut is_first) => NoticeFault::Delay,
+                _ => NoticeFault::None,
+            })
+        };
+        Lab::run_on(1, late, |lab| async move {
+            let attempts = Arc::new(Attempts::default());
+            let retry = Retry::exponential(ms(500)).max_attempts(9);
+            let open = |builder: abide::Builder| builder.state(attempts.clone()).default_retry(retry);
+            let (_, abide) = lab.worker_with(open).await.unwrap();
+            let other = abide.start(adds_up, ()).id("other").await.unwrap();
+            let handle = abide.start(fails_once, ()).id("task").await.unwrap();
+            handle.signal("n", &1).await.unwrap();
+            lab.sleep(secs(5)).await;
+            attempts.may_end.notify_one();
+            lab.sleep(ms(100)).await;
+            // Lets the notice that was held back go.
+            other.signal("n", &1).await.unwrap();
+            lab.sleep(secs(60)).await;
+            for _ in 0..10 {
+                attempts.may_end.notify_one();
+                lab.sleep(secs(60)).await;
+            }
+            assert_eq!(handle.result().await.unwrap(), 2);
         });
     }
 }

@@ -136,8 +136,8 @@ impl Dispatcher {
         let mut mail: BTreeMap<ExecutionKey, Vec<Arrival>> = BTreeMap::new();
         for notice in notices {
             match notice {
-                Notice::Message { key, message, previous } => {
-                    mail.entry(key).or_default().push(Arrival::Message { message, previous });
+                Notice::Message { key, epoch, message, previous } => {
+                    mail.entry(key).or_default().push(Arrival::Message { epoch, message, previous });
                 }
                 Notice::Ready => self.wants_claim = true,
                 Notice::Changed => {

@@ -1,7 +1,8 @@
 //! The unread messages of an execution in memory, in the store's order.
 //!
-//! Notices are hints: they may be lost, late, doubled or mixed up. Each names the message before it, so that what is known here is always the
-//! beginning of what is unread: a message whose predecessor is not known is not taken from its notice, but from the store.
+//! Notices are hints: they may be lost, late, doubled or mixed up. Each names its lease and the message before it, so that what is known here is
+//! always the beginning of what is unread: a message whose predecessor is not known, or that came under an earlier lease and may have been read
+//! since, is not taken from its notice, but from the store.
 //!
 //! Unread mail may be large, and the code may never ask for it. What the messages carry is kept up to a bound (`mail_bytes_max`); of those
 //! beyond, only ids and names are, and where to read them again.
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use abide_core::{Body, Message, MessageId};
+use abide_core::{Body, Epoch, Message, MessageId};
 use abide_store::{Answer, Error, ExecutionKey, InboxCursor, InboxPage, InboxRead, Store};
 
 use crate::runtime::{BoxFuture, Runtime};
@@ -19,8 +20,8 @@ use crate::runtime::{BoxFuture, Runtime};
 /// What an execution in memory is told of its mail.
 #[derive(Clone, Debug)]
 pub(crate) enum Arrival {
-    /// A message arrived when `previous` was the newest unread one.
-    Message { message: Message, previous: Option<MessageId> },
+    /// A message arrived under the lease of this epoch, when `previous` was the newest unread one.
+    Message { epoch: Epoch, message: Message, previous: Option<MessageId> },
     /// This is the newest unread message.
     Newest(MessageId),
     /// There was more than could be kept.
@@ -61,6 +62,7 @@ pub(crate) struct Inbox {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
     key: ExecutionKey,
+    epoch: Epoch,
     /// Orders that nobody has looked at: they go before everything else.
     orders: VecDeque<Message>,
     /// Other messages that nobody has looked at.
@@ -137,13 +139,14 @@ impl Inbox {
     pub(crate) fn new(
         (store, runtime): (Arc<dyn Store>, Arc<dyn Runtime>),
         kept_bytes_max: usize,
-        key: ExecutionKey,
+        (key, epoch): (ExecutionKey, Epoch),
         page: InboxPage,
     ) -> Self {
         let mut inbox = Self {
             store,
             runtime,
             key,
+            epoch,
             orders: VecDeque::new(),
             mail: VecDeque::new(),
             known: HashMap::new(),
@@ -233,8 +236,9 @@ impl Inbox {
     pub(crate) fn arrive(&mut self, arrivals: Vec<Arrival>) {
         for arrival in arrivals {
             match arrival {
-                Arrival::Message { message, previous } => {
-                    if previous.is_none_or(|previous| self.known.contains_key(&previous)) {
+                Arrival::Message { epoch, message, previous } => {
+                    let is_next = previous.is_none_or(|previous| self.known.contains_key(&previous));
+                    if is_next && epoch == self.epoch {
                         // It is on the last page that was read, or behind it.
                         self.push(message, self.last_page);
                     } else if !self.known.contains_key(&message.id) {
@@ -367,6 +371,8 @@ mod tests {
         }
     }
 
+    const EPOCH: Epoch = Epoch(2);
+
     /// An inbox of which ten bytes are kept, with signals that carry so many.
     fn inbox(sizes: &[usize]) -> (Sim, Inbox) {
         let sim = Sim::new(1);
@@ -380,7 +386,7 @@ mod tests {
         let submitted = now(store.submit(Submit { messages, born_to: None, alone: false }));
         let key = submitted[0].key();
         let page = now(store.inbox(InboxRead::first(key)));
-        let mut inbox = Inbox::new((store, sim.process(1)), 10, key, page);
+        let mut inbox = Inbox::new((store, sim.process(1)), 10, (key, EPOCH), page);
         poll(&mut inbox);
         (sim, inbox)
     }
@@ -406,8 +412,21 @@ mod tests {
         inbox.consume(&MessageId::new("0"));
         let payload = Payload::from(vec![b'x'; 10]);
         let arrived = message("new", Body::Signal { name: name("s"), payload });
-        inbox.arrive(vec![Arrival::Message { message: arrived, previous: None }]);
+        inbox.arrive(vec![Arrival::Message { epoch: EPOCH, message: arrived, previous: None }]);
         assert_eq!(left(&mut inbox), [false, false]);
+    }
+
+    /// Its notice is so late that it was read for good under the lease before.
+    #[test]
+    fn notice_of_an_earlier_lease_is_looked_up() {
+        let (_sim, mut inbox) = inbox(&[1]);
+        let payload = Payload::from("1");
+        let late = message("late", Body::Signal { name: name("s"), payload });
+        inbox.arrive(vec![Arrival::Message { epoch: Epoch(1), message: late, previous: None }]);
+        assert!(!inbox.is_complete(), "the store knows");
+        poll(&mut inbox);
+        assert!(inbox.is_complete());
+        assert_eq!(inbox.unread().count(), 1);
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Seat {
         let opening = Opening { journal: std::mem::take(&mut leased.journal), first: leased.first.take() };
         let page = std::mem::take(&mut leased.inbox);
         let home = (engine.store.clone(), engine.runtime.clone());
-        let inbox = Inbox::new(home, engine.options.mail_bytes_max, leased.key, page);
+        let inbox = Inbox::new(home, engine.options.mail_bytes_max, (leased.key, leased.lease.epoch), page);
         let is_first = leased.is_first;
         let ledger = Ledger::new(&engine, leased);
         let presence = Presence::new(engine.clone());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use abide_core::{Ability, Message, MessageId, Refusal, Route, SessionId};
+use abide_core::{Ability, Epoch, Message, MessageId, Refusal, Route, SessionId};
 use abide_store::{Answer, Error, ExecutionKey, Notice};
 use tokio::sync::{Notify, watch};
 
@@ -66,6 +66,7 @@ pub(crate) struct Pending {
 pub(crate) struct Arrived {
     pub(crate) session: SessionId,
     pub(crate) key: ExecutionKey,
+    pub(crate) epoch: Epoch,
     pub(crate) message: Message,
     pub(crate) previous: Option<MessageId>,
 }
@@ -113,9 +114,9 @@ impl Notices {
             return;
         }
         let mailboxes = self.lock();
-        for Arrived { session, key, message, previous } in pending.messages {
+        for Arrived { session, key, epoch, message, previous } in pending.messages {
             let Some(mailbox) = mailboxes.get(&session) else { continue };
-            mailbox.put(|waiting| waiting.add(Notice::Message { key, message, previous }, count_max));
+            mailbox.put(|waiting| waiting.add(Notice::Message { key, epoch, message, previous }, count_max));
         }
         for mailbox in mailboxes.values() {
             let Some(ability) = &mailbox.ability else { continue };

@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use abide_core::{
-    Address, Entry, Execution, Fence, Lease, Message, MessageId, SessionId, Summary, Timestamp, Version,
-    codec,
+    Address, Entry, Epoch, Execution, Fence, Lease, Message, MessageId, SessionId, Summary, Timestamp,
+    Version, codec,
 };
 
 use crate::{
@@ -341,6 +341,9 @@ pub enum Notice {
     Message {
         /// Which execution.
         key: ExecutionKey,
+        /// The lease that it was held under. A holder under another one looks into the [inbox](View::inbox): this notice may be so late that the
+        /// message was read for good.
+        epoch: Epoch,
         /// What arrived.
         message: Message,
         /// The newest message that was unread when this one arrived, if there was one. A holder that does not know it has missed something, and

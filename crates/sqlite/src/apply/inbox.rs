@@ -48,7 +48,8 @@ impl Batch<'_> {
         match target.place {
             Place::Held(holder) if self.shared.notices.holds(holder.session) => {
                 let Previous(previous) = previous;
-                let arrived = Arrived { session: holder.session, key, message, previous };
+                let (session, epoch) = (holder.session, target.epoch);
+                let arrived = Arrived { session, key, epoch, message, previous };
                 self.effects.notices.messages.push(arrived);
             }
             Place::Waiting | Place::Timer(..) if wakes => {

@@ -76,7 +76,8 @@ impl State {
         let row = self.row(key);
         if let Some(session) = row.lease.session {
             let previous = row.inbox.last().map(|(_, newest)| newest.id.clone());
-            self.notices.push(session, Notice::Message { key, message: message.clone(), previous });
+            let (epoch, message) = (row.lease.epoch, message.clone());
+            self.notices.push(session, Notice::Message { key, epoch, message, previous });
         }
         let limits = self.limits.clone();
         self.change(key, |row| row.receive(message, &limits, (wakes, now)));
