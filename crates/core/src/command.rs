@@ -324,6 +324,11 @@ pub enum Refusal {
     NotDue,
     /// A task has no journal for this.
     NotAWorkflow,
+    /// It is an order for children of another execution, or for older ones.
+    NotAChild {
+        /// Whose children it is for.
+        of: ExecutionId,
+    },
     /// The id is taken by something else.
     Conflict {
         /// The id.
@@ -389,6 +394,7 @@ impl fmt::Display for Refusal {
             Self::NotBlocked => f.write_str("it is not blocked"),
             Self::NotDue => f.write_str("its deadline has not passed"),
             Self::NotAWorkflow => f.write_str("it is a task, which has no journal of its own"),
+            Self::NotAChild { of } => write!(f, "it is none of the children of {of:?} that were meant"),
             Self::Conflict { id, existing, requested } => {
                 write!(f, "{id:?} exists as {existing}, the request is for {requested}")
             }

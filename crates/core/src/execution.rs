@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::grow::growable;
 use crate::tree::Inherited;
 use crate::{
-    Address, Block, Body, By, Command, Decision, Entry, Event, Failure, FailureKind, Kind, Message,
+    Address, Block, Body, By, Command, Decision, Descent, Entry, Event, Failure, FailureKind, Kind, Message,
     MessageId, Name, Outcome, Parent, Payload, Refusal, Remedied, Retry, Route, Start, Status, StepRecord,
     StepRemedy, Timestamp, text,
 };
@@ -311,7 +311,10 @@ impl Execution {
             Command::FinishChild { op, outcome } => Ok(Event::ChildFinished { op, outcome }.into()),
             Command::CancelChild { op, child } => {
                 let body = Body::Cancel { reason: "no longer wanted by its parent".to_owned() };
+                let (parent, before) = (self.address.id.clone(), self.entry_count + 1);
+                let descent = Descent { parent, run: self.run, before, op: Some(op.clone()) };
                 let message = self.message_to(child, "cancel", (self.as_parent(), body));
+                let message = Message { descent: Some(descent.into()), ..message };
                 Ok(Decision::new(Event::ChildCancelled { op }, vec![message]))
             }
             Command::ContinueAsNew { input } => Ok(Event::ContinuedAsNew { input }.into()),

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Body, Execution, Limits, Listens, Message, MessageId, Refusal, Start, StartMatch, Status, Timestamp,
-    TooLarge, start_matches,
+    Body, Execution, Kind, Limits, Listens, Message, MessageId, Refusal, Start, StartMatch, Status,
+    Timestamp, TooLarge, start_matches,
 };
 
 /// What is to be done with a message that is not refused.
@@ -69,7 +69,12 @@ pub fn admit<F: Found>(
     message.check(limits)?;
     let id = &message.to.id;
     match (&message.body, found) {
-        (Body::Start(_), None) => Ok(Intake::Create),
+        (Body::Start(start), None) => {
+            if start.kind != Kind::Builtin {
+                id.check_free().map_err(Refusal::from)?;
+            }
+            Ok(Intake::Create)
+        }
         (_, None) => Err(Refusal::Unknown { id: id.clone() }.into()),
         (Body::Start(start), Some(found)) => match start_matches(id, &*found.first_start()?, start) {
             StartMatch::Attach => Ok(Intake::Attach),
@@ -112,6 +117,11 @@ fn refusal_of<F: Found>(
     }
     if message.body.addressed_run().is_some_and(|addressed| addressed != run) {
         return Ok(Some(Refusal::OtherRun { current: run }));
+    }
+    if let Some(descent) = &message.descent
+        && !found.execution()?.descends(descent)
+    {
+        return Ok(Some(Refusal::NotAChild { of: descent.parent.clone() }));
     }
     let Some(command) = message.control() else { return Ok(None) };
     let Err(refusal) = found.execution()?.decide(command.clone(), now) else { return Ok(None) };

@@ -62,4 +62,4 @@ pub use run::Began;
 pub use start::{Parent, Start, StartMatch, Tag, child_id, start_matches};
 pub use summary::{Listens, Status, Summary, Waiting};
 pub use time::Timestamp;
-pub use tree::{TreeChange, TreeOrder};
+pub use tree::{Descent, TreeChange, TreeOrder};

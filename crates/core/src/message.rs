@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
 use crate::{
-    By, Command, ExecutionId, Limits, Name, Namespace, Op, Outcome, Payload, Refusal, Remedy, Start,
+    By, Command, Descent, ExecutionId, Limits, Name, Namespace, Op, Outcome, Payload, Refusal, Remedy, Start,
     StepRemedy, Timestamp,
 };
 
@@ -62,17 +62,19 @@ pub struct Message {
     pub arrived_at: Timestamp,
     /// What it says.
     pub body: Body,
+    /// Whose child its target has to be, if it is an order of a parent's.
+    pub descent: Option<Box<Descent>>,
 }
 
 growable!(Message {
     fields: id, to, by, arrived_at, body;
-    gained: ;
+    gained: 1 => descent;
 });
 
 impl Message {
     /// A message that has not arrived anywhere.
     pub fn new(id: MessageId, to: Address, by: By, body: Body) -> Self {
-        Self { id, to, by, arrived_at: Timestamp::default(), body }
+        Self { id, to, by, arrived_at: Timestamp::default(), body, descent: None }
     }
 
     /// The message as its target gets it.

@@ -132,6 +132,18 @@ impl Default for Namespace {
 }
 
 impl ExecutionId {
+    /// What the ids of abide's own executions begin with. Nothing else is started under such an id.
+    pub const OWN_PREFIX: &str = "abide:";
+
+    /// Checks that a user may start something under this id.
+    pub(crate) fn check_free(&self) -> Result<(), InvalidName> {
+        if !self.0.starts_with(Self::OWN_PREFIX) {
+            return Ok(());
+        }
+        let problem = format!("begins with {:?}, as only abide's own executions do", Self::OWN_PREFIX);
+        Err(InvalidName { what: "execution id", given: self.0.chars().take(40).collect(), problem })
+    }
+
     /// The id made of `parts`, shortened to fit: what does not fit is replaced by its hash.
     pub(crate) fn composed(text: &str) -> Self {
         if text.len() <= NAME_BYTES_MAX {

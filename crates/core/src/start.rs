@@ -55,19 +55,26 @@ pub struct Parent {
     pub run: u32,
     /// Its wait for the result.
     pub op: Op,
+    /// The number of its entry that says that it started the child. Orders that it gave before are not for this one.
+    pub entry: u64,
     /// The number of its last order that earlier runs of the child have heard.
     pub heard: Option<u64>,
 }
 
 growable!(Parent {
-    fields: id, run, op;
+    fields: id, run, op, entry;
     gained: 1 => heard;
 });
 
 impl Parent {
     /// Of the first run of a child.
-    pub fn new(id: ExecutionId, run: u32, op: Op) -> Self {
-        Self { id, run, op, heard: None }
+    pub fn new(id: ExecutionId, run: u32, op: Op, entry: u64) -> Self {
+        Self { id, run, op, entry, heard: None }
+    }
+
+    /// Whether both are the same wait of the same run.
+    fn is(&self, other: &Self) -> bool {
+        (&self.id, self.run, &self.op) == (&other.id, other.run, &other.op)
     }
 }
 
@@ -116,7 +123,10 @@ pub fn start_matches(id: &ExecutionId, existing: &Start, requested: &Start) -> S
     let same = existing.kind == requested.kind
         && existing.name == requested.name
         && existing.input == requested.input
-        && existing.parent == requested.parent;
+        && match (&existing.parent, &requested.parent) {
+            (Some(existing), Some(requested)) => existing.is(requested),
+            (existing, requested) => existing.is_none() && requested.is_none(),
+        };
     if same {
         return StartMatch::Attach;
     }

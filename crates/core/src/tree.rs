@@ -27,6 +27,20 @@ pub struct TreeOrder {
     pub change: TreeChange,
 }
 
+/// Whose child an execution has to be so that a message is for it. An id says too little: it may belong to something else, which the parent's
+/// start found there, and an order may reach the store long after the parent has given it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Descent {
+    /// The parent.
+    pub parent: ExecutionId,
+    /// Its run.
+    pub run: u32,
+    /// It started the child before this entry of its own.
+    pub before: u64,
+    /// Its wait for the child, if only that one is meant.
+    pub op: Option<Op>,
+}
+
 /// What children are told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TreeChange {
@@ -54,7 +68,8 @@ impl TreeOrder {
             TreeChange::Terminate => Body::Terminate { reason: "its parent was terminated".to_owned() },
         };
         let id = MessageId::new(format!("tree:{parent}:{run}:{number}"));
-        Message::new(id, child, self.by(), body)
+        let descent = Descent { parent: parent.clone(), run: *run, before: *number, op: None };
+        Message { descent: Some(descent.into()), ..Message::new(id, child, self.by(), body) }
     }
 
     /// Who gives it.
@@ -65,7 +80,7 @@ impl TreeOrder {
     /// The id of an execution that tells the children.
     pub fn delegate(&self) -> ExecutionId {
         let Self { parent, run, number, .. } = self;
-        ExecutionId::composed(&format!("{parent}/{run}/tree/{number}"))
+        ExecutionId::composed(&format!("{}tree/{parent}/{run}/{number}", ExecutionId::OWN_PREFIX))
     }
 }
 
@@ -89,6 +104,15 @@ impl Execution {
     pub fn was_started_by(&self, parent: &Self, start: &Op) -> bool {
         self.parent().is_some_and(|found| {
             found.id == parent.address().id && found.run == parent.run() && found.op == start.child_result()
+        })
+    }
+
+    /// Whether a message for children like this is for it. The next run of what failed has no parent: nobody waits for it.
+    pub(crate) fn descends(&self, descent: &Descent) -> bool {
+        self.parent().is_some_and(|found| {
+            (&found.id, found.run) == (&descent.parent, descent.run)
+                && found.entry < descent.before
+                && descent.op.as_ref().is_none_or(|op| *op == found.op)
         })
     }
 
@@ -228,7 +252,7 @@ mod tests {
     #[test]
     fn an_order_that_was_overtaken_changes_nothing_in_the_next_run_either() {
         let op = Op { kind: OpKind::Child, name: name("kid"), nth: 1 };
-        let parent = Parent::new(ExecutionId::new("parent").expect("an id"), 1, op);
+        let parent = Parent::new(ExecutionId::new("parent").expect("an id"), 1, op, 2);
         let flow = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
         let start = Start { parent: Some(parent), ..flow };
         let now = Timestamp::default();
@@ -243,6 +267,27 @@ mod tests {
         assert_eq!(next.phase(), &Phase::Running, "its parent has gone on");
         next.decide(inherit(9, true), now).expect("it is decided").record(&mut next, now);
         assert!(matches!(next.phase(), Phase::Paused { .. }));
+    }
+
+    #[test]
+    fn a_message_for_children_is_for_nobody_else() {
+        let id = |text: &str| ExecutionId::new(text).expect("an id");
+        let op = |nth| Op { kind: OpKind::ChildResult, name: name("kid"), nth };
+        let flow = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+        let start = Start { parent: Some(Parent::new(id("parent"), 2, op(1), 7)), ..flow };
+        let child = Execution::start(execution().address().clone(), start, Timestamp::default()).0;
+        let meant = Descent { parent: id("parent"), run: 2, before: 8, op: Some(op(1)) };
+        assert!(child.descends(&meant));
+        assert!(child.descends(&Descent { op: None, ..meant.clone() }));
+        for other in [
+            Descent { parent: id("other"), ..meant.clone() },
+            Descent { run: 1, ..meant.clone() },
+            Descent { before: 7, ..meant.clone() },
+            Descent { op: Some(op(2)), ..meant.clone() },
+        ] {
+            assert!(!child.descends(&other), "{other:?}");
+        }
+        assert!(!execution().descends(&meant), "it is nobody's child");
     }
 
     #[test]

@@ -4,10 +4,10 @@
 //! after a change of a type, the change needs a new format version, not a new golden file.
 
 use abide_core::{
-    Ability, Address, Block, Body, By, Command, Details, Entry, Epoch, Event, Execution, ExecutionId,
-    Failure, FailureKind, Foreign, Happening, Kind, Message, MessageId, Name, NameClash, Namespace, Op,
-    OpKind, Outcome, Parent, Payload, Remedied, Remedy, Retry, Route, Start, StepRecord, StepRemedy, Summary,
-    Tag, Timestamp, Unrecordable, Waiting, codec,
+    Ability, Address, Block, Body, By, Command, Descent, Details, Entry, Epoch, Event, Execution,
+    ExecutionId, Failure, FailureKind, Foreign, Happening, Kind, Message, MessageId, Name, NameClash,
+    Namespace, Op, OpKind, Outcome, Parent, Payload, Remedied, Remedy, Retry, Route, Start, StepRecord,
+    StepRemedy, Summary, Tag, Timestamp, Unrecordable, Waiting, codec,
 };
 use expect_test::expect_file;
 use serde::Serialize;
@@ -56,6 +56,7 @@ fn start() -> Start {
             id: ExecutionId::new("order-1").expect("an id"),
             run: 2,
             op: op(OpKind::ChildResult),
+            entry: 7,
             heard: None,
         }),
     }
@@ -245,11 +246,19 @@ fn message(body: Body) -> Message {
     Message::new(MessageId::new("m-1"), address(), by(), body).arrived(Timestamp::from_millis(7))
 }
 
+/// An order for children.
+fn order() -> Message {
+    let parent = ExecutionId::new("order-1").expect("an id");
+    let descent = Descent { parent, run: 2, before: 300, op: Some(op(OpKind::ChildResult)) };
+    Message { descent: Some(descent.into()), ..message(Body::Cancel { reason: "lunch".to_owned() }) }
+}
+
 #[test]
 fn what_is_written_is_the_golden_format() {
     let mut table = String::new();
     events().into_iter().for_each(|event| line(&mut table, event.word(), &entry(event.clone())));
     bodies().into_iter().for_each(|body| line(&mut table, body.word(), &message(body.clone())));
+    line(&mut table, "order", &order());
     executions().iter().for_each(|execution| line(&mut table, "execution", execution));
     line(&mut table, "waiting", &waits());
     summaries().iter().for_each(|summary| line(&mut table, "summary", summary));
@@ -263,6 +272,7 @@ fn what_was_written_in_format_1_can_be_read() {
     let mut lines = GOLDEN.lines();
     events().into_iter().for_each(|event| check(&mut lines, event.word(), &entry(event.clone())));
     bodies().into_iter().for_each(|body| check(&mut lines, body.word(), &message(body.clone())));
+    check(&mut lines, "order", &order());
     for execution in executions() {
         // The address is the row's, not the record's.
         assert_eq!(read::<Execution>(&mut lines, "execution").at(address()), execution);

@@ -34,7 +34,7 @@ fn start() -> Start {
         deadline_at: Some(at(5_000)),
         retry: Some(Retry::fixed(Duration::from_secs(1))),
         tags: vec![Tag { key: name("k"), value: name("v") }],
-        parent: Some(Parent::new(ExecutionId::new("parent").expect("an id"), 3, op)),
+        parent: Some(Parent::new(ExecutionId::new("parent").expect("an id"), 3, op, 2)),
     }
 }
 

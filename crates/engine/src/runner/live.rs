@@ -281,9 +281,10 @@ impl Runner {
     }
 
     fn settle_child(&mut self, op: Op, start: Box<abide_core::Start>, child: Option<ExecutionId>) {
-        let (address, run) = (self.seat.execution().address(), self.seat.execution().run());
+        let execution = self.seat.execution();
+        let (address, run, entry) = (execution.address(), execution.run(), execution.entry_count() + 1);
         let child = child.unwrap_or_else(|| child_id(&address.id, run, &op));
-        let parent = Some(Parent::new(address.id.clone(), run, op.child_result()));
+        let parent = Some(Parent::new(address.id.clone(), run, op.child_result(), entry));
         let start = Arc::new(abide_core::Start { parent, ..*start });
         if self.is_over_length() {
             return;

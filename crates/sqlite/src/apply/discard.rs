@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use abide_core::{
-    Address, Body, By, Command, Entry, Event, Execution, Message, MessageId, Payload, Route, Start,
+    Address, Body, By, Command, Descent, Entry, Event, Execution, Message, MessageId, Payload, Route, Start,
     Timestamp, Version, codec,
 };
 use abide_store::Record;
@@ -166,15 +166,16 @@ impl DiscardWork {
     /// A terminate goes down as a terminate.
     fn end_children(&self, batch: &mut Batch<'_>, key: i64) -> Result<(), Stop> {
         let mut statement = batch.connection.prepare_cached(sql::DISCARD_CHILDREN)?;
-        let children = statement.query_map([key], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let children = children.collect::<rusqlite::Result<Vec<(i64, String)>>>()?;
+        let children = statement.query_map([key], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        let children = children.collect::<rusqlite::Result<Vec<(i64, String, u32)>>>()?;
         drop(statement);
-        for (namespace, id) in children {
+        for (namespace, id, run) in children {
             let to = address(batch.caches.interned(batch.connection)?, namespace, &id)?;
             let body = Body::Terminate { reason: self.reason.clone() };
             let id = MessageId::new(format!("{}/discarded", self.address.id));
-            let (by, arrived_at) = (self.by.clone(), Timestamp::default());
-            send(batch, &Message { id, to, by, arrived_at, body })?;
+            let descent = Descent { parent: self.address.id.clone(), run, before: u64::MAX, op: None };
+            let message = Message::new(id, to, self.by.clone(), body);
+            send(batch, &Message { descent: Some(descent.into()), ..message })?;
         }
         Ok(())
     }

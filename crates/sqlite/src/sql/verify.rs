@@ -67,7 +67,7 @@ SELECT MIN(row)
 FROM abide_journal
 WHERE execution = ?1";
 pub(crate) const DISCARD_CHILDREN: &str = "
-SELECT namespace, id
+SELECT namespace, id, parent_run
 FROM abide_executions INDEXED BY abide_executions_parent
 WHERE parent IS NOT NULL AND parent = ?1 AND place <> 4
 ORDER BY key";

@@ -203,7 +203,7 @@ fn family() -> (Fixture, Arc<SqliteStore>) {
     let store = fixture.open();
     let child = |id: &str, of: &str| {
         let op = Op { kind: OpKind::Child, name: name("child"), nth: 1 };
-        let parent = Some(Parent::new(address(of).id, 1, op));
+        let parent = Some(Parent::new(address(of).id, 1, op, 2));
         message("start", id, Body::Start(Start { parent, ..flow() }.into()))
     };
     let messages =

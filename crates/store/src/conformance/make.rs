@@ -47,7 +47,7 @@ pub(crate) fn delayed(start_at: Timestamp) -> Start {
 /// A start whose outcome `parent` waits for, under the operation `op`.
 pub(crate) fn child_of(parent: &str, op: &str) -> Start {
     let op = Op { kind: OpKind::ChildResult, name: name(op), nth: 1 };
-    Start { parent: Some(Parent::new(address(parent).id, 1, op)), ..flow() }
+    Start { parent: Some(Parent::new(address(parent).id, 1, op, 2)), ..flow() }
 }
 
 /// A worker for workflow `flow` in lane `main`.

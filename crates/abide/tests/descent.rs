@@ -1,0 +1,246 @@
+//! A parent's orders are for the children that it had when it gave them, and for nobody else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use abide::prelude::*;
+use abide::testing::Lab;
+use abide_core::Limits;
+use abide_sqlite::SqliteStore;
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
+use abide_store::{Clock, Store};
+use futures_util::future::{Either, select};
+
+fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    MemoryStore::new(clock, Limits::default())
+}
+
+fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
+}
+
+/// Runs a test on each store, with executions that stay in memory and with those that leave it at once.
+fn on_each(test: impl AsyncFn(&Lab, &Abide) + Copy) {
+    for make in [memory, sqlite] {
+        for park_after in [hours(9), ms(10)] {
+            Lab::run_on(1, make, |lab| async move {
+                let open = |builder: abide::Builder| {
+                    builder.park_after(park_after).state(Arc::new(AtomicBool::new(true)))
+                };
+                let (_, abide) = lab.worker_with(open).await.unwrap();
+                test(&lab, &abide).await;
+            });
+        }
+    }
+}
+
+async fn status(abide: &Abide, id: &str) -> Status {
+    abide.handle::<u64>(id).status().await.unwrap()
+}
+
+#[workflow]
+async fn waits(ctx: Ctx) -> Result<u64> {
+    ctx.step("alive", || async { Ok(()) }).await?;
+    ctx.recv("finish").await
+}
+
+#[workflow]
+async fn undo(ctx: Ctx) -> Result<u64> {
+    ctx.sleep(ms(20)).await?;
+    ctx.step("undo", || async { Ok(7) }).await
+}
+
+/// Undoes what it did by a child of its own.
+#[workflow]
+async fn saga(ctx: Ctx) -> Result<u64> {
+    let done = ctx.run(waits, ()).id("work").await;
+    if done.is_err() {
+        ctx.shield(async { ctx.run(undo, ()).id("undo").await }).await?;
+    }
+    done
+}
+
+#[test]
+fn child_that_cleans_up_is_not_cancelled_with_the_others() {
+    on_each(async |lab, abide| {
+        let handle = abide.start(saga, ()).id("saga").await.unwrap();
+        lab.sleep(secs(10)).await;
+        handle.cancel("enough").await.unwrap();
+        lab.sleep(secs(30)).await;
+        let found = [status(abide, "saga").await, status(abide, "work").await, status(abide, "undo").await];
+        assert_eq!(found, [Status::Cancelled, Status::Cancelled, Status::Completed]);
+    });
+}
+
+#[test]
+fn child_that_cleans_up_behind_a_deadline_is_not_cancelled_with_the_others() {
+    on_each(async |lab, abide| {
+        abide.start(saga, ()).id("saga").deadline(secs(10)).await.unwrap();
+        lab.sleep(secs(60)).await;
+        let found = [status(abide, "saga").await, status(abide, "work").await, status(abide, "undo").await];
+        assert_eq!(found, [Status::Failed, Status::Cancelled, Status::Completed]);
+    });
+}
+
+#[workflow]
+async fn grows(ctx: Ctx) -> Result<u64> {
+    for n in 0.. {
+        ctx.start(waits, ()).id(format!("child-{n}")).await?;
+        ctx.recv::<u64>("go").await?;
+    }
+    Ok(0)
+}
+
+/// Who tells the children of a pause cannot list them for a while, and then finds one that came after the resume.
+#[test]
+fn order_that_is_late_is_not_for_younger_children() {
+    let is_failing = Arc::new(AtomicBool::new(false));
+    let fails = is_failing.clone();
+    let make = move |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+        FaultyStore::deciding(memory(clock), move |what| match what {
+            "list" if fails.load(Ordering::Relaxed) => Fault::Unavailable,
+            _ => Fault::None,
+        })
+    };
+    Lab::run_on(1, make, |lab| async move {
+        let (_, abide) = lab.worker_with(|builder| builder.park_after(ms(10))).await.unwrap();
+        let handle = abide.start(grows, ()).id("mother").await.unwrap();
+        lab.sleep(secs(10)).await;
+        is_failing.store(true, Ordering::Relaxed);
+        handle.pause().await.unwrap();
+        lab.sleep(ms(150)).await;
+        assert_eq!(status(&abide, "mother").await, Status::Paused);
+        is_failing.store(false, Ordering::Relaxed);
+        handle.resume().await.unwrap();
+        lab.sleep(ms(10)).await;
+        handle.signal("go", &1_u64).await.unwrap();
+        lab.sleep(secs(60)).await;
+        for id in ["child-0", "child-1"] {
+            assert_eq!(status(&abide, id).await, Status::Waiting, "{id}");
+        }
+    });
+}
+
+#[workflow]
+async fn fails_at_first(ctx: Ctx) -> Result<u64> {
+    if ctx.state::<Arc<AtomicBool>>().swap(false, Ordering::Relaxed) {
+        return Err(Error::fatal("no"));
+    }
+    ctx.recv("finish").await
+}
+
+#[workflow]
+async fn mother_of_two(ctx: Ctx) -> Result<u64> {
+    let _ = ctx.run(fails_at_first, ()).id("retried").await;
+    ctx.run(waits, ()).id("other").await
+}
+
+/// Its parent has had its answer.
+#[test]
+fn child_that_somebody_retried_outlives_its_former_parent() {
+    on_each(async |lab, abide| {
+        let handle = abide.start(mother_of_two, ()).id("mother").await.unwrap();
+        lab.sleep(secs(10)).await;
+        abide.handle::<u64>("retried").retry().await.unwrap();
+        lab.sleep(secs(10)).await;
+        handle.terminate("enough").await.unwrap();
+        lab.sleep(secs(30)).await;
+        let found =
+            [status(abide, "mother").await, status(abide, "retried").await, status(abide, "other").await];
+        assert_eq!(found, [Status::Cancelled, Status::Waiting, Status::Cancelled]);
+    });
+}
+
+/// Starts something under an id that is taken, and goes on as it is told before it hears of the refusal.
+#[workflow]
+async fn thief(ctx: Ctx, way: String) -> Result<u64> {
+    match way.as_str() {
+        "returns" => _ = ctx.start(waits, ()).id("taken").await?,
+        "continues" => {
+            ctx.start(waits, ()).id("taken").await?;
+            return ctx.continue_as_new("sleeps".to_owned()).await;
+        }
+        "drops" => {
+            let (run, sleep) = (ctx.run(waits, ()).id("taken"), ctx.sleep(ms(0)));
+            if let Either::Left((result, _)) = select(Box::pin(run.into_future()), Box::pin(sleep)).await {
+                result?;
+            }
+        }
+        "sleeps" => {}
+        _ => _ = ctx.start(waits, ()).id("taken").await?,
+    }
+    if way != "returns" {
+        ctx.sleep(secs(100)).await?;
+    }
+    Ok(0)
+}
+
+#[test]
+fn what_has_the_id_that_a_child_was_to_have_is_nobodys_child() {
+    for way in ["returns", "continues", "drops", "cancel", "terminate", "pause"] {
+        on_each(async |lab, abide| {
+            abide.start(mother_of_two, ()).id("taken").await.unwrap();
+            lab.sleep(secs(1)).await;
+            let handle = abide.start(thief, way.to_owned()).id("thief").await.unwrap();
+            lab.sleep(secs(1)).await;
+            match way {
+                "cancel" => handle.cancel("enough").await.unwrap(),
+                "terminate" => handle.terminate("enough").await.unwrap(),
+                "pause" => handle.pause().await.unwrap(),
+                _ => {}
+            }
+            lab.sleep(secs(60)).await;
+            assert_eq!(status(abide, "taken").await, Status::Waiting, "{way}");
+        });
+    }
+}
+
+/// Starts the same child twice, and gives up on the second, which was refused.
+#[workflow]
+async fn twin(ctx: Ctx) -> Result<u64> {
+    let first = ctx.start(waits, ()).id("child").await?;
+    let (again, sleep) = (ctx.run(undo, ()).id("child"), ctx.sleep(ms(0)));
+    if let Either::Left((result, _)) = select(Box::pin(again.into_future()), Box::pin(sleep)).await {
+        result?;
+    }
+    first.result().await
+}
+
+#[test]
+fn giving_up_on_a_refused_child_leaves_the_one_that_has_its_id() {
+    on_each(async |lab, abide| {
+        abide.start(twin, ()).id("twin").await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(status(abide, "child").await, Status::Waiting);
+    });
+}
+
+#[workflow]
+async fn mother_of_many(ctx: Ctx) -> Result<u64> {
+    for n in 0..150 {
+        ctx.start(waits, ()).id(format!("child-{n}")).await?;
+    }
+    ctx.recv("finish").await
+}
+
+/// Whoever tells many children is an execution too, whose id nobody else can have.
+#[test]
+fn ids_of_abides_own_executions_cannot_be_taken() {
+    on_each(async |lab, abide| {
+        let error = abide.start(waits, ()).id("abide:tree/mother/1/152").await.unwrap_err();
+        assert!(error.to_string().contains("begins with \"abide:\""), "{error}");
+        for number in 150..160 {
+            abide.start(waits, ()).id(format!("mother/1/tree/{number}")).await.unwrap();
+        }
+        let handle = abide.start(mother_of_many, ()).id("mother").await.unwrap();
+        lab.sleep(secs(10)).await;
+        handle.pause().await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(status(abide, "child-149").await, Status::Paused);
+        handle.cancel("enough").await.unwrap();
+        lab.sleep(secs(30)).await;
+        let found = [status(abide, "mother").await, status(abide, "child-0").await];
+        assert_eq!(found, [Status::Cancelled; 2]);
+    });
+}
