@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use crate::Options;
 use crate::caches::Caches;
-use crate::home::Moment;
+use crate::home::Stopwatch;
 use crate::lockfile::{self, Absences, LockFile};
 use crate::notices::{Notices, Pending};
 use crate::poll::Poll;
@@ -26,6 +26,7 @@ use crate::tallies::Tallies;
 pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: Options,
+    pub(crate) stopwatch: Stopwatch,
     /// `None` for a store in memory.
     pub(crate) path: Option<PathBuf>,
     pub(crate) notices: Notices,
@@ -49,7 +50,7 @@ impl Shared {
         let Some(path) = &self.path else { return false };
         let sign = lockfile::look(path, session);
         let mut absences = self.absences.lock().unwrap_or_else(PoisonError::into_inner);
-        absences.is_gone(session, sign, Moment::now())
+        absences.is_gone(session, sign, self.stopwatch.now())
     }
 
     /// Makes the lock files of this process's sessions anew that somebody has deleted.

@@ -1,5 +1,6 @@
 //! The home of threads and of waiting for other processes. Everything else here is told the time.
 
+use std::sync::{Arc, LazyLock};
 use std::task::Waker;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -24,24 +25,44 @@ pub(crate) fn join(thread: JoinHandle<()>) {
     }
 }
 
-/// A point in real time. Other processes are waited for in real time, whatever the store's clock says.
+/// Measures how long other processes are waited for: in real time, whatever the store's clock says; or in the time of whoever
+/// steps a store without threads.
+#[derive(Clone, Default)]
+pub(crate) enum Stopwatch {
+    #[default]
+    Real,
+    Told(Arc<dyn Fn() -> Duration + Send + Sync>),
+}
+
+impl Stopwatch {
+    pub(crate) fn now(&self) -> Moment {
+        match self {
+            Self::Real => Moment::now(),
+            Self::Told(tell) => Moment(tell()),
+        }
+    }
+}
+
+/// A point in the time of a [`Stopwatch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(Instant);
+pub(crate) struct Moment(Duration);
 
 impl Moment {
+    /// This point in real time.
     #[expect(clippy::disallowed_methods, reason = "waiting for other processes is bounded in real time")]
     pub(crate) fn now() -> Self {
-        Self(Instant::now())
+        static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        Self(BEGAN.elapsed())
     }
 
-    #[expect(clippy::disallowed_methods, reason = "waiting for other processes is bounded in real time")]
+    /// How much real time has passed since.
     pub(crate) fn elapsed(self) -> Duration {
-        self.0.elapsed()
+        Self::now().since(self)
     }
 
     /// How long after `earlier` this is.
     pub(crate) fn since(self, earlier: Self) -> Duration {
-        self.0.saturating_duration_since(earlier.0)
+        self.0.saturating_sub(earlier.0)
     }
 
     #[cfg(test)]

@@ -30,6 +30,8 @@ mod schema;
 mod sheet;
 mod sql;
 mod step_connection;
+#[doc(hidden)]
+pub mod stepped;
 mod store;
 mod tallies;
 mod user_transaction;

@@ -23,6 +23,8 @@ pub(crate) struct Readers {
     room: Arc<Semaphore>,
     queue: Mutex<Queue>,
     arrived: Condvar,
+    /// The connection of a store without threads.
+    here: Mutex<Option<Connection>>,
 }
 
 #[derive(Default)]
@@ -36,8 +38,8 @@ struct Queue {
 impl Readers {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let room = Semaphore::new(shared.options.queue_count_max.min(Semaphore::MAX_PERMITS));
-        let (queue, arrived) = (Mutex::default(), Condvar::new());
-        Self { shared, memory: Arc::default(), room: Arc::new(room), queue, arrived }
+        let (queue, arrived, here) = (Mutex::default(), Condvar::new(), Mutex::default());
+        Self { shared, memory: Arc::default(), room: Arc::new(room), queue, arrived, here }
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -66,6 +68,26 @@ impl Readers {
             readers.push(task)?;
             receiver.await.unwrap_or(Err(Error::Closed))
         })
+    }
+
+    /// Reads in one transaction, on the thread of the caller.
+    pub(crate) fn read_here<T>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&View<'_>) -> std::result::Result<T, Stop>,
+    ) -> Result<T> {
+        let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.lock().closed {
+            return Err(Error::Closed);
+        }
+        let connection = match here.take() {
+            Some(connection) => connection,
+            None => self.open()?,
+        };
+        let view = View { connection: &connection, shared: &self.shared, memory: &self.memory };
+        let outcome = in_transaction(what, &view, work);
+        *here = Some(connection).filter(Connection::is_autocommit);
+        outcome
     }
 
     fn push(self: &Arc<Self>, task: Task) -> Result<()> {
@@ -144,6 +166,7 @@ impl Readers {
         drop(queue);
         self.room.close();
         self.arrived.notify_all();
+        *self.here.lock().unwrap_or_else(PoisonError::into_inner) = None;
         threads.into_iter().for_each(home::join);
     }
 

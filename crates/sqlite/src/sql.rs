@@ -136,6 +136,8 @@ FROM sqlite_schema
 WHERE name LIKE 'abide!_%' ESCAPE '!'";
 pub(crate) const DATA_VERSION: &str = "PRAGMA data_version -- abide";
 pub(crate) const CHECKPOINT: &str = "PRAGMA wal_checkpoint(PASSIVE) -- abide";
+pub(crate) const PAGES_BOUND: &str = "PRAGMA max_page_count = 1 -- abide";
+pub(crate) const PAGES_UNBOUND: &str = "PRAGMA max_page_count = 4294967294 -- abide";
 pub(crate) const INTEGRITY: &str = "PRAGMA integrity_check(100)";
 
 /// For every connection to a file.

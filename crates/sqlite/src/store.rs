@@ -18,13 +18,14 @@ use crate::apply::{
 };
 use crate::batch::Shared;
 use crate::error::{OpenError, Stop};
+use crate::home::Stopwatch;
 use crate::job::Operation;
 use crate::notices::Notices;
 use crate::poll::Poll;
 use crate::reader::{Readers, in_transaction};
 use crate::view::View;
 use crate::wal::Wal;
-use crate::writer::{Desk, Manner, Writer};
+use crate::writer::{Desk, Drive, Manner, Writer};
 use crate::{Options, home, schema};
 
 /// A [`Store`] in an SQLite database.
@@ -58,7 +59,7 @@ impl SqliteStore {
         let wal = Arc::new(Wal::new(path, &options));
         let shared = Arc::new(shared(Some(path), clock, options));
         let writer = Writer::new(connection, Arc::clone(&shared), Some(Arc::clone(&wal)));
-        let desk = Arc::new(Desk::new(writer, &shared, true));
+        let desk = Arc::new(Desk::new(writer, &shared, Drive::Thread));
         let store = Arc::new(Self::assemble(shared, Some(desk), Some(wal)));
         store
             .start_threads()
@@ -72,11 +73,11 @@ impl SqliteStore {
         let connection = schema::open_in_memory(&options)?;
         let shared = Arc::new(shared(None, clock, options));
         let writer = Writer::new(connection, Arc::clone(&shared), None);
-        let desk = Arc::new(Desk::new(writer, &shared, false));
+        let desk = Arc::new(Desk::new(writer, &shared, Drive::Caller));
         Ok(Arc::new(Self::assemble(shared, Some(desk), None)))
     }
 
-    fn assemble(shared: Arc<Shared>, desk: Option<Arc<Desk>>, wal: Option<Arc<Wal>>) -> Self {
+    pub(crate) fn assemble(shared: Arc<Shared>, desk: Option<Arc<Desk>>, wal: Option<Arc<Wal>>) -> Self {
         let readers = Arc::new(Readers::new(Arc::clone(&shared)));
         Self { shared, desk, readers, wal, threads: Mutex::default() }
     }
@@ -113,7 +114,6 @@ impl SqliteStore {
         self.shared.forget_locks();
     }
 
-    #[cfg(test)]
     pub(crate) fn desk(&self) -> Option<&Desk> {
         self.desk.as_deref()
     }
@@ -131,9 +131,10 @@ impl SqliteStore {
         what: &'static str,
         work: impl FnOnce(&View<'_>) -> std::result::Result<T, Stop> + Send + 'static,
     ) -> Answer<T> {
-        match &self.desk {
-            Some(_) if self.shared.path.is_none() => Box::pin(ready(self.view_of_writer(what, work))),
-            _ => self.readers.read(what, work),
+        match self.desk.as_ref().map(|desk| desk.drive()) {
+            Some(Drive::Caller) => Box::pin(ready(self.view_of_writer(what, work))),
+            Some(Drive::Steps) => Box::pin(ready(self.readers.read_here(what, work))),
+            Some(Drive::Thread) | None => self.readers.read(what, work),
         }
     }
 
@@ -163,10 +164,11 @@ impl std::fmt::Debug for SqliteStore {
     }
 }
 
-fn shared(path: Option<&Path>, clock: Arc<dyn Clock>, options: Options) -> Shared {
+pub(crate) fn shared(path: Option<&Path>, clock: Arc<dyn Clock>, options: Options) -> Shared {
     Shared {
         clock,
         options,
+        stopwatch: Stopwatch::default(),
         path: path.map(Path::to_owned),
         notices: Notices::default(),
         poll: Poll::default(),

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::future::ready;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use abide_store::{Answer, Error};
@@ -17,11 +17,12 @@ use tokio::sync::Semaphore;
 use crate::batch::{Batch, Effects, Shared, Statements};
 use crate::caches::Caches;
 use crate::error::{Failure, Meaning};
-use crate::home;
+use crate::home::{self, Stopwatch};
 use crate::job::{Failed, Job, Operation, Receiver, queue};
 use crate::schema;
 use crate::sql;
 use crate::step_connection::StepConnection;
+use crate::stepped::{Fate, Stepped};
 use crate::tallies::Tallies;
 use crate::wal::Wal;
 
@@ -29,7 +30,7 @@ use crate::wal::Wal;
 /// transactions are.
 const BUSY_PAUSES_US: [u64; 8] = [100, 200, 500, 1_000, 2_000, 5_000, 5_000, 10_000];
 
-type Jobs = Vec<Box<dyn Job>>;
+pub(crate) type Jobs = Vec<Box<dyn Job>>;
 
 /// The connection that writes, and what it remembers.
 pub(crate) struct Writer {
@@ -43,6 +44,8 @@ pub(crate) struct Writer {
     answered: Vec<Waker>,
     shared: Arc<Shared>,
     wal: Option<Arc<Wal>>,
+    /// What becomes of transactions, as whoever steps the writer decides.
+    pub(crate) fate: Fate,
 }
 
 /// How a transaction ended.
@@ -70,38 +73,65 @@ impl Writer {
             answered: Vec::new(),
             shared,
             wal,
+            fate: Fate::Committed,
         }
     }
 
     /// Runs jobs in one transaction, and answers them. A job that fails costs the others nothing but time.
     pub(crate) fn run(&mut self, mut jobs: Jobs) {
+        for round in 0.. {
+            jobs = self.advance(jobs);
+            if jobs.is_empty() {
+                return;
+            }
+            let pause = BUSY_PAUSES_US[round.min(BUSY_PAUSES_US.len() - 1)];
+            home::pause(Duration::from_micros(pause));
+        }
+    }
+
+    /// The same, as far as it gets without waiting for other processes; gives back the jobs that wait for one of them.
+    pub(crate) fn advance(&mut self, mut jobs: Jobs) -> Jobs {
         while !jobs.is_empty() {
-            match self.begin_patiently(&jobs) {
+            match self.begin() {
                 Ok(()) => {}
-                Err(failure) if failure.meaning == Meaning::Busy => {
-                    // Those who came later may wait longer.
-                    let limit = self.busy_limit();
-                    let (late, rest) = jobs.into_iter().partition(|job| job.queued_at().elapsed() >= limit);
-                    self.fail_all(late, &failure);
-                    self.wake_answered();
-                    jobs = rest;
-                    continue;
-                }
+                Err(failure) if failure.meaning == Meaning::Busy => return self.fail_late(jobs, &failure),
                 Err(failure) => return self.fail_all(jobs, &failure),
             }
             match self.attempt(&mut jobs) {
                 Attempt::Done => return self.answer_all(jobs),
                 Attempt::All(failure) => return self.fail_all(jobs, &failure),
-                Attempt::Blame(index, failure) => self.fail_all(vec![jobs.remove(index)], &failure),
-                Attempt::Unclear(failure) if jobs.len() == 1 => return self.fail_all(jobs, &failure),
-                Attempt::Unclear(_) => {
-                    // One at a time, so that the error reaches only its own caller.
-                    for job in jobs.drain(..) {
-                        self.run(vec![job]);
-                    }
+                Attempt::Blame(index, failure) => {
+                    self.fail_all(vec![jobs.remove(index)], &failure);
                 }
+                Attempt::Unclear(failure) if jobs.len() == 1 => return self.fail_all(jobs, &failure),
+                Attempt::Unclear(_) => return self.advance_singly(jobs),
             }
         }
+        jobs
+    }
+
+    /// One at a time, so that an error reaches only its own caller.
+    fn advance_singly(&mut self, jobs: Jobs) -> Jobs {
+        let mut jobs = jobs.into_iter();
+        while let Some(job) = jobs.next() {
+            let mut waiting = self.advance(vec![job]);
+            if !waiting.is_empty() {
+                // Those who came later wait with it: operations are applied in the order of their calls.
+                waiting.extend(jobs);
+                return waiting;
+            }
+        }
+        Jobs::new()
+    }
+
+    /// Fails the jobs that have waited for other processes for as long as they may; gives back the others, which came later.
+    fn fail_late(&mut self, jobs: Jobs, failure: &Failure) -> Jobs {
+        let limit = Duration::from_millis(self.shared.options.busy_ms_max);
+        let now = self.shared.stopwatch.now();
+        let (late, rest) = jobs.into_iter().partition(|job| now.since(job.queued_at()) >= limit);
+        self.fail_all(late, failure);
+        self.wake_answered();
+        rest
     }
 
     /// Runs one job without waiting for other processes; gives it back when one of them writes.
@@ -114,11 +144,11 @@ impl Writer {
                 match self.attempt(&mut jobs) {
                     Attempt::Done => self.answer_all(jobs),
                     Attempt::Blame(_, failure) | Attempt::Unclear(failure) | Attempt::All(failure) => {
-                        self.fail_all(jobs, &failure);
+                        self.fail_all(jobs, &failure)
                     }
                 }
             }
-        }
+        };
         None
     }
 
@@ -147,6 +177,11 @@ impl Writer {
             return attempt;
         }
         drop(batch);
+        if self.fate == Fate::Killed {
+            self.die();
+            jobs.clear();
+            return Attempt::Done;
+        }
         match self.commit() {
             Ok(()) => Attempt::Done,
             Err(failure) if failure.meaning == Meaning::Indeterminate => {
@@ -154,34 +189,16 @@ impl Writer {
                 // What the connection believes of the log may no longer be true.
                 self.give_up();
                 self.tallies.forget();
-                Attempt::All(failure)
+                match self.fate {
+                    Fate::Unheard => Attempt::Done,
+                    _ => Attempt::All(failure),
+                }
             }
             Err(failure) => {
                 self.roll_back();
                 Attempt::Unclear(failure)
             }
         }
-    }
-
-    /// Begins a transaction, waiting for other processes for as long as the oldest job may wait.
-    fn begin_patiently(&mut self, jobs: &Jobs) -> Result<(), Failure> {
-        let limit = self.busy_limit();
-        let is_early =
-            || jobs.iter().map(|job| job.queued_at()).min().is_some_and(|oldest| oldest.elapsed() < limit);
-        for round in 0.. {
-            match self.begin() {
-                Err(failure) if failure.meaning == Meaning::Busy && is_early() => {
-                    let pause = BUSY_PAUSES_US[round.min(BUSY_PAUSES_US.len() - 1)];
-                    home::pause(Duration::from_micros(pause));
-                }
-                outcome => return outcome,
-            }
-        }
-        unreachable!("the loop ends by returning")
-    }
-
-    fn busy_limit(&self) -> Duration {
-        Duration::from_millis(self.shared.options.busy_ms_max)
     }
 
     fn begin(&mut self) -> Result<(), Failure> {
@@ -250,9 +267,15 @@ impl Writer {
 
     fn commit(&mut self) -> Result<(), Failure> {
         let connection = &self.connection.as_ref().expect("a transaction has a connection").connection;
+        if self.fate == Fate::Unwritten {
+            return Err(Fate::unknown());
+        }
         let committed =
             connection.prepare_cached(sql::COMMIT).and_then(|mut statement| statement.execute([]));
         committed.map_err(|error| Failure::of_commit(&error))?;
+        if self.fate == Fate::Unheard {
+            return Err(Fate::unknown());
+        }
         self.effects.happen(&self.shared);
         self.tallies.keep();
         self.caches.trim();
@@ -279,12 +302,16 @@ impl Writer {
         }
     }
 
-    fn answer_all(&mut self, jobs: Jobs) {
+    /// Answers jobs; none of them is left.
+    fn answer_all(&mut self, jobs: Jobs) -> Jobs {
         self.answered.extend(jobs.into_iter().filter_map(Job::answer));
+        Jobs::new()
     }
 
-    fn fail_all(&mut self, jobs: Jobs, failure: &Failure) {
+    /// Fails jobs; none of them is left.
+    fn fail_all(&mut self, jobs: Jobs, failure: &Failure) -> Jobs {
         self.answered.extend(jobs.into_iter().filter_map(|job| job.fail(failure)));
+        Jobs::new()
     }
 
     fn wake_answered(&mut self) {
@@ -309,6 +336,12 @@ impl Writer {
     pub(crate) fn shut(&mut self) {
         self.give_up();
     }
+
+    /// Ends as the death of the process does it: nothing is told, and nothing put in order. The files of locks stay behind.
+    pub(crate) fn die(&mut self) {
+        self.effects = Effects::default();
+        self.give_up();
+    }
 }
 
 /// The writer with its queue.
@@ -318,8 +351,19 @@ pub(crate) struct Desk {
     arrived: Condvar,
     room: Arc<Semaphore>,
     batch_count_max: usize,
-    /// Without a thread every caller is the writer.
-    threaded: bool,
+    stopwatch: Stopwatch,
+    drive: Drive,
+}
+
+/// Who lets the writer work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drive {
+    /// A thread of its own; and callers that are alone.
+    Thread,
+    /// Whoever steps it; and callers that are alone.
+    Steps,
+    /// Every caller.
+    Caller,
 }
 
 #[derive(Default)]
@@ -328,6 +372,8 @@ struct Queue {
     ordinary: VecDeque<Box<dyn Job>>,
     closed: bool,
     asleep: bool,
+    /// Whoever steps the writer, while there is nothing to do.
+    waker: Option<Waker>,
 }
 
 /// How an operation is treated.
@@ -342,20 +388,20 @@ pub(crate) enum Manner {
 }
 
 impl Desk {
-    pub(crate) fn new(writer: Writer, shared: &Shared, threaded: bool) -> Self {
+    pub(crate) fn new(writer: Writer, shared: &Shared, drive: Drive) -> Self {
         let room = Arc::new(Semaphore::new(shared.options.queue_count_max.min(Semaphore::MAX_PERMITS)));
         let batch_count_max = shared.options.batch_count_max.max(1);
-        let (writer, queue) = (Mutex::new(writer), Mutex::default());
-        Self { writer, queue, arrived: Condvar::new(), room, batch_count_max, threaded }
+        let (writer, queue, stopwatch) = (Mutex::new(writer), Mutex::default(), shared.stopwatch.clone());
+        Self { writer, queue, arrived: Condvar::new(), room, batch_count_max, stopwatch, drive }
     }
 
     /// Has an operation done. It is on its way when this returns, unless the queue is full.
     pub(crate) fn submit<O: Operation>(self: &Arc<Self>, operation: O, manner: Manner) -> Answer<O::Output> {
-        let (job, receiver) = queue(operation);
+        let (job, receiver) = queue(operation, self.stopwatch.now());
         if self.is_closed() {
             return Box::pin(ready(Err(Error::Closed)));
         }
-        if !self.threaded {
+        if self.drive == Drive::Caller {
             run(self.lock_writer(), |writer| writer.run(vec![job]));
             return answer_of(receiver);
         }
@@ -416,11 +462,12 @@ impl Desk {
             Manner::Urgent => queue.urgent.push_back(job),
             Manner::Queued | Manner::Alone => queue.ordinary.push_back(job),
         }
-        let asleep = queue.asleep;
+        let (asleep, waker) = (queue.asleep, queue.waker.take());
         drop(queue);
         if asleep {
             self.arrived.notify_one();
         }
+        waker.into_iter().for_each(Waker::wake);
     }
 
     /// The work of the writer's thread, until the store is closed and the queue empty.
@@ -456,6 +503,49 @@ impl Desk {
             jobs.extend(queue.ordinary.pop_front());
         }
         jobs
+    }
+
+    /// Lets the writer run the next transaction, whose fate is decided. What waits for another process goes back to where it was.
+    pub(crate) fn step(&self, fate: Fate) -> Stepped {
+        let mut writer = self.lock_writer();
+        let jobs = self.take_batch();
+        if jobs.is_empty() {
+            return Stepped::Idle;
+        }
+        writer.fate = fate;
+        let waiting = run(writer, |writer| fate.around(writer, |writer| writer.advance(jobs)));
+        self.lock_writer().fate = Fate::Committed;
+        let waiting = waiting.unwrap_or_default();
+        if waiting.is_empty() {
+            return Stepped::Done;
+        }
+        let mut queue = self.lock_queue();
+        waiting.into_iter().rev().for_each(|job| queue.ordinary.push_front(job));
+        Stepped::Busy
+    }
+
+    /// Waits until there is something to do. Only one may wait.
+    pub(crate) fn poll_jobs(&self, context: &Context<'_>) -> Poll<()> {
+        let mut queue = self.lock_queue();
+        if !queue.is_empty() {
+            return Poll::Ready(());
+        }
+        queue.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Forgets what is queued: the process is dead.
+    pub(crate) fn die(&self) {
+        let mut queue = self.lock_queue();
+        queue.closed = true;
+        let jobs = (std::mem::take(&mut queue.urgent), std::mem::take(&mut queue.ordinary));
+        drop(queue);
+        self.lock_writer().die();
+        drop(jobs);
+    }
+
+    pub(crate) fn drive(&self) -> Drive {
+        self.drive
     }
 
     pub(crate) fn close(&self) {
