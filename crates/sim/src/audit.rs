@@ -10,6 +10,7 @@ use abide_store::conformance::recorded_by;
 use abide_store::{Feed, FeedFrom, Listed, View};
 
 use crate::code::{self, table_key};
+use crate::database;
 use crate::ending::executions;
 use crate::history::{Commit, Happened, Spot};
 use crate::model::{self, Knowledge, Life, Verdict};
@@ -71,6 +72,7 @@ pub(crate) async fn audit(world: &Arc<World>, scenario: &Scenario) -> Vec<String
         Some((_, abide)) => tables(&abide, &books, "table").await,
         None => vec!["no worker is left".to_owned()],
     });
+    found.extend(database::verify(world));
     if !found.is_empty() {
         found.push(books.to_string());
     }

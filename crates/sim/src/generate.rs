@@ -3,13 +3,18 @@
 use abide_store::Prng;
 
 use crate::program::{Child, Code, Expr, Job, Pauses, Program, StartWith, Step, Transact, Way, Work};
-use crate::scenario::{Action, Actor, Ask, Fault, Root, Scenario, Target, When, WorkerSpec, Wrong};
+use crate::scenario::{
+    Action, Actor, Ask, Fault, Root, Scenario, SqliteSpec, StoreSpec, Target, When, WorkerSpec, Wrong,
+};
 
 /// The names of signals.
 pub(crate) const SIGNALS: [&str; 2] = ["q0", "q1"];
 
 /// How long a session lives without a heartbeat.
 pub(crate) const SESSION_TTL_MS: u64 = 3_000;
+
+/// Every so many seeds one lives on SQLite.
+const SQLITE_EVERY: u64 = 8;
 
 /// When the last thing is asked, and the last time that something goes wrong by the clock.
 const LAST_MS: u64 = 12_000;
@@ -22,7 +27,7 @@ pub fn scenario(seed: u64) -> Scenario {
     let roots: Vec<_> = (0..4 + chance.below(4)).map(|nth| chance.root(nth)).collect();
     let actions = chance.actions(roots.len(), worker_count, client_count);
     let inbox_count_max = if chance.is(100) { 4 } else { 10_000 };
-    Scenario {
+    let scenario = Scenario {
         seed,
         workers: (0..worker_count).map(|_| chance.worker()).collect(),
         client_count: u32::try_from(client_count).unwrap_or(1),
@@ -30,7 +35,31 @@ pub fn scenario(seed: u64) -> Scenario {
         actions,
         faults: chance.faults(),
         inbox_count_max,
+        store: StoreSpec::Memory,
+    };
+    if seed.is_multiple_of(SQLITE_EVERY) { on_sqlite(scenario) } else { scenario }
+}
+
+/// The same scenario on SQLite, where other things go wrong too. What is on it already stays as it is.
+pub fn on_sqlite(mut scenario: Scenario) -> Scenario {
+    if scenario.store != StoreSpec::Memory {
+        return scenario;
     }
+    // Chance of its own: a scenario of the store in memory is the same without it.
+    let mut chance = Chance { prng: Prng::new(!scenario.seed), next_node: 0 };
+    scenario.store = StoreSpec::Sqlite(chance.sqlite());
+    scenario.faults.extend(
+        (0..3 + chance.below(8))
+            .map(|_| Fault { when: When::Batch(chance.early(200)), what: chance.wrong_batch() }),
+    );
+    scenario
+}
+
+/// The same scenario on the store in memory, without what goes wrong only on SQLite.
+pub fn on_memory(mut scenario: Scenario) -> Scenario {
+    scenario.store = StoreSpec::Memory;
+    scenario.faults.retain(|fault| !matches!(fault.when, When::Batch(_)));
+    scenario
 }
 
 struct Chance {
@@ -334,6 +363,24 @@ impl Chance {
             Wrong::NoticeLate,
             Wrong::NoticeOvertakes,
         ])
+    }
+
+    fn sqlite(&mut self) -> SqliteSpec {
+        SqliteSpec {
+            queue_count_max: if self.is(200) { 1 + self.index(3) } else { 1_000 },
+            batch_count_max: if self.is(300) { 1 + self.index(3) } else { 1_000 },
+            log_bytes_max: *self.prng.pick(&[100_000, 400_000, 64 << 20]),
+        }
+    }
+
+    fn wrong_batch(&mut self) -> Wrong {
+        match self.below(100) {
+            0..35 => Wrong::KillInBatch { restart_ms: self.restart_ms() },
+            35..55 => Wrong::CommitUnknown { happens: true },
+            55..70 => Wrong::CommitUnknown { happens: false },
+            70..85 => Wrong::Full { ms: *self.prng.pick(&[1, 100, 2_000]) },
+            _ => Wrong::Locked { ms: *self.prng.pick(&[1, 100, 2_000, 6_000]) },
+        }
     }
 
     fn wrong_time(&mut self) -> Wrong {

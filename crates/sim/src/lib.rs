@@ -11,6 +11,7 @@
 mod ask;
 mod audit;
 mod code;
+mod database;
 mod ending;
 mod generate;
 mod history;
@@ -28,7 +29,7 @@ pub mod torture;
 mod totals;
 mod world;
 
-pub use generate::scenario;
+pub use generate::{on_memory, on_sqlite, scenario};
 pub use run::{Report, quiet_panics, run};
 pub use shrink::shrink;
 pub use story::story;

@@ -8,6 +8,7 @@ use abide_engine::Runtime;
 
 use crate::ask::{DropAt, perform};
 use crate::code::Probe;
+use crate::database::Process;
 use crate::ending::{Ending, executions, open, reasons};
 use crate::generate::SESSION_TTL_MS;
 use crate::history::{Happened, OnMachine};
@@ -32,11 +33,12 @@ impl World {
             self.set_skew(machine, spec.skew_ms);
         }
         runtime.clone().spawn(Box::pin(async move {
+            let process = world.opened(machine).await;
             loop {
-                let store = MachineStore::of(&world, machine);
+                let store = MachineStore::of(&world, machine, process.as_ref());
                 let builder = simulated(builder(spec), runtime.clone(), store);
                 let witness = Arc::new(OnMachine { machine, history: world.history.clone() });
-                let probe = Probe { witness, runtime: runtime.clone(), is_sqlite: false };
+                let probe = Probe { witness, runtime: runtime.clone(), is_sqlite: process.is_some() };
                 let builder = builder.build(&format!("machine-{machine}")).state(probe);
                 let opened = match actor {
                     Actor::Worker(_) => builder.open().await,
@@ -51,6 +53,20 @@ impl World {
                 runtime.sleep(ms(20)).await;
             }
         }));
+    }
+
+    /// The database, opened on a machine; nothing on the store in memory, which all machines share.
+    async fn opened(self: &Arc<Self>, machine: u32) -> Option<Arc<Process>> {
+        let database = self.database.as_ref()?;
+        loop {
+            if let Ok(process) = Process::boot(self, database, machine) {
+                if let Some(booted) = self.lock().machines.get_mut(&machine) {
+                    booted.process = Some(process.clone());
+                }
+                return Some(process);
+            }
+            self.sim.process(machine).sleep(ms(20)).await;
+        }
     }
 
     /// Asks for something, in the process that it is asked by.

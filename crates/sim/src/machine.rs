@@ -15,20 +15,28 @@ use abide_store::{
 };
 use futures_util::FutureExt;
 
+use crate::database::{Database, Process};
 use crate::history::{self, Happened};
 use crate::scenario::Wrong;
 use crate::world::{Verdict, World};
+
+/// The operations that write nothing.
+const READS: [&str; 6] = ["read", "inbox", "list", "feed", "workers", "leases"];
 
 /// The store of one machine.
 pub(crate) struct MachineStore {
     machine: u32,
     world: Arc<World>,
+    store: Arc<dyn Store>,
+    /// Where the answers of a writer are waited for.
+    process: Option<Arc<Process>>,
 }
 
 impl MachineStore {
     /// The store of `machine`, whose notices may fare badly too.
-    pub(crate) fn of(world: &Arc<World>, machine: u32) -> Arc<dyn Store> {
-        let store = Arc::new(Self { machine, world: world.clone() });
+    pub(crate) fn of(world: &Arc<World>, machine: u32, process: Option<&Arc<Process>>) -> Arc<dyn Store> {
+        let store = process.map_or_else(|| world.store.clone(), |process| process.store.clone());
+        let store = Arc::new(Self { machine, world: world.clone(), store, process: process.cloned() });
         let world = world.clone();
         FaultyStore::disturbing(store, move |_| world.decide_notice())
     }
@@ -37,19 +45,28 @@ impl MachineStore {
         &self,
         what: &'static str,
         operation: impl Fn(&dyn Store) -> Answer<T> + Send + 'static,
-        observe: impl Fn(&World, u32, &T) + Send + 'static,
+        observe: impl Fn(&World, u32, &T) + Send + Sync + 'static,
     ) -> Answer<T> {
-        let (machine, world) = (self.machine, self.world.clone());
+        let (machine, world, store, process) =
+            (self.machine, self.world.clone(), self.store.clone(), self.process.clone());
+        let observe = Arc::new(observe);
         let happen = move || -> Answer<T> {
-            let mut answer = operation(&*world.store);
-            match (&mut answer).now_or_never() {
-                Some(answered) => {
+            let mut answer = operation(&*store);
+            match ((&mut answer).now_or_never(), &process) {
+                (Some(answered), _) => {
                     if let Ok(value) = &answered {
                         observe(&world, machine, value);
                     }
+                    if !READS.contains(&what) {
+                        world.database.iter().for_each(Database::wrote);
+                    }
                     Box::pin(ready(answered))
                 }
-                None => answer,
+                (None, None) => answer,
+                (None, Some(process)) => {
+                    let (world, observe) = (world.clone(), observe.clone());
+                    process.watch(answer, what, move |value| observe(&world, machine, value))
+                }
             }
         };
         match self.world.decide(self.machine, what) {
@@ -95,6 +112,9 @@ impl MachineStore {
             }
             Wrong::Kill { restart_ms } => {
                 drop(happen());
+                if let (Some(process), Some(database)) = (&self.process, &self.world.database) {
+                    process.flush(database);
+                }
                 self.world.doom(self.machine, restart_ms);
                 Box::pin(pending())
             }
@@ -107,15 +127,18 @@ impl MachineStore {
         }
     }
 
-    /// It is on its way, whatever becomes of whoever sent it.
+    /// It is on its way, whatever becomes of whoever sent it; unless the way is a queue in its memory.
     fn happen_late<T: Send + 'static>(
         &self,
         late_ms: u64,
         happen: impl Fn() -> Answer<T> + Send + 'static,
     ) -> Answer<T> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        let network = self.world.runtime();
-        self.world.runtime().spawn(Box::pin(async move {
+        let network = match &self.process {
+            Some(_) => self.world.sim.process(self.machine),
+            None => self.world.sim.process(0),
+        };
+        network.clone().spawn(Box::pin(async move {
             network.sleep(ms(late_ms)).await;
             let answer = happen();
             // Nobody may be left to hear it.
@@ -240,7 +263,7 @@ impl Store for MachineStore {
     }
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {
-        self.world.store.wait(session)
+        self.store.wait(session)
     }
 
     /// The store outlives its machines.
@@ -265,7 +288,7 @@ impl View for MachineStore {
     }
 
     fn changed(&self) -> Answer<()> {
-        self.world.store.changed()
+        self.store.changed()
     }
 
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>> {

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use abide_sim::scenario::Scenario;
-use abide_sim::{Totals, run, scenario, shrink, story};
-use clap::Parser;
+use abide_sim::{Totals, on_memory, on_sqlite, run, scenario, shrink, story};
+use clap::{Parser, ValueEnum};
 
 /// Lives through simulated worlds and says what must not be.
 #[derive(Parser)]
@@ -23,6 +23,9 @@ struct Arguments {
     /// A scenario from a file, as `--save` writes it
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
+    /// The store to live on, instead of the one that the seed or the file decides: every eighth seed has SQLite
+    #[arg(long, value_name = "STORE")]
+    store: Option<StoreKind>,
     /// Cut what fails down to what it takes to fail
     #[arg(long)]
     shrink: bool,
@@ -40,13 +43,30 @@ struct Arguments {
     keep_going: bool,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum StoreKind {
+    Memory,
+    Sqlite,
+}
+
+impl Arguments {
+    /// A scenario on the store that was asked for.
+    fn placed(&self, scenario: Scenario) -> Scenario {
+        match self.store {
+            None => scenario,
+            Some(StoreKind::Memory) => on_memory(scenario),
+            Some(StoreKind::Sqlite) => on_sqlite(scenario),
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     abide_sim::quiet_panics();
     let outcome = match (&arguments.seeds, &arguments.scenario, arguments.seed) {
         (Some(seeds), _, _) => many(&arguments, seeds.clone()),
-        (None, Some(path), _) => read(path).and_then(|scenario| one(&arguments, &scenario)),
-        (None, None, Some(seed)) => one(&arguments, &scenario(seed)),
+        (None, Some(path), _) => read(path).and_then(|scenario| one(&arguments, &arguments.placed(scenario))),
+        (None, None, Some(seed)) => one(&arguments, &arguments.placed(scenario(seed))),
         (None, None, None) => Err("say which: --seed N, --seeds A..B or --scenario FILE".to_owned()),
     };
     match outcome {
@@ -95,7 +115,7 @@ fn many(arguments: &Arguments, seeds: Range<u64>) -> Result<(), String> {
     let mut totals = Totals::default();
     let mut failed = Vec::new();
     for seed in seeds.clone() {
-        let report = run(&scenario(seed));
+        let report = run(&arguments.placed(scenario(seed)));
         totals.add(&report);
         if !report.violations.is_empty() {
             println!("seed {seed}: {}", report.violations.join("\n    "));

@@ -63,6 +63,7 @@ pub fn run(scenario: &Scenario) -> Report {
         })
     }));
     let violations = lived.unwrap_or_else(|panic| vec![format!("a panic: {}", text_of(panic.as_ref()))]);
+    world.end();
     let trace_hash = world.history.trace_hash();
     let log = world.history.lock();
     Report {

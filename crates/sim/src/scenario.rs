@@ -22,6 +22,36 @@ pub struct Scenario {
     pub faults: Vec<Fault>,
     /// The most unread messages of one execution.
     pub inbox_count_max: usize,
+    /// The store that everything lives on.
+    #[serde(default)]
+    pub store: StoreSpec,
+}
+
+/// A store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StoreSpec {
+    /// The one in memory, which is the specification.
+    #[default]
+    Memory,
+    /// SQLite: a file, and for each machine a connection that writes.
+    Sqlite(SqliteSpec),
+}
+
+/// How SQLite is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SqliteSpec {
+    /// The most operations that wait for a writer.
+    pub queue_count_max: usize,
+    /// The most operations in one transaction.
+    pub batch_count_max: usize,
+    /// The size at which the log is restarted.
+    pub log_bytes_max: u64,
+}
+
+impl Default for SqliteSpec {
+    fn default() -> Self {
+        Self { queue_count_max: 1_000, batch_count_max: 1_000, log_bytes_max: 1 << 20 }
+    }
 }
 
 /// How a worker is set up.
@@ -133,6 +163,8 @@ pub enum When {
     Notice(u64),
     /// At this time, to everybody.
     Time(u64),
+    /// At the n-th transaction of a writer of SQLite, to its machine.
+    Batch(u64),
 }
 
 /// What goes wrong.
@@ -192,6 +224,26 @@ pub enum Wrong {
     NoticeLate,
     /// The notice comes before earlier ones.
     NoticeOvertakes,
+    /// The machine dies in the middle of a transaction.
+    KillInBatch {
+        /// It comes back after this.
+        restart_ms: u64,
+    },
+    /// COMMIT fails so that nobody knows what happened.
+    CommitUnknown {
+        /// Whether it did happen.
+        happens: bool,
+    },
+    /// The disk is full for so long.
+    Full {
+        /// For so long.
+        ms: u64,
+    },
+    /// Another process writes for so long.
+    Locked {
+        /// For so long.
+        ms: u64,
+    },
 }
 
 impl Scenario {
@@ -256,6 +308,11 @@ impl Wrong {
             Self::NoticeRepeated => "notice repeated",
             Self::NoticeLate => "notice late",
             Self::NoticeOvertakes => "notice overtakes",
+            Self::KillInBatch { .. } => "kill in batch",
+            Self::CommitUnknown { happens: true } => "commit unheard",
+            Self::CommitUnknown { happens: false } => "commit unwritten",
+            Self::Full { .. } => "disk full",
+            Self::Locked { .. } => "locked",
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::scenario::{Action, Actor, Ask, Scenario};
 
 /// What happens in a scenario, line by line.
 pub fn story(scenario: &Scenario) -> String {
-    let mut told = format!("seed {}\n", scenario.seed);
+    let mut told = format!("seed {} on {:?}\n", scenario.seed, scenario.store);
     for (index, worker) in scenario.workers.iter().enumerate() {
         let _ = writeln!(told, "worker {index}: {worker:?}");
     }

@@ -3,7 +3,8 @@
 use abide::SqliteTransaction;
 use abide::prelude::*;
 
-const CREATE: &str = "CREATE TABLE IF NOT EXISTS counted (key TEXT PRIMARY KEY, count INTEGER NOT NULL)";
+pub(crate) const CREATE: &str =
+    "CREATE TABLE IF NOT EXISTS counted (key TEXT PRIMARY KEY, count INTEGER NOT NULL)";
 const COUNT_UP: &str =
     "INSERT INTO counted (key, count) VALUES (?1, 1) ON CONFLICT (key) DO UPDATE SET count = count + 1";
 const COUNT_OF: &str = "SELECT coalesce(sum(count), 0) FROM counted WHERE key = ?1";

@@ -8,14 +8,16 @@ use abide::{Abide, ms};
 use abide_core::{Limits, Timestamp};
 use abide_engine::sim::{Sim, Skew};
 use abide_engine::{Moment, Runtime};
+use abide_sqlite::SqliteStore;
 use abide_store::Clock;
 use abide_store::ExecutionKey;
 use abide_store::Store;
 use abide_store::faults::NoticeFault;
 use abide_store::memory::MemoryStore;
 
+use crate::database::{Database, Process};
 use crate::history::{Happened, History};
-use crate::scenario::{Actor, Scenario, Target, When, WorkerSpec, Wrong};
+use crate::scenario::{Actor, Scenario, StoreSpec, Target, When, WorkerSpec, Wrong};
 
 /// How often tasks may be polled before a world is believed to turn in circles.
 const POLL_COUNT_MAX: u64 = 400_000;
@@ -26,6 +28,9 @@ pub(crate) struct World {
     pub(crate) history: Arc<History>,
     /// The store itself, without faults.
     pub(crate) store: Arc<dyn Store>,
+    /// The database below it, and the same store, if that is SQLite.
+    pub(crate) database: Option<Database>,
+    pub(crate) truth: Option<Arc<SqliteStore>>,
     state: Mutex<State>,
 }
 
@@ -56,6 +61,8 @@ pub(crate) struct Machine {
     pub(crate) actor: Actor,
     /// Once it is open.
     pub(crate) abide: Option<Abide>,
+    /// Its store, if that is not shared by all.
+    pub(crate) process: Option<Arc<Process>>,
 }
 
 /// The clock of the machine that is being polled: a store is handed the clock of whoever uses it.
@@ -94,12 +101,25 @@ impl World {
         let limits = Limits { inbox_count_max: scenario.inbox_count_max, ..Limits::default() };
         let polled = Arc::new(AtomicU32::new(0));
         let clock = Arc::new(ClockOfWhoAsks { sim: sim.clone(), polled: polled.clone() });
-        let store = MemoryStore::new(clock, limits);
+        let database = match &scenario.store {
+            StoreSpec::Memory => None,
+            StoreSpec::Sqlite(spec) => Some(Database::new(spec, limits.clone())),
+        };
+        let truth = database.as_ref().map(|database| {
+            let truth = database.open(&sim, 0).expect("an empty database can be made");
+            database.make_table();
+            truth
+        });
+        let store: Arc<dyn Store> = match &truth {
+            Some(truth) => truth.clone(),
+            None => MemoryStore::new(clock, limits),
+        };
         let mut state = State::default();
         for fault in &scenario.faults {
             state.faults.entry(fault.when).or_default().push(fault.what);
         }
-        let world = Arc::new(Self { sim, history: Arc::default(), store, state: Mutex::new(state) });
+        let (history, state) = (Arc::default(), Mutex::new(state));
+        let world = Arc::new(Self { sim, history, store, database, truth, state });
         let observer = Arc::downgrade(&world);
         world.sim.observe(move |machine| {
             polled.store(machine, Ordering::Relaxed);
@@ -128,7 +148,7 @@ impl World {
         let mut state = self.lock();
         state.next_machine += 1;
         let machine = state.next_machine;
-        state.machines.insert(machine, Machine { actor, abide: None });
+        state.machines.insert(machine, Machine { actor, abide: None, process: None });
         machine
     }
 
@@ -170,6 +190,7 @@ impl World {
             state.outage_until = None;
             state.machines.keys().copied().collect()
         };
+        self.database.iter().for_each(Database::heal);
         for machine in machines {
             self.sim.thaw(machine);
             self.set_skew(machine, 0);
@@ -227,6 +248,23 @@ impl World {
     /// How long the answer to an operation takes: most come at once, but whoever asks without end lets time pass.
     pub(crate) fn latency_ms(&self) -> u64 {
         u64::from(self.sim.random().is_multiple_of(8))
+    }
+
+    /// Whatever goes wrong with a transaction. Here too every other kill waits for somebody who has work under way.
+    pub(crate) fn wrong_batch(&self, machine: u32, number: u64) -> Option<Wrong> {
+        let wrong = {
+            let mut state = self.lock();
+            let due = state.faults.remove(&When::Batch(number)).filter(|_| !state.is_healed);
+            let wrong = due.and_then(|wrongs| wrongs.into_iter().next())?;
+            let is_kill = matches!(wrong, Wrong::KillInBatch { .. });
+            if is_kill && number.is_multiple_of(2) && !state.is_under_way(machine, &self.history) {
+                state.faults.entry(When::Batch(number + 2)).or_default().push(wrong);
+                return None;
+            }
+            wrong
+        };
+        self.strike(machine, wrong, "batch");
+        Some(wrong)
     }
 
     /// Decides about a notice.
@@ -304,13 +342,25 @@ impl World {
         self.sim.kill(machine);
         self.sim.thaw(machine);
         let fallen = self.lock().machines.remove(&machine);
-        let Some(Machine { actor, abide }) = fallen else { return };
+        let Some(Machine { actor, abide, process }) = fallen else { return };
+        process.iter().for_each(|process| process.crash());
         drop(abide);
         let world = self.clone();
         self.runtime().spawn(Box::pin(async move {
             world.runtime().sleep(ms(restart_ms)).await;
             world.boot(actor);
         }));
+    }
+
+    /// Ends the world: whatever still lives in it has it, and would keep it.
+    pub(crate) fn end(&self) {
+        let machines = std::mem::take(&mut self.lock().machines);
+        for (number, machine) in machines {
+            self.sim.kill(number);
+            machine.process.iter().for_each(|process| process.crash());
+        }
+        self.sim.kill(0);
+        self.store.close();
     }
 
     pub(crate) fn freeze(self: &Arc<Self>, machine: u32, for_ms: u64) {

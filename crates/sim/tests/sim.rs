@@ -47,14 +47,17 @@ fn a_scenario_is_the_same_after_it_was_written_down() {
 /// Nothing that a process has of its own, such as the keys of its hash tables, may reach a simulated world.
 #[test]
 fn a_seed_is_the_same_in_two_processes() {
-    let lines = || {
-        let output = abide_sim(&["--seeds", "0..40"]);
+    let lines = |store: &[&str]| {
+        let output = abide_sim(&[&["--seeds", "0..40"], store].concat());
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
-    let (one, two) = (lines(), lines());
-    assert!(one.contains("40 scenarios"), "{one}");
-    assert_eq!(one, two);
+    // Every store there is, and the mixture that the seeds decide.
+    for store in [&["--store", "memory"][..], &["--store", "sqlite"], &[]] {
+        let (one, two) = (lines(store), lines(store));
+        assert!(one.contains("40 scenarios"), "{one}");
+        assert_eq!(one, two);
+    }
 }
 
 #[test]
@@ -63,9 +66,10 @@ fn bad_input_is_told() {
     let broken = folder.join(format!("abide-sim-{}.json", std::process::id()));
     std::fs::write(&broken, "{\"seed\": 1}").unwrap();
     let broken = broken.to_str().unwrap();
-    let rows: [(&[&str], &str); 8] = [
+    let rows: [(&[&str], &str); 9] = [
         (&[], "say which"),
         (&["--seed", "many"], "invalid value 'many'"),
+        (&["--seed", "1", "--store", "paper"], "invalid value 'paper'"),
         (&["--seeds", "7"], "a range is two numbers"),
         (&["--seeds", "9..9"], "the range is empty"),
         (&["--scenario", "/nowhere/at/all.json"], "/nowhere/at/all.json"),

@@ -61,10 +61,7 @@ pub(crate) struct Queued<O: Operation> {
 }
 
 /// The job of an operation, and where its answer arrives.
-pub(crate) fn queue<O: Operation>(
-    operation: O,
-    queued_at: Moment,
-) -> (Box<Queued<O>>, Receiver<O::Output>) {
+pub(crate) fn queue<O: Operation>(operation: O, queued_at: Moment) -> (Box<Queued<O>>, Receiver<O::Output>) {
     let slot = Arc::new(Mutex::new(Slot::Waiting(None)));
     let sender = Sender { slot: Arc::clone(&slot), what: O::WHAT };
     (Box::new(Queued { operation, output: None, sender, queued_at, _permit: None }), Receiver(slot))

@@ -7,11 +7,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_store::Clock;
+use rusqlite::Connection;
 
 use crate::error::{Failure, Meaning, OpenError};
 use crate::home::Stopwatch;
 use crate::wal::Wal;
-use crate::writer::{Desk, Drive, Writer};
+use crate::writer::{Desk, Drive, Writer, run};
 use crate::{Options, SqliteStore, schema, sql};
 
 /// What becomes of a transaction.
@@ -109,5 +110,214 @@ impl SqliteStore {
         }
         self.shared.forget_locks();
         self.close();
+    }
+}
+
+impl Desk {
+    /// Lets the writer run the next transaction, whose fate is decided. What waits for another process goes back to where it was.
+    pub(crate) fn step(&self, fate: Fate) -> Stepped {
+        let mut writer = self.lock_writer();
+        let jobs = self.take_batch();
+        if jobs.is_empty() {
+            return Stepped::Idle;
+        }
+        writer.fate = fate;
+        let waiting = run(writer, |writer| fate.around(writer, |writer| writer.advance(jobs)));
+        self.lock_writer().fate = Fate::Committed;
+        let waiting = waiting.unwrap_or_default();
+        if waiting.is_empty() {
+            return Stepped::Done;
+        }
+        let mut queue = self.lock_queue();
+        waiting.into_iter().rev().for_each(|job| queue.ordinary.push_front(job));
+        Stepped::Busy
+    }
+
+    /// Waits until there is something to do. Only one may wait.
+    pub(crate) fn poll_jobs(&self, context: &Context<'_>) -> Poll<()> {
+        let mut queue = self.lock_queue();
+        if !queue.is_empty() {
+            return Poll::Ready(());
+        }
+        queue.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Forgets what is queued: the process is dead.
+    pub(crate) fn die(&self) {
+        let mut queue = self.lock_queue();
+        queue.closed = true;
+        let jobs = (std::mem::take(&mut queue.urgent), std::mem::take(&mut queue.ordinary));
+        drop(queue);
+        self.lock_writer().die();
+        drop(jobs);
+    }
+}
+
+/// Another process that writes, and does not end.
+#[derive(Debug)]
+pub struct Stranger(#[expect(dead_code, reason = "it holds the lock until it is dropped")] Connection);
+
+impl Stranger {
+    /// One that has the lock of all writers; nobody if somebody else has it.
+    pub fn writing(path: &Path) -> Option<Self> {
+        let connection = Connection::open(path).ok()?;
+        connection.busy_timeout(Duration::ZERO).ok()?;
+        connection.execute_batch(sql::BEGIN).ok()?;
+        Some(Self(connection))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use abide_core::{Address, Body, ExecutionId, Kind, Message, MessageId, Name, Namespace, Payload, Start};
+    use abide_store::conformance::{TestClock, block_on};
+    use abide_store::{Answer, Error, List, ListOrder, Store, Submit, Submitted, View};
+
+    use super::*;
+
+    struct Pair {
+        folder: tempfile::TempDir,
+        ours: Arc<SqliteStore>,
+        theirs: Arc<SqliteStore>,
+        millis: Arc<AtomicU64>,
+    }
+
+    /// Two stores on one file, as two processes have it.
+    fn pair() -> Pair {
+        let folder = tempfile::tempdir().unwrap();
+        let millis = Arc::new(AtomicU64::new(0));
+        let open = || {
+            let millis = millis.clone();
+            let tell = move || Duration::from_millis(millis.load(Ordering::Relaxed));
+            let path = folder.path().join("a.db");
+            SqliteStore::stepped(&path, TestClock::new(), Options::default(), tell).unwrap()
+        };
+        let (ours, theirs) = (open(), open());
+        Pair { folder, ours, theirs, millis }
+    }
+
+    fn start(store: &SqliteStore, id: &str) -> Answer<Vec<Submitted>> {
+        let start = Start::of(Kind::Workflow, Name::new("flow").unwrap(), Payload::from("1"));
+        let to = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
+        let body = Body::Start(start.into());
+        let message = Message::new(MessageId::new(format!("start {id}")), to, abide_core::By::client(), body);
+        store.submit(Submit { messages: vec![message], born_to: None, alone: false })
+    }
+
+    /// The answer, if it is there.
+    fn told<T>(answer: &mut Answer<T>) -> Option<abide_store::Result<T>> {
+        match answer.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())) {
+            Poll::Ready(answer) => Some(answer),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Who is in the database, as another process sees it.
+    fn found(store: &SqliteStore) -> Vec<String> {
+        let list = List {
+            namespace: Namespace::default(),
+            statuses: Vec::new(),
+            name: None,
+            tags: Vec::new(),
+            top_level: false,
+            parent: None,
+            order: ListOrder::OldestFirst,
+            after: None,
+            limit: 10,
+        };
+        let page = block_on(store.list(list)).unwrap();
+        page.items.into_iter().map(|item| item.address.id.to_string()).collect()
+    }
+
+    #[test]
+    fn nothing_happens_before_a_step_and_everything_that_waits_shares_it() {
+        let Pair { folder: _folder, ours, theirs, .. } = pair();
+        let mut answers = [start(&ours, "a"), start(&ours, "b")];
+        assert!(answers.iter_mut().all(|answer| told(answer).is_none()));
+        assert_eq!(found(&theirs), [""; 0]);
+        assert_eq!(ours.step(Fate::Committed), Stepped::Done);
+        assert!(answers.iter_mut().all(|answer| matches!(told(answer), Some(Ok(_)))));
+        assert_eq!(found(&theirs), ["a", "b"]);
+        assert_eq!(ours.step(Fate::Committed), Stepped::Idle);
+    }
+
+    #[test]
+    fn a_transaction_meets_its_fate() {
+        let rows = [
+            (Fate::Committed, "done", 1),
+            (Fate::Killed, "lost", 0),
+            (Fate::Unwritten, "unknown", 0),
+            (Fate::Unheard, "done", 1),
+        ];
+        for (fate, expected, count) in rows {
+            let Pair { folder: _folder, ours, theirs, .. } = pair();
+            let mut answer = start(&ours, "a");
+            ours.step(fate);
+            let word = match told(&mut answer) {
+                Some(Ok(_)) => "done",
+                Some(Err(Error::Indeterminate { .. })) => "unknown",
+                Some(Err(Error::Corrupt { .. })) => "lost",
+                other => panic!("{fate:?}: {other:?}"),
+            };
+            assert_eq!(word, expected, "{fate:?}");
+            assert_eq!(found(&theirs).len(), count, "{fate:?}");
+            if fate != Fate::Killed {
+                // The writer goes on, with a new connection if need be.
+                let mut next = start(&ours, "b");
+                assert_eq!(ours.step(Fate::Committed), Stepped::Done);
+                assert!(matches!(told(&mut next), Some(Ok(_))), "{fate:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_to_those_whose_rows_find_no_room() {
+        let Pair { folder: _folder, ours, theirs, .. } = pair();
+        let mut failed_count = 0;
+        for number in 0..200 {
+            let mut answer = start(&ours, &format!("{number:0>200}"));
+            ours.step(Fate::Full);
+            match told(&mut answer) {
+                Some(Ok(_)) => {}
+                Some(Err(Error::Unavailable { .. })) => failed_count += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(failed_count > 0);
+        let mut answer = start(&ours, "last");
+        ours.step(Fate::Committed);
+        assert!(matches!(told(&mut answer), Some(Ok(_))));
+        assert!(theirs.verify().unwrap().is_sound());
+    }
+
+    #[test]
+    fn who_waits_for_another_process_goes_on_after_it_or_is_told_in_time() {
+        let Pair { folder, ours, theirs, millis } = pair();
+        let stranger = Stranger::writing(&folder.path().join("a.db")).unwrap();
+        let mut early = start(&ours, "early");
+        assert_eq!(ours.step(Fate::Committed), Stepped::Busy);
+        millis.store(3_000, Ordering::Relaxed);
+        let mut late = start(&ours, "late");
+        assert_eq!(ours.step(Fate::Committed), Stepped::Busy);
+        millis.store(5_000, Ordering::Relaxed);
+        assert_eq!(ours.step(Fate::Committed), Stepped::Busy);
+        assert!(matches!(told(&mut early), Some(Err(Error::Busy { .. }))));
+        assert!(told(&mut late).is_none());
+        drop(stranger);
+        assert_eq!(ours.step(Fate::Committed), Stepped::Done);
+        assert!(matches!(told(&mut late), Some(Ok(_))));
+        assert_eq!(found(&theirs), ["late"]);
+    }
+
+    #[test]
+    fn a_crash_forgets_what_waits() {
+        let Pair { folder: _folder, ours, theirs, .. } = pair();
+        drop(start(&ours, "a"));
+        ours.crash();
+        assert_eq!(ours.step(Fate::Committed), Stepped::Idle);
+        assert_eq!(found(&theirs), [""; 0]);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::future::ready;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use abide_store::{Answer, Error};
@@ -22,7 +22,7 @@ use crate::job::{Failed, Job, Operation, Receiver, queue};
 use crate::schema;
 use crate::sql;
 use crate::step_connection::StepConnection;
-use crate::stepped::{Fate, Stepped};
+use crate::stepped::Fate;
 use crate::tallies::Tallies;
 use crate::wal::Wal;
 
@@ -367,13 +367,13 @@ pub(crate) enum Drive {
 }
 
 #[derive(Default)]
-struct Queue {
-    urgent: VecDeque<Box<dyn Job>>,
-    ordinary: VecDeque<Box<dyn Job>>,
-    closed: bool,
+pub(crate) struct Queue {
+    pub(crate) urgent: VecDeque<Box<dyn Job>>,
+    pub(crate) ordinary: VecDeque<Box<dyn Job>>,
+    pub(crate) closed: bool,
     asleep: bool,
     /// Whoever steps the writer, while there is nothing to do.
-    waker: Option<Waker>,
+    pub(crate) waker: Option<Waker>,
 }
 
 /// How an operation is treated.
@@ -492,7 +492,7 @@ impl Desk {
 
     /// The next jobs that share a transaction. A user's closure only ever comes first: it can end the transaction, and
     /// those before it would be done again, other closures among them.
-    fn take_batch(&self) -> Jobs {
+    pub(crate) fn take_batch(&self) -> Jobs {
         let mut queue = self.lock_queue();
         let mut jobs: Jobs = queue.urgent.drain(..).collect();
         while jobs.len() < self.batch_count_max {
@@ -503,45 +503,6 @@ impl Desk {
             jobs.extend(queue.ordinary.pop_front());
         }
         jobs
-    }
-
-    /// Lets the writer run the next transaction, whose fate is decided. What waits for another process goes back to where it was.
-    pub(crate) fn step(&self, fate: Fate) -> Stepped {
-        let mut writer = self.lock_writer();
-        let jobs = self.take_batch();
-        if jobs.is_empty() {
-            return Stepped::Idle;
-        }
-        writer.fate = fate;
-        let waiting = run(writer, |writer| fate.around(writer, |writer| writer.advance(jobs)));
-        self.lock_writer().fate = Fate::Committed;
-        let waiting = waiting.unwrap_or_default();
-        if waiting.is_empty() {
-            return Stepped::Done;
-        }
-        let mut queue = self.lock_queue();
-        waiting.into_iter().rev().for_each(|job| queue.ordinary.push_front(job));
-        Stepped::Busy
-    }
-
-    /// Waits until there is something to do. Only one may wait.
-    pub(crate) fn poll_jobs(&self, context: &Context<'_>) -> Poll<()> {
-        let mut queue = self.lock_queue();
-        if !queue.is_empty() {
-            return Poll::Ready(());
-        }
-        queue.waker = Some(context.waker().clone());
-        Poll::Pending
-    }
-
-    /// Forgets what is queued: the process is dead.
-    pub(crate) fn die(&self) {
-        let mut queue = self.lock_queue();
-        queue.closed = true;
-        let jobs = (std::mem::take(&mut queue.urgent), std::mem::take(&mut queue.ordinary));
-        drop(queue);
-        self.lock_writer().die();
-        drop(jobs);
     }
 
     pub(crate) fn drive(&self) -> Drive {
@@ -572,20 +533,20 @@ impl Desk {
         }
     }
 
-    fn lock_queue(&self) -> MutexGuard<'_, Queue> {
+    pub(crate) fn lock_queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Queue {
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.urgent.is_empty() && self.ordinary.is_empty()
     }
 }
 
 /// Lets the writer work, and then wakes those whose answers are there. A panic inside costs the jobs at hand, not the
 /// writer.
-fn run<T>(mut writer: MutexGuard<'_, Writer>, work: impl FnOnce(&mut Writer) -> T) -> Option<T> {
+pub(crate) fn run<T>(mut writer: MutexGuard<'_, Writer>, work: impl FnOnce(&mut Writer) -> T) -> Option<T> {
     let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut writer)));
     if outcome.is_err() {
         tracing::error!("the writer panicked; its transaction is rolled back");
