@@ -177,7 +177,9 @@ impl Inner {
         let Options { worker_name, session_ttl, .. } = &self.options;
         let worker = Worker { name: worker_name.clone(), ability: self.ability(), ttl: *session_ttl };
         let registered = self.store.register(worker).await?;
-        self.residents().begin_session(registered.session);
+        // An answer to the old session may have come meanwhile.
+        let former = self.residents().begin_session(registered.session);
+        former.iter().for_each(|mailbox| mailbox.order(Order::Abandon));
         self.session.store(registered.session.0, Ordering::Release);
         Ok(())
     }

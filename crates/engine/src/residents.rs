@@ -92,10 +92,12 @@ pub(crate) enum Entered {
 }
 
 impl Residents {
-    /// A new session holds nothing yet.
-    pub(crate) fn begin_session(&mut self, session: SessionId) {
+    /// A new session holds nothing yet. Gives those who sit under leases of an old one, which are over.
+    pub(crate) fn begin_session(&mut self, session: SessionId) -> Vec<Arc<Mailbox>> {
         (self.session, self.tally) = (session, Tally::default());
         self.recovered = Recovered::default();
+        let former = self.seats.values().filter(|known| known.lease.session != session);
+        former.map(|known| known.mailbox.clone()).collect()
     }
 
     /// The session, and the digest of what it holds as far as is known here, for its next heartbeat.
@@ -130,6 +132,10 @@ impl Residents {
     /// Whether a lease is newer than what is known here of its execution.
     fn is_news(&mut self, leased: &Leased, source: Source) -> bool {
         let (key, epoch) = (leased.key, leased.lease.epoch);
+        // An answer to a session that is gone came late. Nobody would tell its seat that the lease is over.
+        if leased.lease.session != self.session {
+            return false;
+        }
         if self.seats.get(&key).is_some_and(|known| known.lease.epoch >= epoch) {
             return false;
         }
@@ -322,6 +328,19 @@ mod tests {
         assert!(!residents.want(KEY), "it has its seat");
         assert!(residents.leave(KEY, &mailbox));
         assert_eq!(enter(&mut residents, 3, Source::Recovered).1, "known");
+    }
+
+    #[test]
+    fn who_sits_down_while_a_new_session_is_made_is_told_and_whoever_comes_later_is_refused() {
+        let mut residents = residents();
+        let (mailbox, entered) = enter(&mut residents, 3, Source::Told);
+        assert_eq!(entered, "seated", "its session is not known to be gone");
+        let told = residents.begin_session(SessionId(2));
+        assert!(told.len() == 1 && Arc::ptr_eq(&told[0], &mailbox));
+        assert!(residents.leave(KEY, &mailbox));
+        assert_eq!(enter(&mut residents, 4, Source::Told).1, "known", "it is a lease of the old session");
+        assert!(residents.replace(&leased(4), &Arc::default(), Source::Told).is_none());
+        assert!(residents.begin_session(SessionId(2)).is_empty());
     }
 
     #[test]
