@@ -13,6 +13,8 @@ mod batch;
 mod caches;
 mod checksum;
 mod error;
+#[cfg(test)]
+mod fixture;
 mod home;
 mod job;
 mod journal;

@@ -1,0 +1,56 @@
+//! What the unit tests of this crate have in common.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_core::{
+    Ability, Address, Body, By, ExecutionId, Kind, Message, MessageId, Name, Namespace, Payload, SessionId,
+    Start,
+};
+use abide_store::conformance::{TestClock, block_on};
+use abide_store::{Store, Submit, Worker};
+
+use crate::{Options, SqliteStore};
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+/// A worker of a lane, with the code of `flow`.
+pub(crate) fn register(store: &SqliteStore, lane: &str) -> SessionId {
+    let ability = Ability {
+        namespace: Namespace::default(),
+        lanes: [name(lane)].into(),
+        runs: [(Kind::Workflow, name("flow"))].into(),
+        capabilities: [].into(),
+        build: None,
+    };
+    let worker = Worker { name: name("worker"), ability, ttl: Duration::from_secs(10) };
+    block_on(store.register(worker)).expect("a worker is registered").session
+}
+
+pub(crate) fn message(id: &str, to: &str, body: Body) -> Message {
+    let to = Address { namespace: Namespace::default(), id: ExecutionId::new(to).expect("an id") };
+    Message::new(MessageId::new(id), to, By::client(), body)
+}
+
+pub(crate) fn start(store: &SqliteStore, id: &str) {
+    let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+    submit(store, message("start", id, Body::Start(start.into())));
+}
+
+pub(crate) fn submit(store: &SqliteStore, message: Message) {
+    block_on(store.submit(Submit { messages: vec![message], born_to: None, alone: false }))
+        .expect("it is taken");
+}
+
+/// Two stores on one file, as two processes have it.
+pub(crate) fn pair() -> (tempfile::TempDir, Arc<SqliteStore>, Arc<SqliteStore>) {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let open = || {
+        SqliteStore::open(&folder.path().join("a.db"), TestClock::new(), Options::default())
+            .expect("the file can be opened")
+    };
+    let (ours, theirs) = (open(), open());
+    (folder, ours, theirs)
+}
