@@ -65,7 +65,7 @@ impl Operation for ClaimWork {
         for Offer { key, position, former } in repeated {
             let again = if position < CARE_POSITION { &mut leased } else { &mut care };
             let told = sound(batch, (key, former), (claim.session, Which::Held))?;
-            again.extend(told.map(|(one, _)| one));
+            again.extend(told.ok().map(|(one, _)| one));
         }
         batch.effects.requests.push((claim.session, claim.request.max(last_request)));
         mail.retain(|(key, _)| !leased.iter().chain(&care).any(|leased| leased.key == *key));
@@ -104,17 +104,20 @@ fn lease(batch: &mut Batch<'_>, claim: &Claim, ready: Vec<i64>) -> Result<Vec<Le
             break;
         }
         let offer = Offer { key, position, former: None };
-        let Some((one, size)) = lease_one(batch, claim, &offer)? else { continue };
+        let Ok((one, size)) = lease_one(batch, claim, &offer)? else { continue };
         leased.push(one);
         bytes += size;
     }
     Ok(leased)
 }
 
-fn lease_one(batch: &mut Batch<'_>, claim: &Claim, offer: &Offer) -> Result<Option<(Leased, usize)>, Stop> {
+fn lease_one(batch: &mut Batch<'_>, claim: &Claim, offer: &Offer) -> Result<Sound, Stop> {
     let Offer { key, position, former } = *offer;
     let which = (claim.session, Which::Next);
-    let Some((one, size)) = sound(batch, (key, former), which)? else { return Ok(None) };
+    let (one, size) = match sound(batch, (key, former), which)? {
+        Ok(sound) => sound,
+        Err(unread) => return Ok(Err(unread)),
+    };
     let beat = batch.tallies.beat_count(claim.session);
     let holder = Holder { session: claim.session, request: claim.request, beat, position };
     let Columns { place, rank, since } = Place::Held(holder).columns();
@@ -127,11 +130,26 @@ fn lease_one(batch: &mut Batch<'_>, claim: &Claim, offer: &Offer) -> Result<Opti
         batch.take_away(key, former)?;
     }
     batch.tallies.give(key, claim.session, one.lease.epoch);
-    Ok(Some((one, size)))
+    Ok(Ok((one, size)))
+}
+
+/// What is given, and how large it is, or why it is not.
+type Sound = Result<(Leased, usize), Unread>;
+
+/// What cannot be given.
+#[derive(Clone, Copy)]
+enum Unread {
+    /// It is damaged, and was set aside.
+    Damaged,
+    /// A newer program wrote it, and is to have it.
+    Newer,
 }
 
 /// For how long a claim leaves what a newer program wrote to those who can read it, before it looks again.
 const NEWER_PAUSE: Duration = Duration::from_secs(5);
+
+/// The same for a caretaker. Whoever can read it looks sooner.
+const NEWER_CARE_PAUSE: Duration = Duration::from_secs(60);
 
 /// The same as [`leased`], but for what cannot be read: that is set aside, by name, so that it delays nobody. What a newer program wrote is put
 /// off if it is ready, so that those behind it have their turn.
@@ -139,9 +157,9 @@ fn sound(
     batch: &mut Batch<'_>,
     (key, former): (i64, Option<Given>),
     which: (SessionId, Which),
-) -> Result<Option<(Leased, usize)>, Stop> {
+) -> Result<Sound, Stop> {
     let stop = match leased(batch, key, which) {
-        Ok(leased) => return Ok(Some(leased)),
+        Ok(leased) => return Ok(Ok(leased)),
         Err(stop) => stop,
     };
     if stop.is_newer() {
@@ -149,7 +167,7 @@ fn sound(
         batch.connection.prepare_cached(sql::PUT_OFF)?.execute([key, until])?;
         batch.caches.hot.remove(&key);
         batch.caches.targets.remove(&key);
-        return Ok(None);
+        return Ok(Err(Unread::Newer));
     }
     let Some(damage) = stop.damage() else { return Err(stop) };
     tracing::error!(execution = key, %damage, "an execution is damaged and was set aside");
@@ -160,7 +178,7 @@ fn sound(
     }
     batch.caches.hot.remove(&key);
     batch.caches.targets.remove(&key);
-    Ok(None)
+    Ok(Err(Unread::Damaged))
 }
 
 /// Looks at what is to be looked at, one after the other, and leases what a caretaker has to do something for.
@@ -179,11 +197,12 @@ fn look_after(batch: &mut Batch<'_>, claim: &Claim, now: Timestamp) -> Result<Ve
             care::Look::Take => {
                 let offer = Offer { key, position: CARE_POSITION + care.len() as u64, former };
                 match lease_one(batch, claim, &offer)? {
-                    Some((one, size)) => {
+                    Ok((one, size)) => {
                         care.push(one);
                         bytes += size;
                     }
-                    None => batch.set_care(key, None)?,
+                    Err(Unread::Damaged) => batch.set_care(key, None)?,
+                    Err(Unread::Newer) => batch.set_care(key, Some(now.after(NEWER_CARE_PAUSE)))?,
                 }
             }
             care::Look::Later(care_at) => batch.set_care(key, care_at)?,
@@ -205,14 +224,12 @@ fn next_care(batch: &mut Batch<'_>, session: SessionId) -> Result<Option<(Timest
 
 /// What a caretaker sees, and who holds it. What cannot be read is left alone, so that it holds up nobody else.
 fn look(batch: &Batch<'_>, key: i64, now: Timestamp) -> Result<(care::Look, Option<Given>), Stop> {
-    /// Whoever can read what a newer program wrote looks sooner.
-    const NEWER: Duration = Duration::from_secs(60);
     let stop = match look_closely(batch, key, now) {
         Ok(look) => return Ok(look),
         Err(error) => Stop::from(error),
     };
     if stop.is_newer() {
-        return Ok((care::Look::Later(Some(now.after(NEWER))), None));
+        return Ok((care::Look::Later(Some(now.after(NEWER_CARE_PAUSE))), None));
     }
     let Some(damage) = stop.damage() else { return Err(stop) };
     tracing::error!(execution = key, %damage, "an execution cannot be looked after");

@@ -341,18 +341,21 @@ pub(crate) fn check_inbox(connection: &Connection, key: i64) -> rusqlite::Result
 
 #[cfg(test)]
 mod tests {
-    use abide_core::{Body, By, ExecutionId, Name, Namespace, Payload};
+    use abide_core::{Body, Payload};
+    use abide_store::conformance::{TestClock, block_on};
+    use abide_store::{Claim, Clock, Store};
     use rusqlite::StatementStatus;
 
     use super::*;
-
-    fn message(id: &str, body: Body) -> Message {
-        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
-        Message::new(MessageId::new(id), address, By("test".to_owned()), body)
-    }
+    use crate::fixture::{message, name, register, start, submit};
+    use crate::{Options, SqliteStore};
 
     fn signal(id: &str) -> Message {
-        message(id, Body::Signal { name: Name::new("go").unwrap(), payload: Payload::from("1") })
+        message(id, "a", Body::Signal { name: name("go"), payload: Payload::from("1") })
+    }
+
+    fn resume(id: &str) -> Message {
+        message(id, "a", Body::Resume)
     }
 
     fn insert(connection: &Connection, message: &Message, (arrived, body): (i64, Vec<u8>)) {
@@ -370,7 +373,7 @@ mod tests {
     #[test]
     fn orders_are_found_without_reading_the_mail_around_them() {
         let connection = connection();
-        let (mut arrived, orders) = (0, [message("resume", Body::Resume), message("again", Body::Resume)]);
+        let (mut arrived, orders) = (0, [resume("one"), resume("two")]);
         for order in &orders {
             for n in 0..500 {
                 let signal = signal(&format!("{}-{n}", order.id.as_str()));
@@ -388,12 +391,39 @@ mod tests {
 
     #[test]
     fn a_message_among_those_of_another_kind_is_told() {
-        let order = message("resume", Body::Resume);
+        let order = resume("resume");
         for (message, arrived) in [(&order, 2), (&signal("go"), 3)] {
             let connection = connection();
             insert(&connection, message, (arrived, encoded(7, message, arrived)));
             let problem = check_inbox(&connection, 7).unwrap();
             assert!(problem.is_some_and(|problem| problem.contains("of another kind")), "{arrived}");
         }
+    }
+
+    /// Whoever can read it may be there later: it is looked at until then.
+    #[test]
+    fn what_has_mail_of_a_newer_program_is_looked_after_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, clock) = (folder.path().join("a.db"), TestClock::new());
+        let store = SqliteStore::open(&path, clock.clone(), Options::default()).unwrap();
+        start(&store, "a");
+        submit(&store, signal("s"));
+        submit(&store, message("end", "a", Body::Terminate { reason: String::new() }));
+        let raw = Connection::open(&path).unwrap();
+        let found = "SELECT execution, arrived FROM abide_inbox WHERE id = 's'";
+        let (key, arrived) = raw.query_row(found, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        let mut body = encoded(key, &signal("s"), arrived);
+        // The number of the format.
+        body[CHECKSUM_BYTES] += 1;
+        let sum = Checksum::new().bytes(&body[CHECKSUM_BYTES..]);
+        checksum::put(&mut body, unread_sum(sum, (key, "s"), arrived));
+        raw.execute("UPDATE abide_inbox SET body = ?1 WHERE id = 's'", [body]).unwrap();
+        clock.advance(care::ORDER_GRACE);
+        let session = register(&store, "elsewhere");
+        let claim = Claim { session, request: 1, slots: 9, care_slots: 9, with_mail: false, sweep: false };
+        let claimed = block_on(store.claim(claim)).unwrap();
+        assert!(claimed.care.is_empty(), "it cannot be read here");
+        let later = clock.now().after(std::time::Duration::from_secs(60));
+        assert_eq!(claimed.next_care_at, Some(later));
     }
 }
