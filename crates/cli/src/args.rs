@@ -6,7 +6,9 @@ use abide_core::{ExecutionId, Name, Namespace, Status, Tag};
 use clap::builder::PossibleValue;
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::{bench, demo, torture};
+#[cfg(unix)]
+use crate::torture;
+use crate::{bench, demo};
 
 const AFTER_HELP: &str = "\
 Data goes to stdout, talk and errors to stderr.
@@ -84,8 +86,10 @@ pub(crate) enum Command {
     /// Measure this machine
     Bench(bench::Args),
     /// Run random programs in processes that are killed and stopped, and check every promise
+    #[cfg(unix)]
     Torture(torture::Args),
     /// A process that `torture` kills
+    #[cfg(unix)]
     #[command(hide = true)]
     TortureProcess,
     /// Check the integrity of the store

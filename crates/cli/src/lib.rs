@@ -22,6 +22,7 @@ mod output;
 #[doc(hidden)]
 pub mod readers;
 mod show;
+#[cfg(unix)]
 mod torture;
 mod why;
 
@@ -56,7 +57,9 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         Command::Resume(args) => control::resume(global, args),
         Command::Unblock(args) => control::unblock(global, args),
         Command::Retry(args) => control::retry(global, args),
+        #[cfg(unix)]
         Command::Torture(args) => torture::run(global, args),
+        #[cfg(unix)]
         Command::TortureProcess => torture::process(),
         Command::Verify(args) => maintain::verify(global, args),
         Command::Backup(args) => maintain::backup(global, args),

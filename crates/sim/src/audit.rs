@@ -62,7 +62,8 @@ impl Knowledge for Books {
 
 /// Everything that is wrong with a world that has come to its end.
 pub(crate) async fn audit(world: &Arc<World>, scenario: &Scenario) -> Vec<String> {
-    let pasts = pasts(&*world.store, executions(&*world.store, None).await).await;
+    let executions = executions(&*world.store, None).await.unwrap_or_default();
+    let pasts = pasts(&*world.store, executions).await;
     let items = world.history.lock().items.clone();
     let books = Books::new(pasts, items);
     let mut found = books.check(scenario);

@@ -95,14 +95,17 @@ fn list(order: ListOrder, after: Option<ListCursor>) -> List {
 }
 
 /// Every execution that was made after this one, the oldest first.
-pub(crate) async fn executions(view: &(impl View + ?Sized), mut after: Option<ListCursor>) -> Vec<Listed> {
+pub(crate) async fn executions(
+    view: &(impl View + ?Sized),
+    mut after: Option<ListCursor>,
+) -> abide_store::Result<Vec<Listed>> {
     let mut found: Vec<Listed> = Vec::new();
     loop {
-        let Ok(page) = view.list(list(ListOrder::OldestFirst, after)).await else { return found };
+        let page = view.list(list(ListOrder::OldestFirst, after)).await?;
         found.extend(page.items);
         after = page.next;
         if after.is_none() {
-            return found;
+            return Ok(found);
         }
     }
 }

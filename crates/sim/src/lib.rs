@@ -25,6 +25,7 @@ pub mod scenario;
 mod shrink;
 mod story;
 mod table;
+#[cfg(unix)]
 pub mod torture;
 mod totals;
 mod world;

@@ -34,6 +34,13 @@ use round::Round;
 /// What the ids of every torture begin with.
 const PREFIX: &str = "torture-";
 
+/// The file that a torture holds a lock of.
+const LOCK: &str = "lock";
+
+/// How often, and how long after each other, it is looked whether the sessions of an earlier torture have expired.
+const FORGET_COUNT_MAX: u64 = 2 * SESSION_TTL_MS / 100;
+const FORGET_EVERY: Duration = Duration::from_millis(100);
+
 /// How long a session lives without a heartbeat.
 const SESSION_TTL_MS: u64 = 2_000;
 
@@ -110,14 +117,25 @@ impl Torture {
     /// Makes the store if there is none, and makes sure that nobody else uses it and that nothing of anybody else is in it. Opens the folder beside it.
     pub async fn prepare(&self) -> Result<Prepared, Trouble> {
         let store = SqliteStore::open(&self.path, Arc::new(SystemClock), Options::default())?;
-        let checked = check_unused(&*store).await;
+        let mut checked = check_workers(&*store).await;
+        // A torture that was killed has left sessions that nobody has found dead yet.
+        for _ in 0..FORGET_COUNT_MAX {
+            if !matches!(&checked, Err(Trouble::Refused(why)) if why.contains(PREFIX)) {
+                break;
+            }
+            runtime()?.sleep(FORGET_EVERY).await;
+            checked = check_workers(&*store).await;
+        }
+        if checked.is_ok() {
+            checked = check_executions(&*store).await;
+        }
         store.close();
         checked?;
         let mut folder = self.path.clone().into_os_string();
         folder.push("-torture");
         let folder = PathBuf::from(folder);
         std::fs::create_dir_all(&folder)?;
-        let lock = File::create(folder.join("lock"))?;
+        let lock = File::create(folder.join(LOCK))?;
         if lock.try_lock().is_err() {
             return Err(Trouble::Refused("another torture uses the store".to_owned()));
         }
@@ -129,7 +147,11 @@ impl Torture {
     }
 }
 
-async fn check_unused(view: &dyn View) -> Result<(), Trouble> {
+fn runtime() -> std::io::Result<Arc<TokioRuntime>> {
+    TokioRuntime::current().ok_or_else(|| std::io::Error::other("there is no runtime"))
+}
+
+async fn check_workers(view: &dyn View) -> Result<(), Trouble> {
     let workers = Workers { namespace: Namespace::default(), after: None, limit: 1_000 };
     let now = SystemClock.now();
     if let Some(live) = view.workers(workers).await?.iter().find(|row| row.is_live(now)) {
@@ -138,7 +160,11 @@ async fn check_unused(view: &dyn View) -> Result<(), Trouble> {
             live.worker.name, live.session
         )));
     }
-    let foreign = executions(view, None).await.into_iter();
+    Ok(())
+}
+
+async fn check_executions(view: &dyn View) -> Result<(), Trouble> {
+    let foreign = executions(view, None).await?.into_iter();
     let mut foreign =
         foreign.filter(|item| item.kind != Kind::Builtin && !item.address.id.as_str().starts_with(PREFIX));
     match foreign.next() {
@@ -161,8 +187,7 @@ pub struct Prepared {
 impl Prepared {
     /// Runs it, and says what came of it. Call it from a thread that lives as long: its processes die with that.
     pub async fn run(self, interrupt: Interrupt, progress: &dyn Fn(&Progress)) -> Result<Report, Trouble> {
-        let runtime = TokioRuntime::current().ok_or_else(|| std::io::Error::other("there is no runtime"))?;
-        let runtime: Arc<dyn Runtime> = runtime;
+        let runtime: Arc<dyn Runtime> = runtime()?;
         let (began, began_at) = (runtime.moment(), runtime.now());
         let mut report = Report::new(self.torture.seed, began_at);
         let prefix = format!("{PREFIX}{}-", name_of(began_at));
@@ -186,8 +211,9 @@ impl Prepared {
         }
         report.duration = stage.runtime.moment().since(began);
         if report.violations.is_empty() {
-            // Nothing in it is of use to anybody.
-            let _ = std::fs::remove_dir_all(&self.folder);
+            // Unless it holds the evidence of an earlier one, nobody needs it.
+            let _ = std::fs::remove_file(self.folder.join(LOCK));
+            let _ = std::fs::remove_dir(&self.folder);
         } else {
             report.kept = Some(self.folder.clone());
         }

@@ -88,7 +88,7 @@ pub(crate) struct Round<'a> {
 
 impl<'a> Round<'a> {
     pub(crate) fn begin(stage: &'a Stage<'a>, number: u32, first_scenario: u64) -> Result<Self, Trouble> {
-        let path = stage.folder.join(format!("effects-{number}"));
+        let path = stage.folder.join(format!("{}{number}", stage.prefix));
         let options = Options { read_only: true, ..Options::default() };
         let store = SqliteStore::open(&stage.torture.path, Arc::new(SystemClock), options)?;
         Ok(Self {
@@ -220,7 +220,7 @@ impl<'a> Round<'a> {
         let machine = self.next_machine;
         self.next_machine += 1;
         if self.is_worker(place) {
-            let executions = executions(&*self.store, self.before).await;
+            let executions = executions(&*self.store, self.before).await?;
             self.seen.look(&*self.store, executions, machine).await?;
         }
         let torture = self.stage.torture;
@@ -276,7 +276,7 @@ impl<'a> Round<'a> {
         let (target, is_shutdown) = (asked.what.target(), asked.what == Ask::Shutdown);
         let id = match target {
             Some(target) => {
-                let known = self.known(scenario).await;
+                let known = self.known(scenario).await?;
                 (!known.is_empty()).then(|| known[target.0 % known.len()].clone())
             }
             None => None,
@@ -289,11 +289,11 @@ impl<'a> Round<'a> {
     }
 
     /// The executions of a scenario.
-    async fn known(&self, scenario: u64) -> Vec<String> {
+    async fn known(&self, scenario: u64) -> Result<Vec<String>, Trouble> {
         let prefix = scenario_prefix(&self.stage.prefix, scenario);
-        let listed = executions(&*self.store, self.before).await;
+        let listed = executions(&*self.store, self.before).await?;
         let ids = listed.iter().map(|item| item.address.id.to_string());
-        ids.filter(|id| id.starts_with(&prefix)).collect()
+        Ok(ids.filter(|id| id.starts_with(&prefix)).collect())
     }
 
     /// Something happens to some process.
@@ -396,7 +396,7 @@ impl<'a> Round<'a> {
         self.happen(self.stage.runtime.moment().after(BEFORE_HELP), report).await?;
         let mut ending = Ending::default();
         loop {
-            let left = open(executions(&*self.store, self.before).await);
+            let left = open(executions(&*self.store, self.before).await?);
             if left.is_empty() {
                 return Ok(client);
             }

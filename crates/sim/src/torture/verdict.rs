@@ -112,7 +112,7 @@ impl<V: View + ?Sized> Verdict<'_, V> {
     /// Adds to the report what is wrong with each scenario. Without a client, nobody has seen to the end.
     pub(crate) async fn judge(&self, client: Option<&Abide>, report: &mut Report) -> Result<(), Trouble> {
         let lines = effects::read(self.effects)?;
-        let mut pasts = audit::pasts(self.store, executions(self.store, self.before).await).await;
+        let mut pasts = audit::pasts(self.store, executions(self.store, self.before).await?).await;
         let told = Told::read(self.store, self.feed_from).await;
         report.executions += pasts.len() as u64;
         report.entries += pasts.values().flat_map(|past| &past.runs).map(|run| run.len() as u64).sum::<u64>();
@@ -296,4 +296,64 @@ fn tell(scenario: &Scenario, books: &Books, lines: &[&Effect]) -> String {
     }
     let _ = write!(told, "{books}");
     told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A signal that was sent at one line and acknowledged at another.
+    fn sent(value: u64, asked: usize, done: Option<usize>) -> Sent<'static> {
+        Sent { value, id: "a", name: "q0", asked, done, is_refused: false }
+    }
+
+    #[track_caller]
+    fn check(values: &[u64], sent: &[Sent<'_>], expected: Option<&str>) {
+        let found = misdelivered(values, &sent.iter().collect::<Vec<_>>());
+        assert_eq!(found.as_deref(), expected);
+    }
+
+    #[test]
+    fn signals_come_once_and_in_the_order_of_their_acknowledgements() {
+        let in_turn = [sent(1, 0, Some(1)), sent(2, 2, Some(3))];
+        check(&[1, 2], &in_turn, None);
+        check(&[1], &in_turn, None);
+        check(&[], &in_turn, None);
+        check(&[2, 1], &in_turn, Some("1 was acknowledged before 2 was sent"));
+        check(&[2], &in_turn, Some("1 was acknowledged before 2 was sent"));
+        check(&[1, 1], &in_turn, Some("1 came twice"));
+        check(&[1, 3], &in_turn, Some("nobody sent 3"));
+        check(&[1, LAST_SIGNALS], &in_turn, None);
+    }
+
+    #[test]
+    fn signals_that_overlap_have_no_order() {
+        check(&[2, 1], &[sent(1, 0, Some(2)), sent(2, 1, Some(3))], None);
+        check(&[2, 1], &[sent(1, 0, None), sent(2, 1, Some(3))], None);
+    }
+
+    #[test]
+    fn a_signal_that_was_refused_never_comes() {
+        let refused = Sent { is_refused: true, ..sent(1, 0, None) };
+        check(&[], &[Sent { is_refused: true, ..sent(1, 0, None) }], None);
+        check(&[1], &[refused], Some("1 was refused"));
+    }
+
+    fn fired(seq: u64, name: &str) -> Entry {
+        let name = abide_core::Name::new(name).unwrap();
+        let op = abide_core::Op { kind: abide_core::OpKind::Timer, name, nth: 1 };
+        Entry { seq, at: abide::Timestamp::from_micros(1), event: Event::TimerFired { op } }
+    }
+
+    #[test]
+    fn what_was_recorded_may_be_added_to_and_not_changed() {
+        let key = ("a".to_owned(), 1);
+        let mut seen = Seen::default();
+        seen.add(&key, &fired(1, "x"), 1);
+        let past = |journal| Past { id: "a".to_owned(), status: abide::Status::Running, runs: vec![journal] };
+        assert!(seen.unchanged(&past(vec![fired(1, "x")])).is_empty());
+        assert!(seen.unchanged(&past(vec![fired(1, "x"), fired(2, "y")])).is_empty());
+        assert_eq!(seen.unchanged(&past(vec![fired(1, "y")])).len(), 1);
+        assert_eq!(seen.unchanged(&past(Vec::new())).len(), 1);
+    }
 }
