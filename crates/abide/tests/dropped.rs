@@ -315,3 +315,34 @@ fn a_dropped_shutdown_goes_on() {
         assert_eq!(abide.handle::<u32>("one").result().await.unwrap(), 2);
     });
 }
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// Its heart has a thread of its own, which must not hold for ever what nobody runs.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a heart that beats on would hold it for ever")]
+fn what_ran_in_a_runtime_that_has_ended_goes_on_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("a.db").display());
+    let state = Arc::new(Slow::default());
+    let first = runtime();
+    let deserted = first.block_on(async {
+        let abide = Abide::builder(&url).state(state.clone()).open().await.unwrap();
+        abide.start(slow, ()).id("one").await.unwrap();
+        state.has_begun.notified().await;
+        abide
+    });
+    drop(first);
+    runtime().block_on(async {
+        let abide = Abide::builder(&url).state(state.clone()).open().await.unwrap();
+        let begun = tokio::time::timeout(Duration::from_secs(30), state.has_begun.notified()).await;
+        assert!(begun.is_ok(), "{}", abide.handle::<u32>("one").why().await.unwrap());
+        let told = deserted.handle::<u32>("one").result().await.unwrap_err().to_string();
+        assert!(told.contains("shut down"), "{told}");
+        deserted.shutdown().await;
+        state.may_end.notify_one();
+        assert_eq!(abide.handle::<u32>("one").result().await.unwrap(), 2);
+    });
+}

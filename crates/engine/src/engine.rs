@@ -110,7 +110,7 @@ impl Engine {
             emptied: Notify::new(),
         });
         inner.register().await?;
-        inner.runtime.spawn_urgent("abide-heartbeat", Box::pin(heartbeat::run(Arc::downgrade(&inner))));
+        heartbeat::start(&inner);
         inner.runtime.spawn(Box::pin(dispatch::run(inner.clone())));
         inner.runtime.spawn(Box::pin(builds::try_blocked(Arc::downgrade(&inner))));
         Ok(Self(inner.clone(), Arc::new(LastOne(inner))))
@@ -152,8 +152,19 @@ impl Inner {
         self.order_all(Order::Leave);
         self.wait_until_empty(Duration::from_secs(5)).await;
         self.order_all(Order::Abandon);
+        self.end_session("shut down").await;
+    }
+
+    /// The runtime has ended under the engine: nobody runs what it holds. Others may, at once.
+    pub(crate) async fn desert(&self) {
+        tracing::error!("the runtime in which abide was opened has ended; what ran there is given back");
+        self.is_closing.store(true, Ordering::Release);
+        self.end_session("its runtime has ended").await;
+    }
+
+    async fn end_session(&self, reason: &str) {
         self.is_closed.store(true, Ordering::Release);
-        let retire = Retire { session: self.session(), reason: "shut down".to_owned() };
+        let retire = Retire { session: self.session(), reason: reason.to_owned() };
         if let Err(error) = self.store.retire(retire).await {
             tracing::warn!(%error, "the session could not be retired; it will expire");
         }

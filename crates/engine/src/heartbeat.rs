@@ -4,12 +4,22 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use abide_store::{Agreement, Beat, Heartbeat};
+use tokio::sync::oneshot;
 
 use crate::engine::Inner;
 use crate::reconcile::{self, Difference};
 
-/// Beats until the engine's session has ended, or the engine is dropped: a shutdown that lets closures finish needs its leases for as long. A session that is gone is replaced: what it held is lost, and claimed anew.
-pub(crate) async fn run(engine: Weak<Inner>) {
+/// Starts the heart of an engine. It has a thread of its own, because code that blocks its own must not stop it; and it ends with the runtime
+/// of the code, because nobody runs what the session would go on holding.
+pub(crate) fn start(engine: &Arc<Inner>) {
+    let (mut alive, gone) = oneshot::channel();
+    engine.runtime.spawn(Box::pin(async move { alive.closed().await }));
+    engine.runtime.spawn_urgent("abide-heartbeat", Box::pin(run(Arc::downgrade(engine), gone)));
+}
+
+/// Beats until the engine's session has ended, or the engine is dropped: a shutdown that lets closures finish needs its leases for as long.
+/// A session that is gone is replaced: what it held is lost, and claimed anew.
+async fn run(engine: Weak<Inner>, mut gone: oneshot::Receiver<()>) {
     let Some((runtime, every)) =
         engine.upgrade().map(|engine| (engine.runtime.clone(), engine.options.session_ttl / 3))
     else {
@@ -18,8 +28,15 @@ pub(crate) async fn run(engine: Weak<Inner>) {
     // Three beats fit into one life, so that a lost one harms nobody.
     let mut pause = every;
     loop {
-        runtime.sleep(pause).await;
+        let is_deserted = tokio::select! {
+            biased;
+            _ = &mut gone => true,
+            () = runtime.sleep(pause) => false,
+        };
         let Some(engine) = engine.upgrade().filter(|engine| !engine.is_closed()) else { return };
+        if is_deserted {
+            return engine.desert().await;
+        }
         pause = match beat(&engine).await {
             Ok(()) => every,
             Err(error) => {
