@@ -18,6 +18,7 @@ use crate::program::{Expr, Program};
 use crate::scenario::Scenario;
 use crate::world::World;
 
+mod causes;
 mod clients;
 mod order;
 
@@ -68,6 +69,7 @@ pub(crate) async fn audit(world: &Arc<World>, scenario: &Scenario) -> Vec<String
     let books = Books::new(pasts, items);
     let mut found = books.check(scenario);
     found.extend(order::check(&books));
+    found.extend(causes::check(&books));
     found.extend(Told::read(&*world.store, FeedFrom::Beginning).await.check(&books));
     found.extend(match world.any_worker() {
         Some((_, abide)) => tables(&abide, &books, "table").await,

@@ -47,9 +47,20 @@ pub(crate) enum Verdict {
 
 /// Runs a program from its journal. An `Err` says what in the journal is not possible.
 pub(crate) fn replay(life: &Life<'_>, knowledge: &dyn Knowledge) -> Result<Verdict, String> {
-    let model = Model { life, knowledge, state: Arc::default() };
-    model.lock().now_micros = micros_of(life.journal.first());
-    let mut running = Box::pin(interpret::run(&model, life.program));
+    play(&Model::new(life, knowledge))
+}
+
+/// Whether a program comes to a step of this name and number, from its journal.
+pub(crate) fn reaches(life: &Life<'_>, knowledge: &dyn Knowledge, (name, nth): (&str, u32)) -> bool {
+    let model = Model::new(life, knowledge);
+    // What is not possible is told by whoever replays the whole journal.
+    let _ = play(&model);
+    model.lock().ever.contains(&(word_of(OpKind::Step), name.to_owned(), nth))
+}
+
+fn play(model: &Model<'_>) -> Result<Verdict, String> {
+    let life = model.life;
+    let mut running = Box::pin(interpret::run(model, life.program));
     let mut pending: Vec<&Entry> = life.journal.iter().filter(|entry| is_delivery(&entry.event)).collect();
     let interrupts = life.journal.iter().filter(|entry| interrupt_of(&entry.event).is_some());
     let mut interrupts = interrupts.peekable();
@@ -198,6 +209,14 @@ struct Model<'a> {
     life: &'a Life<'a>,
     knowledge: &'a dyn Knowledge,
     state: Arc<Mutex<State>>,
+}
+
+impl<'a> Model<'a> {
+    fn new(life: &'a Life<'a>, knowledge: &'a dyn Knowledge) -> Self {
+        let model = Self { life, knowledge, state: Arc::default() };
+        model.lock().now_micros = micros_of(life.journal.first());
+        model
+    }
 }
 
 impl Model<'_> {

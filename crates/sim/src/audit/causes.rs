@@ -1,0 +1,91 @@
+//! What must hold for why things happened: a closure begins only when the store has everything that led its code there.
+//!
+//! Whatever was durable at that moment is replayed. If the code does not come to the step, it has come there by something that a crash would have undone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abide_core::{Entry, Event};
+use abide_store::ExecutionKey;
+
+use super::{Books, Happened, Past};
+use crate::model::{self, Life};
+use crate::program::Program;
+
+/// A run of an execution.
+type Run = (String, u32);
+
+pub(super) fn check(books: &Books) -> Vec<String> {
+    let mut durable = beginnings(books);
+    let mut place = Place::default();
+    let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
+    for item in &books.items {
+        match item {
+            Happened::Began { spot, key, .. } => {
+                let run = (spot.id.clone(), spot.run);
+                let length = durable.get(&run).copied().unwrap_or(1);
+                // Zombies apart, a step is tried again and again at the same place.
+                if seen.insert((key, length)) && !is_reached(books, &run, length, key) {
+                    found.push(format!("{key} began before what led there was durable"));
+                }
+            }
+            item => place.follow(item, |run, entries| {
+                let length = durable.entry(run).or_insert(1);
+                *length = entries.last().map_or(*length, |entry| entry.seq.max(*length));
+            }),
+        }
+    }
+    found
+}
+
+/// How long each journal was before anybody committed to it: a retry begins with what it keeps.
+fn beginnings(books: &Books) -> BTreeMap<Run, u64> {
+    let mut place = Place::default();
+    let mut beginnings = BTreeMap::new();
+    for past in books.pasts.values() {
+        for (run, journal) in (1..).zip(&past.runs) {
+            beginnings.insert((past.id.clone(), run), journal.len() as u64);
+        }
+    }
+    for item in &books.items {
+        place.follow(item, |run, entries| {
+            if let (Some(first), Some(length)) = (entries.first(), beginnings.get_mut(&run)) {
+                *length = (first.seq - 1).min(*length);
+            }
+        });
+    }
+    beginnings
+}
+
+/// Which run each execution is in.
+#[derive(Default)]
+struct Place(BTreeMap<ExecutionKey, Run>);
+
+impl Place {
+    fn follow(&mut self, item: &Happened, mut committed: impl FnMut(Run, &[Entry])) {
+        match item {
+            Happened::Leased { key, id, run, .. } => {
+                self.0.insert(*key, (id.clone(), *run));
+            }
+            Happened::Committed(commit) => {
+                let Some(run) = self.0.get_mut(&commit.key) else { return };
+                committed(run.clone(), &commit.entries);
+                run.1 += u32::from(commit.next.is_some());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether the code comes to a step when so many entries of its journal are replayed.
+fn is_reached(books: &Books, (id, run): &Run, length: u64, key: &str) -> bool {
+    let journal = books.pasts.get(id).and_then(|past: &Past| past.runs.get(*run as usize - 1));
+    let Some(journal) = journal.and_then(|journal| journal.get(..length as usize)) else { return true };
+    let Some(Entry { event: Event::Started(start), .. }) = journal.first() else { return true };
+    let Ok(program) = serde_json::from_slice::<Program>(start.input.as_bytes()) else { return true };
+    let life = Life { id, run: *run, program: &program, journal };
+    let mut parts = key.rsplit('/');
+    let (Some(nth), Some(name)) = (parts.next().and_then(|nth| nth.parse().ok()), parts.next()) else {
+        return true;
+    };
+    model::reaches(&life, books, (name, nth))
+}
