@@ -4,6 +4,7 @@
 //! are willing to wait before each commit becomes a command of its own beside it.
 
 mod instructions;
+mod planted;
 mod process;
 mod sim;
 mod smoke;
@@ -41,6 +42,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Plant one bug after the other, and see that a test catches each; takes some minutes
+    Planted(planted::Arguments),
     /// Count what an item of W1, W3 and W4 costs, by cause; takes some minutes and needs valgrind
     Instructions(instructions::Arguments),
 }
@@ -62,6 +65,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Test(selection) => stage::run(&workspace, selection),
         Command::Style => style::run(&workspace),
         Command::Sim { arguments } => sim::run(&workspace, arguments.iter().map(String::as_str)),
+        Command::Planted(arguments) => planted::run(&workspace, arguments),
         Command::Instructions(arguments) => instructions::run(&workspace, arguments),
     }
 }

@@ -218,6 +218,24 @@ fn whoever_waits_is_told_when_every_live_build_has_tried() {
     });
 }
 
+/// Somebody has asked it to go on, and its worker has not read that yet.
+#[test]
+fn whoever_waits_is_told_nothing_while_it_is_about_to_go_on() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = worker(&lab, "a", false).await;
+        abide.start(flow, ()).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let client = lab.client().await.unwrap();
+        let handle = client.handle::<u32>("one");
+        let before = look(&lab).await;
+        handle.unblock().await.unwrap();
+        let error = handle.result().await.unwrap_err();
+        assert!(matches!(error, ClientError::Blocked { .. }), "{error:?}");
+        let after = look(&lab).await;
+        assert!(after.execution.entry_count() > before.execution.entry_count(), "told before it was tried");
+    });
+}
+
 #[test]
 fn whoever_waits_is_told_when_no_build_is_live() {
     Lab::run(1, |lab| async move {

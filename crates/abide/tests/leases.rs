@@ -119,6 +119,23 @@ fn a_claim_whose_answer_never_comes_is_run_after_the_second_heartbeat() {
     });
 }
 
+/// The first is missed, and has the leases looked at. The answer that tells of the second may still come.
+#[test]
+fn a_lease_that_is_young_is_not_looked_for() {
+    let is_mute = Arc::new(AtomicBool::new(true));
+    Lab::run_on(7, mute("submit", is_mute), |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let status = async |id: &str| abide.handle::<u64>(id).status().await.unwrap();
+        assert!(abide.start(quick, 1).id("old").await.is_err());
+        lab.sleep(BEAT + BEAT / 2).await;
+        assert!(abide.start(quick, 1).id("young").await.is_err());
+        lab.sleep(BEAT).await;
+        assert_eq!((status("old").await, status("young").await), (Status::Completed, Status::Running));
+        lab.sleep(BEAT).await;
+        assert_eq!(status("young").await, Status::Completed);
+    });
+}
+
 #[test]
 fn a_start_whose_answer_never_comes_is_run_after_the_second_heartbeat() {
     let is_mute = Arc::new(AtomicBool::new(true));
@@ -173,6 +190,35 @@ fn a_seat_whose_lease_is_gone_ends_with_the_next_heartbeat() {
         state.may_end.notify_one();
         assert_eq!(handle.result().await.unwrap(), 7);
         assert_eq!(state.begun_count.load(Ordering::Relaxed), 2);
+    });
+}
+
+/// The commit that gives the lease back has happened. Heartbeats find that the store no longer has the lease, but whoever sent the commit asks until it is answered.
+#[test]
+fn a_seat_that_gives_its_lease_back_waits_for_the_answer() {
+    let (is_mute, commit_count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let (muted, counted) = (is_mute.clone(), commit_count.clone());
+    let store = move |clock| {
+        FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), move |asked| {
+            counted.fetch_add(u32::from(asked == "commit"), Ordering::Relaxed);
+            let is_unanswered = asked == "commit" && muted.load(Ordering::Relaxed);
+            if is_unanswered { Fault::Indeterminate } else { Fault::None }
+        }) as Arc<dyn Store>
+    };
+    Lab::run_on(7, store, |lab| async move {
+        let (_, abide) = lab.worker_with(|builder| builder.park_after(BEAT * 3)).await.unwrap();
+        let handle = abide.start(waits_for_go, ()).id("one").await.unwrap();
+        lab.sleep(BEAT * 2 + BEAT / 2).await;
+        is_mute.store(true, Ordering::Relaxed);
+        lab.sleep(BEAT).await;
+        assert_eq!(snapshot(lab.store(), "one").await.lease.session, None, "it was given back");
+        lab.sleep(BEAT * 2).await;
+        let before = commit_count.load(Ordering::Relaxed);
+        lab.sleep(BEAT).await;
+        assert!(commit_count.load(Ordering::Relaxed) > before, "nobody asks any longer");
+        is_mute.store(false, Ordering::Relaxed);
+        handle.signal("go", &7u64).await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), 7);
     });
 }
 

@@ -1,12 +1,16 @@
 //! Mail that is larger than what an execution in memory keeps of it: it is read again when the code wants it, and nothing is lost, doubled or
 //! mixed up.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use abide::Builder;
 use abide::prelude::*;
 use abide::testing::Lab;
+use abide_core::{Address, ExecutionId, Namespace};
+use abide_store::{Read, Target};
+use futures_util::future::select;
 use tokio::sync::Notify;
 
 /// Receives from one name or the other, as it is told, and gives what it got.
@@ -186,5 +190,40 @@ fn a_signal_that_is_read_again_wakes_its_execution_by_itself() {
         assert_eq!(world.got_count.load(Ordering::Relaxed), 1, "{}", handle.why().await.unwrap());
         world.may_end.notify_one();
         handle.result().await.unwrap();
+    });
+}
+
+/// Ends when it is told to stop, and not before.
+#[workflow]
+async fn stubborn(ctx: Ctx) -> Result<()> {
+    let never: Result<()> = ctx.recv("never").await;
+    ctx.shield(ctx.sleep(secs(5))).await?;
+    never
+}
+
+/// Waits for a child for a second, and then for a signal.
+#[workflow]
+async fn impatient(ctx: Ctx) -> Result<String> {
+    {
+        let child = pin!(ctx.run(stubborn, ()));
+        let second = pin!(ctx.sleep(secs(1)));
+        select(child, second).await;
+    }
+    ctx.recv("go").await
+}
+
+#[test]
+fn the_answer_of_a_child_that_was_given_up_is_read() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(impatient, ()).id("one").await.unwrap();
+        lab.sleep(secs(30)).await;
+        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("one").unwrap() };
+        let read = Read { target: Target::Address(address), run: None, from: 0, limit: 0, with_inbox: true };
+        let found = lab.store().read(read).await.unwrap().unwrap();
+        assert_eq!(found.execution.open_child_count(), 1, "its answer came too late to be recorded");
+        assert!(found.inbox.messages.is_empty(), "{:?}", found.inbox.messages);
+        handle.signal("go", &"on").await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), "on");
     });
 }

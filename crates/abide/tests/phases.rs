@@ -301,6 +301,37 @@ fn a_cancellation_during_the_first_operation_is_seen() {
     });
 }
 
+/// Undoes what it did when it is cancelled.
+#[workflow]
+async fn tidy(ctx: Ctx) -> Result<()> {
+    let cleaned_count = ctx.state::<Arc<AtomicU32>>();
+    ctx.step("mess", || async { Ok(()) }).await?;
+    let waited: Result<()> = ctx.recv("go").await;
+    let clean = ctx.step("clean", || async {
+        cleaned_count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    });
+    ctx.shield(clean).await?;
+    waited
+}
+
+#[test]
+fn a_cancellation_of_what_is_paused_is_seen() {
+    Lab::run(1, |lab| async move {
+        let cleaned_count = Arc::new(AtomicU32::new(0));
+        let (_, abide) = lab.worker_with(|builder| builder.state(cleaned_count.clone())).await.unwrap();
+        let handle = abide.start(tidy, ()).id("one").await.unwrap();
+        lab.sleep(secs(1)).await;
+        handle.pause().await.unwrap();
+        lab.sleep(secs(1)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Paused);
+        handle.cancel("enough").await.unwrap();
+        lab.sleep(secs(5)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Cancelled);
+        assert_eq!(cleaned_count.load(Ordering::Relaxed), 1);
+    });
+}
+
 /// What nobody ever held has nothing to clean up.
 #[test]
 fn what_nobody_ever_held_is_cancelled_without_its_code() {

@@ -4,6 +4,7 @@
 //! its beginning still tells most of it, and because an execution must be able to fail with whatever its code says. Nothing reaches a journal
 //! but through [`Command::bounded`].
 
+use crate::planted::{Bug, planted};
 use crate::{
     Block, Body, By, Command, Failure, Limits, Message, Outcome, StepRecord, StepRemedy, TooLarge,
     Unrecordable, text,
@@ -101,7 +102,7 @@ impl Failure {
     ///
     /// The texts share one bound. The message has at most half of it when there are causes: the last of them often tells the most.
     pub fn bounded(mut self, limits: &Limits) -> Self {
-        let bytes_max = limits.failure_bytes();
+        let bytes_max = if planted(Bug::ErrorsUnbounded) { usize::MAX } else { limits.failure_bytes() };
         if let Some(value) = self.value.take_if(|value| value.as_bytes().len() > bytes_max) {
             let found = value.as_bytes().len();
             self.chain.insert(0, format!("its value was left out: {found} bytes, at most {bytes_max}"));

@@ -3,6 +3,7 @@
 //! Code that does not match a journal, or data that it cannot read, may be mended by the next deploy. So each build tries once: those that were
 //! blocked are kept with the block, and what is recorded of the execution's work makes the list begin anew.
 
+use crate::planted::{Bug, planted};
 use crate::{Block, Command, Execution, Name, Phase};
 
 /// The most builds that are kept with a block. Beyond, the oldest is forgotten, and may try again.
@@ -37,7 +38,10 @@ impl Execution {
     /// Whether a build that has not tried may mend what is in the way. It cannot where somebody has to decide about a step.
     pub fn is_worth_trying(&self, build: &Name) -> bool {
         match self.phase() {
-            Phase::Blocked { reason, .. } => reason.lost().is_none() && !self.tried().contains(build),
+            Phase::Blocked { reason, .. } => {
+                let is_new = !self.tried().contains(build) || planted(Bug::EachStartTries);
+                reason.lost().is_none() && is_new
+            }
             _ => false,
         }
     }

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::planted::{Bug, planted};
 use crate::{Body, Command, Epoch, Execution, LeaseRow, Message, Timestamp};
 
 /// How long a passed deadline is left to whoever has the code.
@@ -28,6 +29,7 @@ pub enum Look {
 /// A cancellation is for the code to see. Only what nobody but caretakers ever held ([`is_untouched`](LeaseRow::is_untouched)) has none that could.
 pub fn applies(order: &Body, is_untouched: bool) -> bool {
     match order {
+        Body::Terminate { .. } if planted(Bug::TerminateNeedsCode) => false,
         Body::Pause { .. }
         | Body::Resume
         | Body::Inherit { .. }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::planted::{Bug, planted};
 use crate::{
     Command, Decision, Event, Execution, Failure, FailureKind, Kind, OpKind, Phase, Refusal, Timestamp, care,
 };
@@ -29,7 +30,7 @@ impl Execution {
             // Whoever ran it then is gone, and a task does not begin again to see anything: there is nobody to wait for.
             return Some(Command::Fail(Failure::new(FailureKind::Deadline, "its worker is gone")));
         }
-        if expires_at > now {
+        if expires_at > now || (is_task && planted(Bug::TaskDeadlineIgnored)) {
             return None;
         }
         // A workflow is called again, and comes to where it was. A task that does not run is nowhere.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
+use crate::planted::{Bug, planted};
 use crate::tree::Inherited;
 use crate::{
     Address, Block, Body, By, Command, Decision, Descent, Entry, Event, Failure, FailureKind, Kind, Message,
@@ -200,6 +201,9 @@ impl Execution {
             Command::Pause { by, reason } => Ok(Event::Paused { by, reason }.into()),
             Command::Inherit { .. } => self.inherit(command),
             Command::Resume { by } => Ok(Event::Resumed { by }.into()),
+            Command::Cancel { by, reason } if planted(Bug::PausedCancelUnseen) => {
+                Ok(self.cancelled(by, reason))
+            }
             Command::Cancel { by, reason } if self.kind == Kind::Task || self.is_delayed(now) => {
                 Ok(self.cancelled(by, reason))
             }
@@ -374,7 +378,8 @@ impl Execution {
             // It has begun: a clock that is set back does not make it wait for its start again.
             self.start_at = None;
         }
-        if entry.event.op().is_some() && !matches!(self.phase, Phase::Blocked { .. }) {
+        let is_blocked = matches!(self.phase, Phase::Blocked { .. });
+        if entry.event.op().is_some() && !is_blocked && !planted(Bug::TriedKept) {
             // What a block found running goes no further than the block.
             self.tried = None;
         }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::planted::{Bug, planted};
+
 macro_rules! numbers {
     ($($(#[$doc:meta])* $type:ident;)*) => {$(
         $(#[$doc])*
@@ -101,7 +103,7 @@ impl LeaseRow {
     /// Decides about a write that was prepared at `expected`. No clock takes part: `session_is_live` was
     /// decided from the session's row in the same transaction.
     pub fn fence(&self, lease: Lease, expected: Version, session_is_live: bool) -> Fence {
-        if lease.epoch != self.epoch {
+        if lease.epoch != self.epoch && !planted(Bug::StaleEpochWrites) {
             return Fence::StaleEpoch { found: lease.epoch, current: self.epoch };
         }
         // Under one epoch only the holder writes, one commit at a time, so the next version is its own.
@@ -111,7 +113,7 @@ impl LeaseRow {
         if self.version != expected {
             return Fence::StaleVersion { found: expected, current: self.version };
         }
-        if !session_is_live {
+        if !session_is_live && !planted(Bug::DeadSessionWrites) {
             return Fence::DeadSession(lease.session);
         }
         match self.session {

@@ -29,6 +29,7 @@ mod op;
 pub mod parking;
 mod pause;
 mod payload;
+pub mod planted;
 #[doc(hidden)]
 pub mod readers;
 mod replay;

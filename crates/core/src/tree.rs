@@ -9,6 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::pause::paused;
+use crate::planted::{Bug, planted};
 use crate::{
     Address, Body, By, Command, Decision, Event, Execution, ExecutionId, Message, MessageId, Op, Parent,
     Phase, Refusal,
@@ -138,6 +139,8 @@ impl Execution {
     pub(crate) fn tree_order(&self, decision: &Decision, is_terminate: bool) -> Option<TreeOrder> {
         let event = decision.events.last().filter(|_| self.open_child_count > 0)?;
         let change = match event {
+            event if event.is_terminal() && planted(Bug::ChildrenOutliveRun) => return None,
+            Event::Paused { .. } | Event::Inherited { .. } if planted(Bug::PauseSkipsTree) => return None,
             event if event.is_terminal() && is_terminate => TreeChange::Terminate,
             Event::CancelRequested { .. } | Event::DeadlinePassed { .. } => TreeChange::Cancel,
             event if event.is_terminal() => TreeChange::Cancel,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Body, By, Event, ExecutionId, Message, MessageId, Name, Namespace, Payload, Phase, Refusal,
     Start, Status,
@@ -295,6 +296,9 @@ impl Submission {
         let submit = Submit { messages: vec![self.message.clone()], born_to, alone };
         match client.store.submit(submit).await {
             Ok(submitted) => return Some(Ok(client.adopt(submitted, self.tried_count > 0).await)),
+            Err(Error::Indeterminate { what, source }) if planted(Bug::UnknownSubmitFailed) => {
+                return Some(Err(Error::Unavailable { what, source }));
+            }
             Err(error @ Error::Indeterminate { .. }) => self.unknown = Some(error),
             // That this one did not happen says nothing about the one before it.
             Err(error) if self.tried_count > 0 && error.is_transient() => {}

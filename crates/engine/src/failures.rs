@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Command, Version};
 use abide_store::{ExecutionKey, Hold, Leased};
 
@@ -59,12 +60,13 @@ impl Failures {
         }
         let mut by_key = self.lock();
         let failed = by_key.get_mut(&leased.key)?;
-        if failed.version.is_some_and(|version| version != leased.version) {
+        let has_progress = failed.version.is_some_and(|version| version != leased.version);
+        if has_progress && !planted(Bug::FailureCountKept) {
             failed.count = 1;
         }
         failed.version = Some(leased.version);
         let Failed { count, why, .. } = failed;
-        (*count >= count_max).then(|| {
+        (*count >= count_max && !planted(Bug::FailuresUnbounded)).then(|| {
             format!("the store refused a commit {count} times, at most commit_failure_count_max = {count_max}: {why}")
         })
     }
@@ -83,4 +85,54 @@ pub(crate) async fn block(engine: Arc<Inner>, leased: Leased, reason: Block) -> 
     let _ = ledger.decide(Command::block(reason));
     let summary = ledger.execution().summary(&[]);
     ledger.leave(summary, Hold::Yield).await
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_core::{
+        Address, Epoch, Execution, ExecutionId, Kind, Lease, Name, Namespace, Payload, SessionId, Start,
+        Timestamp,
+    };
+    use abide_store::InboxPage;
+
+    use super::*;
+
+    const KEY: ExecutionKey = ExecutionKey(7);
+
+    fn at(version: u64) -> Leased {
+        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
+        let start = Start::of(Kind::Workflow, Name::new("flow").unwrap(), Payload::from("1"));
+        Leased {
+            key: KEY,
+            lease: Lease { session: SessionId(1), epoch: Epoch(1) },
+            version: Version(version),
+            takeover_count: 0,
+            execution: Execution::start(address, start, Timestamp::default()).0,
+            journal: Vec::new(),
+            first: None,
+            is_first: true,
+            inbox: InboxPage::default(),
+        }
+    }
+
+    /// Fails once after the other at these versions; whether it is blocked after each.
+    fn check(versions: &[u64], expected: &[bool]) {
+        let failures = Failures::default();
+        let blocked = versions.iter().map(|version| {
+            failures.count(KEY, "full".to_owned());
+            failures.verdict(&at(*version), 3).is_some()
+        });
+        assert_eq!(blocked.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn failures_at_one_place_are_bounded() {
+        check(&[5, 5, 5], &[false, false, true]);
+    }
+
+    #[test]
+    fn progress_makes_the_count_begin_anew() {
+        check(&[5, 5, 6, 6, 7, 7], &[false; 6]);
+        check(&[5, 5, 6, 6, 6], &[false, false, false, false, true]);
+    }
 }

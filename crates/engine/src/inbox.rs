@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Body, Epoch, Message, MessageId};
 use abide_store::{Answer, Error, ExecutionKey, InboxCursor, InboxPage, InboxRead, Store};
 
@@ -39,7 +40,7 @@ pub(crate) fn add(kept: &mut Vec<Arrival>, arrivals: impl IntoIterator<Item = Ar
     for arrival in arrivals {
         if kept.len() >= ARRIVAL_COUNT_MAX {
             kept.clear();
-            kept.push(Arrival::More);
+            kept.extend((!planted(Bug::OverflowForgetsMore)).then_some(Arrival::More));
         }
         kept.push(arrival);
     }
@@ -237,7 +238,8 @@ impl Inbox {
         for arrival in arrivals {
             match arrival {
                 Arrival::Message { epoch, message, previous } => {
-                    let is_next = previous.is_none_or(|previous| self.known.contains_key(&previous));
+                    let is_next = previous.is_none_or(|previous| self.known.contains_key(&previous))
+                        || planted(Bug::SignalsOutOfOrder);
                     if is_next && epoch == self.epoch {
                         // It is on the last page that was read, or behind it.
                         self.push(message, self.last_page);
@@ -443,6 +445,23 @@ mod tests {
             assert_eq!(found.body.carried_bytes(), 20);
             assert!(inbox.is_complete());
         }
+    }
+
+    /// The last notice is a copy of an old one, and says nothing of those that were too many.
+    #[test]
+    fn too_many_arrivals_have_the_inbox_read() {
+        let (_sim, mut inbox) = inbox(&[1]);
+        let new = |n: usize| {
+            let body = Body::Signal { name: name("s"), payload: Payload::from("1") };
+            let previous = (n > 0).then(|| MessageId::new(format!("new-{}", n - 1)));
+            Arrival::Message { epoch: EPOCH, message: message(&format!("new-{n}"), body), previous }
+        };
+        let mut arrivals = Vec::new();
+        add(&mut arrivals, (0..ARRIVAL_COUNT_MAX).map(new));
+        add(&mut arrivals, [Arrival::Newest(MessageId::new("0"))]);
+        assert!(arrivals.len() < ARRIVAL_COUNT_MAX);
+        inbox.arrive(arrivals);
+        assert!(!inbox.is_complete());
     }
 
     #[test]

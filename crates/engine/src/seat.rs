@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Command, Entry, Epoch, Event, Execution, ExecutionId, Message, MessageId, Payload, Refusal,
     Start, Summary, Timestamp, Waiting, Witness, care,
@@ -162,7 +163,8 @@ impl Seat {
             is_doubted = news.is_doubted;
         }
         // The answer to a commit under way says what became of the lease.
-        if self.order == Order::Abandon || (is_doubted && !self.ledger.is_busy()) {
+        let is_lost = is_doubted && (!self.ledger.is_busy() || planted(Bug::DoubtWhileCommitting));
+        if self.order == Order::Abandon || is_lost {
             return Poll::Ready(Seated::Ended(End::Lost("its lease is over".to_owned())));
         }
         if self.inbox.is_complete() {
@@ -235,6 +237,7 @@ impl Seat {
 
     /// Applies an order, and gives what it recorded.
     pub(crate) fn apply(&mut self, order: &Message, has_begun: bool) -> Vec<Entry> {
+        let has_begun = has_begun && !planted(Bug::FirstCancelUnseen);
         let command = match order.control() {
             Some(command) if self.is_first && !has_begun => care::without_code(command),
             Some(command) => command,

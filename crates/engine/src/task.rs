@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Command, Entry, Event, Failure, Op, OpKind, Payload, Waiting};
 use abide_store::Hold;
 
@@ -75,6 +76,7 @@ impl TaskRunner {
             }
             // A task has no use for any other message.
             while let Some(letter) = self.seat.next_letter() {
+                self.future.take_if(|_| planted(Bug::TaskRestartsOnMail));
                 self.seat.consume(letter.message.id);
             }
             let order = self.seat.order();
@@ -111,7 +113,7 @@ impl TaskRunner {
         if last.event.is_terminal() {
             self.future = None;
             self.seat.finish(last.event);
-        } else if self.future.is_some() {
+        } else if self.future.is_some() && !planted(Bug::TaskPauseUntold) {
             self.set_deadline();
             let name = self.seat.execution().name().clone();
             let attempt = self.seat.execution().attempt_count() + 1;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Execution, Name, Timestamp, Waiting};
 use abide_store::{Hold, Leased, Result, Snapshot, Store, WorkerRow};
 
@@ -49,6 +50,7 @@ pub(crate) async fn is_given_up(store: &dyn Store, snapshot: &Snapshot, now: Tim
     let execution = &snapshot.execution;
     // Somebody looks at it, or is about to: it may have been unblocked.
     let is_moving = snapshot.lease.session.is_some() || snapshot.ready_at.is_some();
+    let is_moving = is_moving && !planted(Bug::GivenUpWhileHeld);
     let may_try =
         |build: Option<&Name>| is_moving || build.is_some_and(|build| execution.is_worth_trying(build));
     Ok(!is_served(store, execution, now, may_try).await?)

@@ -1,5 +1,7 @@
 //! The command line of the simulator; `cargo xtask sim` builds and calls it.
 
+mod plant;
+
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
@@ -41,6 +43,12 @@ struct Arguments {
     /// With --seeds: go on after a seed that fails
     #[arg(long, requires = "seeds")]
     keep_going: bool,
+    /// Plant a bug first, to see that it is caught
+    #[arg(long, value_name = "NAME")]
+    plant: Option<String>,
+    /// List the bugs that can be planted
+    #[arg(long)]
+    bugs: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -63,12 +71,17 @@ impl Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     abide_sim::quiet_panics();
-    let outcome = match (&arguments.seeds, &arguments.scenario, arguments.seed) {
+    if arguments.bugs {
+        println!("{}", plant::names());
+        return ExitCode::SUCCESS;
+    }
+    let planted = arguments.plant.as_deref().map_or(Ok(()), plant::plant);
+    let outcome = planted.and_then(|()| match (&arguments.seeds, &arguments.scenario, arguments.seed) {
         (Some(seeds), _, _) => many(&arguments, seeds.clone()),
         (None, Some(path), _) => read(path).and_then(|scenario| one(&arguments, &arguments.placed(scenario))),
         (None, None, Some(seed)) => one(&arguments, &arguments.placed(scenario(seed))),
         (None, None, None) => Err("say which: --seed N, --seeds A..B or --scenario FILE".to_owned()),
-    };
+    });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use abide_core::Refusal;
 use abide_core::codec::DecodeError;
+use abide_core::planted::{Bug, planted};
 use abide_store::Error;
 use rusqlite::ErrorCode;
 
@@ -126,6 +127,7 @@ impl Failure {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Meaning::Busy,
             Some(ErrorCode::DiskFull) => Meaning::Unavailable,
             Some(ErrorCode::ConstraintViolation) => Meaning::Misuse,
+            _ if planted(Bug::UnknownCommitFailed) => Meaning::Unavailable,
             _ => Meaning::Indeterminate,
         };
         Self { meaning, complaint: error.to_string() }

@@ -8,7 +8,7 @@ use abide_core::{
     Start,
 };
 use abide_store::conformance::{TestClock, block_on};
-use abide_store::{Store, Submit, Worker};
+use abide_store::{Result, Store, Submit, Submitted, Worker};
 
 use crate::{Options, SqliteStore};
 
@@ -35,13 +35,20 @@ pub(crate) fn message(id: &str, to: &str, body: Body) -> Message {
 }
 
 pub(crate) fn start(store: &SqliteStore, id: &str) {
+    submit(store, start_of(id));
+}
+
+pub(crate) fn start_of(id: &str) -> Message {
     let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
-    submit(store, message("start", id, Body::Start(start.into())));
+    message("start", id, Body::Start(start.into()))
 }
 
 pub(crate) fn submit(store: &SqliteStore, message: Message) {
+    try_submit(store, message).expect("it is taken");
+}
+
+pub(crate) fn try_submit(store: &SqliteStore, message: Message) -> Result<Vec<Submitted>> {
     block_on(store.submit(Submit { messages: vec![message], born_to: None, alone: false }))
-        .expect("it is taken");
 }
 
 /// Two stores on one file, as two processes have it.

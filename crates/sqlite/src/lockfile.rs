@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use abide_core::SessionId;
+use abide_core::planted::{Bug, planted};
 
 use crate::home::Moment;
 
@@ -101,6 +102,7 @@ impl Absences {
     /// Whether the process of a session with this sign is certainly gone.
     pub(crate) fn is_gone(&mut self, session: SessionId, sign: Sign, now: Moment) -> bool {
         match sign {
+            Sign::Nothing if planted(Bug::MissingLockFileIsDeath) => true,
             Sign::Nothing => now.since(*self.0.entry(session).or_insert(now)) >= ABSENCE_MAX,
             Sign::Life | Sign::Death => {
                 self.0.remove(&session);

@@ -25,6 +25,7 @@ use crate::step_connection::StepConnection;
 use crate::stepped::Fate;
 use crate::tallies::Tallies;
 use crate::wal::Wal;
+use abide_core::planted::{Bug, planted};
 
 /// How long a writer sleeps between two attempts while another process writes: short at first, because most
 /// transactions are.
@@ -103,7 +104,9 @@ impl Writer {
                 Attempt::Blame(index, failure) => {
                     self.fail_all(vec![jobs.remove(index)], &failure);
                 }
-                Attempt::Unclear(failure) if jobs.len() == 1 => return self.fail_all(jobs, &failure),
+                Attempt::Unclear(failure) if jobs.len() == 1 || planted(Bug::NeighbourFails) => {
+                    return self.fail_all(jobs, &failure);
+                }
                 Attempt::Unclear(_) => return self.advance_singly(jobs),
             }
         }
@@ -188,7 +191,9 @@ impl Writer {
                 self.roll_back();
                 // What the connection believes of the log may no longer be true.
                 self.give_up();
-                self.tallies.forget();
+                if !planted(Bug::TalliesAfterUnknownCommit) {
+                    self.tallies.forget();
+                }
                 match self.fate {
                     Fate::Unheard => Attempt::Done,
                     _ => Attempt::All(failure),
@@ -243,8 +248,8 @@ impl Writer {
         let Some(writer) = &self.connection else { return Ok(()) };
         let version: i64 =
             writer.connection.prepare_cached(sql::DATA_VERSION)?.query_row([], |row| row.get(0))?;
-        if self.data_version != Some(version) {
-            self.data_version = Some(version);
+        let is_known = self.data_version.is_none() && planted(Bug::NewsLostAfterReopen);
+        if self.data_version.replace(version) != Some(version) && !is_known {
             self.caches = Caches::default();
             self.shared.notices.changed();
         }
@@ -266,6 +271,9 @@ impl Writer {
     }
 
     fn commit(&mut self) -> Result<(), Failure> {
+        if planted(Bug::EffectiveBeforeCommit) {
+            self.effects.happen(&self.shared);
+        }
         let connection = &self.connection.as_ref().expect("a transaction has a connection").connection;
         if self.fate == Fate::Unwritten {
             return Err(Fate::unknown());

@@ -1,10 +1,12 @@
 //! Tests of the writer.
 
+use abide_core::{SessionId, Tally};
 use abide_store::conformance::block_on;
-use abide_store::{Notice, Store};
+use abide_store::{Agreement, Beat, Claim, Heartbeat, Notice, Retire, Store, Submitted};
 
 use super::*;
-use crate::fixture::{pair, register, start};
+use crate::SqliteStore;
+use crate::fixture::{pair, register, start, start_of, try_submit};
 
 /// Nobody but the poll thread looks here: this store writes nothing.
 #[test]
@@ -18,6 +20,77 @@ fn what_others_write_while_there_is_no_connection_is_news() {
     start(&theirs, "a");
     drop(writer);
     assert_eq!(block_on(ours.wait(session)).unwrap(), [Notice::Changed]);
+}
+
+/// The next COMMIT happens, and SQLite says that it did not.
+fn deny_next_commit(store: &SqliteStore) {
+    fn fail(_: &rusqlite::hooks::Wal, _: i32) -> rusqlite::Result<()> {
+        Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR), None))
+    }
+    let writer = store.desk().unwrap().lock_writer();
+    writer.connection().unwrap().wal_hook(Some(fail));
+}
+
+/// The next COMMIT fails, and SQLite does not say whether it has happened.
+fn fail_next_commit(store: &SqliteStore) {
+    use rusqlite::hooks::{AuthAction, AuthContext, Authorization, TransactionOperation};
+    let refuse = |context: AuthContext<'_>| match context.action {
+        AuthAction::Transaction { operation: TransactionOperation::Unknown } => Authorization::Deny,
+        _ => Authorization::Allow,
+    };
+    let writer = store.desk().unwrap().lock_writer();
+    writer.connection().unwrap().authorizer(Some(refuse)).unwrap();
+}
+
+fn is_unknown<T>(answer: &abide_store::Result<T>) -> bool {
+    matches!(answer, Err(Error::Indeterminate { .. }))
+}
+
+fn retire(store: &SqliteStore, session: SessionId) -> abide_store::Result<()> {
+    block_on(store.retire(Retire { session, reason: "done".to_owned() }))
+}
+
+#[test]
+fn a_commit_of_unknown_outcome_is_told_as_such() {
+    let (_folder, ours, _theirs) = pair();
+    deny_next_commit(&ours);
+    assert!(is_unknown(&try_submit(&ours, start_of("a"))));
+    let again = try_submit(&ours, start_of("a")).unwrap();
+    assert!(matches!(again[..], [Submitted::Attached(_)]), "it has happened: {again:?}");
+}
+
+#[test]
+fn nothing_takes_effect_before_its_commit_has_happened() {
+    let (_folder, ours, _theirs) = pair();
+    let session = register(&ours, "default");
+    fail_next_commit(&ours);
+    assert!(is_unknown(&retire(&ours, session)));
+    assert_eq!(block_on(ours.wait(session)).unwrap(), [Notice::Changed], "it lives");
+    assert!(retire(&ours, session).is_ok());
+    assert!(block_on(ours.wait(session)).is_err(), "it has ended");
+}
+
+/// The answer to a claim is lost, and the claim is repeated. From then on both sides count the same.
+#[test]
+fn what_is_held_is_counted_anew_after_a_commit_of_unknown_outcome() {
+    let (_folder, ours, _theirs) = pair();
+    let session = register(&ours, "default");
+    start(&ours, "a");
+    let mut believed = Tally::default();
+    let beat = |believed: &mut Tally| {
+        let digest = Some(believed.beat());
+        block_on(ours.heartbeat(Beat { session, digest })).unwrap()
+    };
+    beat(&mut believed);
+    deny_next_commit(&ours);
+    let claim = Claim { session, request: 1, slots: 9, care_slots: 9, with_mail: false, sweep: false };
+    assert!(is_unknown(&block_on(ours.claim(claim.clone()))));
+    let leased = block_on(ours.claim(claim)).unwrap().leased;
+    believed.give(leased[0].key.0, leased[0].lease.epoch);
+    beat(&mut believed);
+    beat(&mut believed);
+    let Heartbeat::Refreshed { leases, .. } = beat(&mut believed) else { panic!("it lives") };
+    assert_eq!(leases, Agreement::Agreed);
 }
 
 struct Panics;

@@ -18,7 +18,8 @@ impl Runner {
             match entry.event {
                 // What was recorded before is seen before.
                 Event::CancelRequested { .. } | Event::DeadlinePassed { .. } => {
-                    self.run.undelivered.push_back(entry);
+                    let is_first = planted(Bug::ResultHiddenByCancel);
+                    self.run.undelivered.insert(if is_first { 0 } else { self.run.undelivered.len() }, entry);
                 }
                 event if event.is_terminal() => self.end(event),
                 // It begins anew, as its journal then is: this runner may have handed out a part of it to code that is gone.

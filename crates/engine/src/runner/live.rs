@@ -27,7 +27,7 @@ impl Runner {
     }
 
     /// Sorts what arrived. Only here: who cannot use a message leaves it unread, so that it is there when somebody can.
-    fn take_mail(&mut self) {
+    pub(super) fn take_mail(&mut self) {
         while let Some(letter) = self.seat.next_letter() {
             let Message { id, body, .. } = &letter.message;
             match body {
@@ -42,7 +42,7 @@ impl Runner {
                         *run == self.seat.execution().run() && self.run.children.contains_key(&key);
                     if is_awaited {
                         self.run.answers.push_back((key, letter));
-                    } else {
+                    } else if !planted(Bug::LateAnswerUnread) {
                         // Nobody waits for it any longer; left unread it would be looked at for ever.
                         self.seat.consume(letter.message.id);
                     }
@@ -165,7 +165,9 @@ impl Runner {
         if let Some(queue) = self.signals.get_mut(name) {
             queue.pop_front();
         }
-        self.seat.consume(message.clone());
+        if !planted(Bug::SignalReadTwice) {
+            self.seat.consume(message.clone());
+        }
         if let Ok(entries) = self.decide(Command::ReceiveSignal { op, message, payload }) {
             self.deliver_all(&entries);
         }
@@ -242,7 +244,7 @@ impl Runner {
     fn settle_closure(&mut self, id: u64, note: &Note) {
         let Some(active) = self.run.stage.active_mut() else { return };
         if let Some(slot) = active.board.0.lock().slots.get_mut(&id) {
-            slot.attempt_count = note.attempt_count;
+            slot.attempt_count = if planted(Bug::AttemptsForgotten) { 0 } else { note.attempt_count };
         }
         match note.due_at {
             Some(due_at) => active.timers.push(Reverse((due_at, id, TimerKind::Retry))),
@@ -251,6 +253,7 @@ impl Runner {
     }
 
     fn settle_timer(&mut self, id: u64, op: Op, recorded: Option<Timestamp>, due: Due) {
+        let recorded = recorded.filter(|_| !planted(Bug::TimerSetAgain));
         let due_at = recorded.unwrap_or_else(|| match due {
             Due::After(duration) => self.seat.now().after(duration),
             Due::At(at) => at,
@@ -297,7 +300,9 @@ impl Runner {
     /// Lets closures start once everything before them is durable.
     fn start_closures(&mut self) -> bool {
         let Some(active) = self.run.stage.active_mut() else { return false };
-        if active.startable.is_empty() || !self.seat.is_durable() || self.seat.order() != Order::Run {
+        let is_durable = self.seat.is_durable() || planted(Bug::EffectBeforeDurable);
+        let is_wanted = self.seat.order() == Order::Run || planted(Bug::ClosuresWhileDraining);
+        if active.startable.is_empty() || !is_durable || !is_wanted {
             return false;
         }
         if self.is_over_length() {

@@ -26,6 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{
     Block, Body, Command, Cursor, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher, Message,
     MessageId, Name, Op, OpKey, Payload, Refusal, Remedied, Remedy, Timestamp, Waiting,
@@ -168,7 +169,7 @@ impl Runner {
         if self.seat.is_closing() {
             return Turn::Idle;
         }
-        if let Stage::Transacting(..) = self.run.stage {
+        if matches!(self.run.stage, Stage::Transacting(..)) && !planted(Bug::EntryNumberTwice) {
             // Its answer wakes us. Whatever ends meanwhile is recorded behind it.
             return if self.poll_code() { Turn::Progress } else { Turn::Idle };
         }
@@ -193,7 +194,8 @@ impl Runner {
         if self.is_code_ready() && self.poll_code() {
             return Turn::Progress;
         }
-        if self.run.stage.is_live() && self.live() {
+        let is_live = self.run.stage.is_live() || planted(Bug::EntryNumberTwice);
+        if is_live && self.live() {
             return Turn::Progress;
         }
         // Closures that asked to be polled come after what is new: one that always asks would starve its siblings.
@@ -310,7 +312,8 @@ impl Runner {
 
     /// Decides a command of the code's and follows what it gave. A refusal means that the phase changed meanwhile.
     fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
-        debug_assert!(!matches!(self.run.stage, Stage::Transacting(..)), "its number is not known yet");
+        let is_numbered = !matches!(self.run.stage, Stage::Transacting(..));
+        debug_assert!(is_numbered || planted(Bug::EntryNumberTwice), "its number is not known yet");
         let entries = self.seat.decide(command)?;
         for entry in &entries {
             self.run.follow(entry);
@@ -338,6 +341,9 @@ impl Runner {
 
     /// Ends the run with what the code returned.
     fn finish(&mut self, result: Result<Payload, Failure>, cx: &mut Context<'_>) -> Turn {
+        if planted(Bug::EndAtBoundBlocked) && self.is_over_length() {
+            return Turn::Progress;
+        }
         let limits = &self.seat.engine.options.limits;
         let limit = match &result {
             Ok(payload) => limits.check_payload("the result of the workflow", payload),

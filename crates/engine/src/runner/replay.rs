@@ -48,7 +48,7 @@ impl Runner {
         for seq in entry.seq + 1..=self.run.journal.end() {
             let later = std::task::ready!(self.run.journal.poll_entry(seq, cx))?;
             if let Some(is_refuted) = later.event.refutes_edit_of(op) {
-                return Poll::Ready(Ok(is_refuted));
+                return Poll::Ready(Ok(is_refuted && !planted(Bug::EditNotEditable)));
             }
         }
         Poll::Ready(Ok(false))

@@ -26,6 +26,9 @@ impl Runner {
         if order == Order::Leave || (order == Order::Drain && !is_running) {
             return self.release(Hold::Yield);
         }
+        if !may_run && planted(Bug::AnswerLostWhilePaused) {
+            self.take_mail();
+        }
         if !may_run && !is_running {
             return self.park();
         }
@@ -94,8 +97,12 @@ impl Runner {
             ring_at = Some(ring_at.map_or(next, |at| at.min(next)));
         }
         let (runtime, wake_at) = (self.seat.engine.runtime.clone(), self.next_timer());
+        let sleep = |at: Moment| match planted(Bug::WaitOnWallClock) {
+            true => runtime.sleep_until(runtime.now().after(at.since(now))),
+            false => runtime.sleep(at.since(now)),
+        };
         let has_rung = ring(&mut self.alarm, wake_at, |at| runtime.sleep_until(at), cx)
-            | ring(&mut self.bell, ring_at, |at| runtime.sleep(at.since(now)), cx);
+            | ring(&mut self.bell, ring_at, sleep, cx);
         if has_rung {
             // Not progress: the idle time goes on.
             cx.waker().wake_by_ref();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Epoch, Execution, ExecutionId, Lease, LeaseRow, MessageId, SessionId, Timestamp, Version, care,
 };
@@ -100,7 +101,7 @@ fn lease(batch: &mut Batch<'_>, claim: &Claim, ready: Vec<i64>) -> Result<Vec<Le
     let mut leased = Vec::with_capacity(ready.len());
     let mut bytes = 0;
     for (key, position) in ready.into_iter().zip(0..) {
-        if bytes >= batch.shared.options.bounds.claim_bytes_max {
+        if bytes >= batch.shared.options.bounds.claim_bytes_max && !planted(Bug::ClaimUnbounded) {
             break;
         }
         let offer = Offer { key, position, former: None };
@@ -169,7 +170,8 @@ fn sound(
         batch.caches.targets.remove(&key);
         return Ok(Err(Unread::Newer));
     }
-    let Some(damage) = stop.damage() else { return Err(stop) };
+    let damage = stop.damage().filter(|_| !planted(Bug::DamageStarvesOthers));
+    let Some(damage) = damage else { return Err(stop) };
     tracing::error!(execution = key, %damage, "an execution is damaged and was set aside");
     let Columns { place, rank, since } = Place::Damaged(batch.now()).columns();
     batch.connection.prepare_cached(sql::SET_ASIDE)?.execute([key, place, rank, since])?;

@@ -1,0 +1,305 @@
+//! `cargo xtask planted`: plants one bug after the other, and sees that a test catches each.
+//!
+//! Which test is to catch which bug stands in `docs/planted.md`, and nowhere else: the table that people read is the one that is run.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::workspace::Workspace;
+use crate::{Result, process, sim};
+
+/// The table.
+const TABLE: &str = "docs/planted.md";
+
+/// What the table says of a bug that the simulator is to catch.
+const SIMULATOR: &str = "cargo xtask sim";
+
+/// A run that takes longer hangs, which is no catch: whoever waits for it learns nothing.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Which bugs to plant.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Only these bugs, by name
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Print one JSON object a bug instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+    let text = workspace.read(TABLE)?.ok_or_else(|| format!("{TABLE} is no text"))?;
+    let rows = rows(&text)?;
+    let hunt = Hunt { workspace, output: workspace.target().join("planted.txt") };
+    hunt.compare(&rows)?;
+    let chosen = chosen(rows, &arguments.names)?;
+    hunt.check_sound(&chosen)?;
+    let mut caught = Vec::new();
+    for row in chosen {
+        let (outcome, duration) = process::timed(|| hunt.catch(&row));
+        let found = Found { row, outcome: outcome?, duration };
+        println!("{}", if arguments.json { found.json() } else { found.line() });
+        caught.push(found);
+    }
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        fs::write(TABLE, updated(&text, &caught))?;
+    }
+    let left: Vec<_> =
+        caught.iter().filter(|found| !found.is_caught()).map(|found| found.row.bug.as_str()).collect();
+    if left.is_empty() { Ok(()) } else { Err(format!("not caught: {}", left.join(", ")).into()) }
+}
+
+/// A line of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Row {
+    bug: String,
+    breaks: String,
+    guard: Guard,
+}
+
+/// Who is to catch a bug.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Guard {
+    Simulator,
+    Test { package: String, target: String, name: String },
+}
+
+impl Guard {
+    fn parse(text: &str) -> Result<Self> {
+        let words: Vec<&str> = text.trim_matches('`').split(' ').collect();
+        match words[..] {
+            _ if text.trim_matches('`') == SIMULATOR => Ok(Self::Simulator),
+            [package, target, name] => {
+                let [package, target, name] = [package, target, name].map(str::to_owned);
+                Ok(Self::Test { package, target, name })
+            }
+            _ => Err(format!("{TABLE}: {text} is neither `{SIMULATOR}` nor `PACKAGE TARGET TEST`").into()),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Simulator => SIMULATOR.to_owned(),
+            Self::Test { package, target, name } => format!("{package} {target} {name}"),
+        }
+    }
+}
+
+/// The lines of the table.
+fn rows(text: &str) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for line in text.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [bug, breaks, guard, ..] = cells[..] else {
+            return Err(format!("{TABLE}: `{line}` has no bug, what it breaks and who catches it").into());
+        };
+        let (bug, breaks) = (bug.trim_matches('`').to_owned(), breaks.to_owned());
+        rows.push(Row { bug, breaks, guard: Guard::parse(guard)? });
+    }
+    Ok(rows)
+}
+
+fn chosen(rows: Vec<Row>, names: &[String]) -> Result<Vec<Row>> {
+    if let Some(name) = names.iter().find(|name| !rows.iter().any(|row| row.bug == **name)) {
+        return Err(format!("there is no bug {name:?}; {TABLE} lists them").into());
+    }
+    Ok(rows.into_iter().filter(|row| names.is_empty() || names.contains(&row.bug)).collect())
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// A test failed, or the simulator after so many seeds.
+    Caught(Option<u64>),
+    Survived,
+    Hung,
+}
+
+struct Hunt<'a> {
+    workspace: &'a Workspace,
+    /// What the last run printed.
+    output: std::path::PathBuf,
+}
+
+impl Hunt<'_> {
+    /// The table has the bugs of the program and no others.
+    fn compare(&self, rows: &[Row]) -> Result<()> {
+        let (outcome, printed) = self.execute(&mut self.simulator(&["--bugs"]))?;
+        if outcome != Outcome::Survived {
+            return Err(format!("{printed}\nthe simulator does not build").into());
+        }
+        let known: BTreeSet<&str> = printed.lines().collect();
+        let listed: BTreeSet<&str> = rows.iter().map(|row| row.bug.as_str()).collect();
+        match known.symmetric_difference(&listed).next() {
+            None => Ok(()),
+            Some(bug) => Err(format!("{TABLE} and the program disagree about {bug:?}").into()),
+        }
+    }
+
+    /// Without a bug the same build passes.
+    fn check_sound(&self, rows: &[Row]) -> Result<()> {
+        let guards: BTreeSet<&Guard> = rows.iter().map(|row| &row.guard).collect();
+        for guard in guards {
+            let (outcome, printed) = self.execute(&mut self.command(guard, None))?;
+            let has_run = *guard == Guard::Simulator || printed.contains("1 passed");
+            if outcome != Outcome::Survived || !has_run {
+                return Err(format!("{printed}\nwithout a bug, `{}` does not pass", guard.text()).into());
+            }
+        }
+        Ok(())
+    }
+
+    fn catch(&self, row: &Row) -> Result<Outcome> {
+        let (outcome, printed) = self.execute(&mut self.command(&row.guard, Some(&row.bug)))?;
+        if outcome == Outcome::Caught(None) && row.guard == Guard::Simulator {
+            let seed = printed.lines().find_map(seed_of);
+            let seed = seed.ok_or_else(|| format!("{printed}\nno seed failed, but the simulator did"))?;
+            return Ok(Outcome::Caught(Some(seed + 1)));
+        }
+        Ok(outcome)
+    }
+
+    fn command(&self, guard: &Guard, bug: Option<&str>) -> Command {
+        let mut command = match guard {
+            Guard::Simulator => self.simulator(&["--seeds", sim::SEEDS]),
+            Guard::Test { package, target, name } => {
+                let target: &[&str] = if target == "lib" { &["--lib"] } else { &["--test", target] };
+                let mut command =
+                    self.workspace.cargo(["test", "--quiet", "--features", "planted", "--package", package]);
+                command.args(target).args(["--", "--exact", name]);
+                command
+            }
+        };
+        command.env("ABIDE_PLANTED", bug.unwrap_or_default());
+        command
+    }
+
+    /// The simulator of builds that bugs are planted in. Its artifacts stand beside those of ordinary builds: cargo tells them apart by their features.
+    fn simulator(&self, arguments: &[&str]) -> Command {
+        let run = ["run", "--quiet", "--release", "--package", "abide-sim", "--features", "planted", "--"];
+        self.workspace.cargo(run.iter().chain(arguments).copied())
+    }
+
+    /// How a command ended, and what it printed.
+    fn execute(&self, command: &mut Command) -> Result<(Outcome, String)> {
+        let output = File::create(&self.output)?;
+        let mut child = command.stdout(output.try_clone()?).stderr(output).spawn()?;
+        let outcome = match process::wait_within(&mut child, LIMIT) {
+            Ok(status) if status.success() => Outcome::Survived,
+            Ok(_) => Outcome::Caught(None),
+            Err(_) => Outcome::Hung,
+        };
+        Ok((outcome, String::from_utf8_lossy(&fs::read(&self.output)?).into_owned()))
+    }
+}
+
+/// The seed that a line of the simulator says to have failed.
+fn seed_of(line: &str) -> Option<u64> {
+    line.strip_prefix("seed ")?.split_once(':')?.0.parse().ok()
+}
+
+/// What became of a bug.
+struct Found {
+    row: Row,
+    outcome: Outcome,
+    duration: Duration,
+}
+
+impl Found {
+    fn is_caught(&self) -> bool {
+        matches!(self.outcome, Outcome::Caught(_))
+    }
+
+    fn word(&self) -> &'static str {
+        match self.outcome {
+            Outcome::Caught(_) => "caught",
+            Outcome::Survived => "SURVIVED",
+            Outcome::Hung => "HUNG",
+        }
+    }
+
+    fn seeds(&self) -> String {
+        match self.outcome {
+            Outcome::Caught(Some(count)) => count.to_string(),
+            _ => "–".to_owned(),
+        }
+    }
+
+    fn line(&self) -> String {
+        let Row { bug, breaks, guard } = &self.row;
+        let (word, seeds, seconds) = (self.word(), self.seeds(), self.duration.as_secs_f64());
+        format!("{word:<8} {bug:<32} {seeds:>5} seeds {seconds:>6.1} s  {}: {breaks}", guard.text())
+    }
+
+    fn json(&self) -> String {
+        let Row { bug, breaks, guard } = &self.row;
+        let seeds = if let Outcome::Caught(seeds) = self.outcome { seeds } else { None };
+        let seconds = self.duration.as_secs_f64();
+        json!({
+            "bug": bug, "breaks": breaks, "caught_by": guard.text(), "outcome": self.word().to_lowercase(),
+            "seeds": seeds, "seconds": (seconds * 10.0).round() / 10.0,
+        })
+        .to_string()
+    }
+
+    /// Its line of the table.
+    fn row(&self) -> String {
+        let Row { bug, breaks, guard } = &self.row;
+        let (guard, seeds, seconds) = (guard.text(), self.seeds(), self.duration.as_secs_f64());
+        format!("| `{bug}` | {breaks} | `{guard}` | {seeds} | {seconds:.0} |")
+    }
+}
+
+/// The table with what was found.
+fn updated(text: &str, found: &[Found]) -> String {
+    let line = |line: &str| {
+        let of_line = |found: &&Found| line.starts_with(&format!("| `{}` |", found.row.bug));
+        found.iter().find(of_line).map_or_else(|| line.to_owned(), Found::row) + "\n"
+    };
+    text.lines().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "# Bugs\n\n| bug | breaks | caught by | seeds | s |\n|---|---|---|---|---|\n\
+        | `one` | A thing. | `cargo xtask sim` | 7 | 1 |\n| `two` | Another. | `abide care a_fact` | – | 2 |\n";
+
+    #[test]
+    fn a_table_is_read() {
+        let read = rows(TEXT).unwrap();
+        assert_eq!(read.len(), 2);
+        assert_eq!((read[0].bug.as_str(), &read[0].guard), ("one", &Guard::Simulator));
+        assert_eq!(read[1].guard.text(), "abide care a_fact");
+        assert!(rows("| `one` | A thing. |").is_err());
+        assert!(rows("| `one` | A thing. | somebody | 1 | 1 |").is_err());
+    }
+
+    #[test]
+    fn an_unknown_name_is_told() {
+        let told = chosen(rows(TEXT).unwrap(), &["three".to_owned()]).unwrap_err();
+        assert!(told.to_string().contains("no bug \"three\""), "{told}");
+        assert_eq!(chosen(rows(TEXT).unwrap(), &["two".to_owned()]).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_was_found_goes_into_the_table() {
+        let row = rows(TEXT).unwrap().remove(0);
+        let duration = Duration::from_secs(3);
+        let found = Found { row, outcome: Outcome::Caught(Some(12)), duration };
+        let text = updated(TEXT, &[found]);
+        assert_eq!(text, TEXT.replace("| 7 | 1 |", "| 12 | 3 |"));
+    }
+
+    #[test]
+    fn a_failed_seed_is_found() {
+        assert_eq!(seed_of("seed 41: it hangs"), Some(41));
+        assert_eq!(seed_of("faults (where): struck"), None);
+    }
+}
