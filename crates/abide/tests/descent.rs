@@ -152,6 +152,34 @@ fn child_that_somebody_retried_outlives_its_former_parent() {
     });
 }
 
+#[workflow]
+async fn stubborn(ctx: Ctx) -> Result<u64> {
+    let _ = ctx.recv::<u64>("never").await;
+    ctx.shield(async { ctx.recv("finish").await }).await
+}
+
+#[workflow]
+async fn gives_up(ctx: Ctx) -> Result<u64> {
+    let (run, sleep) = (ctx.run(stubborn, ()).id("stubborn"), ctx.sleep(secs(1)));
+    if let Either::Left((result, _)) = select(Box::pin(run.into_future()), Box::pin(sleep)).await {
+        result?;
+    }
+    ctx.recv("finish").await
+}
+
+/// Nobody waits for it, and it winds down all the same as somebody's child.
+#[test]
+fn child_that_was_given_up_is_terminated_with_its_parent() {
+    on_each(async |lab, abide| {
+        let handle = abide.start(gives_up, ()).id("mother").await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(status(abide, "stubborn").await, Status::Waiting);
+        handle.terminate("enough").await.unwrap();
+        lab.sleep(secs(30)).await;
+        assert_eq!(status(abide, "stubborn").await, Status::Cancelled);
+    });
+}
+
 /// Starts something under an id that is taken, and goes on as it is told before it hears of the refusal.
 #[workflow]
 async fn thief(ctx: Ctx, way: String) -> Result<u64> {

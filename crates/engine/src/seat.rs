@@ -379,14 +379,14 @@ impl Seat {
     }
 
     /// Tells all open children, whom the driver knows, with the next commit; if they are too many, somebody else does.
-    pub(crate) fn tell<'a>(&mut self, children: impl ExactSizeIterator<Item = &'a ExecutionId> + Clone) {
+    pub(crate) fn tell(&mut self, children: &[&ExecutionId]) {
         if children.len() > TOLD_COUNT_MAX {
             return;
         }
         let namespace = self.execution().address().namespace.clone();
         for order in std::mem::take(&mut self.ledger.tree_orders) {
-            for child in children.clone() {
-                let to = Address { namespace: namespace.clone(), id: child.clone() };
+            for child in children {
+                let to = Address { namespace: namespace.clone(), id: (*child).clone() };
                 self.ledger.emit(order.message(to));
             }
         }

@@ -38,13 +38,17 @@ impl Runner {
                 }
                 Body::ChildDone { run, op, .. } => {
                     let key = op.key();
-                    let is_awaited =
-                        *run == self.seat.execution().run() && self.run.children.contains_key(&key);
-                    if is_awaited {
+                    let is_of_run = *run == self.seat.execution().run();
+                    if is_of_run && self.run.children.contains_key(&key) {
                         self.run.answers.push_back((key, letter));
-                    } else if !planted(Bug::LateAnswerUnread) {
+                    } else {
+                        if is_of_run {
+                            self.run.given_up.remove(&key);
+                        }
                         // Nobody waits for it any longer; left unread it would be looked at for ever.
-                        self.seat.consume(letter.message.id);
+                        if !planted(Bug::LateAnswerUnread) {
+                            self.seat.consume(letter.message.id);
+                        }
                     }
                 }
                 // No code waits for anything else.

@@ -82,6 +82,9 @@ struct Run {
     undelivered: VecDeque<Entry>,
     /// Children that were started and have no outcome yet.
     children: BTreeMap<OpKey, ExecutionId>,
+    /// Children that nobody waits for any longer, and that have not said that they ended: they wind down, and what concerns the whole tree
+    /// concerns them too.
+    given_up: BTreeMap<OpKey, ExecutionId>,
     /// Outcomes of children that nobody has asked for yet, in order of arrival.
     answers: VecDeque<(OpKey, Letter)>,
     /// Recorded operations that the code has not asked for until its end, as far as they were read again.
@@ -97,6 +100,7 @@ impl Run {
             stage: Stage::Absent,
             undelivered: VecDeque::new(),
             children: BTreeMap::new(),
+            given_up: BTreeMap::new(),
             answers: VecDeque::new(),
             unused: Vec::new(),
             published: None,
@@ -109,9 +113,8 @@ impl Run {
             Event::ChildStarted { op, child } => {
                 self.children.insert(op.child_result().key(), child.clone());
             }
-            Event::ChildFinished { op, .. } | Event::ChildCancelled { op } => {
-                self.children.remove(&op.key());
-            }
+            Event::ChildFinished { op, .. } => _ = self.children.remove(&op.key()),
+            Event::ChildCancelled { op } => self.given_up.extend(self.children.remove_entry(&op.key())),
             _ => {}
         }
     }
@@ -385,7 +388,8 @@ impl Runner {
     /// Tells the children what was decided. Only who has passed the whole journal knows all of them.
     fn tell_children(&mut self) {
         if self.seat.has_tree_orders() && self.run.stage.is_live() {
-            self.seat.tell(self.run.children.values());
+            let Run { children, given_up, .. } = &self.run;
+            self.seat.tell(&children.values().chain(given_up.values()).collect::<Vec<_>>());
         }
     }
 
