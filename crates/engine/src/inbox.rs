@@ -32,17 +32,50 @@ pub(crate) enum Arrival {
 /// The most arrivals that are kept for one execution. What is beyond is in its inbox.
 const ARRIVAL_COUNT_MAX: usize = 1_024;
 
+/// The most that the messages among them carry, unless a single one carries more.
+const ARRIVAL_BYTES_MAX: usize = 1 << 20;
+
 /// How long to wait before an inbox that could not be read is read again.
 const READ_PAUSE: Duration = Duration::from_millis(100);
 
-/// Adds to what an execution is told. Many become one that says: read for yourself.
-pub(crate) fn add(kept: &mut Vec<Arrival>, arrivals: impl IntoIterator<Item = Arrival>) {
-    for arrival in arrivals {
-        if kept.len() >= ARRIVAL_COUNT_MAX {
-            kept.clear();
-            kept.extend((!planted(Bug::OverflowForgetsMore)).then_some(Arrival::More));
+/// What an execution is told, until it listens. Many, or large ones, become one that says: read for yourself.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    kept: Vec<Arrival>,
+    /// What the messages among them carry.
+    bytes: usize,
+}
+
+impl Arrivals {
+    pub(crate) fn add(&mut self, arrivals: impl IntoIterator<Item = Arrival>) {
+        for arrival in arrivals {
+            let bytes = arrival.carried_bytes();
+            let is_many = self.kept.len() >= ARRIVAL_COUNT_MAX;
+            if is_many || (self.bytes > 0 && self.bytes + bytes > ARRIVAL_BYTES_MAX) {
+                self.kept.clear();
+                self.kept.extend((!planted(Bug::OverflowForgetsMore)).then_some(Arrival::More));
+                self.bytes = 0;
+            }
+            self.kept.push(arrival);
+            self.bytes += bytes;
         }
-        kept.push(arrival);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn into_kept(self) -> Vec<Arrival> {
+        self.kept
+    }
+}
+
+impl Arrival {
+    pub(crate) fn carried_bytes(&self) -> usize {
+        match self {
+            Self::Message { message, .. } => message.body.carried_bytes(),
+            Self::Newest(_) | Self::More => 0,
+        }
     }
 }
 
@@ -408,6 +441,27 @@ mod tests {
     }
 
     #[test]
+    fn arrivals_are_bounded_by_count_and_by_what_they_carry() {
+        let signal = |size: usize| {
+            let payload = Payload::from(vec![b'x'; size]);
+            let message = message("s", Body::Signal { name: name("s"), payload });
+            Arrival::Message { epoch: EPOCH, message, previous: None }
+        };
+        let kept = |size: usize, count: usize| {
+            let mut arrivals = Arrivals::default();
+            (0..count).for_each(|_| arrivals.add([signal(size)]));
+            let is_cut = matches!(arrivals.kept[0], Arrival::More);
+            (is_cut, arrivals.kept.len(), arrivals.bytes())
+        };
+        assert_eq!(kept(1, ARRIVAL_COUNT_MAX), (false, ARRIVAL_COUNT_MAX, ARRIVAL_COUNT_MAX));
+        assert_eq!(kept(1, ARRIVAL_COUNT_MAX + 1), (true, 2, 1));
+        let half = ARRIVAL_BYTES_MAX / 2;
+        assert_eq!(kept(half, 2), (false, 2, ARRIVAL_BYTES_MAX));
+        assert_eq!(kept(half, 3), (true, 2, half));
+        assert_eq!(kept(2 * ARRIVAL_BYTES_MAX, 1), (false, 1, 2 * ARRIVAL_BYTES_MAX), "a single one is kept");
+    }
+
+    #[test]
     fn what_was_read_for_good_makes_room() {
         let (_sim, mut inbox) = inbox(&[10]);
         inbox.consume(&MessageId::new("0"));
@@ -456,11 +510,11 @@ mod tests {
             let previous = (n > 0).then(|| MessageId::new(format!("new-{}", n - 1)));
             Arrival::Message { epoch: EPOCH, message: message(&format!("new-{n}"), body), previous }
         };
-        let mut arrivals = Vec::new();
-        add(&mut arrivals, (0..ARRIVAL_COUNT_MAX).map(new));
-        add(&mut arrivals, [Arrival::Newest(MessageId::new("0"))]);
-        assert!(arrivals.len() < ARRIVAL_COUNT_MAX);
-        inbox.arrive(arrivals);
+        let mut arrivals = Arrivals::default();
+        arrivals.add((0..ARRIVAL_COUNT_MAX).map(new));
+        arrivals.add([Arrival::Newest(MessageId::new("0"))]);
+        assert!(arrivals.kept.len() < ARRIVAL_COUNT_MAX);
+        inbox.arrive(arrivals.into_kept());
         assert!(!inbox.is_complete());
     }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::inbox::{self, Arrival};
+use crate::inbox::{Arrival, Arrivals};
 use crate::task_waker::TaskWaker;
 
 /// News and orders for one resident execution.
@@ -18,7 +18,7 @@ pub(crate) struct Mailbox {
 
 #[derive(Debug, Default)]
 struct Mail {
-    arrivals: Vec<Arrival>,
+    arrivals: Arrivals,
     /// What the engine wants of the runner.
     order: Order,
     /// The store does not have the lease.
@@ -51,7 +51,7 @@ pub enum Order {
 
 impl Mailbox {
     pub(crate) fn deliver(&self, arrivals: Vec<Arrival>) {
-        self.put(|mail| inbox::add(&mut mail.arrivals, arrivals));
+        self.put(|mail| mail.arrivals.add(arrivals));
     }
 
     pub(crate) fn order(&self, order: Order) {
@@ -82,7 +82,7 @@ impl Mailbox {
         let mut mail = self.lock();
         self.has_news.store(false, Ordering::Relaxed);
         Some(News {
-            arrivals: std::mem::take(&mut mail.arrivals),
+            arrivals: std::mem::take(&mut mail.arrivals).into_kept(),
             order: mail.order,
             is_doubted: std::mem::take(&mut mail.is_doubted),
         })

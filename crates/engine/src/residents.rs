@@ -11,12 +11,15 @@ use abide_core::planted::{Bug, planted};
 use abide_core::{Digest, Epoch, KeyHasher, Lease, SessionId, Tally};
 use abide_store::{ExecutionKey, Leased};
 
-use crate::inbox::{self, Arrival};
+use crate::inbox::{Arrival, Arrivals};
 use crate::mailbox::Mailbox;
 use crate::quarantine::Quarantine;
 
 /// How many executions may have early mail; beyond, the next sweep tells of it.
 const EARLY_COUNT_MAX: usize = 1_024;
+
+/// How much all early mail together may carry; beyond, an execution is only told that there is some.
+const EARLY_BYTES_MAX: usize = 16 << 20;
 
 /// How many recovered leases are remembered. Whoever is told of an older one once more is refused by the store.
 const RECOVERED_COUNT_MAX: usize = 1_024;
@@ -26,7 +29,8 @@ pub(crate) struct Residents {
     seats: HashMap<ExecutionKey, Resident, KeyHasher>,
     pub(crate) quarantine: Quarantine,
     /// What arrived for executions whose lease is known to the store but not yet to us.
-    early: HashMap<ExecutionKey, Vec<Arrival>>,
+    early: HashMap<ExecutionKey, Arrivals>,
+    early_bytes: usize,
     /// Executions that were leased to us anew while they were here: the store knows before the runner does that it has given its lease back.
     again: HashSet<ExecutionKey>,
     /// There was no room for what might be claimed: whoever leaves says so.
@@ -156,7 +160,8 @@ impl Residents {
     fn seat(&mut self, leased: &Leased, mailbox: &Arc<Mailbox>) -> Option<Arc<Mailbox>> {
         let (key, lease) = (leased.key, leased.lease);
         if let Some(early) = self.early.remove(&key) {
-            mailbox.deliver(early);
+            self.early_bytes -= early.bytes();
+            mailbox.deliver(early.into_kept());
         }
         if !self.wanted.is_empty() {
             self.wanted.remove(&key);
@@ -235,7 +240,12 @@ impl Residents {
             return Some((known.mailbox.clone(), arrivals));
         }
         if self.early.len() < EARLY_COUNT_MAX && !planted(Bug::EarlyMailDropped) {
-            inbox::add(self.early.entry(key).or_default(), arrivals);
+            let bytes: usize = arrivals.iter().map(Arrival::carried_bytes).sum();
+            let has_room = self.early_bytes + bytes <= EARLY_BYTES_MAX;
+            let early = self.early.entry(key).or_default();
+            self.early_bytes -= early.bytes();
+            early.add(if has_room { arrivals } else { vec![Arrival::More] });
+            self.early_bytes += early.bytes();
         }
         None
     }
@@ -243,13 +253,15 @@ impl Residents {
     /// Forgets early messages of executions that never came: their inboxes still have them.
     pub(crate) fn forget_early(&mut self) {
         self.early.clear();
+        self.early_bytes = 0;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use abide_core::{
-        Address, Execution, ExecutionId, Kind, Name, Namespace, Payload, Start, Timestamp, Version,
+        Address, Body, By, Execution, ExecutionId, Kind, Message, MessageId, Name, Namespace, Payload, Start,
+        Timestamp, Version,
     };
     use abide_store::InboxPage;
 
@@ -342,6 +354,27 @@ mod tests {
         assert_eq!(enter(&mut residents, 4, Source::Told).1, "known", "it is a lease of the old session");
         assert!(residents.replace(&leased(4), &Arc::default(), Source::Told).is_none());
         assert!(residents.begin_session(SessionId(2)).is_empty());
+    }
+
+    #[test]
+    fn early_mail_is_bounded_by_what_it_carries() {
+        let mut residents = residents();
+        let to = leased(1).address().clone();
+        let payload = Payload::from(vec![b'x'; 1 << 20]);
+        let body = Body::Signal { name: Name::new("s").unwrap(), payload };
+        let message = Message::new(MessageId::new("m"), to, By::client(), body);
+        let count = EARLY_BYTES_MAX as u64 >> 20;
+        for key in 0..=count {
+            let arrival = Arrival::Message { epoch: Epoch(1), message: message.clone(), previous: None };
+            assert!(residents.post(ExecutionKey(key), vec![arrival]).is_none());
+        }
+        assert_eq!(residents.early_bytes, EARLY_BYTES_MAX);
+        let last = residents.early.remove(&ExecutionKey(count)).unwrap().into_kept();
+        assert!(matches!(last[..], [Arrival::More]), "{last:?}");
+        enter(&mut residents, 1, Source::Told);
+        assert_eq!(residents.early_bytes, EARLY_BYTES_MAX - (1 << 20), "whoever comes takes it along");
+        residents.forget_early();
+        assert_eq!(residents.early_bytes, 0);
     }
 
     #[test]
