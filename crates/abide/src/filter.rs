@@ -91,15 +91,12 @@ impl Filter {
         let tag =
             |(key, value): &(String, String)| Ok(Tag { key: Name::new(key)?, value: Name::new(value)? });
         Ok(List {
-            namespace: namespace.clone(),
             statuses: self.statuses.clone(),
             name: self.code.as_ref().map(Name::new).transpose()?,
             tags: self.tags.iter().map(tag).collect::<Result<_, _>>()?,
             top_level: self.top_level,
-            parent: None,
             order: if self.oldest_first { ListOrder::OldestFirst } else { ListOrder::NewestFirst },
-            after: None,
-            limit: self.limit,
+            ..List::of(namespace.clone(), self.limit)
         })
     }
 

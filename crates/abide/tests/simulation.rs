@@ -12,7 +12,7 @@ use abide_sqlite::{SqliteStore, StepConnection};
 use abide_store::conformance::{Recorded, recorded};
 use abide_store::faults::{Chances, FaultyStore};
 use abide_store::memory::{MemoryStore, MemoryTable};
-use abide_store::{Clock, List, ListOrder, Listed, Read, Store, Target};
+use abide_store::{Clock, List, Listed, Read, Store, Target};
 
 /// How often each step ran, and when its result was recorded.
 #[derive(Default)]
@@ -235,17 +235,7 @@ async fn check_journals(lab: &Lab, seed: u64) {
 }
 
 async fn executions(lab: &Lab) -> Vec<Listed> {
-    let list = List {
-        namespace: Namespace::default(),
-        statuses: Vec::new(),
-        name: None,
-        tags: Vec::new(),
-        top_level: false,
-        parent: None,
-        order: ListOrder::OldestFirst,
-        after: None,
-        limit: 10_000,
-    };
+    let list = List::of(Namespace::default(), 10_000);
     loop {
         if let Ok(page) = lab.store().list(list.clone()).await {
             break page.items;

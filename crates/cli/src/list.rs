@@ -36,15 +36,12 @@ pub(crate) fn run(global: &Global, args: &List) -> Result<(), Failure> {
 
 fn query(global: &Global, args: &List) -> abide_store::List {
     abide_store::List {
-        namespace: global.namespace.clone(),
         statuses: args.status.iter().map(|status| status.0).collect(),
         name: args.workflow.clone(),
         tags: args.tag.clone(),
         top_level: args.top_level,
-        parent: None,
         order: if args.oldest_first { ListOrder::OldestFirst } else { ListOrder::NewestFirst },
-        after: None,
-        limit: args.limit,
+        ..abide_store::List::of(global.namespace.clone(), args.limit)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use abide_core::{Body, By, Message, MessageId, Name, Status};
-use abide_store::{Error, List, ListCursor, ListOrder, Listed, Read, Result, Snapshot, Submit, Target};
+use abide_store::{Error, List, ListCursor, Listed, Read, Result, Snapshot, Submit, Target};
 
 use crate::engine::Inner;
 
@@ -64,15 +64,9 @@ async fn try_all(engine: &Inner) -> usize {
 
 async fn try_page(engine: &Inner, after: Option<ListCursor>) -> Result<(usize, Option<ListCursor>)> {
     let list = List {
-        namespace: engine.options.namespace.clone(),
         statuses: vec![Status::Blocked],
-        name: None,
-        tags: Vec::new(),
-        top_level: false,
-        parent: None,
-        order: ListOrder::OldestFirst,
         after,
-        limit: PAGE_COUNT,
+        ..List::of(engine.options.namespace.clone(), PAGE_COUNT)
     };
     let page = engine.store.list(list).await?;
     let build = engine.build();

@@ -12,7 +12,7 @@ use abide_core::{
     Address, Block, Body, Command, Event, Kind, Message, MessageId, Name, Namespace, Payload, Start, Status,
     TreeOrder,
 };
-use abide_store::{Hold, List, ListCursor, ListOrder, Listing, ParentRun};
+use abide_store::{Hold, List, ListCursor, Listing, ParentRun};
 
 use crate::driver::{Driver, End, Opening};
 use crate::mailbox::Order;
@@ -90,15 +90,10 @@ impl Teller {
     async fn children(&mut self, order: &TreeOrder) -> Result<Listing, End> {
         let open = Status::ALL.into_iter().filter(|status| !status.is_terminal());
         let list = List {
-            namespace: self.seat.execution().address().namespace.clone(),
             statuses: open.collect(),
-            name: None,
-            tags: Vec::new(),
-            top_level: false,
             parent: Some(ParentRun { id: order.parent.clone(), run: order.run }),
-            order: ListOrder::OldestFirst,
             after: self.after,
-            limit: TOLD_COUNT_MAX,
+            ..List::of(self.seat.execution().address().namespace.clone(), TOLD_COUNT_MAX)
         };
         loop {
             match self.seat.engine.store.list(list.clone()).await {

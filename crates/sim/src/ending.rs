@@ -81,17 +81,7 @@ pub(crate) async fn newest(view: &(impl View + ?Sized)) -> abide_store::Result<O
 }
 
 fn list(order: ListOrder, after: Option<ListCursor>) -> List {
-    List {
-        namespace: Namespace::default(),
-        statuses: Vec::new(),
-        name: None,
-        tags: Vec::new(),
-        top_level: false,
-        parent: None,
-        order,
-        after,
-        limit: PAGE,
-    }
+    List { order, after, ..List::of(Namespace::default(), PAGE) }
 }
 
 /// Every execution that was made after this one, the oldest first.

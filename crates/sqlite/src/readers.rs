@@ -178,17 +178,7 @@ fn ask(store: &dyn Store, (feed, key, lease, session, limit): Cursors) {
     let page = page.expect("any place is a place in the feed");
     assert!(page.items.len() <= limit);
     for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
-        let list = List {
-            namespace: Namespace::default(),
-            statuses: Vec::new(),
-            name: None,
-            tags: Vec::new(),
-            top_level: false,
-            parent: None,
-            order,
-            after: Some(ListCursor(key)),
-            limit,
-        };
+        let list = List { order, after: Some(ListCursor(key)), ..List::of(Namespace::default(), limit) };
         let listing = answer(store.list(list)).expect("any key is a place in a list");
         assert!(listing.items.len() <= limit);
     }

@@ -174,7 +174,7 @@ mod tests {
 
     use abide_core::{Address, Body, ExecutionId, Kind, Message, MessageId, Name, Namespace, Payload, Start};
     use abide_store::conformance::{TestClock, block_on};
-    use abide_store::{Answer, Error, List, ListOrder, Store, Submit, Submitted, View};
+    use abide_store::{Answer, Error, List, Store, Submit, Submitted, View};
 
     use super::*;
 
@@ -217,17 +217,7 @@ mod tests {
 
     /// Who is in the database, as another process sees it.
     fn found(store: &SqliteStore) -> Vec<String> {
-        let list = List {
-            namespace: Namespace::default(),
-            statuses: Vec::new(),
-            name: None,
-            tags: Vec::new(),
-            top_level: false,
-            parent: None,
-            order: ListOrder::OldestFirst,
-            after: None,
-            limit: 10,
-        };
+        let list = List::of(Namespace::default(), 10);
         let page = block_on(store.list(list)).unwrap();
         page.items.into_iter().map(|item| item.address.id.to_string()).collect()
     }

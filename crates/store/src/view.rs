@@ -162,6 +162,23 @@ pub struct List {
     pub limit: usize,
 }
 
+impl List {
+    /// All of a tenant, the oldest first, at most `limit`.
+    pub fn of(namespace: Namespace, limit: usize) -> Self {
+        Self {
+            namespace,
+            statuses: Vec::new(),
+            name: None,
+            tags: Vec::new(),
+            top_level: false,
+            parent: None,
+            order: ListOrder::OldestFirst,
+            after: None,
+            limit,
+        }
+    }
+}
+
 /// A run that may have children. It is a run of the execution that has the id now: one that had it before and was pruned is another execution, and
 /// so are its children another's.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ mod sentence;
 use abide_core::{
     Address, Entry, ExecutionId, Message, Refusal, SessionId, Status, Timestamp, Waiting, text,
 };
-use abide_store::{Error, InboxRead, List, ListOrder, Read, Snapshot, Store, Target, WorkerRow, Workers};
+use abide_store::{Error, InboxRead, List, Read, Snapshot, Store, Target, WorkerRow, Workers};
 use sentence::{Ahead, Child, Facts};
 
 use crate::engine::Inner;
@@ -201,15 +201,9 @@ pub async fn workers(
 /// How many executions of the same route are ready and go first.
 async fn ahead(store: &dyn Store, snapshot: &Snapshot) -> Result<Ahead, Error> {
     let mut list = List {
-        namespace: snapshot.execution.address().namespace.clone(),
         statuses: Status::ALL.into_iter().filter(|status| may_be_ready(*status)).collect(),
         name: Some(snapshot.execution.name().clone()),
-        tags: Vec::new(),
-        top_level: false,
-        parent: None,
-        order: ListOrder::OldestFirst,
-        after: None,
-        limit: AHEAD_COUNT_MAX,
+        ..List::of(snapshot.execution.address().namespace.clone(), AHEAD_COUNT_MAX)
     };
     let mut ahead = Ahead::default();
     for _ in 0..AHEAD_PAGE_COUNT_MAX {

@@ -6,7 +6,7 @@ use abide_core::{Body, By, Namespace, Op, OpKind, Outcome, Parent, Start, Status
 use abide_sqlite::{Discarded, SqliteStore};
 use abide_store::conformance::block_on;
 use abide_store::{
-    Clock, Commit, Error, Feed, FeedFrom, Hold, List, ListOrder, Prune, Read, Store, Target, View, Workers,
+    Clock, Commit, Error, Feed, FeedFrom, Hold, List, Prune, Read, Store, Target, View, Workers,
 };
 
 use crate::fixture::{
@@ -39,17 +39,7 @@ fn six() -> (Fixture, Arc<SqliteStore>) {
 }
 
 fn with_status(store: &Arc<SqliteStore>, status: Status) -> Vec<String> {
-    let list = List {
-        namespace: Namespace::default(),
-        statuses: vec![status],
-        name: None,
-        tags: Vec::new(),
-        top_level: false,
-        parent: None,
-        order: ListOrder::OldestFirst,
-        after: None,
-        limit: 100,
-    };
+    let list = List { statuses: vec![status], ..List::of(Namespace::default(), 100) };
     let listing = block_on(store.list(list)).expect("it is listed");
     listing.items.iter().map(|item| item.address.id.to_string()).collect()
 }

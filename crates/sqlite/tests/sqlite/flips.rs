@@ -7,9 +7,7 @@ use std::time::Duration;
 use abide_core::{Body, Command, Failure, FailureKind, Namespace, Start, Tag};
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::{TestClock, block_on};
-use abide_store::{
-    Changes, Commit, Feed, FeedFrom, Hold, List, ListOrder, Read, Store, Target, View, Workers,
-};
+use abide_store::{Changes, Commit, Feed, FeedFrom, Hold, List, Read, Store, Target, View, Workers};
 
 use crate::fixture::{Fixture, Held, complete, flow, message, name, signal, start, step, submit};
 
@@ -48,17 +46,7 @@ fn filled(fixture: &Fixture) -> Vec<u8> {
 fn picture(path: &Path, clock: &Arc<TestClock>) -> Result<Vec<String>, String> {
     let tell = |error: &dyn std::fmt::Display| error.to_string();
     let store = SqliteStore::open(path, clock.clone(), Options::default()).map_err(|error| tell(&error))?;
-    let list = List {
-        namespace: Namespace::default(),
-        statuses: Vec::new(),
-        name: None,
-        tags: Vec::new(),
-        top_level: false,
-        parent: None,
-        order: ListOrder::OldestFirst,
-        after: None,
-        limit: 1_000,
-    };
+    let list = List::of(Namespace::default(), 1_000);
     let listing = block_on(store.list(list.clone())).map_err(|error| tell(&error))?;
     let tags = vec![Tag { key: name("customer"), value: name("c7") }];
     let tagged = block_on(store.list(List { tags, ..list })).map_err(|error| tell(&error))?;

@@ -8,17 +8,7 @@ use abide_store::{List, ListOrder, View};
 use crate::fixture::{Fixture, Seat, complete};
 
 fn with_status(seat: &Seat, status: Status, order: ListOrder) -> Vec<String> {
-    let list = List {
-        namespace: Namespace::default(),
-        statuses: vec![status],
-        name: None,
-        tags: Vec::new(),
-        top_level: false,
-        parent: None,
-        order,
-        after: None,
-        limit: 10,
-    };
+    let list = List { statuses: vec![status], order, ..List::of(Namespace::default(), 10) };
     let page = block_on(seat.store.list(list)).expect("it is listed");
     page.items.iter().map(|item| item.address.id.to_string()).collect()
 }

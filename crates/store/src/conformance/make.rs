@@ -8,7 +8,7 @@ use abide_core::{
     Outcome, Parent, Payload, Start, StepRecord, Tag, Timestamp,
 };
 
-use crate::{List, ListOrder, Worker};
+use crate::{List, Worker};
 
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
@@ -114,15 +114,5 @@ pub(crate) fn complete() -> Command {
 
 /// Every execution, oldest first.
 pub(crate) fn everything() -> List {
-    List {
-        namespace: Namespace::default(),
-        statuses: Vec::new(),
-        name: None,
-        tags: Vec::new(),
-        top_level: false,
-        parent: None,
-        order: ListOrder::OldestFirst,
-        after: None,
-        limit: 1_000,
-    }
+    List::of(Namespace::default(), 1_000)
 }

@@ -2,7 +2,7 @@
 
 use abide_core::{Address, Namespace};
 
-use crate::{List, ListOrder, Read, Record, Result, Target, View};
+use crate::{List, Read, Record, Result, Target, View};
 
 /// A record, and whose it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,17 +18,7 @@ pub struct Recorded {
 /// Everything that the executions of a namespace have recorded: the oldest execution first, run by run. For tests; it is as large as the store.
 pub async fn recorded(view: &(impl View + ?Sized), namespace: &Namespace) -> Result<Vec<Recorded>> {
     let mut found = Vec::new();
-    let mut list = List {
-        namespace: namespace.clone(),
-        statuses: Vec::new(),
-        name: None,
-        tags: Vec::new(),
-        top_level: false,
-        parent: None,
-        order: ListOrder::OldestFirst,
-        after: None,
-        limit: 1_000,
-    };
+    let mut list = List::of(namespace.clone(), 1_000);
     loop {
         let page = view.list(list.clone()).await?;
         for item in &page.items {
