@@ -49,6 +49,8 @@ pub(crate) struct Books {
     found: Vec<String>,
     /// Whether everything that the store took is among the items.
     is_watched: bool,
+    /// Whether everything was let end, so that what has not ended never will.
+    is_at_rest: bool,
 }
 
 impl Knowledge for Books {
@@ -118,12 +120,13 @@ pub(crate) async fn pasts(view: &(impl View + ?Sized), executions: Vec<Listed>) 
 impl Books {
     pub(crate) fn new(pasts: BTreeMap<String, Past>, items: Vec<Happened>) -> Self {
         let (drawn, run_counts) = (BTreeMap::new(), BTreeMap::new());
-        Self { pasts, items, drawn, run_counts, found: Vec::new(), is_watched: true }.counted()
+        Self { pasts, items, drawn, run_counts, found: Vec::new(), is_watched: true, is_at_rest: true }
+            .counted()
     }
 
-    /// Nobody saw what the store took.
-    pub(crate) fn unwatched(pasts: BTreeMap<String, Past>, items: Vec<Happened>) -> Self {
-        Self { is_watched: false, ..Self::new(pasts, items) }
+    /// Nobody saw what the store took, and perhaps it was interrupted.
+    pub(crate) fn unwatched(pasts: BTreeMap<String, Past>, items: Vec<Happened>, is_at_rest: bool) -> Self {
+        Self { is_watched: false, is_at_rest, ..Self::new(pasts, items) }
     }
 
     /// What can be said from the journals, from what closures did and from what clients were told, whoever wrote it down.
@@ -131,7 +134,7 @@ impl Books {
         let mut found = self.found.clone();
         for past in self.pasts.values() {
             found.extend(journals(past));
-            found.extend(children(past, &self.pasts));
+            found.extend(children(past, self));
             found.extend(programs(past, self));
         }
         found.extend(clients::check(self, scenario));
@@ -233,7 +236,8 @@ fn is_once(event: &Event) -> bool {
 }
 
 /// Every child is answered, or has ended with its parent; every answer is the end of the child.
-fn children(past: &Past, pasts: &BTreeMap<String, Past>) -> Vec<String> {
+fn children(past: &Past, books: &Books) -> Vec<String> {
+    let pasts = &books.pasts;
     let mut found = Vec::new();
     for (run, journal) in (1..).zip(&past.runs) {
         let mut started: BTreeMap<String, String> = BTreeMap::new();
@@ -258,7 +262,7 @@ fn children(past: &Past, pasts: &BTreeMap<String, Past>) -> Vec<String> {
         for id in started.values() {
             match pasts.get(id) {
                 None => found.push(format!("{:?} run {run}: its child {id:?} never existed", past.id)),
-                Some(child) if is_over && !child.status.is_terminal() => {
+                Some(child) if is_over && books.is_at_rest && !child.status.is_terminal() => {
                     found.push(format!(
                         "{:?} run {run} has ended, but its child {id:?} is {}",
                         past.id, child.status

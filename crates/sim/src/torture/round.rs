@@ -122,14 +122,18 @@ impl<'a> Round<'a> {
         self.after(ms(500), Event::Strike { missed: 0 });
         let until = self.stage.runtime.moment().after(lasts);
         self.happen(until, report).await?;
-        let client = match self.stage.interrupt.is_set() {
-            true => {
-                report.is_interrupted = true;
-                self.places.iter_mut().for_each(|place| *place = None);
-                None
-            }
+        let mut client = match self.stage.interrupt.is_set() {
+            true => None,
             false => Some(self.see_to_the_end(report).await?),
         };
+        if self.stage.interrupt.is_set() {
+            report.is_interrupted = true;
+            // Nobody writes any longer while it is audited.
+            self.places.iter_mut().for_each(|place| *place = None);
+            if let Some(client) = client.take() {
+                client.shutdown().await;
+            }
+        }
         self.stage.tell("auditing", report);
         let verdict = Verdict {
             stage: self.stage,
@@ -397,11 +401,7 @@ impl<'a> Round<'a> {
         let mut ending = Ending::default();
         loop {
             let left = open(executions(&*self.store, self.before).await?);
-            if left.is_empty() {
-                return Ok(client);
-            }
-            if self.stage.interrupt.is_set() {
-                report.is_interrupted = true;
+            if left.is_empty() || self.stage.interrupt.is_set() {
                 return Ok(client);
             }
             if self.stage.runtime.moment() > until {

@@ -133,8 +133,11 @@ impl<V: View + ?Sized> Verdict<'_, V> {
             let own = pasts.extract_if(.., |id, _| id.starts_with(&prefix)).collect();
             let lines: Vec<&Effect> =
                 lines.iter().filter(|effect| is_about(&effect.line, nth, &prefix)).collect();
-            let books =
-                Books::unwatched(own, lines.iter().filter_map(|effect| happened(&effect.line)).collect());
+            let books = Books::unwatched(
+                own,
+                lines.iter().filter_map(|effect| happened(&effect.line)).collect(),
+                !report.is_interrupted,
+            );
             let mut found = books.check(scenario);
             found.extend(told.check(&books));
             found.extend(self.outside(&books, scenario, &lines));
