@@ -1,6 +1,12 @@
 //! One damaged row of a file is set aside, by name, and delays nobody.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use abide::prelude::*;
+use abide_sqlite::{Options, SqliteStore};
+use abide_store::conformance::TestClock;
+use tokio::sync::Semaphore;
 
 #[workflow]
 async fn quick(ctx: Ctx, nth: u64) -> Result<u64> {
@@ -56,4 +62,102 @@ async fn a_damaged_message_does_not_stop_the_others() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_journal_does_not_stop_the_others() {
     check("UPDATE abide_journal SET body = x'0109ffffffff' WHERE row = 1", "journal row 1 is damaged").await;
+}
+
+/// Tells that it has begun, and waits.
+#[workflow]
+async fn waits(ctx: Ctx) -> Result<u64> {
+    let begun = ctx.state::<Arc<Semaphore>>();
+    ctx.step("begin", async || {
+        begun.add_permits(1);
+        Ok(())
+    })
+    .await?;
+    ctx.recv("finish").await
+}
+
+#[workflow]
+async fn asks(ctx: Ctx) -> Result<u64> {
+    ctx.run(waits, ()).id("kid").await
+}
+
+/// Starts a child under an id that something else may have, and ends without looking at it.
+#[workflow]
+async fn careless(ctx: Ctx) -> Result<u64> {
+    ctx.start(waits, ()).id("kid").await?;
+    Ok(1)
+}
+
+/// A file with a state in it that is damaged and can be rebuilt.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn path(&self) -> PathBuf {
+        self.0.path().join("app.db")
+    }
+
+    async fn worker(&self) -> (Abide, Arc<Semaphore>) {
+        let begun = Arc::new(Semaphore::new(0));
+        let url = format!("sqlite:{}", self.path().display());
+        let builder = Abide::builder(url).state(begun.clone()).shutdown_grace(ms(1));
+        (builder.open().await.unwrap(), begun)
+    }
+
+    /// A worker beside an execution whose state was damaged while no worker was there.
+    async fn damaged(id: &str, start: impl AsyncFnOnce(&Abide)) -> (Self, Abide) {
+        let place = Self(tempfile::tempdir().unwrap());
+        let (worker, begun) = place.worker().await;
+        start(&worker).await;
+        soon(begun.acquire()).await.unwrap().forget();
+        worker.shutdown().await;
+        let damage = "UPDATE abide_executions SET state = x'0109ffffffff' WHERE id = ?1";
+        rusqlite::Connection::open(place.path()).unwrap().execute(damage, [id]).unwrap();
+        let (worker, _) = place.worker().await;
+        (place, worker)
+    }
+
+    async fn repair(&self) {
+        let store = SqliteStore::open(&self.path(), TestClock::new(), Options::default()).unwrap();
+        let repairs = store.repair().await.unwrap();
+        assert_eq!((repairs.rebuilt.len(), repairs.left.len()), (1, 0), "{repairs:?}");
+        store.close();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answer_to_a_damaged_parent_is_there_when_it_is_repaired() {
+    let (place, worker) =
+        Place::damaged("mother", async |abide| drop(abide.start(asks, ()).id("mother").await.unwrap())).await;
+    let kid = worker.handle::<u64>("kid");
+    kid.signal("finish", &7).await.unwrap();
+    assert_eq!(soon(kid.result()).await.unwrap(), 7);
+    place.repair().await;
+    assert_eq!(soon(worker.handle::<u64>("mother").result()).await.unwrap(), 7);
+    worker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn order_to_a_damaged_child_is_obeyed_when_it_is_repaired() {
+    let (place, worker) =
+        Place::damaged("kid", async |abide| drop(abide.start(asks, ()).id("mother").await.unwrap())).await;
+    let mother = worker.handle::<u64>("mother");
+    mother.terminate("enough").await.unwrap();
+    assert!(matches!(soon(mother.result()).await, Err(ClientError::Cancelled { .. })));
+    place.repair().await;
+    let ended = soon(worker.handle::<u64>("kid").result()).await;
+    assert!(matches!(ended, Err(ClientError::Cancelled { .. })), "{ended:?}");
+    worker.shutdown().await;
+}
+
+/// Whose child it is could not be seen when the order came.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn order_to_something_damaged_that_is_no_child_is_not_obeyed() {
+    let (place, worker) =
+        Place::damaged("kid", async |abide| drop(abide.start(waits, ()).id("kid").await.unwrap())).await;
+    assert_eq!(soon(worker.run(careless, ()).id("stranger").into_future()).await.unwrap(), 1);
+    place.repair().await;
+    let kid = worker.handle::<u64>("kid");
+    kid.signal("finish", &7).await.unwrap();
+    assert_eq!(soon(kid.result()).await.unwrap(), 7);
+    worker.shutdown().await;
 }

@@ -90,7 +90,7 @@ pub fn look<'a>(
     if execution.is_finished() {
         return Look::Later(None);
     }
-    let mut orders = orders.into_iter();
+    let mut orders = orders.into_iter().filter(|order| execution.is_meant_by(order));
     let at = if lease.session.is_some() {
         let is_terminate = |message: &&Message| matches!(message.body, Body::Terminate { .. });
         let terminate = orders.find(is_terminate).map(|message| message.arrived_at.after(terminate_grace));

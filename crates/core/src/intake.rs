@@ -37,8 +37,8 @@ pub struct Standing {
     pub status: Status,
     /// What it is woken by.
     pub listens: Listens,
-    /// Its current run.
-    pub run: u32,
+    /// Its current run, if that can be read.
+    pub run: Option<u32>,
 }
 
 /// An execution that a message finds. What costs its store a read is asked for only when it decides.
@@ -58,6 +58,9 @@ pub trait Found {
     fn unread_count(&mut self) -> Result<usize, Self::Error>;
     /// The unread messages, in order of arrival.
     fn unread(&mut self) -> Result<Vec<Message>, Self::Error>;
+    /// Passes over what cannot be read of it, where the sender could not be told: its message is delivered, and judged by whoever reads it.
+    /// Any other error is given back.
+    fn pass_over(&self, error: Self::Error) -> Result<(), Self::Error>;
 }
 
 /// What becomes of `message` at `now`, where it finds an execution or none. A refusal leaves no trace.
@@ -81,7 +84,7 @@ pub fn admit<F: Found>(
             StartMatch::Conflict(refusal) => Err(refusal.into()),
         },
         (_, Some(found)) => {
-            let refusal = match refusal_of(found, message, now)? {
+            let refusal = match judged(found, message, now)? {
                 None => has_room(found, message, limits)?.err(),
                 refusal => refusal,
             };
@@ -101,6 +104,15 @@ fn taken(standing: Standing, body: &Body) -> Intake {
     }
 }
 
+/// The same as [`refusal_of`]. An answer or an order that is sent once would be lost with the damage that keeps it from being judged. A retry never
+/// lies in an inbox, so nobody could judge it later.
+fn judged<F: Found>(found: &mut F, message: &Message, now: Timestamp) -> Result<Option<Refusal>, F::Error> {
+    match refusal_of(found, message, now) {
+        Err(error) if !matches!(message.body, Body::Retry) => found.pass_over(error).map(|()| None),
+        judged => judged,
+    }
+}
+
 /// Why a message that is no start may not be put into the inbox now.
 fn refusal_of<F: Found>(
     found: &mut F,
@@ -115,11 +127,13 @@ fn refusal_of<F: Found>(
     if status.is_terminal() {
         return Ok(Some(Refusal::Finished { status }));
     }
-    if message.body.addressed_run().is_some_and(|addressed| addressed != run) {
-        return Ok(Some(Refusal::OtherRun { current: run }));
+    if let (Some(addressed), Some(current)) = (message.body.addressed_run(), run)
+        && addressed != current
+    {
+        return Ok(Some(Refusal::OtherRun { current }));
     }
     if let Some(descent) = &message.descent
-        && !found.execution()?.descends(descent)
+        && !found.execution()?.is_meant_by(message)
     {
         return Ok(Some(Refusal::NotAChild { of: descent.parent.clone() }));
     }
@@ -153,7 +167,7 @@ impl Execution {
     /// What it will be when the orders among `unread` have been read.
     fn after_orders(&self, unread: &[Message], now: Timestamp) -> Self {
         let mut later = self.clone();
-        for command in unread.iter().filter_map(Message::control) {
+        for command in unread.iter().filter(|order| self.is_meant_by(order)).filter_map(Message::control) {
             if let Ok(decision) = later.decide(command, now) {
                 decision.record(&mut later, now);
             }

@@ -108,8 +108,14 @@ impl Execution {
         })
     }
 
+    /// Whether a message is for it, and not only for what has its id. Intake asks, and whoever reads a message asks again: what could not be read
+    /// when it arrived had to take it.
+    pub fn is_meant_by(&self, message: &Message) -> bool {
+        message.descent.as_deref().is_none_or(|descent| self.descends(descent))
+    }
+
     /// Whether a message for children like this is for it. The next run of what failed has no parent: nobody waits for it.
-    pub(crate) fn descends(&self, descent: &Descent) -> bool {
+    fn descends(&self, descent: &Descent) -> bool {
         self.parent().is_some_and(|found| {
             (&found.id, found.run) == (&descent.parent, descent.run)
                 && found.entry < descent.before

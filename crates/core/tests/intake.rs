@@ -5,9 +5,9 @@ use std::sync::Arc;
 use abide_core::intake::{self, Found, Intake, Standing};
 use abide_core::parking::park;
 use abide_core::{
-    Address, Block, Body, By, Command, Execution, ExecutionId, Failure, FailureKind, Kind, Limits, Listens,
-    Message, MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Refusal, Start, Status, Summary,
-    Timestamp, Waiting, care,
+    Address, Block, Body, By, Command, Descent, Execution, ExecutionId, Failure, FailureKind, Kind, Limits,
+    Listens, Message, MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Refusal, Start, Status,
+    Summary, Timestamp, Waiting, care,
 };
 
 fn name(text: &str) -> Name {
@@ -55,6 +55,10 @@ struct Known {
     summary: Summary,
     unread: Vec<Message>,
     read: Vec<MessageId>,
+    /// Its state cannot be read.
+    is_damaged: bool,
+    /// Who sends to it is not told of that.
+    is_passed_over: bool,
 }
 
 impl Known {
@@ -70,7 +74,8 @@ impl Known {
             decision.record(&mut execution, at(1));
         }
         let summary = execution.summary_at_start(at(1));
-        Self { execution, summary, unread: Vec::new(), read: Vec::new() }
+        let (is_damaged, is_passed_over) = (false, false);
+        Self { execution, summary, unread: Vec::new(), read: Vec::new(), is_damaged, is_passed_over }
     }
 
     fn unread(mut self, messages: &[Message]) -> Self {
@@ -84,11 +89,11 @@ impl Found for Known {
 
     fn standing(&self) -> Standing {
         let Summary { status, listens, .. } = self.summary;
-        Standing { status, listens, run: self.execution.run() }
+        Standing { status, listens, run: Some(self.execution.run()) }
     }
 
     fn execution(&self) -> Result<&Execution, Refusal> {
-        Ok(&self.execution)
+        if self.is_damaged { Err(damage()) } else { Ok(&self.execution) }
     }
 
     fn first_start(&mut self) -> Result<Arc<Start>, Refusal> {
@@ -106,6 +111,14 @@ impl Found for Known {
     fn unread(&mut self) -> Result<Vec<Message>, Refusal> {
         Ok(self.unread.clone())
     }
+
+    fn pass_over(&self, error: Refusal) -> Result<(), Refusal> {
+        if self.is_passed_over && error == damage() { Ok(()) } else { Err(error) }
+    }
+}
+
+fn damage() -> Refusal {
+    Refusal::Unsupported { what: "reading it".to_owned() }
 }
 
 fn admit(known: &Known, message: &Message) -> Result<Intake, Refusal> {
@@ -211,6 +224,29 @@ fn what_has_ended_takes_only_a_retry_if_it_failed() {
 fn answer_to_another_run_is_refused() {
     assert_eq!(admit(&Known::after(&[]), &answer(1)), WOKEN);
     assert_eq!(admit(&Known::after(&[]), &answer(2)), Err(Refusal::OtherRun { current: 1 }));
+}
+
+/// Whoever reads it later judges it. A retry is not read by anybody, and needs the state.
+#[test]
+fn what_cannot_be_judged_is_delivered_if_its_sender_is_not_told() {
+    let damaged = Known { is_damaged: true, ..Known::after(&[]) };
+    let foreign = Descent { parent: ExecutionId::new("other").expect("an id"), run: 1, before: 9, op: None };
+    let foreign = Message { descent: Some(foreign.into()), ..cancel() };
+    let retry = message("retry", Body::Retry);
+    for order in [pause(), resume(), cancel(), foreign.clone(), retry.clone()] {
+        assert_eq!(admit(&damaged, &order), Err(damage()), "{order:?}");
+    }
+    let damaged = Known { is_passed_over: true, ..damaged };
+    for order in [pause(), resume(), cancel(), foreign, signal("s"), answer(1)] {
+        assert_eq!(admit(&damaged, &order), WOKEN, "{order:?}");
+    }
+    assert_eq!(admit(&damaged, &retry), Err(damage()));
+    let full = damaged.clone().unread(&[signal("s1"), signal("s2")]);
+    assert!(
+        matches!(admit(&full, &signal("s3")), Err(Refusal::TooLarge(_))),
+        "it has no more room than others"
+    );
+    assert_eq!(admit(&full, &signal("s2")), Ok(Intake::Duplicate));
 }
 
 #[test]

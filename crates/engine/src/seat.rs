@@ -244,6 +244,11 @@ impl Seat {
             None => return Vec::new(),
         };
         self.consume(order.id.clone());
+        if !self.execution().is_meant_by(order) {
+            let address = self.execution().address();
+            tracing::debug!(%address, by = %order.by, "an order is for the children of somebody else");
+            return Vec::new();
+        }
         let decided = self.ledger.decide(command);
         decided.unwrap_or_else(|refusal| {
             // No fault: the phase changed since the message was accepted.

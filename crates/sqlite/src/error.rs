@@ -228,6 +228,11 @@ impl Stop {
         }
     }
 
+    /// Whether it was refused because something could not be read, by this program or by any.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        matches!(self, Self::Refused(Error::Corrupt { .. } | Error::Newer { .. }))
+    }
+
     /// Whether a newer program wrote what could not be read.
     pub(crate) fn is_newer(&self) -> bool {
         match self {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use abide_core::codec::DecodeError;
 use abide_core::intake::Standing;
-use abide_core::{Ability, Address, Epoch, Execution, LeaseRow, SessionId, Status, Timestamp, codec};
+use abide_core::{
+    Ability, Address, Epoch, Execution, LeaseRow, Listens, SessionId, Status, Timestamp, codec,
+};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
@@ -162,6 +164,33 @@ impl Target {
                     execution: OnceLock::new(),
                     address: address.clone(),
                     care_at: timestamp_maybe(row, 12)?,
+                })
+            })
+            .optional()
+    }
+
+    /// What the columns alone say of a row whose sheet cannot be read. A message that nobody else sends again goes there all the same.
+    pub(crate) fn unreadable(
+        connection: &Connection,
+        namespace: i64,
+        address: &Address,
+    ) -> rusqlite::Result<Option<Self>> {
+        let mut statement = connection.prepare_cached(sql::EXECUTION_UNREADABLE)?;
+        statement
+            .query_row(rusqlite::params![namespace, address.id.as_str()], |row| {
+                let status = status(row, 6).unwrap_or(Status::Damaged);
+                Ok(Self {
+                    key: row.get(0)?,
+                    epoch: Epoch(count(row.get(2)?)),
+                    queue: Queue::of(row.get(1)?),
+                    place: Place::read(row, 3).unwrap_or(Place::Damaged(Timestamp::default())),
+                    origin: 0,
+                    // Whoever looks finds out what is wrong with it.
+                    standing: Standing { status, listens: Listens::Everything, run: None },
+                    state: Vec::new(),
+                    execution: OnceLock::new(),
+                    address: address.clone(),
+                    care_at: timestamp_maybe(row, 7)?,
                 })
             })
             .optional()

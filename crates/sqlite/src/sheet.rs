@@ -156,7 +156,7 @@ impl<'a> Sheet<'a> {
             Err(error) => error,
             Ok(_) => complain("its summary cannot be read"),
         })?;
-        Ok(Standing { status, listens, run: self.cold.run })
+        Ok(Standing { status, listens, run: Some(self.cold.run) })
     }
 
     pub(crate) fn summary(&self) -> rusqlite::Result<Summary> {

@@ -72,7 +72,8 @@ pub trait Store: View {
     /// A commit with [`Changes::next`] ends the run and opens the next one under the same lease. The journal begins anew, what is unread
     /// stays unread, the ids of what was read stay known. Epoch and version go on: nobody who wrote an earlier run can write a later one.
     ///
-    /// An emit never fails its emitter: to an unknown or finished target it is dropped and counted, and a refused child
+    /// An emit never fails its emitter: to an unknown or finished target it is dropped and counted, what cannot be read takes it
+    /// [unjudged](abide_core::intake::Found::pass_over), and a refused child
     /// start comes back to the emitter's inbox as a [`abide_core::Body::ChildDone`] with a failure. As with a submit, the store says when an
     /// emitted message arrived.
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome>;

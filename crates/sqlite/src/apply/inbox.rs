@@ -28,11 +28,30 @@ pub(crate) enum Put {
 }
 
 impl Batch<'_> {
-    /// Puts a message that is no start into its target's inbox.
+    /// Puts a message that is no start into its target's inbox. Nobody sends it again, so that it is also taken by what cannot be read: damage
+    /// may be repaired, and a newer program can read what it wrote.
     pub(crate) fn put(&mut self, message: &Message) -> Result<Put, Stop> {
-        let now = self.now();
+        let target = match self.target(&message.to).map_err(Stop::aside) {
+            Err(stop) if stop.is_unreadable() => self.unreadable(&message.to)?,
+            found => found?,
+        };
+        self.put_into(target, message, Judge::IfReadable)
+    }
+
+    /// The same for a sender who is told what cannot be read, and then nothing is put anywhere.
+    pub(crate) fn put_or_tell(&mut self, message: &Message) -> Result<Put, Stop> {
         let target = self.target(&message.to).map_err(Stop::aside)?;
-        let intake = self.admit(target.as_ref(), message)?;
+        self.put_into(target, message, Judge::Always)
+    }
+
+    fn put_into(
+        &mut self,
+        target: Option<Arc<Target>>,
+        message: &Message,
+        judge: Judge,
+    ) -> Result<Put, Stop> {
+        let now = self.now();
+        let intake = self.admit(target.as_ref(), message, judge)?;
         let target = target.ok_or_else(|| Stop::corrupt(format!("{} is found and is not", message.to)))?;
         let key = ExecutionKey(count(target.key));
         let wakes = match intake {
@@ -68,9 +87,14 @@ impl Batch<'_> {
     }
 
     /// What becomes of a message that finds `target`.
-    pub(crate) fn admit(&mut self, target: Option<&Arc<Target>>, message: &Message) -> Result<Intake, Stop> {
+    pub(crate) fn admit(
+        &mut self,
+        target: Option<&Arc<Target>>,
+        message: &Message,
+        judge: Judge,
+    ) -> Result<Intake, Stop> {
         let terms = (&self.shared.options.limits, self.now());
-        let mut found = target.map(|target| Finding { batch: self, target });
+        let mut found = target.map(|target| Finding { batch: self, target, judge });
         intake::admit(found.as_mut(), message, terms)
     }
 
@@ -114,6 +138,13 @@ impl Batch<'_> {
         self.caches.ids.insert(address.clone(), target.key);
         self.caches.targets.insert(target.key, Arc::clone(&target));
         Ok(Some(target))
+    }
+
+    /// The same of a row that cannot be read. It is not kept in memory: it may be repaired.
+    fn unreadable(&mut self, address: &Address) -> Result<Option<Arc<Target>>, Stop> {
+        let interned = self.caches.interned(self.connection)?;
+        let Some(namespace) = interned.known(&address.namespace) else { return Ok(None) };
+        Ok(Target::unreadable(self.connection, namespace, address)?.map(Arc::new))
     }
 
     /// Tells the newest unread message before it; `None` when the message was there before, read or unread.
@@ -197,10 +228,18 @@ impl Batch<'_> {
     }
 }
 
+/// Whether a message is put only where it was judged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Judge {
+    Always,
+    IfReadable,
+}
+
 /// The execution that a message goes to.
 struct Finding<'b, 'c> {
     batch: &'b mut Batch<'c>,
     target: &'b Arc<Target>,
+    judge: Judge,
 }
 
 impl Found for Finding<'_, '_> {
@@ -229,6 +268,13 @@ impl Found for Finding<'_, '_> {
 
     fn unread(&mut self) -> Result<Vec<Message>, Stop> {
         unread(self.batch.connection, self.target.key).map_err(|error| Stop::from(error).aside())
+    }
+
+    fn pass_over(&self, stop: Stop) -> Result<(), Stop> {
+        match self.judge {
+            Judge::IfReadable if stop.is_unreadable() => Ok(()),
+            Judge::IfReadable | Judge::Always => Err(stop),
+        }
     }
 }
 

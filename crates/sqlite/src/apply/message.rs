@@ -9,6 +9,7 @@ use abide_core::{
 use abide_store::{ExecutionKey, InboxPage, Leased, Record};
 use rusqlite::{OptionalExtension, params};
 
+use super::inbox::Judge;
 use crate::batch::{Batch, Frequent};
 use crate::caches::{Hot, Inbox};
 use crate::error::Stop;
@@ -34,7 +35,7 @@ impl Batch<'_> {
     ) -> Result<Started, Stop> {
         let (now, address) = (self.now(), &message.to);
         // Most ids are new, and the insert finds out which are not.
-        self.admit(None, message)?;
+        self.admit(None, message, Judge::Always)?;
         let (execution, entry) = Execution::start(address.clone(), Arc::clone(start), now);
         let route = execution.route();
         let interned = self.caches.interned(self.connection)?;
@@ -220,7 +221,7 @@ impl Batch<'_> {
 
     fn attach(&mut self, message: &Message, existing: Target) -> Result<Started, Stop> {
         let key = ExecutionKey(count(existing.key));
-        self.admit(Some(&Arc::new(existing)), message)?;
+        self.admit(Some(&Arc::new(existing)), message, Judge::Always)?;
         Ok(Started::Attached(key))
     }
 

@@ -91,7 +91,7 @@ fn submit(batch: &mut Batch<'_>, message: &Message, offer: Option<SessionId>) ->
             Started::Attached(key) => Submitted::Attached(key),
         });
     }
-    Ok(match batch.put(message)? {
+    Ok(match batch.put_or_tell(message)? {
         Put::Delivered(key) => Submitted::Delivered(key),
         Put::Duplicate(key) => Submitted::Duplicate(key),
     })

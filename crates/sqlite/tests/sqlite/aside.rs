@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use abide_core::{Body, By, Namespace, Op, OpKind, Outcome, Parent, Start, Status};
+use abide_core::{
+    Body, By, Descent, Message, Namespace, Op, OpKind, Outcome, Parent, Payload, Start, Status, Summary,
+};
 use abide_sqlite::{Discarded, SqliteStore};
 use abide_store::conformance::block_on;
 use abide_store::{
-    Clock, Commit, Error, Feed, FeedFrom, Hold, List, Prune, Read, Store, Target, View, Workers,
+    Changes, Clock, Commit, CommitOutcome, Error, Feed, FeedFrom, Hold, List, Prune, Read, Store, Target,
+    View, Workers,
 };
 
 use crate::fixture::{
@@ -187,13 +190,16 @@ fn a_row_without_a_route_is_listed_by_its_id() {
     assert_eq!(with_status(&store, Status::Running).len(), 5);
 }
 
+fn child_result() -> Op {
+    Op { kind: OpKind::ChildResult, name: name("child"), nth: 1 }
+}
+
 /// A child and its own child.
 fn family() -> (Fixture, Arc<SqliteStore>) {
     let fixture = Fixture::new();
     let store = fixture.open();
     let child = |id: &str, of: &str| {
-        let op = Op { kind: OpKind::Child, name: name("child"), nth: 1 };
-        let parent = Some(Parent::new(address(of).id, 1, op, 2));
+        let parent = Some(Parent::new(address(of).id, 1, child_result(), 2));
         message("start", id, Body::Start(Start { parent, ..flow() }.into()))
     };
     let messages =
@@ -290,6 +296,97 @@ fn what_a_newer_program_wrote_is_put_off() {
     assert_eq!(before, after, "an older program leaves it as it is");
     let read = Read { target: Target::Key(newer.key), run: None, from: 1, limit: 1, with_inbox: false };
     assert!(matches!(block_on(store.read(read)), Err(Error::Newer { .. })));
+}
+
+/// Commits a step of `held` that sends `message`; how many messages went nowhere.
+fn emit(seat: &Seat, held: &mut Held, message: Message) -> usize {
+    let commit = seat.draft(held, vec![step(1)]);
+    let changes = Changes { emits: vec![message], ..(*commit.changes).clone() };
+    match block_on(seat.store.commit(Commit { changes: Arc::new(changes), ..commit })) {
+        Ok(CommitOutcome::Committed(committed)) => committed.dropped_count,
+        other => panic!("it is not committed: {other:?}"),
+    }
+}
+
+/// Sends a commit with which its execution leaves memory, to wait for messages.
+fn park(seat: &Seat, commit: Commit) {
+    let waiting = Summary { status: Status::Waiting, ..commit.changes.summary.clone() };
+    let changes = Changes { summary: waiting, ..(*commit.changes).clone() };
+    let hold = Hold::Park { seen: Vec::new() };
+    let commit = Commit { changes: Arc::new(changes), hold, ..commit };
+    block_on(seat.store.commit(commit)).expect("it is parked");
+}
+
+/// Answers and orders that are sent once, and one for a child of somebody else.
+fn sent_once() -> Vec<Message> {
+    let (op, outcome) = (child_result(), Outcome::Success(Payload::from("7")));
+    let foreign = Descent { parent: address("other").id, run: 1, before: 9, op: None };
+    let cancel = || message("sent", "bad", Body::Cancel { reason: String::new() });
+    vec![
+        message("sent", "bad", Body::ChildDone { run: 1, op, outcome }),
+        message("sent", "bad", Body::Inherit { number: 3, pause: Some(String::new()) }),
+        message("sent", "bad", Body::Terminate { reason: String::new() }),
+        cancel(),
+        Message { descent: Some(foreign.into()), ..cancel() },
+    ]
+}
+
+/// Nobody sends it again: when the state has been rebuilt, whoever claims the execution finds it.
+#[test]
+fn what_is_sent_once_waits_for_a_repair() {
+    for (damage, _) in &DAMAGES[..2] {
+        for sent in sent_once() {
+            let fixture = Fixture::new();
+            let store = fixture.open();
+            let mut seat = fixture.seat(&store);
+            let (mut bad, mut other) = (seat.born("bad"), seat.born("other"));
+            park(&seat, seat.draft(&mut bad, vec![step(1)]));
+            fixture.raw().execute_batch(damage).expect("the damage can be done");
+            assert_eq!(emit(&seat, &mut other, sent.clone()), 0, "{sent:?}");
+            seat.claim(true);
+            assert_eq!(with_status(&store, Status::Damaged), ["bad"]);
+            assert_eq!(block_on(store.repair()).expect("it is repaired").rebuilt.len(), 1);
+            let leased = seat.claim(true).leased.remove(0);
+            let found: Vec<_> = leased.inbox.messages.iter().map(|found| (&found.id, &found.body)).collect();
+            assert_eq!(found, [(&sent.id, &sent.body)], "{damage}");
+            let is_meant = leased.execution.is_meant_by(&leased.inbox.messages[0]);
+            assert_eq!(is_meant, sent.descent.is_none(), "who reads it can judge it");
+        }
+    }
+}
+
+/// It stands where those look who can read it.
+#[test]
+fn what_is_sent_once_waits_for_a_newer_program() {
+    for sent in sent_once() {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        let seat = fixture.seat(&store);
+        let (mut newer, mut other) = (seat.born("bad"), seat.born("other"));
+        let commit = seat.draft(&mut newer, vec![step(1)]);
+        let mut changes = (*commit.changes).clone();
+        changes.state[0] += 1;
+        park(&seat, Commit { changes: Arc::new(changes), ..commit });
+        assert_eq!(emit(&seat, &mut other, sent.clone()), 0, "{sent:?}");
+        let unread = "SELECT COUNT(*) FROM abide_inbox WHERE id = 'sent' AND body IS NOT NULL";
+        let ready = "SELECT COUNT(*) FROM abide_executions WHERE id = 'bad' AND place % 4 = 1";
+        for count in [unread, ready] {
+            let found: i64 = fixture.raw().query_row(count, [], |row| row.get(0)).expect("it is counted");
+            assert_eq!(found, 1, "{sent:?}: {count}");
+        }
+    }
+}
+
+/// What has ended takes no message, also when it is damaged.
+#[test]
+fn what_has_ended_takes_nothing_that_is_sent_once() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let (mut bad, mut other) = (seat.born("bad"), seat.born("other"));
+    seat.record(&mut bad, vec![complete()]);
+    fixture.raw().execute_batch(DAMAGES[1].0).expect("the damage can be done");
+    assert_eq!(emit(&seat, &mut other, sent_once().remove(0)), 1);
 }
 
 const STATE: &str = "SELECT state FROM abide_executions WHERE id = 'newer'";

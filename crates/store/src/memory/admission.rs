@@ -93,7 +93,7 @@ impl Found for Target<'_> {
 
     fn standing(&self) -> Standing {
         let Summary { status, listens, .. } = self.summary;
-        Standing { status, listens, run: self.execution.run() }
+        Standing { status, listens, run: Some(self.execution.run()) }
     }
 
     fn execution(&self) -> Result<&Execution, Refusal> {
@@ -125,5 +125,9 @@ impl Found for Target<'_> {
         let stored = stored.iter().map(|(_, message)| message).filter(stays);
         let pending = self.pending.map_or(&[][..], |pending| pending.delivered.as_slice());
         Ok(stored.chain(pending.iter().copied()).cloned().collect())
+    }
+
+    fn pass_over(&self, error: Refusal) -> Result<(), Refusal> {
+        Err(error)
     }
 }
