@@ -1,5 +1,7 @@
 //! Where an execution stands.
 
+use std::time::Duration;
+
 use abide_core::{Epoch, SessionId, Status, Summary, Timestamp};
 use rusqlite::Row;
 
@@ -71,6 +73,9 @@ pub(crate) struct Columns {
     pub(crate) since: i64,
 }
 
+/// How long a program leaves alone what is ready and what only a newer one can read.
+pub(crate) const NEWER_PAUSE: Duration = Duration::from_secs(5);
+
 const FINISHED: i64 = 4;
 const DAMAGED: i64 = 8;
 
@@ -116,7 +121,8 @@ impl Place {
             (1, route) => {
                 Self::Ready(Queue { route, priority: i16::try_from(rank.checked_neg()?).ok()? }, at)
             }
-            (2, route) => Self::Timer(route, at),
+            // Whoever looks for what is due looks at this rank alone.
+            (2, route) if rank == 0 => Self::Timer(route, at),
             (3, session) => Self::Held(Holder {
                 session: SessionId(count(session)),
                 request: count(rank),
@@ -132,7 +138,10 @@ impl Place {
         let columns =
             Columns { place: row.get(index)?, rank: row.get(index + 1)?, since: row.get(index + 2)? };
         Self::of(columns).ok_or_else(|| {
-            let complaint = format!("there is no place {}", columns.place);
+            let complaint = match columns.place.rem_euclid(4) {
+                2 => format!("there is no rank {} among timers", columns.rank),
+                _ => format!("there is no place {}", columns.place),
+            };
             rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Integer, complaint.into())
         })
     }
@@ -163,8 +172,8 @@ impl Place {
         }
     }
 
-    /// Whether what its summary tells may stand here.
-    pub(crate) fn fits(self, queue: Queue, summary: &Summary) -> bool {
+    /// Whether what its summary tells may stand here at `now`.
+    pub(crate) fn fits(self, queue: Queue, summary: &Summary, now: Timestamp) -> bool {
         let is_finished = summary.status.is_terminal();
         match self {
             Self::Finished(_) => is_finished,
@@ -174,10 +183,9 @@ impl Place {
                 summary.wake_at.is_none()
                     && matches!(summary.status, Status::Waiting | Status::Paused | Status::Blocked)
             }
-            // What is ready may have been put off by a program that is too old for it.
+            // What was ready may have been put off for a while by a program that is too old for it, whatever it waits for.
             Self::Timer(route, at) => {
-                let is_put_off = summary.wake_at.is_none() && summary.status == Status::Running;
-                route == queue.route && (Some(at) == summary.wake_at || is_put_off)
+                route == queue.route && (Some(at) == summary.wake_at || at <= now.after(NEWER_PAUSE))
             }
             Self::Ready(found, _) => found == queue,
             Self::Held(_) => true,

@@ -9,7 +9,7 @@ use abide_store::{Error, Record, Result};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::apply::{DiscardWork, Discarded, RepairWork, check_inbox, first_start, orders};
+use crate::apply::{DiscardWork, Discarded, RepairWork, check_inbox, first_start, is_parent_run, orders};
 use crate::caches::{Interned, name_sum};
 use crate::error::{Stop, complaint, reading};
 use crate::journal::{self, Chain, Found, SKIP_DISTANCE};
@@ -78,7 +78,7 @@ impl SqliteStore {
             let mut found = Verification::default();
             check_integrity(view.connection, &mut found)?;
             check_schema(view.connection, &mut found)?;
-            check_executions(view.connection, &mut found)?;
+            check_executions(view.connection, (&mut found, view.shared.clock.now()))?;
             check_the_rest(view.connection, &mut found)?;
             Ok(found)
         })
@@ -137,6 +137,7 @@ struct Suspect {
     namespace: i64,
     id: String,
     parent: Option<i64>,
+    parent_run: Option<i64>,
     version: Version,
     place: Place,
     queue: Queue,
@@ -157,6 +158,7 @@ impl Suspect {
             namespace: base.namespace,
             id: base.id.to_owned(),
             parent: base.parent,
+            parent_run: row.get(14)?,
             version: base.anchor.version,
             place: Place::read(row, 9)?,
             queue: base.queue,
@@ -169,7 +171,10 @@ impl Suspect {
     }
 }
 
-fn check_executions(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
+fn check_executions(
+    connection: &Connection,
+    (found, now): (&mut Verification, Timestamp),
+) -> std::result::Result<(), Stop> {
     let interned = Interned::load(connection)?;
     let mut last = 0;
     loop {
@@ -183,7 +188,7 @@ fn check_executions(connection: &Connection, found: &mut Verification) -> std::r
             let whose = whose(last, &row.get_ref(2)?);
             let checked = Suspect::read(row)
                 .map_err(Stop::from)
-                .and_then(|suspect| check_execution(connection, &interned, (suspect, found)));
+                .and_then(|suspect| check_execution(connection, (&interned, now), (suspect, found)));
             match checked {
                 Ok(None) => {}
                 Ok(Some(problem)) => found.add(format!("{whose}: {problem}")),
@@ -209,7 +214,7 @@ fn whose(key: i64, id: &ValueRef<'_>) -> String {
 /// What is wrong with one execution, if anything is.
 fn check_execution(
     connection: &Connection,
-    interned: &Interned,
+    (interned, now): (&Interned, Timestamp),
     (suspect, found): (Suspect, &mut Verification),
 ) -> std::result::Result<Option<String>, Stop> {
     let address = address(interned, suspect.namespace, &suspect.id)?;
@@ -250,7 +255,7 @@ fn check_execution(
         return Ok(Some(problem));
     }
     let route = interned.route(suspect.queue.route).map(|route| &**route);
-    Ok(check_columns(&suspect, &stored, (route, run.chain.first)).map(str::to_owned))
+    Ok(check_columns(&suspect, &stored, (route, run.chain.first, now)).map(str::to_owned))
 }
 
 /// Whether an execution is found by the tags that it was started with.
@@ -279,7 +284,7 @@ fn check_tags(
 fn check_columns(
     suspect: &Suspect,
     stored: &Execution,
-    (route, origin): (Option<&Route>, i64),
+    (route, origin, now): (Option<&Route>, i64, Timestamp),
 ) -> Option<&'static str> {
     let Suspect { cold, summary, status, .. } = suspect;
     if let Place::Damaged(_) = suspect.place {
@@ -299,11 +304,13 @@ fn check_columns(
         Some("its runs and its state disagree")
     } else if suspect.parent.is_some() && suspect.cold.top_level {
         Some("it has a parent, and was started by nobody")
+    } else if !is_parent_run(suspect.parent_run, suspect.parent, stored) {
+        Some("it belongs to another run of its parent")
     } else if !queue_is_right {
         Some("it stands in the queue of something else")
     } else if suspect.place == Place::Waiting && suspect.version.0 == 0 {
         Some("nobody has had it, and nobody would")
-    } else if !suspect.place.fits(suspect.queue, summary) {
+    } else if !suspect.place.fits(suspect.queue, summary, now) {
         Some("it stands where it does not belong")
     } else {
         None
@@ -324,6 +331,8 @@ fn is_looked_after(connection: &Connection, suspect: &Suspect, stored: &Executio
     let is_for_anybody = |message: &Message| care::applies(&message.body, false);
     Ok(match (stored.care_at(), care_at) {
         (Some(deadline), care_at) => care_at.is_some_and(|care_at| care_at <= deadline),
+        // The claim of what is ready, whose holder may have been lost, sets it anew.
+        (None, Some(_)) if suspect.place.ready_at().is_some() => true,
         (None, Some(_)) => connection.prepare_cached(sql::INBOX_UNREAD)?.exists([key])?,
         (None, None) => !orders(connection, key)?.iter().any(is_for_anybody),
     })

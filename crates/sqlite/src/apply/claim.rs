@@ -17,7 +17,7 @@ use crate::error::Stop;
 use crate::job::Operation;
 use crate::journal::{Chain, Page};
 use crate::notices::not_live;
-use crate::place::{self, Columns, Holder, Place};
+use crate::place::{self, Columns, Holder, NEWER_PAUSE, Place};
 use crate::rows::{count, integer, timestamp};
 use crate::sheet::Base;
 use crate::sql;
@@ -146,10 +146,8 @@ enum Unread {
     Newer,
 }
 
-/// For how long a claim leaves what a newer program wrote to those who can read it, before it looks again.
-const NEWER_PAUSE: Duration = Duration::from_secs(5);
-
-/// The same for a caretaker. Whoever can read it looks sooner.
+/// For how long a caretaker leaves what a newer program wrote to those who can read it, as a claim does ([`NEWER_PAUSE`]). Whoever can read it
+/// looks sooner.
 const NEWER_CARE_PAUSE: Duration = Duration::from_secs(60);
 
 /// The same as [`leased`], but for what cannot be read: that is set aside, by name, so that it delays nobody. What a newer program wrote is put

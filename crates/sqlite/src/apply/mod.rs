@@ -20,6 +20,6 @@ pub(crate) use import::ImportWork;
 pub(crate) use inbox::{check_inbox, inbox_page, orders};
 pub(crate) use message::first_start;
 pub(crate) use prune::PruneWork;
-pub(crate) use repair::RepairWork;
+pub(crate) use repair::{RepairWork, is_parent_run};
 pub(crate) use session::{HeartbeatWork, RegisterWork, RetireWork};
 pub(crate) use submit::SubmitWork;

@@ -1,6 +1,6 @@
 //! `repair`: states anew from their journals.
 
-use abide_core::{Entry, Event, Execution, Version, care};
+use abide_core::{Entry, Event, Execution, Timestamp, Version, care};
 use rusqlite::{OptionalExtension, params};
 
 use crate::apply::check_inbox;
@@ -67,15 +67,25 @@ impl Operation for RepairWork {
 }
 
 /// Whether it can be read, and stands where it may. What a newer program wrote is for that program to judge.
-fn is_sound(base: &Base<'_>, place: Option<Place>) -> bool {
+fn is_sound(base: &Base<'_>, (place, parent_run): (Option<Place>, Option<i64>), now: Timestamp) -> bool {
     let read = || {
         let sheet = base.sheet()?;
-        sheet.execution()?;
-        sheet.summary()
+        Ok((sheet.execution()?, sheet.summary()?))
     };
     match read() {
-        Ok(summary) => place.is_some_and(|place| place.fits(base.queue, &summary)),
+        Ok((execution, summary)) => {
+            place.is_some_and(|place| place.fits(base.queue, &summary, now))
+                && is_parent_run(parent_run, base.parent, &execution)
+        }
         Err(error) => is_newer(&error),
+    }
+}
+
+/// Whether its parent finds it among the children of the right run. A child that was retried is nobody's, and told nothing.
+pub(crate) fn is_parent_run(found: Option<i64>, parent: Option<i64>, execution: &Execution) -> bool {
+    match execution.parent().filter(|_| parent.is_some()) {
+        Some(parent) => found == Some(i64::from(parent.run)),
+        None => parent.is_some() == found.is_some(),
     }
 }
 
@@ -91,7 +101,7 @@ fn suspects(batch: &Batch<'_>, after: i64) -> Result<(Vec<Suspect>, Option<i64>)
         let place = Place::read(row, 9).ok();
         let is_fine = match place.and_then(Place::session) {
             Some(session) => live.exists([integer(session.0)])?,
-            None => is_sound(&base, place),
+            None => is_sound(&base, (place, row.get(14)?), batch.now()),
         };
         if is_fine {
             continue;
@@ -137,6 +147,8 @@ fn rebuild(batch: &mut Batch<'_>, suspect: &Suspect) -> Result<(), Stop> {
         // Whoever claims it finds out what it waits for.
         _ => Place::Ready(queue, now),
     };
+    // Of a child that was retried it only says that it is one.
+    let parent_run = parent.map(|_| execution.parent().map_or(0, |parent| parent.run));
     let summary = execution.summary(&[]);
     let anchor = Anchor::new(
         Identity { key: *key, namespace: *namespace, id, queue, parent: *parent },
@@ -155,7 +167,8 @@ fn rebuild(batch: &mut Batch<'_>, suspect: &Suspect) -> Result<(), Stop> {
         place,
         rank,
         since,
-        micros(care_at)
+        micros(care_at),
+        parent_run
     ])?;
     batch.caches.hot.remove(key);
     batch.caches.targets.remove(key);

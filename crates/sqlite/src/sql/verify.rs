@@ -1,7 +1,8 @@
 //! The statements of `verify` and `repair`.
 
 pub(crate) const VERIFY_EXECUTIONS: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
+    parent_run
 FROM abide_executions
 WHERE key > ?1
 ORDER BY key

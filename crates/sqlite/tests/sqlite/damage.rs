@@ -1,6 +1,13 @@
 //! What `verify` finds.
 
-use crate::fixture::{Fixture, signal, start, step, submit};
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_core::{Body, Op, OpKind, Parent, Start, Waiting};
+use abide_store::conformance::block_on;
+use abide_store::{Clock, Commit, Hold, Store};
+
+use crate::fixture::{Fixture, address, flow, message, name, signal, start, step, submit};
 
 fn problems(damage: &str) -> String {
     let fixture = Fixture::new();
@@ -50,7 +57,6 @@ fn damage_is_found_and_named() {
         ("UPDATE abide_executions SET place = 0, rank = 0, since = 0 WHERE key = 1", "execution \"a\": it stands where it does not belong"),
         ("UPDATE abide_executions SET place = 4 WHERE key = 2", "execution \"b\": it stands where it does not belong"),
         ("UPDATE abide_executions SET rank = 3 WHERE key = 2", "execution \"b\": it stands where it does not belong"),
-        ("DELETE FROM abide_inbox; UPDATE abide_executions SET care_at = 3 WHERE key = 2", "execution \"b\": a caretaker would look at it at a wrong time"),
         ("UPDATE abide_executions SET parent = 1 WHERE key = 2", "execution \"b\": the state of execution \"b\" is damaged: its checksum is wrong; \
              the journal has 201 rows, the executions have 200"),
         ("UPDATE abide_executions SET place = 12 WHERE key = 2", "execution \"b\": there is no place 12; the journal has 201 rows, the executions have 200"),
@@ -67,4 +73,95 @@ fn damage_is_found_and_named() {
     for (damage, expected) in rows {
         assert_eq!(problems(damage), expected, "{damage}");
     }
+}
+
+/// `sleeps` for an hour, `ready`, its child `child`, and `waits` for a message.
+fn standing(change: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<()>) -> (Fixture, Vec<String>) {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let mut waits = seat.born("waits");
+    let waiting = [Waiting::Signal { name: name("s"), until: None }];
+    let mut park = seat.draft(&mut waits, vec![step(1)]);
+    Arc::make_mut(&mut park.changes).summary = waits.execution.summary(&waiting);
+    block_on(store.commit(Commit { hold: Hold::Park { seen: Vec::new() }, ..park })).expect("it is parked");
+    seat.retire();
+    let start_at = Some(fixture.clock.now().after(Duration::from_secs(3_600)));
+    let op = Op { kind: OpKind::ChildResult, name: name("child"), nth: 1 };
+    let parent = Some(Parent::new(address("ready").id, 1, op, 2));
+    let begin = |id: &str, start: Start| message("start", id, Body::Start(start.into()));
+    let messages = vec![
+        begin("sleeps", Start { start_at, ..flow() }),
+        start("ready"),
+        begin("child", Start { parent, ..flow() }),
+    ];
+    submit(&store, messages).expect("they are taken");
+    assert!(store.verify().expect("it is looked at").is_sound());
+    change(&fixture.raw()).expect("it can be done");
+    let problems = store.verify().expect("it is looked at").problems;
+    store.close();
+    (fixture, problems)
+}
+
+#[test]
+fn columns_by_which_others_find_it_are_checked_and_put_right() {
+    for (damage, expected) in [
+        (
+            "UPDATE abide_executions SET rank = 2048 WHERE id = 'sleeps'",
+            "execution \"sleeps\": there is no rank 2048 among timers",
+        ),
+        (
+            "UPDATE abide_executions SET since = since + 60000000 WHERE id = 'sleeps'",
+            "execution \"sleeps\": it stands where it does not belong",
+        ),
+        (
+            "UPDATE abide_executions SET parent_run = 2 WHERE id = 'child'",
+            "execution \"child\": it belongs to another run of its parent",
+        ),
+        (
+            "UPDATE abide_executions SET parent_run = NULL WHERE id = 'child'",
+            "execution \"child\": it belongs to another run of its parent",
+        ),
+        (
+            "UPDATE abide_executions SET parent_run = -1 WHERE id = 'child'",
+            "execution \"child\": it belongs to another run of its parent",
+        ),
+        (
+            "UPDATE abide_executions SET parent_run = 1 WHERE id = 'ready'",
+            "execution \"ready\": it belongs to another run of its parent",
+        ),
+    ] {
+        let (fixture, problems) = standing(|raw| raw.execute_batch(damage));
+        assert_eq!(problems.first().map(String::as_str), Some(expected), "{damage}: {problems:?}");
+        let store = fixture.open();
+        let repairs = block_on(store.repair()).expect("it is repaired");
+        assert_eq!((repairs.rebuilt.len(), repairs.left.len()), (1, 0), "{damage}: {repairs:?}");
+        let found = store.verify().expect("it is looked at");
+        assert!(found.is_sound(), "{damage}: {:?}", found.problems);
+    }
+}
+
+/// A caretaker that comes in vain does no harm; where a holder was lost, the next claim sets the time anew.
+#[test]
+fn a_caretaker_may_come_too_early_to_what_is_ready() {
+    let cared = |id: &str| {
+        standing(|raw| raw.execute("UPDATE abide_executions SET care_at = 3 WHERE id = ?1", [id]).map(drop)).1
+    };
+    assert_eq!(cared("ready"), Vec::<String>::new());
+    assert_eq!(cared("waits"), ["execution \"waits\": a caretaker would look at it at a wrong time"]);
+}
+
+/// As a program does that is too old for it.
+#[test]
+fn what_was_put_off_for_a_while_is_sound() {
+    const PUT_OFF: &str = "
+UPDATE abide_executions
+SET place = (queue >> 16) * 4 + 2, rank = 0, since = ?1
+WHERE id = 'waits'";
+    let put_off = |seconds: i64| {
+        let until = Fixture::new().clock.now().as_micros() + seconds * 1_000_000;
+        standing(|raw| raw.execute(PUT_OFF, [until]).map(drop)).1
+    };
+    assert_eq!(put_off(4), Vec::<String>::new());
+    assert_eq!(put_off(60), ["execution \"waits\": it stands where it does not belong"]);
 }
