@@ -26,8 +26,8 @@ pub enum Look {
 
 /// Whether an order can be applied without code to what nobody holds.
 ///
-/// A cancellation is for the code to see. Only what nobody but caretakers ever held ([`is_untouched`](LeaseRow::is_untouched)) has none that could.
-pub fn applies(order: &Body, is_untouched: bool) -> bool {
+/// A cancellation is for the code to see, unless it [ends](Execution::ends_unseen) what has none that could.
+pub fn applies(order: &Body, ends_unseen: bool) -> bool {
     match order {
         Body::Terminate { .. } if planted(Bug::TerminateNeedsCode) => false,
         Body::Pause { .. }
@@ -35,7 +35,7 @@ pub fn applies(order: &Body, is_untouched: bool) -> bool {
         | Body::Inherit { .. }
         | Body::Terminate { .. }
         | Body::Unblock { .. } => true,
-        Body::Cancel { .. } => is_untouched,
+        Body::Cancel { .. } => ends_unseen,
         Body::Start(_) | Body::Signal { .. } | Body::ChildDone { .. } | Body::Retry => false,
     }
 }
@@ -49,7 +49,7 @@ pub fn without_code(order: Command) -> Command {
 }
 
 /// When to look after a message has arrived. Whoever holds the execution reads it; only a terminate is not left to them for ever. A cancellation is
-/// worth a look, which tells whether any code was called.
+/// worth a look, which tells whether it needs the code.
 pub fn after_arrival(
     care_at: Option<Timestamp>,
     lease: &LeaseRow,
@@ -90,6 +90,7 @@ pub fn look<'a>(
     if execution.is_finished() {
         return Look::Later(None);
     }
+    let ends_unseen = execution.ends_unseen(lease.is_untouched(cared_epoch));
     let mut orders = orders.into_iter().filter(|order| execution.is_meant_by(order));
     let at = if lease.session.is_some() {
         let is_terminate = |message: &&Message| matches!(message.body, Body::Terminate { .. });
@@ -97,7 +98,7 @@ pub fn look<'a>(
         // The holder sees to the deadline. It is looked at again because the holder may be lost.
         let deadline = execution.care_at().map(|at| at.max(now.after(DEADLINE_PATIENCE)));
         sooner(terminate, deadline)
-    } else if orders.any(|message| applies(&message.body, lease.is_untouched(cared_epoch))) {
+    } else if orders.any(|message| applies(&message.body, ends_unseen)) {
         Some(now)
     } else {
         execution.care_at()

@@ -26,6 +26,7 @@ mod limits;
 mod message;
 mod name;
 mod op;
+mod order;
 pub mod parking;
 mod pause;
 mod payload;

@@ -64,7 +64,8 @@ impl Care {
     fn obey(&mut self) -> Option<Vec<Entry>> {
         loop {
             let order = self.seat.next_order()?;
-            if care::applies(&order.body, self.seat.is_first()) {
+            let ends_unseen = self.seat.execution().ends_unseen(self.seat.is_first());
+            if care::applies(&order.body, ends_unseen) {
                 return Some(self.seat.apply(&order, false));
             }
             self.left_count += 1;

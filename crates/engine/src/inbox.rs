@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Body, Epoch, Message, MessageId};
+use abide_core::{Body, Epoch, Execution, Message, MessageId};
 use abide_store::{Answer, Error, ExecutionKey, InboxCursor, InboxPage, InboxRead, Store};
 
 use crate::runtime::{BoxFuture, Runtime};
@@ -199,17 +199,17 @@ impl Inbox {
         inbox
     }
 
-    /// The next order.
-    pub(crate) fn next_order(&mut self) -> Option<Message> {
-        self.orders.pop_front()
+    /// The next order to an execution.
+    pub(crate) fn next_order(&mut self, execution: &Execution) -> Option<Message> {
+        let index = execution.next_order(self.orders.iter().map(|order| &order.body))?;
+        self.orders.remove(index)
     }
 
-    /// The next order, unless that is an unblock: then a terminate, which waits for nothing.
-    pub(crate) fn next_order_but_unblock(&mut self) -> Option<Message> {
-        let is_unblock = self.orders.front().is_some_and(|order| matches!(order.body, Body::Unblock { .. }));
-        let is_next = |order: &Message| !is_unblock || matches!(order.body, Body::Terminate { .. });
-        let index = self.orders.iter().position(is_next)?;
-        self.orders.remove(index)
+    /// The next order, unless that is an unblock, which waits, and those behind it with it.
+    pub(crate) fn next_order_but_unblock(&mut self, execution: &Execution) -> Option<Message> {
+        let index = execution.next_order(self.orders.iter().map(|order| &order.body))?;
+        let is_unblock = |order: &Message| matches!(order.body, Body::Unblock { .. });
+        if self.orders.get(index).is_some_and(is_unblock) { None } else { self.orders.remove(index) }
     }
 
     /// The next message that is no order. What it carries may be left in the store.

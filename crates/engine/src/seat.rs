@@ -217,13 +217,12 @@ impl Seat {
         Some(self.apply(&order, has_begun))
     }
 
-    /// Applies the next order to code that has begun, as [`obey`](Self::obey) does. An unblock waits, and those behind it with it, but for a
-    /// terminate.
+    /// Applies the next order to code that has begun, as [`obey`](Self::obey) does. An unblock waits, and those behind it with it.
     pub(crate) fn obey_but_unblock(&mut self) -> Option<Vec<Entry>> {
         if self.ledger.is_busy() {
             return None;
         }
-        let order = self.inbox.next_order_but_unblock()?;
+        let order = self.inbox.next_order_but_unblock(self.ledger.execution())?;
         Some(self.apply(&order, true))
     }
 
@@ -232,7 +231,7 @@ impl Seat {
         if self.ledger.is_busy() {
             return None;
         }
-        self.inbox.next_order()
+        self.inbox.next_order(self.ledger.execution())
     }
 
     /// Applies an order, and gives what it recorded.

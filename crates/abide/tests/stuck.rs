@@ -1,0 +1,205 @@
+//! What is in somebody's way can always be ended, and says how.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use abide::prelude::*;
+use abide::testing::{Lab, Machine};
+use abide_core::{Address, ExecutionId, Namespace};
+use abide_store::{Read, Target};
+use futures_util::join;
+use tokio::sync::{Notify, Semaphore};
+
+/// What the test decides, and what it sees.
+struct World {
+    /// Lets the step "long" end.
+    long: Semaphore,
+    /// Wakes a workflow that awaits what it must not.
+    foreign: Notify,
+    was_dropped: AtomicBool,
+}
+
+type Shared = Arc<World>;
+
+/// Says that its closure was dropped half way.
+struct Running<'a>(&'a World);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.was_dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+async fn long(ctx: &Ctx) -> Result<()> {
+    let world = ctx.state::<Shared>();
+    ctx.step("long", || async {
+        let running = Running(world);
+        world.long.acquire().await?.forget();
+        std::mem::forget(running);
+        Ok(())
+    })
+    .await
+}
+
+/// Awaits what it must not, beside a step. It is blocked when that wakes it.
+#[workflow]
+async fn strays(ctx: Ctx) -> Result<()> {
+    let stray = async {
+        ctx.state::<Shared>().foreign.notified().await;
+        std::future::pending::<Result<()>>().await
+    };
+    let (long, stray) = join!(long(&ctx), stray);
+    long.and(stray)
+}
+
+/// Awaits what it must not, with nothing beside it.
+#[workflow]
+async fn stops(ctx: Ctx) -> Result<()> {
+    ctx.sleep(ms(50)).await?;
+    std::future::pending().await
+}
+
+#[workflow]
+async fn parent(ctx: Ctx) -> Result<()> {
+    ctx.run(strays, ()).id("one").await
+}
+
+/// Awaits in its clean-up what it must not.
+#[workflow]
+async fn cleans_up(ctx: Ctx) -> Result<()> {
+    let got: Result<()> = ctx.recv("go").await;
+    ctx.shield(std::future::pending::<()>()).await;
+    got
+}
+
+async fn worker(lab: &Lab, world: &Shared) -> (Machine, Abide) {
+    let options = |builder: abide::Builder| builder.state(world.clone()).session_ttl(secs(3)).build("a");
+    lab.worker_with(options).await.unwrap()
+}
+
+fn world() -> Shared {
+    Arc::new(World { long: Semaphore::new(0), foreign: Notify::new(), was_dropped: AtomicBool::new(false) })
+}
+
+/// The journal of "one" in words.
+async fn journal(lab: &Lab) -> String {
+    let id = ExecutionId::new("one").unwrap();
+    let target = Target::Address(Address { namespace: Namespace::default(), id });
+    let read = Read { target, run: None, from: 1, limit: 100, with_inbox: false };
+    let records = lab.store().read(read).await.unwrap().unwrap().journal;
+    let words = records.iter().map(|record| record.entry().unwrap().event.word());
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// It has ended, in this way.
+async fn cancelled(lab: &Lab, handle: &Handle<()>, expected: &str) {
+    lab.sleep(secs(5)).await;
+    let why = handle.why().await.unwrap();
+    assert_eq!(handle.status().await.unwrap(), Status::Cancelled, "{why} {}", journal(lab).await);
+    assert_eq!(journal(lab).await, expected);
+}
+
+#[test]
+fn a_cancel_of_what_is_blocked_waits_for_no_unblock() {
+    Lab::run(1, |lab| async move {
+        let world = world();
+        let (_, abide) = worker(&lab, &world).await;
+        let handle = abide.start(strays, ()).id("one").await.unwrap();
+        lab.sleep(secs(1)).await;
+        world.foreign.notify_one();
+        lab.sleep(secs(1)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked);
+        handle.unblock().await.unwrap();
+        lab.sleep(secs(1)).await;
+        handle.cancel("enough").await.unwrap();
+        cancelled(&lab, &handle, "started, blocked, cancelled").await;
+        assert!(world.was_dropped.load(Ordering::Relaxed), "with the closures that still run");
+    });
+}
+
+#[test]
+fn a_cancelled_parent_leaves_no_child_blocked_behind_an_unblock() {
+    Lab::run(1, |lab| async move {
+        let world = world();
+        let (_, abide) = worker(&lab, &world).await;
+        let handle = abide.start(parent, ()).id("parent").await.unwrap();
+        lab.sleep(secs(1)).await;
+        world.foreign.notify_one();
+        lab.sleep(secs(1)).await;
+        let child = abide.handle::<()>("one");
+        assert_eq!(child.status().await.unwrap(), Status::Blocked);
+        child.unblock().await.unwrap();
+        handle.cancel("enough").await.unwrap();
+        cancelled(&lab, &child, "started, blocked, cancelled").await;
+        assert_eq!(handle.status().await.unwrap(), Status::Cancelled);
+    });
+}
+
+/// "one", which is blocked and which nobody holds.
+async fn left_blocked(lab: &Lab) -> Handle<()> {
+    let (_, abide) = worker(lab, &world()).await;
+    abide.start(stops, ()).id("one").await.unwrap();
+    lab.sleep(secs(5)).await;
+    abide.shutdown().await;
+    let handle = lab.client().await.unwrap().handle("one");
+    assert_eq!(handle.status().await.unwrap(), Status::Blocked);
+    handle
+}
+
+#[test]
+fn an_unread_unblock_does_not_save_what_is_cancelled() {
+    Lab::run(1, |lab| async move {
+        let handle = left_blocked(&lab).await;
+        handle.unblock().await.unwrap();
+        handle.cancel("enough").await.unwrap();
+        let (_, _abide) = worker(&lab, &world()).await;
+        cancelled(&lab, &handle, "started, timer-set, timer-fired, blocked, cancelled").await;
+    });
+}
+
+#[test]
+fn a_cancel_of_what_is_blocked_needs_no_code() {
+    Lab::run(1, |lab| async move {
+        let handle = left_blocked(&lab).await;
+        let (_, _other) = lab.worker_with(|builder| builder.lanes(["other"]).build("a")).await.unwrap();
+        handle.cancel("enough").await.unwrap();
+        cancelled(&lab, &handle, "started, timer-set, timer-fired, blocked, cancelled").await;
+    });
+}
+
+/// The code comes to what blocked it before it comes to the cancellation.
+#[test]
+fn an_unblock_that_did_not_help_does_not_save_what_is_cancelled() {
+    Lab::run(1, |lab| async move {
+        let handle = left_blocked(&lab).await;
+        let (_, _other) = lab.worker_with(|builder| builder.lanes(["other"]).build("a")).await.unwrap();
+        handle.unblock().await.unwrap();
+        lab.sleep(secs(5)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Running, "unblocked without its code");
+        handle.cancel("enough").await.unwrap();
+        let (_, _abide) = worker(&lab, &world()).await;
+        let expected = "started, timer-set, timer-fired, blocked, unblocked, cancel-requested, cancelled";
+        cancelled(&lab, &handle, expected).await;
+    });
+}
+
+/// Its clean-up is owed: whoever mends it has it done, and whoever does not want it says so again.
+#[test]
+fn a_clean_up_that_is_blocked_waits_for_somebody() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = worker(&lab, &world()).await;
+        let handle = abide.start(cleans_up, ()).id("one").await.unwrap();
+        lab.sleep(secs(1)).await;
+        handle.cancel("enough").await.unwrap();
+        lab.sleep(secs(1)).await;
+        for _ in 0..2 {
+            assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{}", journal(&lab).await);
+            handle.unblock().await.unwrap();
+            lab.sleep(secs(1)).await;
+        }
+        handle.cancel("enough").await.unwrap();
+        let expected =
+            "started, cancel-requested, blocked, unblocked, blocked, unblocked, blocked, cancelled";
+        cancelled(&lab, &handle, expected).await;
+    });
+}

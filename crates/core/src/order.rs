@@ -1,0 +1,88 @@
+//! What a cancellation means to what is blocked: its code comes to what is in its way before it comes to the cancellation.
+
+use crate::{Body, Execution, Phase};
+
+impl Execution {
+    /// The place of the order that is followed next. Each comes in its turn, but what is blocked ends before it is unblocked.
+    pub fn next_order<'a>(&self, mut orders: impl ExactSizeIterator<Item = &'a Body>) -> Option<usize> {
+        let is_left = orders.len() > 0;
+        let ends = |order: &Body| matches!(order, Body::Cancel { .. } | Body::Terminate { .. });
+        let end = if self.is_blocked() { orders.position(ends) } else { None };
+        end.or(is_left.then_some(0))
+    }
+
+    /// Whether a cancellation ends it without its code: none was ever called (`is_untouched`), or none gets as far as that.
+    pub fn ends_unseen(&self, is_untouched: bool) -> bool {
+        is_untouched || self.is_blocked()
+    }
+
+    /// Whether it is being cancelled, and was blocked where it stands before: if its code is blocked once more and has not seen the
+    /// cancellation, no unblock has helped, and the cancellation is one of what is blocked. A clean-up that is blocked was blocked after it.
+    pub fn was_blocked_before_cancel(&self) -> bool {
+        matches!(self.phase, Phase::Cancelling { .. }) && !self.tried().is_empty()
+    }
+
+    fn is_blocked(&self) -> bool {
+        matches!(self.phase, Phase::Blocked { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Address, Block, By, Command, ExecutionId, Kind, Name, Namespace, Payload, Start, Timestamp};
+
+    fn by() -> By {
+        By("ann".to_owned())
+    }
+
+    fn name(text: &str) -> Name {
+        Name::new(text).expect("a name")
+    }
+
+    fn block() -> Command {
+        Command::block(Block::Limit { reason: "too long".to_owned() }).found_by(&name("a build"))
+    }
+
+    fn unblock() -> Command {
+        Command::Unblock { by: by(), step: None }
+    }
+
+    fn cancel() -> Command {
+        Command::Cancel { by: by(), reason: String::new() }
+    }
+
+    fn after(commands: Vec<Command>) -> Execution {
+        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").expect("an id") };
+        let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+        let (mut execution, _) = Execution::start(address, start, Timestamp::default());
+        for command in commands {
+            let decision = execution.decide(command, Timestamp::default()).expect("it is decided");
+            decision.record(&mut execution, Timestamp::default());
+        }
+        execution
+    }
+
+    #[test]
+    fn what_is_blocked_ends_before_it_is_unblocked() {
+        let reason = String::new;
+        let pause = Body::Pause { reason: reason() };
+        let unblock = Body::Unblock { step: None };
+        for end in [Body::Cancel { reason: reason() }, Body::Terminate { reason: reason() }] {
+            let orders = [unblock.clone(), pause.clone(), end];
+            assert_eq!(after(vec![block()]).next_order(orders.iter()), Some(2));
+            assert_eq!(after(vec![]).next_order(orders.iter()), Some(0), "it is not blocked");
+        }
+        assert_eq!(after(vec![block()]).next_order([&unblock, &pause].into_iter()), Some(0));
+        assert_eq!(after(vec![block()]).next_order([].into_iter()), None);
+    }
+
+    #[test]
+    fn a_block_that_came_before_the_cancellation_is_told_from_one_that_came_after() {
+        let is_before = |commands| after(commands).was_blocked_before_cancel();
+        assert!(is_before(vec![block(), unblock(), cancel()]));
+        assert!(!is_before(vec![cancel()]));
+        assert!(!is_before(vec![cancel(), block(), unblock()]), "its clean-up may have begun");
+        assert!(!is_before(vec![block(), unblock()]), "nobody has cancelled it");
+    }
+}
