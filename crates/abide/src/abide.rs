@@ -103,7 +103,7 @@ impl Abide {
             let page = client.store().list(list.clone()).await.map_err(|error| ClientError::of("", error))?;
             // What abide does by itself is nobody's business.
             let items = page.items.into_iter().filter(|item| item.kind != Kind::Builtin);
-            found.extend(items.map(Listed::from));
+            found.extend(items.map(|item| Listed::at(client.now(), item)));
             list.after = page.next;
             list.limit = filter.wanted_count().saturating_sub(found.len());
             if list.after.is_none() || list.limit == 0 {

@@ -132,13 +132,13 @@ pub struct Listed {
     pub created_at: Option<Timestamp>,
 }
 
-impl From<abide_store::Listed> for Listed {
-    fn from(listed: abide_store::Listed) -> Self {
+impl Listed {
+    pub(crate) fn at(now: Timestamp, listed: abide_store::Listed) -> Self {
         Self {
             id: listed.address.id.to_string(),
             kind: listed.kind,
             name: listed.name.to_string(),
-            status: listed.summary.status,
+            status: listed.summary.status_at(now),
             run: listed.run,
             waiting: listed.summary.waiting,
             wake_at: listed.summary.wake_at,

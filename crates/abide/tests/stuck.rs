@@ -194,6 +194,9 @@ fn a_clean_up_that_is_blocked_waits_for_somebody() {
         lab.sleep(secs(1)).await;
         for _ in 0..2 {
             assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{}", journal(&lab).await);
+            let why = handle.why().await.unwrap();
+            let said = "it is being cancelled by client: enough, and a second cancel, or a terminate, ends it as it is";
+            assert!(why.contains(said), "{why}");
             handle.unblock().await.unwrap();
             lab.sleep(secs(1)).await;
         }
@@ -201,5 +204,34 @@ fn a_clean_up_that_is_blocked_waits_for_somebody() {
         let expected =
             "started, cancel-requested, blocked, unblocked, blocked, unblocked, blocked, cancelled";
         cancelled(&lab, &handle, expected).await;
+    });
+}
+
+#[workflow]
+async fn tries_twice(ctx: Ctx) -> Result<()> {
+    let world = ctx.state::<Shared>();
+    let step = ctx.step("flaky", || async {
+        if !world.was_dropped.swap(true, Ordering::Relaxed) {
+            return Err(std::io::Error::other("503").into());
+        }
+        world.long.acquire().await?.forget();
+        Ok(())
+    });
+    step.retry(Retry::fixed(ms(200))).await
+}
+
+#[test]
+fn the_attempt_that_runs_is_told() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = worker(&lab, &world()).await;
+        let handle = abide.start(tries_twice, ()).id("one").await.unwrap();
+        lab.sleep(secs(3)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Running);
+        for why in [
+            handle.why().await.unwrap(),
+            lab.client().await.unwrap().handle::<()>("one").why().await.unwrap(),
+        ] {
+            assert!(why.contains(r#"is running attempt 2 of "flaky", which was due at"#), "{why}");
+        }
     });
 }

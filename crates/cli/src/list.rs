@@ -5,9 +5,9 @@ use abide_store::{ListOrder, Listed, Store};
 use serde_json::{Value, json};
 
 use crate::args::{Global, List, Output};
-use crate::connect;
 use crate::failure::Failure;
 use crate::output::{self, Table};
+use crate::{clock, connect};
 use abide_core::text;
 
 use crate::json;
@@ -87,7 +87,7 @@ fn table(items: &[Listed]) -> Result<(), Failure> {
         table.push(vec![
             one.address.id.to_string(),
             one.name.to_string(),
-            one.summary.status.to_string(),
+            one.summary.status_at(clock::now()).to_string(),
             known(one.run),
             known(one.created_at),
             waiting(&one.summary.waiting),
@@ -114,7 +114,7 @@ fn item(one: &Listed) -> Value {
     fields.extend(json::object(json!({
         "kind": one.kind.word(),
         "name": one.name.as_str(),
-        "status": one.summary.status.word(),
+        "status": one.summary.status_at(clock::now()).word(),
         "run": one.run,
         "created_at": json::time_maybe(one.created_at),
         "wake_at": json::time_maybe(one.summary.wake_at),

@@ -221,6 +221,12 @@ impl Summary {
     /// The most waits that a summary tells.
     pub const WAITING_COUNT_MAX: usize = 8;
 
+    /// Where it stands at `now`. What slept until then is ready, or runs: nobody writes down that the next attempt of a step begins.
+    pub fn status_at(&self, now: Timestamp) -> Status {
+        let is_due = self.wake_at.is_some_and(|at| at <= now);
+        if is_due && self.status == Status::Sleeping { Status::Running } else { self.status }
+    }
+
     /// What an encoded summary begins with. A store may ask for it: the rest is not looked at.
     pub fn beginning_of(bytes: &[u8]) -> Option<(Status, Listens)> {
         Some(postcard::take_from_bytes(codec::body(bytes)?).ok()?.0)

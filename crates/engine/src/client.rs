@@ -248,7 +248,7 @@ impl Client {
 
     /// Where the execution stands.
     pub async fn status(&self, id: &ExecutionId) -> Result<Status> {
-        Ok(self.read(id, 0, 0).await?.summary.status)
+        Ok(self.read(id, 0, 0).await?.summary.status_at(self.now()))
     }
 }
 

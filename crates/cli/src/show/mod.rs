@@ -101,7 +101,8 @@ async fn children(store: &dyn Store, parent: &Execution, journal: &[Entry]) -> R
         if found.as_ref().is_some_and(|found| !found.execution.was_started_by(parent, op)) {
             continue;
         }
-        let found = found.map(|child| (child.execution.name().clone(), child.summary.status));
+        let found =
+            found.map(|child| (child.execution.name().clone(), child.summary.status_at(clock::now())));
         children.push(Child { id: id.clone(), found });
     }
     Ok(children)
@@ -127,7 +128,7 @@ fn document(picture: &Picture) -> Value {
     fields.extend(json::object(json!({
         "kind": route.kind.word(),
         "name": route.name.as_str(),
-        "status": snapshot.summary.status.word(),
+        "status": snapshot.summary.status_at(clock::now()).word(),
         "why": picture.why,
         "run": snapshot.execution.run(),
         "created_at": json::time(snapshot.created_at),

@@ -33,7 +33,7 @@ fn head(picture: &Picture, now: Timestamp) -> String {
     let snapshot = &picture.snapshot;
     let (execution, summary) = (&snapshot.execution, &snapshot.summary);
     let route = execution.route();
-    let mut head = format!("{}  {}\n", execution.address().id, summary.status);
+    let mut head = format!("{}  {}\n", execution.address().id, summary.status_at(now));
     let mut line = |word: &str, text: String| {
         let _ = writeln!(head, "  {word:9} {text}");
     };

@@ -55,7 +55,7 @@ pub(crate) async fn explain_beside(
         }
         facts => facts?.ok_or_else(unknown)?,
     };
-    Ok((Some(facts.snapshot.summary.status), sentence::of(&facts)))
+    Ok((Some(facts.snapshot.summary.status_at(now)), sentence::of(&facts)))
 }
 
 /// Who looks, and when.

@@ -107,16 +107,20 @@ fn paused(facts: &Facts) -> String {
 fn blocked(facts: &Facts) -> String {
     let since = since(facts, |event| matches!(event, Event::Blocked { .. }));
     let execution = &facts.snapshot.execution;
-    let Phase::Blocked { reason, paused, .. } = execution.phase() else {
+    let Phase::Blocked { reason, paused, cancelling } = execution.phase() else {
         return format!("is blocked{since}");
     };
+    let cancelling = cancelling.as_ref().map_or_else(String::new, |(by, reason)| {
+        let by_whom = by_whom(by, reason);
+        format!("; it is being cancelled {by_whom}, and a second cancel, or a terminate, ends it as it is")
+    });
     let paused = paused.as_ref().map_or_else(String::new, |(by, reason)| {
         format!("; it was paused {} and stays so when it is unblocked", by_whom(by, reason))
     });
     match reason.as_ref() {
         Block::Unrecordable { op, .. } => {
             let ways_on = text::ways_on(&execution.address().id, op);
-            format!("is blocked{since}: {reason}; to go on: {ways_on}{paused}")
+            format!("is blocked{since}: {reason}; to go on: {ways_on}{cancelling}{paused}")
         }
         reason => {
             let tried = match execution.tried() {
@@ -124,7 +128,7 @@ fn blocked(facts: &Facts) -> String {
                 [] | [_] => String::new(),
                 builds => format!("; builds {} have tried", text::names(builds)),
             };
-            format!("is blocked{since}: {reason}{tried}{paused}")
+            format!("is blocked{since}: {reason}{tried}{cancelling}{paused}")
         }
     }
 }
@@ -205,7 +209,12 @@ fn held(facts: &Facts) -> String {
         Some(waits) => format!("is held by {name}, last seen {waits}"),
         None if is_suspect(facts) => format!("is held by {name}"),
         None if facts.is_seated == Some(true) => format!("is running on {name} since {}", last_entry(facts)),
-        None => format!("is held by {name}, which has told nothing of it since {}", last_entry(facts)),
+        None => {
+            let last_entry = last_entry(facts);
+            format!(
+                "is held by {name}: its code runs there, or is about to, and has recorded nothing since {last_entry}"
+            )
+        }
     }
 }
 
@@ -262,7 +271,12 @@ fn waits_for(facts: &Facts, wait: &Waiting) -> String {
                 }
                 _ => String::new(),
             };
-            format!("waiting until {} for attempt {attempt} of {name:?}{why}", text::when(*at, facts.now))
+            let at_words = text::when(*at, facts.now);
+            // That an attempt begins is written down by nobody. What nobody holds is told as ready.
+            if *at <= facts.now {
+                return format!("running attempt {attempt} of {name:?}, which was due at {at_words}{why}");
+            }
+            format!("waiting until {at_words} for attempt {attempt} of {name:?}{why}")
         }
         Waiting::Signal { name, until } => {
             let since = since(facts, |_| true);
@@ -360,9 +374,9 @@ fn who_reads(facts: &Facts) -> String {
         return if is_waiting { ", which waits until the steps that run have ended" } else { "" }.to_owned();
     }
     let Some(objections) = objections(facts) else { return String::new() };
-    let is_untouched = lease.is_untouched(summary.cared_epoch);
+    let ends_unseen = facts.snapshot.execution.ends_unseen(lease.is_untouched(summary.cared_epoch));
     let is_for_code =
-        |message: &Message| message.body.is_control() && !care::applies(&message.body, is_untouched);
+        |message: &Message| message.body.is_control() && !care::applies(&message.body, ends_unseen);
     let is_for_code = inbox.messages.iter().any(is_for_code);
     let nobody_lives = !facts.workers.iter().any(|row| row.is_live(facts.now));
     // What is paused or blocked says nothing about workers by itself, yet somebody must read this.

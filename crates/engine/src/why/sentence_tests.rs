@@ -226,6 +226,13 @@ fn a_failed_attempt_is_the_reason_for_the_next() {
         &retries,
         r#"workflow "x" is waiting until 1970-01-01T00:02:10.000Z (in 30 s) for attempt 3 of "charge", because attempt 2 failed: 503."#,
     );
+    retries.snapshot.lease.session = Some(SessionId(1));
+    retries.now = at(133);
+    retries.workers[0].expires_at = at(150);
+    check(
+        &retries,
+        r#"workflow "x" is running attempt 3 of "charge", which was due at 1970-01-01T00:02:10.000Z (3.0 s ago), because attempt 2 failed: 503, held by worker "w" (session 1)."#,
+    );
 }
 
 #[test]
@@ -248,7 +255,7 @@ fn what_is_held_says_by_whom() {
     held.snapshot.summary.waiting = Vec::new();
     check(
         &held,
-        r#"workflow "x" is held by worker "w" (session 3), which has told nothing of it since entry 2 (step-recorded of step "charge") at 1970-01-01T00:00:01.000Z (1 min 39 s ago)."#,
+        r#"workflow "x" is held by worker "w" (session 3): its code runs there, or is about to, and has recorded nothing since entry 2 (step-recorded of step "charge") at 1970-01-01T00:00:01.000Z (1 min 39 s ago)."#,
     );
     held.is_seated = Some(false);
     check(
@@ -325,6 +332,16 @@ fn a_chain_of_children_is_followed() {
     check(
         &parent,
         r#"workflow "x" is waiting for child "c", which is waiting for child "c", which is paused since 1970-01-01T00:00:01.000Z (1 min 39 s ago) by ann."#,
+    );
+}
+
+#[test]
+fn what_is_blocked_while_it_is_being_cancelled_says_both() {
+    let cancel = Event::CancelRequested { by: By("ann".to_owned()), reason: "too late".to_owned() };
+    let block = Event::Blocked { reason: Block::Limit { reason: "full".to_owned() }, build: None };
+    check(
+        &facts(vec![cancel, block], &[]),
+        r#"workflow "x" is blocked since 1970-01-01T00:00:02.000Z (1 min 38 s ago): full; it is being cancelled by ann: too late, and a second cancel, or a terminate, ends it as it is."#,
     );
 }
 
