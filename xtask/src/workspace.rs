@@ -69,6 +69,11 @@ impl Workspace {
         Ok(String::from_utf8(bytes).ok())
     }
 
+    /// Writes one of [`Workspace::files`].
+    pub(crate) fn write(&self, file: &str, text: &str) -> Result<()> {
+        Ok(fs::write(self.root.join(file), text)?)
+    }
+
     fn command(&self, program: &OsStr) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.root);
