@@ -1,5 +1,6 @@
 //! What can be written on the command line.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use abide_core::{ExecutionId, Name, Namespace, Status, Tag};
@@ -124,8 +125,8 @@ pub(crate) struct List {
     #[arg(long)]
     pub(crate) oldest_first: bool,
     /// At most so many
-    #[arg(long, value_name = "COUNT", default_value_t = 100)]
-    pub(crate) limit: usize,
+    #[arg(long, value_name = "COUNT", default_value = "100")]
+    pub(crate) limit: NonZeroUsize,
 }
 
 /// Which execution to show, and which part of its journal.

@@ -1,6 +1,6 @@
 //! What can be sent to an execution: signals and orders. Each is durable when the command ends; a worker applies it.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 
 use abide_core::{Body, By, ExecutionId, Payload, Remedy, StepRemedy};
 use serde::de::IgnoredAny;
@@ -91,10 +91,13 @@ fn order(global: &Global, args: &Plain, body: Body) -> Result<(), Failure> {
 
 fn from_stdin() -> Result<String, Failure> {
     let mut text = String::new();
-    std::io::stdin()
-        .read_to_string(&mut text)
-        .map_err(|error| Failure::failed(format!("stdin cannot be read: {error}")))?;
-    Ok(text)
+    match std::io::stdin().read_to_string(&mut text) {
+        Ok(_) => Ok(text),
+        Err(error) if error.kind() == ErrorKind::InvalidData => {
+            Err(Failure::usage("what is on stdin is no JSON: it is not UTF-8"))
+        }
+        Err(error) => Err(Failure::failed(format!("stdin cannot be read: {error}"))),
+    }
 }
 
 fn send(global: &Global, id: &ExecutionId, by: By, body: Body) -> Result<(), Failure> {

@@ -51,13 +51,23 @@ impl Failure {
         Self::new(Code::Usage, message)
     }
 
-    /// A refusal that does not name its execution by itself.
+    /// Something could not be sent to an execution. Neither a refusal nor a store names it by itself.
     pub(crate) fn about(id: &abide_core::ExecutionId, error: Error) -> Self {
+        let unavailable = |message| Self::new(Code::Unavailable, message);
         match error {
             Error::Refused(refusal @ (Refusal::Unknown { .. } | Refusal::Conflict { .. })) => {
                 Error::Refused(refusal).into()
             }
             Error::Refused(refusal) => Self::new(code_of(&refusal), format!("execution {id:?}: {refusal}")),
+            Error::Busy { .. } => {
+                unavailable(format!("{id:?} was told nothing: the store is kept busy by others"))
+            }
+            Error::Unavailable { source, .. } => {
+                unavailable(format!("{id:?} was told nothing: the store is unavailable: {source}"))
+            }
+            Error::Indeterminate { source, .. } => {
+                unavailable(format!("it is not known whether {id:?} was told: {source}"))
+            }
             error => error.into(),
         }
     }
@@ -133,7 +143,8 @@ mod tests {
     #[test]
     fn exit_codes_say_what_can_be_done() {
         let id = ExecutionId::new("x").unwrap();
-        let unavailable = || Error::Unavailable { what: "read", source: "the disk is full".into() };
+        let unavailable = || Error::Unavailable { what: "submit", source: "the disk is full".into() };
+        let indeterminate = || Error::Indeterminate { what: "submit", source: "the disk is gone".into() };
         let rows = [
             (Error::Refused(Refusal::Unknown { id: id.clone() }), 3, r#"there is no execution "x""#),
             (
@@ -141,8 +152,9 @@ mod tests {
                 4,
                 r#"execution "x": it is failed already"#,
             ),
-            (Error::Busy { what: "submit" }, 5, "submit: the store is kept busy by others"),
-            (unavailable(), 5, "read: the store is unavailable: the disk is full"),
+            (Error::Busy { what: "submit" }, 5, r#""x" was told nothing: the store is kept busy by others"#),
+            (unavailable(), 5, r#""x" was told nothing: the store is unavailable: the disk is full"#),
+            (indeterminate(), 5, r#"it is not known whether "x" was told: the disk is gone"#),
             (Error::Corrupt { what: "row 3".to_owned() }, 1, "the store is damaged: row 3"),
         ];
         for (error, code, message) in rows {

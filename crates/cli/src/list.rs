@@ -41,7 +41,7 @@ fn query(global: &Global, args: &List) -> abide_store::List {
         tags: args.tag.clone(),
         top_level: args.top_level,
         order: if args.oldest_first { ListOrder::OldestFirst } else { ListOrder::NewestFirst },
-        ..abide_store::List::of(global.namespace.clone(), args.limit)
+        ..abide_store::List::of(global.namespace.clone(), args.limit.get())
     }
 }
 

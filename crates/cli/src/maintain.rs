@@ -3,14 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use abide_core::{Address, By, ExecutionId};
+use abide_core::{Address, By, ExecutionId, Refusal};
 use abide_engine::SystemClock;
 use abide_sqlite::{Discarded, Options, SqliteStore, Verification};
+use abide_store::Error;
 use serde_json::json;
 
 use crate::args::{Backup, Global, Output, Restore, Verify};
 use crate::connect;
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use abide_core::text;
 
 use crate::output;
@@ -53,17 +54,17 @@ fn discard(store: &SqliteStore, (global, id): (&Global, &ExecutionId), by: &str)
     let reason = "it was damaged and could not be rebuilt".to_owned();
     let discarded =
         connect::block_on(async { Ok(store.discard(&address, By(by.to_owned()), reason).await?) })?;
-    let problem = match discarded {
+    let (code, problem) = match discarded {
         Discarded::Ended => {
             output::say(format_args!("execution {id:?} was ended"));
             return Ok(());
         }
-        Discarded::Unknown => "there is no such execution",
-        Discarded::Sound => "it is not damaged; abide terminate ends it",
-        Discarded::Held => "a worker holds it, and writes it anew with its next commit",
-        _ => "nothing of it can be read that says what it was",
+        Discarded::Unknown => return Err(Error::Refused(Refusal::Unknown { id: id.clone() }).into()),
+        Discarded::Sound => (Code::Refused, "it is not damaged; abide terminate ends it"),
+        Discarded::Held => (Code::Refused, "a worker holds it, and writes it anew with its next commit"),
+        _ => (Code::Failed, "nothing of it can be read that says what it was"),
     };
-    Err(Failure::failed(format!("execution {id:?} was not discarded: {problem}")))
+    Err(Failure::new(code, format!("execution {id:?} was not discarded: {problem}")))
 }
 
 fn tell(found: &Verification, format: Output) -> Result<(), Failure> {

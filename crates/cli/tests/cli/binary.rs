@@ -47,6 +47,7 @@ fn a_command_line_without_sense_is_exit_code_2() {
         vec!["show", ""],
         vec!["list", "--status", "happy"],
         vec!["list", "--tag", "x"],
+        vec!["--store", "x", "list", "--limit", "0"],
         vec!["list", "-o", "xml"],
         vec!["--namespace", "", "list"],
         vec!["cancel", "x", "--reason", "a\nb"],

@@ -69,7 +69,7 @@ impl Place {
     }
 
     /// Runs `abide` with something on its stdin.
-    pub(crate) fn abide_with(&self, args: &[&str], stdin: &str) -> Ran {
+    pub(crate) fn abide_with(&self, args: &[&str], stdin: impl AsRef<[u8]>) -> Ran {
         let mut command = command(args);
         command
             .env("ABIDE_STORE", self.url())
@@ -77,7 +77,7 @@ impl Place {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary runs");
-        child.stdin.take().expect("it is piped").write_all(stdin.as_bytes()).expect("it reads");
+        child.stdin.take().expect("it is piped").write_all(stdin.as_ref()).expect("it reads");
         Ran::of(child.wait_with_output().expect("it ends"))
     }
 

@@ -418,6 +418,8 @@ async fn refusals_have_their_exit_codes() {
     assert!(both.code == 2 && both.stderr.contains("cannot be used with"), "{both:?}");
     let bad = "the value of signal \"approval\" is no JSON: expected ident at line 1 column 2";
     place.abide(&["signal", "child", "approval", "nope"]).refused(2, bad);
+    let bad = "what is on stdin is no JSON: it is not UTF-8";
+    place.abide_with(&["signal", "child", "approval", "-"], b"\"\xff\"").refused(2, bad);
     let shown = place.abide(&["show", "child", "-o", "json"]).ok().json();
     assert_eq!(shown["inbox"], json!([]), "a refusal leaves no trace");
 }
@@ -485,10 +487,11 @@ async fn a_parent_gets_over_a_child_that_cannot_be_rebuilt() {
     let why = place.abide(&["why", "child"]).ok().stdout;
     assert!(why.contains("abide verify --repair --discard child ends it"), "{why}");
     assert_eq!(place.abide(&["verify", "--discard", "child"]).code, 2, "it may be rebuilt");
-    place
-        .abide(&["verify", "--repair", "--discard", "nap-1"])
-        .refused(1, r#"execution "nap-1" was not discarded: it is not damaged; abide terminate ends it"#);
-    place.abide(&["verify", "--repair", "--discard", "child"]).ok();
+    let discard = |id| place.abide(&["verify", "--repair", "--discard", id]);
+    discard("nap-1")
+        .refused(4, r#"execution "nap-1" was not discarded: it is not damaged; abide terminate ends it"#);
+    discard("nobody").refused(3, r#"there is no execution "nobody""#);
+    discard("child").ok();
     let why = place.abide(&["why", "child"]).ok().stdout;
     assert!(why.ends_with("it was damaged and could not be rebuilt.\n"), "{why}");
     let abide = place.open().await;
