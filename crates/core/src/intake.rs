@@ -122,7 +122,10 @@ fn refusal_of<F: Found>(
     let Standing { status, run, .. } = found.standing();
     if let Body::Retry = message.body {
         // It never lies there: whoever takes it opens the next run at once.
-        return Ok(found.execution()?.may_be_retried().err());
+        return Ok(match found.execution()?.may_be_retried() {
+            Ok(()) => found.first_start()?.may_be_repeated().err(),
+            Err(refusal) => Some(refusal),
+        });
     }
     if status.is_terminal() {
         return Ok(Some(Refusal::Finished { status }));

@@ -47,6 +47,7 @@ impl Execution {
     /// A delay is over.
     pub fn retried(&self, began: Began<'_>, by: By, now: Timestamp) -> Result<(Self, Vec<Entry>), Refusal> {
         self.may_be_retried()?;
+        began.start.may_be_repeated()?;
         let deadline_at = began.start.deadline_at.map(|deadline_at| now.after(deadline_at.since(began.at)));
         let start = Start { start_at: None, deadline_at, parent: None, ..began.start.clone() };
         let (mut execution, first) =
@@ -56,7 +57,7 @@ impl Execution {
         Ok((execution, vec![first, second]))
     }
 
-    /// Whether a retry opens another run now.
+    /// Whether a retry opens another run now, if its start may be repeated.
     pub(crate) fn may_be_retried(&self) -> Result<(), Refusal> {
         match self.phase() {
             Phase::Failed | Phase::Cancelled => Ok(()),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
-use crate::{ExecutionId, Kind, Limits, Name, Op, OpKind, Payload, Refusal, Retry, Timestamp};
+use crate::{Entry, Event, ExecutionId, Kind, Limits, Name, Op, OpKind, Payload, Refusal, Retry, Timestamp};
 
 /// Everything that is said when an execution is started. It becomes the first entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,11 +30,13 @@ pub struct Start {
     pub tags: Vec<Tag>,
     /// Who waits for its outcome.
     pub parent: Option<Parent>,
+    /// When its input was given up, because everything that told of it was damaged. The input is `null` then, and nobody gave that.
+    pub lost_at: Option<Timestamp>,
 }
 
 growable!(Start {
     fields: kind, name, input, lane, requires, priority, start_at, deadline_at, retry, tags, parent;
-    gained: ;
+    gained: 1 => lost_at;
 });
 
 /// A name and a value that executions can be found by.
@@ -72,6 +74,25 @@ impl Parent {
         Self { id, run, op, entry, heard: None }
     }
 
+    /// Of a child that cannot say itself whose it is: what the journal of its parent's run tells of it.
+    ///
+    /// Several starts may name the child. All but one found its id taken and have that for an outcome, so it came from the first that has none.
+    pub fn told_by((id, run): (ExecutionId, u32), journal: &[Entry], child: &ExecutionId) -> Option<Self> {
+        let starts = journal.iter().filter_map(|entry| match &entry.event {
+            Event::ChildStarted { op, child: started } if started == child => {
+                Some((op.child_result(), entry.seq))
+            }
+            _ => None,
+        });
+        let is_open = |wait: &Op| {
+            let ends = |event: &Event| matches!(event, Event::ChildFinished { op, .. } if op == wait);
+            !journal.iter().any(|entry| ends(&entry.event))
+        };
+        let mut starts: Vec<(Op, u64)> = starts.collect();
+        let own = starts.iter().position(|(wait, _)| is_open(wait)).unwrap_or(0);
+        (own < starts.len()).then(|| starts.swap_remove(own)).map(|(op, entry)| Self::new(id, run, op, entry))
+    }
+
     /// Whether both are the same wait of the same run.
     fn is(&self, other: &Self) -> bool {
         (&self.id, self.run, &self.op) == (&other.id, other.run, &other.op)
@@ -93,7 +114,13 @@ impl Start {
             retry: None,
             tags: Vec::new(),
             parent: None,
+            lost_at: None,
         }
+    }
+
+    /// Whether something may begin like this once more.
+    pub(crate) fn may_be_repeated(&self) -> Result<(), Refusal> {
+        if self.lost_at.is_some() { Err(Refusal::InputLost) } else { Ok(()) }
     }
 
     /// Checks everything that has a limit.
@@ -120,7 +147,8 @@ pub enum StartMatch {
 /// Only what is executed counts: lane, priority or tags of a repeated start may differ, because retrying callers
 /// compute delays and deadlines anew.
 pub fn start_matches(id: &ExecutionId, existing: &Start, requested: &Start) -> StartMatch {
-    let same = existing.kind == requested.kind
+    let same = existing.may_be_repeated().is_ok()
+        && existing.kind == requested.kind
         && existing.name == requested.name
         && existing.input == requested.input
         && match (&existing.parent, &requested.parent) {
@@ -140,8 +168,11 @@ fn describe(start: &Start) -> String {
         let op = Op { kind: OpKind::Child, ..op.clone() };
         format!(" as child of {id:?} (run {run}, {op})")
     });
-    let parent = parent.unwrap_or_default();
-    format!("{} {:?} with input {}{parent}", start.kind.word(), start.name, start.input.excerpt())
+    let (parent, kind, name) = (parent.unwrap_or_default(), start.kind.word(), &start.name);
+    if start.may_be_repeated().is_err() {
+        return format!("{kind} {name:?}{parent}, which was damaged and discarded with its input");
+    }
+    format!("{kind} {name:?} with input {}{parent}", start.input.excerpt())
 }
 
 /// The id of a child that was not given one: unique to the parent, its run and the operation.
@@ -149,4 +180,51 @@ pub fn child_id(parent: &ExecutionId, run: u32, op: &Op) -> ExecutionId {
     // Not by `format!`: see `Execution::message_to`.
     let (run, nth) = (run.to_string(), op.nth.to_string());
     ExecutionId::composed(&[parent.as_str(), "/", &run, "/", op.name.as_str(), "/", &nth].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Failure, FailureKind, Outcome};
+
+    fn id(text: &str) -> ExecutionId {
+        ExecutionId::new(text).expect("an id")
+    }
+
+    fn op(nth: u32) -> Op {
+        Op { kind: OpKind::Child, name: Name::new("kid").expect("a name"), nth }
+    }
+
+    fn started(nth: u32, child: &str) -> Event {
+        Event::ChildStarted { op: op(nth), child: id(child) }
+    }
+
+    fn ended(nth: u32) -> Event {
+        let outcome = Outcome::Failure(Failure::new(FailureKind::Error, "its id is taken"));
+        Event::ChildFinished { op: op(nth).child_result(), outcome }
+    }
+
+    fn given_up(nth: u32) -> Event {
+        Event::ChildCancelled { op: op(nth).child_result() }
+    }
+
+    #[test]
+    fn a_parent_tells_which_of_its_waits_is_for_a_child() {
+        let rows = [
+            (vec![], None),
+            (vec![started(1, "b")], None),
+            (vec![started(1, "b"), started(2, "a")], Some((2, 2))),
+            (vec![started(1, "a"), ended(1), started(2, "a")], Some((2, 3))),
+            (vec![started(1, "a"), started(2, "a"), ended(2)], Some((1, 1))),
+            (vec![started(1, "a"), started(2, "a")], Some((1, 1))),
+            (vec![started(1, "a"), given_up(1)], Some((1, 1))),
+            (vec![started(1, "a"), ended(1)], Some((1, 1))),
+        ];
+        for (events, told) in rows {
+            let entry = |(event, seq)| Entry { seq, at: Timestamp::default(), event };
+            let journal: Vec<Entry> = events.into_iter().zip(1..).map(entry).collect();
+            let expected = told.map(|(nth, entry)| Parent::new(id("boss"), 3, op(nth).child_result(), entry));
+            assert_eq!(Parent::told_by((id("boss"), 3), &journal, &id("a")), expected, "{journal:?}");
+        }
+    }
 }

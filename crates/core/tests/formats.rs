@@ -59,6 +59,7 @@ fn start() -> Start {
             entry: 7,
             heard: None,
         }),
+        lost_at: None,
     }
 }
 
@@ -246,6 +247,11 @@ fn message(body: Body) -> Message {
     Message::new(MessageId::new("m-1"), address(), by(), body).arrived(Timestamp::from_millis(7))
 }
 
+/// The beginning of what was damaged and discarded.
+fn discarded() -> Entry {
+    entry(Event::Started(Start { lost_at: Some(Timestamp::from_millis(9)), ..start() }.into()))
+}
+
 /// An order for children.
 fn order() -> Message {
     let parent = ExecutionId::new("order-1").expect("an id");
@@ -259,6 +265,7 @@ fn what_is_written_is_the_golden_format() {
     events().into_iter().for_each(|event| line(&mut table, event.word(), &entry(event.clone())));
     bodies().into_iter().for_each(|body| line(&mut table, body.word(), &message(body.clone())));
     line(&mut table, "order", &order());
+    line(&mut table, "discarded", &discarded());
     executions().iter().for_each(|execution| line(&mut table, "execution", execution));
     line(&mut table, "waiting", &waits());
     summaries().iter().for_each(|summary| line(&mut table, "summary", summary));
@@ -273,6 +280,7 @@ fn what_was_written_in_format_1_can_be_read() {
     events().into_iter().for_each(|event| check(&mut lines, event.word(), &entry(event.clone())));
     bodies().into_iter().for_each(|body| check(&mut lines, body.word(), &message(body.clone())));
     check(&mut lines, "order", &order());
+    check(&mut lines, "discarded", &discarded());
     for execution in executions() {
         // The address is the row's, not the record's.
         assert_eq!(read::<Execution>(&mut lines, "execution").at(address()), execution);

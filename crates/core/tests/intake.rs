@@ -51,6 +51,7 @@ fn start(input: &str) -> Start {
 /// An execution with its mail, as a store that has everything at hand would know it.
 #[derive(Clone)]
 struct Known {
+    start: Arc<Start>,
     execution: Execution,
     summary: Summary,
     unread: Vec<Message>,
@@ -68,14 +69,15 @@ impl Known {
     }
 
     fn begun(start: Start, commands: &[Command]) -> Self {
-        let (mut execution, _) = Execution::start(signal("s").to, start, at(0));
+        let start = Arc::new(start);
+        let (mut execution, _) = Execution::start(signal("s").to, Arc::clone(&start), at(0));
         for command in commands {
             let decision = execution.decide(command.clone(), at(1)).expect("it is possible");
             decision.record(&mut execution, at(1));
         }
         let summary = execution.summary_at_start(at(1));
         let (is_damaged, is_passed_over) = (false, false);
-        Self { execution, summary, unread: Vec::new(), read: Vec::new(), is_damaged, is_passed_over }
+        Self { start, execution, summary, unread: Vec::new(), read: Vec::new(), is_damaged, is_passed_over }
     }
 
     fn unread(mut self, messages: &[Message]) -> Self {
@@ -97,7 +99,7 @@ impl Found for Known {
     }
 
     fn first_start(&mut self) -> Result<Arc<Start>, Refusal> {
-        Ok(Arc::new(start("1")))
+        Ok(Arc::clone(&self.start))
     }
 
     fn has_seen(&mut self, id: &MessageId) -> Result<bool, Refusal> {
@@ -215,6 +217,14 @@ fn what_has_ended_takes_only_a_retry_if_it_failed() {
         }
         assert_eq!(admit(&known, &retry), retried);
     }
+    // What nobody knows the input of does not run with another one, and is not what anybody asks for.
+    let discarded = Start { lost_at: Some(at(1)), ..start("null") };
+    let terminate = Command::Terminate { by: by(), reason: String::new() };
+    let discarded = Known::begun(discarded, std::slice::from_ref(&terminate));
+    assert_eq!(admit(&discarded, &retry), Err(Refusal::InputLost));
+    let again = message("start", Body::Start(start("null").into()));
+    assert!(matches!(admit(&discarded, &again), Err(Refusal::Conflict { .. })));
+    assert_eq!(admit(&Known::begun(start("null"), &[terminate]), &again), Ok(Intake::Attach));
     // A retry is taken at once or not at all: what has not been applied does not count.
     let terminate = message("t", Body::Terminate { reason: String::new() });
     assert_eq!(admit(&Known::after(&[]).unread(&[terminate]), &retry), Err(Refusal::NotEnded));

@@ -500,6 +500,24 @@ async fn a_parent_gets_over_a_child_that_cannot_be_rebuilt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_parent_gets_over_a_child_of_which_nothing_can_be_read() {
+    let place = left_behind().await;
+    let path = place.url().trim_start_matches("sqlite:").to_owned();
+    let damage = "UPDATE abide_journal SET body = x'00'
+                  WHERE execution = (SELECT key FROM abide_executions WHERE id = 'child');
+                  UPDATE abide_executions SET state = x'00' WHERE id = 'child'";
+    abide::rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
+    place.abide(&["verify", "--repair", "--discard", "child"]).ok();
+    let lost = r#"execution "child": its input is lost: it was damaged, and was discarded"#;
+    place.abide(&["retry", "child"]).refused(4, lost);
+    let page = place.abide(&["show", "child"]).ok().stdout;
+    assert!(page.contains("its input is lost") && page.contains("parent    family-1"), "{page}");
+    let abide = place.open().await;
+    until_status(&place, "family-1", "failed");
+    abide.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_leaves_ends_a_list_quietly() {
     let place = left_behind().await;
     for format in ["table", "json", "jsonl"] {

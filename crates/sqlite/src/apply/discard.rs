@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use abide_core::{
-    Address, Body, By, Command, Descent, Entry, Event, Execution, Message, MessageId, Payload, Route, Start,
-    Timestamp, Version, codec,
+    Address, Body, By, Command, Descent, Entry, Event, Execution, ExecutionId, Limits, Message, MessageId,
+    Parent, Payload, Route, Start, Timestamp, Version, codec, text,
 };
 use abide_store::Record;
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::check_inbox;
-use super::repair::current_run;
+use super::repair::run_to;
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::job::Operation;
@@ -171,7 +171,8 @@ impl DiscardWork {
         drop(statement);
         for (namespace, id, run) in children {
             let to = address(batch.caches.interned(batch.connection)?, namespace, &id)?;
-            let body = Body::Terminate { reason: self.reason.clone() };
+            let reason = format!("its parent {:?} was discarded: {}", self.address.id, self.reason);
+            let body = Body::Terminate { reason: text::cut(reason, Limits::REASON_BYTES_MAX) };
             let id = MessageId::new(format!("{}/discarded", self.address.id));
             let descent = Descent { parent: self.address.id.clone(), run, before: u64::MAX, op: None };
             let message = Message::new(id, to, self.by.clone(), body);
@@ -196,7 +197,7 @@ fn is_damaged(batch: &Batch<'_>, wreck: &Wreck) -> Result<bool, Stop> {
             Some(problem) => Err(Stop::corrupt(problem)),
             None => Ok(()),
         });
-    let looks = inbox.and_then(|()| current_run(batch, wreck.key, wreck.head).map(|_| ()));
+    let looks = inbox.and_then(|()| run_to(batch, wreck.key, wreck.head).map(|_| ()));
     match looks {
         Ok(()) => Ok(wreck.state.is_none()),
         Err(stop) if stop.damage().is_some() => Ok(true),
@@ -217,20 +218,37 @@ fn beginning(batch: &mut Batch<'_>, wreck: &Wreck) -> Result<Option<(Arc<Start>,
         None => batch.caches.interned(batch.connection)?.route(wreck.route).map(|route| (**route).clone()),
     };
     let Some(Route { lane, kind, name, requires, .. }) = route else { return Ok(None) };
+    let parent = match &wreck.state {
+        Some(state) => state.parent().cloned(),
+        None => told_parent(batch, wreck)?,
+    };
+    let now = batch.now();
     let start = Start {
-        kind,
-        name,
-        input: Payload::from("null"),
         lane,
         requires: requires.into_iter().collect(),
         priority: wreck.state.as_ref().map_or(0, Execution::priority),
-        start_at: None,
-        deadline_at: None,
-        retry: None,
-        tags: Vec::new(),
-        parent: wreck.state.as_ref().and_then(|state| state.parent().cloned()),
+        parent,
+        lost_at: Some(now),
+        ..Start::of(kind, name, Payload::from("null"))
     };
-    Ok(Some((Arc::new(start), batch.now())))
+    Ok(Some((Arc::new(start), now)))
+}
+
+/// Who waits for an execution of which nothing can be read but its row: the row names its parent, and the parent's journal the wait. A parent that is
+/// damaged too gets no answer: it has to be discarded itself.
+fn told_parent(batch: &Batch<'_>, wreck: &Wreck) -> Result<Option<Parent>, Stop> {
+    let mut find = batch.connection.prepare_cached(sql::DISCARD_PARENT)?;
+    let found = find.query_row([wreck.key], |row| {
+        Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, u32>(2)?, row.get::<_, i64>(3)?))
+    });
+    let Some((key, id, run, head)) = found.optional()? else { return Ok(None) };
+    let names = (ExecutionId::new(id), ExecutionId::new(wreck.id.as_str()));
+    let (Ok(parent), Ok(child)) = names else { return Ok(None) };
+    match run_to(batch, key, head) {
+        Ok((_, journal)) => Ok(Parent::told_by((parent, run), &journal, &child)),
+        Err(stop) if stop.damage().is_some() => Ok(None),
+        Err(stop) => Err(stop),
+    }
 }
 
 /// Removes everything that belongs to it but its row. Goes through whole tables: no index is kept for what nearly nobody ever asks.

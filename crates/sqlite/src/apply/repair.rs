@@ -132,7 +132,7 @@ fn rebuild(batch: &mut Batch<'_>, suspect: &Suspect) -> Result<(), Stop> {
     if let Some(problem) = check_inbox(batch.connection, *key)? {
         return Err(Stop::corrupt(problem));
     }
-    let (chain, entries) = current_run(batch, *key, *head)?;
+    let (chain, entries) = run_to(batch, *key, *head)?;
     let earlier: u32 =
         batch.connection.prepare_cached(sql::VERIFY_RUN_COUNT)?.query_row([key], |row| row.get(0))?;
     let execution = Execution::fold(address, earlier.saturating_add(1), &entries);
@@ -175,8 +175,8 @@ fn rebuild(batch: &mut Batch<'_>, suspect: &Suspect) -> Result<(), Stop> {
     Ok(batch.announce(route)?)
 }
 
-/// The chain of the current run, from its head to its beginning, and its entries.
-pub(super) fn current_run(batch: &Batch<'_>, key: i64, head: i64) -> Result<(Chain, Vec<Entry>), Stop> {
+/// The chain of the run that ends with `head`, and its entries.
+pub(super) fn run_to(batch: &Batch<'_>, key: i64, head: i64) -> Result<(Chain, Vec<Entry>), Stop> {
     let mut statement = batch.connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut rows = Vec::new();
     let mut next = Some(head);

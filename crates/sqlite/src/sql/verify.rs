@@ -67,6 +67,12 @@ pub(crate) const DISCARD_FIRST_ROW: &str = "
 SELECT MIN(row)
 FROM abide_journal
 WHERE execution = ?1";
+pub(crate) const DISCARD_PARENT: &str = "
+SELECT parent.key, parent.id, child.parent_run, COALESCE(run.head, parent.head)
+FROM abide_executions AS child
+JOIN abide_executions AS parent ON parent.key = child.parent AND parent.namespace = child.namespace
+LEFT JOIN abide_runs AS run ON run.execution = parent.key AND run.run = child.parent_run
+WHERE child.key = ?1 AND child.parent_run IS NOT NULL";
 pub(crate) const DISCARD_CHILDREN: &str = "
 SELECT namespace, id, parent_run
 FROM abide_executions INDEXED BY abide_executions_parent

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use abide_core::{
-    Body, By, Descent, Message, Namespace, Op, OpKind, Outcome, Parent, Payload, Start, Status, Summary,
+    Body, By, Command, Descent, Message, Namespace, Op, OpKind, Outcome, Parent, Payload, Start, Status,
+    Summary,
 };
 use abide_sqlite::{Discarded, SqliteStore};
 use abide_store::conformance::block_on;
@@ -190,20 +191,31 @@ fn a_row_without_a_route_is_listed_by_its_id() {
     assert_eq!(with_status(&store, Status::Running).len(), 5);
 }
 
-fn child_result() -> Op {
-    Op { kind: OpKind::ChildResult, name: name("child"), nth: 1 }
+fn kid() -> Op {
+    Op { kind: OpKind::Child, name: name("child"), nth: 1 }
 }
 
-/// A child and its own child.
+/// A child whose parent waits for it in its second run, and the child's own child.
 fn family() -> (Fixture, Arc<SqliteStore>) {
     let fixture = Fixture::new();
     let store = fixture.open();
-    let child = |id: &str, of: &str| {
-        let parent = Some(Parent::new(address(of).id, 1, child_result(), 2));
-        message("start", id, Body::Start(Start { parent, ..flow() }.into()))
+    let child_of = |of: &str, run| {
+        let parent = Some(Parent::new(address(of).id, run, kid().child_result(), 3));
+        Arc::new(Start { parent, ..flow() })
     };
-    let messages =
-        vec![start("boss"), child("bad", "boss"), signal("s", "bad"), child("grand", "bad"), start("q")];
+    let seat = fixture.seat(&store);
+    let mut boss = seat.born("boss");
+    seat.continue_as_new(&mut boss, vec![step(1)]);
+    let begin = Command::StartChild { op: kid(), child: address("bad").id, start: child_of("boss", 2) };
+    seat.record(&mut boss, vec![step(1), begin, step(2)]);
+    seat.retire();
+    let child = |id: &str, start| message("start", id, Body::Start(start));
+    let messages = vec![
+        child("bad", child_of("boss", 2)),
+        signal("s", "bad"),
+        child("grand", child_of("bad", 1)),
+        start("q"),
+    ];
     submit(&store, messages).expect("they are taken");
     (fixture, store)
 }
@@ -220,29 +232,80 @@ fn what_cannot_be_rebuilt_can_be_ended() {
     let queue = "UPDATE abide_executions SET queue = 999 << 16 WHERE id = 'bad'; ";
     let inbox = "UPDATE abide_inbox SET body = x'00' WHERE execution = 2; ";
     let damages = [
-        (journal.to_owned(), true),
-        (inbox.to_owned(), true),
-        (format!("{state}{inbox}"), true),
-        (format!("{queue}{inbox}"), true),
-        // Nothing is left that says what its parent waits for.
-        (format!("{state}{journal}"), false),
+        journal.to_owned(),
+        inbox.to_owned(),
+        format!("{state}{inbox}"),
+        format!("{queue}{inbox}"),
+        // Only its parent's journal says what its parent waits for.
+        format!("{state}{journal}"),
     ];
-    for (damage, is_answered) in damages {
+    for damage in damages {
         let (fixture, store) = family();
-        store.close();
-        fixture.raw().execute_batch(&damage).expect("the damage can be done");
-        let store = fixture.open();
+        let store = damaged(&fixture, &store, &damage);
         assert_eq!(discard(&store, "bad"), Discarded::Ended, "{damage}");
         let found = store.verify().expect("it is looked at");
         assert!(found.is_sound(), "{damage}: {:?}", found.problems);
         assert_eq!(with_status(&store, Status::Cancelled), ["bad"], "{damage}");
         let told = look(&store, "boss").inbox.messages;
-        let is_failure = |body: &Body| matches!(body, Body::ChildDone { outcome: Outcome::Failure(_), .. });
-        assert_eq!(told.iter().any(|message| is_failure(&message.body)), is_answered, "{damage}: {told:?}");
+        let is_answer = |body: &Body| match body {
+            Body::ChildDone { run, op, outcome: Outcome::Failure(_) } => {
+                *run == 2 && *op == kid().child_result()
+            }
+            _ => false,
+        };
+        assert!(told.iter().any(|message| is_answer(&message.body)), "{damage}: {told:?}");
+        let parent = look(&store, "bad").execution.parent().cloned();
+        assert_eq!(parent.map(|parent| parent.id), Some(address("boss").id), "{damage}");
         let grand = look(&store, "grand").inbox.messages;
-        assert!(matches!(grand[0].body, Body::Terminate { .. }), "{damage}: {grand:?}");
+        let reason = r#"its parent "bad" was discarded: beyond repair"#.to_owned();
+        assert_eq!(grand[0].body, Body::Terminate { reason }, "{damage}");
         assert_eq!(fixture.seat(&store).claim(true).leased.len(), 3, "{damage}: the others go on");
     }
+}
+
+/// The store after somebody else wrote to its file.
+fn damaged(fixture: &Fixture, store: &Arc<SqliteStore>, damage: &str) -> Arc<SqliteStore> {
+    store.close();
+    fixture.raw().execute_batch(damage).expect("the damage can be done");
+    fixture.open()
+}
+
+#[test]
+fn a_child_is_discarded_also_when_its_parent_is_damaged_too() {
+    let (fixture, store) = family();
+    let damage = "UPDATE abide_journal SET body = x'00' WHERE execution < 3;
+                  UPDATE abide_executions SET state = x'00' WHERE id IN ('bad', 'boss')";
+    let store = damaged(&fixture, &store, damage);
+    for id in ["bad", "boss"] {
+        assert_eq!(discard(&store, id), Discarded::Ended, "{id}");
+    }
+    let found = store.verify().expect("it is looked at");
+    assert!(found.is_sound(), "{:?}", found.problems);
+}
+
+#[test]
+fn what_was_discarded_without_its_input_is_neither_retried_nor_found_by_a_start() {
+    let damage = "UPDATE abide_journal SET body = x'00' WHERE execution = 1;
+                  UPDATE abide_executions SET state = x'00' WHERE id = 'bad'";
+    let (fixture, store) = six();
+    let store = damaged(&fixture, &store, damage);
+    assert_eq!(discard(&store, "bad"), Discarded::Ended);
+    let retry = || message("again", "bad", Body::Retry);
+    let refused = |message| match submit(&store, vec![message]) {
+        Err(Error::Refused(refusal)) => refusal.to_string(),
+        other => panic!("expected a refusal, found {other:?}"),
+    };
+    assert_eq!(refused(retry()), "its input is lost: it was damaged, and was discarded");
+    let null = Start { input: Payload::from("null"), ..flow() };
+    let asked = refused(message("start", "bad", Body::Start(null.into())));
+    let exists = r#""bad" exists as workflow "flow", which was damaged and discarded with its input, the request is for workflow "flow" with input null"#;
+    assert_eq!(asked, exists);
+
+    // A start that can still be read is a start that can be repeated.
+    let (fixture, store) = six();
+    let store = damaged(&fixture, &store, DAMAGES[3].0);
+    assert_eq!(discard(&store, "bad"), Discarded::Ended);
+    submit(&store, vec![retry(), start("bad")]).expect("both are taken");
 }
 
 #[test]
@@ -319,7 +382,7 @@ fn park(seat: &Seat, commit: Commit) {
 
 /// Answers and orders that are sent once, and one for a child of somebody else.
 fn sent_once() -> Vec<Message> {
-    let (op, outcome) = (child_result(), Outcome::Success(Payload::from("7")));
+    let (op, outcome) = (kid().child_result(), Outcome::Success(Payload::from("7")));
     let foreign = Descent { parent: address("other").id, run: 1, before: 9, op: None };
     let cancel = || message("sent", "bad", Body::Cancel { reason: String::new() });
     vec![
