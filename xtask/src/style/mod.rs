@@ -5,6 +5,7 @@
 
 mod arrows;
 mod banned;
+mod guards;
 mod links;
 mod required;
 mod size;
@@ -29,6 +30,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     for file in &files {
         if let Some(text) = workspace.read(file)? {
             findings.extend(check_file(file, &text, &files));
+            if guards::applies_to(file) {
+                findings.extend(guards::check(file, &text, |other| workspace.read(other).ok().flatten()));
+            }
         }
     }
     for finding in &findings {
