@@ -65,8 +65,10 @@ impl Ctx {
 
     /// Runs a closure and records its result: after that it never runs again.
     ///
-    /// The closure may borrow local variables, also across retries. It must not use durable operations itself. Until its result is
-    /// recorded it may run more than once; see [`Ctx::idempotency_key`].
+    /// The closure may borrow local variables, also across retries. What it keeps in them lasts as long as the execution stays in memory: one that
+    /// waits for its next attempt for longer than `park_after` (1 s) leaves it, and its code begins anew. It must not use durable operations
+    /// itself: that blocks the execution, and drops the closure. Until its result is recorded it may run more than once; see
+    /// [`Ctx::idempotency_key`].
     pub fn step<'a, F, Fut, T>(&self, name: &str, run: F) -> Step<'a, T>
     where
         F: FnMut() -> Fut + Send + 'a,

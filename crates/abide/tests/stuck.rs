@@ -235,3 +235,45 @@ fn the_attempt_that_runs_is_told() {
         }
     });
 }
+
+/// Uses a durable operation inside of a step, until it is fixed.
+#[workflow]
+async fn nests(ctx: Ctx, kind: String) -> Result<u32> {
+    let (world, kind) = (ctx.state::<Shared>(), kind.as_str());
+    let outer = ctx.step("outer", || async {
+        if world.was_dropped.load(Ordering::Relaxed) {
+            return Ok(2);
+        }
+        let inner = || ctx.step("inner", || async { Ok(1) });
+        match kind {
+            "shield" => ctx.shield(inner()).await,
+            "sleep" => ctx.sleep(ms(1)).await.map(|()| 1),
+            "transaction" => abide::testing::transact(&ctx, "row", |_| Ok(1)).await,
+            "continue" => ctx.continue_as_new(kind).await,
+            _ => inner().await,
+        }
+    });
+    outer.await
+}
+
+#[test]
+fn a_step_that_uses_a_durable_operation_holds_nobody_up() {
+    for kind in ["step", "shield", "sleep", "transaction", "continue"] {
+        Lab::run(1, |lab| async move {
+            let world = world();
+            let (_, abide) = worker(&lab, &world).await;
+            let handle = abide.start(nests, kind.to_owned()).id("one").await.unwrap();
+            lab.sleep(secs(1)).await;
+            let why = handle.why().await.unwrap();
+            assert!(why.contains(r#"is used inside step "outer", where nothing can be recorded"#), "{why}");
+            handle.unblock().await.unwrap();
+            lab.sleep(secs(1)).await;
+            assert_eq!(journal(&lab).await, "started, blocked, unblocked, blocked", "{kind}");
+            world.was_dropped.store(true, Ordering::Relaxed);
+            handle.unblock().await.unwrap();
+            lab.sleep(secs(1)).await;
+            assert_eq!(handle.status().await.unwrap(), Status::Completed, "{}", handle.why().await.unwrap());
+            assert_eq!(handle.result().await.unwrap(), 2, "the step was not recorded before");
+        });
+    }
+}

@@ -265,7 +265,7 @@ impl Board {
         let mut state = self.0.lock();
         if let Some(place) = self.misplaced(&state) {
             let op = format!("{} {:?}", wanted.kind.word(), wanted.name);
-            state.block.get_or_insert(Block::Misplaced { op, place });
+            self.misplace(&mut state, op, place);
             return None;
         }
         let op = match state.uses.next(wanted) {
@@ -309,12 +309,28 @@ impl Board {
         None
     }
 
+    /// Blocks, and ends the closure that uses the operation, if one does: it would wait for it for ever. Nothing is recorded of its attempt, so that
+    /// the step runs once more when the code is mended.
+    fn misplace(&self, state: &mut State, op: String, place: String) {
+        state.block.get_or_insert(Block::Misplaced { op, place });
+        let State { slots, in_step, running_count, .. } = state;
+        let outer = slots.iter_mut().find(|(_, slot)| in_step.as_ref() == Some(&slot.op));
+        if let Some((id, slot)) = outer
+            && matches!(slot.state, SlotState::Running { .. })
+        {
+            slot.state = SlotState::Waiting;
+            *running_count -= 1;
+            // Polled once more, the step drops its closure.
+            self.0.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(*id);
+        }
+    }
+
     /// Wants the run to end and the next one to begin with `input`. An error: the code is to wind down. Otherwise the caller stays
     /// pending, and is woken when that comes before the run has ended.
     pub fn want_next(&self, input: &Payload, waker: &Waker) -> Result<(), Interrupt> {
         let mut state = self.0.lock();
         if let Some(place) = self.misplaced(&state) {
-            state.block.get_or_insert(Block::Misplaced { op: "continue_as_new".to_owned(), place });
+            self.misplace(&mut state, "continue_as_new".to_owned(), place);
         } else if let Some(interrupt) = state.interrupt {
             return Err(interrupt);
         } else {
