@@ -272,3 +272,15 @@ proptest! {
         prop_assert!(told.is_empty(), "{} without {:?}", story, told);
     }
 }
+
+/// The journal may as well be that of code which had both from the beginning.
+#[test]
+fn what_is_added_beside_something_recorded_is_noticed_by_the_entry_after_both() {
+    let journal = recorded(&["a", "c"]);
+    let mut strict = Cursor::new(true);
+    strict.open(op("b").key());
+    strict.open(op("a").key());
+    assert_eq!(strict.offer(&journal[0]), Ok(true), "b may not have ended");
+    let mismatch = strict.offer(&journal[1]).expect_err("c came after both");
+    assert_eq!(mismatch.expected, op("c"));
+}
