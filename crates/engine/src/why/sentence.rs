@@ -77,6 +77,7 @@ fn predicate(facts: &Facts) -> String {
         }
         Status::Scheduled | Status::Running | Status::Sleeping | Status::Waiting => active(facts),
     };
+    words.push_str(&overdue(facts));
     words.push_str(&deaths(facts));
     words.push_str(&unread(facts));
     words
@@ -313,6 +314,18 @@ fn by_whom(by: &By, reason: &str) -> String {
 
 fn is_suspect(facts: &Facts) -> bool {
     facts.snapshot.takeover_count >= SUSPECT_TAKEOVER_COUNT
+}
+
+/// A deadline that has passed and that nobody has applied. Any live worker does that, also one without the code.
+fn overdue(facts: &Facts) -> String {
+    let execution = &facts.snapshot.execution;
+    let passed = execution.deadline_at().filter(|at| *at <= facts.now);
+    let Some(at) = passed.filter(|_| !matches!(execution.phase(), Phase::Expiring { .. })) else {
+        return String::new();
+    };
+    let is_live = facts.workers.iter().any(|row| row.is_live(facts.now));
+    let nobody = if is_live { "" } else { ", and no worker is live to apply it" };
+    format!("; its deadline passed at {}{nobody}", text::when(at, facts.now))
 }
 
 fn deaths(facts: &Facts) -> String {

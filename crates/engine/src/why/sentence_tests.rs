@@ -22,8 +22,15 @@ fn name(text: &str) -> Name {
 /// An execution "x" of workflow "order" that began at 0 s and lived through `events`, one a second, and is looked at
 /// at 100 s.
 fn facts(events: Vec<Event>, waiting: &[Waiting]) -> Facts {
+    facts_of(start(), events, waiting)
+}
+
+fn start() -> Start {
+    Start::of(Kind::Workflow, name("order"), Payload::from("1"))
+}
+
+fn facts_of(start: Start, events: Vec<Event>, waiting: &[Waiting]) -> Facts {
     let address = Address { namespace: Namespace::default(), id: ExecutionId::new("x").unwrap() };
-    let start = Start::of(Kind::Workflow, name("order"), Payload::from("1"));
     let (mut execution, first) = Execution::start(address, start, at(0));
     let mut tail = vec![first];
     for (event, number) in events.into_iter().zip(1i64..) {
@@ -355,4 +362,24 @@ fn a_cancellation_under_way_is_told() {
         &cancelling,
         r#"workflow "x" is being cancelled by ann: changed my mind and is ready since 1970-01-01T00:00:40.000Z (1 min ago) and next in its queue for worker "w" (session 5)."#,
     );
+}
+
+#[test]
+fn a_deadline_that_nobody_has_applied_is_told() {
+    let late = |deadline, events| {
+        let start = Start { deadline_at: Some(at(deadline)), ..start() };
+        let mut facts = facts_of(start, events, &[]);
+        facts.snapshot.ready_at = Some(at(40));
+        facts
+    };
+    let ready = r#"workflow "x" is ready since 1970-01-01T00:00:40.000Z (1 min ago), but no live worker can run it: "#;
+    let passed = "; its deadline passed at 1970-01-01T00:00:50.000Z (50 s ago)";
+    let mut overdue = late(50, Vec::new());
+    check(&overdue, &format!("{ready}there is none{passed}, and no worker is live to apply it."));
+    overdue.workers = vec![worker(5, "other", "default")];
+    let objection = r#"worker "w" (session 5) has no workflow "order""#;
+    check(&overdue, &format!("{ready}{objection}{passed}."));
+    check(&late(101, Vec::new()), &format!("{ready}there is none."));
+    let seen = late(50, vec![Event::DeadlinePassed { until: at(110) }]);
+    assert!(!of(&seen).contains("its deadline passed"), "{}", of(&seen));
 }
