@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use abide::prelude::*;
-use abide_sqlite::{Options, SqliteStore};
+use abide_core::{Address, By, ExecutionId, Namespace};
+use abide_sqlite::{Discarded, Options, SqliteStore};
 use abide_store::conformance::TestClock;
 use tokio::sync::Semaphore;
 
@@ -116,8 +117,32 @@ impl Place {
         (place, worker)
     }
 
+    /// The store as another process has it.
+    fn store(&self) -> Arc<SqliteStore> {
+        SqliteStore::open(&self.path(), TestClock::new(), Options::default()).unwrap()
+    }
+
+    /// What nobody can go on with is told, and can be ended.
+    async fn is_set_aside(&self, worker: &Abide, id: &str) {
+        let handle = worker.handle::<u64>(id);
+        let error = soon(handle.result()).await.unwrap_err();
+        assert!(matches!(error, ClientError::Corrupt { .. }), "{error:?}");
+        let listed = worker.list(Filter::default()).await.unwrap();
+        let found = listed.iter().find(|listed| listed.id == id).unwrap();
+        assert_eq!(found.status, Status::Damaged);
+        let why = handle.why().await.unwrap();
+        assert!(why.contains("is damaged"), "{why}");
+        let address = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
+        let (by, reason) = (By::client(), "beyond repair".to_owned());
+        let store = self.store();
+        assert_eq!(store.discard(&address, by, reason).await.unwrap(), Discarded::Ended);
+        store.close();
+        let error = soon(handle.result()).await.unwrap_err();
+        assert!(matches!(error, ClientError::Cancelled { .. }), "{error:?}");
+    }
+
     async fn repair(&self) {
-        let store = SqliteStore::open(&self.path(), TestClock::new(), Options::default()).unwrap();
+        let store = self.store();
         let repairs = store.repair().await.unwrap();
         assert_eq!((repairs.rebuilt.len(), repairs.left.len()), (1, 0), "{repairs:?}");
         store.close();
@@ -159,5 +184,47 @@ async fn order_to_something_damaged_that_is_no_child_is_not_obeyed() {
     let kid = worker.handle::<u64>("kid");
     kid.signal("finish", &7).await.unwrap();
     assert_eq!(soon(kid.result()).await.unwrap(), 7);
+    worker.shutdown().await;
+}
+
+/// The worker has it in memory, and reads its inbox when another process sends a message.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_message_to_what_is_held_is_set_aside() {
+    let place = Place(tempfile::tempdir().unwrap());
+    let (worker, begun) = place.worker().await;
+    let handle = worker.start(waits, ()).id("held").await.unwrap();
+    soon(begun.acquire()).await.unwrap().forget();
+    handle.signal("other", &1).await.unwrap();
+    let damage = "UPDATE abide_inbox SET body = x'0109ffffffff'";
+    assert_eq!(rusqlite::Connection::open(place.path()).unwrap().execute(damage, []).unwrap(), 1);
+    let client = Abide::client(&format!("sqlite:{}", place.path().display())).await.unwrap();
+    client.handle::<u64>("held").signal("finish", &7).await.unwrap();
+    place.is_set_aside(&worker, "held").await;
+    worker.shutdown().await;
+}
+
+/// Takes more than one page of a journal.
+#[workflow]
+async fn long(ctx: Ctx) -> Result<u64> {
+    for _ in 0..3 {
+        let steps = (0..30).map(|_| ctx.step("read", async || Ok("x".repeat(30_000))));
+        futures_util::future::try_join_all(steps).await?;
+    }
+    ctx.run(waits, ()).await
+}
+
+/// A claim looks at the first page only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_end_of_a_journal_is_set_aside() {
+    let place = Place(tempfile::tempdir().unwrap());
+    let (worker, begun) = place.worker().await;
+    worker.start(long, ()).id("long").await.unwrap();
+    soon(begun.acquire()).await.unwrap().forget();
+    worker.shutdown().await;
+    let damage = "UPDATE abide_journal SET body = x'0109ffffffff' WHERE row = (
+        SELECT MAX(row) - 1 FROM abide_journal WHERE execution = 1)";
+    assert_eq!(rusqlite::Connection::open(place.path()).unwrap().execute(damage, []).unwrap(), 1);
+    let (worker, _) = place.worker().await;
+    place.is_set_aside(&worker, "long").await;
     worker.shutdown().await;
 }

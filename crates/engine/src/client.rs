@@ -157,7 +157,7 @@ impl Client {
                     place = Place::Here;
                 }
                 Submitted::Attached(key) if was_repeated && !engine.0.is_resident(key) => {
-                    Box::pin(engine.0.recover(key)).await;
+                    Box::pin(engine.0.recover(key, None)).await;
                 }
                 _ => {}
             }

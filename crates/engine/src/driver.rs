@@ -1,7 +1,7 @@
 //! Who computes what an execution does next.
 
 use abide_core::{Entry, Event};
-use abide_store::Record;
+use abide_store::{Error, Record};
 
 use crate::runtime::BoxFuture;
 use crate::seat::Seat;
@@ -30,13 +30,11 @@ pub struct Opening {
 
 impl Opening {
     /// The first entry of the run.
-    pub fn first_entry(&mut self) -> Result<Entry, String> {
-        match self.first.take() {
-            Some(entry) => Ok(*entry),
-            None => {
-                let record = self.journal.first().ok_or("its journal is empty")?;
-                record.entry().map_err(|error| error.to_string())
-            }
+    pub fn first_entry(&mut self) -> Result<Entry, Error> {
+        match (self.first.take(), self.journal.first()) {
+            (Some(entry), _) => Ok(*entry),
+            (None, Some(record)) => record.entry(),
+            (None, None) => Err(Error::Corrupt { what: "its journal is empty".to_owned() }),
         }
     }
 }
@@ -52,4 +50,16 @@ pub enum End {
     Failed(String),
     /// The lease is lost; whoever has it now goes on.
     Lost(String),
+    /// Something that is recorded cannot be read: it is set aside, by its lease, so that nobody meets the same for ever.
+    Damaged(String),
+}
+
+impl From<Error> for End {
+    /// What it means when a store does not give what is recorded.
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Corrupt { what } => Self::Damaged(what),
+            other => Self::Lost(other.to_string()),
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Ability, Address, Block, Kind, Lease, LeaseRow, SessionId};
-use abide_store::{ExecutionKey, Leased, Read, Result, Retire, Snapshot, Store, Target, Worker};
+use abide_store::{Aside, Error, ExecutionKey, Leased, Read, Retire, Snapshot, Store, Target, Worker};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::caretaker::Caretaker;
@@ -73,6 +73,7 @@ pub(crate) struct Inner {
 /// An execution in memory.
 struct Resident {
     key: ExecutionKey,
+    lease: Lease,
     address: Address,
     mailbox: Arc<Mailbox>,
 }
@@ -87,7 +88,7 @@ impl Engine {
         runtime: Arc<dyn Runtime>,
         registry: Registry,
         options: Options,
-    ) -> Result<Self> {
+    ) -> Result<Self, Error> {
         let request_count_max = options.request_count_max.clamp(1, Semaphore::MAX_PERMITS);
         let inner = Arc::new(Inner {
             store,
@@ -176,7 +177,7 @@ impl Inner {
     }
 
     /// Makes a new session in the place of one that is gone, unless somebody has done so meanwhile.
-    pub(crate) async fn replace_session(&self, gone: SessionId) -> Result<()> {
+    pub(crate) async fn replace_session(&self, gone: SessionId) -> Result<(), Error> {
         let _turn = self.registering.lock().await;
         if self.session() == gone {
             tracing::warn!(session = %gone, "the session is gone; a new one is registered");
@@ -187,7 +188,7 @@ impl Inner {
     }
 
     /// Makes a new session. Whatever was held under an old one is lost.
-    async fn register(&self) -> Result<()> {
+    async fn register(&self) -> Result<(), Error> {
         self.order_all(Order::Abandon);
         let Options { worker_name, session_ttl, .. } = &self.options;
         let worker = Worker { name: worker_name.clone(), ability: self.ability(), ttl: *session_ttl };
@@ -288,14 +289,14 @@ impl Inner {
         if self.is_closing() {
             mailbox.order(Order::Drain);
         }
-        let address = leased.address().clone();
+        let (lease, address) = (leased.lease, leased.address().clone());
         // Made here and boxed by itself: inside of the task's future it would take its place several times.
         let running: BoxFuture<End> = match admission {
             None => Box::pin(suspect::take(self.clone(), mailbox.clone(), leased)),
             Some(Admission::Begin | Admission::Wait) => self.begin(mailbox.clone(), leased),
             Some(Admission::GiveBack) => Box::pin(give_back(self.clone(), leased)),
         };
-        self.runtime.spawn(Box::pin(self.clone().run(Resident { key, address, mailbox }, running)));
+        self.runtime.spawn(Box::pin(self.clone().run(Resident { key, lease, address, mailbox }, running)));
     }
 
     /// Looks after leased executions without their code. Another runner here may have held one of them until now, and not read its mail: it
@@ -305,7 +306,7 @@ impl Inner {
     }
 
     fn take_care(self: &Arc<Self>, leased: Leased, source: Source) {
-        let (key, address) = (leased.key, leased.address().clone());
+        let (key, lease, address) = (leased.key, leased.lease, leased.address().clone());
         let mailbox = Arc::new(Mailbox::default());
         let Some(former) = self.residents().replace(&leased, &mailbox, source) else { return };
         match former {
@@ -316,20 +317,21 @@ impl Inner {
         }
         let (seat, opening) = Seat::new(self.clone(), mailbox.clone(), leased);
         let running = Caretaker.begin(seat, opening);
-        self.runtime.spawn(Box::pin(self.clone().run(Resident { key, address, mailbox }, running)));
+        self.runtime.spawn(Box::pin(self.clone().run(Resident { key, lease, address, mailbox }, running)));
     }
 
     /// Runs one execution until it leaves memory.
     async fn run(self: Arc<Self>, resident: Resident, running: BoxFuture<End>) {
         let end = running.await;
-        let Resident { key, address, mailbox } = resident;
+        let Resident { key, lease, address, mailbox } = resident;
         let (is_last, is_wanted, was_full) = {
             let mut residents = self.residents();
             if residents.leave(key, &mailbox) {
                 self.resident_count.fetch_sub(1, Ordering::Relaxed);
             }
             let is_last = residents.count() == 0;
-            let may_be_ours = residents.is_leased_again(key) || matches!(end, End::Failed(_) | End::Lost(_));
+            let is_over = matches!(end, End::Finished(_) | End::Released);
+            let may_be_ours = residents.is_leased_again(key) || !is_over;
             // From now on nobody else looks for it, also not during the pause.
             let is_wanted = may_be_ours && residents.want(key);
             let was_full = std::mem::take(&mut residents.is_full);
@@ -366,9 +368,15 @@ impl Inner {
                 // Whatever is wrong is not made worse by trying without a pause.
                 Some(RECOVER_PAUSE)
             }
+            End::Damaged(damage) => {
+                Box::pin(self.set_aside(Aside { key, lease, damage })).await;
+                // The feed does not tell.
+                self.watchers.look(&address.id, Place::Elsewhere);
+                None
+            }
         };
         if is_wanted {
-            Box::pin(self.recover_after(key, pause)).await;
+            Box::pin(self.recover_after((key, Some(lease)), pause)).await;
         }
     }
 
@@ -399,8 +407,9 @@ impl Inner {
         for address in addresses {
             let engine = self.clone();
             self.runtime.spawn(Box::pin(async move {
-                if let Some(found) = engine.held_by_us(Target::Address(address)).await {
-                    engine.recover(found.key).await;
+                let (session, found) = (engine.session(), engine.held_by_us(Target::Address(address)).await);
+                if let Ok(Some(found)) = found {
+                    engine.recover(found.key, Some(Lease { session, epoch: found.lease.epoch })).await;
                 }
             }));
         }
@@ -409,48 +418,71 @@ impl Inner {
     /// Looks whether an execution that nobody has here is leased to us, and if so begins with what is recorded.
     ///
     /// The store is asked after it is clear that nobody has it, and what it says counts only if nobody has come since: what it tells would otherwise
-    /// be a lease that was given back meanwhile.
-    pub(crate) async fn recover(self: &Arc<Self>, key: ExecutionKey) {
+    /// be a lease that was given back meanwhile. What cannot be read is set aside, if the lease is known under which it may be ours.
+    pub(crate) async fn recover(self: &Arc<Self>, key: ExecutionKey, lease: Option<Lease>) {
         if self.residents().want(key) {
-            self.recover_after(key, None).await;
+            self.recover_after((key, lease), None).await;
         }
     }
 
     /// The same, for one that is wanted already.
-    async fn recover_after(self: &Arc<Self>, key: ExecutionKey, pause: Option<Duration>) {
+    async fn recover_after(
+        self: &Arc<Self>,
+        (key, lease): (ExecutionKey, Option<Lease>),
+        pause: Option<Duration>,
+    ) {
         if let Some(pause) = pause {
             self.runtime.sleep(pause).await;
         }
-        if let Some(found) = self.held_by_us(Target::Key(key)).await
-            && let Some(leased) = leased_to(self.session(), found)
-        {
-            self.take_back(leased);
+        match self.held_by_us(Target::Key(key)).await {
+            Ok(found) => {
+                if let Some(leased) = found.and_then(|found| leased_to(self.session(), found)) {
+                    self.take_back(leased);
+                }
+            }
+            Err(damage) => match lease {
+                Some(lease) => self.set_aside(Aside { key, lease, damage }).await,
+                // The heartbeat finds a lease that nobody has, and knows which it is.
+                None => tracing::error!(execution = key.0, damage, "an execution cannot be read"),
+            },
         }
         self.residents().forget(key);
     }
 
-    /// What is recorded of an execution, if it is leased to us and our session lives.
-    async fn held_by_us(self: &Arc<Self>, target: Target) -> Option<Snapshot> {
+    /// Gives up a lease under which something cannot be read. One that is not ours any longer stays as it is.
+    async fn set_aside(&self, aside: Aside) {
+        while !self.is_closing() {
+            match self.store.set_aside(aside.clone()).await {
+                Ok(()) => return,
+                Err(error) if error.is_transient() => self.runtime.sleep(RECOVER_PAUSE).await,
+                Err(error) => return tracing::error!(%error, ?aside, "an execution cannot be set aside"),
+            }
+        }
+    }
+
+    /// What is recorded of an execution, if it is leased to us and our session lives; an error when that is damaged.
+    async fn held_by_us(self: &Arc<Self>, target: Target) -> Result<Option<Snapshot>, String> {
         while !self.is_closing() {
             let read = Read { target: target.clone(), run: None, from: 1, limit: 1_024, with_inbox: true };
             match self.store.read(read).await {
                 Ok(Some(found)) if found.lease.session == Some(self.session()) => {
                     // A session that is dead has nothing to recover; a new one is registered in its place.
                     match heartbeat::keep_alive(self).await {
-                        Ok(()) => return Some(found),
+                        Ok(()) => return Ok(Some(found)),
                         Err(error) => tracing::debug!(%error, "the session cannot be asked after"),
                     }
                 }
-                Ok(_) => return None,
+                Ok(_) => return Ok(None),
                 Err(error) if error.is_transient() => {}
+                Err(Error::Corrupt { what }) => return Err(what),
                 Err(error) => {
                     tracing::error!(%error, ?target, "an execution cannot be read");
-                    return None;
+                    return Ok(None);
                 }
             }
             self.runtime.sleep(RECOVER_PAUSE).await;
         }
-        None
+        Ok(None)
     }
 
     /// Goes on with what was lost: by its code, or as the caretaker of what is none of ours.

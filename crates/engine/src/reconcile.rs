@@ -52,7 +52,7 @@ async fn reconcile(engine: &Arc<Inner>, difference: Difference) -> Result<()> {
         let is_same = seated.get(&key).is_none_or(|known| *known == epoch);
         let is_old = given_beat < young_from || planted(Bug::YoungLeasesTaken);
         if is_same && seated.remove(&key).is_none() && is_old {
-            unknown.push(key);
+            unknown.push((key, Lease { session, epoch }));
         }
     }
     for (key, epoch) in seated {
@@ -62,8 +62,8 @@ async fn reconcile(engine: &Arc<Inner>, difference: Difference) -> Result<()> {
             mailbox.doubt();
         }
     }
-    for key in unknown {
-        engine.recover(key).await;
+    for (key, lease) in unknown {
+        engine.recover(key, Some(lease)).await;
         if engine.is_resident(key) {
             tracing::warn!(execution = key.0, "a lease that no answer told of is taken up");
         }

@@ -172,7 +172,7 @@ impl Seat {
         }
         match self.inbox.poll(cx) {
             Ok(()) => Poll::Pending,
-            Err(error) => Poll::Ready(Seated::Ended(End::Lost(error.to_string()))),
+            Err(error) => Poll::Ready(Seated::Ended(End::from(error))),
         }
     }
 

@@ -99,7 +99,7 @@ impl Record {
 pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leased) -> End {
     let summary = match summary(&engine, &leased).await {
         Ok(summary) => summary,
-        Err(error) => return End::Lost(error.to_string()),
+        Err(error) => return End::from(error),
     };
     let (record, verdict) = judge(&summary, engine.runtime.now(), &engine.options);
     match verdict {

@@ -23,8 +23,8 @@ impl Driver for TaskDriver {
     fn begin(&self, seat: Seat, mut opening: Opening) -> BoxFuture<End> {
         let start = match opening.first_entry().map(|first| first.event) {
             Ok(Event::Started(start)) => start,
-            Ok(other) => return lost(format!("its journal begins with {}", other.word())),
-            Err(why) => return lost(why),
+            Ok(other) => return over(End::Damaged(format!("its journal begins with {}", other.word()))),
+            Err(error) => return over(End::from(error)),
         };
         let (code, input) = (self.0.clone(), start.input.clone());
         let mut runner = TaskRunner { seat, code, input, future: None, deadline: None };
@@ -33,8 +33,8 @@ impl Driver for TaskDriver {
     }
 }
 
-fn lost(why: String) -> BoxFuture<End> {
-    Box::pin(ready(End::Lost(why)))
+fn over(end: End) -> BoxFuture<End> {
+    Box::pin(ready(end))
 }
 
 struct TaskRunner {

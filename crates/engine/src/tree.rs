@@ -140,7 +140,7 @@ impl Teller {
 
 /// The order that an execution was started with.
 fn order_of(opening: &mut Opening) -> Result<TreeOrder, String> {
-    match opening.first_entry()?.event {
+    match opening.first_entry().map_err(|error| error.to_string())?.event {
         Event::Started(start) => {
             serde_json::from_slice(start.input.as_bytes()).map_err(|error| error.to_string())
         }

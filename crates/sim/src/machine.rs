@@ -9,8 +9,8 @@ use abide_core::{Body, Entry, Event, SessionId};
 use abide_engine::Runtime;
 use abide_store::faults::FaultyStore;
 use abide_store::{
-    Answer, Beat, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, Hold, Import,
-    Imported, InboxPage, InboxRead, LeasePage, Leased, Leases, List, Listing, Notice, Prune, Read,
+    Answer, Aside, Beat, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, Hold,
+    Import, Imported, InboxPage, InboxRead, LeasePage, Leased, Leases, List, Listing, Notice, Prune, Read,
     Registered, Retire, Snapshot, Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
 };
 use futures_util::FutureExt;
@@ -240,6 +240,10 @@ impl Store for MachineStore {
         let observe =
             move |world: &World, machine, outcome: &CommitOutcome| world.committed(machine, &sent, outcome);
         self.pass("commit", move |store| store.commit(commit.clone()), observe)
+    }
+
+    fn set_aside(&self, aside: Aside) -> Answer<()> {
+        self.pass("set_aside", move |store| store.set_aside(aside.clone()), nothing)
     }
 
     fn register(&self, worker: Worker) -> Answer<Registered> {

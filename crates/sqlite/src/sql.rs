@@ -198,6 +198,10 @@ pub(crate) const EXECUTION_TARGET: &str = "
 SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, care_at
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
+pub(crate) const EXECUTION_PLACE: &str = "
+SELECT epoch, place, rank, since
+FROM abide_executions
+WHERE key = ?1";
 pub(crate) const EXECUTION_UNREADABLE: &str = "
 SELECT key, queue, epoch, place, rank, since, status, care_at
 FROM abide_executions

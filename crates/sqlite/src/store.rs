@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use abide_core::{Refusal, SessionId};
 use abide_store::{
-    Answer, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, Import,
-    Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered,
-    Result, Retire, Snapshot, Store, Submit, Submitted, Worker, WorkerRow, Workers,
+    Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
+    Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
+    Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Worker, WorkerRow, Workers,
 };
 
 use crate::apply::{
-    ClaimWork, CommitWork, HeartbeatWork, ImportWork, PruneWork, RegisterWork, RetireWork, SubmitWork,
+    AsideWork, ClaimWork, CommitWork, HeartbeatWork, ImportWork, PruneWork, RegisterWork, RetireWork,
+    SubmitWork,
 };
 use crate::batch::Shared;
 use crate::error::{OpenError, Stop};
@@ -202,6 +203,10 @@ impl Store for SqliteStore {
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
         let manner = manner(commit.alone);
         self.write(CommitWork::new(commit), manner)
+    }
+
+    fn set_aside(&self, aside: Aside) -> Answer<()> {
+        self.write(AsideWork(aside), Manner::Queued)
     }
 
     fn register(&self, worker: Worker) -> Answer<Registered> {

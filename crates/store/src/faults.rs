@@ -14,9 +14,9 @@ use abide_core::SessionId;
 
 use crate::prng::Prng;
 use crate::{
-    Answer, Beat, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, Import, Imported,
-    InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered, Result, Retire,
-    Snapshot, Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
+    Answer, Aside, Beat, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, Import,
+    Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered,
+    Result, Retire, Snapshot, Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
 };
 
 mod notices;
@@ -249,6 +249,10 @@ impl Store for FaultyStore {
 
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
         self.pass("commit", |store| store.commit(commit))
+    }
+
+    fn set_aside(&self, aside: Aside) -> Answer<()> {
+        self.pass("set_aside", |store| store.set_aside(aside))
     }
 
     fn register(&self, worker: Worker) -> Answer<Registered> {

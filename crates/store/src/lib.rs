@@ -29,8 +29,8 @@ pub use import::{Import, Imported, export};
 pub use prng::Prng;
 pub use refused::{not_unread, refused_start};
 pub use seam::{
-    Answer, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold, Leased,
-    Notice, Record, Run, Store, Submit, Submitted, Transacted, Transaction,
+    Answer, Aside, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold,
+    Leased, Notice, Record, Run, Store, Submit, Submitted, Transacted, Transaction,
 };
 pub use view::{
     Bounds, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxCursor, InboxPage, InboxRead, List,

@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Waker};
 use abide_core::{Limits, SessionId, Timestamp};
 
 use crate::{
-    Answer, Beat, Bounds, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
-    Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
+    Answer, Aside, Beat, Bounds, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage,
+    Heartbeat, Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
     Registered, Result, Retire, Snapshot, Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
 };
 
@@ -83,6 +83,13 @@ impl Store for MemoryStore {
 
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
         self.apply(|state, now| state.commit(commit, now))
+    }
+
+    fn set_aside(&self, aside: Aside) -> Answer<()> {
+        self.apply(|state, _| {
+            state.set_aside(&aside);
+            Ok(())
+        })
     }
 
     fn register(&self, worker: Worker) -> Answer<Registered> {

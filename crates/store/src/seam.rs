@@ -78,6 +78,12 @@ pub trait Store: View {
     /// emitted message arrived.
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome>;
 
+    /// Takes an execution from a holder that cannot read what is recorded of it, and sets it aside: its status is
+    /// [damaged](abide_core::Status::Damaged), it is never ready, and only a caretaker is given it, who does without what cannot be read or meets
+    /// the same. Under another lease than the newest nothing is changed, so that repeating it is harmless. It needs no state, which may be
+    /// what is damaged.
+    fn set_aside(&self, aside: Aside) -> Answer<()>;
+
     /// Makes a worker's session, which lives until its time to live passes without a heartbeat.
     fn register(&self, worker: Worker) -> Answer<Registered>;
 
@@ -253,6 +259,17 @@ pub struct Commit {
     pub transaction: Option<Transaction>,
     /// Nothing else is runnable: the store may work on the caller's thread.
     pub alone: bool,
+}
+
+/// A lease that its holder gives up because it cannot read what it holds.
+#[derive(Clone, Debug)]
+pub struct Aside {
+    /// Which execution.
+    pub key: ExecutionKey,
+    /// The right to write it.
+    pub lease: Lease,
+    /// What cannot be read, for the log.
+    pub damage: String,
 }
 
 /// What a commit writes. Shared, because its sender may have to send it again.

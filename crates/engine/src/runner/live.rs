@@ -386,7 +386,7 @@ impl Runner {
                 self.run.undelivered.push_back(entry);
                 Turn::Progress
             }
-            Err(error) => Turn::End(End::Lost(error.to_string())),
+            Err(error) => Turn::End(End::from(error)),
         }
     }
 

@@ -379,7 +379,7 @@ impl Runner {
         let command = match result {
             Ok(result) => match self.poll_unused(cx) {
                 Poll::Ready(Ok(unused)) => Command::Complete { result, unused },
-                Poll::Ready(Err(error)) => return Turn::End(End::Lost(error.to_string())),
+                Poll::Ready(Err(error)) => return Turn::End(End::from(error)),
                 Poll::Pending => {
                     if let Some(active) = self.run.stage.active_mut() {
                         active.result = Some(Ok(result));

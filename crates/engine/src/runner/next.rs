@@ -20,10 +20,10 @@ impl Runner {
         let first = match self.run.journal.poll_entry(1, cx) {
             Poll::Pending => return Turn::Idle,
             Poll::Ready(Ok(entry)) => entry,
-            Poll::Ready(Err(error)) => return Turn::End(End::Lost(error.to_string())),
+            Poll::Ready(Err(error)) => return Turn::End(End::from(error)),
         };
         let Some(began) = first.began() else {
-            return Turn::End(End::Lost(format!("the journal begins with {}", first.event.word())));
+            return Turn::End(End::Damaged(format!("the journal begins with {}", first.event.word())));
         };
         if let Err(refusal) = self.decide(Command::ContinueAsNew { input: input.clone() }) {
             return Turn::End(End::Lost(format!("the next run was refused: {refusal}")));

@@ -26,14 +26,14 @@ impl Runner {
             let entry = match self.run.journal.poll_entry(seq, cx) {
                 Poll::Pending => return Some(Turn::Idle),
                 Poll::Ready(Ok(entry)) => entry,
-                Poll::Ready(Err(error)) => return Some(Turn::End(End::Lost(error.to_string()))),
+                Poll::Ready(Err(error)) => return Some(Turn::End(End::from(error))),
             };
             match self.poll_refuted(&entry, cx) {
                 Poll::Pending => return Some(Turn::Idle),
                 Poll::Ready(Ok(true)) => self.run.cursor.refute(&entry),
                 Poll::Ready(Ok(false)) if self.pass(&entry, is_fetch) => return Some(Turn::Progress),
                 Poll::Ready(Ok(false)) => {}
-                Poll::Ready(Err(error)) => return Some(Turn::End(End::Lost(error.to_string()))),
+                Poll::Ready(Err(error)) => return Some(Turn::End(End::from(error))),
             }
         }
     }
@@ -59,11 +59,11 @@ impl Runner {
         let entry = match self.run.journal.poll_begin(cx) {
             Poll::Pending => return Some(Turn::Idle),
             Poll::Ready(Ok(entry)) => entry,
-            Poll::Ready(Err(error)) => return Some(Turn::End(End::Lost(error.to_string()))),
+            Poll::Ready(Err(error)) => return Some(Turn::End(End::from(error))),
         };
         let Event::Started(start) = &entry.event else {
             let what = format!("the journal begins with {}", entry.event.word());
-            return Some(Turn::End(End::Lost(what)));
+            return Some(Turn::End(End::Damaged(what)));
         };
         let passed = self.run.cursor.offer(&entry);
         debug_assert_eq!(passed, Ok(false), "nobody waits for the start");

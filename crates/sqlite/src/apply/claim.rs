@@ -10,6 +10,7 @@ use abide_core::{
 use abide_store::{Claim, Claimed, ExecutionKey, Leased};
 use rusqlite::OptionalExtension;
 
+use super::aside::set_aside;
 use super::inbox::orders;
 use super::session::sweep;
 use crate::batch::Batch;
@@ -170,14 +171,7 @@ fn sound(
     }
     let damage = stop.damage().filter(|_| !planted(Bug::DamageStarvesOthers));
     let Some(damage) = damage else { return Err(stop) };
-    tracing::error!(execution = key, %damage, "an execution is damaged and was set aside");
-    let Columns { place, rank, since } = Place::Damaged(batch.now()).columns();
-    batch.connection.prepare_cached(sql::SET_ASIDE)?.execute([key, place, rank, since])?;
-    if let Some(former) = former {
-        batch.take_away(key, former)?;
-    }
-    batch.caches.hot.remove(&key);
-    batch.caches.targets.remove(&key);
+    set_aside(batch, (key, former), &damage)?;
     Ok(Err(Unread::Damaged))
 }
 

@@ -1,5 +1,6 @@
 //! The operations that write, one a file.
 
+mod aside;
 mod claim;
 mod commit;
 mod discard;
@@ -12,6 +13,7 @@ mod retry;
 mod session;
 mod submit;
 
+pub(crate) use aside::AsideWork;
 pub(crate) use claim::ClaimWork;
 pub(crate) use commit::CommitWork;
 pub(crate) use discard::DiscardWork;

@@ -1,12 +1,12 @@
 //! What is given to those who need no code.
 
-use abide_core::{Epoch, Fence, Message, Namespace, Start, Timestamp, care};
+use abide_core::{Epoch, Fence, Lease, Message, Namespace, Start, Status, Timestamp, care};
 
 use super::held::Held;
 use super::make::{cancel, complete, flow, name, pause, resume, signal, step, terminate, worker};
 use super::subject::{Seat, serving};
-use super::{Subject, limits, table};
-use crate::{Claim, Claimed, Notice};
+use super::{Subject, block_on, limits, table};
+use crate::{Aside, Claim, Claimed, List, Notice};
 
 table![
     order_to_what_nobody_serves_is_for_anybody,
@@ -30,6 +30,7 @@ table![
     care_that_is_done_is_not_given_again,
     what_has_ended_needs_no_care,
     everybody_of_the_namespace_is_told,
+    what_its_holder_cannot_read_is_for_caretakers_only,
 ];
 
 /// A session that can run nothing of what the cases start.
@@ -333,4 +334,33 @@ fn everybody_of_the_namespace_is_told(subject: &Subject) {
     seat.wait_for(|notice| *notice == Notice::Ready);
     subject.start("b", due_in(subject, 1_000));
     seat.wait_for(|notice| *notice == Notice::Ready);
+}
+
+fn what_its_holder_cannot_read_is_for_caretakers_only(subject: &Subject) {
+    let (mut seat, held) = subject.held("a");
+    let draft = subject.draft(&held).then(step("one")).sleeping(subject.later_ms(10));
+    let mut held = held;
+    subject.commit(&draft, &mut held);
+    let Lease { session, epoch } = held.lease;
+    let aside = |epoch| {
+        let aside = Aside { key: held.key, lease: Lease { session, epoch }, damage: "a hole".to_owned() };
+        block_on(subject.store.set_aside(aside)).expect("it is answered");
+    };
+    aside(Epoch(epoch.0 + 1));
+    assert_eq!(subject.look("a").summary.status, Status::Sleeping, "another lease changes nothing");
+    aside(epoch);
+    assert_eq!(subject.fenced(&subject.draft(&held).then(step("late"))), Fence::Released);
+    assert!(subject.leases(session).is_empty());
+    subject.send(signal("s", "a"));
+    subject.advance_ms(20);
+    assert!(look_after(&mut seat).leased.is_empty(), "neither a message nor its time makes it ready");
+    assert_eq!(subject.look("a").summary.status, Status::Damaged);
+    let list = List { statuses: vec![Status::Damaged], ..List::of(Namespace::default(), 9) };
+    assert_eq!(subject.list(list).items.len(), 1);
+    subject.send(terminate("a"));
+    pass_order_grace(subject);
+    let taken = look_after(&mut seat).care.remove(0);
+    assert_eq!(taken.lease.epoch, epoch.next());
+    aside(epoch);
+    assert_eq!(subject.leases(session).len(), 1, "who repeats it takes nothing from the next holder");
 }

@@ -38,6 +38,7 @@ impl State {
             journal,
             past,
             seen: read.collect(),
+            is_aside: false,
             arrived_count: import.unread.len() as u64,
             inbox: (1..).zip(import.unread).collect(),
             execution: import.execution,

@@ -43,6 +43,8 @@ pub(super) struct Row {
     pub(super) ready_at: Option<Timestamp>,
     pub(super) wake_at: Option<Timestamp>,
     pub(super) takeover_count: u32,
+    /// Its holder could not read it: nothing but a caretaker's lease ends that.
+    pub(super) is_aside: bool,
     /// The records of the current run and their positions in the feed.
     pub(super) journal: Vec<(u64, Record)>,
     /// Those of earlier runs, run by run.
@@ -66,7 +68,7 @@ impl Row {
 
     /// Its timer, when a timer could make it ready.
     pub(super) fn timer(&self) -> Option<(Timestamp, ExecutionKey)> {
-        let idle = self.lease.session.is_none() && self.ready_at.is_none();
+        let idle = self.lease.session.is_none() && self.ready_at.is_none() && !self.is_aside;
         Some((self.wake_at.filter(|_| idle)?, self.key))
     }
 
@@ -91,6 +93,7 @@ impl Row {
         self.lease.session = Some(session);
         self.lease.epoch = self.lease.epoch.next();
         self.ready_at = None;
+        self.is_aside = false;
         self.summary.care_at = care::after_lease(self.summary.care_at, now, limits.terminate_grace());
     }
 
@@ -98,7 +101,7 @@ impl Row {
     pub(super) fn receive(&mut self, message: Message, limits: &Limits, (wakes, now): (bool, Timestamp)) {
         self.summary.care_at =
             care::after_arrival(self.summary.care_at, &self.lease, &message, limits.terminate_grace());
-        if wakes && self.lease.session.is_none() {
+        if wakes && self.lease.session.is_none() && !self.is_aside {
             self.ready_at = Some(self.ready_at.map_or(now, |ready_at| ready_at.min(now)));
         }
         assert!(self.seen.insert(message.id.clone()), "a message id is recorded once: {:?}", message.id);
@@ -141,6 +144,18 @@ impl Row {
         self.ready_at = (is_yielded || parked.is_ready).then_some(now);
         self.lease.session = None;
         self.summary.care_at = parked.care_at;
+    }
+
+    /// Its holder cannot read it.
+    pub(super) fn set_aside(&mut self) {
+        self.lease.session = None;
+        self.is_aside = true;
+    }
+
+    /// What is told of it.
+    pub(super) fn told(&self) -> Summary {
+        let status = if self.is_aside { Status::Damaged } else { self.summary.status };
+        Summary { status, ..self.summary.clone() }
     }
 
     /// The session that held it has ended.
@@ -231,7 +246,7 @@ impl Row {
         Snapshot {
             key: self.key,
             execution: self.execution.clone(),
-            summary: self.summary.clone(),
+            summary: self.told(),
             lease: self.lease,
             created_at: self.created_at,
             ready_at: self.ready_at,
@@ -249,7 +264,7 @@ impl Row {
             kind: self.execution.kind(),
             name: self.execution.name().clone(),
             run: Some(self.execution.run()),
-            summary: self.summary.clone(),
+            summary: self.told(),
             created_at: Some(self.created_at),
         }
     }

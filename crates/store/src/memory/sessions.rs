@@ -5,10 +5,11 @@ use std::ops::Bound;
 
 use abide_core::{Digest, Epoch, Refusal, SessionId, Tally, Timestamp, check_reason};
 
+use super::row::Row;
 use super::state::State;
 use crate::{
-    Agreement, Beat, ExecutionKey, Heartbeat, HeldLease, LeaseCursor, LeasePage, Leases, Registered, Result,
-    Retire, Worker, WorkerRow, Workers,
+    Agreement, Aside, Beat, ExecutionKey, Heartbeat, HeldLease, LeaseCursor, LeasePage, Leases, Registered,
+    Result, Retire, Worker, WorkerRow, Workers,
 };
 
 pub(super) struct Session {
@@ -115,6 +116,14 @@ impl State {
         check_reason("reason", &retire.reason).map_err(Refusal::from)?;
         self.end(retire.session, Ending::Orderly, &retire.reason, now);
         Ok(())
+    }
+
+    /// Sets an execution aside that its holder cannot read.
+    pub(super) fn set_aside(&mut self, aside: &Aside) {
+        let Aside { key, lease, .. } = aside;
+        if self.rows.get(key).and_then(Row::holder) == Some((lease.session, lease.epoch)) {
+            self.change(*key, Row::set_aside);
+        }
     }
 
     /// Ends the sessions that have expired.

@@ -112,6 +112,7 @@ impl State {
             journal,
             past: Vec::new(),
             inbox: Vec::new(),
+            is_aside: false,
             arrived_count: 0,
             seen: BTreeSet::new(),
         };

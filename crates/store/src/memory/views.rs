@@ -91,7 +91,7 @@ impl State {
 fn matches(list: &List, row: &Row) -> bool {
     let has_tag = |tag: &Tag| row.start.tags.contains(tag);
     row.address().namespace == list.namespace
-        && (list.statuses.is_empty() || list.statuses.contains(&row.summary.status))
+        && (list.statuses.is_empty() || list.statuses.contains(&row.told().status))
         && list.name.as_ref().is_none_or(|name| row.execution.name() == name)
         && list.tags.iter().all(has_tag)
         && (!list.top_level || row.start.parent.is_none())
