@@ -72,12 +72,18 @@ fn tell(found: &Verification, format: Output) -> Result<(), Failure> {
         let document = json!({
             "sound": found.is_sound(),
             "execution_count": found.execution_count,
+            "own_count": found.own_count,
             "entry_count": found.entry_count,
             "problems": found.problems,
         });
         return output::document(&document, format);
     }
-    let counts = format!("{} executions, {} journal entries", found.execution_count, found.entry_count);
+    let own = match found.own_count {
+        0 => String::new(),
+        count => format!(" ({count} of abide's own)"),
+    };
+    let Verification { execution_count, entry_count, .. } = found;
+    let counts = format!("{execution_count} executions{own}, {entry_count} journal entries");
     let mut lines =
         if found.is_sound() { format!("sound: {counts}\n") } else { format!("damaged: {counts}\n") };
     for problem in &found.problems {

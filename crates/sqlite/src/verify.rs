@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use abide_core::{
-    Address, By, Entry, Execution, Message, Route, Status, Summary, Timestamp, Version, care, check_reason,
+    Address, By, Entry, Execution, ExecutionId, Message, Route, Status, Summary, Timestamp, Version, care,
+    check_reason,
 };
 use abide_store::{Error, Record, Result};
 use rusqlite::types::ValueRef;
@@ -32,6 +33,8 @@ const EXECUTION_COUNT_AT_ONCE: i64 = 256;
 pub struct Verification {
     /// How many executions there are.
     pub execution_count: u64,
+    /// How many of them are abide's own, which no list shows.
+    pub own_count: u64,
     /// How many journal entries belong to them.
     pub entry_count: u64,
     /// What is wrong, one sentence each; at most 100.
@@ -171,6 +174,11 @@ impl Suspect {
     }
 }
 
+/// Whether an id is one of abide's own.
+fn is_own(id: &ValueRef<'_>) -> bool {
+    id.as_bytes().is_ok_and(|id| id.starts_with(ExecutionId::OWN_PREFIX.as_bytes()))
+}
+
 fn check_executions(
     connection: &Connection,
     (found, now): (&mut Verification, Timestamp),
@@ -185,6 +193,7 @@ fn check_executions(
             seen += 1;
             last = row.get(0)?;
             found.execution_count += 1;
+            found.own_count += u64::from(is_own(&row.get_ref(2)?));
             let whose = whose(last, &row.get_ref(2)?);
             let checked = Suspect::read(row)
                 .map_err(Stop::from)

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use abide_core::{
-    Body, By, Command, Descent, Message, Namespace, Op, OpKind, Outcome, Parent, Payload, Start, Status,
-    Summary,
+    Body, By, Command, Descent, Kind, Message, Namespace, Op, OpKind, Outcome, Parent, Payload, Start,
+    Status, Summary,
 };
 use abide_sqlite::{Discarded, SqliteStore};
 use abide_store::conformance::block_on;
@@ -480,4 +480,13 @@ fn a_session_that_cannot_be_read_is_listed_and_told() {
         let problem = format!("session 1: {problem}");
         assert!(found.contains(&problem), "{damage}: {found:?}");
     }
+}
+
+#[test]
+fn what_is_abides_own_is_counted_apart() {
+    let (_fixture, store) = six();
+    let own = Start { kind: Kind::Builtin, name: name("tree"), ..flow() };
+    submit(&store, vec![message("start", "abide:tree/a/1/2", Body::Start(own.into()))]).expect("it is taken");
+    let found = store.verify().expect("it is looked at");
+    assert_eq!((found.execution_count, found.own_count, found.is_sound()), (7, 1, true));
 }
