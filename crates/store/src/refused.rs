@@ -1,13 +1,15 @@
 //! What stores say when they refuse.
 
-use abide_core::{Address, Body, By, Failure, FailureKind, Message, MessageId, Outcome, Refusal};
+use std::fmt;
+
+use abide_core::{Address, Body, By, Failure, FailureKind, Message, MessageId, Outcome};
 
 use crate::ExecutionKey;
 
 /// The message that brings a refused child start back to `emitter`: its child is done, with a failure.
 ///
 /// `None` when nobody waits for the child, or when `message` is no start: then the emit is dropped and counted.
-pub fn refused_start(emitter: &Address, message: &Message, refusal: &Refusal) -> Option<Message> {
+pub fn refused_start(emitter: &Address, message: &Message, refusal: &impl fmt::Display) -> Option<Message> {
     let Body::Start(start) = &message.body else { return None };
     let parent = start.parent.as_ref()?;
     // The operation is part of the id: one run may fail to start the same child more than once, and each of

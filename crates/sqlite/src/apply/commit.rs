@@ -222,10 +222,7 @@ impl CommitWork {
         (message, error): (&Message, &Error),
         committed: &mut Committed,
     ) -> Result<(), Stop> {
-        let answer = match error {
-            Error::Refused(refusal) => refused_start(&self.address(batch)?, message, refusal),
-            _ => None,
-        };
+        let answer = refused_start(&self.address(batch)?, message, error);
         let put = match answer {
             Some(answer) => batch.put(&answer).map(Some),
             None => Ok(None),

@@ -440,6 +440,25 @@ fn what_is_sent_once_waits_for_a_newer_program() {
     }
 }
 
+/// Whether it began the same way cannot be seen, and its parent would wait for ever.
+#[test]
+fn start_of_a_child_that_finds_something_damaged_fails() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let (_bad, mut other) = (seat.born("bad"), seat.born("other"));
+    fixture.raw().execute_batch(DAMAGES[1].0).expect("the damage can be done");
+    let parent = Some(Parent::new(address("other").id, 1, kid().child_result(), 2));
+    let start = message("start", "bad", Body::Start(Start { parent, ..flow() }.into()));
+    assert_eq!(emit(&seat, &mut other, start), 0);
+    match &look(&store, "other").inbox.messages[..] {
+        [Message { body: Body::ChildDone { outcome: Outcome::Failure(failure), .. }, .. }] => {
+            assert!(failure.message.contains(DAMAGES[1].1), "{failure:?}");
+        }
+        other => panic!("expected a failure, found {other:?}"),
+    }
+}
+
 /// What has ended takes no message, also when it is damaged.
 #[test]
 fn what_has_ended_takes_nothing_that_is_sent_once() {
