@@ -4,7 +4,7 @@ use crate::workspace::Workspace;
 use crate::{Result, process};
 
 /// The seeds that every test of the project runs.
-pub(crate) const SEEDS: &str = "0..2500";
+pub(crate) const SEEDS: &str = "0..10000";
 
 /// What must happen to them.
 pub(crate) const COVERAGE: &str = "crates/sim/coverage.txt";

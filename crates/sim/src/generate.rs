@@ -40,6 +40,34 @@ pub fn scenario(seed: u64) -> Scenario {
     if seed.is_multiple_of(SQLITE_EVERY) { on_sqlite(scenario) } else { scenario }
 }
 
+/// What a scenario lacks.
+pub(crate) struct Lack {
+    pub(crate) work: bool,
+    pub(crate) faults: bool,
+}
+
+/// A scenario with more of what it lacks.
+pub(crate) fn longer(mut scenario: Scenario, lack: &Lack, round: u64) -> Scenario {
+    const ROOT_COUNT: usize = 4;
+    const FAULT_COUNT: usize = 4;
+    let mut chance = Chance { prng: Prng::new(scenario.seed ^ (round << 48)), next_node: 0 };
+    for _ in 0..if lack.work { ROOT_COUNT } else { 0 } {
+        let nth = scenario.roots.len();
+        scenario.roots.push(chance.root(nth as u64));
+        // Twice, by two processes: one of them may be dead just then.
+        for by in [Actor::Client(0), Actor::Worker(0)] {
+            let number = 1 + scenario.actions.len() as u64;
+            let (at_ms, what) = (chance.below(LAST_MS), Ask::Start(nth));
+            scenario.actions.push(Action { number, at_ms, by, what, dropped_at_poll: None });
+        }
+    }
+    for _ in 0..if lack.faults { FAULT_COUNT } else { 0 } {
+        let (when, what) = (When::Operation(chance.early(200)), chance.wrong_operation());
+        scenario.faults.push(Fault { when, what });
+    }
+    scenario
+}
+
 /// The same scenario on SQLite, where other things go wrong too. What is on it already stays as it is.
 pub fn on_sqlite(mut scenario: Scenario) -> Scenario {
     if scenario.store != StoreSpec::Memory {

@@ -12,7 +12,9 @@ mod ask;
 mod audit;
 mod code;
 mod database;
+mod each;
 mod ending;
+mod full;
 mod generate;
 mod history;
 mod interpret;
@@ -30,6 +32,8 @@ pub mod torture;
 mod totals;
 mod world;
 
+pub use each::each;
+pub use full::{FAULT_COUNT_MIN, OPERATION_COUNT_MIN, live};
 pub use generate::{on_memory, on_sqlite, scenario};
 pub use run::{Report, quiet_panics, run};
 pub use shrink::shrink;

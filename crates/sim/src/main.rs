@@ -4,12 +4,15 @@ mod plant;
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use abide_sim::scenario::Scenario;
-use abide_sim::{Totals, on_memory, on_sqlite, run, scenario, shrink, story};
+use abide_sim::{
+    FAULT_COUNT_MIN, OPERATION_COUNT_MIN, Report, Totals, each, live, on_memory, on_sqlite, run, shrink,
+    story,
+};
 use clap::{Parser, ValueEnum};
 
 /// Lives through simulated worlds and says what must not be.
@@ -78,8 +81,12 @@ fn main() -> ExitCode {
     let planted = arguments.plant.as_deref().map_or(Ok(()), plant::plant);
     let outcome = planted.and_then(|()| match (&arguments.seeds, &arguments.scenario, arguments.seed) {
         (Some(seeds), _, _) => many(&arguments, seeds.clone()),
-        (None, Some(path), _) => read(path).and_then(|scenario| one(&arguments, &arguments.placed(scenario))),
-        (None, None, Some(seed)) => one(&arguments, &arguments.placed(scenario(seed))),
+        (None, Some(path), _) => read(path).and_then(|scenario| {
+            let scenario = arguments.placed(scenario);
+            let report = run(&scenario);
+            one(&arguments, (scenario, report))
+        }),
+        (None, None, Some(seed)) => one(&arguments, live(seed, |scenario| arguments.placed(scenario))),
         (None, None, None) => Err("say which: --seed N, --seeds A..B or --scenario FILE".to_owned()),
     });
     match outcome {
@@ -108,11 +115,8 @@ fn read(path: &PathBuf) -> Result<Scenario, String> {
     Ok(scenario)
 }
 
-fn one(arguments: &Arguments, scenario: &Scenario) -> Result<(), String> {
-    let (scenario, report) = match arguments.shrink {
-        true => shrink(scenario),
-        false => (scenario.clone(), run(scenario)),
-    };
+fn one(arguments: &Arguments, lived: (Scenario, Report)) -> Result<(), String> {
+    let (scenario, report) = if arguments.shrink { shrink(&lived.0) } else { lived };
     println!("{}", story(&scenario));
     println!("{report}");
     if let Some(path) = &arguments.save {
@@ -127,23 +131,27 @@ fn many(arguments: &Arguments, seeds: Range<u64>) -> Result<(), String> {
     let mut record = arguments.record.as_ref().map(open_record).transpose()?;
     let mut totals = Totals::default();
     let mut failed = Vec::new();
-    for seed in seeds.clone() {
-        let report = run(&arguments.placed(scenario(seed)));
+    let lived = |seed| live(seed, |scenario| arguments.placed(scenario)).1;
+    each(seeds.clone(), lived, |seed, report| {
         totals.add(&report);
-        if !report.violations.is_empty() {
-            println!("seed {seed}: {}", report.violations.join("\n    "));
-            failed.push(seed);
-            if !arguments.keep_going {
-                break;
+        let wrong = match report.violations.is_empty() {
+            true if report.is_enough() => return ControlFlow::Continue(()),
+            true => {
+                format!("less than {OPERATION_COUNT_MIN} operations or {FAULT_COUNT_MIN} faults: {report}")
             }
-        }
-    }
+            false => report.violations.join("\n    "),
+        };
+        println!("seed {seed}: {wrong}");
+        failed.push(seed);
+        if arguments.keep_going { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
     println!("{totals}");
     if let Some(record) = &mut record {
         let (from, to, trace) = (seeds.start, seeds.end, totals.trace_hash);
         let version = env!("CARGO_PKG_VERSION");
         let line = serde_json::json!({
-            "seeds": format!("{from}..{to}"), "version": version, "trace": format!("{trace:016x}"),
+            "seeds": format!("{from}..{to}"), "store": arguments.store.map(|store| format!("{store:?}").to_lowercase()),
+            "sqlite": totals.sqlite_count, "version": version, "trace": format!("{trace:016x}"),
             "operations": totals.operation_count, "faults": totals.fault_count(), "failed": failed,
         });
         writeln!(record, "{line}").map_err(|error| format!("the record cannot be written: {error}"))?;

@@ -14,12 +14,14 @@ use crate::scenario::Scenario;
 use crate::world::World;
 
 /// What became of a scenario.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Whatever must not be; nothing if all is well.
     pub violations: Vec<String>,
     /// A hash of everything that happened, in order.
     pub trace_hash: u64,
+    /// Whether it lived on SQLite.
+    pub is_on_sqlite: bool,
     /// How many operations the store was asked for.
     pub operation_count: u64,
     /// Each fault that struck, with where, and whether the machine had work under way.
@@ -69,6 +71,7 @@ pub fn run(scenario: &Scenario) -> Report {
     Report {
         violations,
         trace_hash,
+        is_on_sqlite: world.database.is_some(),
         operation_count: log.operation_count,
         faults: faults_of(&log),
         answers: answers_of(&log, &scenario),

@@ -10,12 +10,20 @@ use crate::run::Report;
 pub struct Totals {
     /// How many scenarios.
     pub scenario_count: u64,
+    /// How many of them on SQLite.
+    pub sqlite_count: u64,
     /// How many operations the store was asked for.
     pub operation_count: u64,
+    /// The least operations of one scenario.
+    pub operation_count_least: Option<u64>,
+    /// The least faults of one scenario.
+    pub fault_count_least: Option<usize>,
     /// A hash of all that happened.
     pub trace_hash: u64,
     /// How often each fault struck at which place, and how often that hit work under way.
     pub faults: BTreeMap<String, (u64, u64)>,
+    /// How often each fault struck on SQLite.
+    pub sqlite_faults: BTreeMap<String, u64>,
     /// How often each thing was asked from outside and how that was answered.
     pub answers: BTreeMap<String, u64>,
     /// How often each event was recorded, by the phase that its execution was in.
@@ -26,12 +34,20 @@ impl Totals {
     /// Adds one scenario.
     pub fn add(&mut self, report: &Report) {
         self.scenario_count += 1;
+        self.sqlite_count += u64::from(report.is_on_sqlite);
         self.operation_count += report.operation_count;
+        let least = self.operation_count_least.get_or_insert(report.operation_count);
+        *least = report.operation_count.min(*least);
+        let least = self.fault_count_least.get_or_insert(report.faults.len());
+        *least = report.faults.len().min(*least);
         self.trace_hash = self.trace_hash.rotate_left(7) ^ report.trace_hash;
         for (what, is_under_way) in &report.faults {
             let (count, under_way) = self.faults.entry(what.clone()).or_default();
             *count += 1;
             *under_way += u64::from(*is_under_way);
+            if report.is_on_sqlite {
+                *self.sqlite_faults.entry(what.clone()).or_default() += 1;
+            }
         }
         for answer in &report.answers {
             *self.answers.entry(answer.clone()).or_default() += 1;
@@ -46,7 +62,9 @@ impl Totals {
         let faults = self.faults.iter().map(|(what, (count, _))| (format!("fault {what}"), *count));
         let answers = self.answers.iter().map(|(what, count)| (format!("asked {what}"), *count));
         let events = self.events.iter().map(|(what, count)| (format!("recorded {what}"), *count));
-        let all = faults.chain(answers).chain(events);
+        let on_sqlite =
+            self.sqlite_faults.iter().map(|(what, count)| (format!("fault on sqlite {what}"), *count));
+        let all = faults.chain(on_sqlite).chain(answers).chain(events);
         all.filter(|(_, count)| *count >= count_min).map(|(cell, _)| cell).collect()
     }
 
@@ -79,10 +97,14 @@ impl fmt::Display for Totals {
         let (kills, busy) = self.kills();
         write!(
             f,
-            "{} scenarios, {} operations, {} faults, {kills} kills ({busy} with work under way), trace {:016x}",
+            "{} scenarios ({} on SQLite), {} operations (at least {} each), {} faults (at least {} each), \
+             {kills} kills ({busy} with work under way), trace {:016x}",
             self.scenario_count,
+            self.sqlite_count,
             self.operation_count,
+            self.operation_count_least.unwrap_or_default(),
             self.fault_count(),
+            self.fault_count_least.unwrap_or_default(),
             self.trace_hash
         )
     }

@@ -58,16 +58,24 @@ fn beginnings(books: &Books) -> BTreeMap<Run, u64> {
 
 /// Which run each execution is in.
 #[derive(Default)]
-struct Place(BTreeMap<ExecutionKey, Run>);
+struct Place {
+    runs: BTreeMap<ExecutionKey, Run>,
+    /// The epoch and version of the last commit of each: one that is sent again because its answer was lost leads to no further run.
+    last: BTreeMap<ExecutionKey, (u64, u64)>,
+}
 
 impl Place {
     fn follow(&mut self, item: &Happened, mut committed: impl FnMut(Run, &[Entry])) {
         match item {
             Happened::Leased { key, id, run, .. } => {
-                self.0.insert(*key, (id.clone(), *run));
+                self.runs.insert(*key, (id.clone(), *run));
             }
             Happened::Committed(commit) => {
-                let Some(run) = self.0.get_mut(&commit.key) else { return };
+                let name = (commit.epoch, commit.expected);
+                if self.last.insert(commit.key, name) == Some(name) {
+                    return;
+                }
+                let Some(run) = self.runs.get_mut(&commit.key) else { return };
                 committed(run.clone(), &commit.entries);
                 run.1 += u32::from(commit.next.is_some());
             }
