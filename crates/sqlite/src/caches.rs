@@ -6,14 +6,14 @@
 //! second.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use abide_core::{Address, ExecutionId, KeyHasher, MessageId, Namespace, Route, SessionId, codec};
+use abide_core::{Address, ExecutionId, KeyHasher, MessageId, SessionId};
 use rusqlite::Connection;
 
-use crate::checksum::Checksum;
-use crate::rows::{LeaseState, SessionState, Target, decoded};
+use crate::interned::Interned;
+use crate::rows::{LeaseState, SessionState, Target};
 use crate::sql;
 
 /// The most executions that are remembered.
@@ -118,107 +118,4 @@ pub(crate) struct Inbox {
     pub(crate) newest: i64,
     /// The newest of the unread messages.
     pub(crate) newest_id: Option<MessageId>,
-}
-
-/// The checksum of a name.
-pub(crate) fn name_sum(name: &str) -> i64 {
-    i64::from(Checksum::new().bytes(name.as_bytes()).finish())
-}
-
-/// Names and routes by number. Both only grow.
-#[derive(Debug, Default)]
-pub(crate) struct Interned {
-    names: HashMap<Namespace, i64>,
-    namespaces: HashMap<i64, Namespace>,
-    route_ids: HashMap<Route, i64>,
-    routes: BTreeMap<i64, Arc<Route>>,
-    /// The route that was asked for last: most starts come in series, and to compare is cheaper than to hash.
-    last_route: Option<(Route, i64)>,
-}
-
-impl Interned {
-    pub(crate) fn load(connection: &Connection) -> rusqlite::Result<Self> {
-        let mut loaded = Self::default();
-        let mut names = connection.prepare_cached(sql::NAMES)?;
-        let mut rows = names.query([])?;
-        while let Some(row) = rows.next()? {
-            let text: String = row.get(1)?;
-            let name = Namespace::new(text).map_err(|error| {
-                rusqlite::Error::FromSqlConversionFailure(1, rusqlite::types::Type::Text, error.into())
-            })?;
-            loaded.add_name(row.get(0)?, name);
-        }
-        let mut routes = connection.prepare_cached(sql::ROUTES)?;
-        let mut rows = routes.query([])?;
-        while let Some(row) = rows.next()? {
-            loaded.add_route(row.get(0)?, decoded(row, 1)?);
-        }
-        Ok(loaded)
-    }
-
-    fn add_name(&mut self, id: i64, name: Namespace) {
-        self.namespaces.insert(id, name.clone());
-        self.names.insert(name, id);
-    }
-
-    fn add_route(&mut self, id: i64, route: Route) {
-        self.routes.insert(id, Arc::new(route.clone()));
-        self.route_ids.insert(route, id);
-    }
-
-    /// The number of a namespace that is known.
-    pub(crate) fn known(&self, name: &Namespace) -> Option<i64> {
-        self.names.get(name).copied()
-    }
-
-    /// The number of a route that is known.
-    pub(crate) fn known_route(&self, route: &Route) -> Option<i64> {
-        if let Some((last, id)) = &self.last_route
-            && last == route
-        {
-            return Some(*id);
-        }
-        self.route_ids.get(route).copied()
-    }
-
-    pub(crate) fn namespace(&self, id: i64) -> Option<&Namespace> {
-        self.namespaces.get(&id)
-    }
-
-    pub(crate) fn route(&self, id: i64) -> Option<&Arc<Route>> {
-        self.routes.get(&id)
-    }
-
-    /// Every route, in the order of their numbers.
-    pub(crate) fn routes(&self) -> impl Iterator<Item = (i64, &Arc<Route>)> {
-        self.routes.iter().map(|(id, route)| (*id, route))
-    }
-
-    pub(crate) fn route_count(&self) -> usize {
-        self.routes.len()
-    }
-
-    /// The number of a namespace, which is made if there is none.
-    pub(crate) fn intern_name(&mut self, connection: &Connection, name: &Namespace) -> rusqlite::Result<i64> {
-        if let Some(id) = self.known(name) {
-            return Ok(id);
-        }
-        let checksum = name_sum(name.as_str());
-        connection.prepare_cached(sql::NAME_INSERT)?.execute(rusqlite::params![name.as_str(), checksum])?;
-        let id = connection.last_insert_rowid();
-        self.add_name(id, name.clone());
-        Ok(id)
-    }
-
-    /// The number of a route, which is made if there is none.
-    pub(crate) fn intern_route(&mut self, connection: &Connection, route: Route) -> rusqlite::Result<i64> {
-        if let Some(id) = self.known_route(&route) {
-            self.last_route = Some((route, id));
-            return Ok(id);
-        }
-        connection.prepare_cached(sql::ROUTE_INSERT)?.execute([codec::encode(&route)])?;
-        let id = connection.last_insert_rowid();
-        self.add_route(id, route);
-        Ok(id)
-    }
 }

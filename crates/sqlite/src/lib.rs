@@ -16,6 +16,7 @@ mod error;
 #[cfg(test)]
 mod fixture;
 mod home;
+mod interned;
 mod job;
 mod journal;
 mod lockfile;

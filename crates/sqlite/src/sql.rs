@@ -10,6 +10,8 @@ pub(crate) use verify::*;
 /// The numbered steps from an empty database to the current schema. A released step is never changed.
 pub(crate) const MIGRATIONS: [&str; 1] = [MIGRATION_1];
 
+/// A route may stand in two rows: while one is damaged, another is made for what begins meanwhile, and then the first is put back.
+///
 /// What is looked for among millions that are not: what is blocked (5) or has failed (7), the children of an execution, what the caretaker has to
 /// look at, the unread orders among other mail (`arrived` is odd).
 const MIGRATION_1: &str = "
@@ -20,7 +22,8 @@ CREATE TABLE abide_names (
 );
 CREATE TABLE abide_routes (
     id INTEGER PRIMARY KEY,
-    route BLOB NOT NULL UNIQUE
+    route BLOB NOT NULL,
+    checksum INTEGER NOT NULL
 );
 CREATE TABLE abide_executions (
     key INTEGER PRIMARY KEY,
@@ -177,17 +180,29 @@ SELECT MAX(
     COALESCE((SELECT value FROM abide_meta WHERE name = 'session_id_max'), 0)
 )";
 pub(crate) const NAMES: &str = "
-SELECT id, name
+SELECT id, name, checksum
+FROM abide_names
+ORDER BY id";
+pub(crate) const NAME_ID_MAX: &str = "
+SELECT COALESCE(MAX(id), 0)
 FROM abide_names";
 pub(crate) const NAME_INSERT: &str = "
-INSERT INTO abide_names (name, checksum)
-VALUES (?1, ?2)";
+INSERT INTO abide_names (id, name, checksum)
+VALUES (?1, ?2, ?3)";
 pub(crate) const ROUTES: &str = "
-SELECT id, route
+SELECT id, route, checksum
+FROM abide_routes
+ORDER BY id";
+pub(crate) const ROUTE_ID_MAX: &str = "
+SELECT COALESCE(MAX(id), 0)
 FROM abide_routes";
-pub(crate) const ROUTE_INSERT: &str = "
-INSERT INTO abide_routes (route)
-VALUES (?1)";
+pub(crate) const ROUTE_ID_MAX_USED: &str = "
+SELECT COALESCE(MAX(queue >> 16), 0)
+FROM abide_executions";
+pub(crate) const ROUTE_PUT: &str = "
+INSERT INTO abide_routes (id, route, checksum)
+VALUES (?1, ?2, ?3)
+ON CONFLICT (id) DO UPDATE SET route = excluded.route, checksum = excluded.checksum";
 pub(crate) const EXECUTION_INSERT: &str = "
 INSERT INTO abide_executions (
     key, namespace, id, queue, parent, parent_run, place, rank, since, epoch, version, status, head, state

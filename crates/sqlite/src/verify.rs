@@ -10,9 +10,11 @@ use abide_store::{Error, Record, Result};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::apply::{DiscardWork, Discarded, RepairWork, check_inbox, first_start, is_parent_run, orders};
-use crate::caches::{Interned, name_sum};
+use crate::apply::{
+    DiscardWork, Discarded, RepairNamesWork, RepairWork, check_inbox, first_start, is_parent_run, orders,
+};
 use crate::error::{Stop, complaint, reading};
+use crate::interned::Interned;
 use crate::journal::{self, Chain, Found, SKIP_DISTANCE};
 use crate::place::{Place, Queue};
 use crate::reader::in_transaction;
@@ -87,9 +89,10 @@ impl SqliteStore {
         })
     }
 
-    /// Rebuilds the states that cannot be read and that fold from a sound journal; says what was rebuilt, and what could not be.
+    /// Puts back damaged names and routes that other rows repeat, and rebuilds the states that cannot be read and that fold from a sound journal; says what was rebuilt, and what could not be.
     pub async fn repair(&self) -> Result<Repairs> {
-        let mut repairs = Repairs::default();
+        let names = self.write(RepairNamesWork, Manner::Queued).await?;
+        let mut repairs = Repairs { rebuilt: names.rebuilt, left: names.left };
         let mut next = Some(0);
         while let Some(after) = next {
             let repaired = self.write(RepairWork { after }, Manner::Queued).await?;
@@ -226,9 +229,12 @@ fn check_execution(
     (interned, now): (&Interned, Timestamp),
     (suspect, found): (Suspect, &mut Verification),
 ) -> std::result::Result<Option<String>, Stop> {
-    let address = address(interned, suspect.namespace, &suspect.id)?;
     let mut run = Run { number: suspect.cold.run, chain: suspect.chain };
     found.count(&run.chain);
+    if interned.namespace(suspect.namespace).is_none() {
+        return Ok(Some("the name of its namespace is damaged".to_owned()));
+    }
+    let address = address(interned, suspect.namespace, &suspect.id)?;
     let folded = match check_run(connection, &address, run)? {
         Ok(folded) => folded,
         Err(problem) => return Ok(Some(problem)),
@@ -315,6 +321,8 @@ fn check_columns(
         Some("it has a parent, and was started by nobody")
     } else if !is_parent_run(suspect.parent_run, suspect.parent, stored) {
         Some("it belongs to another run of its parent")
+    } else if route.is_none() {
+        Some("its route is damaged")
     } else if !queue_is_right {
         Some("it stands in the queue of something else")
     } else if suspect.place == Place::Waiting && suspect.version.0 == 0 {
@@ -497,13 +505,12 @@ fn check_schema(connection: &Connection, found: &mut Verification) -> std::resul
     if objects(connection)? != objects(&fresh)? {
         found.add("the tables are not those that this program makes".to_owned());
     }
-    let mut names = connection.prepare(sql::VERIFY_NAMES)?;
-    let mut rows = names.query([])?;
-    while let Some(row) = rows.next()? {
-        let name: String = row.get(1)?;
-        if row.get::<_, i64>(2)? != name_sum(&name) {
-            found.add(format!("the name {name:?} is damaged"));
-        }
+    let interned = Interned::load(connection)?;
+    for id in &interned.damaged_names {
+        found.add(format!("the name of namespace {id} is damaged"));
+    }
+    for id in &interned.damaged_routes {
+        found.add(format!("route {id} is damaged"));
     }
     Ok(())
 }

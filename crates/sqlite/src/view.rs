@@ -18,8 +18,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::apply::{first_start, inbox_page};
 use crate::batch::{GONE, Shared};
-use crate::caches::Interned;
 use crate::error::{Stop, complaint};
+use crate::interned::Interned;
 use crate::journal::{self, Chain, Page, Skips};
 use crate::place::{self, Place};
 use crate::rows::{count, decoded, integer, status, timestamp, timestamp_maybe};
@@ -64,6 +64,7 @@ struct Found {
     key: i64,
     namespace: i64,
     id: String,
+    route: i64,
     lease: LeaseRow,
     takeover_count: u32,
     summary: Summary,
@@ -84,6 +85,7 @@ impl Found {
             key: base.key,
             namespace: base.namespace,
             id: base.id.to_owned(),
+            route: base.queue.route,
             lease: LeaseRow {
                 session: place.session(),
                 epoch: Epoch(count(row.get(8)?)),
@@ -127,13 +129,20 @@ impl View<'_> {
             }
             Target::Address(address) => {
                 let interned = self.interned(|interned| interned.known(&address.namespace).is_some())?;
-                let Some(namespace) = interned.known(&address.namespace) else { return Ok(None) };
+                let Some(namespace) = interned.find(&address.namespace)? else { return Ok(None) };
                 let mut statement = self.connection.prepare_cached(sql::SNAPSHOT_BY_ID)?;
                 statement.query_row(params![namespace, address.id.as_str()], Found::read).optional()?
             }
         };
-        let Some(found) = found else { return Ok(None) };
-        let interned = self.interned(|interned| interned.namespace(found.namespace).is_some())?;
+        let Some(mut found) = found else { return Ok(None) };
+        let interned = self.interned(|interned| {
+            interned.namespace(found.namespace).is_some() && interned.route(found.route).is_some()
+        })?;
+        // Nobody would be given it. What is held goes on, and what has ended can be read.
+        let is_stranded = found.lease.session.is_none() && !found.execution.is_finished();
+        if is_stranded && interned.route(found.route).is_none() {
+            found.summary.status = Status::Damaged;
+        }
         let inbox = if read.with_inbox {
             self.inbox(InboxRead::first(ExecutionKey(count(found.key))))?
         } else {
@@ -191,7 +200,7 @@ impl View<'_> {
     /// empty, before the end.
     pub(crate) fn list(&self, list: &List) -> Result<Listing, Stop> {
         let interned = self.interned(|interned| interned.known(&list.namespace).is_some())?;
-        let Some(namespace) = interned.known(&list.namespace) else { return Ok(Listing::default()) };
+        let Some(namespace) = interned.find(&list.namespace)? else { return Ok(Listing::default()) };
         if list.limit == 0 {
             return Ok(Listing { items: Vec::new(), next: list.after });
         }
@@ -211,8 +220,11 @@ impl View<'_> {
             let is_known =
                 |interned: &Interned| candidates.iter().all(|one| interned.route(one.route).is_some());
             let interned = self.interned(is_known)?;
-            for candidate in candidates {
+            for mut candidate in candidates {
                 looked_at += 1;
+                if interned.route(candidate.route).is_none() {
+                    candidate.summary = damaged();
+                }
                 if listing.items.len() == list.limit {
                     listing.next = Some(ListCursor(ExecutionKey(count(last))));
                     return Ok(listing);
@@ -349,7 +361,7 @@ impl View<'_> {
 
     pub(crate) fn workers(&self, workers: &Workers) -> Result<Vec<WorkerRow>, Stop> {
         let interned = self.interned(|interned| interned.known(&workers.namespace).is_some())?;
-        let Some(namespace) = interned.known(&workers.namespace) else { return Ok(Vec::new()) };
+        let Some(namespace) = interned.find(&workers.namespace)? else { return Ok(Vec::new()) };
         let after = workers.after.map_or(0, |session| integer(session.0));
         let mut statement = self.connection.prepare_cached(sql::SESSIONS)?;
         let mut held = self.connection.prepare_cached(sql::SESSION_LEASE_COUNT)?;
@@ -504,7 +516,7 @@ impl Candidate {
             kind,
             name,
             run: self.cold.map(|cold| cold.run),
-            summary: if route.is_some() { self.summary } else { damaged() },
+            summary: self.summary,
             created_at: self.cold.map(|cold| cold.created_at),
         })
     }

@@ -132,7 +132,7 @@ impl Batch<'_> {
             return Ok(Some(Arc::clone(known)));
         }
         let interned = self.caches.interned(self.connection)?;
-        let Some(namespace) = interned.known(&address.namespace) else { return Ok(None) };
+        let Some(namespace) = interned.find(&address.namespace)? else { return Ok(None) };
         let Some(found) = Target::read(self.connection, namespace, address)? else { return Ok(None) };
         let target = Arc::new(found);
         self.caches.ids.insert(address.clone(), target.key);
@@ -143,7 +143,7 @@ impl Batch<'_> {
     /// The same of a row that cannot be read. It is not kept in memory: it may be repaired.
     fn unreadable(&mut self, address: &Address) -> Result<Option<Arc<Target>>, Stop> {
         let interned = self.caches.interned(self.connection)?;
-        let Some(namespace) = interned.known(&address.namespace) else { return Ok(None) };
+        let Some(namespace) = interned.find(&address.namespace)? else { return Ok(None) };
         Ok(Target::unreadable(self.connection, namespace, address)?.map(Arc::new))
     }
 

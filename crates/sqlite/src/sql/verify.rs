@@ -19,9 +19,35 @@ SELECT name, sql
 FROM sqlite_schema
 WHERE name LIKE 'abide\\_%' ESCAPE '\\'
 ORDER BY name";
-pub(crate) const VERIFY_NAMES: &str = "
-SELECT id, name, checksum
-FROM abide_names";
+pub(crate) const NAME_PUT_BACK: &str = "
+UPDATE abide_names
+SET id = ?2, name = ?3, checksum = ?4
+WHERE id = ?1";
+pub(crate) const NAME_DELETE: &str = "
+DELETE FROM abide_names
+WHERE id = ?1";
+pub(crate) const NAMES_USED: &str = "
+SELECT namespace
+FROM abide_executions
+UNION
+SELECT namespace
+FROM abide_sessions";
+pub(crate) const NAMES_OF_SESSIONS: &str = "
+SELECT DISTINCT namespace, ability
+FROM abide_sessions";
+pub(crate) const NAMES_OF_ROUTES: &str = "
+SELECT DISTINCT namespace, queue >> 16
+FROM abide_executions";
+pub(crate) const ROUTES_USED: &str = "
+SELECT DISTINCT queue >> 16
+FROM abide_executions";
+pub(crate) const ROUTE_USERS: &str = "
+SELECT key, namespace, id, queue, parent, head, version, state
+FROM abide_executions
+WHERE queue >> 16 = ?1";
+pub(crate) const ROUTE_DELETE: &str = "
+DELETE FROM abide_routes
+WHERE id = ?1";
 pub(crate) const VERIFY_JOURNAL_COUNT: &str = "
 SELECT COUNT(*)
 FROM abide_journal";

@@ -61,8 +61,9 @@ fn damage_is_found_and_named() {
              the journal has 201 rows, the executions have 200"),
         ("UPDATE abide_executions SET place = 12 WHERE key = 2", "execution \"b\": there is no place 12; the journal has 201 rows, the executions have 200"),
         ("UPDATE abide_executions SET place = 8 WHERE key = 2", "execution \"b\": it was set aside because it could not be read, and can be read now"),
-        ("UPDATE abide_names SET name = 'defbult'", "the name \"defbult\" is damaged; execution \"a\": it stands in the queue of something else; \
-             execution \"b\": it stands in the queue of something else"),
+        ("UPDATE abide_names SET name = 'defbult'", "the name of namespace 1 is damaged; execution \"a\": the name of its namespace is damaged; \
+             execution \"b\": the name of its namespace is damaged"),
+        ("UPDATE abide_routes SET route = x'01'", "route 1 is damaged; execution \"a\": its route is damaged; execution \"b\": its route is damaged"),
         ("DROP INDEX abide_executions_trouble", "the tables are not those that this program makes"),
         ("DELETE FROM abide_sessions", "execution \"a\" is held by session 1, which is not registered"),
         (

@@ -43,7 +43,11 @@ impl Fixture {
     }
 
     pub(crate) fn seat(&self, store: &Arc<SqliteStore>) -> Seat {
-        let registered = block_on(store.register(worker())).expect("a worker is registered");
+        self.seat_of(store, worker())
+    }
+
+    pub(crate) fn seat_of(&self, store: &Arc<SqliteStore>, worker: Worker) -> Seat {
+        let registered = block_on(store.register(worker)).expect("a worker is registered");
         Seat { store: store.clone(), clock: self.clock.clone(), session: registered.session, request: 0 }
     }
 }

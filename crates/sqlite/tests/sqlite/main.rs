@@ -12,6 +12,7 @@ mod inboxes;
 mod journals;
 mod lists;
 mod logs;
+mod names;
 mod opening;
 mod processes;
 mod runs;

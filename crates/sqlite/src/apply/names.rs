@@ -1,0 +1,185 @@
+//! `repair`: names and routes, from what repeats them.
+
+use std::collections::BTreeSet;
+
+use abide_core::{Ability, Execution, Namespace, Route, Timestamp};
+use rusqlite::{Connection, params};
+
+use super::message::first_start;
+use super::repair::Repaired;
+use crate::batch::Batch;
+use crate::error::Stop;
+use crate::interned::{Interned, name_sum};
+use crate::job::Operation;
+use crate::rows::decoded;
+use crate::sheet::Base;
+use crate::sql;
+use crate::view::address;
+
+/// Puts back names that sessions and routes repeat, then routes that states and journals repeat.
+pub(crate) struct RepairNamesWork;
+
+impl Operation for RepairNamesWork {
+    type Output = Repaired;
+    const WHAT: &'static str = "repair";
+
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
+        let mut repaired = Repaired { rebuilt: Vec::new(), left: Vec::new(), next: None };
+        repair_names(batch, &mut repaired)?;
+        repair_routes(batch, &mut repaired)?;
+        // Whoever serves what was put back has to find out.
+        batch.caches.served.clear();
+        batch.caches.calm.clear();
+        Ok(repaired)
+    }
+}
+
+/// What says that a namespace has a name.
+struct Witness {
+    id: i64,
+    name: Namespace,
+}
+
+impl Witness {
+    /// Whether two of the three that a row has, its number, its name and its checksum, are as the witness says.
+    fn agrees(&self, (id, name, checksum): (i64, Option<&str>, Option<i64>)) -> bool {
+        let sum = name_sum(self.id, self.name.as_str());
+        let agreed = [id == self.id, name == Some(self.name.as_str()), checksum == Some(sum)];
+        agreed.into_iter().filter(|agreed| *agreed).count() >= 2
+    }
+}
+
+fn repair_names(batch: &mut Batch<'_>, repaired: &mut Repaired) -> Result<(), Stop> {
+    let connection = batch.connection;
+    let interned = Interned::load(connection)?;
+    if interned.damaged_names.is_empty() {
+        return Ok(());
+    }
+    let witnesses = witnesses(connection, &interned)?;
+    let is_used = is_any_nameless(connection, &interned)?;
+    for damaged in &interned.damaged_names {
+        let found = witness_of(connection, *damaged, &witnesses)?;
+        let taken =
+            |found: &Witness| interned.known(&found.name).is_some() || interned.namespace(found.id).is_some();
+        match found {
+            Some(found) if taken(found) => repaired.left.push(format!(
+                "the name of namespace {damaged} is damaged: it was {:?}, and another has that name now",
+                found.name.as_str()
+            )),
+            Some(Witness { id, name }) => {
+                let sum = name_sum(*id, name.as_str());
+                let mut put_back = connection.prepare_cached(sql::NAME_PUT_BACK)?;
+                put_back.execute(params![damaged, id, name.as_str(), sum])?;
+                let line = format!("the name {:?} of namespace {id} was put back", name.as_str());
+                repaired.rebuilt.push(line);
+            }
+            None if is_used => repaired.left.push(format!(
+                "the name of namespace {damaged} is damaged, and nothing that can be read tells what it was"
+            )),
+            None => {
+                connection.prepare_cached(sql::NAME_DELETE)?.execute([damaged])?;
+                repaired.rebuilt.push(format!(
+                    "the damaged name of namespace {damaged}, in which there is nothing, was deleted"
+                ));
+            }
+        }
+    }
+    batch.caches.interned = None;
+    Ok(())
+}
+
+/// Every session says in which namespace it works, and every route where it leads.
+fn witnesses(connection: &Connection, interned: &Interned) -> Result<Vec<Witness>, Stop> {
+    let mut witnesses = Vec::new();
+    let mut sessions = connection.prepare_cached(sql::NAMES_OF_SESSIONS)?;
+    let mut rows = sessions.query([])?;
+    while let Some(row) = rows.next()? {
+        // One that cannot be read says nothing.
+        if let Ok(ability) = decoded::<Ability>(row, 1) {
+            witnesses.push(Witness { id: row.get(0)?, name: ability.namespace });
+        }
+    }
+    let mut routes = connection.prepare_cached(sql::NAMES_OF_ROUTES)?;
+    let mut rows = routes.query([])?;
+    while let Some(row) = rows.next()? {
+        if let Some(route) = interned.route(row.get(1)?) {
+            witnesses.push(Witness { id: row.get(0)?, name: route.namespace.clone() });
+        }
+    }
+    Ok(witnesses)
+}
+
+/// Whether anything is in a namespace without a name.
+fn is_any_nameless(connection: &Connection, interned: &Interned) -> rusqlite::Result<bool> {
+    let mut used = connection.prepare_cached(sql::NAMES_USED)?;
+    let mut rows = used.query([])?;
+    while let Some(row) = rows.next()? {
+        if interned.namespace(row.get(0)?).is_none() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn witness_of<'w>(
+    connection: &Connection,
+    damaged: i64,
+    witnesses: &'w [Witness],
+) -> rusqlite::Result<Option<&'w Witness>> {
+    let mut names = connection.prepare_cached(sql::NAMES)?;
+    let mut rows = names.query([])?;
+    while let Some(row) = rows.next()? {
+        if row.get::<_, i64>(0)? == damaged {
+            let seen = (damaged, row.get_ref(1)?.as_str().ok(), row.get_ref(2)?.as_i64().ok());
+            return Ok(witnesses.iter().find(|witness| witness.agrees(seen)));
+        }
+    }
+    Ok(None)
+}
+
+fn repair_routes(batch: &mut Batch<'_>, repaired: &mut Repaired) -> Result<(), Stop> {
+    let connection = batch.connection;
+    let mut interned = Interned::load(connection)?;
+    let mut used = connection.prepare_cached(sql::ROUTES_USED)?;
+    let used = used.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<BTreeSet<i64>>>()?;
+    let lost: Vec<i64> = used.iter().copied().filter(|id| interned.route(*id).is_none()).collect();
+    for id in lost {
+        match derived(connection, &interned, id)? {
+            Some(route) => {
+                interned.put_route(connection, id, route)?;
+                repaired.rebuilt.push(format!("route {id} was put back"));
+                batch.caches.interned = None;
+                batch.announce(id)?;
+            }
+            None => repaired
+                .left
+                .push(format!("route {id} is damaged, and nothing that can be read tells what it was")),
+        }
+    }
+    for id in interned.damaged_routes.iter().filter(|id| !used.contains(id)) {
+        connection.prepare_cached(sql::ROUTE_DELETE)?.execute([id])?;
+        repaired.rebuilt.push(format!("the damaged route {id}, in which nothing stands, was deleted"));
+    }
+    batch.caches.interned = None;
+    Ok(())
+}
+
+/// The route of the executions that stand in it, from the first of which it can be told.
+fn derived(connection: &Connection, interned: &Interned, id: i64) -> Result<Option<Route>, Stop> {
+    let mut users = connection.prepare_cached(sql::ROUTE_USERS)?;
+    let mut rows = users.query([id])?;
+    while let Some(row) = rows.next()? {
+        let base = Base::read(row)?;
+        let Ok(address) = address(interned, base.namespace, base.id) else { continue };
+        if let Ok(state) = base.sheet().and_then(|sheet| sheet.execution()) {
+            return Ok(Some(state.at(address).route()));
+        }
+        let mut first = connection.prepare_cached(sql::DISCARD_FIRST_ROW)?;
+        let first: Option<i64> = first.query_row([base.key], |row| row.get(0))?;
+        let start = first.map(|row| first_start(connection, base.key, row));
+        if let Some(Ok(start)) = start {
+            return Ok(Some(Execution::start(address, start, Timestamp::from_micros(0)).0.route()));
+        }
+    }
+    Ok(None)
+}

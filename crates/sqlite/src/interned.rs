@@ -1,0 +1,184 @@
+//! Names and routes, which other rows know by number.
+//!
+//! A row that is not what was written is set aside. What points to it is damaged, and everybody else goes on; but no namespace is made while the
+//! name of one is damaged: it might be that one, and under a new number everything in it would be gone.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use abide_core::{Namespace, Route, codec};
+use abide_store::Error;
+use rusqlite::{Connection, Row, params};
+
+use crate::checksum::Checksum;
+use crate::error::Stop;
+use crate::rows::decoded;
+use crate::sql;
+
+/// Names and routes by number. Both only grow.
+#[derive(Debug, Default)]
+pub(crate) struct Interned {
+    names: HashMap<Namespace, i64>,
+    namespaces: HashMap<i64, Namespace>,
+    route_ids: HashMap<Route, i64>,
+    routes: BTreeMap<i64, Arc<Route>>,
+    /// The route that was asked for last: most starts come in series, and to compare is cheaper than to hash.
+    last_route: Option<(Route, i64)>,
+    /// The numbers of names that are damaged.
+    pub(crate) damaged_names: Vec<i64>,
+    /// The numbers of routes that are damaged.
+    pub(crate) damaged_routes: Vec<i64>,
+}
+
+/// The checksum of a name. The number is part of it: under another one, everything in the namespace would be gone.
+pub(crate) fn name_sum(id: i64, name: &str) -> i64 {
+    i64::from(Checksum::new().number(id).bytes(name.as_bytes()).finish())
+}
+
+fn route_sum(id: i64, route: &[u8]) -> i64 {
+    i64::from(Checksum::new().number(id).bytes(route).finish())
+}
+
+/// A name as it was written, or nothing.
+fn sound_name(row: &Row<'_>, id: i64) -> rusqlite::Result<Option<Namespace>> {
+    let (Ok(text), Ok(checksum)) = (row.get_ref(1)?.as_str(), row.get_ref(2)?.as_i64()) else {
+        return Ok(None);
+    };
+    Ok(Namespace::new(text).ok().filter(|_| name_sum(id, text) == checksum))
+}
+
+/// A route as it was written, or nothing.
+fn sound_route(row: &Row<'_>, id: i64) -> rusqlite::Result<Option<Route>> {
+    let (Ok(bytes), Ok(checksum)) = (row.get_ref(1)?.as_blob(), row.get_ref(2)?.as_i64()) else {
+        return Ok(None);
+    };
+    if route_sum(id, bytes) != checksum {
+        return Ok(None);
+    }
+    decoded(row, 1).map(Some)
+}
+
+impl Interned {
+    pub(crate) fn load(connection: &Connection) -> rusqlite::Result<Self> {
+        let mut loaded = Self::default();
+        let mut names = connection.prepare_cached(sql::NAMES)?;
+        let mut rows = names.query([])?;
+        while let Some(row) = rows.next()? {
+            let id = row.get(0)?;
+            match sound_name(row, id)? {
+                Some(name) => loaded.add_name(id, name),
+                None => loaded.damaged_names.push(id),
+            }
+        }
+        let mut routes = connection.prepare_cached(sql::ROUTES)?;
+        let mut rows = routes.query([])?;
+        while let Some(row) = rows.next()? {
+            let id = row.get(0)?;
+            match sound_route(row, id)? {
+                Some(route) => loaded.add_route(id, route),
+                None => loaded.damaged_routes.push(id),
+            }
+        }
+        Ok(loaded)
+    }
+
+    fn add_name(&mut self, id: i64, name: Namespace) {
+        self.namespaces.insert(id, name.clone());
+        self.names.insert(name, id);
+    }
+
+    fn add_route(&mut self, id: i64, route: Route) {
+        self.routes.insert(id, Arc::new(route.clone()));
+        self.route_ids.insert(route, id);
+    }
+
+    /// The number of a namespace that is known.
+    pub(crate) fn known(&self, name: &Namespace) -> Option<i64> {
+        self.names.get(name).copied()
+    }
+
+    /// The same. Who asks after a namespace whose name may be a damaged one is told, and not that there is nothing in it.
+    pub(crate) fn find(&self, name: &Namespace) -> Result<Option<i64>, Stop> {
+        match (self.known(name), self.damaged_names.first()) {
+            (None, Some(damaged)) => {
+                let what = format!(
+                    "the name of namespace {damaged} is damaged, and may have been {:?}: run `abide verify --repair`",
+                    name.as_str()
+                );
+                Err(Stop::Refused(Error::Corrupt { what }))
+            }
+            (known, _) => Ok(known),
+        }
+    }
+
+    /// The number of a route that is known.
+    pub(crate) fn known_route(&self, route: &Route) -> Option<i64> {
+        if let Some((last, id)) = &self.last_route
+            && last == route
+        {
+            return Some(*id);
+        }
+        self.route_ids.get(route).copied()
+    }
+
+    pub(crate) fn namespace(&self, id: i64) -> Option<&Namespace> {
+        self.namespaces.get(&id)
+    }
+
+    pub(crate) fn route(&self, id: i64) -> Option<&Arc<Route>> {
+        self.routes.get(&id)
+    }
+
+    /// Every route, in the order of their numbers.
+    pub(crate) fn routes(&self) -> impl Iterator<Item = (i64, &Arc<Route>)> {
+        self.routes.iter().map(|(id, route)| (*id, route))
+    }
+
+    pub(crate) fn route_count(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// The number of a namespace, which is made if there is none.
+    pub(crate) fn intern_name(&mut self, connection: &Connection, name: &Namespace) -> Result<i64, Stop> {
+        if let Some(id) = self.find(name)? {
+            return Ok(id);
+        }
+        let id = 1 + id_max(connection, sql::NAME_ID_MAX)?;
+        let checksum = name_sum(id, name.as_str());
+        connection.prepare_cached(sql::NAME_INSERT)?.execute(params![id, name.as_str(), checksum])?;
+        self.add_name(id, name.clone());
+        Ok(id)
+    }
+
+    /// The number of a route, which is made if there is none.
+    pub(crate) fn intern_route(&mut self, connection: &Connection, route: Route) -> rusqlite::Result<i64> {
+        if let Some(id) = self.known_route(&route) {
+            self.last_route = Some((route, id));
+            return Ok(id);
+        }
+        let mut max = id_max(connection, sql::ROUTE_ID_MAX)?;
+        if !self.damaged_routes.is_empty() {
+            // One of them may have lost its number, by which executions know it still.
+            max = max.max(id_max(connection, sql::ROUTE_ID_MAX_USED)?);
+        }
+        self.put_route(connection, max + 1, route)
+    }
+
+    /// Writes a route, in the place of a damaged one if that has its number.
+    pub(crate) fn put_route(
+        &mut self,
+        connection: &Connection,
+        id: i64,
+        route: Route,
+    ) -> rusqlite::Result<i64> {
+        let bytes = codec::encode(&route);
+        connection.prepare_cached(sql::ROUTE_PUT)?.execute(params![id, bytes, route_sum(id, &bytes)])?;
+        self.damaged_routes.retain(|damaged| *damaged != id);
+        self.add_route(id, route);
+        Ok(id)
+    }
+}
+
+fn id_max(connection: &Connection, statement: &str) -> rusqlite::Result<i64> {
+    connection.prepare_cached(statement)?.query_row([], |row| row.get(0))
+}
