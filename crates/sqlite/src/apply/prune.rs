@@ -1,5 +1,6 @@
 //! `prune`: what finished long ago goes, with everything that belongs to it.
 
+use abide_core::Tag;
 use abide_store::Prune;
 use rusqlite::{OptionalExtension, params};
 
@@ -55,8 +56,18 @@ impl Operation for PruneWork {
             remember(batch, ("execution_key_max", sql::EXECUTION_KEY_MAX))?;
             remember(batch, ("journal_row_max", sql::JOURNAL_ROW_MAX))?;
         }
+        let mut count = 0;
         for execution in &old {
-            delete(batch, execution)?;
+            match belongings(batch, execution) {
+                Ok(belongings) => {
+                    delete(batch, execution, &belongings)?;
+                    count += 1;
+                }
+                Err(stop) => {
+                    let Some(damage) = stop.damage() else { return Err(stop) };
+                    tracing::error!(execution = execution.key, %damage, "an execution is damaged and is not pruned");
+                }
+            }
         }
         // What was not taken comes first the next time.
         let reached = ended.get(old.len()).map_or(to, |next| next.head - 1);
@@ -65,7 +76,7 @@ impl Operation for PruneWork {
         }
         prune_sessions(batch, before)?;
         let is_done = old.len() < ended.len() || old.len() >= self.0.limit || to == end;
-        Ok(Pruned { count: old.len() as u64, is_done })
+        Ok(Pruned { count, is_done })
     }
 }
 
@@ -104,23 +115,44 @@ fn remember(batch: &Batch<'_>, (name, statement): (&str, &str)) -> rusqlite::Res
     Ok(())
 }
 
-fn delete(batch: &mut Batch<'_>, old: &Old) -> Result<(), Stop> {
-    if old.cold.tagged {
-        let start = first_start(batch.connection, old.key, old.cold.first)?;
-        let mut statement = batch.connection.prepare_cached(sql::TAG_DELETE)?;
-        for tag in &start.tags {
-            statement.execute(params![old.namespace, tag.key.as_str(), tag.value.as_str(), old.key])?;
-        }
-    }
+/// What goes with an execution.
+struct Belongings {
+    tags: Vec<Tag>,
+    rows: Vec<i64>,
+}
+
+/// Finds all that belongs to an execution, before any of it goes: what is damaged stays whole, for somebody to look at.
+fn belongings(batch: &Batch<'_>, old: &Old) -> Result<Belongings, Stop> {
+    let tags = match old.cold.tagged {
+        true => first_start(batch.connection, old.key, old.cold.first)?.tags.clone(),
+        false => Vec::new(),
+    };
     let mut link = batch.connection.prepare_cached(sql::JOURNAL_LINK)?;
-    let mut remove = batch.connection.prepare_cached(sql::PRUNE_JOURNAL)?;
+    let mut rows = Vec::new();
     // Through all runs: the first entry of each follows the last one of the run before.
-    let mut row = Some(old.head);
-    while let Some(current) = row {
-        row = link.query_row([current], |row| row.get(0))?;
-        remove.execute([current, old.key])?;
+    let mut next = Some(old.head);
+    while let Some(row) = next {
+        let (previous, owner): (Option<i64>, i64) =
+            link.query_row([row], |found| Ok((found.get(0)?, found.get(2)?)))?;
+        // Links lead back: one that does not might lead round and round.
+        if owner != old.key || previous.is_some_and(|previous| previous >= row) {
+            return Err(Stop::corrupt(format!("journal row {row} is damaged")));
+        }
+        rows.push(row);
+        next = previous;
     }
-    drop((link, remove));
+    Ok(Belongings { tags, rows })
+}
+
+fn delete(batch: &mut Batch<'_>, old: &Old, Belongings { tags, rows }: &Belongings) -> Result<(), Stop> {
+    let mut remove = batch.connection.prepare_cached(sql::TAG_DELETE)?;
+    for tag in tags {
+        remove.execute(params![old.namespace, tag.key.as_str(), tag.value.as_str(), old.key])?;
+    }
+    let mut remove = batch.connection.prepare_cached(sql::PRUNE_JOURNAL)?;
+    for row in rows {
+        remove.execute([*row, old.key])?;
+    }
     batch.connection.prepare_cached(sql::PRUNE_RUNS)?.execute([old.key])?;
     batch.connection.prepare_cached(sql::PRUNE_INBOX)?.execute([old.key])?;
     batch.connection.prepare_cached(sql::PRUNE_EXECUTION)?.execute([old.key])?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use abide_core::{
     Body, By, Command, Descent, Kind, Message, Namespace, Op, OpKind, Outcome, Parent, Payload, Start,
-    Status, Summary,
+    Status, Summary, Tag,
 };
 use abide_sqlite::{Discarded, SqliteStore};
 use abide_store::conformance::block_on;
@@ -508,4 +508,46 @@ fn what_is_abides_own_is_counted_apart() {
     submit(&store, vec![message("start", "abide:tree/a/1/2", Body::Start(own.into()))]).expect("it is taken");
     let found = store.verify().expect("it is looked at");
     assert_eq!((found.execution_count, found.own_count, found.is_sound()), (7, 1, true));
+}
+
+#[test]
+fn a_damaged_journal_keeps_its_execution_from_being_pruned_and_no_other() {
+    let damages = [
+        "UPDATE abide_journal SET body = x'0109ffffffff' WHERE row = 1",
+        "DELETE FROM abide_journal WHERE row = 1",
+        "UPDATE abide_journal SET previous = 77 WHERE row = 3",
+        "UPDATE abide_journal SET previous = 3 WHERE row = 3",
+        "UPDATE abide_journal SET previous = 2 WHERE row = 3",
+    ];
+    for damage in damages {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        let mut seat = fixture.seat(&store);
+        for id in ["bad", "good"] {
+            let tags = vec![Tag { key: name("customer"), value: name("c7") }];
+            submit(&store, vec![message("start", id, Body::Start(Start { tags, ..flow() }.into()))])
+                .expect("it is taken");
+        }
+        // The rows 1 and 2 are the starts.
+        let mut held: Vec<Held> = seat.claim(true).leased.into_iter().map(Held::from).collect();
+        held.iter_mut().for_each(|held| seat.record(held, vec![step(1)]));
+        held.iter_mut().for_each(|held| seat.record(held, vec![complete()]));
+        store.close();
+        fixture.raw().execute_batch(damage).expect("the damage can be done");
+        let store = fixture.open();
+        fixture.clock.advance(std::time::Duration::from_secs(1));
+        let prune = || block_on(store.prune(Prune { finished_before: fixture.clock.now(), limit: 10 }));
+        assert_eq!(prune().expect("it is pruned"), 1, "{damage}");
+        assert_eq!(prune().expect("it is pruned"), 0, "{damage}");
+        assert_eq!(
+            with_status(&store, Status::Completed),
+            ["bad"],
+            "it is for somebody to look at: {damage}"
+        );
+        let rows: i64 = fixture
+            .raw()
+            .query_row("SELECT COUNT(*) FROM abide_journal", [], |row| row.get(0))
+            .expect("they are counted");
+        assert_eq!(rows, if damage.starts_with("DELETE") { 2 } else { 3 }, "all of it stays: {damage}");
+    }
 }
