@@ -6,6 +6,9 @@
 //!
 //! Somebody may clean up and delete the file of a session that lives. A live process looks for its files every second and makes
 //! them anew; so a file that stays away for [`ABSENCE_MAX`] belongs to a process that is gone.
+//!
+//! A process that was stopped beyond its time misses its file too, which whoever ended its session has deleted, and makes it anew before it learns
+//! of that. Nobody looks for such a file, so whoever registers a session deletes those of ended sessions that nobody holds.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -114,6 +117,20 @@ impl Absences {
     pub(crate) fn forget(&mut self, session: SessionId) {
         self.0.remove(&session);
     }
+}
+
+/// The sessions that have files.
+pub(crate) fn sessions(database: &Path) -> io::Result<Vec<SessionId>> {
+    let (Some(folder), Some(name)) = (database.parent(), database.file_name()) else { return Ok(Vec::new()) };
+    let mut sessions = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let file = entry?.file_name();
+        let rest = file.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
+        let number = rest.and_then(|rest| rest.strip_prefix(b"-session-"));
+        let number = number.and_then(|number| str::from_utf8(number).ok()).and_then(|text| text.parse().ok());
+        sessions.extend(number.map(SessionId));
+    }
+    Ok(sessions)
 }
 
 /// Deletes the file of a session that has ended.

@@ -9,7 +9,7 @@ use rusqlite::params;
 use crate::batch::{Batch, GONE};
 use crate::error::{Failure, Stop};
 use crate::job::Operation;
-use crate::lockfile::LockFile;
+use crate::lockfile::{self, LockFile, Sign};
 use crate::place;
 use crate::rows::{SessionState, count, integer, timestamp};
 use crate::{sql, tallies};
@@ -48,6 +48,7 @@ impl Operation for RegisterWork {
             })?),
             None => None,
         };
+        delete_left_behind(batch)?;
         let ability = Arc::new(worker.ability.clone());
         batch.effects.registered.push((session, Arc::clone(&ability), lock));
         let state = SessionState { ability, ttl: worker.ttl, expires_at, retired: false };
@@ -55,6 +56,23 @@ impl Operation for RegisterWork {
         batch.tallies.open(session, Tally::default());
         Ok(Registered { session, expires_at })
     }
+}
+
+/// Deletes the lock files that zombies have left behind. A file gets its name when it is locked, so that one of a session which is about to be
+/// registered is not among those that can be locked.
+fn delete_left_behind(batch: &Batch<'_>) -> rusqlite::Result<()> {
+    let Some(path) = &batch.shared.path else { return Ok(()) };
+    let sessions = lockfile::sessions(path).unwrap_or_else(|error| {
+        tracing::warn!(?path, %error, "cannot look for lock files that were left behind");
+        Vec::new()
+    });
+    let mut live = batch.connection.prepare_cached(sql::SESSION_IS_LIVE)?;
+    for session in sessions {
+        if !live.exists([integer(session.0)])? && lockfile::look(path, session) == Sign::Death {
+            lockfile::remove_of(path, session);
+        }
+    }
+    Ok(())
 }
 
 pub(crate) struct HeartbeatWork(pub(crate) Beat);

@@ -143,3 +143,35 @@ fn ten_thousand_leases_of_a_dead_session_are_taken_over() {
     fixture.clock.advance(std::time::Duration::from_secs(6));
     assert_eq!(seat.claim(true).leased.len(), 10_000);
 }
+
+#[test]
+fn lock_files_of_ended_sessions_are_deleted_by_whoever_comes_next() {
+    let fixture = Fixture::new();
+    let (one, two) = (fixture.open(), fixture.open());
+    let lost = fixture.seat(&one);
+    fixture.seat(&two).retire();
+    fixture.seat(&two).retire();
+    drop((lost, one));
+    // Sessions 2 and 3 were stopped beyond their time: each made its file anew before it learned that it had ended. One of them lives still.
+    let path = |name: &str| fixture.folder.path().join(name);
+    std::fs::write(path("abide.db-session-2"), "").expect("it is written");
+    let zombie = std::fs::File::create(path("abide.db-session-3")).expect("it is made");
+    zombie.lock().expect("it is locked");
+    for others in ["abide.db-session-x", "abide.db-session-2.txt", "other.db-session-2"] {
+        std::fs::write(path(others), "").expect("it is written");
+    }
+    let _seat = fixture.seat(&two);
+    let left = [
+        // Nobody has swept it yet.
+        "abide.db-session-1",
+        "abide.db-session-2.txt",
+        "abide.db-session-3",
+        "abide.db-session-4",
+        "abide.db-session-x",
+        "other.db-session-2",
+    ];
+    assert_eq!(lock_files(&fixture), left);
+    drop(zombie);
+    fixture.seat(&two).retire();
+    assert!(!lock_files(&fixture).contains(&"abide.db-session-3".to_owned()));
+}
