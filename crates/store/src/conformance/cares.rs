@@ -17,6 +17,7 @@ table![
     cancel_of_what_only_caretakers_held_needs_no_code,
     other_mail_needs_no_care,
     terminate_is_left_to_its_holder_for_a_while,
+    look_for_something_else_leaves_a_young_terminate_to_its_holder,
     terminate_is_taken_from_the_same_session_too,
     other_orders_are_left_to_their_holder,
     new_holder_has_its_time_for_an_old_terminate,
@@ -174,6 +175,22 @@ fn terminate_is_left_to_its_holder_for_a_while(subject: &Subject) {
     assert_eq!((claimed.care[0].lease.session, claimed.care[0].lease.epoch), (seat.session, Epoch(2)));
     let fence = subject.fenced(&subject.draft(&held).then(step("late")));
     assert_eq!(fence, Fence::StaleEpoch { found: Epoch(1), current: Epoch(2) });
+}
+
+fn look_for_something_else_leaves_a_young_terminate_to_its_holder(subject: &Subject) {
+    let grace = limits().terminate_grace_ms;
+    subject.start("a", due_in(subject, 100));
+    subject.seat(worker()).claim_one();
+    let mut stranger = stranger(subject);
+    pass_deadline_grace(subject);
+    subject.send(terminate("a"));
+    let taken_at = subject.later_ms(grace);
+    // The deadline that has passed brings a caretaker sooner.
+    subject.advance_ms(100);
+    let claimed = look_after(&mut stranger);
+    assert_eq!((claimed.care.len(), claimed.next_care_at), (0, Some(taken_at)));
+    subject.advance_ms(grace - 100);
+    assert_eq!(care_ids(&mut stranger), ["a"]);
 }
 
 fn terminate_is_taken_from_the_same_session_too(subject: &Subject) {

@@ -239,7 +239,8 @@ fn older_claim_gives_nothing(subject: &Subject) {
     seat.send(&old);
     seat.claim(1);
     match seat.try_claim(&old) {
-        Ok(claimed) => assert!(claimed.leased.iter().all(|leased| leased.address().id.as_str() != "c")),
+        // Nobody waits for its answer any more: what it gave may be run twice by whoever gets it now.
+        Ok(claimed) => assert!(claimed.leased.is_empty(), "{:?}", ids(&claimed)),
         Err(error) => assert!(matches!(error, Error::Refused(_)), "{error}"),
     }
     assert_eq!(seat.lease_count(), 2, "a late copy of an older request leases nothing");

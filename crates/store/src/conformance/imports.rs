@@ -27,6 +27,7 @@ table![
     import_over_something_else_is_refused,
     signals_that_were_read_elsewhere_are_no_news,
     import_is_woken_for_a_timer_that_its_summary_does_not_tell,
+    import_of_runs_that_do_not_follow_each_other_is_refused,
     p6_unsound_import_leaves_no_trace,
 ];
 
@@ -249,6 +250,40 @@ fn import_is_woken_for_a_timer_that_its_summary_does_not_tell(subject: &Subject)
     source.commit(&draft.waiting(waiting).park(), &mut held);
     moved(&source, subject, "a");
     assert_eq!(subject.seat(worker()).claim(1).next_wake_at, Some(due_at));
+}
+
+fn import_of_runs_that_do_not_follow_each_other_is_refused(subject: &Subject) {
+    let source = elsewhere(subject);
+    let (mut seat, mut held) = source.held("a");
+    source.commit(&source.draft(&held).continued("2"), &mut held);
+    source.record(&mut held, Command::Fail(Failure::new(FailureKind::Error, "no")));
+    source.send(message("again", "a", Body::Retry));
+    source.record(&mut seat.claim_one(), step("three"));
+    let sound = exported(&source, "a");
+    let (_seat, mut held) = source.held("b");
+    source.record(&mut held, complete());
+    let completed = exported(&source, "b").runs.remove(0);
+    let (continued, failed) = (&sound.runs[0], &sound.runs[1]);
+    let (early, foreign) =
+        ("began before the one before it had ended", "does not follow from how the one before it ended");
+    let rows = [
+        (1, continued[..1].to_vec(), format!("run 2 {early}")),
+        (2, failed[..1].to_vec(), format!("run 3 {early}")),
+        (1, completed.clone(), format!("run 2 {foreign}")),
+        (2, completed, format!("run 3 {foreign}")),
+        // What has failed goes on by a retry alone, and what has continued by none.
+        (1, failed.clone(), format!("run 2 {foreign}")),
+        (2, continued.clone(), format!("run 3 {foreign}")),
+    ];
+    for (run, entries, expected) in rows {
+        let mut told = sound.clone();
+        told.runs[run - 1] = entries;
+        match refused(subject, told) {
+            Refusal::Unsound { what, .. } => assert_eq!(what, expected),
+            other => panic!("{other}"),
+        }
+    }
+    assert!(matches!(import(subject, &sound), Imported::New(_)), "it was the change that was refused");
 }
 
 fn p6_unsound_import_leaves_no_trace(subject: &Subject) {
