@@ -131,7 +131,7 @@ impl StartOptions {
             retry: self.retry.clone(),
             tags: self.tags.iter().map(tag).collect::<Result<_, _>>()?,
             parent: None,
-            lost_at: None,
+            discarded_at: None,
         })
     }
 }

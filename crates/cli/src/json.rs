@@ -162,7 +162,7 @@ fn started(start: &Start) -> Value {
         "kind": start.kind.word(),
         "name": start.name.as_str(),
         "input": payload(&start.input),
-        "lost_at": time_maybe(start.lost_at),
+        "discarded_at": time_maybe(start.discarded_at),
         "lane": start.lane.as_str(),
         "requires": start.requires.iter().map(Name::as_str).collect::<Vec<_>>(),
         "priority": start.priority,

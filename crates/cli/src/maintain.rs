@@ -61,7 +61,8 @@ fn discard(store: &SqliteStore, (global, id): (&Global, &ExecutionId), by: &str)
         }
         Discarded::Unknown => return Err(Error::Refused(Refusal::Unknown { id: id.clone() }).into()),
         Discarded::Sound => (Code::Refused, "it is not damaged; abide terminate ends it"),
-        Discarded::Held => (Code::Refused, "a worker holds it, and writes it anew with its next commit"),
+        Discarded::Held => (Code::Refused, "a worker holds it, and sets it aside when it meets the damage"),
+        Discarded::Over => (Code::Refused, "it has ended, and how it ended is final"),
         _ => (Code::Failed, "nothing of it can be read that says what it was"),
     };
     Err(Failure::new(code, format!("execution {id:?} was not discarded: {problem}")))

@@ -298,8 +298,8 @@ pub enum Refusal {
     },
     /// It has not ended, so it cannot be retried.
     NotEnded,
-    /// What it was called with is lost, so that it cannot be retried.
-    InputLost,
+    /// It was damaged and discarded, so that it cannot be retried.
+    Discarded,
     /// The message is for a run that is not the current one.
     OtherRun {
         /// The current run.
@@ -381,7 +381,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Finished { status } => write!(f, "it is {status} already"),
-            Self::InputLost => f.write_str("its input is lost: it was damaged, and was discarded"),
+            Self::Discarded => f.write_str("it was damaged, and was discarded"),
             Self::NotEnded => {
                 f.write_str("it has not ended; only what has failed or was cancelled can be retried")
             }

@@ -30,13 +30,14 @@ pub struct Start {
     pub tags: Vec<Tag>,
     /// Who waits for its outcome.
     pub parent: Option<Parent>,
-    /// When its input was given up, because everything that told of it was damaged. The input is `null` then, and nobody gave that.
-    pub lost_at: Option<Timestamp>,
+    /// When it was discarded, because it was damaged. What it had done is gone, its runs are counted anew, and where its input could not be read
+    /// that is `null`, which nobody gave.
+    pub discarded_at: Option<Timestamp>,
 }
 
 growable!(Start {
     fields: kind, name, input, lane, requires, priority, start_at, deadline_at, retry, tags, parent;
-    gained: 1 => lost_at;
+    gained: 1 => discarded_at;
 });
 
 /// A name and a value that executions can be found by.
@@ -114,13 +115,13 @@ impl Start {
             retry: None,
             tags: Vec::new(),
             parent: None,
-            lost_at: None,
+            discarded_at: None,
         }
     }
 
-    /// Whether something may begin like this once more.
+    /// Whether something may begin like this once more. What was discarded may not: it would give keys and ids of its lost runs a second time.
     pub(crate) fn may_be_repeated(&self) -> Result<(), Refusal> {
-        if self.lost_at.is_some() { Err(Refusal::InputLost) } else { Ok(()) }
+        if self.discarded_at.is_some() { Err(Refusal::Discarded) } else { Ok(()) }
     }
 
     /// Checks everything that has a limit.
@@ -170,7 +171,7 @@ fn describe(start: &Start) -> String {
     });
     let (parent, kind, name) = (parent.unwrap_or_default(), start.kind.word(), &start.name);
     if start.may_be_repeated().is_err() {
-        return format!("{kind} {name:?}{parent}, which was damaged and discarded with its input");
+        return format!("{kind} {name:?}{parent}, which was damaged and discarded");
     }
     format!("{kind} {name:?} with input {}{parent}", start.input.excerpt())
 }

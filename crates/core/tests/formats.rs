@@ -59,7 +59,7 @@ fn start() -> Start {
             entry: 7,
             heard: None,
         }),
-        lost_at: None,
+        discarded_at: None,
     }
 }
 
@@ -249,7 +249,7 @@ fn message(body: Body) -> Message {
 
 /// The beginning of what was damaged and discarded.
 fn discarded() -> Entry {
-    entry(Event::Started(Start { lost_at: Some(Timestamp::from_millis(9)), ..start() }.into()))
+    entry(Event::Started(Start { discarded_at: Some(Timestamp::from_millis(9)), ..start() }.into()))
 }
 
 /// An order for children.

@@ -218,10 +218,10 @@ fn what_has_ended_takes_only_a_retry_if_it_failed() {
         assert_eq!(admit(&known, &retry), retried);
     }
     // What nobody knows the input of does not run with another one, and is not what anybody asks for.
-    let discarded = Start { lost_at: Some(at(1)), ..start("null") };
+    let discarded = Start { discarded_at: Some(at(1)), ..start("null") };
     let terminate = Command::Terminate { by: by(), reason: String::new() };
     let discarded = Known::begun(discarded, std::slice::from_ref(&terminate));
-    assert_eq!(admit(&discarded, &retry), Err(Refusal::InputLost));
+    assert_eq!(admit(&discarded, &retry), Err(Refusal::Discarded));
     let again = message("start", Body::Start(start("null").into()));
     assert!(matches!(admit(&discarded, &again), Err(Refusal::Conflict { .. })));
     assert_eq!(admit(&Known::begun(start("null"), &[terminate]), &again), Ok(Intake::Attach));

@@ -40,7 +40,7 @@ fn start(kind: Kind) -> Start {
         retry: Some(Retry::never()),
         tags: Vec::new(),
         parent: None,
-        lost_at: None,
+        discarded_at: None,
     }
 }
 

@@ -35,7 +35,7 @@ fn start() -> Start {
         retry: Some(Retry::fixed(Duration::from_secs(1))),
         tags: vec![Tag { key: name("k"), value: name("v") }],
         parent: Some(Parent::new(ExecutionId::new("parent").expect("an id"), 3, op, 2)),
-        lost_at: None,
+        discarded_at: None,
     }
 }
 
@@ -113,7 +113,7 @@ fn only_what_failed_or_was_cancelled_is_retried() {
     for (execution, refusal) in rows {
         assert_eq!(retried(&execution).err(), refusal, "{:?}", execution.phase());
     }
-    let lost = Start { lost_at: Some(at(500)), ..start() };
+    let lost = Start { discarded_at: Some(at(500)), ..start() };
     let refused = failed().retried(Began { at: at(1_000), start: &lost }, by(), at(9_000));
-    assert_eq!(refused.err(), Some(Refusal::InputLost));
+    assert_eq!(refused.err(), Some(Refusal::Discarded));
 }

@@ -109,7 +109,9 @@ fn nth(op: &abide_core::Op) -> String {
 
 fn detail(event: &Event) -> String {
     match event {
-        Event::Started(start) if start.lost_at.is_some() => "its input is lost".to_owned(),
+        Event::Started(start) if start.discarded_at.is_some() => {
+            "discarded, because it was damaged".to_owned()
+        }
         Event::Started(start) => format!("input {}", start.input.excerpt()),
         Event::StepRecorded(StepRecord { outcome, attempt, .. }) => with_attempt(outcome, *attempt),
         Event::AttemptFailed { attempt, failure, retry_at, .. } => {

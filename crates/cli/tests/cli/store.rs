@@ -508,10 +508,13 @@ async fn a_parent_gets_over_a_child_of_which_nothing_can_be_read() {
                   UPDATE abide_executions SET state = x'00' WHERE id = 'child'";
     abide::rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
     place.abide(&["verify", "--repair", "--discard", "child"]).ok();
-    let lost = r#"execution "child": its input is lost: it was damaged, and was discarded"#;
+    let lost = r#"execution "child": it was damaged, and was discarded"#;
     place.abide(&["retry", "child"]).refused(4, lost);
     let page = place.abide(&["show", "child"]).ok().stdout;
-    assert!(page.contains("its input is lost") && page.contains("parent    family-1"), "{page}");
+    assert!(
+        page.contains("discarded, because it was damaged") && page.contains("parent    family-1"),
+        "{page}"
+    );
     let abide = place.open().await;
     until_status(&place, "family-1", "failed");
     abide.shutdown().await;

@@ -39,8 +39,10 @@ pub enum Discarded {
     Unknown,
     /// It is not damaged: a terminate ends it.
     Sound,
-    /// A worker holds it, and writes it anew with its next commit.
+    /// A worker holds it. What it cannot read it sets aside, and what it can read it writes anew.
     Held,
+    /// It has ended. That is final: its result may still be read, and nobody waits for it.
+    Over,
     /// Nothing that says what it was can be read.
     Unreadable,
 }
@@ -95,6 +97,9 @@ impl Operation for DiscardWork {
         }
         if !is_damaged(batch, &wreck)? {
             return Ok(Discarded::Sound);
+        }
+        if let Some(Place::Finished(_)) = wreck.place {
+            return Ok(Discarded::Over);
         }
         let Some((start, at)) = beginning(batch, &wreck)? else { return Ok(Discarded::Unreadable) };
         self.end(batch, &wreck, (start, at))?;
@@ -211,7 +216,7 @@ fn beginning(batch: &mut Batch<'_>, wreck: &Wreck) -> Result<Option<(Arc<Start>,
     let first: Option<i64> = first.query_row([wreck.key], |row| row.get(0))?;
     let entry = first.and_then(|row| super::message::first_entry(batch.connection, wreck.key, row).ok());
     if let Some(Entry { event: Event::Started(start), at, .. }) = entry {
-        return Ok(Some((start, at)));
+        return Ok(Some((Arc::new(Start { discarded_at: Some(batch.now()), ..(*start).clone() }), at)));
     }
     let route = match &wreck.state {
         Some(state) => Some(state.route()),
@@ -228,7 +233,7 @@ fn beginning(batch: &mut Batch<'_>, wreck: &Wreck) -> Result<Option<(Arc<Start>,
         requires: requires.into_iter().collect(),
         priority: wreck.state.as_ref().map_or(0, Execution::priority),
         parent,
-        lost_at: Some(now),
+        discarded_at: Some(now),
         ..Start::of(kind, name, Payload::from("null"))
     };
     Ok(Some((Arc::new(start), now)))
