@@ -6,10 +6,11 @@ use std::task::{Context, Poll};
 
 use abide::prelude::*;
 
-use crate::code::{self, with_options};
+use crate::api::{ApiName, called};
+use crate::code::{self, Witness, with_options};
 use crate::history::Answer;
 use crate::program::{Code, Expr, Program};
-use crate::scenario::{Action, Ask, Scenario};
+use crate::scenario::{Action, Ask, Root, Scenario};
 
 /// Asks, and says how that was answered. `id` is the execution that the action is about, if there is any yet.
 pub(crate) async fn perform(
@@ -17,64 +18,126 @@ pub(crate) async fn perform(
     action: &Action,
     scenario: &Scenario,
     id: Option<String>,
+    witness: &dyn Witness,
 ) -> Answer {
-    match &action.what {
-        Ask::Start(root) => start(abide, scenario, *root).await,
-        Ask::Run(root) => run(abide, scenario, *root).await,
+    let mut calls = Vec::new();
+    let answer = match &action.what {
+        Ask::Start(root) => start(abide, &scenario.roots[*root], &mut calls).await,
+        Ask::Run(root) => run(abide, &scenario.roots[*root], &mut calls).await,
+        Ask::Named(root) => start_named(abide, &scenario.roots[*root], &mut calls).await,
         Ask::Conflict(root) => {
             let other = Program { carry: u64::MAX, body: Expr::Value(1), next: None };
             done(abide.start(code::program, other).id(&scenario.roots[*root].id).await)
         }
-        Ask::List => done(abide.list(Filter::all()).await),
+        Ask::List => {
+            calls.push(("Abide", "list"));
+            done(abide.list(Filter::all()).await)
+        }
         Ask::Shutdown => {
             abide.shutdown().await;
+            calls.push(("Abide", "shutdown"));
             Answer::Done
         }
         _ => match id {
-            Some(id) => steer(&abide.handle(&id), action).await,
+            Some(id) => steer(&abide.handle(&id), action, &mut calls).await,
             None => Answer::Refused("there is nothing".to_owned()),
         },
+    };
+    if let Answer::Done | Answer::Result(_) | Answer::Failed(_) | Answer::Cancelled = answer {
+        witness.came(&calls);
     }
+    answer
 }
 
-async fn steer(handle: &Handle<u64>, action: &Action) -> Answer {
+async fn steer(handle: &Handle<u64>, action: &Action, calls: &mut Vec<ApiName>) -> Answer {
+    macro_rules! asked {
+        ($method:ident($($argument:expr),*)) => {{
+            calls.extend([("Abide", "handle"), ("Handle", stringify!($method))]);
+            handle.$method($($argument),*).await
+        }};
+    }
     match &action.what {
-        Ask::Result(_) => result(handle.result().await),
-        Ask::Signal(_, name) => done(handle.signal(name, &action.number).await),
-        Ask::Pause(_) => done(handle.pause().await),
-        Ask::Resume(_) => done(handle.resume().await),
-        Ask::Cancel(_) => done(handle.cancel("enough").await),
-        Ask::Terminate(_) => done(handle.terminate("now").await),
-        Ask::Retry(_) => done(handle.retry().await),
-        Ask::Unblock(_) => done(handle.unblock().await),
-        Ask::Status(_) => done(handle.status().await),
-        _ => done(handle.why().await),
+        Ask::Result(_) => result(asked!(result())),
+        Ask::Signal(_, name) => done(asked!(signal(name, &action.number))),
+        Ask::Pause(_) => done(asked!(pause())),
+        Ask::Resume(_) => done(asked!(resume())),
+        Ask::Cancel(_) => done(asked!(cancel("enough"))),
+        Ask::Terminate(_) => done(asked!(terminate("now"))),
+        Ask::Retry(_) => done(asked!(retry())),
+        Ask::Unblock(_) => done(asked!(unblock())),
+        Ask::Rerun(_) | Ask::Edit(_) => match decide(handle, action, calls).await {
+            Ok(Some(())) => Answer::Done,
+            Ok(None) => Answer::Refused("there is nothing to decide".to_owned()),
+            Err(error) => refusal(&error),
+        },
+        Ask::Status(_) => done(asked!(status())),
+        _ => done(asked!(why())),
     }
 }
 
-async fn start(abide: &Abide, scenario: &Scenario, root: usize) -> Answer {
-    let root = &scenario.roots[root];
+/// Decides about a step whose result could not be recorded, if there is one.
+async fn decide(
+    handle: &Handle<u64>,
+    action: &Action,
+    calls: &mut Vec<ApiName>,
+) -> Result<Option<()>, ClientError> {
+    let Some(step) = undecided_step(&handle.why().await?) else { return Ok(None) };
+    calls.push(("Handle", "unblock"));
+    let mut unblock = handle.unblock();
+    if let Ask::Rerun(_) = action.what {
+        called!(calls, unblock = Unblock::rerun(step));
+    } else {
+        called!(calls, unblock = Unblock::edit(step, &action.number));
+    }
+    unblock.await.map(Some)
+}
+
+/// The step that somebody has to decide about, as `why` names it in the command that it advises.
+pub(crate) fn undecided_step(why: &str) -> Option<String> {
+    let (_, rest) = why.split_once(" --rerun ")?;
+    rest.split_once(", or ").map(|(step, _)| step.to_owned())
+}
+
+async fn start(abide: &Abide, root: &Root, calls: &mut Vec<ApiName>) -> Answer {
+    calls.push(("Abide", "start"));
+    macro_rules! started {
+        ($code:expr, $input:expr) => {{
+            let mut start = abide.start($code, $input);
+            called!(calls, start = Start::id(&root.id));
+            let answer = with_options!(calls, Start = start, root.options).await;
+            if let Ok(handle) = &answer {
+                assert_eq!(handle.id(), root.id, "a handle has the id of what was started");
+                calls.push(("Handle", "id"));
+            }
+            done(answer)
+        }};
+    }
     match &root.code {
-        Code::Workflow(input) => {
-            let start = abide.start(code::program, (**input).clone()).id(&root.id);
-            done(with_options!(start, root.options).await)
-        }
-        Code::Task(input) => {
-            done(with_options!(abide.start(code::job, *input).id(&root.id), root.options).await)
-        }
+        Code::Workflow(input) => started!(code::program, (**input).clone()),
+        Code::Task(input) => started!(code::job, *input),
     }
 }
 
-async fn run(abide: &Abide, scenario: &Scenario, root: usize) -> Answer {
-    let root = &scenario.roots[root];
+async fn run(abide: &Abide, root: &Root, calls: &mut Vec<ApiName>) -> Answer {
+    calls.push(("Abide", "run"));
+    macro_rules! ran {
+        ($code:expr, $input:expr) => {{
+            let mut run = abide.run($code, $input);
+            called!(calls, run = Run::id(&root.id));
+            result(with_options!(calls, Run = run, root.options).await)
+        }};
+    }
     match &root.code {
-        Code::Workflow(input) => {
-            let run = abide.run(code::program, (**input).clone()).id(&root.id);
-            result(with_options!(run, root.options).await)
-        }
-        Code::Task(input) => {
-            result(with_options!(abide.run(code::job, *input).id(&root.id), root.options).await)
-        }
+        Code::Workflow(input) => ran!(code::program, (**input).clone()),
+        Code::Task(input) => ran!(code::job, *input),
+    }
+}
+
+async fn start_named(abide: &Abide, root: &Root, calls: &mut Vec<ApiName>) -> Answer {
+    calls.push(("Abide", "start_named"));
+    match &root.code {
+        Code::Workflow(input) => done(abide.start_named::<_, u64>(&root.id, "program", input).await),
+        Code::Task(input) => done(abide.start_named::<_, u64>(&root.id, "job", input).await),
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use abide::prelude::*;
-use abide_core::{Entry, Event, FailureKind, Outcome, Payload};
+use abide_core::{Entry, Event, FailureKind, Outcome, Payload, Remedied, Remedy};
 use abide_store::conformance::recorded_by;
 use abide_store::{Feed, FeedFrom, Listed, View};
 
@@ -190,6 +190,15 @@ fn journals(past: &Past) -> Vec<String> {
                     if record.attempt != before + 1 {
                         say(format!("{op} is recorded with attempt {}", record.attempt));
                     }
+                    if let Outcome::Unrecordable(_) = record.outcome {
+                        attempts.remove(&op);
+                    }
+                }
+                // Somebody has decided that it runs again, and may be recorded again.
+                Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Rerun, .. }), .. }
+                    if !delivered.remove(&("step-recorded", op.clone())) =>
+                {
+                    say(format!("{op} was to run again, but had not run"));
                 }
                 Event::AttemptFailed { attempt, .. } => {
                     let before = attempts.entry(op.clone()).or_default();

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use abide::FailureKind;
 use abide::prelude::*;
 use abide::testing::transact;
 use abide_engine::Runtime;
 use abide_store::memory::MemoryTable;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::api::{ApiName, called};
 use crate::history::Spot;
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
 use crate::program::{Child, Code, Job, Pauses, Program, Step, Transact, Way, Work, mix};
@@ -16,22 +19,38 @@ use crate::table;
 
 /// A start, a run or a child with its options: builders of four types with the same methods.
 macro_rules! with_options {
-    ($builder:expr, $options:expr) => {{
+    ($calls:ident, $type:ident = $builder:expr, $options:expr) => {{
         let options: $crate::program::StartWith = $options;
-        let mut builder = $builder.priority(options.priority);
+        let mut builder = $builder;
+        $crate::api::called!($calls, builder = $type::priority(options.priority));
         if let Some(delay_ms) = options.delay_ms {
-            builder = builder.delay(abide::ms(delay_ms));
+            $crate::api::called!($calls, builder = $type::delay(abide::ms(delay_ms)));
         }
         if let Some(deadline_ms) = options.deadline_ms {
-            builder = builder.deadline(abide::ms(deadline_ms));
+            $crate::api::called!($calls, builder = $type::deadline(abide::ms(deadline_ms)));
         }
         if let Some(retry) = options.retry {
-            builder = builder.retry($crate::code::policy(retry));
+            $crate::api::called!($calls, builder = $type::retry($crate::code::policy(retry)));
+        }
+        if options.is_aside {
+            $crate::api::called!($calls, builder = $type::lane($crate::code::LANES[1]));
+        }
+        if options.is_demanding {
+            $crate::api::called!($calls, builder = $type::requires([$crate::code::CAPABILITY]));
+        }
+        if options.is_tagged {
+            $crate::api::called!($calls, builder = $type::tag("sort", "tagged"));
         }
         builder
     }};
 }
 pub(crate) use with_options;
+
+/// The lanes of executions; not every worker serves the second one.
+pub(crate) const LANES: [&str; 2] = ["default", "aside"];
+
+/// What some executions require, and not every worker can do.
+pub(crate) const CAPABILITY: &str = "simulated";
 
 /// Sees what closures do, outside of anything that the engine records: in the simulator's memory, or in a file that outlives every process.
 pub(crate) trait Witness: Send + Sync {
@@ -41,6 +60,8 @@ pub(crate) trait Witness: Send + Sync {
     fn count_open(&self, change: i64);
     /// A program was given a random number or a UUID.
     fn drew(&self, spot: Spot, value: u64);
+    /// These calls came to an outcome that is recorded. Whoever does not count them need not.
+    fn came(&self, _calls: &[ApiName]) {}
 }
 
 /// What the world around it shares with the code on one machine.
@@ -66,7 +87,9 @@ pub(crate) async fn program(ctx: Ctx, program: Program) -> Result<u64> {
 pub(crate) async fn job(ctx: Ctx, job: Job) -> Result<u64> {
     let probe = ctx.state::<Probe>();
     let spot = Spot { id: ctx.id().to_owned(), run: ctx.run_number(), node: job.node };
-    probe.work(&job.work, spot, ctx.idempotency_key()).await
+    let outcome = probe.work(&job.work, spot, ctx.idempotency_key()).await;
+    probe.witness.came(&[("Ctx", "state"), ("Ctx", "id"), ("Ctx", "run_number")]);
+    outcome.map(|written| written.0)
 }
 
 /// Reads what transaction steps have written: how often each key was.
@@ -90,7 +113,7 @@ fn count_of(table: &MemoryTable, key: &str) -> u64 {
 }
 
 impl Probe {
-    async fn work(&self, work: &Work, spot: Spot, key: String) -> Result<u64> {
+    async fn work(&self, work: &Work, spot: Spot, key: String) -> Result<Written> {
         let nth = self.witness.begin(&spot, key);
         let _open = Open::new(self);
         if work.delay_ms > 0 {
@@ -100,14 +123,36 @@ impl Probe {
     }
 }
 
-fn result_of(work: &Work, nth: u64) -> Result<u64> {
+fn result_of(work: &Work, nth: u64) -> Result<Written> {
     if nth > u64::from(work.failure_count) {
-        return Ok(mix(work.value, nth));
+        return Ok(Written(mix(work.value, nth)));
     }
     match work.way {
         Way::Error => Err(Error::new("it fails")),
         Way::Fatal => Err(Error::fatal("it fails for good")),
         Way::Panic => std::panic::panic_any(PANIC.to_owned()),
+        Way::Unwritable => Ok(Written(UNWRITABLE)),
+    }
+}
+
+/// The number that cannot be written down.
+const UNWRITABLE: u64 = u64::MAX;
+
+/// What a step gives.
+struct Written(u64);
+
+impl Serialize for Written {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        match self.0 {
+            UNWRITABLE => Err(serde::ser::Error::custom("it cannot be written")),
+            value => value.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Written {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        u64::deserialize(deserializer).map(Self)
     }
 }
 
@@ -139,9 +184,50 @@ impl OnCtx {
         self.0.state()
     }
 
-    fn drew(&self, node: u32, value: u64) -> u64 {
+    fn drew(&self, node: u32, call: ApiName, value: u64) -> u64 {
         self.probe().witness.drew(self.spot(node), value);
+        self.probe().witness.came(&[call]);
         value
+    }
+
+    /// The id of a child that does not have one by itself: it belongs to one place in one run.
+    fn child_id(&self, node: u32) -> String {
+        format!("{}-{}-{node}", self.0.id(), self.0.run_number())
+    }
+
+    /// Counts calls once they come to what the journal says. An interrupt is not recorded as theirs.
+    fn counted<'a>(
+        &'a self,
+        calls: Vec<ApiName>,
+        wanted: impl Future<Output = Result<u64>> + Send + 'a,
+    ) -> Outcome<'a, Self> {
+        Box::pin(async move {
+            let outcome = wanted.await;
+            let is_interrupted =
+                |error: &Error| matches!(error.kind(), FailureKind::Cancelled | FailureKind::Deadline);
+            if !outcome.as_ref().is_err_and(is_interrupted) {
+                self.probe().witness.came(&calls);
+            }
+            outcome
+        })
+    }
+
+    fn step_with<'a, 's: 'a>(
+        &'a self,
+        step: &'a Step,
+        mut wanted: abide::Step<'s, Written>,
+        mut calls: Vec<ApiName>,
+    ) -> Outcome<'a, Self> {
+        if let Some(retry) = step.retry {
+            called!(calls, wanted = Step::retry(policy(retry)));
+        }
+        if let Some(timeout_ms) = step.timeout_ms {
+            called!(calls, wanted = Step::timeout(ms(timeout_ms)));
+        }
+        if step.has_input {
+            called!(calls, wanted = Step::input(&step.node));
+        }
+        self.counted(calls, async move { wanted.await.map(|written| written.0) })
     }
 }
 
@@ -150,7 +236,7 @@ impl Host for OnCtx {
 
     fn step<'a>(&'a self, step: &'a Step, borrowed: &'a u64) -> Outcome<'a, Self> {
         let mut run_count_here = 0;
-        let mut wanted = self.0.step(&step.name, move || {
+        let wanted = self.0.step(&step.name, move || {
             // Kept from attempt to attempt, and borrowed from whoever made the step.
             run_count_here += 1;
             let key = self.0.idempotency_key();
@@ -159,16 +245,8 @@ impl Host for OnCtx {
                 self.probe().work(&step.work, self.spot(step.node), key).await
             }
         });
-        if let Some(retry) = step.retry {
-            wanted = wanted.retry(policy(retry));
-        }
-        if let Some(timeout_ms) = step.timeout_ms {
-            wanted = wanted.timeout(ms(timeout_ms));
-        }
-        if step.has_input {
-            wanted = wanted.input(&step.node);
-        }
-        wanted.boxed()
+        let calls = vec![("Ctx", "step"), ("Ctx", "idempotency_key")];
+        self.step_with(step, wanted, calls)
     }
 
     fn blocking<'a>(&'a self, step: &'a Step) -> Outcome<'a, Self> {
@@ -179,10 +257,7 @@ impl Host for OnCtx {
             let _open = Open::new(&probe);
             result_of(&work, nth)
         });
-        match step.retry {
-            Some(retry) => wanted.retry(policy(retry)).boxed(),
-            None => wanted.boxed(),
-        }
+        self.step_with(step, wanted, vec![("Ctx", "blocking")])
     }
 
     fn transact<'a>(&'a self, wanted: &'a Transact) -> Outcome<'a, Self> {
@@ -190,7 +265,7 @@ impl Host for OnCtx {
         let given = move |count| if fails { Err(Error::fatal("it wrote, and fails")) } else { Ok(count) };
         if self.probe().is_sqlite {
             let counted = self.0.sqlite(&wanted.name, move |table| given(table::count_up(table, &key)?));
-            return counted.boxed();
+            return self.counted(vec![("Ctx", "sqlite")], counted);
         }
         transact(&self.0, &wanted.name, move |table| {
             let table: &MemoryTable =
@@ -203,51 +278,74 @@ impl Host for OnCtx {
     }
 
     fn sleep<'a>(&'a self, duration_ms: u64, name: Option<&'a str>) -> Outcome<'a, Self> {
-        let sleep = self.0.sleep(ms(duration_ms));
-        let sleep = match name {
-            Some(name) => sleep.named(name),
-            None => sleep,
-        };
-        Box::pin(async move { sleep.await.map(|()| 0) })
+        let mut calls = vec![("Ctx", "sleep")];
+        let mut sleep = self.0.sleep(ms(duration_ms));
+        if let Some(name) = name {
+            called!(calls, sleep = Sleep::named(name));
+        }
+        self.counted(calls, async move { sleep.await.map(|()| 0) })
     }
 
     fn sleep_until(&self, micros: u64) -> Outcome<'_, Self> {
         let at = Timestamp::from_micros(i64::try_from(micros).unwrap_or(i64::MAX));
-        Box::pin(async move { self.0.sleep_until(at).await.map(|()| 0) })
+        self.counted(vec![("Ctx", "sleep_until")], async move { self.0.sleep_until(at).await.map(|()| 0) })
     }
 
     fn receive<'a>(&'a self, name: &'a str, timeout_ms: Option<u64>) -> Outcome<'a, Self> {
-        let wanted = self.0.recv::<u64>(name);
-        match timeout_ms {
-            Some(timeout_ms) => wanted.timeout(ms(timeout_ms)).boxed(),
-            None => wanted.boxed(),
+        let mut calls = vec![("Ctx", "recv")];
+        let mut wanted = self.0.recv::<u64>(name);
+        if let Some(timeout_ms) = timeout_ms {
+            called!(calls, wanted = Receive::timeout(ms(timeout_ms)));
         }
+        self.counted(calls, wanted)
     }
 
     fn run<'a>(&'a self, child: &'a Child) -> Outcome<'a, Self> {
+        let mut calls = vec![("Ctx", "run")];
+        macro_rules! run {
+            ($code:expr, $input:expr) => {{
+                let mut wanted = with_options!(calls, RunChild = self.0.run($code, $input), child.options);
+                if let Some(node) = child.named {
+                    called!(calls, wanted = RunChild::id(self.child_id(node)));
+                }
+                self.counted(calls, wanted)
+            }};
+        }
         match &child.code {
-            Code::Workflow(input) => {
-                with_options!(self.0.run(program, (**input).clone()), child.options).boxed()
-            }
-            Code::Task(input) => with_options!(self.0.run(job, *input), child.options).boxed(),
+            Code::Workflow(input) => run!(program, (**input).clone()),
+            Code::Task(input) => run!(job, *input),
         }
     }
 
     fn start<'a>(&'a self, child: &'a Child) -> BoxFuture<'a, Result<Started<'a, Self>>> {
-        Box::pin(async move {
-            let child = match &child.code {
-                Code::Workflow(input) => {
-                    with_options!(self.0.start(program, (**input).clone()), child.options).await?
+        let mut calls = vec![("Ctx", "start"), ("Child", "id")];
+        macro_rules! start {
+            ($code:expr, $input:expr) => {{
+                let mut wanted =
+                    with_options!(calls, StartChild = self.0.start($code, $input), child.options);
+                if let Some(node) = child.named {
+                    called!(calls, wanted = StartChild::id(self.child_id(node)));
                 }
-                Code::Task(input) => with_options!(self.0.start(job, *input), child.options).await?,
-            };
-            let awaited: Started<'a, Self> = Box::new(move || child.result().boxed());
+                wanted.boxed()
+            }};
+        }
+        let wanted = match &child.code {
+            Code::Workflow(input) => start!(program, (**input).clone()),
+            Code::Task(input) => start!(job, *input),
+        };
+        Box::pin(async move {
+            let started = wanted.await?;
+            let expected = child.named.map(|node| self.child_id(node));
+            assert!(expected.is_none_or(|id| id == started.id()), "a child has the id that it was given");
+            self.probe().witness.came(&calls);
+            let awaited: Started<'a, Self> =
+                Box::new(move || self.counted(vec![("Child", "result")], started.result()));
             Ok(awaited)
         })
     }
 
     fn shield<'a>(&'a self, cleanup: Outcome<'a, Self>) -> Outcome<'a, Self> {
-        self.0.shield(cleanup).boxed()
+        self.counted(vec![("Ctx", "shield")], self.0.shield(cleanup))
     }
 
     fn continue_as_new(&self, next: Program) -> Outcome<'_, Self> {
@@ -255,15 +353,17 @@ impl Host for OnCtx {
     }
 
     fn now_micros(&self) -> u64 {
+        self.probe().witness.came(&[("Ctx", "now")]);
         u64::try_from(self.0.now().as_micros()).unwrap_or_default()
     }
 
     fn random(&self, node: u32) -> u64 {
-        self.drew(node, self.0.random())
+        self.drew(node, ("Ctx", "random"), self.0.random())
     }
 
     fn uuid(&self, node: u32) -> u64 {
-        self.drew(node, self.0.uuid().bytes().fold(0, |sum, byte| mix(sum, u64::from(byte))))
+        let number = self.0.uuid().bytes().fold(0, |sum, byte| mix(sum, u64::from(byte)));
+        self.drew(node, ("Ctx", "uuid"), number)
     }
 
     fn failure(&self, node: u32) -> Error {

@@ -4,6 +4,7 @@ use abide::prelude::*;
 use abide_core::{Namespace, Waiting};
 use abide_store::{List, ListCursor, ListOrder, Listed, View};
 
+use crate::ask::undecided_step;
 use crate::generate::SIGNALS;
 
 /// Values of the signals that see to the end begin here.
@@ -30,9 +31,19 @@ impl Ending {
             let handle = abide.handle::<u64>(item.address.id.as_str());
             match item.summary.status {
                 Status::Paused => drop(handle.resume().await),
-                Status::Blocked => drop(handle.terminate("it is blocked").await),
+                Status::Blocked => self.unblock(&handle).await,
                 _ => self.signal(&handle, wanted_signals(&item)).await,
             }
+        }
+    }
+
+    /// Decides about a step as `why` advises; whatever else is blocked ends.
+    async fn unblock(&mut self, handle: &Handle<u64>) {
+        self.signal += 1;
+        match handle.why().await.ok().as_deref().and_then(undecided_step) {
+            Some(step) if self.signal.is_multiple_of(2) => drop(handle.unblock().rerun(step).await),
+            Some(step) => drop(handle.unblock().edit(step, &self.signal).await),
+            None => drop(handle.terminate("it is blocked").await),
         }
     }
 

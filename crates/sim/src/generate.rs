@@ -131,6 +131,10 @@ impl Chance {
             park_after_ms: *self.prng.pick(&[0, 50, 300, 1_000]),
             grace_ms: *self.prng.pick(&[0, 100, 2_000]),
             skew_ms: if self.is(250) { self.skew() } else { 0 },
+            is_able: self.is(750),
+            mail_bytes_max: self.maybe(100, |chance| 1 + chance.index(40)),
+            deadline_grace_ms: self.maybe(200, |chance| *chance.prng.pick(&[0, 100, 2_000])),
+            default_retry: self.maybe(150, Self::pauses),
         }
     }
 
@@ -156,6 +160,9 @@ impl Chance {
                 Code::Task(_) => self.maybe(700, Self::pauses),
                 Code::Workflow(_) => None,
             },
+            is_aside: self.is(80),
+            is_demanding: self.is(60),
+            is_tagged: self.is(100),
         }
     }
 
@@ -245,7 +252,11 @@ impl Chance {
             "b" => None,
             _ => self.maybe(150, |chance| *chance.prng.pick(&[40, 300, 2_000])),
         };
-        let work = self.work();
+        let mut work = self.work();
+        if self.is(40) {
+            work.failure_count = 1;
+            work.way = Way::Unwritable;
+        }
         Step {
             node: self.node(),
             name,
@@ -285,7 +296,8 @@ impl Chance {
             }
         };
         let options = self.options(&code);
-        Child { code, options }
+        let named = self.maybe(120, Self::node);
+        Child { code, options, named }
     }
 
     /// Every root is started once for sure; the rest is chance.
@@ -322,12 +334,20 @@ impl Chance {
             51..58 => Ask::Cancel(target),
             58..61 => Ask::Terminate(target),
             61..67 => Ask::Retry(target),
-            67..69 => Ask::Unblock(target),
-            69..79 => Ask::Result(target),
+            67 => Ask::Unblock(target),
+            68..71 => {
+                if self.is(500) {
+                    Ask::Rerun(target)
+                } else {
+                    Ask::Edit(target)
+                }
+            }
+            71..79 => Ask::Result(target),
             79..82 => Ask::Status(target),
             82..84 => Ask::Why(target),
             84 => Ask::List,
-            85..90 => Ask::Start(root),
+            85..89 => Ask::Start(root),
+            89 => Ask::Named(root),
             90..93 => Ask::Run(root),
             93..96 => Ask::Conflict(root),
             _ => Ask::Shutdown,

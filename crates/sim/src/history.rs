@@ -8,6 +8,7 @@ use abide_core::{Entry, Message, SessionId};
 use abide_store::ExecutionKey;
 use serde::{Deserialize, Serialize};
 
+use crate::api::ApiName;
 use crate::code::Witness;
 
 /// One execution, run and place in its program.
@@ -97,6 +98,8 @@ pub(crate) struct Log {
     pub(crate) open_counts: BTreeMap<u32, i64>,
     trace: DefaultHasher,
     pub(crate) operation_count: u64,
+    /// How often each call of the public API came to a recorded outcome.
+    pub(crate) calls: BTreeMap<ApiName, u64>,
 }
 
 impl History {
@@ -142,5 +145,12 @@ impl Witness for OnMachine {
 
     fn drew(&self, spot: Spot, value: u64) {
         self.history.add(Happened::Drew { spot, value });
+    }
+
+    fn came(&self, calls: &[ApiName]) {
+        let mut log = self.history.lock();
+        for call in calls {
+            *log.calls.entry(*call).or_default() += 1;
+        }
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! What is deliberately absent: the virtual runtime, which is the engine's, because users' tests need it.
 
+mod api;
 mod ask;
 mod audit;
 mod code;

@@ -6,8 +6,9 @@ use abide::prelude::*;
 use abide::testing::simulated;
 use abide_engine::Runtime;
 
+use crate::api::{ApiName, called};
 use crate::ask::{DropAt, perform};
-use crate::code::Probe;
+use crate::code::{self, Probe, Witness};
 use crate::database::Process;
 use crate::ending::{Ending, executions, open, reasons};
 use crate::generate::SESSION_TTL_MS;
@@ -36,15 +37,21 @@ impl World {
             let process = world.opened(machine).await;
             loop {
                 let store = MachineStore::of(&world, machine, process.as_ref());
-                let builder = simulated(builder(spec), runtime.clone(), store);
-                let witness = Arc::new(OnMachine { machine, history: world.history.clone() });
-                let probe = Probe { witness, runtime: runtime.clone(), is_sqlite: process.is_some() };
-                let builder = builder.build(&format!("machine-{machine}")).state(probe);
+                let witness = world.witness(machine);
+                let probe = Probe {
+                    witness: witness.clone(),
+                    runtime: runtime.clone(),
+                    is_sqlite: process.is_some(),
+                };
+                let (builder, mut calls) = builder(spec, machine, probe);
+                let builder = simulated(builder, runtime.clone(), store);
                 let opened = match actor {
                     Actor::Worker(_) => builder.open().await,
                     Actor::Client(_) => builder.client().await,
                 };
                 if let Ok(abide) = opened {
+                    calls.push(("Builder", if let Actor::Worker(_) = actor { "open" } else { "client" }));
+                    witness.came(&calls);
                     if let Some(booted) = world.lock().machines.get_mut(&machine) {
                         booted.abide = Some(abide);
                     }
@@ -69,6 +76,11 @@ impl World {
         }
     }
 
+    /// Who writes down what the code on a machine does.
+    fn witness(&self, machine: u32) -> Arc<dyn Witness> {
+        Arc::new(OnMachine { machine, history: self.history.clone() })
+    }
+
     /// Asks for something, in the process that it is asked by.
     fn ask(self: &Arc<Self>, index: usize, action: &Action, scenario: &Arc<Scenario>) {
         let Some((machine, abide)) = self.at(action.by) else { return };
@@ -76,8 +88,8 @@ impl World {
         let (world, scenario, action) = (self.clone(), scenario.clone(), action.clone());
         let dropped_at_poll = action.dropped_at_poll;
         let asked = async move {
-            let id = action.what.target().and_then(|target| world.known(target));
-            perform(&abide, &action, &scenario, id).await
+            let id = world.fitting(&action.what).await;
+            perform(&abide, &action, &scenario, id, &*world.witness(machine)).await
         };
         let history = self.history.clone();
         let asked = DropAt::new(asked, dropped_at_poll);
@@ -87,6 +99,24 @@ impl World {
         }));
         if is_shutdown {
             self.replace_later(machine, by);
+        }
+    }
+
+    /// The execution that an action is about: most orders make sense only for what is in a certain state, so one of those if there is any.
+    async fn fitting(&self, what: &Ask) -> Option<String> {
+        let target = what.target()?;
+        let fits: fn(Status) -> bool = match what {
+            Ask::Resume(_) => |status| status == Status::Paused,
+            Ask::Unblock(_) | Ask::Rerun(_) | Ask::Edit(_) => |status| status == Status::Blocked,
+            Ask::Retry(_) => |status| matches!(status, Status::Failed | Status::Cancelled),
+            _ => return self.known(target),
+        };
+        let all = executions(&*self.store, None).await.unwrap_or_default();
+        let listed = all.into_iter().filter(|item| fits(item.summary.status));
+        let fitting: Vec<String> = listed.map(|item| item.address.id.to_string()).collect();
+        match fitting.len() {
+            0 => self.known(target),
+            count => fitting.into_iter().nth(target.0 % count),
         }
     }
 
@@ -101,16 +131,43 @@ impl World {
     }
 }
 
-fn builder(spec: Option<WorkerSpec>) -> abide::Builder {
-    let builder = Abide::builder("memory").session_ttl(ms(SESSION_TTL_MS));
-    match spec {
-        None => builder,
-        Some(spec) => builder
-            .execution_count_max(spec.execution_count_max)
-            .request_count_max(spec.request_count_max)
-            .park_after(ms(spec.park_after_ms))
-            .shutdown_grace(ms(spec.grace_ms)),
+/// How a machine is set up, and what was called for that. Most options are those that it would have anyway.
+fn builder(spec: Option<WorkerSpec>, machine: u32, probe: Probe) -> (abide::Builder, Vec<ApiName>) {
+    let mut calls = vec![("Abide", "builder")];
+    let mut builder = Abide::builder("memory");
+    called!(calls, builder = Builder::session_ttl(ms(SESSION_TTL_MS)));
+    called!(calls, builder = Builder::namespace("default"));
+    called!(calls, builder = Builder::worker_name(&format!("worker-{machine}")));
+    called!(calls, builder = Builder::build(&format!("machine-{machine}")));
+    called!(calls, builder = Builder::workflow(code::program));
+    called!(calls, builder = Builder::task(code::job));
+    called!(calls, builder = Builder::state(probe));
+    called!(calls, builder = Builder::payload_bytes_max(4 << 20));
+    called!(calls, builder = Builder::failure_bytes_max(64 << 10));
+    called!(calls, builder = Builder::entry_count_max(10_000_000));
+    called!(calls, builder = Builder::terminate_grace_ms(2_000));
+    called!(calls, builder = Builder::suspect_takeover_count(2));
+    called!(calls, builder = Builder::suspect_death_count_max(5));
+    called!(calls, builder = Builder::busy_ms_max(5_000));
+    if spec.is_none_or(|spec| spec.is_able) {
+        called!(calls, builder = Builder::lanes(code::LANES));
+        called!(calls, builder = Builder::capabilities([code::CAPABILITY]));
     }
+    let Some(spec) = spec else { return (builder, calls) };
+    called!(calls, builder = Builder::execution_count_max(spec.execution_count_max));
+    called!(calls, builder = Builder::request_count_max(spec.request_count_max));
+    called!(calls, builder = Builder::park_after(ms(spec.park_after_ms)));
+    called!(calls, builder = Builder::shutdown_grace(ms(spec.grace_ms)));
+    if let Some(bytes) = spec.mail_bytes_max {
+        called!(calls, builder = Builder::mail_bytes_max(bytes));
+    }
+    if let Some(grace_ms) = spec.deadline_grace_ms {
+        called!(calls, builder = Builder::deadline_grace_ms(grace_ms));
+    }
+    if let Some(retry) = spec.default_retry {
+        called!(calls, builder = Builder::default_retry(code::policy(retry)));
+    }
+    (builder, calls)
 }
 
 /// Lives through a scenario. What remains is in the store and in the history.

@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use abide_core::{Entry, Event, FailureKind, Op, OpKind, Outcome as Recorded, Payload};
+use abide_core::{Entry, Event, FailureKind, Op, OpKind, Outcome as Recorded, Payload, Remedied, Remedy};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use crate::history::Spot;
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
-use crate::program::{Child, Code, Program, Step, Transact, Work, mix};
+use crate::program::{Child, Code, Program, Step, Transact, Way, Work, mix};
 
 /// What the auditor knows that no journal tells.
 pub(crate) trait Knowledge: Sync {
@@ -123,6 +123,7 @@ fn is_delivery(event: &Event) -> bool {
             | Event::SignalReceived { .. }
             | Event::ChildStarted { .. }
             | Event::ChildFinished { .. }
+            | Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(_), .. }), .. }
     )
 }
 
@@ -242,6 +243,8 @@ impl Model<'_> {
         };
         let outcome = possible(&slot.expected, entry, self.knowledge)
             .map_err(|why| format!("entry {} is not possible: {why}: {:?}", entry.seq, entry.event))?;
+        // What could not be recorded is given to nobody before somebody has decided about it.
+        let Some(outcome) = outcome else { return Ok(()) };
         slot.outcome = Some(outcome);
         let waker = slot.waker.take();
         drop(state);
@@ -302,13 +305,33 @@ impl Model<'_> {
     }
 }
 
-/// What an entry gives to an operation, if that is possible at all.
+/// What an entry gives to an operation, if that is possible at all; nothing if it has to be decided about.
 fn possible(
+    expected: &Expected,
+    entry: &Entry,
+    knowledge: &dyn Knowledge,
+) -> Result<Option<Result<u64, Failed>>, String> {
+    match (&entry.event, expected) {
+        (Event::StepRecorded(record), Expected::Closure { work, .. })
+            if matches!(record.outcome, Recorded::Unrecordable(_)) =>
+        {
+            let is_possible = work.way == Way::Unwritable && work.failure_count > 0;
+            is_possible.then_some(None).ok_or_else(|| "its closure gives what can be recorded".to_owned())
+        }
+        _ => given(expected, entry, knowledge).map(Some),
+    }
+}
+
+fn given(
     expected: &Expected,
     entry: &Entry,
     knowledge: &dyn Knowledge,
 ) -> Result<Result<u64, Failed>, String> {
     match (&entry.event, expected) {
+        (
+            Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(payload), .. }), .. },
+            Expected::Closure { work, .. },
+        ) if work.way == Way::Unwritable => Ok(Ok(number(payload)?)),
         (Event::StepRecorded(record), Expected::Closure { spot, work, has_timeout }) => {
             let outcome = outcome_of(&record.outcome)?;
             possible_result(&outcome, work, *has_timeout, knowledge.run_count(spot))?;
@@ -348,9 +371,9 @@ fn possible_result(
         }
         Err(Failed(FailureKind::Timeout)) if has_timeout => Ok(()),
         Err(Failed(kind)) if work.failure_count > 0 => match (kind, work.way) {
-            (FailureKind::Error, crate::program::Way::Error)
-            | (FailureKind::Fatal, crate::program::Way::Fatal)
-            | (FailureKind::Panic, crate::program::Way::Panic) => Ok(()),
+            (FailureKind::Error, Way::Error)
+            | (FailureKind::Fatal, Way::Fatal)
+            | (FailureKind::Panic, Way::Panic) => Ok(()),
             _ => Err(format!("its closure does not fail by {kind:?}")),
         },
         Err(Failed(kind)) => Err(format!("its closure never fails, but gave {kind:?}")),

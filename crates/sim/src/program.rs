@@ -126,6 +126,8 @@ pub enum Way {
     Fatal,
     /// By a panic.
     Panic,
+    /// It gives a result that cannot be written down: somebody has to decide about it.
+    Unwritable,
 }
 
 /// A retry policy.
@@ -155,6 +157,9 @@ pub struct Child {
     pub code: Code,
     /// How it is started.
     pub options: StartWith,
+    /// The place in the program that gives it an id of its own.
+    #[serde(default)]
+    pub named: Option<u32>,
 }
 
 /// What an execution runs.
@@ -186,6 +191,15 @@ pub struct StartWith {
     pub deadline_ms: Option<u64>,
     /// The policy of a task.
     pub retry: Option<Pauses>,
+    /// Waits in a lane that not every worker serves.
+    #[serde(default)]
+    pub is_aside: bool,
+    /// Requires what not every worker can do.
+    #[serde(default)]
+    pub is_demanding: bool,
+    /// Can be found by a tag.
+    #[serde(default)]
+    pub is_tagged: bool,
 }
 
 impl Program {

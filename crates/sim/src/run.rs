@@ -5,8 +5,10 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use abide_core::{Entry, Event};
 use abide_store::ExecutionKey;
 
+use crate::api::ApiName;
 use crate::audit;
 use crate::history::{Happened, Log};
 use crate::life;
@@ -30,6 +32,8 @@ pub struct Report {
     pub answers: Vec<String>,
     /// Each event that was recorded, and the phase that its execution was in.
     pub events: Vec<String>,
+    /// Each call of the public API that came to a recorded outcome, and how often.
+    pub calls: Vec<(String, u64)>,
 }
 
 impl fmt::Display for Report {
@@ -76,7 +80,22 @@ pub fn run(scenario: &Scenario) -> Report {
         faults: faults_of(&log),
         answers: answers_of(&log, &scenario),
         events: events_of(&log),
+        calls: calls_of(&log),
     }
+}
+
+fn calls_of(log: &Log) -> Vec<(String, u64)> {
+    let name = |(of, method): &ApiName| format!("{of}::{method}");
+    let mut calls: Vec<_> = log.calls.iter().map(|(call, count)| (name(call), *count)).collect();
+    // It never returns: what it comes to is the next run.
+    let is_next = |entry: &&Entry| matches!(entry.event, Event::ContinuedAsNew { .. });
+    let commits = log.items.iter().filter_map(|item| match item {
+        Happened::Committed(commit) => Some(commit),
+        _ => None,
+    });
+    let next_count = commits.flat_map(|commit| &commit.entries).filter(is_next).count() as u64;
+    calls.extend((next_count > 0).then(|| (name(&("Ctx", "continue_as_new")), next_count)));
+    calls
 }
 
 fn faults_of(log: &Log) -> Vec<(String, bool)> {

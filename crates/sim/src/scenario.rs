@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::program::{Code, StartWith};
+use crate::program::{Code, Pauses, StartWith};
 
 /// Everything that happens in one simulated world, but for the order of what is ready at the same time, which follows from the seed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +67,23 @@ pub struct WorkerSpec {
     pub grace_ms: u64,
     /// By how much its clock is wrong.
     pub skew_ms: i64,
+    /// Serves every lane and can do everything.
+    #[serde(default = "yes")]
+    pub is_able: bool,
+    /// How much unread mail of one execution it keeps in memory, if not as much as usual.
+    #[serde(default)]
+    pub mail_bytes_max: Option<usize>,
+    /// How long code may wind down after a deadline, if not as long as usual.
+    #[serde(default)]
+    pub deadline_grace_ms: Option<u64>,
+    /// The policy of steps and tasks that have none, if any.
+    #[serde(default)]
+    pub default_retry: Option<Pauses>,
+}
+
+/// Workers of scenarios that were written down before there was a choice.
+fn yes() -> bool {
+    true
 }
 
 /// An execution that may be started.
@@ -111,6 +128,8 @@ pub enum Ask {
     Start(usize),
     /// Starts this root and waits for its result.
     Run(usize),
+    /// Starts this root by the name of its code, without options.
+    Named(usize),
     /// Starts something else under the id of this root.
     Conflict(usize),
     /// Waits for the result of an execution.
@@ -129,6 +148,10 @@ pub enum Ask {
     Retry(Target),
     /// Unblocks.
     Unblock(Target),
+    /// Has the step run again whose result could not be recorded.
+    Rerun(Target),
+    /// Gives the result of the step whose own could not be recorded: the number of the action.
+    Edit(Target),
     /// Asks how it stands.
     Status(Target),
     /// Asks why.
@@ -253,7 +276,7 @@ impl Scenario {
             return Err("there is no worker".to_owned());
         }
         for action in &self.actions {
-            if let Ask::Start(root) | Ask::Run(root) | Ask::Conflict(root) = action.what
+            if let Ask::Start(root) | Ask::Run(root) | Ask::Named(root) | Ask::Conflict(root) = action.what
                 && root >= self.roots.len()
             {
                 return Err(format!("action {}: there is no root {root}", action.number));
@@ -329,9 +352,16 @@ impl Ask {
             | Self::Terminate(target)
             | Self::Retry(target)
             | Self::Unblock(target)
+            | Self::Rerun(target)
+            | Self::Edit(target)
             | Self::Status(target)
             | Self::Why(target) => Some(*target),
-            Self::Start(_) | Self::Run(_) | Self::Conflict(_) | Self::List | Self::Shutdown => None,
+            Self::Start(_)
+            | Self::Run(_)
+            | Self::Named(_)
+            | Self::Conflict(_)
+            | Self::List
+            | Self::Shutdown => None,
         }
     }
 
@@ -340,6 +370,7 @@ impl Ask {
         match self {
             Self::Start(_) => "start",
             Self::Run(_) => "run",
+            Self::Named(_) => "start by name",
             Self::Conflict(_) => "conflict",
             Self::Result(_) => "result",
             Self::Signal(..) => "signal",
@@ -349,6 +380,8 @@ impl Ask {
             Self::Terminate(_) => "terminate",
             Self::Retry(_) => "retry",
             Self::Unblock(_) => "unblock",
+            Self::Rerun(_) => "rerun",
+            Self::Edit(_) => "edit",
             Self::Status(_) => "status",
             Self::Why(_) => "why",
             Self::List => "list",

@@ -32,7 +32,7 @@ fn asked(action: &Action, scenario: &Scenario) -> String {
         Actor::Worker(index) => format!("worker {index}"),
     };
     let what = match &action.what {
-        Ask::Start(root) | Ask::Run(root) | Ask::Conflict(root) => {
+        Ask::Start(root) | Ask::Run(root) | Ask::Named(root) | Ask::Conflict(root) => {
             format!("{} {}", action.what.word(), scenario.roots[*root].id)
         }
         other => format!("{other:?}"),

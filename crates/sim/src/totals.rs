@@ -28,6 +28,8 @@ pub struct Totals {
     pub answers: BTreeMap<String, u64>,
     /// How often each event was recorded, by the phase that its execution was in.
     pub events: BTreeMap<String, u64>,
+    /// How often each call of the public API came to a recorded outcome.
+    pub calls: BTreeMap<String, u64>,
 }
 
 impl Totals {
@@ -55,6 +57,9 @@ impl Totals {
         for event in &report.events {
             *self.events.entry(event.clone()).or_default() += 1;
         }
+        for (call, count) in &report.calls {
+            *self.calls.entry(call.clone()).or_default() += count;
+        }
     }
 
     /// Every sort of thing that happened, at least so often.
@@ -64,7 +69,8 @@ impl Totals {
         let events = self.events.iter().map(|(what, count)| (format!("recorded {what}"), *count));
         let on_sqlite =
             self.sqlite_faults.iter().map(|(what, count)| (format!("fault on sqlite {what}"), *count));
-        let all = faults.chain(on_sqlite).chain(answers).chain(events);
+        let calls = self.calls.iter().map(|(what, count)| (format!("called {what}"), *count));
+        let all = faults.chain(on_sqlite).chain(answers).chain(events).chain(calls);
         all.filter(|(_, count)| *count >= count_min).map(|(cell, _)| cell).collect()
     }
 
@@ -92,6 +98,10 @@ impl fmt::Display for Totals {
         }
         writeln!(f, "recorded (phase)")?;
         for (what, count) in &self.events {
+            writeln!(f, "  {what:<28} {count:>8}")?;
+        }
+        writeln!(f, "called: came to a recorded outcome")?;
+        for (what, count) in &self.calls {
             writeln!(f, "  {what:<28} {count:>8}")?;
         }
         let (kills, busy) = self.kills();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_core::{Body, Event, SessionId};
+use abide_core::{Body, Event, Remedied, Remedy, SessionId};
 use abide_store::ExecutionKey;
 
 use super::{Books, Commit, Happened};
@@ -88,6 +88,11 @@ impl Book {
             if let Event::StepRecorded(record) = &entry.event {
                 let step = format!("default/{id}/{run}/{}/{}", record.op.name, record.op.nth);
                 self.recorded.insert(step, *epoch);
+            }
+            if let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Rerun }), .. } =
+                &entry.event
+            {
+                self.recorded.remove(&format!("default/{id}/{run}/{}/{}", op.name, op.nth));
             }
         }
         if commit.next.is_some() {

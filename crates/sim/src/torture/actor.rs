@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::effects::{Effects, Line};
 use super::scenario_of;
 use crate::ask::{DropAt, perform};
-use crate::code::{PANIC, Probe, Witness};
+use crate::code::{CAPABILITY, LANES, PANIC, Probe, Witness};
 use crate::history::Spot;
 use crate::scenario::{Ask, Scenario, WorkerSpec};
 
@@ -134,6 +134,8 @@ impl Actor {
         let builder = Abide::builder(&self.role.url)
             .session_ttl(ms(self.role.session_ttl_ms))
             .worker_name(&format!("{}{}", self.role.prefix, self.role.machine))
+            .lanes(LANES)
+            .capabilities([CAPABILITY])
             .state(probe);
         match self.role.worker {
             None => builder,
@@ -176,7 +178,7 @@ impl Outside {
     async fn ask(&self, abide: &Abide, scenario: &Scenario, order: Order) {
         let Some(action) = scenario.actions.get(order.action) else { return };
         self.tell(Line::Asked { scenario: order.scenario, action: order.action, id: order.id.clone() });
-        let asked = perform(abide, action, scenario, order.id);
+        let asked = perform(abide, action, scenario, order.id, self);
         let answer = DropAt::new(asked, action.dropped_at_poll).await;
         self.tell(Line::Answered { scenario: order.scenario, action: order.action, answer });
         if action.what == Ask::Shutdown {

@@ -50,6 +50,10 @@ const LAST_WORKER: WorkerSpec = WorkerSpec {
     park_after_ms: 300,
     grace_ms: 500,
     skew_ms: 0,
+    is_able: true,
+    mail_bytes_max: None,
+    deadline_grace_ms: None,
+    default_retry: None,
 };
 
 /// Something that is to happen.

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
 
 use abide::Abide;
-use abide_core::{Block, Entry, Event};
+use abide_core::{Block, Entry, Event, Outcome};
 use abide_store::{FeedFrom, ListCursor, Listed, Read, Target, View};
 
 use super::effects::{self, Line, Told as Effect};
@@ -69,7 +69,10 @@ impl Seen {
         if entry.event.is_terminal() {
             self.ended.insert(key);
         }
-        if let Event::StepRecorded(record) = &entry.event {
+        // What could not be recorded may run again.
+        if let Event::StepRecorded(record) = &entry.event
+            && !matches!(record.outcome, Outcome::Unrecordable(_))
+        {
             let step = format!("default/{id}/{run}/{}/{}", record.op.name, record.op.nth);
             self.recorded.entry(step).or_insert(machine);
         }
@@ -176,10 +179,14 @@ impl<V: View + ?Sized> Verdict<'_, V> {
     }
 }
 
-/// The code is always the same and always fits its journal; only what processes die with may be blocked.
+/// The code is always the same and always fits its journal; only what processes die with, and what gives a result that cannot be recorded, may be blocked.
 fn blocks(past: &Past) -> Vec<String> {
     let blocks = past.runs.iter().flatten().filter_map(|entry| match &entry.event {
-        Event::Blocked { reason, .. } if !matches!(reason, Block::Poison { .. }) => Some(reason),
+        Event::Blocked { reason, .. }
+            if !matches!(reason, Block::Poison { .. } | Block::Unrecordable { .. }) =>
+        {
+            Some(reason)
+        }
         _ => None,
     });
     blocks.map(|reason| format!("{:?} was blocked: {reason:?}", past.id)).collect()

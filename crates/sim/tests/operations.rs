@@ -1,0 +1,205 @@
+//! Every public operation is simulated: the list is taken from the source of `abide`, so that one which is added later is missed here until the generator
+//! has it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use syn::parse::{Parse, ParseStream};
+use syn::visit::Visit;
+use syn::{File, ImplItem, ImplItemFn, Item, ItemImpl, ReturnType, Type, Visibility};
+
+/// Where users begin.
+const ROOTS: [&str; 3] = ["Ctx", "Abide", "Handle"];
+
+/// What is told and does nothing: its methods only read it.
+const VALUES: [&str; 1] = ["ClientError"];
+
+/// What is not simulated, and why. Everything else that is public has to be called in one of the seeds of `cargo xtask test`, and to come to an outcome that
+/// is recorded.
+const EXEMPT: [(&str, &str); 2] = [
+    ("Abide::open", "it opens a store by its URL, in real time; it is `Builder::open` with nothing said"),
+    ("Abide::client", "it opens a store by its URL, in real time; it is `Builder::client` with nothing said"),
+];
+
+#[test]
+fn every_public_operation_comes_to_a_recorded_outcome() {
+    let operations = Source::read().operations();
+    let text = std::fs::read_to_string(crate_folder().join("coverage.txt")).unwrap();
+    let called: BTreeSet<&str> = text.lines().filter_map(|line| line.strip_prefix("called ")).collect();
+    let exempt: BTreeMap<_, _> = EXEMPT.into_iter().collect();
+    let missing: Vec<&String> = operations
+        .iter()
+        .filter(|operation| !called.contains(operation.as_str()) && !exempt.contains_key(operation.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "no seed comes to an outcome of {missing:?}: add them to the generator");
+    let stale: Vec<_> =
+        exempt.keys().filter(|name| called.contains(**name) || !operations.contains(**name)).collect();
+    assert!(stale.is_empty(), "{stale:?} need no exemption");
+    let unknown: Vec<_> = called.iter().filter(|name| !operations.contains(**name)).collect();
+    assert!(unknown.is_empty(), "{unknown:?} are counted, but no public operations");
+}
+
+/// The list is what it is for: it has what a person would name, through macros, builders and what they give when they are awaited.
+#[test]
+fn the_source_tells_builders_and_what_they_give() {
+    let operations = Source::read().operations();
+    let named = [
+        "Ctx::step",
+        "Step::timeout",
+        "RunChild::priority",
+        "Child::result",
+        "Unblock::edit",
+        "Builder::open",
+    ];
+    for name in named {
+        assert!(operations.contains(name), "{name} is missing in {operations:?}");
+    }
+    for hidden in ["Ctx::of_workflow", "Ctx::open", "Builder::simulated", "Filter::tag"] {
+        assert!(!operations.contains(hidden), "{hidden} is not one of them");
+    }
+}
+
+fn crate_folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// What the source of `abide` says about its types.
+#[derive(Default)]
+struct Source {
+    /// The public methods of each type, and the types that each method's signature gives.
+    methods: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
+    /// What each type gives when it is awaited.
+    outputs: BTreeMap<String, BTreeSet<String>>,
+    /// The methods that a macro writes into the types that call it.
+    macros: BTreeMap<String, Vec<ImplItemFn>>,
+}
+
+impl Source {
+    fn read() -> Self {
+        let folder = crate_folder().join("../abide/src");
+        let mut files: Vec<File> = Vec::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(syn::parse_file(&std::fs::read_to_string(path).unwrap()).unwrap());
+            }
+        }
+        let mut source = Self::default();
+        let items: Vec<Item> = files.into_iter().flat_map(|file| file.items).collect();
+        for item in &items {
+            if let Item::Macro(item) = item
+                && let Some(name) = &item.ident
+                && let Ok(body) = syn::parse2::<MacroMethods>(item.mac.tokens.clone())
+            {
+                source.macros.insert(name.to_string(), body.0);
+            }
+        }
+        for item in &items {
+            if let Item::Impl(item) = item {
+                source.add(item);
+            }
+        }
+        source
+    }
+
+    fn add(&mut self, item: &ItemImpl) {
+        let Some(name) = name_of(&item.self_ty) else { return };
+        if let Some((of, _)) = &item.trait_ {
+            let of = of.segments.last().map(|segment| segment.ident.to_string()).unwrap_or_default();
+            if of == "Future" || of == "IntoFuture" {
+                for item in &item.items {
+                    if let ImplItem::Type(output) = item
+                        && output.ident == "Output"
+                    {
+                        self.outputs.entry(name.clone()).or_default().extend(names_in(&output.ty));
+                    }
+                }
+            }
+            return;
+        }
+        for item in &item.items {
+            match item {
+                ImplItem::Fn(method) => self.add_method(&name, method),
+                ImplItem::Macro(call) => {
+                    let called = call.mac.path.segments.last().map(|segment| segment.ident.to_string());
+                    for method in
+                        called.and_then(|called| self.macros.get(&called).cloned()).unwrap_or_default()
+                    {
+                        self.add_method(&name, &method);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn add_method(&mut self, of: &str, method: &ImplItemFn) {
+        if !matches!(method.vis, Visibility::Public(_)) {
+            return;
+        }
+        let gives = match &method.sig.output {
+            ReturnType::Default => BTreeSet::new(),
+            ReturnType::Type(_, output) => names_in(output),
+        };
+        self.methods.entry(of.to_owned()).or_default().insert(method.sig.ident.to_string(), gives);
+    }
+
+    /// Everything that can be called from the roots on, as `Type::method`.
+    fn operations(&self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        let mut left: Vec<String> = ROOTS.map(str::to_owned).to_vec();
+        while let Some(name) = left.pop() {
+            if VALUES.contains(&name.as_str()) || !seen.insert(name.clone()) {
+                continue;
+            }
+            left.extend(self.outputs.get(&name).into_iter().flatten().cloned());
+            for (method, gives) in self.methods.get(&name).into_iter().flatten() {
+                found.insert(format!("{name}::{method}"));
+                left.extend(gives.iter().cloned());
+            }
+        }
+        found
+    }
+}
+
+/// The methods in the first arm of a macro.
+struct MacroMethods(Vec<ImplItemFn>);
+
+impl Parse for MacroMethods {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        let pattern;
+        syn::parenthesized!(pattern in input);
+        pattern.parse::<proc_macro2::TokenStream>()?;
+        input.parse::<syn::Token![=>]>()?;
+        let body;
+        syn::braced!(body in input);
+        let mut methods = Vec::new();
+        while !body.is_empty() {
+            methods.push(body.parse()?);
+        }
+        input.parse::<proc_macro2::TokenStream>()?;
+        Ok(Self(methods))
+    }
+}
+
+fn name_of(of: &Type) -> Option<String> {
+    match of {
+        Type::Path(path) => path.path.segments.last().map(|segment| segment.ident.to_string()),
+        _ => None,
+    }
+}
+
+/// The names of all types in a type.
+fn names_in(of: &Type) -> BTreeSet<String> {
+    struct Names(BTreeSet<String>);
+    impl Visit<'_> for Names {
+        fn visit_path_segment(&mut self, segment: &syn::PathSegment) {
+            self.0.insert(segment.ident.to_string());
+            syn::visit::visit_path_segment(self, segment);
+        }
+    }
+    let mut names = Names(BTreeSet::new());
+    names.visit_type(of);
+    names.0
+}
