@@ -21,6 +21,7 @@ use crate::world::World;
 mod causes;
 mod clients;
 mod order;
+mod orders;
 
 /// Everything that is recorded of one execution.
 pub(crate) struct Past {
@@ -137,6 +138,7 @@ impl Books {
             found.extend(children(past, self));
             found.extend(programs(past, self));
         }
+        found.extend(orders::check(self));
         found.extend(clients::check(self, scenario));
         found
     }

@@ -13,7 +13,8 @@ pub(crate) const LAST_SIGNALS: u64 = 1_000_000;
 /// The most that is asked for at once.
 const PAGE: usize = 1_000;
 
-/// Lets everything end: resumes what is paused, sends what is waited for.
+/// Lets everything end: resumes what is paused, sends what is waited for. What its parent paused is left to the parent, which must not have
+/// forgotten it.
 pub(crate) struct Ending {
     signal: u64,
 }
@@ -30,6 +31,7 @@ impl Ending {
         for item in open {
             let handle = abide.handle::<u64>(item.address.id.as_str());
             match item.summary.status {
+                Status::Paused if is_paused_by_parent(&handle).await => {}
                 Status::Paused => drop(handle.resume().await),
                 Status::Blocked => self.unblock(&handle).await,
                 _ => self.signal(&handle, wanted_signals(&item)).await,
@@ -56,6 +58,10 @@ impl Ending {
             }
         }
     }
+}
+
+async fn is_paused_by_parent(handle: &Handle<u64>) -> bool {
+    handle.why().await.is_ok_and(|why| why.contains(" by parent "))
 }
 
 /// The signals that an execution waits for, as it tells itself.

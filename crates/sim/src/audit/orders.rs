@@ -1,0 +1,67 @@
+//! What must hold for orders of a parent's: whoever follows one is a child of the run that gave it, and was one when it gave it.
+
+use abide_core::{By, Entry, Event, Parent};
+
+use super::{Books, Past};
+
+pub(super) fn check(books: &Books) -> Vec<String> {
+    let mut found = Vec::new();
+    for past in books.pasts.values() {
+        for (run, journal) in (1..).zip(&past.runs) {
+            let orders = journal.iter().filter(|entry| is_by_parent(&entry.event));
+            let unfounded = orders.filter(|entry| !is_founded(books, past, (journal, entry)));
+            found.extend(unfounded.map(|entry| {
+                let (seq, word) = (entry.seq, entry.event.word());
+                format!("{:?} run {run}, entry {seq}: {word} by a parent that gave it no such order", past.id)
+            }));
+        }
+    }
+    found
+}
+
+fn is_by_parent(event: &Event) -> bool {
+    let (Event::Inherited { by, .. } | Event::CancelRequested { by, .. } | Event::Cancelled { by, .. }) =
+        event
+    else {
+        return false;
+    };
+    is_parent(by)
+}
+
+fn is_parent(By(name): &By) -> bool {
+    name.starts_with("parent ")
+}
+
+/// Whether the parent has an entry behind the start of this child from which the order follows.
+fn is_founded(books: &Books, past: &Past, (journal, order): (&[Entry], &Entry)) -> bool {
+    let Some(Event::Started(start)) = journal.first().map(|entry| &entry.event) else { return false };
+    let Some(parent) = &start.parent else { return false };
+    let of_parent = books.pasts.get(parent.id.as_str());
+    let Some(of_parent) = of_parent.and_then(|found| found.runs.get(parent.run as usize - 1)) else {
+        return false;
+    };
+    // It says which entry started it; whether that is so is seen here.
+    let started = of_parent.iter().find(|entry| {
+        matches!(&entry.event, Event::ChildStarted { op, child }
+            if op.child_result() == parent.op && child.as_str() == past.id)
+    });
+    let Some(started) = started else { return false };
+    of_parent.iter().filter(|cause| cause.seq > started.seq).any(|cause| leads_to(cause, (order, parent)))
+}
+
+fn leads_to(cause: &Entry, (order, parent): (&Entry, &Parent)) -> bool {
+    match (&order.event, &cause.event) {
+        (Event::Inherited { number, pause, .. }, event) if cause.seq == *number => match event {
+            Event::Paused { .. } => pause.is_some(),
+            Event::Resumed { .. } => pause.is_none(),
+            Event::Inherited { pause: inherited, .. } => inherited.is_some() == pause.is_some(),
+            _ => false,
+        },
+        (Event::Inherited { .. }, _) => false,
+        (_, Event::ChildCancelled { op }) => *op == parent.op,
+        (_, event) => {
+            event.is_terminal()
+                || matches!(event, Event::CancelRequested { .. } | Event::DeadlinePassed { .. })
+        }
+    }
+}
