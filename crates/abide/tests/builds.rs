@@ -157,6 +157,21 @@ fn what_is_left_to_another_build_says_so() {
     });
 }
 
+/// It has the code, and could not run it.
+#[test]
+fn a_build_that_serves_another_lane_unblocks_nothing() {
+    Lab::run(1, |lab| async move {
+        let (_, first) = worker(&lab, "a", false).await;
+        first.start(flow, ()).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        first.shutdown().await;
+        let other = |builder: abide::Builder| builder.build("b").state(Fixed(true)).lanes(["other"]);
+        let (_, second) = lab.worker_with(other).await.unwrap();
+        lab.sleep(secs(120)).await;
+        assert_eq!(second.handle::<u32>("one").status().await.unwrap(), Status::Blocked);
+    });
+}
+
 /// A bad build that is live for a while takes what a good one could go on with.
 #[test]
 fn a_good_build_goes_on_with_what_a_bad_one_has_blocked() {

@@ -69,13 +69,15 @@ async fn try_page(engine: &Inner, after: Option<ListCursor>) -> Result<(usize, O
         ..List::of(engine.options.namespace.clone(), PAGE_COUNT)
     };
     let page = engine.store.list(list).await?;
-    let build = engine.build();
+    let (build, ability) = (engine.build(), engine.ability());
     let (mut messages, mut asked_count) = (Vec::new(), 0);
     for item in page.items.iter().filter(|item| engine.has_code(item)) {
         let read = Read { target: Target::Key(item.key), run: None, from: 0, limit: 0, with_inbox: false };
         match engine.store.read(read).await {
-            Ok(Some(snapshot)) => messages.extend(wish(build, &snapshot)),
-            Ok(None) => {}
+            Ok(Some(snapshot)) if ability.serves(&snapshot.execution.route()) => {
+                messages.extend(wish(build, &snapshot));
+            }
+            Ok(_) => {}
             // It is damaged, or a newer program wrote it: neither holds up the others.
             Err(error @ (Error::Corrupt { .. } | Error::Newer { .. })) => {
                 tracing::debug!(%error, execution = %item.address, "what is blocked cannot be read");

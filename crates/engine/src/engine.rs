@@ -201,7 +201,7 @@ impl Inner {
     }
 
     /// What this engine offers.
-    fn ability(&self) -> Ability {
+    pub(crate) fn ability(&self) -> Ability {
         let options = &self.options;
         Ability {
             namespace: options.namespace.clone(),
