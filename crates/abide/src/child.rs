@@ -117,7 +117,7 @@ impl<T: DeserializeOwned> Child<T> {
     /// Waits for its result. Dropping the future cancels the child.
     pub fn result(self) -> ChildResult<T> {
         let board = self.ctx.board().expect("only workflows have children");
-        let slot = Slot::Open(board.open_result(&self.start, self.id));
+        let slot = board.open_result(&self.start, self.id).map_or(Slot::Closed, Slot::Open);
         ChildResult { ctx: self.ctx, slot, output: PhantomData }
     }
 }

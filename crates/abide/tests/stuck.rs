@@ -256,6 +256,30 @@ async fn nests(ctx: Ctx, kind: String) -> Result<u32> {
     outer.await
 }
 
+#[task]
+async fn one(_ctx: Ctx) -> Result<u32> {
+    Ok(1)
+}
+
+#[workflow]
+async fn waits_in_a_step(ctx: Ctx) -> Result<u32> {
+    let child = std::sync::Mutex::new(Some(ctx.start(one, ()).await?));
+    let wait = || child.lock().unwrap().take().expect("it runs once").result();
+    ctx.step("outer", || async { wait().await }).await
+}
+
+/// What is recorded of it would be skipped with the step.
+#[test]
+fn a_step_that_waits_for_a_child_is_blocked() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = worker(&lab, &world()).await;
+        let handle = abide.start(waits_in_a_step, ()).id("one").await.unwrap();
+        lab.sleep(secs(1)).await;
+        let why = handle.why().await.unwrap();
+        assert!(why.contains(r#"is used inside step "outer", where nothing can be recorded"#), "{why}");
+    });
+}
+
 #[test]
 fn a_step_that_uses_a_durable_operation_holds_nobody_up() {
     for kind in ["step", "shield", "sleep", "transaction", "continue"] {

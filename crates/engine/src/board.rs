@@ -278,10 +278,14 @@ impl Board {
         Some(self.insert(&mut state, op, request))
     }
 
-    /// Opens the wait for the result of a child that was started by `start`.
-    pub fn open_result(&self, start: &Op, child: ExecutionId) -> OpHandle {
+    /// Opens the wait for the result of a child that was started by `start`. `None`: as with [`open`](Self::open).
+    pub fn open_result(&self, start: &Op, child: ExecutionId) -> Option<OpHandle> {
         let mut state = self.0.lock();
-        self.insert(&mut state, start.child_result(), Request::ChildResult { child })
+        if let Some(place) = self.misplaced(&state) {
+            self.misplace(&mut state, start.child_result().to_string(), place);
+            return None;
+        }
+        Some(self.insert(&mut state, start.child_result(), Request::ChildResult { child }))
     }
 
     fn insert(&self, state: &mut State, op: Op, request: Request) -> OpHandle {
