@@ -167,9 +167,9 @@ fn a_cancel_of_what_is_blocked_needs_no_code() {
     });
 }
 
-/// The code comes to what blocked it before it comes to the cancellation.
+/// The code comes to what blocked it before it comes to the cancellation, which another build may get to see.
 #[test]
-fn an_unblock_that_did_not_help_does_not_save_what_is_cancelled() {
+fn an_unblock_that_did_not_help_leaves_what_is_cancelled_to_a_second_cancel() {
     Lab::run(1, |lab| async move {
         let handle = left_blocked(&lab).await;
         let (_, _other) = lab.worker_with(|builder| builder.lanes(["other"]).build("a")).await.unwrap();
@@ -178,7 +178,12 @@ fn an_unblock_that_did_not_help_does_not_save_what_is_cancelled() {
         assert_eq!(handle.status().await.unwrap(), Status::Running, "unblocked without its code");
         handle.cancel("enough").await.unwrap();
         let (_, _abide) = worker(&lab, &world()).await;
-        let expected = "started, timer-set, timer-fired, blocked, unblocked, cancel-requested, cancelled";
+        lab.sleep(secs(5)).await;
+        let why = handle.why().await.unwrap();
+        assert!(why.contains("a second cancel, or a terminate, ends it as it is"), "{why}");
+        handle.cancel("enough").await.unwrap();
+        let expected =
+            "started, timer-set, timer-fired, blocked, unblocked, cancel-requested, blocked, cancelled";
         cancelled(&lab, &handle, expected).await;
     });
 }

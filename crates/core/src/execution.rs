@@ -401,10 +401,6 @@ impl Execution {
                 self.phase = Phase::Blocked { reason: Box::new(reason.clone()), cancelling, paused };
             }
             Event::Unblocked { .. } => {
-                if self.cancellation().is_some() {
-                    // What blocks it from now on is in the way of its clean-up: see `was_blocked_before_cancel`.
-                    self.tried = None;
-                }
                 self.phase = match (self.cancellation(), self.own_pause()) {
                     (Some((by, reason)), _) => Phase::Cancelling { by, reason },
                     (None, Some((by, reason))) => Phase::Paused { by, reason, is_own: true },

@@ -16,12 +16,6 @@ impl Execution {
         is_untouched || self.is_blocked()
     }
 
-    /// Whether it is being cancelled, and was blocked where it stands before: if its code is blocked once more and has not seen the
-    /// cancellation, no unblock has helped, and the cancellation is one of what is blocked. A clean-up that is blocked was blocked after it.
-    pub fn was_blocked_before_cancel(&self) -> bool {
-        matches!(self.phase, Phase::Cancelling { .. }) && !self.tried().is_empty()
-    }
-
     fn is_blocked(&self) -> bool {
         matches!(self.phase, Phase::Blocked { .. })
     }
@@ -30,11 +24,7 @@ impl Execution {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Address, Block, By, Command, ExecutionId, Kind, Name, Namespace, Payload, Start, Timestamp};
-
-    fn by() -> By {
-        By("ann".to_owned())
-    }
+    use crate::{Address, Block, Command, ExecutionId, Kind, Name, Namespace, Payload, Start, Timestamp};
 
     fn name(text: &str) -> Name {
         Name::new(text).expect("a name")
@@ -42,14 +32,6 @@ mod tests {
 
     fn block() -> Command {
         Command::block(Block::Limit { reason: "too long".to_owned() }).found_by(&name("a build"))
-    }
-
-    fn unblock() -> Command {
-        Command::Unblock { by: by(), step: None }
-    }
-
-    fn cancel() -> Command {
-        Command::Cancel { by: by(), reason: String::new() }
     }
 
     fn after(commands: Vec<Command>) -> Execution {
@@ -75,14 +57,5 @@ mod tests {
         }
         assert_eq!(after(vec![block()]).next_order([&unblock, &pause].into_iter()), Some(0));
         assert_eq!(after(vec![block()]).next_order([].into_iter()), None);
-    }
-
-    #[test]
-    fn a_block_that_came_before_the_cancellation_is_told_from_one_that_came_after() {
-        let is_before = |commands| after(commands).was_blocked_before_cancel();
-        assert!(is_before(vec![block(), unblock(), cancel()]));
-        assert!(!is_before(vec![cancel()]));
-        assert!(!is_before(vec![cancel(), block(), unblock()]), "its clean-up may have begun");
-        assert!(!is_before(vec![block(), unblock()]), "nobody has cancelled it");
     }
 }

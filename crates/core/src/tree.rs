@@ -111,7 +111,16 @@ impl Execution {
     /// Whether a message is for it, and not only for what has its id. Intake asks, and whoever reads a message asks again: what could not be read
     /// when it arrived had to take it.
     pub fn is_meant_by(&self, message: &Message) -> bool {
-        message.descent.as_deref().is_none_or(|descent| self.descends(descent))
+        message
+            .descent
+            .as_deref()
+            .is_none_or(|descent| self.descends(descent) && !self.has_heard(&message.body))
+    }
+
+    /// Whether its parent says only once more that it is cancelled. A parent says so when it is cancelled and when it ends: to what is blocked in
+    /// its clean-up that is no second cancellation, which would end it.
+    fn has_heard(&self, order: &Body) -> bool {
+        matches!((order, &self.phase), (Body::Cancel { .. }, Phase::Blocked { cancelling: Some(_), .. }))
     }
 
     /// Whether a message for children like this is for it. The next run of what failed has no parent: nobody waits for it.

@@ -282,7 +282,7 @@ SET place = ?2, rank = ?3, since = ?4, epoch = epoch + 1, care_at = MAX(care_at,
 WHERE key = ?1";
 pub(crate) const SET_ASIDE: &str = "
 UPDATE abide_executions
-SET place = ?2, rank = ?3, since = ?4
+SET place = ?2, rank = ?3, since = ?4, care_at = NULL
 WHERE key = ?1";
 /// From what is ready to the timers of the same route, whose place is the next.
 pub(crate) const PUT_OFF: &str = "
@@ -292,7 +292,7 @@ WHERE key = ?1 AND place % 4 = 1";
 pub(crate) const REPAIR: &str = "
 UPDATE abide_executions
 SET queue = ?2, status = ?3, care_at = ?8, takeover_count = 0, state = ?4, place = ?5, rank = ?6, since = ?7,
-    parent_run = ?9
+    parent_run = ?9, parent = ?10
 WHERE key = ?1";
 pub(crate) const CARE_NEXT: &str = "
 SELECT care_at, key

@@ -326,10 +326,6 @@ impl Runner {
 
     /// Stops until somebody changes the code or the data. What runs may end.
     fn block(&mut self, reason: Block) -> bool {
-        if self.is_out_of_reach() {
-            self.cancel();
-            return true;
-        }
         tracing::warn!(execution = %self.seat.execution().address(), %reason, "an execution is blocked");
         if let Err(refusal) = self.decide(Command::block(reason)) {
             // The phase allows no block, for example because it is paused: the reason will be found again.
@@ -337,22 +333,6 @@ impl Runner {
         }
         self.run.stage.halt();
         true
-    }
-
-    /// Whether code that is blocked now cannot come to the cancellation that it is to see.
-    fn is_out_of_reach(&self) -> bool {
-        let has_seen = |active: &Active| active.board.0.lock().interrupt.is_some();
-        self.seat.execution().was_blocked_before_cancel()
-            && !self.run.stage.active().is_some_and(has_seen)
-            // The end is sent at once. Nothing is under way before the code has seen the cancellation.
-            && !self.seat.is_busy()
-    }
-
-    /// Ends what is being cancelled as if its code had seen that.
-    fn cancel(&mut self) {
-        let seen = Failure::new(FailureKind::Cancelled, "its code is blocked before it could see that");
-        let entries = self.decide(Command::Fail(seen)).expect("what is being cancelled may end");
-        entries.into_iter().next_back().into_iter().for_each(|last| self.end(last.event));
     }
 
     /// Drops the code without treating that as its own doing.

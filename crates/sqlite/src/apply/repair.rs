@@ -1,6 +1,8 @@
 //! `repair`: states anew from their journals.
 
-use abide_core::{Entry, Event, Execution, Timestamp, Version, care};
+use std::sync::Arc;
+
+use abide_core::{Entry, Event, Execution, Start, Timestamp, Version, care};
 use rusqlite::{OptionalExtension, params};
 
 use crate::apply::check_inbox;
@@ -37,7 +39,6 @@ struct Suspect {
     key: i64,
     namespace: i64,
     id: String,
-    parent: Option<i64>,
     head: i64,
     version: Version,
 }
@@ -110,7 +111,6 @@ fn suspects(batch: &Batch<'_>, after: i64) -> Result<(Vec<Suspect>, Option<i64>)
             key: base.key,
             namespace: base.namespace,
             id: base.id.to_owned(),
-            parent: base.parent,
             head: base.anchor.head,
             version: base.anchor.version,
         });
@@ -120,7 +120,7 @@ fn suspects(batch: &Batch<'_>, after: i64) -> Result<(Vec<Suspect>, Option<i64>)
 
 /// Writes the state that the journal adds up to. Nothing is written when anything else of the execution is damaged too.
 fn rebuild(batch: &mut Batch<'_>, suspect: &Suspect) -> Result<(), Stop> {
-    let Suspect { key, namespace, id, parent, head, version } = suspect;
+    let Suspect { key, namespace, id, head, version } = suspect;
     let interned = batch.caches.interned(batch.connection)?;
     let address = address(interned, *namespace, id)?;
     let mut by_id = batch.connection.prepare_cached(sql::EXECUTION_KEY)?;
@@ -132,12 +132,17 @@ fn rebuild(batch: &mut Batch<'_>, suspect: &Suspect) -> Result<(), Stop> {
     if let Some(problem) = check_inbox(batch.connection, *key)? {
         return Err(Stop::corrupt(problem));
     }
+    // A head that is damaged may point at an earlier row: what was recorded behind it would be forgotten, and happen again.
+    if batch.connection.prepare_cached(sql::REPAIR_LATER_ROW)?.exists([key, head])? {
+        return Err(Stop::corrupt("its journal goes on behind its head"));
+    }
     let (chain, entries) = run_to(batch, *key, *head)?;
     let earlier: u32 =
         batch.connection.prepare_cached(sql::VERIFY_RUN_COUNT)?.query_row([key], |row| row.get(0))?;
     let execution = Execution::fold(address, earlier.saturating_add(1), &entries);
     let execution = execution.ok_or_else(|| Stop::corrupt("its journal does not begin with a start"))?;
-    let cold = cold(batch, &chain, &execution)?;
+    let (cold, start) = cold(batch, &chain, &execution)?;
+    let parent = batch.parent_key(&start, *namespace)?;
     let route = batch.caches.interned(batch.connection)?.known_route(&execution.route());
     let route = route.ok_or_else(|| Stop::corrupt("its route is damaged"))?;
     let queue = Queue { route, priority: execution.priority() };
@@ -150,11 +155,8 @@ fn rebuild(batch: &mut Batch<'_>, suspect: &Suspect) -> Result<(), Stop> {
     // Of a child that was retried it only says that it is one.
     let parent_run = parent.map(|_| execution.parent().map_or(0, |parent| parent.run));
     let summary = execution.summary(&[]);
-    let anchor = Anchor::new(
-        Identity { key: *key, namespace: *namespace, id, queue, parent: *parent },
-        *head,
-        *version,
-    );
+    let anchor =
+        Anchor::new(Identity { key: *key, namespace: *namespace, id, queue, parent }, *head, *version);
     let mut sheet = Draft::new(&summary, &abide_core::codec::encode(&execution));
     let Columns { place, rank, since } = place.columns();
     let has_mail = !execution.is_finished() && batch.inbox(*key)?.unread_count > 0;
@@ -168,7 +170,8 @@ fn rebuild(batch: &mut Batch<'_>, suspect: &Suspect) -> Result<(), Stop> {
         rank,
         since,
         micros(care_at),
-        parent_run
+        parent_run,
+        parent
     ])?;
     batch.caches.hot.remove(key);
     batch.caches.targets.remove(key);
@@ -205,15 +208,15 @@ pub(super) fn run_to(batch: &Batch<'_>, key: i64, head: i64) -> Result<(Chain, V
 }
 
 /// What rarely changes, from what is recorded of it.
-fn cold(batch: &Batch<'_>, chain: &Chain, execution: &Execution) -> Result<Cold, Stop> {
+fn cold(batch: &Batch<'_>, chain: &Chain, execution: &Execution) -> Result<(Cold, Arc<Start>), Stop> {
     let mut first_run = batch.connection.prepare_cached(sql::RUN_CHAIN)?;
     let origin: Option<i64> = first_run.query_row(params![chain.key, 1], |row| row.get(0)).optional()?;
     let row = origin.unwrap_or(chain.first);
     let first = journal::record(batch.connection, (row, chain.key), |records| records.into_iter().next())?;
     let first = first.entry().map_err(|error| Stop::corrupt(error.to_string()))?;
-    let Event::Started(start) = &first.event else {
+    let Event::Started(start) = first.event else {
         return Err(Stop::corrupt("its journal does not begin with a start"));
     };
-    let cold = Cold::of_newborn(start, chain.first, first.at);
-    Ok(Cold { run: execution.run(), origin, row_count: chain.row_count, ..cold })
+    let cold = Cold::of_newborn(&start, chain.first, first.at);
+    Ok((Cold { run: execution.run(), origin, row_count: chain.row_count, ..cold }, start))
 }

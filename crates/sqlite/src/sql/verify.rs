@@ -99,6 +99,10 @@ FROM abide_executions AS child
 JOIN abide_executions AS parent ON parent.key = child.parent AND parent.namespace = child.namespace
 LEFT JOIN abide_runs AS run ON run.execution = parent.key AND run.run = child.parent_run
 WHERE child.key = ?1 AND child.parent_run IS NOT NULL";
+pub(crate) const REPAIR_LATER_ROW: &str = "
+SELECT 1
+FROM abide_journal
+WHERE execution = ?1 AND row > ?2";
 pub(crate) const DISCARD_CHILDREN: &str = "
 SELECT namespace, id, parent_run
 FROM abide_executions INDEXED BY abide_executions_parent

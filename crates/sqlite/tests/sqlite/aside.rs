@@ -9,8 +9,8 @@ use abide_core::{
 use abide_sqlite::{Discarded, SqliteStore};
 use abide_store::conformance::block_on;
 use abide_store::{
-    Changes, Clock, Commit, CommitOutcome, Error, Feed, FeedFrom, Hold, List, Prune, Read, Store, Target,
-    View, Workers,
+    Aside, Changes, Clock, Commit, CommitOutcome, Error, Feed, FeedFrom, Hold, List, Prune, Read, Store,
+    Target, View, Workers,
 };
 
 use crate::fixture::{
@@ -178,6 +178,41 @@ fn what_stands_where_nobody_looks_is_put_back() {
         assert!(found.is_sound(), "{damage}: {:?}", found.problems);
         assert_eq!(fixture.seat(&store).claim(true).leased.len(), 6, "{damage}");
     }
+}
+
+/// Rebuilt from there it would have forgotten what is recorded behind, and do it again.
+#[test]
+fn p1_nothing_is_rebuilt_from_a_head_that_is_not_the_last_row() {
+    let (fixture, store) = six();
+    let mut seat = fixture.seat(&store);
+    let mut held = seat.claim(true).leased.into_iter().map(Held::from);
+    let mut bad = held.find(|held| held.execution.address().id.as_str() == "bad").expect("it is held");
+    (1..4).for_each(|nth| seat.record(&mut bad, vec![step(nth)]));
+    seat.retire();
+    let store = damaged(&fixture, &store, "UPDATE abide_executions SET head = head - 1 WHERE id = 'bad'");
+    let repairs = block_on(store.repair()).expect("it is looked at");
+    let expected = r#"execution "bad" cannot be rebuilt: its journal goes on behind its head"#;
+    assert_eq!((repairs.rebuilt, repairs.left), (Vec::new(), vec![expected.to_owned()]));
+}
+
+/// Somebody would take it every time, and set it aside again.
+#[test]
+fn nobody_looks_after_what_its_holder_has_set_aside() {
+    let (fixture, store) = six();
+    let mut seat = fixture.seat(&store);
+    let mut held = seat.claim(true).leased.into_iter();
+    let bad = held.find(|leased| leased.address().id.as_str() == "bad").expect("it is held");
+    let terminate = Body::Terminate { reason: "enough".to_owned() };
+    submit(&store, vec![message("end", "bad", terminate)]).expect("it is taken");
+    let care_at = || -> Option<i64> {
+        let raw = fixture.raw();
+        raw.query_row("SELECT care_at FROM abide_executions WHERE id = 'bad'", [], |row| row.get(0))
+            .expect("it is there")
+    };
+    assert!(care_at().is_some(), "its holder has some time to read it");
+    let aside = Aside { key: bad.key, lease: bad.lease, damage: "it cannot be read".to_owned() };
+    block_on(store.set_aside(aside)).expect("it is set aside");
+    assert_eq!(care_at(), None);
 }
 
 #[test]

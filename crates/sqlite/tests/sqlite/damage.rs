@@ -104,6 +104,12 @@ fn standing(change: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<()>) 
     (fixture, problems)
 }
 
+const PARENT: &str = "
+SELECT parent.id
+FROM abide_executions AS child
+JOIN abide_executions AS parent ON parent.key = child.parent
+WHERE child.id = 'child'";
+
 #[test]
 fn columns_by_which_others_find_it_are_checked_and_put_right() {
     for (damage, expected) in [
@@ -114,6 +120,10 @@ fn columns_by_which_others_find_it_are_checked_and_put_right() {
         (
             "UPDATE abide_executions SET since = since + 60000000 WHERE id = 'sleeps'",
             "execution \"sleeps\": it stands where it does not belong",
+        ),
+        (
+            "UPDATE abide_executions SET parent = key WHERE id = 'child'",
+            "execution \"child\": the state of execution \"child\" is damaged: its checksum is wrong",
         ),
         (
             "UPDATE abide_executions SET parent_run = 2 WHERE id = 'child'",
@@ -139,6 +149,8 @@ fn columns_by_which_others_find_it_are_checked_and_put_right() {
         assert_eq!((repairs.rebuilt.len(), repairs.left.len()), (1, 0), "{damage}: {repairs:?}");
         let found = store.verify().expect("it is looked at");
         assert!(found.is_sound(), "{damage}: {:?}", found.problems);
+        let parent: String = fixture.raw().query_row(PARENT, [], |row| row.get(0)).expect("it has one");
+        assert_eq!(parent, "ready", "{damage}");
     }
 }
 

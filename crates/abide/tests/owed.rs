@@ -1,0 +1,112 @@
+//! The clean-up of what is cancelled is owed: code that is blocked on its way there keeps it open for a build that gets there.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use abide::prelude::*;
+use abide::testing::{Lab, Machine};
+
+/// What a build of the program is like, and what it has undone.
+struct Build {
+    is_fixed: bool,
+    undone_count: Arc<AtomicU32>,
+}
+
+async fn undo(ctx: &Ctx) -> Result<()> {
+    let undone_count = ctx.state::<Build>().undone_count.clone();
+    ctx.step("undo", || async {
+        undone_count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    })
+    .await
+}
+
+/// No operation of its context, in the code that is to be replaced: it is blocked.
+async fn stray(ctx: &Ctx) {
+    if !ctx.state::<Build>().is_fixed {
+        pending::<()>().await;
+    }
+}
+
+#[workflow]
+async fn books(ctx: Ctx) -> Result<u32> {
+    ctx.step("book", || async { Ok(1) }).await?;
+    stray(&ctx).await;
+    let got = ctx.recv("go").await;
+    if got.is_err() {
+        ctx.shield(undo(&ctx)).await?;
+    }
+    got
+}
+
+#[workflow]
+async fn kid(ctx: Ctx) -> Result<u32> {
+    let got = ctx.recv("go").await;
+    if got.is_err() {
+        ctx.shield(async {
+            ctx.step("first", || async { Ok(()) }).await?;
+            stray(&ctx).await;
+            undo(&ctx).await
+        })
+        .await?;
+    }
+    got
+}
+
+#[workflow]
+async fn boss(ctx: Ctx) -> Result<u32> {
+    let got = ctx.run(kid, ()).id("kid").await;
+    if got.is_err() {
+        ctx.shield(ctx.sleep(secs(60))).await?;
+    }
+    got
+}
+
+async fn worker(lab: &Lab, name: &str, undone_count: &Arc<AtomicU32>) -> (Machine, Abide) {
+    let build = Build { is_fixed: name == "fixed", undone_count: undone_count.clone() };
+    let open =
+        |builder: abide::Builder| builder.build(name).state(build).session_ttl(secs(3)).park_after(ms(100));
+    lab.worker_with(open).await.unwrap()
+}
+
+/// The build that is past the block is away for a moment, and the other one takes what is cancelled.
+#[test]
+fn a_build_that_does_not_get_there_ends_nothing_that_another_could_clean_up() {
+    Lab::run(1, |lab| async move {
+        let undone_count = Arc::default();
+        let (_, bad) = worker(&lab, "bad", &undone_count).await;
+        let handle = bad.start(books, ()).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let (_, fixed) = worker(&lab, "fixed", &undone_count).await;
+        lab.sleep(secs(20)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Waiting);
+        fixed.shutdown().await;
+        handle.cancel("enough").await.unwrap();
+        lab.sleep(secs(2)).await;
+        let (_, _fixed) = worker(&lab, "fixed", &undone_count).await;
+        lab.sleep(secs(30)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Cancelled, "{}", handle.why().await.unwrap());
+        assert_eq!(undone_count.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// A parent that is cancelled says so, and says so again when it ends: nobody has decided anything in between.
+#[test]
+fn the_end_of_a_parent_is_no_second_cancel() {
+    Lab::run(1, |lab| async move {
+        let undone_count = Arc::default();
+        let (_, bad) = worker(&lab, "bad", &undone_count).await;
+        let handle = bad.start(boss, ()).id("boss").await.unwrap();
+        let child = bad.handle::<u32>("kid");
+        lab.sleep(secs(5)).await;
+        handle.cancel("enough").await.unwrap();
+        lab.sleep(secs(100)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Cancelled, "{}", handle.why().await.unwrap());
+        assert_eq!(child.status().await.unwrap(), Status::Blocked, "{}", child.why().await.unwrap());
+        let (_, _fixed) = worker(&lab, "fixed", &undone_count).await;
+        lab.sleep(secs(30)).await;
+        assert_eq!(child.status().await.unwrap(), Status::Cancelled, "{}", child.why().await.unwrap());
+        assert_eq!(undone_count.load(Ordering::Relaxed), 1);
+    });
+}
