@@ -205,6 +205,17 @@ pub(crate) async fn quick(ctx: Ctx, n: u64) -> Result<u64> {
     Ok(sum)
 }
 
+/// Like `quick`, with a wait inside its only step: the execution holds its slot for that long.
+#[workflow]
+pub(crate) async fn unhurried(ctx: Ctx, n: u64) -> Result<u64> {
+    let bench = ctx.state::<Bench>();
+    let stamp = ctx.step("add", || async {
+        pause(ms(20)).await;
+        Ok(bench.ran(&ctx, n))
+    });
+    Ok(stamp.await?.value * 3)
+}
+
 /// Runs that follow each other, each with one step; gives the number of the last.
 #[workflow]
 pub(crate) async fn chain(ctx: Ctx, left: u64) -> Result<u32> {

@@ -7,7 +7,7 @@ use abide::prelude::*;
 
 use crate::clock::{pause, until, within};
 use crate::effects;
-use crate::flows::{listener, quick};
+use crate::flows::{listener, unhurried};
 use crate::in_turn;
 use crate::look::{self, Look};
 use crate::process::Process;
@@ -17,6 +17,8 @@ use crate::roles::Role;
 const QUICK_COUNT: u64 = 1_600;
 /// Executions of the backlog that two share.
 const BACKLOG_COUNT: u64 = 300;
+/// Slots of each of the two: few, and each held for a while, so that neither can take the whole backlog.
+const SHARED_SLOT_COUNT: usize = 8;
 /// What two processes reach together of what one does, in the middle of so many measurements.
 const RATIO_MIN: f64 = 0.7;
 const MEASUREMENT_COUNT: usize = 5;
@@ -30,15 +32,15 @@ fn two_processes_share_a_backlog_and_neither_runs_what_the_other_holds() {
     in_turn(async {
         let folder = tempfile::tempdir().expect("a folder");
         let client = Abide::client(&look::url(folder.path())).await.expect("a client");
-        let starts = (0..BACKLOG_COUNT).map(|n| client.start(quick, n).id(format!("b-{n}")).into_future());
+        // Both are there before the first start: a slow machine gives one of them no lead over the other.
+        let role = Role { slots: Some(SHARED_SLOT_COUNT), ..Role::worker(folder.path()) };
+        let _one = Process::spawn_ready(&role).await;
+        let _other = Process::spawn_ready(&Role { generation: 1, ..role }).await;
+        let starts =
+            (0..BACKLOG_COUNT).map(|n| client.start(unhurried, n).id(format!("b-{n}")).into_future());
         for start in futures_util::future::join_all(starts).await {
             start.expect("a start");
         }
-        let role = Role { slots: Some(8), ..Role::worker(folder.path()) };
-        let mut one = Process::spawn(&role);
-        let mut other = Process::spawn(&Role { generation: 1, ..role });
-        one.hear("ready").await;
-        other.hear("ready").await;
         for n in 0..BACKLOG_COUNT {
             let result = client.handle::<u64>(&format!("b-{n}"));
             assert_eq!(within("a result", secs(20), result.result()).await.expect("a result"), n * 3);
