@@ -9,6 +9,8 @@ use abide_core::planted::{Bug, planted};
 use abide_store::Error;
 use rusqlite::ErrorCode;
 
+use crate::glance::Damage;
+
 /// Why a database could not be opened, created, copied or restored.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -155,6 +157,9 @@ impl Failure {
 pub(crate) fn complaint(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::FromSqlConversionFailure(_, _, source) => source.to_string(),
+        rusqlite::Error::InvalidColumnType(_, name, found) => {
+            format!("its {name} is a value of another type, {found}")
+        }
         other => other.to_string(),
     }
 }
@@ -252,6 +257,13 @@ pub(crate) fn is_newer(error: &rusqlite::Error) -> bool {
 impl From<rusqlite::Error> for Stop {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sql(error)
+    }
+}
+
+impl From<Damage> for Stop {
+    fn from(damage: Damage) -> Self {
+        let meaning = if damage.is_newer { Meaning::Newer } else { Meaning::Corrupt };
+        Self::Broken(Failure { meaning, complaint: damage.what })
     }
 }
 

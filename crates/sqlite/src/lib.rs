@@ -15,6 +15,7 @@ mod checksum;
 mod error;
 #[cfg(test)]
 mod fixture;
+mod glance;
 mod home;
 mod interned;
 mod job;

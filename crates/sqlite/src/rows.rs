@@ -8,10 +8,11 @@ use abide_core::intake::Standing;
 use abide_core::{
     Ability, Address, Epoch, Execution, LeaseRow, Listens, SessionId, Status, Timestamp, codec,
 };
-use rusqlite::types::Type;
+use rusqlite::types::{Type, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
 
+use crate::glance::number;
 use crate::place::{Place, Queue};
 use crate::sheet::{Anchor, Base, Cold};
 use crate::sql;
@@ -38,6 +39,29 @@ pub(crate) fn timestamp_maybe(row: &Row<'_>, index: usize) -> rusqlite::Result<O
     Ok(row.get::<_, Option<i64>>(index)?.map(Timestamp::from_micros))
 }
 
+/// The text in a column.
+pub(crate) fn text<'r>(row: &'r Row<'_>, index: usize) -> rusqlite::Result<&'r str> {
+    match row.get_ref(index)? {
+        ValueRef::Text(bytes) => std::str::from_utf8(bytes)
+            .map_err(|error| rusqlite::Error::FromSqlConversionFailure(index, Type::Text, Box::new(error))),
+        other => Err(unexpected(row, index, other.data_type())),
+    }
+}
+
+/// The bytes in a column.
+pub(crate) fn blob<'r>(row: &'r Row<'_>, index: usize) -> rusqlite::Result<&'r [u8]> {
+    match row.get_ref(index)? {
+        ValueRef::Blob(bytes) => Ok(bytes),
+        other => Err(unexpected(row, index, other.data_type())),
+    }
+}
+
+/// A column is of another type than was written.
+fn unexpected(row: &Row<'_>, index: usize, found: Type) -> rusqlite::Error {
+    let name = row.as_ref().column_name(index).unwrap_or("?").to_owned();
+    rusqlite::Error::InvalidColumnType(index, name, found)
+}
+
 pub(crate) fn status(row: &Row<'_>, index: usize) -> rusqlite::Result<Status> {
     let number: u8 = row.get(index)?;
     Status::from_number(number).ok_or_else(|| {
@@ -48,8 +72,7 @@ pub(crate) fn status(row: &Row<'_>, index: usize) -> rusqlite::Result<Status> {
 
 /// A value of `abide-core` in a column.
 pub(crate) fn decoded<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rusqlite::Result<T> {
-    let bytes = row.get_ref(index)?.as_blob()?;
-    codec::decode(bytes)
+    codec::decode(blob(row, index)?)
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(index, Type::Blob, Box::new(error)))
 }
 
@@ -181,8 +204,8 @@ impl Target {
                 let status = status(row, 6).unwrap_or(Status::Damaged);
                 Ok(Self {
                     key: row.get(0)?,
-                    epoch: Epoch(count(row.get(2)?)),
-                    queue: Queue::of(row.get(1)?),
+                    epoch: Epoch(count(number(row, 2)?.unwrap_or(0))),
+                    queue: Queue::of(number(row, 1)?.unwrap_or(0)),
                     place: Place::read(row, 3).unwrap_or(Place::Damaged(Timestamp::default())),
                     origin: 0,
                     // Whoever looks finds out what is wrong with it.
@@ -190,7 +213,7 @@ impl Target {
                     state: Vec::new(),
                     execution: OnceLock::new(),
                     address: address.clone(),
-                    care_at: timestamp_maybe(row, 7)?,
+                    care_at: number(row, 7)?.map(Timestamp::from_micros),
                 })
             })
             .optional()

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::place::Queue;
-use crate::rows::{count, integer};
+use crate::rows::{blob, count, integer, text};
 
 /// What rarely changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,11 +192,11 @@ impl<'r> Base<'r> {
     /// The same, where the columns begin at `at`.
     pub(crate) fn read_at(row: &'r Row<'_>, at: usize) -> rusqlite::Result<Self> {
         let (key, namespace) = (row.get(at)?, row.get(at + 1)?);
-        let id = row.get_ref(at + 2)?.as_str()?;
+        let id = text(row, at + 2)?;
         let (queue, parent) = (Queue::of(row.get(at + 3)?), row.get(at + 4)?);
         let identity = Identity { key, namespace, id, queue, parent };
         let anchor = Anchor::new(identity, row.get(at + 5)?, Version(count(row.get(at + 6)?)));
-        Ok(Self { key, namespace, id, queue, parent, anchor, sheet: row.get_ref(at + 7)?.as_blob()? })
+        Ok(Self { key, namespace, id, queue, parent, anchor, sheet: blob(row, at + 7)? })
     }
 
     /// The sheet, if it is what was written.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use abide_core::{
-    Ability, Address, Entry, Epoch, Execution, ExecutionId, Kind, LeaseRow, Listens, Name, Namespace,
+    Ability, Address, Entry, Epoch, Execution, ExecutionId, Kind, LeaseRow, Listens, Name, Namespace, Route,
     SessionId, Status, Summary, Tag, Timestamp,
 };
 use abide_store::{
@@ -14,11 +14,12 @@ use abide_store::{
     Target, Worker, WorkerRow, Workers,
 };
 use rusqlite::types::Type;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
 
 use crate::apply::{first_start, inbox_page};
 use crate::batch::{GONE, Shared};
 use crate::error::{Stop, complaint};
+use crate::glance::{Glance, meant_by};
 use crate::interned::Interned;
 use crate::journal::{self, Chain, Page, Skips};
 use crate::place::{self, Place};
@@ -131,7 +132,14 @@ impl View<'_> {
                 let interned = self.interned(|interned| interned.known(&address.namespace).is_some())?;
                 let Some(namespace) = interned.find(&address.namespace)? else { return Ok(None) };
                 let mut statement = self.connection.prepare_cached(sql::SNAPSHOT_BY_ID)?;
-                statement.query_row(params![namespace, address.id.as_str()], Found::read).optional()?
+                let found = statement.query_row(params![namespace, address.id.as_str()], Found::read);
+                match (found.optional()?, meant_by(&address.id)) {
+                    (None, Some(key)) => {
+                        self.check(key)?;
+                        None
+                    }
+                    (found, _) => found,
+                }
             }
         };
         let Some(mut found) = found else { return Ok(None) };
@@ -160,6 +168,16 @@ impl View<'_> {
             tags: if found.tagged { self.tags(&found.chain)? } else { Vec::new() },
             inbox,
         }))
+    }
+
+    /// Tells what is wrong with a row that has no name of its own.
+    fn check(&self, key: i64) -> Result<(), Stop> {
+        let mut statement = self.connection.prepare_cached(sql::SNAPSHOT_BY_KEY)?;
+        let checked = statement.query_row([key], |row| Ok(Glance::read(row)?.sound().err())).optional()?;
+        match checked.flatten() {
+            Some(damage) => Err(damage.into()),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn inbox(&self, read: InboxRead) -> Result<InboxPage, Stop> {
@@ -218,11 +236,11 @@ impl View<'_> {
             let candidates = self.candidates(list, (namespace, last), wanted)?;
             let exhausted = candidates.len() < wanted;
             let is_known =
-                |interned: &Interned| candidates.iter().all(|one| interned.route(one.route).is_some());
+                |interned: &Interned| candidates.iter().all(|one| one.route_in(interned).is_some());
             let interned = self.interned(is_known)?;
             for mut candidate in candidates {
                 looked_at += 1;
-                if interned.route(candidate.route).is_none() {
+                if candidate.route_in(&interned).is_none() {
                     candidate.summary = damaged();
                 }
                 if listing.items.len() == list.limit {
@@ -231,7 +249,7 @@ impl View<'_> {
                 }
                 last = candidate.key;
                 if self.matches(list, &interned, (namespace, &candidate))? {
-                    listing.items.push(candidate.listed(&interned)?);
+                    listing.items.push(candidate.listed(&interned, &list.namespace));
                 }
             }
             if exhausted {
@@ -287,7 +305,13 @@ impl View<'_> {
         let mut one = self.connection.prepare_cached(sql::LIST_ONE)?;
         let mut candidates = Vec::new();
         for key in keys {
-            candidates.push(one.query_row([key?], Candidate::read)?);
+            // What is listed there and nowhere else is for `verify` to tell.
+            let found = match key {
+                Ok(key) => one.query_row([key], Candidate::read).optional()?,
+                Err(rusqlite::Error::InvalidColumnType(..)) => None,
+                Err(error) => return Err(error.into()),
+            };
+            candidates.extend(found);
         }
         Ok(candidates)
     }
@@ -298,8 +322,9 @@ impl View<'_> {
         interned: &Interned,
         (namespace, candidate): (i64, &Candidate),
     ) -> Result<bool, Stop> {
-        let is_named = |name: &Name| interned.route(candidate.route).is_some_and(|route| route.name == *name);
-        let fits = candidate.namespace == namespace
+        let is_named = |name: &Name| candidate.route_in(interned).is_some_and(|route| route.name == *name);
+        // Whose it is that has no namespace, nobody knows: everybody is told.
+        let fits = candidate.namespace.is_none_or(|found| found == namespace)
             && (list.statuses.is_empty() || list.statuses.contains(&candidate.summary.status))
             && (!list.top_level || candidate.cold.is_none_or(|cold| cold.top_level))
             && list.name.as_ref().is_none_or(is_named);
@@ -386,19 +411,23 @@ impl View<'_> {
         // Those that were born between two heartbeats stand in one place: the index finds the next of them only if it is asked for just them.
         let mut beside = self.connection.prepare_cached(sql::SESSION_LEASES_BESIDE)?;
         let limit_beside = limit(&found);
-        for lease in beside.query_map([held, rank, since, key, limit_beside], Lease::read)? {
-            found.push(lease?);
-        }
+        collect(beside.query([held, rank, since, key, limit_beside])?, &mut found)?;
         let mut after = self.connection.prepare_cached(sql::SESSION_LEASES_AFTER)?;
         let limit_after = limit(&found);
-        for lease in after.query_map([held, rank, since, limit_after], Lease::read)? {
-            found.push(lease?);
-        }
+        collect(after.query([held, rank, since, limit_after])?, &mut found)?;
         let has_more = found.len() > count_max;
         found.truncate(count_max);
         let next = found.last().filter(|_| has_more).map(|last| last.cursor);
         Ok(LeasePage { leases: found.into_iter().map(|lease| lease.held).collect(), next })
     }
+}
+
+/// Adds the leases of some rows. One that cannot be read is nobody's: the next claim that meets it sets it aside.
+fn collect(mut rows: Rows<'_>, found: &mut Vec<Lease>) -> rusqlite::Result<()> {
+    while let Some(row) = rows.next()? {
+        found.extend(Lease::read(row).ok());
+    }
+    Ok(())
 }
 
 /// A lease, and where it stands.
@@ -473,9 +502,10 @@ fn damaged() -> Summary {
 /// A row that a list looks at.
 struct Candidate {
     key: i64,
-    namespace: i64,
-    id: String,
-    route: i64,
+    /// Nothing, like the route, when it cannot be read.
+    namespace: Option<i64>,
+    name: ExecutionId,
+    route: Option<i64>,
     /// Nothing, when it cannot be read.
     cold: Option<Cold>,
     summary: Summary,
@@ -483,42 +513,42 @@ struct Candidate {
 
 impl Candidate {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let base = Base::read(row)?;
+        let glance = Glance::read(row)?;
         let is_aside = matches!(Place::read(row, 9), Ok(Place::Damaged(_)) | Err(_));
-        let told = base.sheet().and_then(|sheet| Ok((sheet.cold, sheet.summary()?, status(row, 8)?)));
-        let (cold, summary) = match told {
-            Ok((cold, summary, status)) if !is_aside => {
-                (Some(cold), Summary { status, care_at: timestamp_maybe(row, 12)?, ..summary })
-            }
-            Ok((cold, ..)) => (Some(cold), damaged()),
-            Err(_) => (None, damaged()),
-        };
+        let sheet = glance.sound().map(|(_, sheet)| sheet).ok();
+        let told = sheet.as_ref().and_then(|sheet| {
+            let (summary, status) = (sheet.summary().ok()?, status(row, 8).ok()?);
+            Some(Summary { status, care_at: timestamp_maybe(row, 12).ok()?, ..summary })
+        });
         Ok(Self {
-            key: base.key,
-            namespace: base.namespace,
-            id: base.id.to_owned(),
-            route: base.queue.route,
-            cold,
-            summary,
+            key: glance.key,
+            namespace: glance.namespace,
+            name: glance.name(),
+            route: glance.queue.map(|queue| queue.route),
+            cold: sheet.map(|sheet| sheet.cold),
+            summary: told.filter(|_| !is_aside).unwrap_or_else(damaged),
         })
     }
 
-    fn listed(self, interned: &Interned) -> Result<Listed, Stop> {
-        let route = interned.route(self.route);
+    fn route_in<'i>(&self, interned: &'i Interned) -> Option<&'i Arc<Route>> {
+        self.route.and_then(|route| interned.route(route))
+    }
+
+    fn listed(self, interned: &Interned, namespace: &Namespace) -> Listed {
         // A row whose number leads to no route is listed by its id all the same.
-        let (kind, name) = route.map_or_else(
+        let (kind, name) = self.route_in(interned).map_or_else(
             || (Kind::Workflow, Name::new("?").expect("a name")),
             |route| (route.kind, route.name.clone()),
         );
-        Ok(Listed {
+        Listed {
             key: ExecutionKey(count(self.key)),
-            address: address(interned, self.namespace, &self.id)?,
+            address: Address { namespace: namespace.clone(), id: self.name },
             kind,
             name,
             run: self.cold.map(|cold| cold.run),
             summary: self.summary,
             created_at: self.cold.map(|cold| cold.created_at),
-        })
+        }
     }
 }
 
