@@ -167,6 +167,11 @@ impl Waiting {
             Self::Step { .. } | Self::Child { .. } => None,
         }
     }
+
+    /// Whether this ends by a time, a signal or a child, and no closure is behind it.
+    pub fn is_still(&self) -> bool {
+        matches!(self, Self::Sleep { .. } | Self::Signal { .. } | Self::Child { .. })
+    }
 }
 
 impl fmt::Display for Waiting {
@@ -225,6 +230,12 @@ impl Summary {
     pub fn status_at(&self, now: Timestamp) -> Status {
         let is_due = self.wake_at.is_some_and(|at| at <= now);
         if is_due && self.status == Status::Sleeping { Status::Running } else { self.status }
+    }
+
+    /// Whether code stands at waits with no closure behind them. Whoever parks it so has replayed it and lived: it is no
+    /// suspect any longer. What rests, or waits for its next attempt, is still one.
+    pub fn stands_still(&self) -> bool {
+        !self.waiting.is_empty() && self.waiting.iter().all(Waiting::is_still)
     }
 
     /// What an encoded summary begins with. A store may ask for it: the rest is not looked at.

@@ -9,7 +9,8 @@
 //! 2. When its patience is over, the memory is cleared for it: nobody comes in, and whoever is there leaves when the closures that it
 //!    runs have ended. Other suspects leave last. Closures are not interrupted: if they last, everybody goes on, and it tries
 //!    again with twice the patience, so that neither waits for the other for ever.
-//! 3. When nothing else is in memory, it runs alone until it makes progress, leaves, or has been alone for long enough.
+//! 3. When nothing else is in memory, it runs alone until it makes progress, leaves, or has been alone for long enough. It leaves
+//!    as soon as its code stands still, at waits with no closure behind them.
 //!
 //! A worker that has nothing else to do comes to the third at once.
 
@@ -161,7 +162,8 @@ impl Quarantine {
         self.gate == Gate::Open && self.waiting.is_empty() && self.expected.is_empty()
     }
 
-    fn is_turn_of(&self, key: ExecutionKey) -> bool {
+    /// Whether this suspect runs alone.
+    pub(crate) fn is_turn_of(&self, key: ExecutionKey) -> bool {
         self.gate == Gate::Alone(key)
     }
 }

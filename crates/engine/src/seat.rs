@@ -377,6 +377,11 @@ impl Seat {
         Hold::Park { seen: self.inbox.unread().cloned().collect() }
     }
 
+    /// Whether it is a suspect that runs alone, and everybody else waits for it.
+    pub(crate) fn keeps_others_out(&self) -> bool {
+        self.engine.is_shut() && self.engine.residents().quarantine.is_turn_of(self.key())
+    }
+
     /// Whether children have to be told something.
     pub(crate) fn has_tree_orders(&self) -> bool {
         !self.ledger.tree_orders.is_empty()

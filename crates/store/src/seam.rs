@@ -261,6 +261,14 @@ pub struct Commit {
     pub alone: bool,
 }
 
+impl Commit {
+    /// Whether the holder has lived through what it held: it recorded something, or parks code that stands still.
+    pub fn ends_suspicion(&self) -> bool {
+        let is_parked = matches!(self.hold, Hold::Park { .. });
+        !self.changes.records.is_empty() || (is_parked && self.changes.summary.stands_still())
+    }
+}
+
 /// A lease that its holder gives up because it cannot read what it holds.
 #[derive(Clone, Debug)]
 pub struct Aside {

@@ -8,7 +8,7 @@ use abide::prelude::*;
 
 use crate::clock::{Stopwatch, pause, within};
 use crate::effects;
-use crate::flows::Bench;
+use crate::flows::{Bench, waiter};
 use crate::in_turn;
 use crate::look::{self, Look};
 use crate::process::Process;
@@ -135,6 +135,45 @@ fn a_step_that_always_aborts_is_blocked_and_its_application_lives() {
         let other = client.start(innocent, 3).id("other").await.expect("a start");
         assert_eq!(within("a result", secs(30), other.result()).await.expect("a result"), 3);
         assert!(process.is_alive());
+    });
+}
+
+const WAITER_COUNT: u64 = 150;
+
+#[test]
+fn waiters_that_were_in_memory_at_two_deaths_hold_up_nobody() {
+    in_turn(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        for n in 0..WAITER_COUNT {
+            client.start(waiter, n).id(format!("waiter-{n}")).await.expect("a start");
+        }
+        let look = Look::at(folder.path());
+        for generation in 0..2 {
+            let mut process = Process::spawn_ready(&Role { generation, ..Role::worker(folder.path()) }).await;
+            // Not as long as they stay in memory by themselves.
+            while look.sessions().await.last().expect("it has a session").lease_count < WAITER_COUNT {
+                pause(ms(1)).await;
+            }
+            process.kill();
+        }
+        let _process = Process::spawn_ready(&Role { generation: 2, ..Role::worker(folder.path()) }).await;
+        let watch = Stopwatch::start();
+        let other = client.start(innocent, 1).id("other").await.expect("a start");
+        assert_eq!(within("a result", secs(60), other.result()).await.expect("a result"), 1);
+        let elapsed = watch.elapsed();
+        for n in 0..WAITER_COUNT {
+            let handle = client.handle::<u64>(&format!("waiter-{n}"));
+            while handle.why().await.expect("a reason").contains("died while holding it") {
+                pause(ms(5)).await;
+            }
+        }
+        println!("the other was done after {elapsed:?}, all waiters after {:?}", watch.elapsed());
+        // One second for each of them before, as long as what waits stays in memory.
+        assert!(watch.elapsed() < secs(30), "{:?}", watch.elapsed());
+        let handle = client.handle::<u64>("waiter-7");
+        handle.signal("go", &1u64).await.expect("a signal");
+        assert_eq!(within("a result", secs(30), handle.result()).await.expect("a result"), 8);
     });
 }
 

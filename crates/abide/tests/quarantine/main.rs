@@ -1,6 +1,7 @@
 //! A step that kills its process takes nobody down: from the second takeover on it runs alone.
 
 mod loops;
+mod waiters;
 mod world;
 
 use std::collections::BTreeSet;

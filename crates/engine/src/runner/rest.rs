@@ -78,7 +78,7 @@ impl Runner {
         let idle_since = *self.idle_since.get_or_insert(now);
         let mut ring_at = self.next_timeout();
         if !is_running && self.has_nothing_to_start() {
-            if self.sleeps_long() {
+            if self.sleeps_long() || (self.seat.keeps_others_out() && self.stands_still()) {
                 return self.park();
             }
             let options = &self.seat.engine.options;
@@ -123,6 +123,15 @@ impl Runner {
         };
         let soon = self.seat.now().after(self.seat.engine.options.park_after);
         only_timers && self.next_timer().is_some_and(|at| at > soon)
+    }
+
+    /// Whether all that it waits for is a time, a signal or a child. A suspect that has come so far has harmed nobody, and nobody has to wait
+    /// for it any longer.
+    fn stands_still(&self) -> bool {
+        let Some(active) = self.run.stage.active() else { return false };
+        let state = active.board.0.lock();
+        let mut waits = state.slots.iter().map(|(id, slot)| active.wait_of(*id, slot));
+        waits.all(|wait| wait.is_some_and(|wait| wait.is_still()))
     }
 
     fn park(&mut self) -> Turn {

@@ -5,8 +5,8 @@ mod sentence;
 use abide_core::{
     Address, Entry, ExecutionId, Message, Refusal, SessionId, Status, Timestamp, Waiting, text,
 };
-use abide_store::{Error, InboxRead, List, Read, Snapshot, Store, Target, WorkerRow, Workers};
-use sentence::{Ahead, Child, Facts};
+use abide_store::{Error, InboxRead, Leases, List, Read, Snapshot, Store, Target, WorkerRow, Workers};
+use sentence::{Ahead, Child, Facts, Suspect};
 
 use crate::engine::Inner;
 
@@ -18,6 +18,10 @@ const DEPTH_MAX: usize = 16;
 const TAIL_COUNT: u64 = 32;
 /// How many executions are looked at to count those that go first.
 const AHEAD_COUNT_MAX: usize = 1_000;
+/// How many workers are asked whether they keep others out.
+const ABLE_COUNT_MAX: usize = 4;
+/// How many executions that a worker holds are looked at for that.
+const LEASE_COUNT_MAX: usize = 64;
 /// How many pages are looked at for them: a large store has many others between.
 const AHEAD_PAGE_COUNT_MAX: usize = 5;
 
@@ -105,11 +109,21 @@ impl Witness<'_> {
         read_on(store, &mut snapshot, INBOX_PAGE_COUNT_MAX, keep).await?;
         let tail = tail(store, &snapshot).await?;
         let workers = workers(store, address, snapshot.lease.session, now).await?;
-        let ahead = match snapshot.ready_at {
-            Some(_) if !snapshot.execution.is_finished() => ahead(store, &snapshot).await?,
-            _ => Ahead::default(),
+        let mut facts = Facts {
+            snapshot,
+            tail,
+            workers,
+            is_seated,
+            ahead: Ahead::default(),
+            suspect: None,
+            child: None,
+            now,
         };
-        Ok(Some(Facts { snapshot, tail, workers, is_seated, ahead, child: None, now }))
+        if facts.is_queued() {
+            facts.ahead = ahead(store, &facts.snapshot).await?;
+            facts.suspect = suspect(store, &facts).await?;
+        }
+        Ok(Some(facts))
     }
 
     /// An execution, and whether it is run here; `None` where that cannot be seen. Whoever leaves between the two looks is looked at again.
@@ -226,6 +240,33 @@ async fn ahead(store: &dyn Store, snapshot: &Snapshot) -> Result<Ahead, Error> {
     }
     ahead.is_more = list.after.is_some();
     Ok(ahead)
+}
+
+/// The suspect because of which no worker lets it in: it runs alone, or waits for that. `None` when one of them has none.
+async fn suspect(store: &dyn Store, facts: &Facts) -> Result<Option<Suspect>, Error> {
+    let route = facts.snapshot.execution.route();
+    let mut found = None;
+    for row in facts.able(&route).take(ABLE_COUNT_MAX) {
+        let Some(suspect) = suspect_of(store, row).await? else { return Ok(None) };
+        found.get_or_insert(suspect);
+    }
+    Ok(found)
+}
+
+async fn suspect_of(store: &dyn Store, row: &WorkerRow) -> Result<Option<Suspect>, Error> {
+    let leases = Leases { session: row.session, after: None, limit: LEASE_COUNT_MAX };
+    for held in store.leases(leases).await?.leases {
+        let target = Target::Key(held.key);
+        let read = Read { target, run: None, from: 0, limit: 0, with_inbox: false };
+        let other = match store.read(read).await {
+            Err(Error::Corrupt { .. } | Error::Newer { .. }) => continue,
+            other => other?.filter(|other| other.lease.session == Some(row.session)),
+        };
+        if let Some(suspect) = other.and_then(|other| Suspect::of(&other, row)) {
+            return Ok(Some(suspect));
+        }
+    }
+    Ok(None)
 }
 
 fn may_be_ready(status: Status) -> bool {

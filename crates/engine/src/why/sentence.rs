@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use abide_core::{
-    Block, Body, By, Entry, Event, ExecutionId, Message, Phase, Status, StepRemedy, Timestamp, Waiting, care,
+    Block, Body, By, Entry, Event, ExecutionId, Message, Phase, Route, Status, StepRemedy, Timestamp,
+    Waiting, care,
 };
 use abide_store::{Snapshot, WorkerRow};
 
@@ -28,6 +29,8 @@ pub(super) struct Facts {
     pub(super) is_seated: Option<bool>,
     /// Who is claimed before it.
     pub(super) ahead: Ahead,
+    /// Because of whom no worker lets it in.
+    pub(super) suspect: Option<Suspect>,
     /// The first child that it waits for.
     pub(super) child: Option<Child>,
     /// When all this was so.
@@ -41,6 +44,45 @@ pub(super) struct Ahead {
     pub(super) count: u64,
     /// Not all were looked at.
     pub(super) is_more: bool,
+}
+
+/// An execution that runs alone, or is to: nobody else comes in where it is.
+pub(super) struct Suspect {
+    pub(super) id: ExecutionId,
+    pub(super) takeover_count: u32,
+    /// It runs. Otherwise those who are in memory are to leave first.
+    pub(super) is_alone: bool,
+    /// The worker that has it.
+    pub(super) worker: String,
+}
+
+impl Suspect {
+    /// What is held there, if it is one.
+    pub(super) fn of(held: &Snapshot, row: &WorkerRow) -> Option<Self> {
+        let is_mark = |wait: &Waiting| matches!(wait, Waiting::Suspect { until: None, .. });
+        let takeover_count = held.takeover_count;
+        (takeover_count >= SUSPECT_TAKEOVER_COUNT).then(|| Self {
+            id: held.execution.address().id.clone(),
+            takeover_count,
+            is_alone: held.summary.waiting.iter().any(is_mark),
+            worker: worker_name(row),
+        })
+    }
+}
+
+impl Facts {
+    /// Whether it waits for a worker that takes it.
+    pub(super) fn is_queued(&self) -> bool {
+        let is_active = |status| !matches!(status, Status::Paused | Status::Blocked | Status::Damaged);
+        let status = self.snapshot.summary.status;
+        let may_run = is_active(status) && !status.is_terminal();
+        may_run && self.snapshot.lease.session.is_none() && ready_since(self).is_some()
+    }
+
+    /// The live workers that can run it.
+    pub(super) fn able(&self, route: &Route) -> impl Iterator<Item = &WorkerRow> {
+        self.workers.iter().filter(move |row| row.is_live(self.now) && row.worker.ability.serves(route))
+    }
 }
 
 /// A child that is waited for.
@@ -163,7 +205,14 @@ fn queued(facts: &Facts, since: Timestamp) -> String {
     if let Some(objections) = objections(facts) {
         return format!("is ready since {since}, but no live worker can run it: {objections}");
     }
-    let able = able(facts).next().map(worker_name).unwrap_or_default();
+    if let Some(Suspect { id, takeover_count, is_alone, worker }) = &facts.suspect {
+        let what = if *is_alone { "runs" } else { "is to run" };
+        return format!(
+            "is ready since {since}, and waits for {id:?}, which {what} alone on {worker}, because {takeover_count} workers in a row died while holding it"
+        );
+    }
+    let route = facts.snapshot.execution.route();
+    let able = facts.able(&route).next().map(worker_name).unwrap_or_default();
     match facts.ahead {
         Ahead { count: 0, is_more: false } => {
             format!("is ready since {since} and next in its queue for {able}")
@@ -404,17 +453,12 @@ fn who_reads(facts: &Facts) -> String {
     }
 }
 
-fn able(facts: &Facts) -> impl Iterator<Item = &WorkerRow> {
-    let route = facts.snapshot.execution.route();
-    facts.workers.iter().filter(move |row| row.is_live(facts.now) && row.worker.ability.serves(&route))
-}
-
 /// Why no live worker can run it; `None` when one can.
 fn objections(facts: &Facts) -> Option<String> {
-    if able(facts).next().is_some() {
+    let route = facts.snapshot.execution.route();
+    if facts.able(&route).next().is_some() {
         return None;
     }
-    let route = facts.snapshot.execution.route();
     let live: Vec<_> = facts.workers.iter().filter(|row| row.is_live(facts.now)).collect();
     if live.is_empty() {
         return Some("there is none".to_owned());

@@ -56,6 +56,7 @@ fn facts_of(start: Start, events: Vec<Event>, waiting: &[Waiting]) -> Facts {
         workers: Vec::new(),
         is_seated: Some(true),
         ahead: Ahead::default(),
+        suspect: None,
         child: None,
         now: at(100),
     }

@@ -1,8 +1,8 @@
 //! What becomes of the work of the dead.
 
-use abide_core::{Epoch, Version};
+use abide_core::{Epoch, ExecutionId, Name, Version, Waiting};
 
-use super::held::Held;
+use super::held::{Draft, Held};
 use super::make::{complete, flow, step, worker};
 use super::subject::ids;
 use super::{Subject, table};
@@ -16,6 +16,7 @@ table![
     takeover_count_is_reset_by_progress,
     orderly_end_is_no_takeover,
     takeover_count_is_not_reset_by_an_empty_commit,
+    takeover_count_is_reset_by_a_park_that_stands_still,
     heartbeat_keeps_all_leases,
     retired_session_gives_everything_back_at_once,
     swept_work_is_ready_since_the_sweep,
@@ -92,6 +93,33 @@ fn takeover_count_is_not_reset_by_an_empty_commit(subject: &Subject) {
     let mut held = Held::of(seat.sweep(1).leased.remove(0));
     subject.commit(&subject.draft(&held).yielded(), &mut held);
     assert_eq!(seat.claim_one().takeover_count, 1);
+}
+
+fn takeover_count_is_reset_by_a_park_that_stands_still(subject: &Subject) {
+    let name = || Name::new("x").expect("a name");
+    let at = subject.later_ms(1_000_000);
+    let cases: [(&[Waiting], u32); 8] = [
+        (&[Waiting::Signal { name: name(), until: None }], 0),
+        (&[Waiting::Sleep { until: at }], 0),
+        (&[Waiting::Child { id: ExecutionId::new("c").expect("an id") }, Waiting::Sleep { until: at }], 0),
+        (&[], 1),
+        (&[Waiting::Sleep { until: at }, Waiting::Retry { name: name(), attempt: 2, at }], 1),
+        (&[Waiting::Signal { name: name(), until: None }, Waiting::Step { name: name(), attempt: 1 }], 1),
+        (&[Waiting::Suspect { died_at: Vec::new(), until: Some(at) }], 1),
+        (&[Waiting::Build { until: at }], 1),
+    ];
+    for (nth, (waiting, expected)) in cases.into_iter().enumerate() {
+        let id = format!("{nth}");
+        subject.start(&id, flow());
+        pass_on(subject);
+        let mut held = Held::of(subject.seat(worker()).sweep(1).leased.remove(0));
+        let draft = waiting.iter().cloned().fold(subject.draft(&held), Draft::waiting);
+        subject.commit(&draft, &mut held);
+        assert_eq!(subject.look(&id).takeover_count, 1, "it is still held: {waiting:?}");
+        let draft = waiting.iter().cloned().fold(subject.draft(&held), Draft::waiting);
+        subject.commit(&draft.park(), &mut held);
+        assert_eq!(subject.look(&id).takeover_count, expected, "{waiting:?}");
+    }
 }
 
 fn heartbeat_keeps_all_leases(subject: &Subject) {

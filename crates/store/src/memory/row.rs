@@ -118,7 +118,7 @@ impl Row {
         self.wake_at = commit.changes.summary.wake_at;
         self.lease.version = self.lease.version.next();
         self.inbox.retain(|(_, message)| !commit.changes.consumed.contains(&message.id));
-        if !commit.changes.records.is_empty() {
+        if commit.ends_suspicion() {
             self.takeover_count = 0;
         }
     }
