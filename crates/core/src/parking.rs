@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::collections::HashSet;
 
-use crate::{Message, MessageId, Summary, Timestamp, care};
+use crate::{Body, By, Message, MessageId, Summary, Timestamp, Waiting, care, text};
 
 /// How a park leaves an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,18 @@ pub fn park<M: Borrow<Message>>(
         message.is_none_or(|message| summary.listens.to(&message.borrow().body))
     });
     Parked { is_ready, care_at: care::after_release(summary.care_at, has_unseen, now) }
+}
+
+/// Whether a message is one that an execution is told to wait for. No holder that has seen it parks: found unread beside an execution that sleeps,
+/// it would wake nobody.
+///
+/// What is waited for is an excerpt, and most of what lies unread is for later: no other message proves anything.
+pub fn waits_for(summary: &Summary, message: &Message) -> bool {
+    summary.waiting.iter().any(|waiting| match (waiting, &message.body) {
+        (Waiting::Signal { name, .. }, Body::Signal { name: found, .. }) => name == found,
+        (Waiting::Child { id }, Body::ChildDone { .. }) => message.by == By(text::titled("child", id)),
+        _ => false,
+    })
 }
 
 /// The messages that a holder has seen and leaves unread, by id.

@@ -125,6 +125,23 @@ impl Pack {
         Ok(())
     }
 
+    /// The same for the first row of an execution that comes from elsewhere.
+    pub(crate) fn append_first(
+        &mut self,
+        batch: &mut Batch<'_>,
+        (key, owner): (i64, Vec<u8>),
+        hot: &mut Hot,
+    ) -> Result<(), Stop> {
+        let row = batch.caches.next_journal_row(batch.connection)?;
+        let link = Link { row, key, previous: None, happened: self.happened, skip: Some(owner) };
+        self.write(batch, &link)?;
+        hot.rows.push(row);
+        hot.state.anchor.head = row;
+        hot.state.entry_count = self.seq + self.count - 1;
+        hot.state.cold.row_count = 1;
+        Ok(())
+    }
+
     /// Writes the row.
     pub(crate) fn write(&mut self, batch: &mut Batch<'_>, link: &Link) -> Result<(), Stop> {
         checksum::put(&mut self.body, link.sum(self.seq, self.sum));
@@ -176,6 +193,22 @@ pub(crate) fn begin_run(
     cold.first = *first;
     cold.run += 1;
     Ok(())
+}
+
+/// What the first row of an execution has in the place of predecessors: whose it is. All else that names an execution stands in its own row, and
+/// would be lost with it.
+pub(crate) fn owner_bytes(namespace: i64, id: &str) -> Vec<u8> {
+    codec::encode(&(namespace, id))
+}
+
+/// The namespace and the id of the execution whose journal begins in `row`.
+pub(crate) fn owner(connection: &Connection, (row, key): (i64, i64)) -> Result<(i64, String), Stop> {
+    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
+    let mut rows = statement.query([row, key])?;
+    let found = rows.next()?.ok_or_else(|| missing(row))?;
+    Found::read(found)?;
+    let skip = found.get_ref(5)?.as_blob().map_err(rusqlite::Error::from)?;
+    Ok(codec::decode(skip)?)
 }
 
 /// What a skip row lists: its last entry, and the distances from row to row, going back.

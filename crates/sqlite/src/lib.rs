@@ -13,6 +13,7 @@ mod batch;
 mod caches;
 mod checksum;
 mod error;
+mod examine;
 #[cfg(test)]
 mod fixture;
 mod glance;
@@ -43,6 +44,7 @@ mod verify;
 mod view;
 mod wal;
 mod watch;
+mod wreck;
 mod writer;
 
 pub use apply::Discarded;

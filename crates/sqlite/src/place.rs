@@ -73,6 +73,12 @@ pub(crate) struct Columns {
     pub(crate) since: i64,
 }
 
+impl Columns {
+    pub(crate) fn read(row: &Row<'_>, index: usize) -> rusqlite::Result<Self> {
+        Ok(Self { place: row.get(index)?, rank: row.get(index + 1)?, since: row.get(index + 2)? })
+    }
+}
+
 /// How long a program leaves alone what is ready and what only a newer one can read.
 pub(crate) const NEWER_PAUSE: Duration = Duration::from_secs(5);
 
@@ -135,8 +141,7 @@ impl Place {
 
     /// Reads the three columns that begin at `index`.
     pub(crate) fn read(row: &Row<'_>, index: usize) -> rusqlite::Result<Self> {
-        let columns =
-            Columns { place: row.get(index)?, rank: row.get(index + 1)?, since: row.get(index + 2)? };
+        let columns = Columns::read(row, index)?;
         Self::of(columns).ok_or_else(|| {
             let complaint = match columns.place.rem_euclid(4) {
                 2 => format!("there is no rank {} among timers", columns.rank),

@@ -289,11 +289,6 @@ pub(crate) const PUT_OFF: &str = "
 UPDATE abide_executions
 SET place = place + 1, rank = 0, since = ?2
 WHERE key = ?1 AND place % 4 = 1";
-pub(crate) const REPAIR: &str = "
-UPDATE abide_executions
-SET queue = ?2, status = ?3, care_at = ?8, takeover_count = 0, state = ?4, place = ?5, rank = ?6, since = ?7,
-    parent_run = ?9, parent = ?10
-WHERE key = ?1";
 pub(crate) const CARE_NEXT: &str = "
 SELECT care_at, key
 FROM abide_executions INDEXED BY abide_executions_care

@@ -9,17 +9,20 @@ use abide_core::{
 use abide_store::Record;
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::check_inbox;
-use super::repair::run_to;
+use super::repair::{examined, is_held};
+use super::truth::run_to;
 use crate::batch::Batch;
 use crate::error::Stop;
+use crate::examine::Verdict;
+use crate::glance::meant_by;
 use crate::job::Operation;
 use crate::journal::{self, Link};
 use crate::place::{Columns, Place, Queue};
-use crate::rows::integer;
-use crate::sheet::{Anchor, Base, Cold, Draft, Identity};
+use crate::rows::{count, integer};
+use crate::sheet::{Anchor, Cold, Draft, Identity, Sheet};
 use crate::sql;
 use crate::view::address;
+use crate::wreck::Wreck;
 
 /// Gives a damaged execution a journal that says that it was begun and cancelled, tells whoever waits for it, and ends its children. What it
 /// had done is gone.
@@ -48,33 +51,28 @@ pub enum Discarded {
 }
 
 /// What is known of the damaged one.
-struct Wreck {
-    key: i64,
+struct Damaged {
+    wreck: Wreck,
     namespace: i64,
     id: String,
-    parent: Option<i64>,
-    head: i64,
     version: Version,
-    place: Option<Place>,
-    route: i64,
     state: Option<Execution>,
 }
 
-impl Wreck {
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let base = Base::read(row)?;
-        Ok(Self {
-            key: base.key,
-            namespace: base.namespace,
-            id: base.id.to_owned(),
-            parent: base.parent,
-            head: base.anchor.head,
-            version: base.anchor.version,
-            place: Place::read(row, 9).ok(),
-            route: base.queue.route,
-            state: base.sheet().and_then(|sheet| sheet.execution()).ok(),
-        })
+impl Damaged {
+    fn of(wreck: Wreck, (namespace, id): (i64, &str), now: Timestamp) -> Self {
+        let state = state(&wreck, (namespace, id));
+        // One that it never had, if its own is lost.
+        let version = wreck.version.unwrap_or(Version(count(now.as_micros()))).next();
+        Self { wreck, namespace, id: id.to_owned(), version, state }
     }
+}
+
+/// The state in a row, if that can be read.
+fn state(wreck: &Wreck, (namespace, id): (i64, &str)) -> Option<Execution> {
+    let identity = Identity { key: wreck.key, namespace, id, queue: wreck.queue?, parent: wreck.parent? };
+    let anchor = Anchor::new(identity, wreck.head?, wreck.version?);
+    Sheet::open(wreck.sheet.as_ref()?, &anchor).ok()?.execution().ok()
 }
 
 impl Operation for DiscardWork {
@@ -82,36 +80,49 @@ impl Operation for DiscardWork {
     const WHAT: &'static str = "discard";
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Discarded, Stop> {
-        let interned = batch.caches.interned(batch.connection)?;
-        let Some(namespace) = interned.known(&self.address.namespace) else {
-            return Ok(Discarded::Unknown);
-        };
-        let mut find = batch.connection.prepare_cached(sql::DISCARD_FIND)?;
-        let found = find.query_row(params![namespace, self.address.id.as_str()], Wreck::read).optional()?;
-        drop(find);
-        let Some(wreck) = found else { return Ok(Discarded::Unknown) };
-        if let Some(session) = wreck.place.and_then(Place::session)
-            && batch.connection.prepare_cached(sql::SESSION_IS_LIVE)?.exists([integer(session.0)])?
-        {
+        let Some((wreck, namespace)) = self.find(batch)? else { return Ok(Discarded::Unknown) };
+        if is_held(batch, wreck.place)? {
             return Ok(Discarded::Held);
         }
-        if !is_damaged(batch, &wreck)? {
-            return Ok(Discarded::Sound);
-        }
+        let Verdict::Damaged(_) = examined(batch, wreck.key)? else { return Ok(Discarded::Sound) };
         if let Some(Place::Finished(_)) = wreck.place {
             return Ok(Discarded::Over);
         }
-        let Some((start, at)) = beginning(batch, &wreck)? else { return Ok(Discarded::Unreadable) };
-        self.end(batch, &wreck, (start, at))?;
+        let damaged = Damaged::of(wreck, (namespace, self.address.id.as_str()), batch.now());
+        let Some((start, at)) = beginning(batch, &damaged)? else { return Ok(Discarded::Unreadable) };
+        self.end(batch, &damaged, (start, at))?;
         Ok(Discarded::Ended)
     }
 }
 
 impl DiscardWork {
+    /// The row that is meant, and the number of its namespace. What has lost its id is meant by its number.
+    fn find(&mut self, batch: &mut Batch<'_>) -> Result<Option<(Wreck, i64)>, Stop> {
+        let (connection, interned) = (batch.connection, batch.caches.interned(batch.connection)?);
+        let Some(namespace) = interned.find(&self.address.namespace)? else { return Ok(None) };
+        let mut by_id = connection.prepare_cached(sql::EXECUTION_KEY)?;
+        let id = self.address.id.as_str();
+        let found = by_id.query_row(params![namespace, id], |row| row.get(0)).optional()?;
+        let key = found.or(meant_by(&self.address.id));
+        let Some(wreck) = key.map(|key| Wreck::find(connection, key)).transpose()?.flatten() else {
+            return Ok(None);
+        };
+        if found.is_some() {
+            return Ok(Some((wreck, namespace)));
+        }
+        // Whoever it was has its own id again, if its journal tells.
+        let mut first = connection.prepare_cached(sql::DISCARD_FIRST_ROW)?;
+        let first: Option<i64> = first.query_row([wreck.key], |row| row.get(0))?;
+        let owner = first.and_then(|row| journal::owner(connection, (row, wreck.key)).ok());
+        let Some((owned, id)) = owner else { return Ok(Some((wreck, namespace))) };
+        self.address = address(interned, owned, &id)?;
+        Ok(Some((wreck, owned)))
+    }
+
     fn end(
         &self,
         batch: &mut Batch<'_>,
-        wreck: &Wreck,
+        damaged: &Damaged,
         (start, at): (Arc<Start>, Timestamp),
     ) -> Result<(), Stop> {
         let now = batch.now();
@@ -121,61 +132,67 @@ impl DiscardWork {
         let emits = decision.emits.clone();
         let (entries, _) = decision.record(&mut execution, now);
         let entries: Vec<Entry> = std::iter::once(first).chain(entries).collect();
-        forget(batch, wreck)?;
-        let (first, head, row_count) = write_journal(batch, wreck.key, &entries)?;
-        batch.tag(&start, (wreck.namespace, wreck.key))?;
+        forget(batch, damaged)?;
+        let owner = journal::owner_bytes(damaged.namespace, &damaged.id);
+        let (first, head, row_count) = write_journal(batch, (damaged.wreck.key, owner), &entries)?;
+        batch.tag(&start, (damaged.namespace, damaged.wreck.key))?;
         let cold = Cold { row_count, ..Cold::of_newborn(&start, first, at) };
-        self.write_row(batch, wreck, (&execution, cold, head))?;
+        self.write_row(batch, damaged, (&execution, cold, head))?;
         for message in &emits {
             send(batch, message)?;
         }
-        self.end_children(batch, wreck.key)
+        self.end_children(batch, damaged.wreck.key)
     }
 
     fn write_row(
         &self,
         batch: &mut Batch<'_>,
-        wreck: &Wreck,
+        damaged: &Damaged,
         (execution, cold, head): (&Execution, Cold, i64),
     ) -> Result<(), Stop> {
         let route =
             batch.caches.interned(batch.connection)?.intern_route(batch.connection, execution.route())?;
         let queue = Queue { route, priority: execution.priority() };
+        let key = damaged.wreck.key;
         // Who its parent was is told by its start; the column repeats it.
-        let parent = wreck.parent.filter(|_| !cold.top_level);
+        let parent = damaged.wreck.parent.flatten().filter(|_| !cold.top_level);
         let parent_run = execution.parent().filter(|_| parent.is_some()).map(|parent| parent.run);
-        let identity = Identity { key: wreck.key, namespace: wreck.namespace, id: &wreck.id, queue, parent };
-        let anchor = Anchor::new(identity, head, wreck.version.next());
+        let identity = Identity { key, namespace: damaged.namespace, id: &damaged.id, queue, parent };
+        let anchor = Anchor::new(identity, head, damaged.version);
         let summary = execution.summary(&[]);
         let mut sheet = Draft::new(&summary, &codec::encode(execution));
         let Columns { place, rank, since } = Place::Finished(batch.now()).columns();
         batch.connection.prepare_cached(sql::DISCARD)?.execute(params![
-            wreck.key,
+            key,
             queue.number(),
             parent,
             parent_run,
-            integer(wreck.version.next().0),
+            integer(damaged.version.0),
             summary.status as u8,
             head,
             sheet.sealed(&cold, &anchor),
             place,
             rank,
-            since
+            since,
+            damaged.namespace,
+            damaged.id
         ])?;
-        batch.caches.hot.remove(&wreck.key);
-        batch.caches.targets.remove(&wreck.key);
-        batch.caches.inboxes.remove(&wreck.key);
+        batch.caches.hot.remove(&key);
+        batch.caches.targets.remove(&key);
+        batch.caches.inboxes.remove(&key);
         Ok(())
     }
 
     /// A terminate goes down as a terminate.
     fn end_children(&self, batch: &mut Batch<'_>, key: i64) -> Result<(), Stop> {
         let mut statement = batch.connection.prepare_cached(sql::DISCARD_CHILDREN)?;
-        let children = statement.query_map([key], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-        let children = children.collect::<rusqlite::Result<Vec<(i64, String, u32)>>>()?;
+        // One that cannot be read is damaged itself, and is for somebody to look at.
+        let child = |row: &Row<'_>| Some((row.get(0).ok()?, row.get(1).ok()?, row.get(2).ok()?));
+        let children = statement.query_map([key], |row| Ok(child(row)))?;
+        let children = children.collect::<rusqlite::Result<Vec<Option<(i64, String, u32)>>>>()?;
         drop(statement);
-        for (namespace, id, run) in children {
-            let to = address(batch.caches.interned(batch.connection)?, namespace, &id)?;
+        for (namespace, id, run) in children.into_iter().flatten() {
+            let Ok(to) = address(batch.caches.interned(batch.connection)?, namespace, &id) else { continue };
             let reason = format!("its parent {:?} was discarded: {}", self.address.id, self.reason);
             let body = Body::Terminate { reason: text::cut(reason, Limits::REASON_BYTES_MAX) };
             let id = MessageId::new(format!("{}/discarded", self.address.id));
@@ -195,43 +212,33 @@ fn send(batch: &mut Batch<'_>, message: &Message) -> Result<(), Stop> {
     }
 }
 
-/// Whether anything of it cannot be read.
-fn is_damaged(batch: &Batch<'_>, wreck: &Wreck) -> Result<bool, Stop> {
-    let inbox =
-        check_inbox(batch.connection, wreck.key).map_err(Stop::from).and_then(|problem| match problem {
-            Some(problem) => Err(Stop::corrupt(problem)),
-            None => Ok(()),
-        });
-    let looks = inbox.and_then(|()| run_to(batch, wreck.key, wreck.head).map(|_| ()));
-    match looks {
-        Ok(()) => Ok(wreck.state.is_none()),
-        Err(stop) if stop.damage().is_some() => Ok(true),
-        Err(stop) => Err(stop),
-    }
-}
-
 /// How it began and when: from its journal, or else from its state, or else from the queue that it stands in.
-fn beginning(batch: &mut Batch<'_>, wreck: &Wreck) -> Result<Option<(Arc<Start>, Timestamp)>, Stop> {
+fn beginning(batch: &mut Batch<'_>, damaged: &Damaged) -> Result<Option<(Arc<Start>, Timestamp)>, Stop> {
     let mut first = batch.connection.prepare_cached(sql::DISCARD_FIRST_ROW)?;
-    let first: Option<i64> = first.query_row([wreck.key], |row| row.get(0))?;
-    let entry = first.and_then(|row| super::message::first_entry(batch.connection, wreck.key, row).ok());
+    let first: Option<i64> = first.query_row([damaged.wreck.key], |row| row.get(0))?;
+    let entry =
+        first.and_then(|row| super::message::first_entry(batch.connection, damaged.wreck.key, row).ok());
     if let Some(Entry { event: Event::Started(start), at, .. }) = entry {
         return Ok(Some((Arc::new(Start { discarded_at: Some(batch.now()), ..(*start).clone() }), at)));
     }
-    let route = match &wreck.state {
+    let route = match &damaged.state {
         Some(state) => Some(state.route()),
-        None => batch.caches.interned(batch.connection)?.route(wreck.route).map(|route| (**route).clone()),
+        None => batch
+            .caches
+            .interned(batch.connection)?
+            .route(damaged.wreck.queue.map_or(0, |queue| queue.route))
+            .map(|route| (**route).clone()),
     };
     let Some(Route { lane, kind, name, requires, .. }) = route else { return Ok(None) };
-    let parent = match &wreck.state {
+    let parent = match &damaged.state {
         Some(state) => state.parent().cloned(),
-        None => told_parent(batch, wreck)?,
+        None => told_parent(batch, damaged)?,
     };
     let now = batch.now();
     let start = Start {
         lane,
         requires: requires.into_iter().collect(),
-        priority: wreck.state.as_ref().map_or(0, Execution::priority),
+        priority: damaged.state.as_ref().map_or(0, Execution::priority),
         parent,
         discarded_at: Some(now),
         ..Start::of(kind, name, Payload::from("null"))
@@ -241,13 +248,13 @@ fn beginning(batch: &mut Batch<'_>, wreck: &Wreck) -> Result<Option<(Arc<Start>,
 
 /// Who waits for an execution of which nothing can be read but its row: the row names its parent, and the parent's journal the wait. A parent that is
 /// damaged too gets no answer: it has to be discarded itself.
-fn told_parent(batch: &Batch<'_>, wreck: &Wreck) -> Result<Option<Parent>, Stop> {
+fn told_parent(batch: &Batch<'_>, damaged: &Damaged) -> Result<Option<Parent>, Stop> {
     let mut find = batch.connection.prepare_cached(sql::DISCARD_PARENT)?;
-    let found = find.query_row([wreck.key], |row| {
+    let found = find.query_row([damaged.wreck.key], |row| {
         Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, u32>(2)?, row.get::<_, i64>(3)?))
     });
     let Some((key, id, run, head)) = found.optional()? else { return Ok(None) };
-    let names = (ExecutionId::new(id), ExecutionId::new(wreck.id.as_str()));
+    let names = (ExecutionId::new(id), ExecutionId::new(damaged.id.as_str()));
     let (Ok(parent), Ok(child)) = names else { return Ok(None) };
     match run_to(batch, key, head) {
         Ok((_, journal)) => Ok(Parent::told_by((parent, run), &journal, &child)),
@@ -257,22 +264,27 @@ fn told_parent(batch: &Batch<'_>, wreck: &Wreck) -> Result<Option<Parent>, Stop>
 }
 
 /// Removes everything that belongs to it but its row. Goes through whole tables: no index is kept for what nearly nobody ever asks.
-fn forget(batch: &Batch<'_>, wreck: &Wreck) -> rusqlite::Result<()> {
+fn forget(batch: &Batch<'_>, damaged: &Damaged) -> rusqlite::Result<()> {
     for text in [sql::PRUNE_INBOX, sql::PRUNE_RUNS, sql::DISCARD_JOURNAL, sql::DISCARD_TAGS] {
-        batch.connection.prepare_cached(text)?.execute([wreck.key])?;
+        batch.connection.prepare_cached(text)?.execute([damaged.wreck.key])?;
     }
     Ok(())
 }
 
 /// Writes the new journal; where it begins, where it ends, and how many rows it has.
-fn write_journal(batch: &mut Batch<'_>, key: i64, entries: &[Entry]) -> Result<(i64, i64, u64), Stop> {
+fn write_journal(
+    batch: &mut Batch<'_>,
+    (key, owner): (i64, Vec<u8>),
+    entries: &[Entry],
+) -> Result<(i64, i64, u64), Stop> {
     let records: Vec<Record> = entries.iter().map(Record::of).collect();
     let mut packs = journal::packed(&records);
     let mut rows = Vec::with_capacity(packs.len());
+    let mut owner = Some(owner);
     for pack in &mut packs {
         let row = batch.caches.next_journal_row(batch.connection)?;
         let (previous, happened) = (rows.last().copied(), pack.happened());
-        pack.write(batch, &Link { row, key, previous, happened, skip: None })?;
+        pack.write(batch, &Link { row, key, previous, happened, skip: owner.take() })?;
         rows.push(row);
     }
     let (first, last) = (rows[0], rows[rows.len() - 1]);

@@ -67,7 +67,8 @@ fn write(batch: &mut Batch<'_>, import: &Import, settled: &Settled, first: &Entr
     let parent = batch.parent_key(began.start, namespace)?;
     let identity = Identity { key, namespace, id: import.address().id.as_str(), queue, parent };
     let mut hot = Hot { state: unwritten(import, identity, (began.start, first)), rows: Vec::new() };
-    write_runs(batch, key, &mut hot, &import.runs)?;
+    let owner = journal::owner_bytes(namespace, import.address().id.as_str());
+    write_runs(batch, (key, owner), &mut hot, &import.runs)?;
     let place = match settled.finished_at {
         Some(at) => Place::Finished(at),
         None if settled.is_ready => Place::Ready(queue, now),
@@ -111,12 +112,17 @@ fn unwritten(import: &Import, identity: Identity<'_>, (start, first): (&Start, &
 }
 
 /// Writes run after run. The first record of each goes first, because the place of the row that has it is kept.
-fn write_runs(batch: &mut Batch<'_>, key: i64, hot: &mut Hot, runs: &[Vec<Record>]) -> Result<(), Stop> {
+fn write_runs(
+    batch: &mut Batch<'_>,
+    (key, owner): (i64, Vec<u8>),
+    hot: &mut Hot,
+    runs: &[Vec<Record>],
+) -> Result<(), Stop> {
     for (records, run) in runs.iter().zip(1..) {
         let (first, rest) = records.split_at(1);
         if run == 1 {
             for pack in &mut journal::packed(first) {
-                pack.append(batch, key, hot)?;
+                pack.append_first(batch, (key, owner.clone()), hot)?;
             }
             hot.state.cold.first = hot.state.anchor.head;
         } else {

@@ -94,7 +94,8 @@ impl Batch<'_> {
         let record = Record::of(&entry);
         for pack in &mut journal::packed(std::slice::from_ref(&record)) {
             let happened = Some(Happening::Began as u8);
-            pack.write(self, &Link { row, key, previous: None, happened, skip: None })?;
+            let skip = Some(journal::owner_bytes(namespace, execution.address().id.as_str()));
+            pack.write(self, &Link { row, key, previous: None, happened, skip })?;
         }
         self.tag(start, (namespace, key))?;
         if state.care_at.is_some() {

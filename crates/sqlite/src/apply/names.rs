@@ -24,7 +24,7 @@ impl Operation for RepairNamesWork {
     const WHAT: &'static str = "repair";
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
-        let mut repaired = Repaired { rebuilt: Vec::new(), left: Vec::new(), next: None };
+        let mut repaired = Repaired::default();
         repair_names(batch, &mut repaired)?;
         repair_routes(batch, &mut repaired)?;
         // Whoever serves what was put back has to find out.
@@ -96,14 +96,15 @@ fn witnesses(connection: &Connection, interned: &Interned) -> Result<Vec<Witness
     while let Some(row) = rows.next()? {
         // One that cannot be read says nothing.
         if let Ok(ability) = decoded::<Ability>(row, 1) {
-            witnesses.push(Witness { id: row.get(0)?, name: ability.namespace });
+            witnesses.extend(row.get(0).ok().map(|id| Witness { id, name: ability.namespace }));
         }
     }
     let mut routes = connection.prepare_cached(sql::NAMES_OF_ROUTES)?;
     let mut rows = routes.query([])?;
     while let Some(row) = rows.next()? {
-        if let Some(route) = interned.route(row.get(1)?) {
-            witnesses.push(Witness { id: row.get(0)?, name: route.namespace.clone() });
+        let (Ok(id), Ok(route)) = (row.get(0), row.get(1)) else { continue };
+        if let Some(route) = interned.route(route) {
+            witnesses.push(Witness { id, name: route.namespace.clone() });
         }
     }
     Ok(witnesses)
@@ -114,7 +115,7 @@ fn is_any_nameless(connection: &Connection, interned: &Interned) -> rusqlite::Re
     let mut used = connection.prepare_cached(sql::NAMES_USED)?;
     let mut rows = used.query([])?;
     while let Some(row) = rows.next()? {
-        if interned.namespace(row.get(0)?).is_none() {
+        if row.get(0).ok().is_none_or(|id| interned.namespace(id).is_none()) {
             return Ok(true);
         }
     }
@@ -145,13 +146,15 @@ fn repair_routes(batch: &mut Batch<'_>, repaired: &mut Repaired) -> Result<(), S
     let lost: Vec<i64> = used.iter().copied().filter(|id| interned.route(*id).is_none()).collect();
     for id in lost {
         match derived(connection, &interned, id)? {
-            Some(route) => {
+            Lost::Route(route) => {
                 interned.put_route(connection, id, route)?;
                 repaired.rebuilt.push(format!("route {id} was put back"));
                 batch.caches.interned = None;
                 batch.announce(id)?;
             }
-            None => repaired
+            // Their rows are for the next step of the repair.
+            Lost::Nothing => {}
+            Lost::Unknown => repaired
                 .left
                 .push(format!("route {id} is damaged, and nothing that can be read tells what it was")),
         }
@@ -164,22 +167,37 @@ fn repair_routes(batch: &mut Batch<'_>, repaired: &mut Repaired) -> Result<(), S
     Ok(())
 }
 
+/// What is lost where executions stand in a route that is not there.
+enum Lost {
+    /// This route.
+    Route(Route),
+    /// No route: those who stand there have a damaged row.
+    Nothing,
+    /// Nothing that can be read tells.
+    Unknown,
+}
+
 /// The route of the executions that stand in it, from the first of which it can be told.
-fn derived(connection: &Connection, interned: &Interned, id: i64) -> Result<Option<Route>, Stop> {
+fn derived(connection: &Connection, interned: &Interned, id: i64) -> Result<Lost, Stop> {
     let mut users = connection.prepare_cached(sql::ROUTE_USERS)?;
     let mut rows = users.query([id])?;
+    let mut lost = Lost::Unknown;
     while let Some(row) = rows.next()? {
-        let base = Base::read(row)?;
+        let Ok(base) = Base::read(row) else { continue };
         let Ok(address) = address(interned, base.namespace, base.id) else { continue };
+        // The state is sealed with the number of the route.
         if let Ok(state) = base.sheet().and_then(|sheet| sheet.execution()) {
-            return Ok(Some(state.at(address).route()));
+            return Ok(Lost::Route(state.at(address).route()));
         }
         let mut first = connection.prepare_cached(sql::DISCARD_FIRST_ROW)?;
         let first: Option<i64> = first.query_row([base.key], |row| row.get(0))?;
-        let start = first.map(|row| first_start(connection, base.key, row));
-        if let Some(Ok(start)) = start {
-            return Ok(Some(Execution::start(address, start, Timestamp::from_micros(0)).0.route()));
+        let Some(Ok(start)) = first.map(|row| first_start(connection, base.key, row)) else { continue };
+        let route = Execution::start(address, start, Timestamp::from_micros(0)).0.route();
+        if interned.damaged_routes.is_empty() && interned.known_route(&route).is_some() {
+            lost = Lost::Nothing;
+        } else {
+            return Ok(Lost::Route(route));
         }
     }
-    Ok(None)
+    Ok(lost)
 }

@@ -1,46 +1,46 @@
-//! `repair`: states anew from their journals.
+//! `repair`: executions anew from their journals.
+//!
+//! The journal tells nearly everything. What it does not tell, such as what the code waits for, is in the sheet, which is sealed with the columns
+//! beside it: when one of those is damaged, the sheet opens with what the journal says in its place, and nothing is lost.
 
-use std::sync::Arc;
+use abide_core::{Execution, Summary, Timestamp, Version, care, parking};
+use rusqlite::params;
+use rusqlite::types::ValueRef;
 
-use abide_core::{Entry, Event, Execution, Start, Timestamp, Version, care};
-use rusqlite::{OptionalExtension, params};
-
-use crate::apply::check_inbox;
+use super::check_inbox;
+use super::inbox::{message, unread};
+use super::truth::Truth;
 use crate::batch::Batch;
-use crate::error::{Stop, is_newer};
+use crate::error::Stop;
+use crate::examine::{self, Verdict, examine_one};
 use crate::job::Operation;
-use crate::journal::{self, Chain, Found};
 use crate::place::{Columns, Place, Queue};
 use crate::rows::{integer, micros};
-use crate::sheet::{Anchor, Base, Cold, Draft, Identity};
+use crate::sheet::{Draft, Sheet};
 use crate::sql;
-use crate::view::address;
+use crate::wreck::{Raw, Wreck};
 
-/// Looks at some executions, those after `after`, and rebuilds what cannot be read of them and folds from a sound journal.
+/// Rebuilds some executions as far as that can be done.
 pub(crate) struct RepairWork {
-    pub(crate) after: i64,
+    pub(crate) leads: Vec<Lead>,
+    /// The last journal row of those that the leads were found by.
+    pub(crate) searched_to: i64,
 }
 
-/// How many executions are looked at in one transaction.
-const COUNT_AT_ONCE: i64 = 256;
+/// An execution that seemed to be damaged, and the last journal row that says that it is its.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lead {
+    pub(crate) key: i64,
+    pub(crate) last_row: Option<i64>,
+}
 
 /// What one look gave.
+#[derive(Default)]
 pub(crate) struct Repaired {
     /// What was rebuilt, one sentence each.
     pub(crate) rebuilt: Vec<String>,
     /// What could not be, and why.
     pub(crate) left: Vec<String>,
-    /// Where to go on; nothing at the end.
-    pub(crate) next: Option<i64>,
-}
-
-/// A row that cannot be read, or that was set aside.
-struct Suspect {
-    key: i64,
-    namespace: i64,
-    id: String,
-    head: i64,
-    version: Version,
 }
 
 impl Operation for RepairWork {
@@ -48,38 +48,54 @@ impl Operation for RepairWork {
     const WHAT: &'static str = "repair";
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
-        let (suspects, next) = suspects(batch, self.after)?;
-        let mut repaired = Repaired { rebuilt: Vec::new(), left: Vec::new(), next };
-        for suspect in suspects {
-            let id = suspect.id.clone();
-            match rebuild(batch, &suspect) {
-                Ok(()) => repaired.rebuilt.push(format!("execution {id:?}: its state was rebuilt")),
+        let mut repaired = Repaired::default();
+        for lead in &self.leads {
+            let Some(wreck) = Wreck::find(batch.connection, lead.key)? else { continue };
+            // Its holder writes it anew with its next commit.
+            if is_held(batch, wreck.place)? {
+                continue;
+            }
+            let title = wreck.title();
+            match examined(batch, lead.key)? {
+                Verdict::Sound => continue,
+                Verdict::Newer(_) => {
+                    repaired.left.push(format!("{title} was written by a newer program"));
+                    continue;
+                }
+                Verdict::Damaged(_) => {}
+            }
+            match self.repair(batch, (lead, &wreck)) {
+                Ok(done) if done.is_empty() => {}
+                Ok(done) => repaired.rebuilt.push(format!("{title}: {}", done.join("; "))),
                 Err(stop) if stop.is_newer() => {
-                    repaired.left.push(format!("execution {id:?} was written by a newer program"));
+                    repaired.left.push(format!("{title} was written by a newer program"));
+                    continue;
                 }
                 Err(stop) => {
                     let Some(damage) = stop.damage() else { return Err(stop) };
-                    repaired.left.push(format!("execution {id:?} cannot be rebuilt: {damage}"));
+                    repaired.left.push(format!("{title} cannot be rebuilt: {damage}"));
+                    continue;
                 }
+            }
+            if let Verdict::Damaged(damage) = examined(batch, lead.key)? {
+                repaired.left.push(format!("{title} cannot be rebuilt: {damage}"));
             }
         }
         Ok(repaired)
     }
 }
 
-/// Whether it can be read, and stands where it may. What a newer program wrote is for that program to judge.
-fn is_sound(base: &Base<'_>, (place, parent_run): (Option<Place>, Option<i64>), now: Timestamp) -> bool {
-    let read = || {
-        let sheet = base.sheet()?;
-        Ok((sheet.execution()?, sheet.summary()?))
-    };
-    match read() {
-        Ok((execution, summary)) => {
-            place.is_some_and(|place| place.fits(base.queue, &summary, now))
-                && is_parent_run(parent_run, base.parent, &execution)
-        }
-        Err(error) => is_newer(&error),
-    }
+/// Whether a session that lives holds what stands here.
+pub(super) fn is_held(batch: &Batch<'_>, place: Option<Place>) -> Result<bool, Stop> {
+    let Some(session) = place.and_then(Place::session) else { return Ok(false) };
+    Ok(batch.connection.prepare_cached(sql::SESSION_IS_LIVE)?.exists([integer(session.0)])?)
+}
+
+/// What can be said of an execution now.
+pub(super) fn examined(batch: &mut Batch<'_>, key: i64) -> Result<Verdict, Stop> {
+    let now = batch.now();
+    let interned = batch.caches.interned(batch.connection)?;
+    Ok(examine_one(batch.connection, (interned, now), key)?.unwrap_or(Verdict::Sound))
 }
 
 /// Whether its parent finds it among the children of the right run. A child that was retried is nobody's, and told nothing.
@@ -90,133 +106,287 @@ pub(crate) fn is_parent_run(found: Option<i64>, parent: Option<i64>, execution: 
     }
 }
 
-/// What nobody holds and cannot be read, or would be found by nobody: a holder writes both anew with its next commit.
-fn suspects(batch: &Batch<'_>, after: i64) -> Result<(Vec<Suspect>, Option<i64>), Stop> {
-    let mut statement = batch.connection.prepare_cached(sql::VERIFY_EXECUTIONS)?;
-    let mut live = batch.connection.prepare_cached(sql::SESSION_IS_LIVE)?;
-    let mut rows = statement.query([after, COUNT_AT_ONCE])?;
-    let (mut suspects, mut seen, mut last) = (Vec::new(), 0, after);
-    while let Some(row) = rows.next()? {
-        let base = Base::read(row)?;
-        (seen, last) = (seen + 1, base.key);
-        let place = Place::read(row, 9).ok();
-        let is_fine = match place.and_then(Place::session) {
-            Some(session) => live.exists([integer(session.0)])?,
-            None => is_sound(&base, (place, row.get(14)?), batch.now()),
-        };
-        if is_fine {
-            continue;
-        }
-        suspects.push(Suspect {
-            key: base.key,
-            namespace: base.namespace,
-            id: base.id.to_owned(),
-            head: base.anchor.head,
-            version: base.anchor.version,
-        });
-    }
-    Ok((suspects, (seen == COUNT_AT_ONCE).then_some(last)))
+/// What a sheet says, and the columns that it was sealed with.
+struct Opened {
+    summary: Summary,
+    queue: Queue,
+    parent: Option<i64>,
+    sheet: Vec<u8>,
+    /// Whether the sheet is the one that was found.
+    is_found: bool,
 }
 
-/// Writes the state that the journal adds up to. Nothing is written when anything else of the execution is damaged too.
-fn rebuild(batch: &mut Batch<'_>, suspect: &Suspect) -> Result<(), Stop> {
-    let Suspect { key, namespace, id, head, version } = suspect;
+impl RepairWork {
+    /// Writes everything of it that can be derived; says what was. Nothing is written when what cannot be derived is damaged too.
+    fn repair(&self, batch: &mut Batch<'_>, (lead, wreck): (&Lead, &Wreck)) -> Result<Vec<String>, Stop> {
+        let mut later = batch.connection.prepare_cached(sql::REPAIR_LATER_ROW)?;
+        let later: Option<i64> = later.query_row([lead.key, self.searched_to], |row| row.get(0))?;
+        let (truth, opened) = judge(batch, wreck, later.or(lead.last_row))?;
+        truth.check_id(batch)?;
+        let mut done = Vec::new();
+        if truth.execution.is_finished() {
+            done.extend(drop_damaged(batch, lead.key)?.into_iter().map(|dropped| dropped.of_ended()));
+        } else if let Some(problem) = check_inbox(batch.connection, lead.key)? {
+            return Err(Stop::corrupt(problem));
+        }
+        let found = match opened {
+            Some(opened) => opened,
+            None => sealed(batch, wreck, &truth)?,
+        };
+        let columns = write(batch, wreck, (&truth, &found))?;
+        // Most columns follow from a new state.
+        let rebuilt = || Some("its state was rebuilt".to_owned());
+        done.extend(if found.is_found { columns } else { rebuilt() });
+        done.extend(truth.write_runs(batch)?.then(|| "its earlier runs were put back".to_owned()));
+        done.extend(truth.write_tags(batch)?.then(|| "its tags were put back".to_owned()));
+        forget(batch, lead.key);
+        Ok(done)
+    }
+}
+
+/// Nothing that the writer remembers of an execution is true any longer.
+fn forget(batch: &mut Batch<'_>, key: i64) {
+    batch.caches.hot.remove(&key);
+    batch.caches.targets.clear();
+    batch.caches.ids.clear();
+    batch.caches.inboxes.remove(&key);
+    batch.caches.last_parent = None;
+}
+
+/// What the journal of an execution tells, and its sheet, if that is what was written. A head that is damaged may point at an earlier row: what was
+/// recorded behind it would be forgotten, and happen again. So it is believed if the sheet was sealed with it, or if it is the last row.
+fn judge(
+    batch: &mut Batch<'_>,
+    wreck: &Wreck,
+    last_row: Option<i64>,
+) -> Result<(Truth, Option<Opened>), Stop> {
+    let told = wreck.head.map(|head| Truth::read(batch, wreck.key, head));
+    if let Some(Ok(truth)) = &told
+        && let Some(opened) = open(batch, wreck, truth)?
+    {
+        return Ok((told.expect("it was looked at")?, Some(opened)));
+    }
+    match (last_row, wreck.head) {
+        (None, _) => Err(Stop::corrupt("its journal is missing")),
+        (Some(last), Some(head)) if last == head => Ok((told.expect("there is a head")?, None)),
+        (Some(last), head) => {
+            let truth = Truth::read(batch, wreck.key, last);
+            if let Ok(truth) = truth
+                && let Some(opened) = open(batch, wreck, &truth)?
+            {
+                return Ok((truth, Some(opened)));
+            }
+            Err(match head {
+                Some(head) if head < last => Stop::corrupt("its journal goes on behind its head"),
+                Some(head) => crate::journal::missing(head),
+                None => Stop::corrupt("its state and its head are damaged"),
+            })
+        }
+    }
+}
+
+/// The sheet of a row, if it opens with what the journal says of the columns that it was sealed with, and agrees with the journal.
+fn open(batch: &mut Batch<'_>, wreck: &Wreck, truth: &Truth) -> Result<Option<Opened>, Stop> {
+    let (Some(bytes), Some(version)) = (&wreck.sheet, wreck.version) else { return Ok(None) };
+    let told = batch.parent_key(&truth.start, truth.namespace)?;
+    let parents = [wreck.parent, Some(told)];
+    let parents =
+        parents.into_iter().flatten().filter(|parent| truth.start.parent.is_some() || parent.is_none());
+    let parents: Vec<Option<i64>> = parents.collect();
+    for queue in queues(batch, truth)? {
+        for parent in &parents {
+            let anchor = truth.anchor((queue, *parent), version);
+            let sheet = match Sheet::open(bytes, &anchor) {
+                Ok(sheet) => sheet,
+                Err(error) if error.is_newer() => return Err(error.into()),
+                Err(_) => continue,
+            };
+            let (summary, state) = (sheet.summary()?, sheet.execution()?.at(truth.address.clone()));
+            if state != truth.execution || sheet.cold != truth.cold {
+                return Ok(None);
+            }
+            let sheet = bytes.clone();
+            return Ok(Some(Opened { summary, queue, parent: *parent, sheet, is_found: true }));
+        }
+    }
+    Ok(None)
+}
+
+/// The queues of the route that an execution takes, of which there may be two.
+fn queues(batch: &mut Batch<'_>, truth: &Truth) -> Result<Vec<Queue>, Stop> {
+    let route = truth.execution.route();
+    let priority = truth.execution.priority();
     let interned = batch.caches.interned(batch.connection)?;
-    let address = address(interned, *namespace, id)?;
-    let mut by_id = batch.connection.prepare_cached(sql::EXECUTION_KEY)?;
-    let found: Option<i64> = by_id.query_row(params![namespace, id], |row| row.get(0)).optional()?;
-    if found != Some(*key) {
-        return Err(Stop::corrupt("its id is damaged"));
-    }
-    drop(by_id);
-    if let Some(problem) = check_inbox(batch.connection, *key)? {
-        return Err(Stop::corrupt(problem));
-    }
-    // A head that is damaged may point at an earlier row: what was recorded behind it would be forgotten, and happen again.
-    if batch.connection.prepare_cached(sql::REPAIR_LATER_ROW)?.exists([key, head])? {
-        return Err(Stop::corrupt("its journal goes on behind its head"));
-    }
-    let (chain, entries) = run_to(batch, *key, *head)?;
-    let earlier: u32 =
-        batch.connection.prepare_cached(sql::VERIFY_RUN_COUNT)?.query_row([key], |row| row.get(0))?;
-    let execution = Execution::fold(address, earlier.saturating_add(1), &entries);
-    let execution = execution.ok_or_else(|| Stop::corrupt("its journal does not begin with a start"))?;
-    let (cold, start) = cold(batch, &chain, &execution)?;
-    let parent = batch.parent_key(&start, *namespace)?;
-    let route = batch.caches.interned(batch.connection)?.known_route(&execution.route());
-    let route = route.ok_or_else(|| Stop::corrupt("its route is damaged"))?;
-    let queue = Queue { route, priority: execution.priority() };
+    let routes = interned.routes().filter(|(_, known)| ***known == route);
+    Ok(routes.map(|(route, _)| Queue { route, priority }).collect())
+}
+
+/// A sheet anew. What its code waits for is not recorded: whoever claims it finds out.
+fn sealed(batch: &mut Batch<'_>, wreck: &Wreck, truth: &Truth) -> Result<Opened, Stop> {
+    let queues = queues(batch, truth)?;
+    let queue = queues.iter().find(|queue| wreck.queue == Some(**queue)).or(queues.first());
+    let queue = *queue.ok_or_else(|| Stop::corrupt("its route is damaged"))?;
+    let parent = batch.parent_key(&truth.start, truth.namespace)?;
+    let summary = truth.execution.summary_at_start(batch.now());
+    let mut draft = Draft::new(&summary, &abide_core::codec::encode(&truth.execution));
+    let anchor = truth.anchor((queue, parent), version(wreck, batch.now()));
+    let sheet = draft.sealed(&truth.cold, &anchor).to_vec();
+    Ok(Opened { summary, queue, parent, sheet, is_found: false })
+}
+
+/// Its version, or one that it never had.
+fn version(wreck: &Wreck, now: Timestamp) -> Version {
+    wreck.version.unwrap_or(Version(crate::rows::count(now.as_micros())))
+}
+
+/// Writes the row; says which columns changed.
+fn write(
+    batch: &mut Batch<'_>,
+    wreck: &Wreck,
+    (truth, found): (&Truth, &Opened),
+) -> Result<Option<String>, Stop> {
     let now = batch.now();
-    let place = match entries.last() {
-        Some(last) if execution.is_finished() => Place::Finished(last.at),
-        // Whoever claims it finds out what it waits for.
-        _ => Place::Ready(queue, now),
-    };
+    let (place, care_at) = place(batch, wreck, (truth, found))?;
     // Of a child that was retried it only says that it is one.
-    let parent_run = parent.map(|_| execution.parent().map_or(0, |parent| parent.run));
-    let summary = execution.summary(&[]);
-    let anchor =
-        Anchor::new(Identity { key: *key, namespace: *namespace, id, queue, parent }, *head, *version);
-    let mut sheet = Draft::new(&summary, &abide_core::codec::encode(&execution));
-    let Columns { place, rank, since } = place.columns();
-    let has_mail = !execution.is_finished() && batch.inbox(*key)?.unread_count > 0;
-    let care_at = care::after_release(summary.care_at, has_mail, now);
+    let parent_run = found.parent.map(|_| truth.execution.parent().map_or(0, |parent| parent.run.into()));
+    let written = Wreck {
+        key: wreck.key,
+        namespace: Some(truth.namespace),
+        id: Some(truth.address.id.to_string()),
+        queue: Some(found.queue),
+        parent: Some(found.parent),
+        head: Some(truth.head()),
+        version: Some(version(wreck, now)),
+        sheet: Some(found.sheet.clone()),
+        // One that nobody had: whoever had an earlier one stays shut out.
+        epoch: Some(wreck.epoch.unwrap_or(now.as_micros())),
+        place: Some(place),
+        columns: Some(place.columns()),
+        status: Some(found.summary.status as i64),
+        care_at: Some(care_at),
+        parent_run: Some(parent_run),
+        takeover_count: Some(wreck.takeover_count.unwrap_or(0)),
+    };
+    let changed = changed(wreck, &written);
+    let Columns { place: number, rank, since } = place.columns();
     batch.connection.prepare_cached(sql::REPAIR)?.execute(params![
-        key,
-        queue.number(),
-        summary.status as u8,
-        sheet.sealed(&cold, &anchor),
-        place,
+        written.key,
+        written.namespace,
+        written.id,
+        found.queue.number(),
+        found.parent,
+        written.head,
+        written.version.map(|version| integer(version.0)),
+        written.sheet,
+        written.epoch,
+        number,
         rank,
         since,
+        written.status,
         micros(care_at),
         parent_run,
-        parent
+        written.takeover_count
     ])?;
-    batch.caches.hot.remove(key);
-    batch.caches.targets.remove(key);
-    Ok(batch.announce(route)?)
+    if let Place::Ready(..) | Place::Timer(..) = place {
+        batch.announce(found.queue.route)?;
+    }
+    if care_at.is_some() {
+        batch.announce_care(found.queue.route)?;
+    }
+    let text = changed.join(", ");
+    Ok((!changed.is_empty()).then(|| format!("its row was put right: {text}")))
 }
 
-/// The chain of the run that ends with `head`, and its entries.
-pub(super) fn run_to(batch: &Batch<'_>, key: i64, head: i64) -> Result<(Chain, Vec<Entry>), Stop> {
-    let mut statement = batch.connection.prepare_cached(sql::JOURNAL_BODY)?;
-    let mut rows = Vec::new();
-    let mut next = Some(head);
-    while let Some(row) = next {
-        let mut found = statement.query([row, key])?;
-        let found = found.next()?.ok_or_else(|| journal::missing(row))?;
-        let found = Found::read(found)?;
-        let mut entries = Vec::new();
-        for record in found.records() {
-            let (seq, bytes) = record?;
-            let record = abide_store::Record { seq, bytes: bytes.to_vec() };
-            entries.push(record.entry().map_err(|error| Stop::corrupt(error.to_string()))?);
-        }
-        next = found.previous.filter(|_| found.seq > 1);
-        rows.push((row, entries));
-    }
-    rows.reverse();
-    let first = rows.first().map_or(head, |(row, _)| *row);
-    let row_count = rows.len() as u64;
-    let entries: Vec<Entry> = rows.into_iter().flat_map(|(_, entries)| entries).collect();
-    let entry_count = entries.len() as u64;
-    if entries.iter().zip(1..).any(|(entry, seq)| entry.seq != seq) {
-        return Err(Stop::corrupt("its journal has a gap"));
-    }
-    Ok((Chain { key, first, head, entry_count, row_count }, entries))
+/// The columns that two rows differ in, but for the sheet.
+fn changed(before: &Wreck, after: &Wreck) -> Vec<&'static str> {
+    let columns = [
+        ("namespace", before.namespace != after.namespace),
+        ("id", before.id != after.id),
+        ("queue", before.queue != after.queue),
+        ("parent", before.parent != after.parent),
+        ("parent_run", before.parent_run != after.parent_run),
+        ("head", before.head != after.head),
+        ("version", before.version != after.version),
+        ("epoch", before.epoch != after.epoch),
+        ("place", before.columns != after.columns),
+        ("status", before.status != after.status),
+        ("care_at", before.care_at != after.care_at),
+        ("takeover_count", before.takeover_count != after.takeover_count),
+    ];
+    columns.into_iter().filter(|(_, is_changed)| *is_changed).map(|(name, _)| name).collect()
 }
 
-/// What rarely changes, from what is recorded of it.
-fn cold(batch: &Batch<'_>, chain: &Chain, execution: &Execution) -> Result<(Cold, Arc<Start>), Stop> {
-    let mut first_run = batch.connection.prepare_cached(sql::RUN_CHAIN)?;
-    let origin: Option<i64> = first_run.query_row(params![chain.key, 1], |row| row.get(0)).optional()?;
-    let row = origin.unwrap_or(chain.first);
-    let first = journal::record(batch.connection, (row, chain.key), |records| records.into_iter().next())?;
-    let first = first.entry().map_err(|error| Stop::corrupt(error.to_string()))?;
-    let Event::Started(start) = first.event else {
-        return Err(Stop::corrupt("its journal does not begin with a start"));
+/// Where it stands, and when a caretaker is to look at it: as it is told, if that may be, or else as if its holder had parked it without a look at its
+/// mail.
+fn place(
+    batch: &mut Batch<'_>,
+    wreck: &Wreck,
+    (truth, found): (&Truth, &Opened),
+) -> Result<(Place, Option<Timestamp>), Stop> {
+    let (execution, summary, now) = (&truth.execution, &found.summary, batch.now());
+    if execution.is_finished() {
+        let ended = wreck.place.filter(|place| matches!(place, Place::Finished(_)));
+        return Ok((ended.unwrap_or(Place::Finished(truth.last_at)), None));
+    }
+    let mail = unread(batch.connection, wreck.key)?;
+    let parked = parking::park(summary, mail.iter().map(Some), now);
+    let is_awake = |place: Place| {
+        let is_ready = place.ready_at().is_some();
+        let is_unheard = mail.iter().any(|message| parking::waits_for(summary, message));
+        let is_fresh = place == Place::Waiting && wreck.version == Some(Version(0));
+        let fits = place.session().is_none() && place.fits(found.queue, summary, now);
+        fits && (is_ready || !is_unheard) && !is_fresh
     };
-    let cold = Cold::of_newborn(&start, chain.first, first.at);
-    Ok((Cold { run: execution.run(), origin, row_count: chain.row_count, ..cold }, start))
+    let told = wreck.place.filter(|place| found.is_found && is_awake(*place));
+    let place = told.unwrap_or_else(|| {
+        let is_ready = summary.status == abide_core::Status::Running || parked.is_ready;
+        if is_ready {
+            Place::Ready(found.queue, now)
+        } else {
+            Place::parked(found.queue.route, summary.wake_at)
+        }
+    });
+    let care_at = match wreck.care_at {
+        Some(told) if examine::is_looked_after(batch.connection, (wreck.key, told), (place, execution))? => {
+            told
+        }
+        _ => care::after_release(execution.care_at(), !mail.is_empty(), now),
+    };
+    Ok((place, care_at))
+}
+
+/// A message that could not be read, and is gone.
+pub(super) struct Dropped {
+    pub(super) id: String,
+    pub(super) damage: String,
+}
+
+impl Dropped {
+    fn of_ended(&self) -> String {
+        format!("message {:?}, which nobody will ever read, was dropped: {}", self.id, self.damage)
+    }
+}
+
+/// Drops the unread messages of an execution that are damaged. What a newer program wrote stays.
+pub(super) fn drop_damaged(batch: &mut Batch<'_>, key: i64) -> Result<Vec<Dropped>, Stop> {
+    let mut dropped = Vec::new();
+    let mut statement = batch.connection.prepare_cached(sql::VERIFY_INBOX)?;
+    let mut rows = statement.query([key])?;
+    let mut ids = Vec::new();
+    while let Some(row) = rows.next()? {
+        if row.get_ref(3)? == ValueRef::Null {
+            continue;
+        }
+        let Err(error) = message(row) else { continue };
+        let Some(damage) = Stop::from(error).damage() else { continue };
+        let id = Raw::read(row, 1)?;
+        dropped.push(Dropped { id: id.to_string(), damage });
+        ids.push(id);
+    }
+    drop(rows);
+    for id in ids {
+        batch.connection.prepare_cached(sql::MESSAGE_DROP)?.execute(params![key, id])?;
+    }
+    batch.caches.inboxes.remove(&key);
+    Ok(dropped)
 }

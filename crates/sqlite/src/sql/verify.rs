@@ -2,7 +2,7 @@
 
 pub(crate) const VERIFY_EXECUTIONS: &str = "
 SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
-    parent_run
+    parent_run, takeover_count
 FROM abide_executions
 WHERE key > ?1
 ORDER BY key
@@ -40,7 +40,8 @@ SELECT DISTINCT namespace, queue >> 16
 FROM abide_executions";
 pub(crate) const ROUTES_USED: &str = "
 SELECT DISTINCT queue >> 16
-FROM abide_executions";
+FROM abide_executions
+WHERE TYPEOF(queue) = 'integer'";
 pub(crate) const ROUTE_USERS: &str = "
 SELECT key, namespace, id, queue, parent, head, version, state
 FROM abide_executions
@@ -79,16 +80,11 @@ pub(crate) const VERIFY_SESSIONS: &str = "
 SELECT id, name, ability, ttl_us, registered_at, expires_at, retired
 FROM abide_sessions
 ORDER BY id";
-pub(crate) const VERIFY_LEASES: &str = "
-SELECT e.key, e.id, (e.place - 3) / 4
-FROM abide_executions AS e
-LEFT JOIN abide_sessions AS s ON s.id = (e.place - 3) / 4 AND s.retired IS NULL
-WHERE e.place % 4 = 3 AND s.id IS NULL
-LIMIT 10";
-pub(crate) const DISCARD_FIND: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since
+pub(crate) const WRECK: &str = "
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
+    parent_run, takeover_count
 FROM abide_executions
-WHERE namespace = ?1 AND id = ?2";
+WHERE key = ?1";
 pub(crate) const DISCARD_FIRST_ROW: &str = "
 SELECT MIN(row)
 FROM abide_journal
@@ -99,10 +95,31 @@ FROM abide_executions AS child
 JOIN abide_executions AS parent ON parent.key = child.parent AND parent.namespace = child.namespace
 LEFT JOIN abide_runs AS run ON run.execution = parent.key AND run.run = child.parent_run
 WHERE child.key = ?1 AND child.parent_run IS NOT NULL";
-pub(crate) const REPAIR_LATER_ROW: &str = "
-SELECT 1
+pub(crate) const REPAIR_ROWS: &str = "
+SELECT row, execution
 FROM abide_journal
-WHERE execution = ?1 AND row > ?2";
+ORDER BY row";
+pub(crate) const REPAIR_LATER_ROW: &str = "
+SELECT MAX(row)
+FROM abide_journal
+WHERE row > ?2 AND execution = ?1";
+pub(crate) const REPAIR_RUNS: &str = "
+SELECT run, first, head, entry_count, row_count
+FROM abide_runs
+WHERE execution = ?1
+ORDER BY run";
+pub(crate) const REPAIR: &str = "
+UPDATE abide_executions
+SET namespace = ?2, id = ?3, queue = ?4, parent = ?5, head = ?6, version = ?7, state = ?8, epoch = ?9, place = ?10,
+    rank = ?11, since = ?12, status = ?13, care_at = ?14, parent_run = ?15, takeover_count = ?16
+WHERE key = ?1";
+pub(crate) const REPAIR_TAGS: &str = "
+SELECT e.key, e.namespace, e.id, e.queue, e.parent, e.head, e.version, e.state, t.namespace, t.key, t.value, t.execution
+FROM abide_tags AS t
+LEFT JOIN abide_executions AS e ON e.key = t.execution";
+pub(crate) const MESSAGE_DROP: &str = "
+DELETE FROM abide_inbox
+WHERE execution = ?1 AND id = ?2 AND body IS NOT NULL";
 pub(crate) const DISCARD_CHILDREN: &str = "
 SELECT namespace, id, parent_run
 FROM abide_executions INDEXED BY abide_executions_parent
@@ -116,6 +133,6 @@ DELETE FROM abide_tags
 WHERE execution = ?1";
 pub(crate) const DISCARD: &str = "
 UPDATE abide_executions
-SET queue = ?2, parent = ?3, parent_run = ?4, epoch = epoch + 1, version = ?5, status = ?6, head = ?7, state = ?8, place = ?9,
+SET namespace = ?12, id = ?13, queue = ?2, parent = ?3, parent_run = ?4, epoch = epoch + 1, version = ?5, status = ?6, head = ?7, state = ?8, place = ?9,
     rank = ?10, since = ?11, takeover_count = 0, care_at = NULL
 WHERE key = ?1";

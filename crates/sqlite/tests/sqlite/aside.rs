@@ -180,19 +180,27 @@ fn what_stands_where_nobody_looks_is_put_back() {
     }
 }
 
-/// Rebuilt from there it would have forgotten what is recorded behind, and do it again.
+/// Rebuilt from there it would have forgotten what is recorded behind, and do it again. The state is sealed with the true head, and tells; without
+/// it nothing does.
 #[test]
 fn p1_nothing_is_rebuilt_from_a_head_that_is_not_the_last_row() {
-    let (fixture, store) = six();
-    let mut seat = fixture.seat(&store);
-    let mut held = seat.claim(true).leased.into_iter().map(Held::from);
-    let mut bad = held.find(|held| held.execution.address().id.as_str() == "bad").expect("it is held");
-    (1..4).for_each(|nth| seat.record(&mut bad, vec![step(nth)]));
-    seat.retire();
-    let store = damaged(&fixture, &store, "UPDATE abide_executions SET head = head - 1 WHERE id = 'bad'");
-    let repairs = block_on(store.repair()).expect("it is looked at");
-    let expected = r#"execution "bad" cannot be rebuilt: its journal goes on behind its head"#;
-    assert_eq!((repairs.rebuilt, repairs.left), (Vec::new(), vec![expected.to_owned()]));
+    let head = "UPDATE abide_executions SET head = head - 1 WHERE id = 'bad'";
+    let both = "UPDATE abide_executions SET head = head - 1, state = x'00' WHERE id = 'bad'";
+    let put_right = r#"execution "bad": its row was put right: head"#;
+    let left = r#"execution "bad" cannot be rebuilt: its journal goes on behind its head"#;
+    let rows = [(head, vec![put_right], Vec::new()), (both, Vec::new(), vec![left])];
+    for (damage, rebuilt, left) in rows {
+        let (fixture, store) = six();
+        let mut seat = fixture.seat(&store);
+        let mut held = seat.claim(true).leased.into_iter().map(Held::from);
+        let mut bad = held.find(|held| held.execution.address().id.as_str() == "bad").expect("it is held");
+        (1..4).for_each(|nth| seat.record(&mut bad, vec![step(nth)]));
+        seat.retire();
+        let store = damaged(&fixture, &store, damage);
+        let repairs = block_on(store.repair()).expect("it is looked at");
+        assert_eq!(repairs.rebuilt, rebuilt, "{damage}");
+        assert_eq!(repairs.left, left, "{damage}");
+    }
 }
 
 /// Somebody would take it every time, and set it aside again.
@@ -296,6 +304,42 @@ fn what_cannot_be_rebuilt_can_be_ended() {
         assert_eq!(grand[0].body, Body::Terminate { reason }, "{damage}");
         assert_eq!(fixture.seat(&store).claim(true).leased.len(), 3, "{damage}: the others go on");
     }
+}
+
+/// Each of them is told by `verify`, so that each can be ended.
+#[test]
+fn whatever_the_damage_is_it_can_be_ended() {
+    let damages = [
+        "UPDATE abide_executions SET queue = 999 << 16 WHERE id = 'bad'",
+        "UPDATE abide_executions SET queue = 'x' WHERE id = 'bad'",
+        "UPDATE abide_executions SET epoch = x'00' WHERE id = 'bad'",
+        "UPDATE abide_executions SET version = 'x' WHERE id = 'bad'",
+        "UPDATE abide_executions SET head = 'x' WHERE id = 'bad'",
+        "UPDATE abide_executions SET place = 'x' WHERE id = 'bad'",
+        "UPDATE abide_executions SET care_at = 'x' WHERE id = 'bad'",
+        "UPDATE abide_executions SET parent = 'x' WHERE id = 'bad'",
+        "UPDATE abide_executions SET parent_run = 'x' WHERE id = 'grand'; DELETE FROM abide_journal WHERE execution = 2",
+        "DELETE FROM abide_routes WHERE id = 1; UPDATE abide_journal SET body = x'00' WHERE execution = 3",
+    ];
+    for damage in damages {
+        let (fixture, store) = family();
+        let store = damaged(&fixture, &store, damage);
+        assert_eq!(discard(&store, "bad"), Discarded::Ended, "{damage}");
+        assert_eq!(with_status(&store, Status::Cancelled), ["bad"], "{damage}");
+    }
+    let (fixture, store) = family();
+    let store = damaged(&fixture, &store, "UPDATE abide_executions SET id = x'00' WHERE id = 'bad'");
+    assert_eq!(discard(&store, "abide:damaged/2"), Discarded::Ended);
+    assert_eq!(with_status(&store, Status::Cancelled), ["bad"]);
+}
+
+/// It may be in there: that its namespace is unknown is not known.
+#[test]
+fn nothing_is_said_of_a_namespace_whose_name_is_damaged() {
+    let (fixture, store) = family();
+    let store = damaged(&fixture, &store, "UPDATE abide_names SET name = 'defbult'");
+    let told = block_on(store.discard(&address("bad"), By::client(), String::new()));
+    assert!(matches!(told, Err(Error::Corrupt { .. })), "{told:?}");
 }
 
 /// The store after somebody else wrote to its file.

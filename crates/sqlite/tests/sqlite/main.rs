@@ -15,5 +15,6 @@ mod logs;
 mod names;
 mod opening;
 mod processes;
+mod repairs;
 mod runs;
 mod transactions;

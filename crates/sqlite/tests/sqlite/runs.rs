@@ -72,12 +72,9 @@ fn damage_to_an_earlier_run_is_found_and_named() {
         ),
         (
             "UPDATE abide_runs SET first = 2 WHERE run = 1",
-            "execution \"a\": run 1 is not where it is said to be; the journal has 285 rows, the executions have 135",
+            "execution \"a\": run 1 is not where it is said to be",
         ),
-        (
-            "DELETE FROM abide_runs WHERE run = 2",
-            "execution \"a\": run 2 is not where it is said to be; the journal has 285 rows, the executions have 133",
-        ),
+        ("DELETE FROM abide_runs WHERE run = 2", "execution \"a\": run 2 is not where it is said to be"),
         (
             "INSERT INTO abide_runs VALUES (1, 3, 2, 3, 1, 1)",
             "execution \"a\": it has other runs than it says",
@@ -86,18 +83,15 @@ fn damage_to_an_earlier_run_is_found_and_named() {
             "INSERT INTO abide_runs VALUES (7, 3, 2, 3, 1, 1)",
             "an earlier run of execution 7 belongs to nothing",
         ),
-        (
-            "DELETE FROM abide_journal WHERE row = 152",
-            "execution \"a\": journal row 152 is missing; the journal has 284 rows, the executions have 133",
-        ),
+        ("DELETE FROM abide_journal WHERE row = 152", "execution \"a\": journal row 152 is missing"),
         (
             "UPDATE abide_journal SET previous = NULL WHERE row = 151",
-            "execution \"a\": journal row 151 is damaged; the journal has 285 rows, the executions have 135",
+            "execution \"a\": journal row 151 is damaged",
         ),
         // Whoever followed it would never come to an end.
         (
             "UPDATE abide_journal SET previous = 10 WHERE row = 10",
-            "execution \"a\": journal row 10 follows row 10, which is not older; the journal has 285 rows, the executions have 135",
+            "execution \"a\": journal row 10 follows row 10, which is not older",
         ),
     ];
     for (damage, expected) in rows {
