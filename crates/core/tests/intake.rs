@@ -1,13 +1,14 @@
 //! What a message does to what it finds, and what a park leaves.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use abide_core::intake::{self, Found, Intake, Standing};
 use abide_core::parking::park;
 use abide_core::{
-    Address, Block, Body, By, Command, Descent, Execution, ExecutionId, Failure, FailureKind, Kind, Limits,
-    Listens, Message, MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Refusal, Start, Status,
-    Summary, Timestamp, Waiting, care,
+    Address, Block, Body, By, Command, Descent, Epoch, Execution, ExecutionId, Failure, FailureKind, Kind,
+    LeaseRow, Limits, Listens, Message, MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Refusal,
+    SessionId, Start, Status, Summary, Timestamp, Version, Waiting, care,
 };
 
 fn name(text: &str) -> Name {
@@ -265,6 +266,37 @@ fn order_is_judged_by_those_that_lie_unread_before_it() {
     assert_eq!(admit(&running, &resume()), Err(Refusal::NotPaused));
     assert_eq!(admit(&running.clone().unread(&[pause()]), &resume()), WOKEN);
     assert_eq!(admit(&running.unread(&[signal("s")]), &resume()), Err(Refusal::NotPaused));
+}
+
+/// Orders of a parent that has no such child. They lie here because the state could not be read when they arrived.
+fn foreign_orders() -> [Message; 4] {
+    let parent = ExecutionId::new("other").expect("an id");
+    let descent = Descent { parent, run: 1, before: 9, op: None };
+    let inherit = message("inherit", Body::Inherit { number: 8, pause: Some(String::new()) });
+    let terminate = message("terminate", Body::Terminate { reason: String::new() });
+    [pause(), inherit, cancel(), terminate].map(|order| Message { descent: Some(descent.clone().into()), ..order })
+}
+
+#[test]
+fn order_is_not_judged_by_those_for_somebody_elses_children() {
+    for foreign in foreign_orders() {
+        let running = Known::after(&[]).unread(std::slice::from_ref(&foreign));
+        assert_eq!(admit(&running, &resume()), Err(Refusal::NotPaused), "{foreign:?}");
+    }
+}
+
+#[test]
+fn caretaker_has_nothing_to_do_with_orders_for_somebody_elses_children() {
+    let execution = Known::after(&[]).execution;
+    for session in [None, Some(SessionId(1))] {
+        let lease = LeaseRow { session, epoch: Epoch(1), version: Version(1) };
+        let look = |order: &Message| care::look(&execution, (&lease, None), [order], at(9), Duration::ZERO);
+        for foreign in foreign_orders() {
+            assert_eq!(look(&foreign), care::Look::Later(None), "{foreign:?} {session:?}");
+        }
+        let own = message("terminate", Body::Terminate { reason: String::new() });
+        assert_eq!(look(&own), care::Look::Take, "{session:?}");
+    }
 }
 
 #[test]

@@ -23,6 +23,7 @@ table![
     new_holder_has_its_time_for_an_old_terminate,
     unread_orders_outlive_their_holder,
     order_that_a_holder_has_not_seen_is_for_anybody,
+    terminate_that_its_holder_has_seen_to_needs_no_look,
     passed_deadline_is_for_anybody_after_a_grace,
     deadline_is_left_to_a_live_holder,
     deadline_before_a_delayed_start_is_seen_to,
@@ -252,6 +253,16 @@ fn order_that_a_holder_has_not_seen_is_for_anybody(subject: &Subject) {
     let mut held = first.claim_one();
     subject.commit(&subject.draft(&held).then(step("three")).park_seen(&["pause"]), &mut held);
     assert_eq!(subject.look("a").summary.care_at, None, "whoever parks has seen to what it knows");
+}
+
+/// A look was due because it arrived while somebody held the execution.
+fn terminate_that_its_holder_has_seen_to_needs_no_look(subject: &Subject) {
+    let (_seat, mut held) = subject.held("a");
+    subject.record(&mut held, step("one"));
+    subject.send(terminate("a"));
+    assert_eq!(subject.look("a").summary.care_at, Some(subject.now().after(limits().terminate_grace())));
+    subject.commit(&subject.draft(&held).then(step("two")).park_seen(&["terminate"]), &mut held);
+    assert_eq!(subject.look("a").summary.care_at, None);
 }
 
 fn passed_deadline_is_for_anybody_after_a_grace(subject: &Subject) {
