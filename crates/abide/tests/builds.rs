@@ -11,17 +11,32 @@ use abide_store::{
     Changes, Claim, Clock, Commit, CommitOutcome, Hold, Read, Snapshot, Store, Target, Worker,
 };
 
-/// Whether the code of a build is the fixed one.
-struct Fixed(bool);
+/// How many blocks the code of a build gets past.
+#[derive(Clone, Copy)]
+struct Gets(u32);
+
+const NOWHERE: Gets = Gets(0);
+const PAST_ONE: Gets = Gets(1);
+const PAST_ALL: Gets = Gets(2);
+
+/// Does a step, and is blocked unless the code is better than that.
+async fn stage(ctx: &Ctx, number: u32) -> Result<u32> {
+    let done = ctx.step("stage", || async { Ok(number) }).await?;
+    if ctx.state::<Gets>().0 < number {
+        // No operation of its context.
+        pending::<()>().await;
+    }
+    Ok(done)
+}
 
 #[workflow]
 async fn flow(ctx: Ctx) -> Result<u32> {
-    let one = ctx.step("one", || async { Ok(1) }).await?;
-    if !ctx.state::<Fixed>().0 {
-        // No operation of its context: it is blocked.
-        pending::<()>().await;
-    }
-    Ok(one)
+    stage(&ctx, 1).await
+}
+
+#[workflow]
+async fn two_stages(ctx: Ctx) -> Result<u32> {
+    Ok(stage(&ctx, 1).await? + stage(&ctx, 2).await?)
 }
 
 #[workflow]
@@ -29,8 +44,24 @@ async fn parent(ctx: Ctx) -> Result<u32> {
     ctx.run(flow, ()).id("one").await
 }
 
-async fn worker(lab: &Lab, build: &str, is_fixed: bool) -> (Machine, Abide) {
-    lab.worker_with(|builder| builder.build(build).state(Fixed(is_fixed)).session_ttl(secs(3))).await.unwrap()
+async fn worker(lab: &Lab, build: &str, gets: Gets) -> (Machine, Abide) {
+    lab.worker_with(|builder| builder.build(build).state(gets).session_ttl(secs(3))).await.unwrap()
+}
+
+/// "one", which build "a" has begun and is blocked at.
+async fn blocked(lab: &Lab) -> (Machine, Abide) {
+    let (machine, abide) = worker(lab, "a", NOWHERE).await;
+    abide.start(flow, ()).id("one").await.unwrap();
+    lab.sleep(secs(5)).await;
+    (machine, abide)
+}
+
+/// Build "b", which could go on with "one" and has no room.
+async fn full(lab: &Lab) -> Abide {
+    let open = |builder: abide::Builder| builder.build("b").state(PAST_ALL).execution_count_max(1);
+    let (_, abide) = lab.worker_with(open).await.unwrap();
+    abide.start(hangs, ()).id("full").await.unwrap();
+    abide
 }
 
 async fn look(lab: &Lab) -> Snapshot {
@@ -44,9 +75,9 @@ async fn look(lab: &Lab) -> Snapshot {
 }
 
 /// Starts a worker, lets it work for a while, and stops it; gives how many entries it wrote.
-async fn visit(lab: &Lab, build: &str) -> u64 {
+async fn visit(lab: &Lab, build: &str, gets: Gets) -> u64 {
     let before = look(lab).await.execution.entry_count();
-    let (_, abide) = worker(lab, build, false).await;
+    let (_, abide) = worker(lab, build, gets).await;
     lab.sleep(secs(10)).await;
     abide.shutdown().await;
     look(lab).await.execution.entry_count() - before
@@ -55,23 +86,42 @@ async fn visit(lab: &Lab, build: &str) -> u64 {
 #[test]
 fn each_build_tries_once() {
     Lab::run(1, |lab| async move {
-        let (machine, abide) = worker(&lab, "a", false).await;
-        abide.start(flow, ()).id("one").await.unwrap();
-        lab.sleep(secs(5)).await;
+        let (machine, _abide) = blocked(&lab).await;
         lab.crash(machine);
         lab.sleep(secs(5)).await;
-        assert_eq!(visit(&lab, "a").await, 0, "it has tried");
-        assert_eq!(visit(&lab, "b").await, 2, "it is asked to try, and is blocked");
+        assert_eq!(visit(&lab, "a", NOWHERE).await, 0, "it has tried");
+        assert_eq!(visit(&lab, "b", NOWHERE).await, 2, "it is asked to try, and is blocked");
         for build in ["a", "b", "a", "b"] {
-            assert_eq!(visit(&lab, build).await, 0, "builds of a rolling deploy do not alternate");
+            assert_eq!(visit(&lab, build, NOWHERE).await, 0, "builds of a rolling deploy do not alternate");
         }
         let names = look(&lab).await.execution.tried().to_vec();
         assert_eq!(names, ["a", "b"].map(|name| Name::new(name).unwrap()));
-        let (_, abide) = worker(&lab, "c", true).await;
+        let (_, abide) = worker(&lab, "c", PAST_ALL).await;
         let handle = abide.handle::<u32>("one");
         let why = handle.why().await.unwrap();
         assert!(why.contains(r#"builds "a", "b" have tried"#), "{why}");
         assert_eq!(handle.result().await.unwrap(), 1);
+    });
+}
+
+/// What is in its way now is not what was in its way then.
+#[test]
+fn a_build_tries_again_where_another_one_got_to() {
+    Lab::run(1, |lab| async move {
+        let (machine, abide) = worker(&lab, "a", NOWHERE).await;
+        abide.start(two_stages, ()).id("one").await.unwrap();
+        lab.sleep(secs(5)).await;
+        lab.crash(machine);
+        lab.sleep(secs(5)).await;
+        assert_eq!(visit(&lab, "b", NOWHERE).await, 2, "it is asked to try, and is blocked");
+        assert_eq!(visit(&lab, "c", PAST_ONE).await, 3, "it gets a step further");
+        assert_eq!(look(&lab).await.execution.tried(), [Name::new("c").unwrap()]);
+        // What it lacked was no code: it has the same name.
+        let (_, abide) = worker(&lab, "b", PAST_ALL).await;
+        lab.sleep(minutes(1)).await;
+        let handle = abide.handle::<u32>("one");
+        assert_eq!(handle.status().await.unwrap(), Status::Completed, "{}", handle.why().await.unwrap());
+        assert_eq!(handle.result().await.unwrap(), 3);
     });
 }
 
@@ -80,11 +130,9 @@ fn each_build_tries_once() {
 fn a_build_that_has_tried_leaves_it_to_the_one_that_has_not() {
     for seed in 0..10 {
         Lab::run(seed, |lab| async move {
-            let (_, first) = worker(&lab, "a", false).await;
-            first.start(flow, ()).id("one").await.unwrap();
-            lab.sleep(secs(5)).await;
+            let (_, _first) = blocked(&lab).await;
             let before = look(&lab).await.execution.entry_count();
-            let (_, _second) = worker(&lab, "b", false).await;
+            let (_, _second) = worker(&lab, "b", NOWHERE).await;
             lab.sleep(secs(60)).await;
             let found = look(&lab).await.execution;
             assert_eq!(found.tried(), ["a", "b"].map(|name| Name::new(name).unwrap()));
@@ -99,9 +147,8 @@ fn a_build_that_has_tried_leaves_it_to_the_one_that_has_not() {
 #[test]
 fn what_is_left_to_a_build_that_is_gone_does_not_rest_for_ever() {
     Lab::run(1, |lab| async move {
-        let (_, first) = worker(&lab, "a", false).await;
-        let handle = first.start(flow, ()).id("one").await.unwrap();
-        lab.sleep(secs(5)).await;
+        let (_, first) = blocked(&lab).await;
+        let handle = first.handle::<u32>("one");
         handle.unblock().await.unwrap();
         lab.sleep(secs(5)).await;
         let error = handle.result().await.unwrap_err();
@@ -122,12 +169,9 @@ async fn hangs(ctx: Ctx) -> Result<()> {
 #[test]
 fn what_is_left_to_a_build_that_is_full_can_be_paused_and_resumed() {
     Lab::run(1, |lab| async move {
-        let (_, first) = worker(&lab, "a", false).await;
-        let handle = first.start(flow, ()).id("one").await.unwrap();
-        lab.sleep(secs(5)).await;
-        let open = |builder: abide::Builder| builder.build("b").state(Fixed(true)).execution_count_max(1);
-        let (_, second) = lab.worker_with(open).await.unwrap();
-        second.start(hangs, ()).id("full").await.unwrap();
+        let (_, first) = blocked(&lab).await;
+        let handle = first.handle::<u32>("one");
+        let _second = full(&lab).await;
         handle.pause().await.unwrap();
         let _ = handle.unblock().await;
         lab.sleep(secs(5)).await;
@@ -144,12 +188,9 @@ fn what_is_left_to_a_build_that_is_full_can_be_paused_and_resumed() {
 #[test]
 fn what_is_left_to_another_build_says_so() {
     Lab::run(1, |lab| async move {
-        let (_, first) = worker(&lab, "a", false).await;
-        let handle = first.start(flow, ()).id("one").await.unwrap();
-        lab.sleep(secs(5)).await;
-        let open = |builder: abide::Builder| builder.build("b").state(Fixed(true)).execution_count_max(1);
-        let (_, second) = lab.worker_with(open).await.unwrap();
-        second.start(hangs, ()).id("full").await.unwrap();
+        let (_, first) = blocked(&lab).await;
+        let handle = first.handle::<u32>("one");
+        let _second = full(&lab).await;
         handle.unblock().await.unwrap();
         lab.sleep(secs(5)).await;
         let why = handle.why().await.unwrap();
@@ -161,11 +202,9 @@ fn what_is_left_to_another_build_says_so() {
 #[test]
 fn a_build_that_serves_another_lane_unblocks_nothing() {
     Lab::run(1, |lab| async move {
-        let (_, first) = worker(&lab, "a", false).await;
-        first.start(flow, ()).id("one").await.unwrap();
-        lab.sleep(secs(5)).await;
+        let (_, first) = blocked(&lab).await;
         first.shutdown().await;
-        let other = |builder: abide::Builder| builder.build("b").state(Fixed(true)).lanes(["other"]);
+        let other = |builder: abide::Builder| builder.build("b").state(PAST_ALL).lanes(["other"]);
         let (_, second) = lab.worker_with(other).await.unwrap();
         lab.sleep(secs(120)).await;
         assert_eq!(second.handle::<u32>("one").status().await.unwrap(), Status::Blocked);
@@ -177,9 +216,9 @@ fn a_build_that_serves_another_lane_unblocks_nothing() {
 fn a_good_build_goes_on_with_what_a_bad_one_has_blocked() {
     for is_crash in [true, false] {
         Lab::run(1, |lab| async move {
-            let (_, good) = worker(&lab, "good", true).await;
+            let (_, good) = worker(&lab, "good", PAST_ALL).await;
             lab.sleep(secs(100)).await;
-            let (canary, bad) = worker(&lab, "bad", false).await;
+            let (canary, bad) = worker(&lab, "bad", NOWHERE).await;
             let handle = bad.start(flow, ()).id("one").await.unwrap();
             lab.sleep(secs(5)).await;
             assert_eq!(handle.status().await.unwrap(), Status::Blocked);
@@ -197,7 +236,7 @@ fn a_good_build_goes_on_with_what_a_bad_one_has_blocked() {
 fn many_that_are_blocked_are_tried() {
     const COUNT: usize = 250;
     Lab::run(1, |lab| async move {
-        let (machine, abide) = worker(&lab, "a", false).await;
+        let (machine, abide) = worker(&lab, "a", NOWHERE).await;
         for n in 0..COUNT {
             abide.start(flow, ()).id(format!("n-{n}")).await.unwrap();
         }
@@ -207,7 +246,7 @@ fn many_that_are_blocked_are_tried() {
             COUNT
         );
         lab.crash(machine);
-        let (_, abide) = worker(&lab, "b", true).await;
+        let (_, abide) = worker(&lab, "b", PAST_ALL).await;
         lab.sleep(secs(10)).await;
         assert_eq!(abide.list(Filter::completed().limit(1_000)).await.unwrap().len(), COUNT);
     });
@@ -216,7 +255,7 @@ fn many_that_are_blocked_are_tried() {
 #[test]
 fn whoever_waits_is_told_when_every_live_build_has_tried() {
     Lab::run(1, |lab| async move {
-        let (_, abide) = worker(&lab, "a", false).await;
+        let (_, abide) = worker(&lab, "a", NOWHERE).await;
         let error = abide.run(flow, ()).id("one").await.unwrap_err();
         let ClientError::Blocked { id, reason } = &error else { panic!("{error:?}") };
         assert_eq!(id, "one");
@@ -228,7 +267,7 @@ fn whoever_waits_is_told_when_every_live_build_has_tried() {
             assert!(matches!(error, ClientError::Blocked { .. }), "{error:?}");
         }
         // A build that has not tried may be the fixed one.
-        let (_, _fixed) = worker(&lab, "b", true).await;
+        let (_, _fixed) = worker(&lab, "b", PAST_ALL).await;
         assert_eq!(client.handle::<u32>("one").result().await.unwrap(), 1);
     });
 }
@@ -237,9 +276,7 @@ fn whoever_waits_is_told_when_every_live_build_has_tried() {
 #[test]
 fn whoever_waits_is_told_nothing_while_it_is_about_to_go_on() {
     Lab::run(1, |lab| async move {
-        let (_, abide) = worker(&lab, "a", false).await;
-        abide.start(flow, ()).id("one").await.unwrap();
-        lab.sleep(secs(5)).await;
+        let (_, _abide) = blocked(&lab).await;
         let client = lab.client().await.unwrap();
         let handle = client.handle::<u32>("one");
         let before = look(&lab).await;
@@ -254,9 +291,7 @@ fn whoever_waits_is_told_nothing_while_it_is_about_to_go_on() {
 #[test]
 fn whoever_waits_is_told_when_no_build_is_live() {
     Lab::run(1, |lab| async move {
-        let (machine, abide) = worker(&lab, "a", false).await;
-        abide.start(flow, ()).id("one").await.unwrap();
-        lab.sleep(secs(5)).await;
+        let (machine, _abide) = blocked(&lab).await;
         lab.crash(machine);
         lab.sleep(secs(5)).await;
         let error = lab.client().await.unwrap().handle::<u32>("one").result().await.unwrap_err();
@@ -267,12 +302,12 @@ fn whoever_waits_is_told_when_no_build_is_live() {
 #[test]
 fn a_parent_goes_on_waiting() {
     Lab::run(1, |lab| async move {
-        let (machine, abide) = worker(&lab, "a", false).await;
+        let (machine, abide) = worker(&lab, "a", NOWHERE).await;
         abide.start(parent, ()).id("parent").await.unwrap();
         lab.sleep(secs(30)).await;
         assert_eq!(abide.handle::<u32>("parent").status().await.unwrap(), Status::Waiting);
         lab.crash(machine);
-        let (_, abide) = worker(&lab, "b", true).await;
+        let (_, abide) = worker(&lab, "b", PAST_ALL).await;
         assert_eq!(abide.handle::<u32>("parent").result().await.unwrap(), 1);
     });
 }
@@ -280,7 +315,7 @@ fn a_parent_goes_on_waiting() {
 #[test]
 fn a_block_names_its_build() {
     Lab::run(1, |lab| async move {
-        let (_, abide) = worker(&lab, "2026-11-16", false).await;
+        let (_, abide) = worker(&lab, "2026-11-16", NOWHERE).await;
         abide.start(flow, ()).id("one").await.unwrap();
         lab.sleep(secs(5)).await;
         let is_named = |event: &Event| matches!(event, Event::Blocked { build: Some(build), .. } if build.as_str() == "2026-11-16");
@@ -334,7 +369,7 @@ fn what_a_newer_program_wrote_does_not_keep_others_from_being_tried() {
         SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
     };
     Lab::run_on(1, sqlite, |lab| async move {
-        let (_, first) = worker(&lab, "a", false).await;
+        let (_, first) = worker(&lab, "a", NOWHERE).await;
         for id in ["newer", "good"] {
             first.start(flow, ()).id(id).await.unwrap();
         }
@@ -343,7 +378,7 @@ fn what_a_newer_program_wrote_does_not_keep_others_from_being_tried() {
         lab.client().await.unwrap().handle::<u32>("newer").pause().await.unwrap();
         lab.sleep(secs(1)).await;
         write_as_newer(&lab).await;
-        let (_, second) = worker(&lab, "b", true).await;
+        let (_, second) = worker(&lab, "b", PAST_ALL).await;
         lab.sleep(secs(300)).await;
         assert_eq!(second.handle::<u32>("good").status().await.unwrap(), Status::Completed);
         let why = second.handle::<u32>("newer").why().await.unwrap();

@@ -150,6 +150,25 @@ fn a_start_whose_answer_never_comes_is_run_after_the_second_heartbeat() {
     });
 }
 
+/// The first answer is lost, and the second says only that the execution is there: nobody has to miss its lease first.
+#[test]
+fn a_start_whose_answer_is_lost_once_is_run_before_the_next_heartbeat() {
+    let mut submit_count = 0;
+    let make = move |clock| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), move |what| {
+            submit_count += u32::from(what == "submit");
+            if what == "submit" && submit_count == 1 { Fault::Indeterminate } else { Fault::None }
+        })
+    };
+    Lab::run_on(7, make, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(quick, 1).id("one").await.unwrap();
+        lab.sleep(BEAT / 2).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Completed);
+        assert_eq!(snapshot(lab.store(), "one").await.lease.epoch.0, 1, "under the lease that was lost");
+    });
+}
+
 /// What was leased to be looked after is looked after, although its code is not served here.
 #[test]
 fn a_lease_of_what_cannot_be_run_here_goes_to_the_caretaker() {
@@ -241,6 +260,80 @@ fn what_a_worker_lost_goes_on_elsewhere() {
         assert_eq!(handle.result().await.unwrap(), 7);
         other.shutdown().await;
     });
+}
+
+/// A machine stops for longer than its session lives, and another one goes on with what it held. It has a new session, or cannot have one for a
+/// while: either way nothing goes on under the old one.
+#[test]
+fn what_was_held_under_a_session_that_is_gone_ends_with_it() {
+    for is_mute in [false, true] {
+        let is_mute = Arc::new(AtomicBool::new(is_mute));
+        let muted = is_mute.clone();
+        let make = move |clock| -> Arc<dyn Store> {
+            let mut register_count = 0;
+            FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), move |what| {
+                register_count += u32::from(what == "register");
+                let is_third = what == "register" && register_count > 2;
+                if is_third && muted.load(Ordering::Relaxed) { Fault::Unavailable } else { Fault::None }
+            })
+        };
+        Lab::run_on(7, make, |lab| async move {
+            let (first, second) = (Arc::new(Steps::default()), Arc::new(Steps::default()));
+            let (machine, abide) = lab.worker_with(|builder| builder.state(first.clone())).await.unwrap();
+            let (_, other) = lab.worker_with(|builder| builder.state(second.clone())).await.unwrap();
+            abide.start(long, ()).id("one").await.unwrap();
+            lab.sleep(Duration::from_secs(1)).await;
+            lab.freeze(machine);
+            lab.sleep(BEAT * 12).await;
+            assert_eq!(second.begun_count.load(Ordering::Relaxed), 1, "it was taken over");
+            lab.thaw(machine);
+            lab.sleep(BEAT * 2).await;
+            assert_eq!(
+                first.dropped_count.load(Ordering::Relaxed),
+                1,
+                "it goes on under a lease that is over"
+            );
+            is_mute.store(false, Ordering::Relaxed);
+            second.may_end.notify_one();
+            assert_eq!(other.handle::<u64>("one").result().await.unwrap(), 7);
+            assert_eq!(first.begun_count.load(Ordering::Relaxed), 1);
+        });
+    }
+}
+
+/// The answer that tells of a lease comes when its session is gone, before, while or after the next one is registered.
+#[test]
+fn a_lease_that_is_told_of_after_its_session_is_gone_is_not_run_for_long() {
+    let mut begun_count = 0;
+    for poll_count in 0..8 {
+        let make = move |clock| -> Arc<dyn Store> {
+            FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), move |what| match what {
+                "submit" => Fault::Delay { poll_count: 1 + poll_count * 4 },
+                "register" => Fault::Delay { poll_count: 16 },
+                _ => Fault::None,
+            })
+        };
+        begun_count += Lab::run_on(7, make, |lab| async move {
+            let (first, second) = (Arc::new(Steps::default()), Arc::new(Steps::default()));
+            let (machine, abide) = lab.worker_with(|builder| builder.state(first.clone())).await.unwrap();
+            let (_, other) = lab.worker_with(|builder| builder.state(second.clone())).await.unwrap();
+            let mut start = abide.start(long, ()).id("one").into_future();
+            assert!(futures_util::poll!(&mut start).is_pending(), "it has happened, and is not answered");
+            // The engine asks on in its place.
+            drop(start);
+            lab.freeze(machine);
+            lab.sleep(BEAT * 12).await;
+            lab.thaw(machine);
+            lab.sleep(BEAT * 2).await;
+            let [begun_count, dropped_count] =
+                [&first.begun_count, &first.dropped_count].map(|count| count.load(Ordering::Relaxed));
+            assert_eq!(begun_count, dropped_count, "it goes on under a lease that is over: {poll_count}");
+            second.may_end.notify_one();
+            assert_eq!(other.handle::<u64>("one").result().await.unwrap(), 7);
+            begun_count
+        });
+    }
+    assert!(begun_count > 0, "no answer came in time to be believed");
 }
 
 /// The store gives a lease anew while its old seat is here: the old one is over, whatever it does.

@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use abide::Builder;
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::{Address, ExecutionId, Namespace};
-use abide_store::{Read, Target};
+use abide_core::{Address, ExecutionId, Limits, Namespace};
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
+use abide_store::{Bounds, Clock, Read, Snapshot, Store, Target};
 use futures_util::future::select;
 use tokio::sync::Notify;
 
@@ -193,6 +195,61 @@ fn a_signal_that_is_read_again_wakes_its_execution_by_itself() {
     });
 }
 
+/// What the store knows of "one", its mail included.
+async fn look(lab: &Lab) -> Snapshot {
+    let address = Address { namespace: Namespace::default(), id: ExecutionId::new("one").unwrap() };
+    let read = Read { target: Target::Address(address), run: None, from: 0, limit: 0, with_inbox: true };
+    lab.store().read(read).await.unwrap().unwrap()
+}
+
+#[workflow]
+async fn naps(ctx: Ctx) -> Result<()> {
+    ctx.sleep(hours(5)).await
+}
+
+/// A store that hands out mail in small pages, each of them late. It is claimed from a few times a minute, unless the same is given again and again.
+fn slow_pages(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    let bounds = Bounds { inbox_page_count_max: 4, ..Bounds::default() };
+    let mut claim_count = 0;
+    FaultyStore::deciding(MemoryStore::bounded(clock, Limits::default(), bounds), move |what| {
+        claim_count += u32::from(what == "claim");
+        assert!(claim_count < 1_000, "it is claimed without end");
+        if what == "inbox" { Fault::Delay { poll_count: 3 } } else { Fault::None }
+    })
+}
+
+/// A worker finds an execution with many pages of mail, the order that it needs on the last of them. Whoever gave it back with the first page alone
+/// would be given it again at once, and read no further.
+#[test]
+fn whoever_parks_has_read_all_mail() {
+    for (what, lane, expected) in [
+        ("sleeps", "default", Status::Sleeping),
+        ("is resumed", "default", Status::Completed),
+        ("is a task", "default", Status::Completed),
+        ("has no code", "other", Status::Running),
+    ] {
+        Lab::run_on(1, slow_pages, |lab| async move {
+            let client = lab.client().await.unwrap();
+            match what {
+                "is a task" => _ = client.start(gives, 1).id("one").await.unwrap(),
+                "sleeps" => _ = client.start(naps, ()).id("one").await.unwrap(),
+                _ => _ = client.start(reads, vec!["a".to_owned()]).id("one").await.unwrap(),
+            }
+            let handle = client.handle::<()>("one");
+            handle.pause().await.unwrap();
+            for n in 0..20 {
+                handle.signal("a", &large(n)).await.unwrap();
+            }
+            handle.resume().await.unwrap();
+            let (_, _abide) = lab.worker_with(|builder| builder.lanes([lane])).await.unwrap();
+            lab.sleep(minutes(1)).await;
+            assert_eq!(handle.status().await.unwrap(), expected, "{what}: {}", handle.why().await.unwrap());
+            let found = look(&lab).await;
+            assert!(found.lease.epoch.0 <= 3, "what {what} was leased {} times", found.lease.epoch);
+        });
+    }
+}
+
 /// Ends when it is told to stop, and not before.
 #[workflow]
 async fn stubborn(ctx: Ctx) -> Result<()> {
@@ -218,9 +275,7 @@ fn the_answer_of_a_child_that_was_given_up_is_read() {
         let (_, abide) = lab.worker().await.unwrap();
         let handle = abide.start(impatient, ()).id("one").await.unwrap();
         lab.sleep(secs(30)).await;
-        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("one").unwrap() };
-        let read = Read { target: Target::Address(address), run: None, from: 0, limit: 0, with_inbox: true };
-        let found = lab.store().read(read).await.unwrap().unwrap();
+        let found = look(&lab).await;
         assert_eq!(found.execution.open_child_count(), 1, "its answer came too late to be recorded");
         assert!(found.inbox.messages.is_empty(), "{:?}", found.inbox.messages);
         handle.signal("go", &"on").await.unwrap();

@@ -274,7 +274,8 @@ fn foreign_orders() -> [Message; 4] {
     let descent = Descent { parent, run: 1, before: 9, op: None };
     let inherit = message("inherit", Body::Inherit { number: 8, pause: Some(String::new()) });
     let terminate = message("terminate", Body::Terminate { reason: String::new() });
-    [pause(), inherit, cancel(), terminate].map(|order| Message { descent: Some(descent.clone().into()), ..order })
+    [pause(), inherit, cancel(), terminate]
+        .map(|order| Message { descent: Some(descent.clone().into()), ..order })
 }
 
 #[test]
