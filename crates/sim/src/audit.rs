@@ -29,9 +29,21 @@ pub(crate) struct Past {
     pub(crate) status: Status,
     /// The journals of its runs, the first first.
     pub(crate) runs: Vec<Vec<Entry>>,
+    /// The program of each of them, if it runs one; read once, because the auditor replays it often.
+    programs: Vec<Option<Result<Program, String>>>,
 }
 
 impl Past {
+    pub(crate) fn new(id: String, status: Status, runs: Vec<Vec<Entry>>) -> Self {
+        let programs = runs.iter().map(|journal| program_of(journal)).collect();
+        Self { id, status, runs, programs }
+    }
+
+    /// What a run runs, if that is a program.
+    fn program(&self, run: u32) -> Option<&Program> {
+        self.programs.get(run as usize - 1)?.as_ref()?.as_ref().ok()
+    }
+
     /// How each of its runs ended.
     pub(crate) fn ends(&self) -> impl Iterator<Item = Option<&Event>> {
         self.runs
@@ -112,8 +124,7 @@ pub(crate) async fn pasts(view: &(impl View + ?Sized), executions: Vec<Listed>) 
             runs.push(records.iter().filter_map(|record| record.entry().ok()).collect());
         }
         let id = item.address.id.to_string();
-        let past = Past { id: id.clone(), status: item.summary.status, runs };
-        pasts.insert(id, past);
+        pasts.insert(id.clone(), Past::new(id, item.summary.status, runs));
     }
     pasts
 }
@@ -299,26 +310,31 @@ fn answers(end: &Event, outcome: &Outcome) -> bool {
 /// Each run of a program once more, from its journal.
 fn programs(past: &Past, books: &Books) -> Vec<String> {
     let mut found = Vec::new();
-    for (run, journal) in (1..).zip(&past.runs) {
-        let Some(Entry { event: Event::Started(start), .. }) = journal.first() else { continue };
-        if start.name.as_str() != "program" {
-            continue;
-        }
+    for ((run, journal), program) in (1..).zip(&past.runs).zip(&past.programs) {
         let say = |what: String| format!("{:?} run {run}: {what}", past.id);
-        let program: Program = match serde_json::from_slice(start.input.as_bytes()) {
-            Ok(program) => program,
-            Err(error) => {
+        let program = match program {
+            None => continue,
+            Some(Ok(program)) => program,
+            Some(Err(error)) => {
                 found.push(say(format!("its input is no program: {error}")));
                 continue;
             }
         };
-        let life = Life { id: &past.id, run, program: &program, journal };
+        let life = Life { id: &past.id, run, program, journal };
         match model::replay(&life, books) {
             Ok(verdict) => found.extend(judge(&verdict, journal).map(say)),
             Err(why) => found.push(say(why)),
         }
     }
     found
+}
+
+/// The program that a journal is the journal of, unless it is that of something else.
+fn program_of(journal: &[Entry]) -> Option<Result<Program, String>> {
+    let Some(Entry { event: Event::Started(start), .. }) = journal.first() else { return None };
+    let is_program = start.name.as_str() == "program";
+    let read = || serde_json::from_slice(start.input.as_bytes()).map_err(|error| error.to_string());
+    is_program.then(read)
 }
 
 /// Compares how a run ended with how the model says that it does.
@@ -422,11 +438,10 @@ pub(crate) async fn tables(abide: &Abide, books: &Books, id: &str) -> Vec<String
     let mut expected: BTreeMap<String, u64> = BTreeMap::new();
     for past in books.pasts.values() {
         for (run, journal) in (1..).zip(&past.runs) {
-            let Some(Entry { event: Event::Started(start), .. }) = journal.first() else { continue };
-            let Ok(program) = serde_json::from_slice::<Program>(start.input.as_bytes()) else { continue };
+            let Some(program) = past.program(run) else { continue };
             let recorded = journal.iter().filter(|entry| is_transacted(&entry.event)).count() as u64;
             let mut keys = Vec::new();
-            for expr in own_exprs(&program) {
+            for expr in own_exprs(program) {
                 if let Expr::Transact(transact) = expr {
                     keys.push(table_key(&Spot { id: past.id.clone(), run, node: transact.node }));
                 }

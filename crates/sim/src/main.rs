@@ -15,6 +15,10 @@ use abide_sim::{
 };
 use clap::{Parser, ValueEnum};
 
+/// Worlds are made of small things that come and go: the system's allocator takes a tenth of the time longer for them.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Lives through simulated worlds and says what must not be.
 #[derive(Parser)]
 #[command(name = "abide-sim", version)]

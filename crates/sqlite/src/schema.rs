@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
 use crate::error::OpenError;
@@ -63,6 +64,7 @@ fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Res
     if wal {
         connection.query_row(sql::JOURNAL_MODE_WAL, [], |_| Ok(()))?;
     }
+    keep_plans(&connection)?;
     connection.execute_batch(sql::PRAGMAS)?;
     connection.execute_batch(sql::PRAGMAS_WRITER)?;
     let rules = Arc::new(Rules::default());
@@ -78,6 +80,12 @@ fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Res
     Ok(StepConnection::new(connection, rules))
 }
 
+/// Lets no value that is bound change a plan. SQLite would look at each `LIMIT ?`, and at each parameter that a partial index might depend on, and would
+/// prepare the statement anew whenever another value is bound: once for every claim and every look at the feed. No statement here wants that.
+fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
+}
+
 /// Opens one more connection to a file that the writer has prepared.
 pub(crate) fn open_reader(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
     let access =
@@ -85,6 +93,7 @@ pub(crate) fn open_reader(path: &Path, options: &Options) -> rusqlite::Result<Co
     let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_COUNT_MAX);
     connection.busy_timeout(Duration::from_millis(options.busy_ms_max))?;
+    keep_plans(&connection)?;
     connection.execute_batch(sql::PRAGMAS)?;
     connection.execute_batch(sql::PRAGMAS_READER)?;
     Ok(connection)
@@ -223,6 +232,25 @@ mod tests {
         assert_eq!(ask("PRAGMA synchronous"), FULL);
         let mode: String = writer.connection.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
         assert_eq!(mode, "wal");
+    }
+
+    #[test]
+    fn a_statement_is_prepared_once_whatever_is_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        let writer = open_writer(&path, &Options::default()).unwrap().connection;
+        let reader = open_reader(&path, &Options::default()).unwrap();
+        for connection in [writer, reader] {
+            for (text, parameter_count) in [(sql::READY_HEAD, 2), (sql::FEED, 3)] {
+                let mut statement = connection.prepare(text).unwrap();
+                for bound in [7_i64, 9, 11] {
+                    let bound = rusqlite::params_from_iter(std::iter::repeat_n(bound, parameter_count));
+                    assert!(!statement.exists(bound).unwrap());
+                }
+                let prepared_again = statement.get_status(rusqlite::StatementStatus::RePrepare);
+                assert_eq!(prepared_again, 0, "{text}");
+            }
+        }
     }
 
     #[test]

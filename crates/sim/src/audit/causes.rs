@@ -4,12 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_core::{Entry, Event};
+use abide_core::Entry;
 use abide_store::ExecutionKey;
 
-use super::{Books, Happened, Past};
+use super::{Books, Happened};
 use crate::model::{self, Life};
-use crate::program::Program;
 
 /// A run of an execution.
 type Run = (String, u32);
@@ -86,11 +85,10 @@ impl Place {
 
 /// Whether the code comes to a step when so many entries of its journal are replayed.
 fn is_reached(books: &Books, (id, run): &Run, length: u64, key: &str) -> bool {
-    let journal = books.pasts.get(id).and_then(|past: &Past| past.runs.get(*run as usize - 1));
-    let Some(journal) = journal.and_then(|journal| journal.get(..length as usize)) else { return true };
-    let Some(Entry { event: Event::Started(start), .. }) = journal.first() else { return true };
-    let Ok(program) = serde_json::from_slice::<Program>(start.input.as_bytes()) else { return true };
-    let life = Life { id, run: *run, program: &program, journal };
+    let Some(past) = books.pasts.get(id) else { return true };
+    let journal = past.runs.get(*run as usize - 1).and_then(|journal| journal.get(..length as usize));
+    let (Some(journal), Some(program)) = (journal, past.program(*run)) else { return true };
+    let life = Life { id, run: *run, program, journal };
     let mut parts = key.rsplit('/');
     let (Some(nth), Some(name)) = (parts.next().and_then(|nth| nth.parse().ok()), parts.next()) else {
         return true;

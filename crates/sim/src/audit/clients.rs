@@ -11,7 +11,7 @@ use crate::scenario::{Ask, Scenario};
 
 pub(super) fn check(books: &Books, scenario: &Scenario) -> Vec<String> {
     let mut found = Vec::new();
-    let taken = taken_signals(books);
+    let (taken, results) = (taken_signals(books), results(books));
     for item in &books.items {
         let Happened::Answered { action, answer } = item else { continue };
         let action = &scenario.actions[*action];
@@ -37,7 +37,7 @@ pub(super) fn check(books: &Books, scenario: &Scenario) -> Vec<String> {
             _ => {}
         }
         if let Answer::Result(value) = answer
-            && !results(books).contains(value)
+            && !results.contains(value)
         {
             found.push(say("nothing ended with that"));
         }

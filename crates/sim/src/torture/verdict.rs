@@ -360,7 +360,7 @@ mod tests {
         let key = ("a".to_owned(), 1);
         let mut seen = Seen::default();
         seen.add(&key, &fired(1, "x"), 1);
-        let past = |journal| Past { id: "a".to_owned(), status: abide::Status::Running, runs: vec![journal] };
+        let past = |journal| Past::new("a".to_owned(), abide::Status::Running, vec![journal]);
         assert!(seen.unchanged(&past(vec![fired(1, "x")])).is_empty());
         assert!(seen.unchanged(&past(vec![fired(1, "x"), fired(2, "y")])).is_empty());
         assert_eq!(seen.unchanged(&past(vec![fired(1, "y")])).len(), 1);
