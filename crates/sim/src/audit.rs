@@ -9,21 +9,26 @@ use abide_core::{Entry, Event, FailureKind, Outcome, Payload, Remedied, Remedy};
 use abide_store::conformance::recorded_by;
 use abide_store::{Feed, FeedFrom, Listed, View};
 
-use crate::code::{self, table_key};
 use crate::database;
-use crate::ending::executions;
 use crate::history::{Commit, Happened, Spot};
 use crate::model::{self, Knowledge, Life, Verdict};
-use crate::program::{Expr, Program};
+use crate::program::Program;
 use crate::scenario::Scenario;
 use crate::world::World;
 
 mod causes;
 mod clients;
+mod evidence;
+#[cfg(test)]
+mod falsified;
 mod order;
 mod orders;
+pub(crate) mod table;
+
+pub(crate) use evidence::Evidence;
 
 /// Everything that is recorded of one execution.
+#[cfg_attr(test, derive(Clone))]
 pub(crate) struct Past {
     pub(crate) id: String,
     pub(crate) status: Status,
@@ -78,22 +83,8 @@ impl Knowledge for Books {
 
 /// Everything that is wrong with a world that has come to its end.
 pub(crate) async fn audit(world: &Arc<World>, scenario: &Scenario) -> Vec<String> {
-    let executions = executions(&*world.store, None).await.unwrap_or_default();
-    let pasts = pasts(&*world.store, executions).await;
-    let items = world.history.lock().items.clone();
-    let books = Books::new(pasts, items);
-    let mut found = books.check(scenario);
-    found.extend(order::check(&books));
-    found.extend(causes::check(&books));
-    found.extend(Told::read(&*world.store, FeedFrom::Beginning).await.check(&books));
-    found.extend(match world.any_worker() {
-        Some((_, abide)) => tables(&abide, &books, "table").await,
-        None => vec!["no worker is left".to_owned()],
-    });
+    let mut found = Evidence::of(world).await.check(scenario);
     found.extend(database::verify(world));
-    if !found.is_empty() {
-        found.push(books.to_string());
-    }
     found
 }
 
@@ -378,6 +369,7 @@ fn is_program(input: &Payload, program: &Program) -> bool {
 }
 
 /// What the feed tells.
+#[cfg_attr(test, derive(Clone))]
 pub(crate) struct Told {
     begins: BTreeMap<(String, u32), u32>,
     ends: BTreeMap<(String, u32), Vec<&'static str>>,
@@ -431,68 +423,4 @@ impl Told {
         }
         found
     }
-}
-
-/// What transaction steps have written is there if and only if they are recorded as successful.
-pub(crate) async fn tables(abide: &Abide, books: &Books, id: &str) -> Vec<String> {
-    let mut expected: BTreeMap<String, u64> = BTreeMap::new();
-    for past in books.pasts.values() {
-        for (run, journal) in (1..).zip(&past.runs) {
-            let Some(program) = past.program(run) else { continue };
-            let recorded = journal.iter().filter(|entry| is_transacted(&entry.event)).count() as u64;
-            let mut keys = Vec::new();
-            for expr in own_exprs(program) {
-                if let Expr::Transact(transact) = expr {
-                    keys.push(table_key(&Spot { id: past.id.clone(), run, node: transact.node }));
-                }
-            }
-            let sum_key = keys.join("\n");
-            if !sum_key.is_empty() {
-                expected.insert(sum_key, recorded);
-            }
-        }
-    }
-    let keys: Vec<String> = expected.keys().cloned().collect();
-    let each: Vec<String> = keys.iter().flat_map(|key| key.split('\n').map(str::to_owned)).collect();
-    let counts = match abide.run(code::read_table, each.clone()).id(id).await {
-        Ok(counts) => counts,
-        Err(error) => return vec![format!("the table cannot be read: {error}")],
-    };
-    let count_of: BTreeMap<String, u64> = each.into_iter().zip(counts).collect();
-    let mut found = Vec::new();
-    for (keys, recorded) in expected {
-        let counts: Vec<u64> = keys.split('\n').map(|key| count_of.get(key).copied().unwrap_or(0)).collect();
-        if counts.iter().any(|count| *count > 1) || counts.iter().sum::<u64>() != recorded {
-            found.push(format!("transactions wrote {counts:?}, but {recorded} are recorded: {keys:?}"));
-        }
-    }
-    found
-}
-
-fn is_transacted(event: &Event) -> bool {
-    match event {
-        Event::StepRecorded(record) => {
-            record.op.kind == abide_core::OpKind::Transaction && matches!(record.outcome, Outcome::Success(_))
-        }
-        _ => false,
-    }
-}
-
-/// What this very run may do: not its children, not the next run.
-fn own_exprs(program: &Program) -> Vec<&Expr> {
-    let mut found = Vec::new();
-    let mut left = vec![&program.body];
-    while let Some(expr) = left.pop() {
-        found.push(expr);
-        match expr {
-            Expr::Sequence(parts) | Expr::Join(parts) | Expr::Select(parts) | Expr::Unordered(parts) => {
-                left.extend(parts);
-            }
-            Expr::Catch { body, otherwise, .. } => left.extend([&**body, &**otherwise]),
-            Expr::Start { meanwhile, .. } => left.push(meanwhile),
-            Expr::Shield(cleanup) => left.push(cleanup),
-            _ => {}
-        }
-    }
-    found
 }

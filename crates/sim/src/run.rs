@@ -84,6 +84,19 @@ pub fn run(scenario: &Scenario) -> Report {
     }
 }
 
+/// What the auditor is told of a scenario that ends well.
+#[cfg(test)]
+pub(crate) fn evidence(scenario: &Scenario) -> audit::Evidence {
+    let world = World::new(scenario);
+    let scenario = Arc::new(scenario.clone());
+    let told = world.sim.block_on(async {
+        life::live(world.clone(), scenario).await.expect("it comes to its end");
+        audit::Evidence::of(&world).await
+    });
+    world.end();
+    told
+}
+
 fn calls_of(log: &Log) -> Vec<(String, u64)> {
     let name = |(of, method): &ApiName| format!("{of}::{method}");
     let mut calls: Vec<_> = log.calls.iter().map(|(call, count)| (name(call), *count)).collect();

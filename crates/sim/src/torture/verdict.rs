@@ -12,7 +12,7 @@ use abide_store::{FeedFrom, ListCursor, Listed, Read, Target, View};
 use super::effects::{self, Line, Told as Effect};
 use super::report::{Report, Violation};
 use super::{Stage, Trouble, scenario_prefix};
-use crate::audit::{self, Books, Past, Told};
+use crate::audit::{self, Books, Past, Told, table};
 use crate::ending::{LAST_SIGNALS, executions};
 use crate::history::{Answer, Happened};
 use crate::model;
@@ -145,7 +145,8 @@ impl<V: View + ?Sized> Verdict<'_, V> {
             found.extend(told.check(&books));
             found.extend(self.outside(&books, scenario, &lines));
             if let Some(client) = client {
-                found.extend(audit::tables(client, &books, &format!("{prefix}table")).await);
+                let counts = table::counts(client, &books.pasts, &format!("{prefix}table")).await;
+                found.extend(table::check(&books.pasts, &counts));
             }
             let mut story = (!found.is_empty()).then(|| tell(scenario, &books, &lines));
             report.violations.extend(found.into_iter().map(|what| Violation {

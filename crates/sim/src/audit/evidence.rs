@@ -1,0 +1,50 @@
+//! What the auditor is told of a world that has come to its end. It is data: a test falsifies it, and sees which rule complains.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use abide_store::FeedFrom;
+
+use super::{Books, Happened, Past, Told, causes, order, pasts, table};
+use crate::ending::executions;
+use crate::scenario::Scenario;
+use crate::world::World;
+
+/// Everything that is recorded, that happened and that was told.
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct Evidence {
+    pub(super) pasts: BTreeMap<String, Past>,
+    pub(super) items: Vec<Happened>,
+    pub(super) told: Told,
+    /// How often each transaction step has written, or why nobody knows.
+    pub(super) counts: Result<BTreeMap<String, u64>, String>,
+}
+
+impl Evidence {
+    /// Looks at everything once.
+    pub(crate) async fn of(world: &Arc<World>) -> Self {
+        let executions = executions(&*world.store, None).await.unwrap_or_default();
+        let pasts = pasts(&*world.store, executions).await;
+        let items = world.history.lock().items.clone();
+        let told = Told::read(&*world.store, FeedFrom::Beginning).await;
+        let counts = match world.any_worker() {
+            Some((_, abide)) => table::counts(&abide, &pasts, "table").await,
+            None => Err("no worker is left".to_owned()),
+        };
+        Self { pasts, items, told, counts }
+    }
+
+    /// Everything that is wrong with it.
+    pub(crate) fn check(self, scenario: &Scenario) -> Vec<String> {
+        let books = Books::new(self.pasts, self.items);
+        let mut found = books.check(scenario);
+        found.extend(order::check(&books));
+        found.extend(causes::check(&books));
+        found.extend(self.told.check(&books));
+        found.extend(table::check(&books.pasts, &self.counts));
+        if !found.is_empty() {
+            found.push(books.to_string());
+        }
+        found
+    }
+}

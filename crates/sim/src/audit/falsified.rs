@@ -1,0 +1,584 @@
+//! Mutants of the evidence: a sound history is falsified in the one way that a rule is about, and exactly this rule has to complain. A rule that nothing can make
+//! complain is no rule.
+
+use std::sync::Arc;
+
+use abide_core::{
+    By, Entry, Event, Name, Op, OpKind, Outcome, Payload, Remedied, Remedy, SessionId, StepRecord, Timestamp,
+};
+
+use super::{Evidence, Happened, Past};
+use crate::history::{Answer, Commit};
+use crate::run::evidence;
+use crate::scenario::{Ask, Scenario};
+use crate::{generate, quiet_panics};
+
+/// Falsifies the n-th place that can be falsified so; `None` when there are no more.
+type Falsify = fn(&mut Evidence, &Scenario, usize) -> Option<()>;
+
+/// What a rule says, and what it says it of.
+const RULES: &[(&str, &str, Falsify)] = &[
+    ("a key of two steps", "belongs to two steps", key_of_two_steps),
+    ("another number in a replay", "drew another number", drew_another),
+    ("a wrong number", "has the number", wrong_number),
+    ("an end after the end", "ends it, but 1 follow", second_end),
+    ("an attempt too many", "is recorded with attempt", attempt_too_many),
+    ("a rerun of nothing", "was to run again, but had not run", rerun_of_nothing),
+    ("an attempt that follows none", "attempt 2 of", attempt_of_nothing),
+    ("a timer that is set twice", "was set twice", timer_twice),
+    ("a timer that fires early", "fired before it was due", timer_early),
+    ("a result twice", "is recorded twice", result_twice),
+    ("a signal that also timed out", "has two outcomes", two_outcomes),
+    ("no start", "does not begin with its start", no_start),
+    ("an answer that nobody gave", "but did not end so", foreign_answer),
+    ("a child that is not there", "never existed", child_gone),
+    ("an orphan", "has ended, but its child", orphan),
+    ("an input that is no program", "its input is no program", no_program),
+    ("a result that no closure gave", "no run of the closure gave", foreign_result),
+    ("a result before its step", "was recorded before its operation was asked for", result_too_early),
+    ("a result of no step", "belongs to nothing in the program", result_of_nothing),
+    ("a transaction that happened twice", "a transaction happened 2 times", transaction_twice),
+    ("another end", "is what its journal adds up to", another_end),
+    ("another next run", "is what its journal adds up to", another_next),
+    ("an order that nobody gave", "by a parent that gave it no such order", foreign_order),
+    ("a signal that was not taken", "the signal was never taken", signal_not_taken),
+    ("a signal that was refused and taken", "the signal was taken", signal_refused),
+    ("a start that left nothing", "it does not exist", start_of_nothing),
+    ("a result that nothing has", "nothing ended with that", result_of_nobody),
+    ("an epoch of two sessions", "was given to two sessions", epoch_twice),
+    ("a stale epoch", "was taken after one of", stale_epoch),
+    ("a version twice", "a commit at version", version_twice),
+    ("a commit of somebody else", "wrote in an epoch that is not its own", foreign_session),
+    ("a commit after the end", "was written after its end", commit_after_end),
+    ("a closure after its record", "after its result was recorded", closure_after_record),
+    ("signals out of order", "is what came", signals_swapped),
+    ("a signal that nobody sent", "is what came", signal_lost),
+    ("a closure before its cause", "before what led there was durable", closure_too_early),
+    ("a run that begins twice in the feed", "the feed tells 2 times", begins_twice),
+    ("a run that ends twice in the feed", "the feed tells [", ends_twice),
+    ("an end that the feed lacks", "the feed tells []", end_untold),
+    ("a transaction that wrote twice", "transactions wrote [", wrote_twice),
+    ("a transaction that wrote nothing", "transactions wrote [", wrote_nothing),
+];
+
+/// How many histories are falsified.
+const HISTORY_COUNT: u64 = 40;
+
+#[test]
+fn each_rule_complains_of_what_it_is_about_and_of_nothing_else() {
+    quiet_panics();
+    let mut left: Vec<_> = RULES.to_vec();
+    let mut others: Vec<String> = Vec::new();
+    for seed in 0..HISTORY_COUNT {
+        let scenario = generate::on_memory(generate::scenario(seed));
+        let sound = evidence(&scenario);
+        assert_eq!(sound.clone().check(&scenario), Vec::<String>::new(), "seed {seed}");
+        left.retain(|(name, complaint, falsify)| {
+            let mut places = (0..).map_while(|nth| {
+                let mut false_one = sound.clone();
+                falsify(&mut false_one, &scenario, nth)?;
+                // The last of them tells what is recorded.
+                let mut found = rebuilt(false_one).check(&scenario);
+                found.pop();
+                Some(found)
+            });
+            let is_caught = places.any(|found| {
+                let is_alone = !found.is_empty() && found.iter().all(|found| found.contains(complaint));
+                if !is_alone {
+                    others.push(format!("{name}: {found:?}"));
+                }
+                is_alone
+            });
+            !is_caught
+        });
+    }
+    let left: Vec<_> = left.into_iter().map(|(name, ..)| name).collect();
+    others.retain(|other| left.iter().any(|name| other.starts_with(name)));
+    assert!(left.is_empty(), "nobody complains, or others too: {left:#?}; seen: {others:#?}");
+}
+
+/// What is known of journals once, known anew.
+fn rebuilt(mut evidence: Evidence) -> Evidence {
+    for past in evidence.pasts.values_mut() {
+        *past = Past::new(past.id.clone(), past.status, past.runs.clone());
+    }
+    evidence
+}
+
+/// The n-th journal, and a place in it, that `find` finds something in.
+fn nth_entry(
+    evidence: &mut Evidence,
+    nth: usize,
+    find: impl Fn(&Past, &[Entry], &Entry) -> bool,
+) -> Option<(&mut Vec<Entry>, usize)> {
+    let mut places = Vec::new();
+    for (id, past) in &evidence.pasts {
+        for (run, journal) in past.runs.iter().enumerate() {
+            let found = journal.iter().enumerate().filter(|(_, entry)| find(past, journal, entry));
+            places.extend(found.map(|(index, _)| (id.clone(), run, index)));
+        }
+    }
+    let (id, run, index) = places.into_iter().nth(nth)?;
+    Some((&mut evidence.pasts.get_mut(&id)?.runs[run], index))
+}
+
+/// The n-th run that has ended.
+fn nth_ended(evidence: &mut Evidence, nth: usize) -> Option<&mut Vec<Entry>> {
+    nth_entry(evidence, nth, |_, _, entry| entry.event.is_terminal()).map(|(journal, _)| journal)
+}
+
+/// Puts something before the end of a run.
+fn insert_before_end(journal: &mut Vec<Entry>, event: Event) {
+    let Some(mut end) = journal.pop() else { return };
+    journal.push(Entry { seq: end.seq, at: end.at, event });
+    end.seq += 1;
+    journal.push(end);
+}
+
+/// The n-th thing that happened that `find` finds.
+fn nth_item(evidence: &Evidence, nth: usize, find: impl Fn(&Happened) -> bool) -> Option<usize> {
+    evidence.items.iter().enumerate().filter(|(_, item)| find(item)).nth(nth).map(|(index, _)| index)
+}
+
+fn nth_commit(evidence: &Evidence, nth: usize, find: impl Fn(&Commit) -> bool) -> Option<(usize, Commit)> {
+    let index = nth_item(evidence, nth, |item| matches!(item, Happened::Committed(commit) if find(commit)))?;
+    let Happened::Committed(commit) = &evidence.items[index] else { return None };
+    Some((index, (**commit).clone()))
+}
+
+fn nothing_like_it() -> Op {
+    Op { kind: OpKind::Step, name: Name::new("nothing-like-it").expect("a name"), nth: 1 }
+}
+
+fn payload(value: u64) -> Payload {
+    Payload::from(value.to_string().as_str())
+}
+
+fn key_of_two_steps(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_item(evidence, nth, |item| matches!(item, Happened::Began { .. }))?;
+    let mut other = evidence.items[index].clone();
+    if let Happened::Began { spot, .. } = &mut other {
+        spot.node = u32::MAX;
+    }
+    evidence.items.insert(index + 1, other);
+    Some(())
+}
+
+fn drew_another(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_item(evidence, nth, |item| matches!(item, Happened::Drew { .. }))?;
+    let mut other = evidence.items[index].clone();
+    if let Happened::Drew { value, .. } = &mut other {
+        *value ^= 1;
+    }
+    evidence.items.insert(index, other);
+    Some(())
+}
+
+fn wrong_number(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    nth_ended(evidence, nth)?.last_mut()?.seq += 1;
+    Some(())
+}
+
+fn second_end(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let journal = nth_ended(evidence, nth)?;
+    let end = journal.last()?.event.clone();
+    insert_before_end(journal, end);
+    Some(())
+}
+
+fn attempt_too_many(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) = nth_entry(
+        evidence,
+        nth,
+        |_, _, entry| matches!(&entry.event, Event::StepRecorded(record) if !matches!(record.outcome, Outcome::Unrecordable(_))),
+    )?;
+    if let Event::StepRecorded(record) = &mut journal[index].event {
+        record.attempt += 1;
+    }
+    Some(())
+}
+
+fn rerun_of_nothing(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let remedied = Some(Remedied { op: nothing_like_it(), remedy: Remedy::Rerun });
+    insert_before_end(nth_ended(evidence, nth)?, Event::Unblocked { by: By("me".to_owned()), remedied });
+    Some(())
+}
+
+fn attempt_of_nothing(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) =
+        nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::AttemptFailed { .. }))?;
+    let mut failed = journal[index].event.clone();
+    if let Event::AttemptFailed { op, attempt, .. } = &mut failed {
+        (*op, *attempt) = (nothing_like_it(), 2);
+    }
+    insert_before_end(journal, failed);
+    Some(())
+}
+
+fn timer_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) =
+        nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::TimerSet { .. }))?;
+    let set = journal[index].event.clone();
+    insert_before_end(journal, set);
+    Some(())
+}
+
+fn timer_early(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) = nth_entry(evidence, nth, |_, journal, entry| {
+        let is_fired = |other: &Entry| {
+            matches!(other.event, Event::TimerFired { .. }) && other.event.op() == entry.event.op()
+        };
+        matches!(entry.event, Event::TimerSet { .. }) && journal.iter().any(is_fired)
+    })?;
+    if let Event::TimerSet { due_at, .. } = &mut journal[index].event {
+        *due_at = Timestamp::from_micros(i64::MAX / 2);
+    }
+    Some(())
+}
+
+fn result_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) =
+        nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::StepRecorded(_)))?;
+    let recorded = journal[index].event.clone();
+    insert_before_end(journal, recorded);
+    Some(())
+}
+
+fn two_outcomes(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) = nth_entry(evidence, nth, |_, journal, entry| {
+        let is_set = |other: &Entry| {
+            matches!(other.event, Event::TimerSet { .. }) && other.event.op() == entry.event.op()
+        };
+        matches!(entry.event, Event::SignalReceived { .. }) && journal.iter().any(is_set)
+    })?;
+    let op = journal[index].event.op()?.clone();
+    for entry in journal.iter_mut() {
+        if let Event::TimerSet { op: set, due_at } = &mut entry.event
+            && *set == op
+        {
+            *due_at = Timestamp::from_micros(0);
+        }
+    }
+    insert_before_end(journal, Event::TimerFired { op });
+    Some(())
+}
+
+fn no_start(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) = nth_entry(evidence, nth, |_, _, entry| entry.seq == 1)?;
+    journal[index].event = Event::Resumed { by: By("me".to_owned()) };
+    Some(())
+}
+
+fn foreign_answer(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) = nth_entry(evidence, nth, |_, _, entry| {
+        matches!(entry.event, Event::ChildFinished { outcome: Outcome::Success(_), .. })
+    })?;
+    if let Event::ChildFinished { outcome, .. } = &mut journal[index].event {
+        *outcome = Outcome::Success(payload(1));
+    }
+    Some(())
+}
+
+fn child_gone(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) =
+        nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::ChildStarted { .. }))?;
+    let Event::ChildStarted { child, .. } = &journal[index].event else { return None };
+    let id = child.to_string();
+    evidence.pasts.remove(&id);
+    Some(())
+}
+
+fn orphan(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) =
+        nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::ChildStarted { .. }))?;
+    let Event::ChildStarted { child, .. } = &journal[index].event else { return None };
+    let id = child.to_string();
+    evidence.pasts.get_mut(&id)?.status = abide::Status::Running;
+    Some(())
+}
+
+fn no_program(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) = nth_entry(
+        evidence,
+        nth,
+        |_, _, entry| matches!(&entry.event, Event::Started(start) if start.name.as_str() == "program"),
+    )?;
+    if let Event::Started(start) = &mut journal[index].event {
+        Arc::make_mut(start).input = Payload::from("[]");
+    }
+    Some(())
+}
+
+fn change_success(evidence: &mut Evidence, nth: usize, kind: OpKind, value: u64) -> Option<()> {
+    let is_meant =
+        |record: &StepRecord| record.op.kind == kind && matches!(record.outcome, Outcome::Success(_));
+    let (journal, index) = nth_entry(
+        evidence,
+        nth,
+        |_, _, entry| matches!(&entry.event, Event::StepRecorded(record) if is_meant(record)),
+    )?;
+    if let Event::StepRecorded(record) = &mut journal[index].event {
+        record.outcome = Outcome::Success(payload(value));
+    }
+    Some(())
+}
+
+fn foreign_result(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    change_success(evidence, nth, OpKind::Step, 1)
+}
+
+fn transaction_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    change_success(evidence, nth, OpKind::Transaction, 2)
+}
+
+fn result_too_early(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let is_step = |event: &Event| matches!(event, Event::StepRecorded(_));
+    let (journal, index) = nth_entry(evidence, nth, |_, journal, entry| {
+        let next = journal.get(usize::try_from(entry.seq).unwrap_or(usize::MAX));
+        is_step(&entry.event) && next.is_some_and(|next| is_step(&next.event))
+    })?;
+    let first = journal[index].event.clone();
+    let second = std::mem::replace(&mut journal[index + 1].event, first);
+    journal[index].event = second;
+    Some(())
+}
+
+fn result_of_nothing(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) =
+        nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::StepRecorded(_)))?;
+    let mut recorded = journal[index].event.clone();
+    if let Event::StepRecorded(record) = &mut recorded {
+        (record.op, record.attempt) = (nothing_like_it(), 1);
+    }
+    insert_before_end(journal, recorded);
+    Some(())
+}
+
+fn another_end(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) =
+        nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::Completed { .. }))?;
+    if let Event::Completed { result, .. } = &mut journal[index].event {
+        *result = payload(1);
+    }
+    Some(())
+}
+
+fn another_next(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) =
+        nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::ContinuedAsNew { .. }))?;
+    if let Event::ContinuedAsNew { input } = &mut journal[index].event {
+        *input = payload(1);
+    }
+    Some(())
+}
+
+fn foreign_order(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) =
+        nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::Inherited { .. }))?;
+    if let Event::Inherited { number, .. } = &mut journal[index].event {
+        *number = 1;
+    }
+    Some(())
+}
+
+/// The n-th signal that was answered like this.
+fn nth_signal(evidence: &Evidence, scenario: &Scenario, nth: usize, answer: &Answer) -> Option<usize> {
+    nth_item(evidence, nth, |item| match item {
+        Happened::Answered { action, answer: given } => {
+            matches!(scenario.actions[*action].what, Ask::Signal(..)) && given == answer
+        }
+        _ => false,
+    })
+}
+
+/// The number of the signal that is accepted here.
+fn signal_of(item: &Happened) -> Option<u64> {
+    let Happened::Accepted { message } = item else { return None };
+    match &message.body {
+        abide_core::Body::Signal { payload, .. } => crate::model::number(payload).ok(),
+        _ => None,
+    }
+}
+
+fn signal_not_taken(evidence: &mut Evidence, scenario: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_signal(evidence, scenario, nth, &Answer::Done)?;
+    let Happened::Answered { action, .. } = &evidence.items[index] else { return None };
+    let number = scenario.actions[*action].number;
+    evidence.items.retain(|item| signal_of(item) != Some(number));
+    Some(())
+}
+
+fn signal_refused(evidence: &mut Evidence, scenario: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_signal(evidence, scenario, nth, &Answer::Done)?;
+    if let Happened::Answered { answer, .. } = &mut evidence.items[index] {
+        *answer = Answer::Refused("no".to_owned());
+    }
+    Some(())
+}
+
+fn start_of_nothing(evidence: &mut Evidence, scenario: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_item(evidence, nth, |item| match item {
+        Happened::Answered { action, answer: Answer::Done } => {
+            matches!(scenario.actions[*action].what, Ask::Start(_))
+        }
+        _ => false,
+    })?;
+    let Happened::Answered { action, .. } = &evidence.items[index] else { return None };
+    if let Ask::Start(root) = scenario.actions[*action].what {
+        evidence.pasts.remove(&scenario.roots[root].id);
+    }
+    Some(())
+}
+
+fn result_of_nobody(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let index =
+        nth_item(evidence, nth, |item| matches!(item, Happened::Answered { answer: Answer::Result(_), .. }))?;
+    if let Happened::Answered { answer: Answer::Result(value), .. } = &mut evidence.items[index] {
+        *value ^= 1;
+    }
+    Some(())
+}
+
+fn epoch_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_item(evidence, nth, |item| matches!(item, Happened::Leased { .. }))?;
+    let mut other = evidence.items[index].clone();
+    if let Happened::Leased { session, .. } = &mut other {
+        *session = SessionId(u64::MAX);
+    }
+    // Before the true one, so that only the giving is wrong.
+    evidence.items.insert(index, other);
+    Some(())
+}
+
+/// A commit without entries, behind the n-th one.
+fn add_commit(evidence: &mut Evidence, nth: usize, change: impl Fn(&mut Commit)) -> Option<()> {
+    let (index, mut commit) = nth_commit(evidence, nth, |commit| commit.epoch > 1)?;
+    commit.entries.clear();
+    commit.next = None;
+    change(&mut commit);
+    evidence.items.insert(index + 1, Happened::Committed(Box::new(commit)));
+    Some(())
+}
+
+fn stale_epoch(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let given = evidence.items.iter().filter_map(|item| match item {
+        Happened::Leased { key, epoch, session, .. } => Some((*key, *epoch, *session)),
+        _ => None,
+    });
+    let given: Vec<_> = given.collect();
+    add_commit(evidence, nth, |commit| {
+        let before = given.iter().rev().find(|(key, epoch, _)| *key == commit.key && *epoch < commit.epoch);
+        if let Some((_, epoch, session)) = before {
+            (commit.epoch, commit.session) = (*epoch, *session);
+            commit.expected += 1;
+        }
+    })
+}
+
+fn version_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    add_commit(evidence, nth, |commit| commit.expected -= 1)
+}
+
+fn foreign_session(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (index, mut commit) = nth_commit(evidence, nth, |_| true)?;
+    commit.session = SessionId(u64::MAX);
+    evidence.items[index] = Happened::Committed(Box::new(commit));
+    Some(())
+}
+
+fn commit_after_end(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let is_end = |commit: &Commit| {
+        commit.next.is_none() && commit.entries.iter().any(|entry| entry.event.is_terminal())
+    };
+    let (index, mut commit) = nth_commit(evidence, nth, is_end)?;
+    commit.expected += 1;
+    commit.entries =
+        vec![Entry { event: Event::Resumed { by: By("me".to_owned()) }, ..commit.entries.first().cloned()? }];
+    evidence.items.insert(index + 1, Happened::Committed(Box::new(commit)));
+    Some(())
+}
+
+fn closure_after_record(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_item(
+        evidence,
+        nth,
+        |item| matches!(item, Happened::Began { key, .. } if key.starts_with("default/")),
+    )?;
+    let again = evidence.items[index].clone();
+    evidence.items.push(again);
+    Some(())
+}
+
+/// The places of the signals of each target and name.
+fn signals_swapped(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let accepted = |item: &Happened| match item {
+        Happened::Accepted { message } => match &message.body {
+            abide_core::Body::Signal { name, .. } => Some((message.to.id.to_string(), name.to_string())),
+            _ => None,
+        },
+        _ => None,
+    };
+    let places: Vec<_> = evidence.items.iter().enumerate().collect();
+    let mut pairs = Vec::new();
+    for (one, item) in &places {
+        let Some(name) = accepted(item) else { continue };
+        let later = places[one + 1..].iter().find(|(_, other)| accepted(other).as_ref() == Some(&name));
+        pairs.extend(later.map(|(two, _)| (*one, *two)));
+    }
+    let (one, two) = pairs.into_iter().nth(nth)?;
+    evidence.items.swap(one, two);
+    Some(())
+}
+
+fn signal_lost(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_item(evidence, nth, |item| signal_of(item).is_some())?;
+    evidence.items.remove(index);
+    Some(())
+}
+
+fn closure_too_early(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_item(
+        evidence,
+        nth,
+        |item| matches!(item, Happened::Began { key, .. } if key.starts_with("default/")),
+    )?;
+    let began = evidence.items.remove(index);
+    let Happened::Began { spot, .. } = &began else { return None };
+    let given = nth_item(
+        evidence,
+        0,
+        |item| matches!(item, Happened::Leased { id, run, .. } if *id == spot.id && *run == spot.run),
+    );
+    evidence.items.insert(given.map_or(0, |given| given + 1), began);
+    Some(())
+}
+
+fn begins_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    *evidence.told.begins.values_mut().nth(nth)? += 1;
+    Some(())
+}
+
+fn ends_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let ends = evidence.told.ends.values_mut().nth(nth)?;
+    ends.push("completed");
+    Some(())
+}
+
+fn end_untold(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    evidence.told.ends.values_mut().nth(nth)?.clear();
+    Some(())
+}
+
+fn change_count(evidence: &mut Evidence, nth: usize, (from, to): (u64, u64)) -> Option<()> {
+    let counts = evidence.counts.as_mut().ok()?;
+    *counts.values_mut().filter(|count| **count == from).nth(nth)? = to;
+    Some(())
+}
+
+fn wrote_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    change_count(evidence, nth, (1, 2))
+}
+
+fn wrote_nothing(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    change_count(evidence, nth, (1, 0))
+}

@@ -1,0 +1,89 @@
+//! What must hold for the table of the programs: what transaction steps have written is there if and only if they are recorded as successful.
+
+use std::collections::BTreeMap;
+
+use abide::prelude::*;
+use abide_core::{Event, Outcome};
+
+use super::Past;
+use crate::code::{self, table_key};
+use crate::history::Spot;
+use crate::program::{Expr, Program};
+
+/// How often each transaction step that these executions may have has written.
+pub(crate) async fn counts(
+    abide: &Abide,
+    pasts: &BTreeMap<String, Past>,
+    id: &str,
+) -> Result<BTreeMap<String, u64>, String> {
+    let keys: Vec<String> = expected(pasts).into_iter().flat_map(|(keys, _)| keys).collect();
+    let counts = abide.run(code::read_table, keys.clone()).id(id).await;
+    let counts = counts.map_err(|error| format!("the table cannot be read: {error}"))?;
+    Ok(keys.into_iter().zip(counts).collect())
+}
+
+pub(crate) fn check(
+    pasts: &BTreeMap<String, Past>,
+    counts: &Result<BTreeMap<String, u64>, String>,
+) -> Vec<String> {
+    let count_of = match counts {
+        Ok(counts) => counts,
+        Err(why) => return vec![why.clone()],
+    };
+    let mut found = Vec::new();
+    for (keys, recorded) in expected(pasts) {
+        let counts: Vec<u64> = keys.iter().map(|key| count_of.get(key).copied().unwrap_or(0)).collect();
+        if counts.iter().any(|count| *count > 1) || counts.iter().sum::<u64>() != recorded {
+            found.push(format!("transactions wrote {counts:?}, but {recorded} are recorded: {keys:?}"));
+        }
+    }
+    found
+}
+
+/// For each run the keys that it may have written, and how many of its transaction steps are recorded as successful.
+fn expected(pasts: &BTreeMap<String, Past>) -> Vec<(Vec<String>, u64)> {
+    let mut expected = Vec::new();
+    for past in pasts.values() {
+        for (run, journal) in (1..).zip(&past.runs) {
+            let Some(program) = past.program(run) else { continue };
+            let recorded = journal.iter().filter(|entry| is_transacted(&entry.event)).count() as u64;
+            let own = own_exprs(program).into_iter();
+            let keys = own.filter_map(|expr| match expr {
+                Expr::Transact(transact) => {
+                    Some(table_key(&Spot { id: past.id.clone(), run, node: transact.node }))
+                }
+                _ => None,
+            });
+            expected.push((keys.collect(), recorded));
+        }
+    }
+    expected
+}
+
+fn is_transacted(event: &Event) -> bool {
+    match event {
+        Event::StepRecorded(record) => {
+            record.op.kind == abide_core::OpKind::Transaction && matches!(record.outcome, Outcome::Success(_))
+        }
+        _ => false,
+    }
+}
+
+/// What this very run may do: not its children, not the next run.
+fn own_exprs(program: &Program) -> Vec<&Expr> {
+    let mut found = Vec::new();
+    let mut left = vec![&program.body];
+    while let Some(expr) = left.pop() {
+        found.push(expr);
+        match expr {
+            Expr::Sequence(parts) | Expr::Join(parts) | Expr::Select(parts) | Expr::Unordered(parts) => {
+                left.extend(parts);
+            }
+            Expr::Catch { body, otherwise, .. } => left.extend([&**body, &**otherwise]),
+            Expr::Start { meanwhile, .. } => left.push(meanwhile),
+            Expr::Shield(cleanup) => left.push(cleanup),
+            _ => {}
+        }
+    }
+    found
+}
