@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use abide_core::{SessionId, Timestamp};
@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use crate::Options;
 use crate::caches::Caches;
 use crate::home::Stopwatch;
+use crate::left_out::LeftOut;
 use crate::lockfile::{self, Absences, LockFile};
 use crate::notices::{Notices, Pending};
 use crate::poll::Poll;
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) absences: Mutex<Absences>,
     /// The last claims of the sessions that were registered here.
     pub(crate) requests: Mutex<HashMap<SessionId, u64>>,
+    /// What could not be read.
+    pub(crate) left_out: Mutex<LeftOut>,
     /// Where callers are woken, many at a time.
     pub(crate) tokio: Option<Handle>,
 }
@@ -45,6 +48,10 @@ pub(crate) struct Shared {
 pub(crate) const GONE: &str = "its process is gone";
 
 impl Shared {
+    pub(crate) fn left_out(&self) -> MutexGuard<'_, LeftOut> {
+        self.left_out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether the process of a session that has not ended is certainly gone.
     pub(crate) fn is_gone(&self, session: SessionId) -> bool {
         let Some(path) = &self.path else { return false };

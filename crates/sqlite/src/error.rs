@@ -104,6 +104,8 @@ pub(crate) enum Meaning {
     Unavailable,
     Indeterminate,
     Corrupt,
+    /// SQLite finds the file malformed: an index is not what its table is, a page is damaged, or the disk has not given it. It may be read later.
+    Malformed,
     /// A newer version of abide wrote it.
     Newer,
     /// The user's own closure is to blame; trying again would do the same.
@@ -144,7 +146,7 @@ impl Failure {
         let source = || self.complaint.clone().into();
         match self.meaning {
             Meaning::Busy => Error::Busy { what },
-            Meaning::Unavailable => Error::Unavailable { what, source: source() },
+            Meaning::Unavailable | Meaning::Malformed => Error::Unavailable { what, source: source() },
             Meaning::Indeterminate => Error::Indeterminate { what, source: source() },
             Meaning::Corrupt => Error::Corrupt { what: self.complaint.clone() },
             Meaning::Newer => Error::Newer { what: self.complaint.clone() },
@@ -175,11 +177,10 @@ fn meaning(error: &rusqlite::Error) -> Meaning {
         | Sql::Utf8Error(..) => Meaning::Corrupt,
         other => match other.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Meaning::Busy,
-            // Trying again would meet the same: a table is not what it was, or a statement of ours is wrong.
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Meaning::Malformed,
+            // Trying again would meet the same: a statement of ours is wrong.
             Some(
-                ErrorCode::DatabaseCorrupt
-                | ErrorCode::NotADatabase
-                | ErrorCode::ConstraintViolation
+                ErrorCode::ConstraintViolation
                 | ErrorCode::TypeMismatch
                 | ErrorCode::TooBig
                 | ErrorCode::ApiMisuse
@@ -212,10 +213,24 @@ impl Stop {
     pub(crate) fn corrupt(what: impl Into<String>) -> Self {
         Self::Broken(Failure { meaning: Meaning::Corrupt, complaint: what.into() })
     }
+
+    /// An index names an execution that is not there.
+    pub(crate) fn stale_index(key: i64) -> Self {
+        let complaint = format!("an index names execution {key}, which is not there");
+        let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+        Self::Sql(rusqlite::Error::SqliteFailure(code, Some(complaint)))
+    }
 }
 
 impl Stop {
-    /// Whether a row is not what was written. `None` of anything that a newer program wrote: that is only not for this one.
+    /// Whether SQLite could not read something, which says nothing about what was written.
+    pub(crate) fn is_unread(&self) -> bool {
+        let Self::Sql(error) = self else { return false };
+        let code = error.sqlite_error_code();
+        meaning(error) == Meaning::Malformed || code == Some(ErrorCode::SystemIoFailure)
+    }
+
+    /// Whether a row was read, and is not what was written. `None` of anything that a newer program wrote: that is only not for this one.
     pub(crate) fn damage(&self) -> Option<String> {
         match self {
             Self::Sql(error) if meaning(error) == Meaning::Corrupt => Some(complaint(error)),

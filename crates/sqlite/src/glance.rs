@@ -78,7 +78,7 @@ pub(crate) fn number(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<i64
 const STAND_IN: &str = "damaged/";
 
 /// The name of an execution that has none that could be read.
-fn stand_in(key: i64) -> ExecutionId {
+pub(crate) fn stand_in(key: i64) -> ExecutionId {
     ExecutionId::new(format!("{}{STAND_IN}{key}", ExecutionId::OWN_PREFIX)).expect("a short text is an id")
 }
 

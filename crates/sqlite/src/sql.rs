@@ -141,6 +141,17 @@ pub(crate) const DATA_VERSION: &str = "PRAGMA data_version -- abide";
 pub(crate) const CHECKPOINT: &str = "PRAGMA wal_checkpoint(PASSIVE) -- abide";
 pub(crate) const PAGES_BOUND: &str = "PRAGMA max_page_count = 1 -- abide";
 pub(crate) const PAGES_UNBOUND: &str = "PRAGMA max_page_count = 4294967294 -- abide";
+pub(crate) const REINDEX: [&str; 9] = [
+    "REINDEX abide_executions_place",
+    "REINDEX abide_executions_trouble",
+    "REINDEX abide_executions_parent",
+    "REINDEX abide_executions_care",
+    "REINDEX sqlite_autoindex_abide_executions_1",
+    "REINDEX abide_inbox_unread",
+    "REINDEX abide_inbox_orders",
+    "REINDEX sqlite_autoindex_abide_names_1",
+    "REINDEX abide_sessions_live",
+];
 pub(crate) const INTEGRITY: &str = "PRAGMA integrity_check(100)";
 
 /// For every connection to a file.
@@ -294,7 +305,7 @@ SELECT care_at, key
 FROM abide_executions INDEXED BY abide_executions_care
 WHERE care_at IS NOT NULL AND namespace = ?1
 ORDER BY care_at, key
-LIMIT 1";
+LIMIT ?2";
 pub(crate) const CLAIMED_BEFORE: &str = "
 SELECT key, epoch, place, rank, since
 FROM abide_executions INDEXED BY abide_executions_place
@@ -302,7 +313,7 @@ WHERE place > 4 AND place = ?1 AND rank = ?2
 ORDER BY since, key";
 pub(crate) const TIMERS_PROMOTE: &str = "
 UPDATE abide_executions
-SET place = ?4, rank = 32768 - (queue & 65535)
+SET place = ?4, rank = COALESCE(32768 - (queue & 65535), 0)
 WHERE key IN (
     SELECT key
     FROM abide_executions INDEXED BY abide_executions_place
@@ -311,7 +322,7 @@ WHERE key IN (
     LIMIT ?3
 )";
 pub(crate) const TIMER_NEXT: &str = "
-SELECT since
+SELECT since, key
 FROM abide_executions INDEXED BY abide_executions_place
 WHERE place > 4 AND place = ?1 AND rank = 0
 ORDER BY since
@@ -453,9 +464,11 @@ pub(crate) const SESSION_RETIRE: &str = "
 UPDATE abide_sessions
 SET retired = ?2
 WHERE id = ?1 AND retired IS NULL";
+/// What is damaged beyond that goes where no claim looks (8).
 pub(crate) const SESSION_RELEASE: &str = "
 UPDATE abide_executions INDEXED BY abide_executions_place
-SET place = (queue >> 16) * 4 + 1, rank = 32768 - (queue & 65535), since = ?2, takeover_count = takeover_count + ?3,
+SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue & 65535), 0), since = ?2,
+    takeover_count = COALESCE(takeover_count + ?3, ?3),
     care_at = CASE
         WHEN EXISTS (SELECT 1 FROM abide_inbox WHERE execution = key AND body IS NOT NULL)
         THEN MIN(COALESCE(care_at, ?4), ?4)
@@ -502,7 +515,7 @@ SET retired = ?1
 WHERE retired IS NULL";
 pub(crate) const LEASES_RELEASE_ALL: &str = "
 UPDATE abide_executions
-SET place = (queue >> 16) * 4 + 1, rank = 32768 - (queue & 65535), since = ?1,
+SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue & 65535), 0), since = ?1,
     care_at = CASE
         WHEN EXISTS (SELECT 1 FROM abide_inbox WHERE execution = key AND body IS NOT NULL)
         THEN MIN(COALESCE(care_at, ?1), ?1)

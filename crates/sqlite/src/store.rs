@@ -176,6 +176,7 @@ pub(crate) fn shared(path: Option<&Path>, clock: Arc<dyn Clock>, options: Option
         locks: Mutex::default(),
         absences: Mutex::default(),
         requests: Mutex::default(),
+        left_out: Mutex::default(),
         // A store in memory has no thread that could wake anybody.
         tokio: path.and_then(|_| tokio::runtime::Handle::try_current().ok()),
     }

@@ -9,6 +9,7 @@ use rusqlite::Connection;
 
 use crate::batch::Batch;
 use crate::caches::BySession;
+use crate::glance::number;
 use crate::place::{self, Place};
 use crate::rows::{count, integer};
 use crate::sql;
@@ -112,8 +113,10 @@ pub(crate) fn counted(connection: &Connection, session: SessionId, taken: Digest
     let mut rows = statement.query([place::held(session), -1, -1, -1])?;
     let (mut old, mut beat_count) = (taken, 0);
     while let Some(row) = rows.next()? {
-        old = old.plus(Digest::of(count(row.get(0)?), Epoch(count(row.get(1)?))));
-        let beat = Place::read(row, 2)?.holder().map_or(0, |holder| holder.beat);
+        // A lease that cannot be read is nobody's.
+        let (Some(epoch), Ok(place)) = (number(row, 1)?, Place::read(row, 2)) else { continue };
+        old = old.plus(Digest::of(count(row.get(0)?), Epoch(count(epoch))));
+        let beat = place.holder().map_or(0, |holder| holder.beat);
         beat_count = beat_count.max(beat + 1);
     }
     Ok(Tally::of(old, beat_count))

@@ -19,7 +19,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
 use crate::apply::{first_start, inbox_page};
 use crate::batch::{GONE, Shared};
 use crate::error::{Stop, complaint};
-use crate::glance::{Glance, meant_by};
+use crate::glance::{Glance, meant_by, stand_in};
 use crate::interned::Interned;
 use crate::journal::{self, Chain, Page, Skips};
 use crate::place::{self, Place};
@@ -249,6 +249,9 @@ impl View<'_> {
                 }
                 last = candidate.key;
                 if self.matches(list, &interned, (namespace, &candidate))? {
+                    if candidate.summary.status == Status::Damaged && !self.finds(namespace, &candidate) {
+                        candidate.name = stand_in(candidate.key);
+                    }
                     listing.items.push(candidate.listed(&interned, &list.namespace));
                 }
             }
@@ -258,6 +261,14 @@ impl View<'_> {
         }
         listing.next = Some(ListCursor(ExecutionKey(count(last))));
         Ok(listing)
+    }
+
+    /// Whether a row is found by its name.
+    fn finds(&self, namespace: i64, candidate: &Candidate) -> bool {
+        let key = self.connection.prepare_cached(sql::EXECUTION_KEY).and_then(|mut key| {
+            key.query_row(params![namespace, candidate.name.as_str()], |row| row.get::<_, i64>(0))
+        });
+        key.is_ok_and(|key| key == candidate.key)
     }
 
     /// The next rows to look at, by the narrowest index there is.
@@ -517,7 +528,9 @@ impl Candidate {
         let is_aside = matches!(Place::read(row, 9), Ok(Place::Damaged(_)) | Err(_));
         let sheet = glance.sound().map(|(_, sheet)| sheet).ok();
         let told = sheet.as_ref().and_then(|sheet| {
-            let (summary, status) = (sheet.summary().ok()?, status(row, 8).ok()?);
+            let summary = sheet.summary().ok()?;
+            // The column is a copy, for an index.
+            let status = status(row, 8).unwrap_or(summary.status);
             Some(Summary { status, care_at: timestamp_maybe(row, 12).ok()?, ..summary })
         });
         Ok(Self {

@@ -17,7 +17,8 @@ use tokio::sync::Semaphore;
 use crate::batch::{Batch, Effects, Shared, Statements};
 use crate::caches::Caches;
 use crate::error::{Failure, Meaning};
-use crate::home::{self, Stopwatch};
+use crate::home::{self, Moment, Stopwatch};
+use crate::indexes;
 use crate::job::{Failed, Job, Operation, Receiver, queue};
 use crate::schema;
 use crate::sql;
@@ -45,6 +46,8 @@ pub(crate) struct Writer {
     answered: Vec<Waker>,
     shared: Arc<Shared>,
     wal: Option<Arc<Wal>>,
+    /// When the indexes were last made anew.
+    mended_at: Option<Moment>,
     /// What becomes of transactions, as whoever steps the writer decides.
     pub(crate) fate: Fate,
 }
@@ -74,6 +77,7 @@ impl Writer {
             answered: Vec::new(),
             shared,
             wal,
+            mended_at: None,
             fate: Fate::Committed,
         }
     }
@@ -101,6 +105,7 @@ impl Writer {
             match self.attempt(&mut jobs) {
                 Attempt::Done => return self.answer_all(jobs),
                 Attempt::All(failure) => return self.fail_all(jobs, &failure),
+                Attempt::Unclear(failure) if failure.meaning == Meaning::Malformed && self.mend() => {}
                 Attempt::Blame(index, failure) => {
                     self.fail_all(vec![jobs.remove(index)], &failure);
                 }
@@ -111,6 +116,24 @@ impl Writer {
             }
         }
         jobs
+    }
+
+    /// Makes the indexes anew, because the file seems malformed; `false` when that was done lately and did not help.
+    fn mend(&mut self) -> bool {
+        let now = self.shared.stopwatch.now();
+        if self.mended_at.is_some_and(|mended_at| now.since(mended_at) < indexes::PAUSE)
+            || self.begin().is_err()
+        {
+            return false;
+        }
+        self.mended_at = Some(now);
+        if let Some(writer) = &self.connection {
+            indexes::rebuild(&writer.connection);
+        }
+        let is_done = self.commit().is_ok();
+        // What was remembered may have been read by way of an index.
+        self.roll_back();
+        is_done
     }
 
     /// One at a time, so that an error reaches only its own caller.
@@ -146,6 +169,8 @@ impl Writer {
                 let mut jobs = vec![job];
                 match self.attempt(&mut jobs) {
                     Attempt::Done => self.answer_all(jobs),
+                    // The writer's thread has the time to do something about it.
+                    Attempt::Unclear(failure) if failure.meaning == Meaning::Malformed => return jobs.pop(),
                     Attempt::Blame(_, failure) | Attempt::Unclear(failure) | Attempt::All(failure) => {
                         self.fail_all(jobs, &failure)
                     }

@@ -50,6 +50,10 @@ pub(crate) async fn explain_beside(
             let sentence = format!("{:?} is damaged: {what}; {}.", address.id, text::ways_out(&address.id));
             return Ok((Some(Status::Damaged), text::clean(&sentence).into_owned()));
         }
+        Err(Error::Unavailable { source, .. }) => {
+            let sentence = format!("{:?} cannot be read now, and is tried again: {source}.", address.id);
+            return Ok((None, text::clean(&sentence).into_owned()));
+        }
         Err(Error::Newer { .. }) => {
             let sentence = format!(
                 "{:?} was written by a newer version of abide, and can be read by that only.",

@@ -10,16 +10,17 @@ use abide_core::{
 use abide_store::{Claim, Claimed, ExecutionKey, Leased};
 use rusqlite::OptionalExtension;
 
-use super::aside::set_aside;
+use super::aside::{set_aside, set_aside_any};
 use super::inbox::orders;
 use super::session::sweep;
 use crate::batch::Batch;
-use crate::error::Stop;
+use crate::error::{Stop, complaint};
+use crate::glance::number;
 use crate::job::Operation;
 use crate::journal::{Chain, Page};
 use crate::notices::not_live;
 use crate::place::{self, Columns, Holder, NEWER_PAUSE, Place};
-use crate::rows::{count, integer, timestamp};
+use crate::rows::{count, integer, text, timestamp};
 use crate::sheet::Base;
 use crate::sql;
 use crate::tallies::Given;
@@ -71,12 +72,13 @@ impl Operation for ClaimWork {
         }
         batch.effects.requests.push((claim.session, claim.request.max(last_request)));
         mail.retain(|(key, _)| !leased.iter().chain(&care).any(|leased| leased.key == *key));
+        let next_wake_at = sooner(timers.next_wake_at, batch.shared.left_out().next_at(now));
         Ok(Claimed {
             leased,
             care,
             mail,
             more: more || timers.more,
-            next_wake_at: timers.next_wake_at,
+            next_wake_at,
             next_care_at: next_care(batch, claim.session)?.map(|(care_at, _)| care_at),
         })
     }
@@ -120,6 +122,9 @@ fn lease_one(batch: &mut Batch<'_>, claim: &Claim, offer: &Offer) -> Result<Soun
         Ok(sound) => sound,
         Err(unread) => return Ok(Err(unread)),
     };
+    if one.execution.is_finished() {
+        return ended(batch, (key, former));
+    }
     let beat = batch.tallies.beat_count(claim.session);
     let holder = Holder { session: claim.session, request: claim.request, beat, position };
     let Columns { place, rank, since } = Place::Held(holder).columns();
@@ -135,6 +140,18 @@ fn lease_one(batch: &mut Batch<'_>, claim: &Claim, offer: &Offer) -> Result<Soun
     Ok(Ok((one, size)))
 }
 
+/// Nobody gets what has ended. Either its row stands where it does not belong, or an index says so and the row does not.
+fn ended(batch: &mut Batch<'_>, (key, former): (i64, Option<Given>)) -> Result<Sound, Stop> {
+    let mut statement = batch.connection.prepare_cached(sql::EXECUTION_PLACE)?;
+    let place = statement.query_row([key], |row| Ok(Place::read(row, 1).ok()))?;
+    drop(statement);
+    if let Some(Place::Finished(_)) = place {
+        return Err(Stop::stale_index(key));
+    }
+    set_aside(batch, (key, former), "it has ended, and stands among what has not")?;
+    Ok(Err(Unread::Damaged))
+}
+
 /// What is given, and how large it is, or why it is not.
 type Sound = Result<(Leased, usize), Unread>;
 
@@ -145,6 +162,8 @@ enum Unread {
     Damaged,
     /// A newer program wrote it, and is to have it.
     Newer,
+    /// SQLite could not read it, and it is left out for a while.
+    LeftOut,
 }
 
 /// For how long a caretaker leaves what a newer program wrote to those who can read it, as a claim does ([`NEWER_PAUSE`]). Whoever can read it
@@ -159,9 +178,16 @@ fn sound(
     which: (SessionId, Which),
 ) -> Result<Sound, Stop> {
     let stop = match leased(batch, key, which) {
-        Ok(leased) => return Ok(Ok(leased)),
+        Ok(leased) => {
+            batch.shared.left_out().forget(key);
+            return Ok(Ok(leased));
+        }
         Err(stop) => stop,
     };
+    if stop.is_unread() {
+        leave_out(batch, key, stop)?;
+        return Ok(Err(Unread::LeftOut));
+    }
     if stop.is_newer() {
         let until = batch.now().after(NEWER_PAUSE).as_micros();
         batch.connection.prepare_cached(sql::PUT_OFF)?.execute([key, until])?;
@@ -173,6 +199,19 @@ fn sound(
     let Some(damage) = damage else { return Err(stop) };
     set_aside(batch, (key, former), &damage)?;
     Ok(Err(Unread::Damaged))
+}
+
+/// Leaves an execution out that SQLite could not read. Where that has ended the transaction, the next one leaves it out.
+fn leave_out(batch: &Batch<'_>, key: i64, stop: Stop) -> Result<(), Stop> {
+    let now = batch.now();
+    let Some(until) = batch.shared.left_out().put(key, now) else { return Err(stop) };
+    tracing::error!(
+        execution = key,
+        ?stop,
+        ?until,
+        "an execution could not be read and is left out for a while"
+    );
+    if batch.connection.is_autocommit() { Err(stop) } else { Ok(()) }
 }
 
 /// Looks at what is to be looked at, one after the other, and leases what a caretaker has to do something for.
@@ -195,7 +234,7 @@ fn look_after(batch: &mut Batch<'_>, claim: &Claim, now: Timestamp) -> Result<Ve
                         care.push(one);
                         bytes += size;
                     }
-                    Err(Unread::Damaged) => batch.set_care(key, None)?,
+                    Err(Unread::Damaged | Unread::LeftOut) => {}
                     Err(Unread::Newer) => batch.set_care(key, Some(now.after(NEWER_CARE_PAUSE)))?,
                 }
             }
@@ -212,8 +251,24 @@ fn next_care(batch: &mut Batch<'_>, session: SessionId) -> Result<Option<(Timest
     let Some(namespace) = batch.caches.interned(batch.connection)?.known(&ability.namespace) else {
         return Ok(None);
     };
-    let mut next = batch.connection.prepare_cached(sql::CARE_NEXT)?;
-    Ok(next.query_row([namespace], |row| Ok((timestamp(row, 0)?, row.get(1)?))).optional()?)
+    loop {
+        let (left_out_count, now) = (batch.shared.left_out().count(), batch.now());
+        let mut next = batch.connection.prepare_cached(sql::CARE_NEXT)?;
+        let mut rows = next.query([namespace, integer(left_out_count as u64 + 1)])?;
+        let damaged = loop {
+            let Some(row) = rows.next()? else { return Ok(None) };
+            let key: i64 = row.get(1)?;
+            match timestamp(row, 0) {
+                Ok(_) if batch.shared.left_out().has(key, now) => {}
+                Ok(care_at) => return Ok(Some((care_at, key))),
+                Err(error) => break (key, complaint(&error)),
+            }
+        };
+        drop(rows);
+        drop(next);
+        let (key, damage) = damaged;
+        set_aside_any(batch, key, &damage)?;
+    }
 }
 
 /// What a caretaker sees, and who holds it. What cannot be read is left alone, so that it holds up nobody else.
@@ -224,6 +279,10 @@ fn look(batch: &Batch<'_>, key: i64, now: Timestamp) -> Result<(care::Look, Opti
     };
     if stop.is_newer() {
         return Ok((care::Look::Later(Some(now.after(NEWER_CARE_PAUSE))), None));
+    }
+    if stop.is_unread() {
+        // To lease it would meet the same, and leave it out.
+        return Ok((care::Look::Take, None));
     }
     let Some(damage) = stop.damage() else { return Err(stop) };
     tracing::error!(execution = key, %damage, "an execution cannot be looked after");
@@ -251,11 +310,27 @@ fn look_closely(
 fn given(batch: &mut Batch<'_>, claim: &Claim) -> Result<Vec<Offer>, Stop> {
     let mut statement = batch.connection.prepare_cached(sql::CLAIMED_BEFORE)?;
     let given = statement.query_map([place::held(claim.session), integer(claim.request)], |row| {
-        let (place, epoch) = (Place::read(row, 2)?, Epoch(count(row.get(1)?)));
-        let position = place.holder().map_or(0, |holder| holder.position);
-        Ok(Offer { key: row.get(0)?, position, former: place.given(epoch) })
+        let offer = |place: Place, epoch: i64, key: i64| {
+            let position = place.holder().map_or(0, |holder| holder.position);
+            Offer { key, position, former: place.given(Epoch(count(epoch))) }
+        };
+        let key: i64 = row.get(0)?;
+        Ok(match (Place::read(row, 2), number(row, 1)?) {
+            (Ok(place), Some(epoch)) => Ok(offer(place, epoch, key)),
+            (Err(error), _) => Err((key, complaint(&error))),
+            (_, None) => Err((key, "its epoch is no number".to_owned())),
+        })
     })?;
-    Ok(given.collect::<rusqlite::Result<_>>()?)
+    let given = given.collect::<rusqlite::Result<Vec<_>>>()?;
+    drop(statement);
+    let mut offers = Vec::with_capacity(given.len());
+    for one in given {
+        match one {
+            Ok(offer) => offers.push(offer),
+            Err((key, damage)) => set_aside_any(batch, key, &damage)?,
+        }
+    }
+    Ok(offers)
 }
 
 /// What the timers of a session's routes say.
@@ -270,12 +345,7 @@ fn promote(batch: &mut Batch<'_>, session: SessionId, now: Timestamp) -> Result<
     let mut left = batch.shared.options.due_count_max;
     let mut next_wake_at: Option<Timestamp> = None;
     for route in routes.iter() {
-        let next = |batch: &Batch<'_>| -> Result<Option<Timestamp>, Stop> {
-            let mut next = batch.connection.prepare_cached(sql::TIMER_NEXT)?;
-            let found = next.query_row([place::timers(*route)], |row| row.get(0)).optional()?;
-            Ok(found.map(Timestamp::from_micros))
-        };
-        let mut wake_at = next(batch)?;
+        let mut wake_at = next_timer(batch, *route)?;
         if wake_at.is_some_and(|wake_at| wake_at <= now) {
             batch.caches.calm.remove(route);
             batch.caches.targets.clear();
@@ -286,34 +356,65 @@ fn promote(batch: &mut Batch<'_>, session: SessionId, now: Timestamp) -> Result<
                 integer(left as u64),
                 place::ready(*route),
             ])?;
-            wake_at = next(batch)?;
+            wake_at = next_timer(batch, *route)?;
         }
-        next_wake_at = match (next_wake_at, wake_at) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
+        next_wake_at = sooner(next_wake_at, wake_at);
     }
     Ok(Timers { more: left == 0, next_wake_at })
+}
+
+fn sooner(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// The next timer of a route.
+fn next_timer(batch: &mut Batch<'_>, route: i64) -> Result<Option<Timestamp>, Stop> {
+    loop {
+        let mut next = batch.connection.prepare_cached(sql::TIMER_NEXT)?;
+        let found = next.query_row([place::timers(route)], |row| {
+            Ok((row.get::<_, i64>(1)?, timestamp(row, 0).map_err(|error| complaint(&error))))
+        });
+        let found = found.optional()?;
+        drop(next);
+        match found {
+            None => return Ok(None),
+            Some((_, Ok(since))) => return Ok(Some(since)),
+            Some((key, Err(damage))) => set_aside_any(batch, key, &damage)?,
+        }
+    }
 }
 
 /// The first of what is ready, and whether there is more. Each route that the session serves has its own queue, so that
 /// nothing which it cannot run stands before what it can.
 fn ready(batch: &mut Batch<'_>, session: SessionId, slots: usize) -> Result<(Vec<i64>, bool), Stop> {
-    let mut ready = Vec::new();
+    let (mut ready, mut damaged) = (Vec::new(), Vec::new());
     let routes = batch.served(session)?;
-    let limit = integer(slots as u64).saturating_add(1);
+    let now = batch.now();
+    let left_out = batch.shared.left_out();
+    let limit = integer((slots + left_out.count()) as u64).saturating_add(1);
     for route in routes.iter() {
         let mut head = batch.connection.prepare_cached(sql::READY_HEAD)?;
-        let rows = head.query_map([place::ready(*route), limit], |row| {
-            Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get(2)?))
-        })?;
-        for row in rows {
-            ready.push(row?);
+        let mut rows = head.query([place::ready(*route), limit])?;
+        while let Some(row) = rows.next()? {
+            let key: i64 = row.get(2)?;
+            match (row.get::<_, i64>(0), row.get::<_, i64>(1)) {
+                (Ok(_), Ok(_)) if left_out.has(key, now) => {}
+                (Ok(rank), Ok(since)) => ready.push((rank, since, key)),
+                (Err(error), _) | (_, Err(error)) => damaged.push((key, complaint(&error))),
+            }
         }
     }
+    drop(left_out);
     ready.sort_unstable();
-    let more = ready.len() > slots;
+    // Behind what is damaged there may be others.
+    let more = ready.len() > slots || !damaged.is_empty();
     ready.truncate(slots);
+    for (key, damage) in damaged {
+        set_aside_any(batch, key, &damage)?;
+    }
     Ok((ready.into_iter().map(|(_, _, key)| key).collect(), more))
 }
 
@@ -347,13 +448,15 @@ pub(crate) fn leased(
         let base = Base::read(row)?;
         let sheet = base.sheet()?;
         let execution = sheet.execution()?;
+        let epoch = Epoch(count(row.get(8)?));
         Ok(Found {
             namespace: base.namespace,
             id: base.id.to_owned(),
-            epoch: Epoch(count(row.get(8)?)),
+            epoch,
             version: base.anchor.version,
             takeover_count: row.get(9)?,
-            cared_epoch: sheet.summary()?.cared_epoch,
+            // Nobody has cared for what nobody has held, and nothing needs to be decoded to know that.
+            cared_epoch: if epoch == Epoch::default() { None } else { sheet.summary()?.cared_epoch },
             chain: Chain::of(&base, &sheet.cold, &execution),
             execution,
         })
@@ -392,11 +495,15 @@ fn held_mail(batch: &Batch<'_>, session: SessionId) -> Result<Vec<(ExecutionKey,
     // Asked whenever another process has written: going through all that is held would cost as much as what is held.
     const FEW: i64 = 1_000;
     let is_many = batch.connection.prepare_cached(sql::INBOX_MANY)?.exists([FEW])?;
-    let text = if is_many { sql::INBOX_HELD } else { sql::INBOX_HELD_OF_FEW };
-    let mut statement = batch.connection.prepare_cached(text)?;
-    let rows = statement.query_map([place::held(session)], |row| {
-        let id: String = row.get(1)?;
-        Ok((ExecutionKey(count(row.get(0)?)), MessageId::new(id)))
-    })?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+    let asked = if is_many { sql::INBOX_HELD } else { sql::INBOX_HELD_OF_FEW };
+    let mut statement = batch.connection.prepare_cached(asked)?;
+    let mut rows = statement.query([place::held(session)])?;
+    let mut mail = Vec::new();
+    while let Some(row) = rows.next()? {
+        // Whoever reads the inbox finds what cannot be read in it.
+        if let (Some(key), Ok(id)) = (number(row, 0)?, text(row, 1)) {
+            mail.push((ExecutionKey(count(key)), MessageId::new(id)));
+        }
+    }
+    Ok(mail)
 }

@@ -16,9 +16,10 @@ use crate::batch::{Batch, Frequent};
 use crate::caches::Inbox;
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::error::Stop;
+use crate::glance::number;
 use crate::notices::Arrived;
 use crate::place::Place;
-use crate::rows::{Target, count, integer, micros};
+use crate::rows::{Target, blob, count, integer, micros, text};
 use crate::sql;
 
 /// What became of a message.
@@ -215,10 +216,12 @@ impl Batch<'_> {
         if !self.caches.inboxes.contains_key(&key) {
             let mut statement = self.connection.prepare_cached(sql::INBOX_COUNT)?;
             let found = statement.query_row([key], |row| {
-                let newest_id: Option<String> = row.get(2)?;
+                // What comes now comes behind everything, also behind what has lost its number.
+                let newest = number(row, 1)?.unwrap_or(ARRIVED_FAR);
+                let newest_id = row.get_ref(2)?.as_str().ok();
                 Ok(Inbox {
                     unread_count: usize::try_from(row.get::<_, i64>(0)?).unwrap_or(0),
-                    newest: row.get(1)?,
+                    newest,
                     newest_id: newest_id.map(MessageId::new),
                 })
             })?;
@@ -227,6 +230,9 @@ impl Batch<'_> {
         Ok(self.caches.inboxes.get_mut(&key).expect("it was just found"))
     }
 }
+
+/// Behind all messages that any execution has had.
+const ARRIVED_FAR: i64 = 1 << 48;
 
 /// Whether a message is put only where it was judged.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -294,7 +300,7 @@ pub(crate) fn inbox_page(
     let mut rows = statement.query([integer(read.key.0), last, integer(limit as u64).saturating_add(1)])?;
     let (mut page, mut bytes) = (InboxPage::default(), 0);
     while let Some(row) = rows.next()? {
-        let size = row.get_ref(3)?.as_blob()?.len();
+        let size = blob(row, 3)?.len();
         let is_full = page.messages.len() == limit;
         if is_full || (bytes + size > bounds.inbox_page_bytes_max && !page.messages.is_empty()) {
             page.next = Some(InboxCursor(count(last)));
@@ -323,12 +329,12 @@ pub(crate) fn unread(connection: &Connection, key: i64) -> rusqlite::Result<Vec<
 
 /// The unread message in a row of the inbox, `execution, id, arrived, body` in this order, if it is what was written.
 pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
-    let (key, id, arrived) = (row.get(0)?, row.get_ref(1)?.as_str()?, row.get(2)?);
+    let (key, id, arrived) = (row.get(0)?, text(row, 1)?, row.get(2)?);
     let damaged = |problem: String| {
         let complaint = format!("message {id:?} is damaged: {problem}");
         rusqlite::Error::FromSqlConversionFailure(3, Type::Blob, complaint.into())
     };
-    let body = row.get_ref(3)?.as_blob()?;
+    let body = blob(row, 3)?;
     let sum = |bytes: &[u8]| unread_sum(Checksum::new().bytes(bytes), (key, id), arrived);
     let bytes = checksum::checked(body, sum).ok_or_else(|| damaged("its checksum is wrong".to_owned()))?;
     codec::decode(bytes).map_err(|error| match error.is_newer() {

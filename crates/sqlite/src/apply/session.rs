@@ -8,10 +8,11 @@ use rusqlite::params;
 
 use crate::batch::{Batch, GONE};
 use crate::error::{Failure, Stop};
+use crate::glance::number;
 use crate::job::Operation;
 use crate::lockfile::{self, LockFile, Sign};
 use crate::place;
-use crate::rows::{SessionState, count, integer, timestamp};
+use crate::rows::{SessionState, count, integer};
 use crate::{sql, tallies};
 
 pub(crate) struct RegisterWork(pub(crate) Worker);
@@ -173,7 +174,10 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
 /// Ends every session that is past its time or whose process is gone.
 pub(crate) fn sweep(batch: &mut Batch<'_>, now: Timestamp) -> Result<(), Stop> {
     let mut statement = batch.connection.prepare_cached(sql::SESSIONS_LIVE)?;
-    let rows = statement.query_map([], |row| Ok((SessionId(count(row.get(0)?)), timestamp(row, 1)?)))?;
+    // One that has no time lives no longer.
+    let rows = statement.query_map([], |row| {
+        Ok((SessionId(count(row.get(0)?)), Timestamp::from_micros(number(row, 1)?.unwrap_or(0))))
+    })?;
     let sessions = rows.collect::<rusqlite::Result<Vec<_>>>()?;
     drop(statement);
     for (session, expires_at) in sessions {

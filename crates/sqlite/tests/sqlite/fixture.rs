@@ -153,6 +153,17 @@ impl Seat {
         block_on(self.store.claim(claim)).expect("a live session may claim")
     }
 
+    /// The same, with what is to be looked after.
+    pub(crate) fn claim_with_care(&mut self) -> Vec<Leased> {
+        self.request += 1;
+        let (session, request) = (self.session, self.request);
+        let claim = Claim { session, request, slots: 1_000, care_slots: 1_000, with_mail: true, sweep: true };
+        let Claimed { mut leased, care, .. } =
+            block_on(self.store.claim(claim)).expect("a live session may claim");
+        leased.extend(care);
+        leased
+    }
+
     /// The commit that records `commands`, prepared but not sent.
     pub(crate) fn draft(&self, held: &mut Held, commands: Vec<Command>) -> Commit {
         let now = self.clock.now();
