@@ -153,8 +153,9 @@ impl fmt::Display for ClientError {
 impl std::error::Error for ClientError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
+            // Its own words are these, so that who prints the whole chain would print them twice.
             Self::Unavailable { source } | Self::Indeterminate { source } | Self::Corrupt { source } => {
-                Some(source)
+                std::error::Error::source(source)
             }
             _ => None,
         }
@@ -164,5 +165,23 @@ impl std::error::Error for ClientError {
 impl From<InvalidName> for ClientError {
     fn from(invalid: InvalidName) -> Self {
         Self::Invalid { message: invalid.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many programs print an error: the whole chain.
+    #[test]
+    fn nothing_in_a_chain_is_said_twice() {
+        let error = ClientError::of("x", abide_store::Error::Corrupt { what: "row 3".to_owned() });
+        let mut said = vec![error.to_string()];
+        let mut next = std::error::Error::source(&error);
+        while let Some(source) = next {
+            said.push(source.to_string());
+            next = source.source();
+        }
+        assert_eq!(said, ["the store is damaged: row 3"]);
     }
 }

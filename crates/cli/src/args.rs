@@ -138,7 +138,7 @@ pub(crate) struct Show {
     /// The first journal entry to show
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) from: u64,
-    /// The most journal entries to show
+    /// The most journal entries to show; 0 shows the execution without its journal
     #[arg(long, value_name = "COUNT", default_value_t = 200)]
     pub(crate) limit: usize,
 }
@@ -201,9 +201,12 @@ pub(crate) struct Unblock {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Verify {
-    /// Rebuild states that cannot be read from their journals first
+    /// Put back first what can be derived: states and columns from journals, names from what repeats them
     #[arg(long)]
     pub(crate) repair: bool,
+    /// Drop the unread messages of this execution that are damaged, so that it goes on without them: they were acknowledged, and are lost
+    #[arg(long, value_name = "ID", requires = "repair", value_parser = execution_id)]
+    pub(crate) drop_messages: Option<ExecutionId>,
     /// End this execution if it is damaged and could not be rebuilt: whoever waits for it is told, and its journal is deleted
     #[arg(long, value_name = "ID", requires = "repair", value_parser = execution_id)]
     pub(crate) discard: Option<ExecutionId>,

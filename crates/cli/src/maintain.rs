@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use abide_core::{Address, By, ExecutionId, Refusal};
 use abide_engine::SystemClock;
-use abide_sqlite::{Discarded, Options, SqliteStore, Verification};
+use abide_sqlite::{Discarded, MessagesDropped, Options, Repairs, SqliteStore, Verification};
 use abide_store::Error;
 use serde_json::json;
 
@@ -19,13 +19,11 @@ use crate::output;
 /// Checks the integrity of the store.
 pub(crate) fn verify(global: &Global, args: &Verify) -> Result<(), Failure> {
     let path = connect::path(global)?;
-    if args.repair {
-        repair(&path, global, args)?;
-    }
+    let repairs = if args.repair { Some(repair(&path, global, args)?) } else { None };
     let store = open(&path)?;
     let found = store.verify()?;
     store.close();
-    tell(&found, global.output)?;
+    tell((&found, repairs.as_ref()), global.output)?;
     match found.problems.len() {
         0 => Ok(()),
         1 => Err(Failure::failed(format!("{path:?}: the store is damaged: 1 problem"))),
@@ -33,31 +31,58 @@ pub(crate) fn verify(global: &Global, args: &Verify) -> Result<(), Failure> {
     }
 }
 
-/// Rebuilds what can be rebuilt, ends what is to be discarded, and says so.
-fn repair(path: &Path, global: &Global, args: &Verify) -> Result<(), Failure> {
+/// Puts back what can be put back, drops and ends what is to be, and says so.
+fn repair(path: &Path, global: &Global, args: &Verify) -> Result<Repairs, Failure> {
     open(path)?.close();
     let store = SqliteStore::open(path, Arc::new(SystemClock), Options::default())?;
-    let repairs = connect::block_on(async { Ok(store.repair().await?) })?;
+    let repaired = repair_in(&store, global, args);
+    store.close();
+    repaired
+}
+
+fn repair_in(store: &SqliteStore, global: &Global, args: &Verify) -> Result<Repairs, Failure> {
+    let mut repairs = Repairs::default();
+    if let Some(id) = &args.drop_messages {
+        repairs.rebuilt.extend(drop_messages(store, (global, id), &args.by)?);
+    }
+    let found = connect::block_on(async { Ok(store.repair().await?) })?;
+    repairs.rebuilt.extend(found.rebuilt);
+    repairs.left.extend(found.left);
     for line in repairs.rebuilt.iter().chain(&repairs.left) {
         output::say(format_args!("{}", text::clean(line)));
     }
-    let discarded = match &args.discard {
-        Some(id) => discard(&store, (global, id), &args.by),
-        None => Ok(()),
-    };
-    store.close();
-    discarded
+    if let Some(id) = &args.discard {
+        repairs.rebuilt.push(discard(store, (global, id), &args.by)?);
+    }
+    Ok(repairs)
 }
 
-fn discard(store: &SqliteStore, (global, id): (&Global, &ExecutionId), by: &str) -> Result<(), Failure> {
+fn drop_messages(
+    store: &SqliteStore,
+    (global, id): (&Global, &ExecutionId),
+    by: &str,
+) -> Result<Vec<String>, Failure> {
+    let address = Address { namespace: global.namespace.clone(), id: id.clone() };
+    let dropped = connect::block_on(async { Ok(store.drop_messages(&address, By(by.to_owned())).await?) })?;
+    let problem = match dropped {
+        MessagesDropped::Dropped(lines) if !lines.is_empty() => return Ok(lines),
+        MessagesDropped::Unknown => return Err(Error::Refused(Refusal::Unknown { id: id.clone() }).into()),
+        MessagesDropped::Held => "a worker holds it, and sets it aside when it meets the damage",
+        _ => "none of its unread messages is damaged",
+    };
+    Err(Failure::new(Code::Refused, format!("nothing of execution {id:?} was dropped: {problem}")))
+}
+
+fn discard(store: &SqliteStore, (global, id): (&Global, &ExecutionId), by: &str) -> Result<String, Failure> {
     let address = Address { namespace: global.namespace.clone(), id: id.clone() };
     let reason = "it was damaged and could not be rebuilt".to_owned();
     let discarded =
         connect::block_on(async { Ok(store.discard(&address, By(by.to_owned()), reason).await?) })?;
     let (code, problem) = match discarded {
         Discarded::Ended => {
-            output::say(format_args!("execution {id:?} was ended"));
-            return Ok(());
+            let line = format!("execution {id:?} was ended");
+            output::say(format_args!("{}", text::clean(&line)));
+            return Ok(line);
         }
         Discarded::Unknown => return Err(Error::Refused(Refusal::Unknown { id: id.clone() }).into()),
         Discarded::Sound => (Code::Refused, "it is not damaged; abide terminate ends it"),
@@ -68,15 +93,19 @@ fn discard(store: &SqliteStore, (global, id): (&Global, &ExecutionId), by: &str)
     Err(Failure::new(code, format!("execution {id:?} was not discarded: {problem}")))
 }
 
-fn tell(found: &Verification, format: Output) -> Result<(), Failure> {
+fn tell((found, repairs): (&Verification, Option<&Repairs>), format: Output) -> Result<(), Failure> {
     if format != Output::Table {
-        let document = json!({
+        let mut document = json!({
             "sound": found.is_sound(),
             "execution_count": found.execution_count,
             "own_count": found.own_count,
             "entry_count": found.entry_count,
             "problems": found.problems,
         });
+        if let Some(Repairs { rebuilt, left }) = repairs {
+            document["repaired"] = json!(rebuilt);
+            document["left"] = json!(left);
+        }
         return output::document(&document, format);
     }
     let own = match found.own_count {

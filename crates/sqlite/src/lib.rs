@@ -49,7 +49,7 @@ mod watch;
 mod wreck;
 mod writer;
 
-pub use apply::Discarded;
+pub use apply::{Discarded, MessagesDropped};
 pub use error::OpenError;
 pub use options::Options;
 pub use step_connection::{StepConnection, StepStatement};

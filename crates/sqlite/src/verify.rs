@@ -7,7 +7,10 @@ use abide_store::{Error, Result};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-use crate::apply::{DiscardWork, Discarded, Lead, RepairNamesWork, RepairTagsWork, RepairWork, wrong_tags};
+use crate::apply::{
+    DiscardWork, Discarded, DropMessagesWork, Lead, MessagesDropped, RepairNamesWork, RepairTagsWork,
+    RepairWork, wrong_tags,
+};
 use crate::error::{Stop, complaint, reading};
 use crate::examine::{Counts, Verdict, examine};
 use crate::interned::Interned;
@@ -106,6 +109,12 @@ impl SqliteStore {
             let repaired = self.write(RepairTagsWork(wrong), Manner::Queued).await?;
             repairs.rebuilt.extend(repaired.rebuilt);
         }
+    }
+
+    /// Drops the damaged unread messages of an execution, which [`repair`](Self::repair) then puts where it belongs. They were acknowledged, and
+    /// are lost: nothing is left of them. Whoever still has one can send it again, also under the same id.
+    pub async fn drop_messages(&self, address: &Address, by: By) -> Result<MessagesDropped> {
+        self.write(DropMessagesWork { address: address.clone(), by }, Manner::Queued).await
     }
 
     /// Ends an execution that is damaged and that [`repair`](Self::repair) cannot rebuild: it is cancelled by `by`, whoever waits for it is told,

@@ -459,10 +459,40 @@ async fn a_damaged_state_is_named_and_rebuilt() {
     let table = place.abide(&["list", "--status", "damaged"]).ok().stdout;
     let words: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(words, ["nap-1", "nap", "damaged", "-", "-"], "{table}");
+    let repaired = place.abide(&["verify", "--repair", "-o", "json"]).ok().json();
+    assert_eq!(repaired["repaired"], serde_json::json!([r#"execution "nap-1": its state was rebuilt"#]));
+    assert_eq!((&repaired["left"], &repaired["sound"]), (&serde_json::json!([]), &serde_json::json!(true)));
     let repaired = place.abide(&["verify", "--repair"]).ok();
     assert!(repaired.stdout.contains("sound: 6 executions, "), "{repaired:?}");
+    let sound = place.abide(&["verify", "-o", "json"]).ok().json();
+    assert!(sound.get("repaired").is_none(), "nothing was asked for: {sound}");
     let after = place.abide(&["show", "nap-1", "-o", "json"]).ok().json();
     assert_eq!(after["journal"], before["journal"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_message_is_dropped_by_name() {
+    let place = left_behind().await;
+    place.abide(&["signal", "family-1", "unheard"]).ok();
+    let drop = || place.abide(&["verify", "--repair", "--drop-messages", "family-1"]);
+    let none = r#"nothing of execution "family-1" was dropped: none of its unread messages is damaged"#;
+    drop().refused(4, none);
+    let path = place.url().trim_start_matches("sqlite:").to_owned();
+    let damage = "UPDATE abide_inbox SET body = x'00' WHERE body IS NOT NULL";
+    abide::rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
+    assert_eq!(place.abide(&["verify"]).code, 1);
+    let dropped = drop().ok();
+    assert!(dropped.stderr.contains("was dropped, and is lost"), "{dropped:?}");
+    assert!(dropped.stdout.starts_with("sound: "), "{dropped:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_execution_is_shown_without_its_journal() {
+    let place = left_behind().await;
+    let shown = place.abide(&["show", "nap-1", "--limit", "0", "-o", "json"]).ok().json();
+    assert_eq!(shown["journal"], serde_json::json!([]));
+    let help = place.abide(&["show", "--help"]).ok().stdout;
+    assert!(help.contains("0 shows the execution without its journal"), "{help}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -488,9 +518,14 @@ async fn a_parent_gets_over_a_child_that_cannot_be_rebuilt() {
     assert!(why.contains("abide verify --repair --discard child ends it"), "{why}");
     assert_eq!(place.abide(&["verify", "--discard", "child"]).code, 2, "it may be rebuilt");
     let discard = |id| place.abide(&["verify", "--repair", "--discard", id]);
-    discard("nap-1")
-        .refused(4, r#"execution "nap-1" was not discarded: it is not damaged; abide terminate ends it"#);
-    discard("nobody").refused(3, r#"there is no execution "nobody""#);
+    let left = r#"abide: execution "child" cannot be rebuilt: journal row 11 is damaged"#;
+    let sound = r#"abide: execution "nap-1" was not discarded: it is not damaged; abide terminate ends it"#;
+    let unknown = r#"abide: there is no execution "nobody""#;
+    for (id, code, refusal) in [("nap-1", 4, sound), ("nobody", 3, unknown)] {
+        let refused = discard(id);
+        let lines: Vec<_> = refused.stderr.lines().collect();
+        assert_eq!((refused.code, &lines[..]), (code, &[left, refusal][..]));
+    }
     discard("child").ok();
     let why = place.abide(&["why", "child"]).ok().stdout;
     assert!(why.ends_with("it was damaged and could not be rebuilt.\n"), "{why}");

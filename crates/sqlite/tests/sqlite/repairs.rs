@@ -7,7 +7,7 @@ use std::time::Duration;
 use abide_core::{
     Block, Body, By, Command, Epoch, Message, Op, OpKind, Parent, Start, Summary, Tag, Waiting,
 };
-use abide_sqlite::SqliteStore;
+use abide_sqlite::{MessagesDropped, SqliteStore};
 use abide_store::conformance::block_on;
 use abide_store::{Changes, Clock, Commit, Hold, Store};
 
@@ -452,4 +452,31 @@ fn an_id_that_another_has_now_is_told() {
     let repairs = block_on(store.repair()).expect("it is repaired");
     let expected = r#"execution "reapy" cannot be rebuilt: its id is damaged: it was "ready", and another execution has that id now"#;
     assert_eq!((repairs.rebuilt, repairs.left), (Vec::new(), vec![expected.to_owned()]));
+}
+
+/// One damaged message costs that message, and not the execution that it was for.
+#[test]
+fn a_damaged_message_can_be_dropped_alone() {
+    let fixture = Fixture::new();
+    let store = world(&fixture);
+    submit(&store, vec![signal("bad", "ready"), signal("good", "ready")]).expect("they are taken");
+    store.close();
+    let damage = "UPDATE abide_inbox SET body = x'00' WHERE id = 'bad'";
+    fixture.raw().execute_batch(damage).expect("the damage can be done");
+    let store = fixture.open();
+    fixture.seat(&store).claim(true);
+    let drop = |id| block_on(store.drop_messages(&address(id), By::client())).expect("it is looked at");
+    assert_eq!(drop("nobody"), MessagesDropped::Unknown);
+    assert_eq!(drop("child"), MessagesDropped::Held);
+    assert_eq!(drop("waiting"), MessagesDropped::Dropped(Vec::new()));
+    let MessagesDropped::Dropped(lines) = drop("ready") else { panic!("it is held by nobody") };
+    let expected = r#"execution "ready": message "bad" was dropped, and is lost: message "bad" is damaged: its checksum is wrong"#;
+    assert_eq!(lines, [expected]);
+    assert_eq!(block_on(store.repair()).expect("it is repaired").left, Vec::<String>::new());
+    assert_eq!(problems(&store), Vec::<String>::new());
+    submit(&store, vec![signal("bad", "ready")]).expect("whoever has it can send it again");
+    let leased = fixture.seat(&store).claim(true).leased;
+    let ready = leased.iter().find(|leased| leased.address().id.as_str() == "ready").expect("it goes on");
+    let unread: Vec<_> = ready.inbox.messages.iter().map(|message| message.id.as_str()).collect();
+    assert_eq!(unread, ["good", "bad"]);
 }
