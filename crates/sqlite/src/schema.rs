@@ -9,6 +9,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
 use crate::error::OpenError;
+use crate::home::{self, Moment};
 use crate::step_connection::{Rules, StepConnection};
 use crate::user_transaction;
 use crate::{Options, sql};
@@ -62,7 +63,7 @@ fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Res
     connection.set_prepared_statement_cache_capacity(STATEMENT_COUNT_MAX);
     connection.busy_timeout(Duration::from_millis(options.busy_ms_max))?;
     if wal {
-        connection.query_row(sql::JOURNAL_MODE_WAL, [], |_| Ok(()))?;
+        begin_wal(&connection, options)?;
     }
     keep_plans(&connection)?;
     connection.execute_batch(sql::PRAGMAS)?;
@@ -84,6 +85,23 @@ fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Res
 /// prepare the statement anew whenever another value is bound: once for every claim and every look at the feed. No statement here wants that.
 fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
+}
+
+/// Switches to a write-ahead log. SQLite reads before it writes here, and whoever holds a read lock is refused the right to
+/// write at once, without the busy handler: somebody else might wait for that reader. So this waits by itself.
+fn begin_wal(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
+    const PAUSE: Duration = Duration::from_millis(5);
+    let (began, patience) = (Moment::now(), Duration::from_millis(options.busy_ms_max));
+    loop {
+        match connection.query_row(sql::JOURNAL_MODE_WAL, [], |_| Ok(())) {
+            Err(error) if is_busy(&error) && began.elapsed() < patience => home::pause(PAUSE),
+            switched => return switched,
+        }
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
 /// Opens one more connection to a file that the writer has prepared.

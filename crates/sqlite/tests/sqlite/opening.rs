@@ -105,3 +105,52 @@ fn a_link_to_a_database_is_the_same_database() {
     // Its lock file is found beside the database, so the session counts as alive.
     assert!(fixture.seat(&store).claim(true).leased.is_empty());
 }
+
+#[test]
+fn a_new_file_can_be_opened_by_many_at_once() {
+    const FILE_COUNT: usize = 20;
+    const OPENER_COUNT: usize = 8;
+    let fixture = Fixture::new();
+    for nth in 0..FILE_COUNT {
+        let path = fixture.folder.path().join(format!("{nth}.db"));
+        let gate = std::sync::Barrier::new(OPENER_COUNT);
+        let open = || {
+            gate.wait();
+            SqliteStore::open(&path, fixture.clock.clone(), Options::default()).map(drop)
+        };
+        std::thread::scope(|scope| {
+            let openers: Vec<_> = (0..OPENER_COUNT).map(|_| scope.spawn(open)).collect();
+            for opener in openers {
+                opener.join().expect("it opens").expect("nobody is refused");
+            }
+        });
+    }
+}
+
+/// The very first change of a new file is that of its journal mode, for which SQLite calls no busy handler.
+#[test]
+fn opening_a_new_file_waits_for_whoever_writes_it() {
+    let fixture = Fixture::new();
+    let other = fixture.raw();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let (sender, opened) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            sender.send(SqliteStore::open(&fixture.path(), fixture.clock.clone(), Options::default()))
+        });
+        let early = opened.recv_timeout(std::time::Duration::from_millis(300));
+        assert!(early.is_err(), "it did not wait: {:?}", early.map(drop).map_err(drop));
+        other.execute_batch("ROLLBACK").unwrap();
+        let store = opened.recv().unwrap().unwrap();
+        submit(&store, vec![start("a")]).unwrap();
+    });
+}
+
+#[test]
+fn opening_a_new_file_does_not_wait_for_ever() {
+    let fixture = Fixture::new();
+    let other = fixture.raw();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let busy = complaint(&fixture, "abide.db", Options { busy_ms_max: 50, ..Options::default() });
+    assert!(busy.contains("locked"), "{busy}");
+}
