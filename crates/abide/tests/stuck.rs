@@ -99,6 +99,40 @@ async fn cancelled(lab: &Lab, handle: &Handle<()>, expected: &str) {
     assert_eq!(journal(lab).await, expected);
 }
 
+/// Records more than a page of a journal holds, and then ends, or stops.
+#[workflow]
+async fn bulky(ctx: Ctx, ends: bool) -> Result<u32> {
+    for _ in 0..6 {
+        ctx.step("bulk", || async { Ok("x".repeat(400 << 10)) }).await?;
+    }
+    if ends {
+        return Ok(7);
+    }
+    ctx.sleep(ms(50)).await?;
+    std::future::pending().await
+}
+
+#[test]
+fn why_reads_a_large_journal_to_its_end() {
+    let sqlite = |clock| -> Arc<dyn abide_store::Store> {
+        abide_sqlite::SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
+    };
+    Lab::run_on(1, sqlite, |lab| async move {
+        let (_machine, abide) = lab.worker().await.unwrap();
+        let ended = abide.start(bulky, true).id("ended").await.unwrap();
+        assert_eq!(ended.result().await.unwrap(), 7);
+        let why = ended.why().await.unwrap();
+        assert!(why.starts_with("workflow \"ended\" completed at 2025-06-15T"), "{why}");
+        assert!(why.ends_with("with the result 7."), "{why}");
+        let blocked = abide.start(bulky, false).id("blocked").await.unwrap();
+        lab.sleep(secs(5)).await;
+        blocked.pause().await.unwrap();
+        lab.sleep(secs(5)).await;
+        let why = blocked.why().await.unwrap();
+        assert!(why.contains("since 2025-06-15T"), "{why}");
+    });
+}
+
 #[test]
 fn a_cancel_of_what_is_blocked_waits_for_no_unblock() {
     Lab::run(1, |lab| async move {

@@ -2,10 +2,12 @@
 
 mod sentence;
 
+use std::collections::VecDeque;
+
 use abide_core::{
     Address, Entry, ExecutionId, Message, Refusal, SessionId, Status, Timestamp, Waiting, text,
 };
-use abide_store::{Error, InboxRead, Leases, List, Read, Snapshot, Store, Target, WorkerRow, Workers};
+use abide_store::{Error, InboxRead, Leases, List, Read, Record, Snapshot, Store, Target, WorkerRow, Workers};
 use sentence::{Ahead, Child, Facts, Suspect};
 
 use crate::engine::Inner;
@@ -16,6 +18,8 @@ const INBOX_PAGE_COUNT_MAX: usize = 100;
 const DEPTH_MAX: usize = 16;
 /// How many entries from the end of the journal may explain something.
 const TAIL_COUNT: u64 = 32;
+/// How many bytes of them are kept, unless the last one is larger.
+const TAIL_BYTES_MAX: usize = 2 << 20;
 /// How many executions are looked at to count those that go first.
 const AHEAD_COUNT_MAX: usize = 1_000;
 /// How many workers are asked whether they keep others out.
@@ -178,20 +182,30 @@ pub async fn read_on(
     Ok(())
 }
 
+/// The last entries of the journal. A store gives fewer at once than it is asked for when they are large, so this reads on
+/// to the end, and of large ones keeps the last.
 async fn tail(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Entry>, Error> {
-    let last = snapshot.execution.entry_count();
-    let from = last.saturating_sub(TAIL_COUNT - 1).max(1);
-    let read = Read {
-        target: Target::Key(snapshot.key),
-        run: None,
-        from,
-        limit: TAIL_COUNT as usize,
-        with_inbox: false,
-    };
-    // What has gone on in another run meanwhile is told without its last entries.
-    let same_run = |found: &Snapshot| found.execution.run() == snapshot.execution.run();
-    let page = store.read(read).await?.filter(same_run).map(|found| found.journal).unwrap_or_default();
-    page.iter().map(abide_store::Record::entry).collect()
+    let (key, last) = (snapshot.key, snapshot.execution.entry_count());
+    let mut from = last.saturating_sub(TAIL_COUNT - 1).max(1);
+    let mut tail = VecDeque::new();
+    let mut bytes = 0;
+    while from <= last {
+        let limit = usize::try_from(last + 1 - from).unwrap_or(usize::MAX);
+        let read = Read { target: Target::Key(key), run: None, from, limit, with_inbox: false };
+        // What has gone on in another run meanwhile is told without its last entries.
+        let same_run = |found: &Snapshot| found.execution.run() == snapshot.execution.run();
+        let page = store.read(read).await?.filter(same_run).map(|found| found.journal).unwrap_or_default();
+        let Some(read_to) = page.last().map(|record| record.seq) else { break };
+        from = read_to + 1;
+        for record in page {
+            bytes += record.bytes.len();
+            tail.push_back(record);
+        }
+        while bytes > TAIL_BYTES_MAX && tail.len() > 1 {
+            bytes -= tail.pop_front().map_or(0, |record| record.bytes.len());
+        }
+    }
+    tail.iter().map(Record::entry).collect()
 }
 
 /// The live workers of the namespace, and the one that holds the execution, live or not.
