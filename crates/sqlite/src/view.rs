@@ -336,7 +336,7 @@ impl View<'_> {
         let is_named = |name: &Name| candidate.route_in(interned).is_some_and(|route| route.name == *name);
         // Whose it is that has no namespace, nobody knows: everybody is told.
         let fits = candidate.namespace.is_none_or(|found| found == namespace)
-            && (list.statuses.is_empty() || list.statuses.contains(&candidate.summary.status))
+            && list.has_status_of(&candidate.summary, self.shared.clock.now())
             && (!list.top_level || candidate.cold.is_none_or(|cold| cold.top_level))
             && list.name.as_ref().is_none_or(is_named);
         if !fits {

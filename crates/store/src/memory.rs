@@ -137,7 +137,7 @@ impl View for MemoryStore {
     }
 
     fn list(&self, list: List) -> Answer<Listing> {
-        self.apply(|state, _| Ok(state.list(&list)))
+        self.apply(|state, now| Ok(state.list(&list, now)))
     }
 
     fn feed(&self, feed: Feed) -> Answer<FeedPage> {

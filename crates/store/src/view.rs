@@ -144,7 +144,7 @@ pub struct Snapshot {
 pub struct List {
     /// Of this tenant.
     pub namespace: Namespace,
-    /// With one of these statuses; all if empty.
+    /// With one of these statuses at this moment; all if empty.
     pub statuses: Vec<Status>,
     /// Of this workflow or task.
     pub name: Option<Name>,
@@ -176,6 +176,11 @@ impl List {
             after: None,
             limit,
         }
+    }
+
+    /// Whether the status of the moment is one of those that are asked for.
+    pub fn has_status_of(&self, summary: &Summary, now: Timestamp) -> bool {
+        self.statuses.is_empty() || self.statuses.contains(&summary.status_at(now))
     }
 }
 

@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 use abide_core::{
     Address, Entry, ExecutionId, Message, Refusal, SessionId, Status, Timestamp, Waiting, text,
 };
-use abide_store::{Error, InboxRead, Leases, List, Read, Record, Snapshot, Store, Target, WorkerRow, Workers};
+use abide_store::{
+    Error, InboxRead, Leases, List, Read, Record, Snapshot, Store, Target, WorkerRow, Workers,
+};
 use sentence::{Ahead, Child, Facts, Suspect};
 
 use crate::engine::Inner;

@@ -10,6 +10,7 @@ table![
     list_tells_what_an_execution_is,
     list_is_in_order_of_creation,
     list_filters_by_status,
+    list_filters_by_the_status_of_the_moment,
     list_filters_by_name,
     list_filters_by_tags,
     list_filters_by_top_level,
@@ -56,6 +57,17 @@ fn list_filters_by_status(subject: &Subject) {
     assert_eq!(of(&[Status::Running, Status::Scheduled]), ["later", "running"]);
     assert!(of(&[Status::Failed]).is_empty());
     assert_eq!(of(&[]).len(), 3);
+}
+
+/// As whoever asks for the status is told: nobody writes down that a sleep is over.
+fn list_filters_by_the_status_of_the_moment(subject: &Subject) {
+    let (_seat, mut held) = subject.held("a");
+    subject.commit(&subject.draft(&held).sleeping(subject.later_ms(100)).park(), &mut held);
+    let of = |status| ids(subject, List { statuses: vec![status], ..everything() });
+    assert_eq!((of(Status::Sleeping), of(Status::Running)), (vec!["a".to_owned()], Vec::new()));
+    subject.advance_ms(100);
+    assert_eq!(subject.look("a").summary.status_at(subject.now()), Status::Running);
+    assert_eq!((of(Status::Sleeping), of(Status::Running)), (Vec::new(), vec!["a".to_owned()]));
 }
 
 fn list_filters_by_name(subject: &Subject) {

@@ -1,6 +1,6 @@
 //! What can be read, and what is forgotten.
 
-use abide_core::{Address, Tag};
+use abide_core::{Address, Tag, Timestamp};
 
 use super::row::Row;
 use super::state::State;
@@ -29,12 +29,12 @@ impl State {
         row.inbox_page(inbox.after, &Bounds { inbox_page_count_max, ..self.bounds })
     }
 
-    pub(super) fn list(&self, list: &List) -> Listing {
+    pub(super) fn list(&self, list: &List, now: Timestamp) -> Listing {
         let parent = list.parent.as_ref().map(|parent| {
             let address = Address { namespace: list.namespace.clone(), id: parent.id.clone() };
             (self.by_address.get(&address).copied(), parent.run)
         });
-        let rows = self.rows.values().filter(|row| matches(list, row));
+        let rows = self.rows.values().filter(|row| matches(list, row, now));
         let rows = rows.filter(|row| parent.is_none_or(|(parent, run)| is_child_of(row, parent, run)));
         let after = list.after.map(|ListCursor(key)| key);
         let mut items: Vec<_> = match list.order {
@@ -88,10 +88,10 @@ impl State {
     }
 }
 
-fn matches(list: &List, row: &Row) -> bool {
+fn matches(list: &List, row: &Row, now: Timestamp) -> bool {
     let has_tag = |tag: &Tag| row.start.tags.contains(tag);
     row.address().namespace == list.namespace
-        && (list.statuses.is_empty() || list.statuses.contains(&row.told().status))
+        && list.has_status_of(&row.told(), now)
         && list.name.as_ref().is_none_or(|name| row.execution.name() == name)
         && list.tags.iter().all(has_tag)
         && (!list.top_level || row.start.parent.is_none())
