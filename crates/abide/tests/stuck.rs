@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use abide::prelude::*;
 use abide::testing::{Lab, Machine};
-use abide_core::{Address, ExecutionId, Namespace};
-use abide_store::{Read, Target};
+use abide_core::{Address, ExecutionId, Lease, Namespace};
+use abide_store::{Aside, Read, Target};
 use futures_util::join;
 use tokio::sync::{Notify, Semaphore};
 
@@ -339,4 +339,39 @@ fn a_step_that_uses_a_durable_operation_holds_nobody_up() {
             assert_eq!(handle.result().await.unwrap(), 2, "the step was not recorded before");
         });
     }
+}
+
+#[workflow]
+async fn listens(ctx: Ctx) -> Result<u32> {
+    ctx.recv("go").await
+}
+
+#[test]
+fn who_waits_elsewhere_is_told_of_a_set_aside() {
+    Lab::run(1, |lab| async move {
+        let (machine, abide) = lab.worker().await.unwrap();
+        abide.start(listens, ()).id("x").await.unwrap();
+        let client = lab.client().await.unwrap();
+        let handle = client.handle::<u32>("x");
+        let set_aside = async {
+            // It is still in memory.
+            lab.sleep(ms(500)).await;
+            lab.crash(machine);
+            let address = Address { namespace: Namespace::default(), id: ExecutionId::new("x").unwrap() };
+            let target = Target::Address(address);
+            let read = Read { target, run: None, from: 0, limit: 0, with_inbox: false };
+            let found = lab.store().read(read).await.unwrap().unwrap();
+            let lease = Lease { session: found.lease.session.unwrap(), epoch: found.lease.epoch };
+            let aside = Aside { key: found.key, lease, damage: "on purpose".to_owned() };
+            lab.store().set_aside(aside).await.unwrap();
+            // Twice as long as a client leaves the feed unread.
+            lab.sleep(secs(10)).await;
+        };
+        let told = tokio::select! {
+            biased;
+            told = handle.result() => told.unwrap_err(),
+            () = set_aside => panic!("nobody has told"),
+        };
+        assert!(matches!(told, ClientError::Corrupt { .. }), "{told:?}");
+    });
 }

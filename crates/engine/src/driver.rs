@@ -52,6 +52,8 @@ pub enum End {
     Lost(String),
     /// Something that is recorded cannot be read: it is set aside, by its lease, so that nobody meets the same for ever.
     Damaged(String),
+    /// Something that is recorded can be read by a newer version of abide only.
+    Newer(String),
 }
 
 impl From<Error> for End {
@@ -59,6 +61,7 @@ impl From<Error> for End {
     fn from(error: Error) -> Self {
         match error {
             Error::Corrupt { what } => Self::Damaged(what),
+            Error::Newer { what } => Self::Newer(what),
             other => Self::Lost(other.to_string()),
         }
     }

@@ -53,6 +53,8 @@ pub(crate) struct Inner {
     session: AtomicU64,
     residents: Mutex<Residents>,
     failures: Failures,
+    /// Executions that only a newer version of abide can read.
+    newer: Failures,
     resident_count: AtomicUsize,
     runnable_count: AtomicUsize,
     is_closing: AtomicBool,
@@ -101,6 +103,7 @@ impl Engine {
             session: AtomicU64::new(0),
             residents: Mutex::default(),
             failures: Failures::default(),
+            newer: Failures::default(),
             resident_count: AtomicUsize::new(0),
             runnable_count: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
@@ -353,30 +356,49 @@ impl Inner {
         if !matches!(end, End::Failed(_)) {
             self.failures.forget(key);
         }
+        if !matches!(end, End::Newer(_)) {
+            self.newer.forget(key);
+        }
         let pause = match end {
             End::Finished(event) => {
                 self.watchers.ended(&address.id, &event);
                 None
             }
             End::Released => None,
-            End::Failed(why) => {
-                tracing::error!(%address, why, "a commit failed for good");
-                Some(self.failures.count(key, why))
-            }
-            End::Lost(why) => {
-                tracing::warn!(%address, why, "an execution left memory");
-                // Whatever is wrong is not made worse by trying without a pause.
-                Some(RECOVER_PAUSE)
-            }
             End::Damaged(damage) => {
                 Box::pin(self.set_aside(Aside { key, lease, damage })).await;
                 // The feed does not tell.
                 self.watchers.look(&address.id, Place::Elsewhere);
                 None
             }
+            other => Some(self.pause_after(key, &address, other)),
         };
         if is_wanted {
             Box::pin(self.recover_after((key, Some(lease)), pause)).await;
+        }
+    }
+
+    /// How long to wait before an execution is looked for whose end here says nothing about where it is.
+    fn pause_after(&self, key: ExecutionKey, address: &Address, end: End) -> Duration {
+        match end {
+            End::Failed(why) => {
+                tracing::error!(%address, why, "a commit failed for good");
+                self.failures.count(key, why)
+            }
+            End::Newer(what) => {
+                let pause = self.newer.count(key, what.clone());
+                // The next looks find the same.
+                if pause == failures::PAUSE_FIRST {
+                    tracing::warn!(%address, what, "an execution needs a newer version of abide");
+                }
+                pause
+            }
+            End::Lost(why) => {
+                tracing::warn!(%address, why, "an execution left memory");
+                // Whatever is wrong is not made worse by trying without a pause.
+                RECOVER_PAUSE
+            }
+            End::Finished(_) | End::Released | End::Damaged(_) => RECOVER_PAUSE,
         }
     }
 

@@ -19,6 +19,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long to wait after the feed could not be read.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
+/// How many have a look of their own each time that the feed is read without a hint: nothing tells them that what they wait
+/// for was set aside. So few that an idle process stays below one query a second.
+const LOOK_COUNT: usize = 4;
+
 /// The most of the feed that is read at once.
 const ITEM_COUNT_MAX: usize = 1_024;
 
@@ -117,6 +121,7 @@ impl Follower {
         // Whoever was told to look comes back in a moment: only who stays away does not want to know.
         let was_unwanted = self.was_unwanted;
         self.was_unwanted = !watchers.goes_on(was_unwanted);
+        watchers.look_in_turn(LOOK_COUNT);
         was_unwanted && self.was_unwanted
     }
 

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -17,8 +18,8 @@ use abide_engine::sim::{Sim, SimProcess};
 use abide_engine::{
     BoxFuture, Client, Driver, End, Engine, Leave, Opening, Options, Order, Registry, Runtime, Seat,
 };
-use abide_store::Record;
 use abide_store::memory::MemoryStore;
+use abide_store::{Error, Record};
 
 /// One line of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -462,5 +463,32 @@ fn script_is_looked_after_without_its_interpreter() {
         stage.order("a", Body::Terminate { reason: String::new() }).await;
         stage.pass(5).await;
         assert_eq!(stage.status("a").await, Status::Cancelled);
+    });
+}
+
+/// Finds what only a newer version of abide can read, each time that it begins.
+struct Outdated(Arc<AtomicUsize>);
+
+impl Driver for Outdated {
+    fn begin(&self, _seat: Seat, _opening: Opening) -> BoxFuture<End> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        let end = End::from(Error::Newer { what: "entry 7 is of a newer version".to_owned() });
+        Box::pin(std::future::ready(end))
+    }
+}
+
+#[test]
+fn what_needs_a_newer_version_is_tried_ever_more_rarely() {
+    Stage::play(|stage| async move {
+        let begun_count = Arc::new(AtomicUsize::new(0));
+        let mut registry = Registry::default();
+        let driver = Arc::new(Outdated(begun_count.clone()));
+        assert!(registry.add(Kind::Workflow, name(Ability::ANY), driver));
+        let options = Options { lanes: [name(Ability::ANY)].into(), ..Options::default() };
+        let _engine = stage.engine(1, registry, options).await;
+        stage.start("a", "call one").await;
+        stage.pass(100).await;
+        let count = begun_count.load(Ordering::Relaxed);
+        assert!((2..=12).contains(&count), "it began {count} times");
     });
 }
