@@ -53,7 +53,10 @@ pub enum TreeChange {
     /// To go on, if it was their parent that paused them.
     Resume,
     /// To wind down.
-    Cancel,
+    Cancel {
+        /// Why: the parent has ended, or does.
+        reason: String,
+    },
     /// To end at once.
     Terminate,
 }
@@ -65,7 +68,7 @@ impl TreeOrder {
         let body = match change {
             TreeChange::Pause { reason } => Body::Inherit { number: *number, pause: Some(reason.clone()) },
             TreeChange::Resume => Body::Inherit { number: *number, pause: None },
-            TreeChange::Cancel => Body::Cancel { reason: "its parent has ended".to_owned() },
+            TreeChange::Cancel { reason } => Body::Cancel { reason: reason.clone() },
             TreeChange::Terminate => Body::Terminate { reason: "its parent was terminated".to_owned() },
         };
         let id = MessageId::new(format!("tree:{parent}:{run}:{number}"));
@@ -157,8 +160,10 @@ impl Execution {
             event if event.is_terminal() && planted(Bug::ChildrenOutliveRun) => return None,
             Event::Paused { .. } | Event::Inherited { .. } if planted(Bug::PauseSkipsTree) => return None,
             event if event.is_terminal() && is_terminate => TreeChange::Terminate,
-            Event::CancelRequested { .. } | Event::DeadlinePassed { .. } => TreeChange::Cancel,
-            event if event.is_terminal() => TreeChange::Cancel,
+            Event::CancelRequested { .. } => cancel("its parent is being cancelled"),
+            Event::DeadlinePassed { .. } => cancel("its parent is past its deadline"),
+            Event::ContinuedAsNew { .. } => cancel("its parent has continued as new"),
+            event if event.is_terminal() => cancel("its parent has ended"),
             Event::Paused { reason, .. } | Event::Inherited { pause: Some(reason), .. }
                 if !self.is_paused() =>
             {
@@ -174,6 +179,10 @@ impl Execution {
         let number = self.entry_count() + decision.events.len() as u64;
         Some(TreeOrder { parent, run, number, change })
     }
+}
+
+fn cancel(reason: &str) -> TreeChange {
+    TreeChange::Cancel { reason: reason.to_owned() }
 }
 
 #[cfg(test)]
@@ -230,7 +239,7 @@ mod tests {
                 let word = match order.change {
                     TreeChange::Pause { .. } => "pause",
                     TreeChange::Resume => "resume",
-                    TreeChange::Cancel => "cancel",
+                    TreeChange::Cancel { .. } => "cancel",
                     TreeChange::Terminate => "terminate",
                 };
                 (word, order.number)
@@ -318,6 +327,24 @@ mod tests {
         check(vec![Command::ShowDeadline { until: Timestamp::MAX }], &[Some(("cancel", 3))], false);
         check(vec![Command::ExpireDeadline], &[Some(("cancel", 3))], false);
         check(vec![Command::ContinueAsNew { input: Payload::from("2") }], &[Some(("cancel", 3))], false);
+    }
+
+    #[test]
+    fn children_are_told_what_has_become_of_the_parent() {
+        let reason = || "enough".to_owned();
+        let complete = Command::Complete { result: Payload::from("1"), unused: Vec::new() };
+        let rows = [
+            (complete, "its parent has ended"),
+            (Command::Cancel { by: by(), reason: reason() }, "its parent is being cancelled"),
+            (Command::ShowDeadline { until: Timestamp::MAX }, "its parent is past its deadline"),
+            (Command::ExpireDeadline, "its parent has ended"),
+            (Command::ContinueAsNew { input: Payload::from("2") }, "its parent has continued as new"),
+        ];
+        for (command, expected) in rows {
+            let decision = with_child().decide(command, Timestamp::default()).expect("it is decided");
+            let told = decision.tree.expect("it has a child").message(execution().address().clone());
+            assert_eq!(told.body, Body::Cancel { reason: expected.to_owned() });
+        }
     }
 
     #[test]
