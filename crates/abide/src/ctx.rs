@@ -147,7 +147,7 @@ impl Ctx {
     pub fn now(&self) -> Timestamp {
         match &self.home {
             Home::Workflow(board) => board.now(),
-            Home::Task(_) => abide_store::Clock::now(&abide_engine::SystemClock),
+            Home::Task(attempt) => attempt.clock.now(),
         }
     }
 

@@ -24,6 +24,12 @@ async fn gated(ctx: Ctx) -> Result<u32> {
     Ok(n)
 }
 
+/// Tells the time.
+#[task]
+async fn clock(ctx: Ctx) -> Result<String> {
+    Ok(ctx.now().to_string())
+}
+
 #[workflow]
 async fn parent(ctx: Ctx) -> Result<String> {
     let ended = ctx.run(gated, ()).id("one").deadline(secs(60)).await;
@@ -131,5 +137,13 @@ fn signals_do_no_harm() {
         }
         assert_eq!(handle.result().await.unwrap(), 1);
         assert_eq!(world.begun.load(Ordering::SeqCst), 1, "it ran once");
+    });
+}
+
+#[test]
+fn the_time_of_a_task_is_that_of_its_engine() {
+    run(async |_, abide, _| {
+        let told = abide.run(clock, ()).await.unwrap();
+        assert!(told.starts_with("2025-06-15T"), "{told}");
     });
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use abide_core::{Ability, Address, Block, Failure, Kind, Name, Payload};
+use abide_store::Clock;
 
 use crate::board::Board;
 use crate::driver::Driver;
@@ -37,7 +38,7 @@ pub trait TaskCode: Send + Sync + 'static {
 }
 
 /// One attempt of a task.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct TaskAttempt {
     /// Where the execution lives.
     pub address: Address,
@@ -45,6 +46,8 @@ pub struct TaskAttempt {
     pub run: u32,
     /// The number of the attempt, from 1.
     pub attempt: u32,
+    /// Tells the time.
+    pub clock: Arc<dyn Clock>,
 }
 
 /// Everything that an engine can run, by name.

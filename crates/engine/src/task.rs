@@ -126,7 +126,8 @@ impl TaskRunner {
         if self.future.is_none() {
             let execution = self.seat.execution();
             let (address, run) = (execution.address().clone(), execution.run());
-            let attempt = TaskAttempt { address, run, attempt: execution.attempt_count() + 1 };
+            let clock = self.seat.engine.runtime.clone();
+            let attempt = TaskAttempt { address, run, attempt: execution.attempt_count() + 1, clock };
             match catch_unwind(AssertUnwindSafe(|| self.code.call(attempt, &self.input))) {
                 Ok(Ok(future)) => self.future = Some(future),
                 Ok(Err(block)) => return Poll::Ready(Err(TaskEnd::Block(block))),
