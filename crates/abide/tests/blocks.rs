@@ -187,7 +187,7 @@ async fn open(lab: &Lab, world: &Shared, gate: &'static str) {
 /// Waits for a thread of the blocking pool, for whom no virtual time passes.
 #[expect(clippy::disallowed_methods, reason = "a thread of the pool is no part of the simulation")]
 async fn until(lab: &Lab, is_so: impl AsyncFn() -> bool) {
-    for _ in 0..10_000 {
+    for _ in 0..60_000 {
         if is_so().await {
             return;
         }

@@ -18,7 +18,7 @@ const OTHERS: std::ops::Range<u64> = 1..6;
 
 #[expect(clippy::disallowed_methods, reason = "whether there is an answer at all is what is tested")]
 async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(secs(10), future).await.expect("whoever waits is told")
+    tokio::time::timeout(secs(50), future).await.expect("whoever waits is told")
 }
 
 /// Damages something of the first of six executions, which nobody has run yet, and lets a worker run them.

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use abide::prelude::*;
 
-use crate::clock::{Stopwatch, within};
+use crate::clock::{Stopwatch, in_time, until, within};
 use crate::effects;
 use crate::flows::waiter;
 use crate::in_turn;
+use crate::kills::check_steps;
 use crate::look::{self, Look};
 use crate::process::Process;
 use crate::roles::{Kind, Role};
@@ -39,7 +40,8 @@ async fn check(ttl_ms: Option<u64>, end: End) {
     let role = Role { ttl_ms, busy_ms_max: Some(BUSY_MS_MAX), ..Role::worker(folder.path()) };
     let mut worker = Process::spawn_ready(&role).await;
     for n in 0..EXECUTION_COUNT {
-        client.start(waiter, n).id(format!("waiter-{n}")).await.expect("a start");
+        patiently("a start", async || client.start(waiter, n).id(format!("waiter-{n}")).await.map(drop))
+            .await;
     }
     let mut holder = Process::spawn_ready(&Role { kind: Kind::Holder, ..Role::worker(folder.path()) }).await;
     holder.stop();
@@ -53,38 +55,59 @@ async fn check(ttl_ms: Option<u64>, end: End) {
         End::Killed => holder.kill(),
     }
     finish(&client, folder.path()).await;
+    if ttl_ms.is_none() {
+        assert_eq!(effects::read(folder.path()).len() as u64, EXECUTION_COUNT, "a step ran twice");
+    }
     assert!(worker.is_alive());
+}
+
+/// Does what a machine may delay for longer than this client is ready to wait.
+async fn patiently(what: &str, mut call: impl AsyncFnMut() -> Result<(), ClientError>) {
+    until(what, async || match call().await {
+        Ok(()) => Some(()),
+        Err(ClientError::Unavailable { .. }) => None,
+        Err(error) => panic!("{what}: {error}"),
+    })
+    .await;
 }
 
 /// While nobody can write: every call that writes says so in time, and changes nothing; reading goes on.
 async fn check_refusals(client: &Abide, url: &str) {
-    refused("start", client.start(waiter, 1_000).id("late")).await;
-    refused("signal", async { client.handle::<u64>("waiter-0").signal("go", &1u64).await }).await;
-    let opening = Abide::builder(url).busy_ms_max(BUSY_MS_MAX).open();
-    refused("open", opening).await;
-    let watch = Stopwatch::start();
-    assert!(!client.handle::<u64>("waiter-0").status().await.expect("a status").is_terminal());
-    assert!(watch.elapsed() < ms(BUSY_MS_MAX), "a reader waited for the writer: {:?}", watch.elapsed());
+    refused("start", async || client.start(waiter, 1_000).id("late").await.map(drop)).await;
+    refused("signal", async || client.handle::<u64>("waiter-0").signal("go", &1u64).await).await;
+    refused("open", async || Abide::builder(url).busy_ms_max(BUSY_MS_MAX).open().await.map(drop)).await;
+    in_time(async |_| {
+        let watch = Stopwatch::start();
+        assert!(!client.handle::<u64>("waiter-0").status().await.expect("a status").is_terminal());
+        let took = watch.elapsed();
+        if took < ms(BUSY_MS_MAX) { Ok(()) } else { Err(format!("a reader waited for the writer: {took:?}")) }
+    })
+    .await;
     // Several at once wait at the same time, not one after the other.
-    let starts = (0..20).map(|n| client.start(waiter, n).id(format!("late-{n}")).into_future());
-    let watch = Stopwatch::start();
-    for outcome in futures_util::future::join_all(starts).await {
-        assert!(matches!(outcome, Err(ClientError::Unavailable { .. })), "{outcome:?}");
-    }
-    assert!(watch.elapsed() < ms(BUSY_MS_MAX + TOLERANCE_MS), "20 starts took {:?}", watch.elapsed());
+    refused("20 starts", async || {
+        let starts = (0..20).map(|n| client.start(waiter, n).id(format!("late-{n}")).into_future());
+        let mut outcomes = futures_util::future::join_all(starts).await;
+        assert!(outcomes.iter().all(is_refused), "{outcomes:?}");
+        outcomes.remove(0).map(drop)
+    })
+    .await;
 }
 
-async fn refused<T: std::fmt::Debug>(what: &str, call: impl IntoFuture<Output = Result<T, ClientError>>) {
-    let watch = Stopwatch::start();
-    let outcome = within(what, secs(10), call.into_future()).await;
-    let took = watch.elapsed();
-    println!("{what}: {outcome:?} after {took:?}");
-    match outcome {
-        Err(error @ ClientError::Unavailable { .. }) => assert!(error.is_transient()),
-        other => panic!("{what}: {other:?}"),
-    }
-    assert!(took >= ms(BUSY_MS_MAX / 2), "{what} gave up after {took:?}");
-    assert!(took <= ms(BUSY_MS_MAX + TOLERANCE_MS), "{what} took {took:?}");
+fn is_refused<T>(outcome: &Result<T, ClientError>) -> bool {
+    matches!(outcome, Err(error @ ClientError::Unavailable { .. }) if error.is_transient())
+}
+
+async fn refused(what: &str, mut call: impl AsyncFnMut() -> Result<(), ClientError>) {
+    in_time(async |_| {
+        let watch = Stopwatch::start();
+        let outcome = within(what, call()).await;
+        let took = watch.elapsed();
+        println!("{what}: {outcome:?} after {took:?}");
+        assert!(is_refused(&outcome), "{what}: {outcome:?}");
+        assert!(took >= ms(BUSY_MS_MAX / 2), "{what} gave up after {took:?}");
+        if took <= ms(BUSY_MS_MAX + TOLERANCE_MS) { Ok(()) } else { Err(format!("{what} took {took:?}")) }
+    })
+    .await;
 }
 
 /// Afterwards everything works, and what was refused has left no trace.
@@ -92,15 +115,16 @@ async fn finish(client: &Abide, folder: &Path) {
     assert!(matches!(client.handle::<u64>("late").status().await, Err(ClientError::Unknown { .. })));
     for n in 0..EXECUTION_COUNT {
         let handle = client.handle::<u64>(&format!("waiter-{n}"));
-        handle.signal("go", &10u64).await.expect("a signal");
+        patiently("a signal", async || handle.signal("go", &10u64).await).await;
     }
     for n in 0..EXECUTION_COUNT {
         let handle = client.handle::<u64>(&format!("waiter-{n}"));
         // The refused signal said 1.
-        assert_eq!(within("a result", secs(15), handle.result()).await.expect("a result"), n + 10);
+        assert_eq!(within("a result", handle.result()).await.expect("a result"), n + 10);
     }
     let mut look = Look::at(folder);
     look.again().await;
     assert_eq!(look.recorded().len() as u64, EXECUTION_COUNT);
-    assert_eq!(effects::read(folder).len() as u64, EXECUTION_COUNT, "a step ran twice");
+    // A session of 400 ms may expire once more on a busy machine, while a step runs: that one runs again, but none that was recorded.
+    check_steps(&look, &effects::read(folder));
 }

@@ -31,8 +31,25 @@ pub(crate) fn pause_thread(duration: Duration) {
     std::thread::sleep(duration);
 }
 
+/// How long a test waits for anything. Nobody can say less: a machine that stands still for seconds is not what is tested. It is less than
+/// the minute after which whoever waits for a result looks by themselves: a hint that was lost is still seen.
+const PATIENCE: Duration = Duration::from_secs(50);
+/// How long a test waits for ten thousand things.
+const PATIENCE_FOR_MUCH: Duration = Duration::from_secs(300);
+/// How often something may come late before that is taken for the product's doing.
+const TRY_COUNT: u32 = 5;
+
 /// Waits for an event that can only be seen by looking. Panics when it does not come.
-pub(crate) async fn until<T>(what: &str, patience: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn until<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
+    until_for(PATIENCE, what, look).await
+}
+
+/// Waits for much to happen, which can only be seen by looking. Panics when it does not.
+pub(crate) async fn until_much<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
+    until_for(PATIENCE_FOR_MUCH, what, look).await
+}
+
+async fn until_for<T>(patience: Duration, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let watch = Stopwatch::start();
     loop {
         if let Some(found) = look().await {
@@ -43,11 +60,23 @@ pub(crate) async fn until<T>(what: &str, patience: Duration, mut look: impl Asyn
     }
 }
 
-/// The result of `future`. Panics when it takes longer than `patience`.
-pub(crate) async fn within<T>(what: &str, patience: Duration, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(patience, future).await {
+/// The result of `future`. Panics when it does not come.
+pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
         Ok(done) => done,
-        Err(_) => panic!("{what}: not within {patience:?}"),
+        Err(_) => panic!("{what}: not within {PATIENCE:?}"),
+    }
+}
+
+/// Measures until it is in time once. `attempt` says what was late: the first time it may be the machine, but not each time. What is wrong
+/// whatever the time is, panics at once.
+pub(crate) async fn in_time(mut attempt: impl AsyncFnMut(u32) -> Result<(), String>) {
+    for nth in 1..=TRY_COUNT {
+        match attempt(nth).await {
+            Ok(()) => return,
+            Err(late) if nth == TRY_COUNT => panic!("{late}, and so {TRY_COUNT} times"),
+            Err(late) => println!("try {nth}: {late}"),
+        }
     }
 }
 

@@ -6,13 +6,14 @@ use abide::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{pause, pause_thread, wall_us};
-use crate::effects::Effects;
+use crate::effects::{self, Effects};
 
 /// What every flow is given: where the outside world is.
 #[derive(Clone)]
 pub(crate) struct Bench {
     pub(crate) folder: PathBuf,
     pub(crate) effects: Effects,
+    pub(crate) effect_bytes_max: Option<u64>,
 }
 
 /// What a step gives: which of its runs it was.
@@ -26,6 +27,13 @@ impl Bench {
     /// Something happened outside, in the step that calls this.
     fn ran(&self, ctx: &Ctx, value: u64) -> Ran {
         Ran { value, nonce: self.effects.happen(ctx.id(), ctx.idempotency_key(), "ran") }
+    }
+
+    /// Waits until the process is killed, if it has done all that it may.
+    async fn room(&self) {
+        while self.effect_bytes_max.is_some_and(|max| effects::byte_count(&self.folder) > max) {
+            pause(ms(2)).await;
+        }
     }
 
     /// Waits until the parent opens the gate of this process: a file.
@@ -205,12 +213,12 @@ pub(crate) async fn quick(ctx: Ctx, n: u64) -> Result<u64> {
     Ok(sum)
 }
 
-/// Like `quick`, with a wait inside its only step: the execution holds its slot for that long.
+/// Like `quick`, but holds its slot until the gate of its process is open.
 #[workflow]
 pub(crate) async fn unhurried(ctx: Ctx, n: u64) -> Result<u64> {
     let bench = ctx.state::<Bench>();
     let stamp = ctx.step("add", || async {
-        pause(ms(20)).await;
+        bench.gate().await;
         Ok(bench.ran(&ctx, n))
     });
     Ok(stamp.await?.value * 3)
@@ -220,7 +228,11 @@ pub(crate) async fn unhurried(ctx: Ctx, n: u64) -> Result<u64> {
 #[workflow]
 pub(crate) async fn chain(ctx: Ctx, left: u64) -> Result<u32> {
     let bench = ctx.state::<Bench>();
-    ctx.step("link", || async { Ok(bench.ran(&ctx, left)) }).await?;
+    let link = ctx.step("link", || async {
+        bench.room().await;
+        Ok(bench.ran(&ctx, left))
+    });
+    link.await?;
     if left == 0 { Ok(ctx.run_number()) } else { ctx.continue_as_new(left - 1).await }
 }
 

@@ -72,7 +72,7 @@ const LIMITED_COUNT: u64 = 100;
 fn a_worker_whose_writes_fail_loses_nothing_and_goes_on_when_they_succeed() {
     in_turn(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        let client = look::client(folder.path()).await;
         let mut worker = Process::spawn_deaf_to_limits(&Role::worker(folder.path()));
         worker.hear("ready").await;
         worker.limit_files(Some(FILE_BYTES_MAX));
@@ -83,7 +83,7 @@ fn a_worker_whose_writes_fail_loses_nothing_and_goes_on_when_they_succeed() {
             acknowledged.push(id);
         }
         let log = folder.path().join("app.db-wal");
-        until("the log is as long as it may be", secs(10), async || {
+        until("the log is as long as it may be", async || {
             (std::fs::metadata(&log).expect("a log").len() >= FILE_BYTES_MAX).then_some(())
         })
         .await;
@@ -116,7 +116,7 @@ fn a_transaction_on_a_full_disk_waits_for_room() {
             return;
         }
         let disk = Disk(folder.path().to_owned());
-        let client = Abide::client(&look::url(&disk.0)).await.expect("a client");
+        let client = look::client(&disk.0).await;
         let worker = Process::spawn_ready(&Role::worker(&disk.0)).await;
         std::fs::write(disk.0.join("ballast"), vec![1; 40 << 20]).expect("a ballast");
         wait_for_room(&client, async || std::fs::remove_file(disk.0.join("ballast")).expect("room")).await;
@@ -128,7 +128,7 @@ fn a_transaction_on_a_full_disk_waits_for_room() {
 fn a_transaction_whose_writes_fail_waits_until_they_succeed() {
     in_turn(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        let client = look::client(folder.path()).await;
         let mut worker = Process::spawn_deaf_to_limits(&Role::worker(folder.path()));
         worker.hear("ready").await;
         worker.limit_files(Some(FILE_BYTES_MAX));
@@ -147,7 +147,7 @@ async fn wait_for_room(client: &Abide, make_room: impl AsyncFnOnce()) {
         handle.why().await.expect("why")
     );
     make_room().await;
-    let rows = within("the transaction ends", secs(30), handle.result()).await.expect("a result");
+    let rows = within("the transaction ends", handle.result()).await.expect("a result");
     assert_eq!(rows, TRANSACTION_MEGABYTES, "its writes happen once");
 }
 
@@ -183,7 +183,7 @@ async fn fill(client: &Abide) -> Vec<String> {
 
 async fn start_again(client: &Abide) -> String {
     let id = "after".to_owned();
-    until("a start after there is room", secs(10), async || {
+    until("a start after there is room", async || {
         client.start(bulky, "x".repeat(INPUT_BYTES)).id(&id).await.ok().map(drop)
     })
     .await;
@@ -194,7 +194,7 @@ async fn check_all(client: &Abide, disk: &Path, acknowledged: &[String]) {
     for id in acknowledged {
         let handle = client.handle::<usize>(id);
         let what = format!("{id} ends");
-        let result = until(&what, secs(20), async || match within(&what, secs(20), handle.result()).await {
+        let result = until(&what, async || match within(&what, handle.result()).await {
             Ok(result) => Some(result),
             Err(error) if error.is_transient() => None,
             Err(error) => panic!("{id}: {error}"),

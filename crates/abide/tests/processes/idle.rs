@@ -5,7 +5,7 @@ use std::path::Path;
 use abide::prelude::*;
 use abide::rusqlite::Connection;
 
-use crate::clock::{Stopwatch, pause};
+use crate::clock::{Stopwatch, beside, in_time, pause, pause_thread};
 use crate::flows::{sleeper, waiter};
 use crate::in_turn;
 use crate::look::{self, Look};
@@ -13,10 +13,11 @@ use crate::process::Process;
 use crate::roles::{Kind, Role};
 
 const IDLE_MS: u64 = 3_000;
-/// Other processes on the machine disturb.
-const MEASUREMENT_COUNT_MAX: u32 = 3;
 /// A build without optimization needs about 0.25 on a quiet machine, nearly all of it for 20 questions a second.
 const CPU_PERCENT_MAX: f64 = if cfg!(debug_assertions) { 0.5 } else { 0.3 };
+/// A slow machine needs more for the same: so much more than this process for the questions alone, asked at the same time.
+const QUESTION_TIMES_MAX: f64 = 2.5;
+const QUESTION_EVERY_MS: u64 = 50;
 /// The time to live is 15 seconds, three beats fit into it.
 const HEARTBEAT_COUNT_MAX: i64 = 1;
 const OPEN_COUNT: u64 = 100;
@@ -25,7 +26,7 @@ const OPEN_COUNT: u64 = 100;
 fn an_idle_worker_costs_next_to_nothing_and_writes_nothing_but_heartbeats() {
     in_turn(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        let client = look::client(folder.path()).await;
         let worker = Process::spawn_ready(&Role::worker(folder.path())).await;
         for n in 0..OPEN_COUNT / 2 {
             client.start(waiter, n).id(format!("waiter-{n}")).await.expect("a start");
@@ -35,14 +36,7 @@ fn an_idle_worker_costs_next_to_nothing_and_writes_nothing_but_heartbeats() {
         Look::at(folder.path()).wait_until_all_rest(&client).await;
         // Until the worker no longer expects news: it listens more closely for a second after each.
         pause(ms(1_300)).await;
-        let mut best = f64::MAX;
-        for _ in 0..MEASUREMENT_COUNT_MAX {
-            best = best.min(measure(worker.pid(), &connection, folder.path()).await);
-            if best < CPU_PERCENT_MAX {
-                return;
-            }
-        }
-        panic!("{best:.3} % CPU");
+        in_time(async |_| measure(worker.pid(), &connection, folder.path()).await).await;
     });
 }
 
@@ -52,7 +46,7 @@ const HANDLE_COUNT: u64 = 1_000;
 fn a_client_that_waits_for_a_thousand_results_costs_next_to_nothing_and_hears_of_each() {
     in_turn(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        let client = look::client(folder.path()).await;
         for n in 0..HANDLE_COUNT {
             client.start(waiter, n).id(format!("waiter-{n}")).await.expect("a start");
         }
@@ -62,14 +56,7 @@ fn a_client_that_waits_for_a_thousand_results_costs_next_to_nothing_and_hears_of
         let connection = Connection::open(look::database(folder.path())).expect("the database");
         // Until all of them have looked.
         pause(ms(2_000)).await;
-        let mut best = f64::MAX;
-        for _ in 0..MEASUREMENT_COUNT_MAX {
-            best = best.min(measure(watcher.pid(), &connection, folder.path()).await);
-            if best < CPU_PERCENT_MAX {
-                break;
-            }
-        }
-        assert!(best < CPU_PERCENT_MAX, "{best:.3} % CPU");
+        in_time(async |_| measure(watcher.pid(), &connection, folder.path()).await).await;
         let _worker = Process::spawn_ready(&Role::worker(folder.path())).await;
         for n in [HANDLE_COUNT - 1, 0, 500] {
             client.handle::<u64>(&format!("waiter-{n}")).signal("go", &7u64).await.expect("a signal");
@@ -78,20 +65,45 @@ fn a_client_that_waits_for_a_thousand_results_costs_next_to_nothing_and_hears_of
     });
 }
 
-/// The processor time that an idle worker needs, in percent; checks what it writes.
-async fn measure(pid: u32, connection: &Connection, folder: &Path) -> f64 {
+/// Whether a process that is idle costs next to nothing, and writes nothing but heartbeats.
+async fn measure(pid: u32, connection: &Connection, folder: &Path) -> Result<(), String> {
     let before = Cost::of(pid, connection, folder);
     let watch = Stopwatch::start();
-    pause(ms(IDLE_MS)).await;
+    let question_percent = questions(folder).await;
     let elapsed = watch.elapsed();
     let after = Cost::of(pid, connection, folder);
     let cpu_percent = (after.cpu_ns - before.cpu_ns) as f64 / elapsed.as_nanos() as f64 * 100.0;
     let (commits, written) = (after.version - before.version, after.written - before.written);
-    println!("idle: {cpu_percent:.3} % CPU, {commits} commits, {written} bytes written");
-    assert!(commits <= HEARTBEAT_COUNT_MAX, "{commits} commits in {elapsed:?}");
-    assert!(written <= 64 << 10, "{written} bytes written");
-    assert_eq!(before.sizes, after.sizes, "the files grew");
-    cpu_percent
+    println!(
+        "idle: {cpu_percent:.3} % CPU ({question_percent:.3} % for questions alone), {commits} commits, {written} bytes written"
+    );
+    let cpu_percent_max = (question_percent * QUESTION_TIMES_MAX).max(CPU_PERCENT_MAX);
+    let problems = [
+        (cpu_percent >= cpu_percent_max, format!("{cpu_percent:.3} % CPU of {cpu_percent_max:.3}")),
+        (commits > HEARTBEAT_COUNT_MAX, format!("{commits} commits in {elapsed:?}")),
+        (written > 64 << 10, format!("{written} bytes written")),
+        (before.sizes != after.sizes, "the files grew".to_owned()),
+    ];
+    let problems: Vec<_> = problems.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| what).collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+}
+
+/// Asks the database for a while what an idle process asks it, and nothing else. The processor time, in percent.
+async fn questions(folder: &Path) -> f64 {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let folder = folder.to_owned();
+    // A thread of its own, because processor time is counted for each.
+    beside(move || {
+        let connection = Connection::open(look::database(&folder)).expect("the database");
+        let (before_ns, watch) = (own_cpu_ns(), Stopwatch::start());
+        for _ in 0..IDLE_MS / QUESTION_EVERY_MS {
+            pause_thread(ms(QUESTION_EVERY_MS));
+            count(&connection, "PRAGMA data_version");
+        }
+        let elapsed_ns = watch.elapsed().as_nanos() as f64;
+        let _ = sender.send((own_cpu_ns() - before_ns) as f64 / elapsed_ns * 100.0);
+    });
+    receiver.await.expect("the thread ends")
 }
 
 fn count(connection: &Connection, query: &str) -> i64 {
@@ -131,6 +143,12 @@ fn cpu_ns(pid: u32) -> u64 {
         text.split_whitespace().next()?.parse::<u64>().ok()
     };
     threads.filter_map(|thread| of_thread(thread.ok()?.path())).sum()
+}
+
+/// The processor time of this thread.
+fn own_cpu_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("a thread runs");
+    text.split_whitespace().next().and_then(|text| text.parse().ok()).expect("a number")
 }
 
 fn written_bytes(pid: u32) -> u64 {

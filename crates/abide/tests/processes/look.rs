@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use abide::prelude::{Abide, Filter, Status, secs};
+use abide::prelude::{Abide, Filter, Status};
 use abide_core::{Address, Entry, Event, ExecutionId, Namespace, Outcome, StepRecord, Timestamp};
 use abide_engine::SystemClock;
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance;
 use abide_store::{Read, Snapshot, Target, View, WorkerRow, Workers};
 
-use crate::clock::{until, wall_us};
+use crate::clock::{until_much, wall_us};
 
 /// The file of the database in a test's folder.
 pub(crate) fn database(folder: &Path) -> PathBuf {
@@ -20,6 +20,12 @@ pub(crate) fn database(folder: &Path) -> PathBuf {
 
 pub(crate) fn url(folder: &Path) -> String {
     format!("sqlite:{}", database(folder).display())
+}
+
+/// A client that waits for other processes for as long as a busy machine may let it.
+pub(crate) async fn client(folder: &Path) -> Abide {
+    const BUSY_MS_MAX: u64 = 50_000;
+    Abide::builder(url(folder)).busy_ms_max(BUSY_MS_MAX).client().await.expect("a client")
 }
 
 /// A reader of a store that remembers what it has read.
@@ -96,7 +102,7 @@ impl Look {
 
     /// Waits until nothing runs or is ready to, and nobody holds anything in memory.
     pub(crate) async fn wait_until_all_rest(&self, client: &Abide) {
-        until("all executions rest", secs(60), async || {
+        until_much("all executions rest", async || {
             let held_count: u64 = self.live_sessions().await.iter().map(|row| row.lease_count).sum();
             if held_count > 0 {
                 return None;

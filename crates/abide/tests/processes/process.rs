@@ -5,7 +5,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
@@ -93,7 +92,7 @@ impl Process {
     /// Waits until the child says `word`; what it says after it.
     pub(crate) async fn hear(&mut self, word: &str) -> String {
         let what = format!("child {} says {word:?}", self.pid());
-        until(&what, Duration::from_secs(30), async || {
+        until(&what, async || {
             let heard = self
                 .lines
                 .try_iter()
@@ -156,7 +155,7 @@ impl Process {
     /// Waits until it has ended by itself.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         let what = format!("child {} ends", self.pid());
-        until(&what, Duration::from_secs(30), async || self.child.try_wait().expect("it is our child")).await
+        until(&what, async || self.child.try_wait().expect("it is our child")).await
     }
 }
 

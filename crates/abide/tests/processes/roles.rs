@@ -7,7 +7,7 @@ use abide::prelude::*;
 use abide::rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::{self, Chance, pause, wall_us};
+use crate::clock::{self, Chance, pause, until, wall_us};
 use crate::effects::Effects;
 use crate::flows::{Bench, order, quick};
 use crate::look;
@@ -24,9 +24,12 @@ pub(crate) struct Role {
     pub(crate) outside: PathBuf,
     pub(crate) generation: u32,
     pub(crate) kind: Kind,
+    /// Steps wait for ever once the file of effects is longer.
+    pub(crate) effect_bytes_max: Option<u64>,
     pub(crate) ttl_ms: Option<u64>,
     pub(crate) busy_ms_max: Option<u64>,
     pub(crate) grace_ms: Option<u64>,
+    pub(crate) park_after_ms: Option<u64>,
     pub(crate) slots: Option<usize>,
     pub(crate) lane: Option<String>,
 }
@@ -88,10 +91,7 @@ fn orders() -> tokio::sync::mpsc::UnboundedReceiver<String> {
     receiver
 }
 
-async fn work(role: Role) {
-    let mut orders = orders();
-    let effects = Effects::open(&role.outside, role.generation);
-    let bench = Bench { folder: role.outside.clone(), effects };
+fn builder(role: &Role, bench: &Bench) -> abide::Builder {
     let mut builder = Abide::builder(look::url(&role.folder)).state(bench.clone());
     if let Some(ttl) = role.ttl_ms {
         builder = builder.session_ttl(ms(ttl));
@@ -102,20 +102,30 @@ async fn work(role: Role) {
     if let Some(grace) = role.grace_ms {
         builder = builder.shutdown_grace(ms(grace));
     }
+    if let Some(millis) = role.park_after_ms {
+        builder = builder.park_after(ms(millis));
+    }
     if let Some(slots) = role.slots {
         builder = builder.execution_count_max(slots);
     }
     if let Some(lane) = &role.lane {
         builder = builder.lanes([lane.as_str()]);
     }
+    builder
+}
+
+async fn work(role: Role) {
+    let mut orders = orders();
+    let effects = Effects::open(&role.outside, role.generation);
+    let bench = Bench { folder: role.outside.clone(), effects, effect_bytes_max: role.effect_bytes_max };
     say(&format!("opening {}", wall_us()));
-    let abide = match builder.open().await {
-        Ok(abide) => abide,
-        Err(error) => {
-            say(&format!("error {error}"));
-            panic!("a worker cannot open its store: {error}");
-        }
-    };
+    let abide = until("a worker opens its store", async || match builder(&role, &bench).open().await {
+        Ok(abide) => Some(abide),
+        // Others write, or the machine is slow.
+        Err(ClientError::Unavailable { .. }) => None,
+        Err(error) => panic!("a worker cannot open its store: {error}"),
+    })
+    .await;
     say(&format!("ready {}", wall_us()));
     if let Kind::Starter = role.kind {
         start_orders(&abide, &bench.effects, role.generation).await;
@@ -191,7 +201,7 @@ async fn try_to_open(role: &Role) {
 
 async fn watch(role: &Role) {
     let mut orders = orders();
-    let client = Abide::client(&look::url(&role.folder)).await.expect("a client");
+    let client = look::client(&role.folder).await;
     let waits = (0..role.slots.unwrap_or(0)).map(|n| {
         let handle = client.handle::<u64>(&format!("waiter-{n}"));
         async move {

@@ -6,7 +6,7 @@ use std::path::Path;
 use abide::prelude::*;
 use abide::rusqlite::Connection;
 
-use crate::clock::{until, within};
+use crate::clock::{in_time, until, within};
 use crate::effects::{self, Effect};
 use crate::flows::{Ran, gated_hard};
 use crate::in_turn;
@@ -29,7 +29,7 @@ struct Round {
 impl Round {
     async fn open() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let client = Abide::client(&look::url(folder.path())).await.expect("a client");
+        let client = look::client(folder.path()).await;
         let look = Look::at(folder.path());
         Self { folder, client, look }
     }
@@ -38,8 +38,22 @@ impl Round {
         self.folder.path()
     }
 
-    fn role(&self, generation: u32) -> Role {
-        Role { ttl_ms: Some(TTL_MS), generation, ..Role::worker(self.path()) }
+    /// The worker that will be stopped.
+    fn stopped(&self) -> Role {
+        Role { ttl_ms: Some(TTL_MS), ..Role::worker(self.path()) }
+    }
+
+    /// The worker that takes over. Its session lives long: a machine that stands still takes nothing from it.
+    fn other(&self) -> Role {
+        Role { generation: 1, ..Role::worker(self.path()) }
+    }
+
+    /// A machine that stands still for longer than the short session lives makes a case of its own, which proves nothing here: there are
+    /// more sessions than `expected`.
+    async fn undisturbed(&self, expected: usize) -> Result<(), String> {
+        let found = self.look.sessions().await.len();
+        assert!(found >= expected, "{found} sessions");
+        if found == expected { Ok(()) } else { Err(format!("there were {found} sessions, not {expected}")) }
     }
 
     /// Starts executions on the one worker that is there, and waits until it runs the first step of each.
@@ -53,10 +67,8 @@ impl Round {
     /// Waits until process `generation` has written this word for every execution.
     async fn wait_for(&self, word: &str, generation: u32) {
         let what = format!("process {generation} writes {word:?} of every execution");
-        until(&what, secs(15), async || {
-            (self.lines(word, generation).len() as u64 >= EXECUTION_COUNT).then_some(())
-        })
-        .await;
+        until(&what, async || (self.lines(word, generation).len() as u64 >= EXECUTION_COUNT).then_some(()))
+            .await;
     }
 
     fn lines(&self, word: &str, generation: u32) -> Vec<Effect> {
@@ -68,7 +80,7 @@ impl Round {
     async fn stop(&self, process: &Process) {
         let connection = Connection::open(look::database(self.path())).expect("the database");
         connection.busy_timeout(ms(0)).expect("a timeout");
-        until("a stop between two transactions", secs(5), async || {
+        until("a stop between two transactions", async || {
             process.stop();
             let begun = connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK");
             if begun.is_err() {
@@ -80,10 +92,7 @@ impl Round {
     }
 
     async fn wait_until_expired(&self) {
-        until("the session expires", secs(5), async || {
-            self.look.live_sessions().await.is_empty().then_some(())
-        })
-        .await;
+        until("the session expires", async || self.look.live_sessions().await.is_empty().then_some(())).await;
     }
 
     fn open_gate(&self, process: &Process) {
@@ -103,7 +112,8 @@ impl Round {
     async fn check(&mut self, allowed: &[Effect]) {
         for n in 0..EXECUTION_COUNT {
             let id = format!("gated-{n}");
-            let (first, _) = self.client.handle::<(Ran, Ran)>(&id).result().await.expect("a result");
+            let handle = self.client.handle::<(Ran, Ran)>(&id);
+            let (first, _) = within("a result", handle.result()).await.expect("a result");
             let is_allowed = allowed.iter().any(|effect| effect.nonce == first.nonce && effect.id == id);
             assert!(is_allowed, "{id} has the result of the stopped worker: {first:?}");
         }
@@ -122,28 +132,29 @@ impl Round {
 fn what_a_stopped_worker_writes_late_is_refused() {
     in_turn(async {
         for round in 0..ROUND_COUNT {
-            take_over(Round::open().await, round % 2 == 1).await;
+            in_time(async |_| take_over(Round::open().await, round % 2 == 1).await).await;
         }
     });
 }
 
 /// One worker is stopped and another takes over, which was there before (`is_waiting`) or comes after.
-async fn take_over(mut round: Round, is_waiting: bool) {
-    let stopped = Process::spawn_ready(&round.role(0)).await;
+async fn take_over(mut round: Round, is_waiting: bool) -> Result<(), String> {
+    let stopped = Process::spawn_ready(&round.stopped()).await;
     round.start().await;
     let epochs_before = round.epochs().await;
     let mut other = None;
     if is_waiting {
-        other = Some(Process::spawn_ready(&round.role(1)).await);
+        other = Some(Process::spawn_ready(&round.other()).await);
     }
     round.stop(&stopped).await;
+    round.undisturbed(1 + usize::from(is_waiting)).await?;
     round.open_gate(&stopped);
     if !is_waiting {
         round.wait_until_expired().await;
     }
     let other = match other {
         Some(other) => other,
-        None => Process::spawn_ready(&round.role(1)).await,
+        None => Process::spawn_ready(&round.other()).await,
     };
     round.wait_for("begin", 1).await;
     let epochs = round.epochs().await;
@@ -154,7 +165,7 @@ async fn take_over(mut round: Round, is_waiting: bool) {
     stopped.go_on();
     // The steps of the stopped one finish now, and it tries to record them, until it learns of its fate and has a new session.
     round.wait_for("end", 0).await;
-    until("the stopped worker registers anew", secs(10), async || {
+    until("the stopped worker registers anew", async || {
         (round.look.live_sessions().await.len() == 2).then_some(())
     })
     .await;
@@ -173,34 +184,42 @@ async fn take_over(mut round: Round, is_waiting: bool) {
         round.lines("end", 1)
     };
     round.check(&allowed).await;
+    Ok(())
 }
 
 #[test]
 fn a_worker_whose_session_expired_is_refused_even_if_nobody_took_over() {
     in_turn(async {
         for _ in 0..LONE_ROUND_COUNT {
-            let mut round = Round::open().await;
-            let alone = Process::spawn_ready(&round.role(0)).await;
-            round.start().await;
-            let epochs_before = round.epochs().await;
-            round.stop(&alone).await;
-            round.open_gate(&alone);
-            round.wait_until_expired().await;
-            let stale = round.lines("begin", 0);
-            alone.go_on();
-            for n in 0..EXECUTION_COUNT {
-                let handle = round.client.handle::<(Ran, Ran)>(&format!("gated-{n}"));
-                within("a result", secs(15), handle.result()).await.expect("a result");
-            }
-            // The first "end" of each execution is of the run whose session had expired.
-            let ends = round.lines("end", 0);
-            round.check(&not_the_first_of_each(ends)).await;
-            let begins = round.lines("begin", 0).len();
-            assert_eq!(begins, stale.len() * 2, "steps ran again under the session that had expired");
-            let epochs = round.epochs().await;
-            assert!(epochs.iter().zip(&epochs_before).all(|(now, before)| now > before));
+            in_time(async |_| lone(Round::open().await).await).await;
         }
     });
+}
+
+/// The only worker is stopped until its session has expired.
+async fn lone(mut round: Round) -> Result<(), String> {
+    let alone = Process::spawn_ready(&round.stopped()).await;
+    round.start().await;
+    let epochs_before = round.epochs().await;
+    round.stop(&alone).await;
+    round.undisturbed(1).await?;
+    round.open_gate(&alone);
+    round.wait_until_expired().await;
+    let stale = round.lines("begin", 0);
+    alone.go_on();
+    for n in 0..EXECUTION_COUNT {
+        let handle = round.client.handle::<(Ran, Ran)>(&format!("gated-{n}"));
+        within("a result", handle.result()).await.expect("a result");
+    }
+    round.undisturbed(2).await?;
+    // The first "end" of each execution is of the run whose session had expired.
+    let ends = round.lines("end", 0);
+    round.check(&not_the_first_of_each(ends)).await;
+    let begins = round.lines("begin", 0).len();
+    assert_eq!(begins, stale.len() * 2, "steps ran again under the session that had expired");
+    let epochs = round.epochs().await;
+    assert!(epochs.iter().zip(&epochs_before).all(|(now, before)| now > before));
+    Ok(())
 }
 
 fn not_the_first_of_each(effects: Vec<Effect>) -> Vec<Effect> {
