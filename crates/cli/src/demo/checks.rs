@@ -1,7 +1,6 @@
 //! Whether the promise was kept. Pure: evidence in, facts out.
 
 use std::process::ExitStatus;
-use std::time::Duration;
 
 use abide_core::{Event, OpKind, Status};
 use serde_json::{Value, json};
@@ -10,9 +9,6 @@ use super::order::{self, Receipt};
 use super::stage::{Evidence, Story};
 use super::timeline::{CHILD_STEPS, is_record, runs, short};
 use abide_core::text;
-
-/// What may pass between two readings of the clock by the same code.
-const MOMENT: Duration = Duration::from_millis(100);
 
 /// Everything that was checked.
 #[derive(Debug, Default)]
@@ -177,8 +173,10 @@ fn timer(evidence: &Evidence) -> Check {
     };
     let (wanted, late) = (text::duration(order::TIMER), text::duration(fired_at.since(due_at)));
     let fact = format!("the timer of {wanted} went on across the crash: it fired {late} after it was due");
-    // The time is read twice when a timer is set, a moment apart.
-    let is_kept = due_at.since(set_at) + MOMENT >= order::TIMER && due_at <= set_at.after(order::TIMER);
+    // The code goes to sleep after the step before was recorded, and before its timer is: how long the machine takes in between is its own affair.
+    let before = entries.iter().find(|entry| is_record(entry, order::STEPS[order::STEPS_BEFORE_TIMER - 1]));
+    let is_long_enough = before.is_some_and(|entry| due_at >= entry.at.after(order::TIMER));
+    let is_kept = is_long_enough && due_at <= set_at.after(order::TIMER);
     Check { fact, holds: is_kept && fired_at >= due_at }
 }
 

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::{clock, connect, output};
 
 /// How long anything may take before the demo gives up.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks at the store.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// From the moment that everything is under way to the kill.
@@ -141,9 +141,9 @@ impl Worker {
 
     fn kill(&mut self) -> Result<Life, Failure> {
         self.process.kill()?;
-        let ended_at = clock::now();
         let status = self.process.wait()?;
-        Ok(Life { pid: self.pid(), began_at: self.began_at, ended_at, status })
+        // Read when it is gone: whatever it recorded is older.
+        Ok(Life { pid: self.pid(), began_at: self.began_at, ended_at: clock::now(), status })
     }
 
     /// Waits until it has ended by itself.

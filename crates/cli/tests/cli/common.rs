@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abide::prelude::*;
 use serde_json::Value;
@@ -102,11 +102,13 @@ pub(crate) fn abide(args: &[&str]) -> Ran {
 #[expect(clippy::disallowed_methods, reason = "other processes are watched in real time")]
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..1_000 {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let began = Instant::now();
+    loop {
         if let Some(found) = look() {
             return found;
         }
+        assert!(began.elapsed() < PATIENCE, "{what} did not happen within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("{what} did not happen within ten seconds");
 }

@@ -1,6 +1,7 @@
 //! `abide torture`: what it refuses, and that it leaves nobody behind.
 
 use std::io::Read;
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use abide::prelude::*;
@@ -104,10 +105,7 @@ fn what_must_not_be_is_told_with_its_story() {
         let connection = Connection::open(&file).ok()?;
         connection.execute("UPDATE counted SET count = count + 1", []).ok().filter(|count| *count > 0)
     });
-    let mut printed = String::new();
-    running.stdout.take().expect("it is piped").read_to_string(&mut printed).expect("text");
-    assert_eq!(running.wait().expect("it ends").code(), Some(6), "{printed}");
-    let report: Value = serde_json::from_str(&printed).expect("JSON");
+    let report = outcome(&place, &mut running, 6);
     let violation = &report["violations"][0];
     assert!(
         violation["what"].as_str().is_some_and(|what| what.starts_with("transactions wrote")),
@@ -129,11 +127,8 @@ fn an_interrupt_ends_its_processes_and_reports_what_was_done() {
     let place = Place::new();
     let mut running = start(&place, &["--minutes", "5", "--json"]);
     let children = children_of(&running);
-    signal(running.id(), Signal::INT);
-    let mut printed = String::new();
-    running.stdout.take().expect("it is piped").read_to_string(&mut printed).expect("text");
-    assert_eq!(running.wait().expect("it ends").code(), Some(130), "{printed}");
-    let report: Value = serde_json::from_str(&printed).expect("JSON");
+    kill_process(pid(running.id()), Signal::INT).expect("the process is there");
+    let report = outcome(&place, &mut running, 130);
     assert_eq!((&report["interrupted"], &report["sound"]), (&true.into(), &true.into()), "{report}");
     assert!(report["processes"].as_u64().is_some_and(|count| count >= 5), "{report}");
     assert!(!children.iter().any(|pid| is_there(*pid)), "a process was left behind");
@@ -144,8 +139,12 @@ fn an_interrupt_ends_its_processes_and_reports_what_was_done() {
 fn nobody_outlives_a_torture_that_is_killed() {
     let place = Place::new();
     let mut running = start(&place, &["--minutes", "5"]);
-    let children = children_of(&running);
-    signal(children[0], Signal::STOP);
+    let mut children = Vec::new();
+    // It kills some of them itself, perhaps the very one that was chosen.
+    until("one of its processes is stopped", || {
+        children = children_of(&running);
+        kill_process(pid(children[0]), Signal::STOP).ok()
+    });
     running.kill().expect("it is there");
     running.wait().expect("it is gone");
     until("every process has ended", || (!children.iter().any(|pid| is_there(*pid))).then_some(()));
@@ -155,13 +154,28 @@ fn nobody_outlives_a_torture_that_is_killed() {
 
 fn start(place: &Place, args: &[&str]) -> Child {
     let mut command = command(&[&["torture"], args].concat());
-    command.env("ABIDE_STORE", place.url()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let stderr = std::fs::File::create(talk(place)).expect("a file");
+    command.env("ABIDE_STORE", place.url()).stdout(Stdio::piped()).stderr(stderr);
     command.spawn().expect("the binary runs")
 }
 
-fn signal(pid: u32, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
-    kill_process(pid, signal).expect("the process is there");
+/// Where a torture that was started says how far it is, and what went wrong.
+fn talk(place: &Place) -> PathBuf {
+    place.folder().join("stderr")
+}
+
+/// What a torture prints until it ends, and how it ends.
+fn outcome(place: &Place, running: &mut Child, code: i32) -> Value {
+    let mut printed = String::new();
+    running.stdout.take().expect("it is piped").read_to_string(&mut printed).expect("text");
+    let status = running.wait().expect("it ends");
+    let talk = std::fs::read_to_string(talk(place)).expect("text");
+    assert_eq!(status.code(), Some(code), "{status}\n{printed}\n{talk}");
+    serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}\n{talk}"))
+}
+
+fn pid(of: u32) -> Pid {
+    Pid::from_raw(i32::try_from(of).expect("a pid")).expect("a pid")
 }
 
 /// The processes of a torture, once all of them have started.
