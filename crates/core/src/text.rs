@@ -97,7 +97,8 @@ fn argument(text: &str) -> Cow<'_, str> {
 pub fn ways_out(id: &ExecutionId) -> String {
     let id = argument(id.as_str());
     format!(
-        "abide verify --repair rebuilds it if it can be, and abide verify --repair --discard {id} ends it if not"
+        "abide verify --repair rebuilds it if it can be, abide verify --repair --drop-messages {id} drops damaged \
+         messages that it has not read, and abide verify --repair --discard {id} ends it if nothing else helps"
     )
 }
 

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
+use crate::batch::Batch;
+use crate::error::Stop;
+use crate::job::Operation;
 use crate::sql;
 
 /// Indexes are not made anew more often than this: it takes long where there is much, and what it does not help once it does not help again.
@@ -20,4 +23,16 @@ pub(crate) fn rebuild(connection: &Connection) -> Vec<String> {
         tracing::error!(?failed, "some indexes cannot be made anew");
     }
     failed
+}
+
+/// Makes every index anew; tells those that could not be.
+pub(crate) struct RebuildWork;
+
+impl Operation for RebuildWork {
+    type Output = Vec<String>;
+    const WHAT: &'static str = "repair";
+
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Vec<String>, Stop> {
+        Ok(rebuild(batch.connection))
+    }
 }

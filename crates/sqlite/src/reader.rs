@@ -184,9 +184,14 @@ pub(crate) fn in_transaction<T>(
     let run = |text| view.connection.prepare_cached(text).and_then(|mut statement| statement.execute([]));
     run(sql::BEGIN_READ).map_err(|error| reading(what, &error))?;
     let outcome = work(view);
-    let ended = run(sql::COMMIT).map_err(|error| reading(what, &error));
+    // What was read was read, however this ends. A malformed file lets nobody commit, not even a reader.
+    if run(sql::COMMIT).is_err()
+        && let Err(error) = run(sql::ROLLBACK)
+    {
+        tracing::warn!(what, %error, "a read transaction cannot be ended");
+    }
     match outcome {
-        Ok(value) => ended.map(|_| value),
+        Ok(value) => Ok(value),
         Err(Stop::Refused(error)) => Err(error),
         Err(Stop::Sql(error)) => Err(reading(what, &error)),
         Err(Stop::Broken(failure)) => Err(failure.error(what)),

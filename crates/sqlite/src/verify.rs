@@ -13,6 +13,7 @@ use crate::apply::{
 };
 use crate::error::{Stop, complaint, reading};
 use crate::examine::{Counts, Verdict, examine};
+use crate::indexes::RebuildWork;
 use crate::interned::Interned;
 use crate::reader::in_transaction;
 use crate::rows::count;
@@ -88,8 +89,11 @@ impl SqliteStore {
     /// Puts back what is damaged and told elsewhere: names and routes that other rows repeat, every column and every state that can be derived from a
     /// sound journal, and what stands where nobody looks. Says what was put back, and what could not be.
     pub async fn repair(&self) -> Result<Repairs> {
+        // The rest is found by way of the indexes.
+        let mut repairs = self.repair_indexes().await?;
         let names = self.write(RepairNamesWork, Manner::Queued).await?;
-        let mut repairs = Repairs { rebuilt: names.rebuilt, left: names.left };
+        repairs.rebuilt.extend(names.rebuilt);
+        repairs.left.extend(names.left);
         let mut next = Some(0);
         while let Some(after) = next {
             let found = self.view("repair", move |view| search(view, after)).await?;
@@ -109,6 +113,28 @@ impl SqliteStore {
             let repaired = self.write(RepairTagsWork(wrong), Manner::Queued).await?;
             repairs.rebuilt.extend(repaired.rebuilt);
         }
+    }
+
+    /// Makes the indexes anew if SQLite finds fault with the file.
+    async fn repair_indexes(&self) -> Result<Repairs> {
+        let integrity = |view: &View<'_>| {
+            let mut found = Verification::default();
+            check_integrity(view.connection, &mut found)?;
+            Ok(found)
+        };
+        let mut repairs = Repairs::default();
+        if self.view("repair", integrity).await?.is_sound() {
+            return Ok(repairs);
+        }
+        let failed = self.write(RebuildWork, Manner::Queued).await?;
+        match failed.is_empty() {
+            true => repairs.rebuilt.push("the indexes were made anew".to_owned()),
+            false => {
+                let told = failed.into_iter().map(|error| format!("an index cannot be made anew: {error}"));
+                repairs.left.extend(told);
+            }
+        }
+        Ok(repairs)
     }
 
     /// Drops the damaged unread messages of an execution, which [`repair`](Self::repair) then puts where it belongs. They were acknowledged, and

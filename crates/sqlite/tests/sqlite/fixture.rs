@@ -52,6 +52,18 @@ impl Fixture {
     }
 }
 
+/// The child that a parent starts.
+pub(crate) fn kid() -> Op {
+    Op { kind: OpKind::Child, name: name("child"), nth: 1 }
+}
+
+/// The store after somebody else wrote to its file.
+pub(crate) fn damaged(fixture: &Fixture, store: &Arc<SqliteStore>, damage: &str) -> Arc<SqliteStore> {
+    store.close();
+    fixture.raw().execute_batch(damage).expect("the damage can be done");
+    fixture.open()
+}
+
 pub(crate) fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
 }

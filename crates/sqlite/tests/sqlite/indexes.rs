@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{Body, Namespace, Payload, Start, Status};
-use abide_sqlite::SqliteStore;
+use abide_sqlite::{SqliteStore, Verification};
 use abide_store::conformance::block_on;
 use abide_store::{Beat, Claim, List, Store, View};
 
@@ -91,6 +91,12 @@ fn a_damaged_index_is_made_anew_and_everything_goes_on() {
             let is_told = || !store.verify().expect("it is looked at").is_sound();
             if done < 3 || (done == 3 && !is_told()) {
                 wrong.push(format!("{name}, byte {} of its page: {done} of 4 are done", at - begin));
+            }
+            let repaired = block_on(store.repair());
+            let (done, verified) = (finish(&fixture, &store), store.verify());
+            if done < 4 || !verified.as_ref().is_ok_and(Verification::is_sound) {
+                let at = at - begin;
+                wrong.push(format!("{name}, byte {at}: {repaired:?}, {done} of 4 are done, {verified:?}"));
             }
         }
     }

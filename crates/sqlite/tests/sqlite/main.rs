@@ -5,6 +5,7 @@ mod batches;
 mod conformance;
 mod copies;
 mod damage;
+mod discards;
 mod fixture;
 mod flips;
 mod heartbeats;

@@ -4,15 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{
-    Block, Body, By, Command, Epoch, Message, Op, OpKind, Parent, Start, Summary, Tag, Waiting,
-};
+use abide_core::{Block, Body, By, Command, Epoch, Message, Parent, Start, Summary, Tag, Waiting};
 use abide_sqlite::{MessagesDropped, SqliteStore};
 use abide_store::conformance::block_on;
 use abide_store::{Changes, Clock, Commit, Hold, Store};
 
 use crate::fixture::{
-    Fixture, Held, Seat, address, complete, flow, message, name, signal, start, step, submit,
+    Fixture, Held, Seat, address, complete, flow, kid, message, name, signal, start, step, submit,
 };
 
 /// Sends a commit with which its execution leaves memory, to wait for `waiting`.
@@ -24,10 +22,6 @@ fn park(seat: &Seat, commit: Commit, summary: Summary) {
 
 fn go() -> Waiting {
     Waiting::Signal { name: name("go"), until: None }
-}
-
-fn kid() -> Op {
-    Op { kind: OpKind::Child, name: name("child"), nth: 1 }
 }
 
 fn child_of(parent: &str) -> Message {

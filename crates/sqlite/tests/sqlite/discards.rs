@@ -1,0 +1,193 @@
+//! What is damaged and cannot be rebuilt is discarded.
+
+use std::sync::Arc;
+
+use abide_core::{Body, By, Command, Outcome, Parent, Payload, Start, Status};
+use abide_sqlite::{Discarded, SqliteStore};
+use abide_store::Error;
+use abide_store::conformance::block_on;
+
+use crate::aside::{six, with_status};
+use crate::fixture::{
+    Fixture, Held, address, complete, damaged, flow, kid, look, message, signal, start, step, submit,
+};
+
+/// A child whose parent waits for it in its second run, and the child's own child.
+fn family() -> (Fixture, Arc<SqliteStore>) {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let child_of = |of: &str, run| {
+        let parent = Some(Parent::new(address(of).id, run, kid().child_result(), 3));
+        Arc::new(Start { parent, ..flow() })
+    };
+    let seat = fixture.seat(&store);
+    let mut boss = seat.born("boss");
+    seat.continue_as_new(&mut boss, vec![step(1)]);
+    let begin = Command::StartChild { op: kid(), child: address("bad").id, start: child_of("boss", 2) };
+    seat.record(&mut boss, vec![step(1), begin, step(2)]);
+    seat.retire();
+    let child = |id: &str, start| message("start", id, Body::Start(start));
+    let messages = vec![
+        child("bad", child_of("boss", 2)),
+        signal("s", "bad"),
+        child("grand", child_of("bad", 1)),
+        start("q"),
+    ];
+    submit(&store, messages).expect("they are taken");
+    (fixture, store)
+}
+
+fn discard(store: &Arc<SqliteStore>, id: &str) -> Discarded {
+    let by = By("ann".to_owned());
+    block_on(store.discard(&address(id), by, "beyond repair".to_owned())).expect("it is looked at")
+}
+
+#[test]
+fn what_cannot_be_rebuilt_can_be_ended() {
+    let state = "UPDATE abide_executions SET state = x'00' WHERE id = 'bad'; ";
+    let journal = "UPDATE abide_journal SET body = x'00' WHERE execution = 2; ";
+    let queue = "UPDATE abide_executions SET queue = 999 << 16 WHERE id = 'bad'; ";
+    let inbox = "UPDATE abide_inbox SET body = x'00' WHERE execution = 2; ";
+    let damages = [
+        journal.to_owned(),
+        inbox.to_owned(),
+        format!("{state}{inbox}"),
+        format!("{queue}{inbox}"),
+        // Only its parent's journal says what its parent waits for.
+        format!("{state}{journal}"),
+    ];
+    for damage in damages {
+        let (fixture, store) = family();
+        let store = damaged(&fixture, &store, &damage);
+        assert_eq!(discard(&store, "bad"), Discarded::Ended, "{damage}");
+        let found = store.verify().expect("it is looked at");
+        assert!(found.is_sound(), "{damage}: {:?}", found.problems);
+        assert_eq!(with_status(&store, Status::Cancelled), ["bad"], "{damage}");
+        let told = look(&store, "boss").inbox.messages;
+        let is_answer = |body: &Body| match body {
+            Body::ChildDone { run, op, outcome: Outcome::Failure(_) } => {
+                *run == 2 && *op == kid().child_result()
+            }
+            _ => false,
+        };
+        assert!(told.iter().any(|message| is_answer(&message.body)), "{damage}: {told:?}");
+        let parent = look(&store, "bad").execution.parent().cloned();
+        assert_eq!(parent.map(|parent| parent.id), Some(address("boss").id), "{damage}");
+        let grand = look(&store, "grand").inbox.messages;
+        let reason = r#"its parent "bad" was discarded: beyond repair"#.to_owned();
+        assert_eq!(grand[0].body, Body::Terminate { reason }, "{damage}");
+        assert_eq!(fixture.seat(&store).claim(true).leased.len(), 3, "{damage}: the others go on");
+    }
+}
+
+/// Each of them is told by `verify`, so that each can be ended.
+#[test]
+fn whatever_the_damage_is_it_can_be_ended() {
+    let damages = [
+        "UPDATE abide_executions SET queue = 999 << 16 WHERE id = 'bad'",
+        "UPDATE abide_executions SET queue = 'x' WHERE id = 'bad'",
+        "UPDATE abide_executions SET epoch = x'00' WHERE id = 'bad'",
+        "UPDATE abide_executions SET version = 'x' WHERE id = 'bad'",
+        "UPDATE abide_executions SET head = 'x' WHERE id = 'bad'",
+        "UPDATE abide_executions SET place = 'x' WHERE id = 'bad'",
+        "UPDATE abide_executions SET care_at = 'x' WHERE id = 'bad'",
+        "UPDATE abide_executions SET parent = 'x' WHERE id = 'bad'",
+        "UPDATE abide_executions SET parent_run = 'x' WHERE id = 'grand'; DELETE FROM abide_journal WHERE execution = 2",
+        "DELETE FROM abide_routes WHERE id = 1; UPDATE abide_journal SET body = x'00' WHERE execution = 3",
+    ];
+    for damage in damages {
+        let (fixture, store) = family();
+        let store = damaged(&fixture, &store, damage);
+        assert_eq!(discard(&store, "bad"), Discarded::Ended, "{damage}");
+        assert_eq!(with_status(&store, Status::Cancelled), ["bad"], "{damage}");
+    }
+    let (fixture, store) = family();
+    let store = damaged(&fixture, &store, "UPDATE abide_executions SET id = x'00' WHERE id = 'bad'");
+    assert_eq!(discard(&store, "abide:damaged/2"), Discarded::Ended);
+    assert_eq!(with_status(&store, Status::Cancelled), ["bad"]);
+}
+
+/// It may be in there: that its namespace is unknown is not known.
+#[test]
+fn nothing_is_said_of_a_namespace_whose_name_is_damaged() {
+    let (fixture, store) = family();
+    let store = damaged(&fixture, &store, "UPDATE abide_names SET name = 'defbult'");
+    let told = block_on(store.discard(&address("bad"), By::client(), String::new()));
+    assert!(matches!(told, Err(Error::Corrupt { .. })), "{told:?}");
+}
+
+#[test]
+fn a_child_is_discarded_also_when_its_parent_is_damaged_too() {
+    let (fixture, store) = family();
+    let damage = "UPDATE abide_journal SET body = x'00' WHERE execution < 3;
+                  UPDATE abide_executions SET state = x'00' WHERE id IN ('bad', 'boss')";
+    let store = damaged(&fixture, &store, damage);
+    for id in ["bad", "boss"] {
+        assert_eq!(discard(&store, id), Discarded::Ended, "{id}");
+    }
+    let found = store.verify().expect("it is looked at");
+    assert!(found.is_sound(), "{:?}", found.problems);
+}
+
+/// Its runs would be counted anew, and give keys and ids of the lost ones a second time.
+#[test]
+fn what_was_discarded_with_its_input_is_not_retried_either() {
+    let (fixture, store) = six();
+    let store = damaged(&fixture, &store, "UPDATE abide_inbox SET body = x'00' WHERE execution = 1");
+    assert_eq!(discard(&store, "bad"), Discarded::Ended);
+    let refused = submit(&store, vec![message("again", "bad", Body::Retry)]).expect_err("it is refused");
+    assert_eq!(refused.to_string(), "it was damaged, and was discarded");
+}
+
+#[test]
+fn p4_what_has_ended_is_not_discarded() {
+    let (fixture, store) = six();
+    let mut seat = fixture.seat(&store);
+    let mut held = seat.claim(true).leased.into_iter().map(Held::from);
+    let mut bad = held.find(|held| held.execution.address().id.as_str() == "bad").expect("it is held");
+    seat.record(&mut bad, vec![step(1)]);
+    seat.record(&mut bad, vec![complete()]);
+    seat.retire();
+    let store =
+        damaged(&fixture, &store, "UPDATE abide_journal SET body = x'00' WHERE execution = 1 AND seq = 2");
+    assert_eq!(discard(&store, "bad"), Discarded::Over);
+    assert_eq!(with_status(&store, Status::Completed), ["bad"]);
+}
+
+#[test]
+fn what_was_discarded_without_its_input_is_neither_retried_nor_found_by_a_start() {
+    let damage = "UPDATE abide_journal SET body = x'00' WHERE execution = 1;
+                  UPDATE abide_executions SET state = x'00' WHERE id = 'bad'";
+    let (fixture, store) = six();
+    let store = damaged(&fixture, &store, damage);
+    assert_eq!(discard(&store, "bad"), Discarded::Ended);
+    let refused = |message| match submit(&store, vec![message]) {
+        Err(Error::Refused(refusal)) => refusal.to_string(),
+        other => panic!("expected a refusal, found {other:?}"),
+    };
+    assert_eq!(refused(message("again", "bad", Body::Retry)), "it was damaged, and was discarded");
+    let null = Start { input: Payload::from("null"), ..flow() };
+    let asked = refused(message("start", "bad", Body::Start(null.into())));
+    let exists = r#""bad" exists as workflow "flow", which was damaged and discarded, the request is for workflow "flow" with input null"#;
+    assert_eq!(asked, exists);
+}
+
+#[test]
+fn only_what_is_damaged_and_held_by_nobody_is_discarded() {
+    let (fixture, store) = family();
+    assert_eq!(discard(&store, "nobody"), Discarded::Unknown);
+    assert_eq!(discard(&store, "bad"), Discarded::Sound);
+    let queue = "UPDATE abide_executions SET queue = 999 << 16, state = x'00' WHERE id = 'bad'";
+    fixture
+        .raw()
+        .execute_batch(&format!("{queue}; UPDATE abide_journal SET body = x'00' WHERE execution = 2"))
+        .expect("the damage can be done");
+    assert_eq!(discard(&store, "bad"), Discarded::Unreadable);
+    let mut seat = fixture.seat(&store);
+    seat.claim(true);
+    fixture
+        .raw()
+        .execute_batch("UPDATE abide_executions SET state = x'00' WHERE id = 'q'")
+        .expect("the damage can be done");
+    assert_eq!(discard(&store, "q"), Discarded::Held);
+}
