@@ -32,6 +32,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::blocking::BlockingPool;
+use crate::store::{self, StoreBounds};
 use crate::{Abide, Builder, ClientError, Ctx, Result, Transact};
 
 /// Runs `test` on a new engine in memory whose clock jumps to the next timer whenever nothing else is to be done.
@@ -96,6 +97,15 @@ impl Lab {
         let store = make(Arc::new(sim.clone()));
         let lab = Self { sim: sim.clone(), store, machine_count: Arc::default() };
         inside_tokio(|| sim.block_on(test(lab)))
+    }
+
+    /// Runs `test` on each store, in a laboratory of its own.
+    #[doc(hidden)]
+    pub fn run_on_each<Fut: Future>(seed: u64, test: impl Fn(Self) -> Fut) {
+        Self::run(seed, &test);
+        let bounds = StoreBounds { limits: Limits::default(), busy_ms_max: None };
+        let sqlite = |clock| store::open("sqlite::memory:", clock, bounds).expect("a store in memory opens");
+        Self::run_on(seed, sqlite, &test);
     }
 
     /// Opens a worker on a machine of its own.

@@ -272,3 +272,32 @@ fn ids_of_abides_own_executions_cannot_be_taken() {
         assert_eq!(found, [Status::Cancelled; 2]);
     });
 }
+
+/// Starts a child under an id of abide's own, tells of the refusal, and goes on.
+#[workflow]
+async fn usurps(ctx: Ctx, runs: bool) -> Result<String> {
+    let refused = if runs {
+        ctx.run(waits, ()).id("abide:x").await
+    } else {
+        ctx.start(waits, ()).id("abide:x").await?.result().await
+    };
+    let error = refused.unwrap_err();
+    ctx.step("goes on", || async { Ok(format!("{:?}: {error}", error.kind())) }).await
+}
+
+#[test]
+fn child_under_an_id_of_abides_own_is_refused_and_nothing_is_stranded() {
+    for runs in [false, true] {
+        on_each(async |lab, abide| {
+            let handle = abide.start(usurps, runs).id("mother").await.unwrap();
+            lab.sleep(secs(30)).await;
+            assert_eq!(handle.status().await.unwrap(), Status::Completed, "{}", handle.why().await.unwrap());
+            let told = handle.result().await.unwrap();
+            assert!(told.contains("begins with \"abide:\""), "{told}");
+            let found = abide.list(Filter::all()).await.unwrap();
+            assert_eq!(found.len(), 1, "{found:?}");
+            let error = abide.handle::<u64>("abide:x").status().await.unwrap_err();
+            assert!(matches!(error, ClientError::Unknown { .. }), "{error:?}");
+        });
+    }
+}

@@ -346,3 +346,45 @@ fn what_ran_in_a_runtime_that_has_ended_goes_on_elsewhere() {
         assert_eq!(abide.handle::<u32>("one").result().await.unwrap(), 2);
     });
 }
+
+/// The runtime of a worker ends while it is shut down with much patience, from there or from another runtime.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a shutdown that nobody ends would wait for an hour")]
+fn what_ran_in_a_runtime_that_ends_during_a_shutdown_goes_on_elsewhere() {
+    for is_from_there in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("a.db").display());
+        let state = Arc::new(Slow::default());
+        let open = async || {
+            let builder = Abide::builder(&url).state(state.clone()).shutdown_grace(hours(1));
+            builder.open().await.unwrap()
+        };
+        let (first, second) = (runtime(), runtime());
+        let deserted = first.block_on(async {
+            let abide = open().await;
+            abide.start(slow, ()).id("one").await.unwrap();
+            state.has_begun.notified().await;
+            abide
+        });
+        let mut shutdown = Box::pin(deserted.shutdown());
+        let begins = async { assert!(futures_util::poll!(&mut shutdown).is_pending()) };
+        if is_from_there {
+            first.block_on(begins);
+            // The runtime, which ends, is to see it through.
+            drop(shutdown);
+            shutdown = Box::pin(deserted.shutdown());
+        } else {
+            second.block_on(begins);
+        }
+        drop(first);
+        second.block_on(async {
+            let told = tokio::time::timeout(Duration::from_secs(30), shutdown).await;
+            assert!(told.is_ok(), "it waits for what nobody runs: {is_from_there}");
+            let abide = open().await;
+            let begun = tokio::time::timeout(Duration::from_secs(30), state.has_begun.notified()).await;
+            assert!(begun.is_ok(), "{}", abide.handle::<u32>("one").why().await.unwrap());
+            state.may_end.notify_one();
+            assert_eq!(abide.handle::<u32>("one").result().await.unwrap(), 2);
+        });
+    }
+}

@@ -73,7 +73,7 @@ async fn worker(lab: &Lab, name: &str, undone_count: &Arc<AtomicU32>) -> (Machin
 /// The build that is past the block is away for a moment, and the other one takes what is cancelled.
 #[test]
 fn a_build_that_does_not_get_there_ends_nothing_that_another_could_clean_up() {
-    Lab::run(1, |lab| async move {
+    Lab::run_on_each(1, |lab| async move {
         let undone_count = Arc::default();
         let (_, bad) = worker(&lab, "bad", &undone_count).await;
         let handle = bad.start(books, ()).id("one").await.unwrap();
@@ -91,22 +91,61 @@ fn a_build_that_does_not_get_there_ends_nothing_that_another_could_clean_up() {
     });
 }
 
-/// A parent that is cancelled says so, and says so again when it ends: nobody has decided anything in between.
-#[test]
-fn the_end_of_a_parent_is_no_second_cancel() {
-    Lab::run(1, |lab| async move {
+/// How a parent ends whose child is blocked in its clean-up.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Cancelled,
+    PastItsDeadline,
+    CancelledPastItsDeadline,
+    CancelledAndTerminated,
+}
+
+/// A parent that winds down says so, and says so again when it ends: nobody has decided anything in between. Only a terminate ends what is blocked.
+fn check(way: Way, ended: Status, is_owed: bool) {
+    Lab::run_on_each(1, |lab| async move {
         let undone_count = Arc::default();
         let (_, bad) = worker(&lab, "bad", &undone_count).await;
-        let handle = bad.start(boss, ()).id("boss").await.unwrap();
+        let start = bad.start(boss, ()).id("boss");
+        let handle = match way {
+            Way::Cancelled | Way::CancelledAndTerminated => start.await.unwrap(),
+            Way::PastItsDeadline | Way::CancelledPastItsDeadline => start.deadline(secs(20)).await.unwrap(),
+        };
         let child = bad.handle::<u32>("kid");
         lab.sleep(secs(5)).await;
-        handle.cancel("enough").await.unwrap();
-        lab.sleep(secs(100)).await;
-        assert_eq!(handle.status().await.unwrap(), Status::Cancelled, "{}", handle.why().await.unwrap());
-        assert_eq!(child.status().await.unwrap(), Status::Blocked, "{}", child.why().await.unwrap());
+        if !matches!(way, Way::PastItsDeadline) {
+            handle.cancel("enough").await.unwrap();
+        }
+        lab.sleep(secs(20)).await;
+        let why = child.why().await.unwrap();
+        assert_eq!(child.status().await.unwrap(), Status::Blocked, "{way:?}: {why}");
+        if matches!(way, Way::CancelledAndTerminated) {
+            handle.terminate("enough").await.unwrap();
+        }
+        lab.sleep(secs(80)).await;
+        assert_eq!(handle.status().await.unwrap(), ended, "{way:?}: {}", handle.why().await.unwrap());
+        let expected = if is_owed { Status::Blocked } else { Status::Cancelled };
+        let why = child.why().await.unwrap();
+        assert_eq!(child.status().await.unwrap(), expected, "{way:?}: {why}");
         let (_, _fixed) = worker(&lab, "fixed", &undone_count).await;
         lab.sleep(secs(30)).await;
-        assert_eq!(child.status().await.unwrap(), Status::Cancelled, "{}", child.why().await.unwrap());
-        assert_eq!(undone_count.load(Ordering::Relaxed), 1);
+        let why = child.why().await.unwrap();
+        assert_eq!(child.status().await.unwrap(), Status::Cancelled, "{way:?}: {why}");
+        assert_eq!(undone_count.load(Ordering::Relaxed), u32::from(is_owed), "{way:?}");
     });
+}
+
+#[test]
+fn the_end_of_a_parent_is_no_second_cancel() {
+    check(Way::Cancelled, Status::Cancelled, true);
+}
+
+#[test]
+fn the_deadline_of_a_parent_is_no_second_cancel() {
+    check(Way::PastItsDeadline, Status::Failed, true);
+    check(Way::CancelledPastItsDeadline, Status::Failed, true);
+}
+
+#[test]
+fn the_termination_of_a_parent_ends_a_clean_up_that_is_blocked() {
+    check(Way::CancelledAndTerminated, Status::Cancelled, false);
 }

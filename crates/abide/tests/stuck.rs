@@ -135,7 +135,7 @@ fn why_reads_a_large_journal_to_its_end() {
 
 #[test]
 fn a_cancel_of_what_is_blocked_waits_for_no_unblock() {
-    Lab::run(1, |lab| async move {
+    Lab::run_on_each(1, |lab| async move {
         let world = world();
         let (_, abide) = worker(&lab, &world).await;
         let handle = abide.start(strays, ()).id("one").await.unwrap();
@@ -153,7 +153,7 @@ fn a_cancel_of_what_is_blocked_waits_for_no_unblock() {
 
 #[test]
 fn a_cancelled_parent_leaves_no_child_blocked_behind_an_unblock() {
-    Lab::run(1, |lab| async move {
+    Lab::run_on_each(1, |lab| async move {
         let world = world();
         let (_, abide) = worker(&lab, &world).await;
         let handle = abide.start(parent, ()).id("parent").await.unwrap();
@@ -182,7 +182,7 @@ async fn left_blocked(lab: &Lab) -> Handle<()> {
 
 #[test]
 fn an_unread_unblock_does_not_save_what_is_cancelled() {
-    Lab::run(1, |lab| async move {
+    Lab::run_on_each(1, |lab| async move {
         let handle = left_blocked(&lab).await;
         handle.unblock().await.unwrap();
         handle.cancel("enough").await.unwrap();
@@ -193,7 +193,7 @@ fn an_unread_unblock_does_not_save_what_is_cancelled() {
 
 #[test]
 fn a_cancel_of_what_is_blocked_needs_no_code() {
-    Lab::run(1, |lab| async move {
+    Lab::run_on_each(1, |lab| async move {
         let handle = left_blocked(&lab).await;
         let (_, _other) = lab.worker_with(|builder| builder.lanes(["other"]).build("a")).await.unwrap();
         handle.cancel("enough").await.unwrap();
@@ -204,7 +204,7 @@ fn a_cancel_of_what_is_blocked_needs_no_code() {
 /// The code comes to what blocked it before it comes to the cancellation, which another build may get to see.
 #[test]
 fn an_unblock_that_did_not_help_leaves_what_is_cancelled_to_a_second_cancel() {
-    Lab::run(1, |lab| async move {
+    Lab::run_on_each(1, |lab| async move {
         let handle = left_blocked(&lab).await;
         let (_, _other) = lab.worker_with(|builder| builder.lanes(["other"]).build("a")).await.unwrap();
         handle.unblock().await.unwrap();
@@ -225,7 +225,7 @@ fn an_unblock_that_did_not_help_leaves_what_is_cancelled_to_a_second_cancel() {
 /// Its clean-up is owed: whoever mends it has it done, and whoever does not want it says so again.
 #[test]
 fn a_clean_up_that_is_blocked_waits_for_somebody() {
-    Lab::run(1, |lab| async move {
+    Lab::run_on_each(1, |lab| async move {
         let (_, abide) = worker(&lab, &world()).await;
         let handle = abide.start(cleans_up, ()).id("one").await.unwrap();
         lab.sleep(secs(1)).await;
@@ -261,7 +261,7 @@ async fn tries_twice(ctx: Ctx) -> Result<()> {
 
 #[test]
 fn the_attempt_that_runs_is_told() {
-    Lab::run(1, |lab| async move {
+    Lab::run_on_each(1, |lab| async move {
         let (_, abide) = worker(&lab, &world()).await;
         let handle = abide.start(tries_twice, ()).id("one").await.unwrap();
         lab.sleep(secs(3)).await;
@@ -310,7 +310,7 @@ async fn waits_in_a_step(ctx: Ctx) -> Result<u32> {
 /// What is recorded of it would be skipped with the step.
 #[test]
 fn a_step_that_waits_for_a_child_is_blocked() {
-    Lab::run(1, |lab| async move {
+    Lab::run_on_each(1, |lab| async move {
         let (_, abide) = worker(&lab, &world()).await;
         let handle = abide.start(waits_in_a_step, ()).id("one").await.unwrap();
         lab.sleep(secs(1)).await;
@@ -322,7 +322,7 @@ fn a_step_that_waits_for_a_child_is_blocked() {
 #[test]
 fn a_step_that_uses_a_durable_operation_holds_nobody_up() {
     for kind in ["step", "shield", "sleep", "transaction", "continue"] {
-        Lab::run(1, |lab| async move {
+        Lab::run_on_each(1, |lab| async move {
             let world = world();
             let (_, abide) = worker(&lab, &world).await;
             let handle = abide.start(nests, kind.to_owned()).id("one").await.unwrap();

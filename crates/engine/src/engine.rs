@@ -60,6 +60,8 @@ pub(crate) struct Inner {
     is_closing: AtomicBool,
     /// The session has ended, so that there is nothing to be kept alive.
     is_closed: AtomicBool,
+    /// The runtime has ended: whoever is in memory never leaves.
+    is_deserted: AtomicBool,
     /// Held by whoever shuts down: another one who does waits until that is done.
     shutting: tokio::sync::Mutex<()>,
     /// Many may find at the same time that the session is gone, and one replaces it.
@@ -108,6 +110,7 @@ impl Engine {
             runnable_count: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            is_deserted: AtomicBool::new(false),
             shutting: tokio::sync::Mutex::default(),
             registering: tokio::sync::Mutex::default(),
             is_shut: AtomicBool::new(false),
@@ -167,7 +170,13 @@ impl Inner {
     pub(crate) async fn desert(&self) {
         tracing::error!("the runtime in which abide was opened has ended; what ran there is given back");
         self.is_closing.store(true, Ordering::Release);
-        self.end_session("its runtime has ended").await;
+        self.is_deserted.store(true, Ordering::Release);
+        // A shutdown that is awaited elsewhere waits for nobody any longer, and ends the session itself.
+        self.emptied.notify_waiters();
+        let _turn = self.shutting.lock().await;
+        if !self.is_closed() {
+            self.end_session("its runtime has ended").await;
+        }
     }
 
     async fn end_session(&self, reason: &str) {
@@ -549,7 +558,7 @@ impl Inner {
         let mut is_over = self.runtime.sleep(patience);
         loop {
             let emptied = self.emptied.notified();
-            if self.resident_count() == 0 {
+            if self.resident_count() == 0 || self.is_deserted.load(Ordering::Acquire) {
                 return;
             }
             tokio::select! {
