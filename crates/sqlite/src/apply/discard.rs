@@ -9,12 +9,12 @@ use abide_core::{
 use abide_store::Record;
 use rusqlite::{OptionalExtension, Row, params};
 
+use super::meant::{Meant, meant};
 use super::repair::{examined, is_held};
 use super::truth::run_to;
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::examine::Verdict;
-use crate::glance::meant_by;
 use crate::job::Operation;
 use crate::journal::{self, Link};
 use crate::place::{Columns, Place, Queue};
@@ -66,6 +66,14 @@ impl Damaged {
         let version = wreck.version.unwrap_or(Version(count(now.as_micros()))).next();
         Self { wreck, namespace, id: id.to_owned(), version, state }
     }
+
+    /// Whether it has ended, which is final. A sheet that opens is what was written; only without one does it matter where the row stands.
+    fn has_ended(&self) -> bool {
+        match &self.state {
+            Some(state) => state.is_finished(),
+            None => matches!(self.wreck.place, Some(Place::Finished(_))),
+        }
+    }
 }
 
 /// The state in a row, if that can be read.
@@ -80,45 +88,26 @@ impl Operation for DiscardWork {
     const WHAT: &'static str = "discard";
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Discarded, Stop> {
-        let Some((wreck, namespace)) = self.find(batch)? else { return Ok(Discarded::Unknown) };
+        let Some(Meant { wreck, namespace, address }) = meant(batch, &self.address)? else {
+            return Ok(Discarded::Unknown);
+        };
         if is_held(batch, wreck.place)? {
             return Ok(Discarded::Held);
         }
         let Verdict::Damaged(_) = examined(batch, wreck.key)? else { return Ok(Discarded::Sound) };
-        if let Some(Place::Finished(_)) = wreck.place {
+        let damaged = Damaged::of(wreck, (namespace, address.id.as_str()), batch.now());
+        if damaged.has_ended() {
             return Ok(Discarded::Over);
         }
-        let damaged = Damaged::of(wreck, (namespace, self.address.id.as_str()), batch.now());
         let Some((start, at)) = beginning(batch, &damaged)? else { return Ok(Discarded::Unreadable) };
-        self.end(batch, &damaged, (start, at))?;
+        // What was asked stays as it is: the transaction may be rolled back, and this asked again.
+        let named = Self { address, by: self.by.clone(), reason: self.reason.clone() };
+        named.end(batch, &damaged, (start, at))?;
         Ok(Discarded::Ended)
     }
 }
 
 impl DiscardWork {
-    /// The row that is meant, and the number of its namespace. What has lost its id is meant by its number.
-    fn find(&mut self, batch: &mut Batch<'_>) -> Result<Option<(Wreck, i64)>, Stop> {
-        let (connection, interned) = (batch.connection, batch.caches.interned(batch.connection)?);
-        let Some(namespace) = interned.find(&self.address.namespace)? else { return Ok(None) };
-        let mut by_id = connection.prepare_cached(sql::EXECUTION_KEY)?;
-        let id = self.address.id.as_str();
-        let found = by_id.query_row(params![namespace, id], |row| row.get(0)).optional()?;
-        let key = found.or(meant_by(&self.address.id));
-        let Some(wreck) = key.map(|key| Wreck::find(connection, key)).transpose()?.flatten() else {
-            return Ok(None);
-        };
-        if found.is_some() {
-            return Ok(Some((wreck, namespace)));
-        }
-        // Whoever it was has its own id again, if its journal tells.
-        let mut first = connection.prepare_cached(sql::DISCARD_FIRST_ROW)?;
-        let first: Option<i64> = first.query_row([wreck.key], |row| row.get(0))?;
-        let owner = first.and_then(|row| journal::owner(connection, (row, wreck.key)).ok());
-        let Some((owned, id)) = owner else { return Ok(Some((wreck, namespace))) };
-        self.address = address(interned, owned, &id)?;
-        Ok(Some((wreck, owned)))
-    }
-
     fn end(
         &self,
         batch: &mut Batch<'_>,

@@ -1,14 +1,12 @@
 //! `drop_messages`: an execution goes on without the messages that cannot be read.
 
 use abide_core::{Address, By};
-use rusqlite::{OptionalExtension, params};
 
+use super::meant::{Meant, meant};
 use super::repair::{drop_damaged, is_held};
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::job::Operation;
-use crate::sql;
-use crate::wreck::Wreck;
 
 /// Drops the damaged unread messages of an execution. They were acknowledged, and are lost; their ids are free again.
 pub(crate) struct DropMessagesWork {
@@ -33,21 +31,13 @@ impl Operation for DropMessagesWork {
     const WHAT: &'static str = "drop messages";
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<MessagesDropped, Stop> {
-        let interned = batch.caches.interned(batch.connection)?;
-        let Some(namespace) = interned.find(&self.address.namespace)? else {
-            return Ok(MessagesDropped::Unknown);
-        };
-        let mut by_id = batch.connection.prepare_cached(sql::EXECUTION_KEY)?;
-        let id = self.address.id.as_str();
-        let key = by_id.query_row(params![namespace, id], |row| row.get(0)).optional()?;
-        drop(by_id);
-        let Some(wreck) = key.map(|key| Wreck::find(batch.connection, key)).transpose()?.flatten() else {
+        let Some(Meant { wreck, address, .. }) = meant(batch, &self.address)? else {
             return Ok(MessagesDropped::Unknown);
         };
         if is_held(batch, wreck.place)? {
             return Ok(MessagesDropped::Held);
         }
-        let dropped = drop_damaged(batch, wreck.key)?;
+        let (dropped, id) = (drop_damaged(batch, wreck.key)?, address.id.as_str());
         for message in &dropped {
             let (message, damage) = (&message.id, &message.damage);
             tracing::error!(execution = id, message, damage, by = %self.by.0, "an acknowledged message was dropped");

@@ -6,6 +6,7 @@ mod commit;
 mod discard;
 mod import;
 mod inbox;
+mod meant;
 mod message;
 mod messages;
 mod names;

@@ -9,6 +9,7 @@ use rusqlite::types::ValueRef;
 
 use super::check_inbox;
 use super::inbox::{message, unread};
+use super::session::is_alive;
 use super::truth::Truth;
 use crate::batch::Batch;
 use crate::error::Stop;
@@ -50,36 +51,7 @@ impl Operation for RepairWork {
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
         let mut repaired = Repaired::default();
         for lead in &self.leads {
-            let Some(wreck) = Wreck::find(batch.connection, lead.key)? else { continue };
-            // Its holder writes it anew with its next commit.
-            if is_held(batch, wreck.place)? {
-                continue;
-            }
-            let title = wreck.title();
-            match examined(batch, lead.key)? {
-                Verdict::Sound => continue,
-                Verdict::Newer(_) => {
-                    repaired.left.push(format!("{title} was written by a newer program"));
-                    continue;
-                }
-                Verdict::Damaged(_) => {}
-            }
-            match self.repair(batch, (lead, &wreck)) {
-                Ok(done) if done.is_empty() => {}
-                Ok(done) => repaired.rebuilt.push(format!("{title}: {}", done.join("; "))),
-                Err(stop) if stop.is_newer() => {
-                    repaired.left.push(format!("{title} was written by a newer program"));
-                    continue;
-                }
-                Err(stop) => {
-                    let Some(damage) = stop.damage() else { return Err(stop) };
-                    repaired.left.push(format!("{title} cannot be rebuilt: {damage}"));
-                    continue;
-                }
-            }
-            if let Verdict::Damaged(damage) = examined(batch, lead.key)? {
-                repaired.left.push(format!("{title} cannot be rebuilt: {damage}"));
-            }
+            self.look_at(batch, (lead, &mut repaired))?;
         }
         Ok(repaired)
     }
@@ -87,8 +59,7 @@ impl Operation for RepairWork {
 
 /// Whether a session that lives holds what stands here.
 pub(super) fn is_held(batch: &Batch<'_>, place: Option<Place>) -> Result<bool, Stop> {
-    let Some(session) = place.and_then(Place::session) else { return Ok(false) };
-    Ok(batch.connection.prepare_cached(sql::SESSION_IS_LIVE)?.exists([integer(session.0)])?)
+    place.and_then(Place::session).map_or(Ok(false), |session| is_alive(batch, session))
 }
 
 /// What can be said of an execution now.
@@ -117,6 +88,43 @@ struct Opened {
 }
 
 impl RepairWork {
+    /// Repairs one execution, if it is damaged and can be repaired.
+    fn look_at(&self, batch: &mut Batch<'_>, (lead, repaired): (&Lead, &mut Repaired)) -> Result<(), Stop> {
+        let Some(wreck) = Wreck::find(batch.connection, lead.key)? else { return Ok(()) };
+        let title = wreck.title();
+        let newer = || format!("{title} was written by a newer program");
+        match examined(batch, lead.key)? {
+            Verdict::Sound => return Ok(()),
+            Verdict::Newer(_) => {
+                repaired.left.push(newer());
+                return Ok(());
+            }
+            Verdict::Damaged(_) if is_held(batch, wreck.place)? => {
+                let held = "is held by a worker, which sets it aside when it reads it";
+                repaired.left.push(format!("{title} {held}"));
+                return Ok(());
+            }
+            Verdict::Damaged(_) => {}
+        }
+        match self.repair(batch, (lead, &wreck)) {
+            Ok(done) if done.is_empty() => {}
+            Ok(done) => repaired.rebuilt.push(format!("{title}: {}", done.join("; "))),
+            Err(stop) if stop.is_newer() => {
+                repaired.left.push(newer());
+                return Ok(());
+            }
+            Err(stop) => {
+                let Some(damage) = stop.damage() else { return Err(stop) };
+                repaired.left.push(format!("{title} cannot be rebuilt: {damage}"));
+                return Ok(());
+            }
+        }
+        if let Verdict::Damaged(damage) = examined(batch, lead.key)? {
+            repaired.left.push(format!("{title} cannot be rebuilt: {damage}"));
+        }
+        Ok(())
+    }
+
     /// Writes everything of it that can be derived; says what was. Nothing is written when what cannot be derived is damaged too.
     fn repair(&self, batch: &mut Batch<'_>, (lead, wreck): (&Lead, &Wreck)) -> Result<Vec<String>, Stop> {
         let mut later = batch.connection.prepare_cached(sql::REPAIR_LATER_ROW)?;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use abide_core::{Digest, SessionId, Tally, Timestamp, care, check_reason, codec};
 use abide_store::{Agreement, Beat, Error, Heartbeat, Registered, Retire, Worker};
-use rusqlite::params;
+use rusqlite::{OptionalExtension, Row, params};
 
-use crate::batch::{Batch, GONE};
+use crate::batch::{Batch, GONE, Shared};
 use crate::error::{Failure, Stop};
 use crate::glance::number;
 use crate::job::Operation;
@@ -174,18 +174,37 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
 /// Ends every session that is past its time or whose process is gone.
 pub(crate) fn sweep(batch: &mut Batch<'_>, now: Timestamp) -> Result<(), Stop> {
     let mut statement = batch.connection.prepare_cached(sql::SESSIONS_LIVE)?;
-    // One that has no time lives no longer.
-    let rows = statement.query_map([], |row| {
-        Ok((SessionId(count(row.get(0)?)), Timestamp::from_micros(number(row, 1)?.unwrap_or(0))))
-    })?;
+    let rows = statement.query_map([], |row| Ok((SessionId(count(row.get(0)?)), expiry(row)?)))?;
     let sessions = rows.collect::<rusqlite::Result<Vec<_>>>()?;
     drop(statement);
     for (session, expires_at) in sessions {
-        if expires_at <= now {
-            end(batch, session, Ending::Dead("expired"))?;
-        } else if batch.shared.is_gone(session) {
-            end(batch, session, Ending::Dead(GONE))?;
+        if let Some(reason) = death(batch.shared, (session, expires_at), now) {
+            end(batch, session, Ending::Dead(reason))?;
         }
     }
     Ok(())
+}
+
+/// Why a session that has not ended is dead, if it is: whoever asks may take over what it holds.
+fn death(
+    shared: &Shared,
+    (session, expires_at): (SessionId, Timestamp),
+    now: Timestamp,
+) -> Option<&'static str> {
+    if expires_at <= now {
+        return Some("expired");
+    }
+    shared.is_gone(session).then_some(GONE)
+}
+
+/// Whether a session lives, so that what it holds is for nobody else.
+pub(super) fn is_alive(batch: &Batch<'_>, session: SessionId) -> Result<bool, Stop> {
+    let mut statement = batch.connection.prepare_cached(sql::SESSION_EXPIRY)?;
+    let found = statement.query_row([integer(session.0)], expiry).optional()?;
+    Ok(found.is_some_and(|expires_at| death(batch.shared, (session, expires_at), batch.now()).is_none()))
+}
+
+/// When a session expires, in the second column. One that has no time lives no longer.
+fn expiry(row: &Row<'_>) -> rusqlite::Result<Timestamp> {
+    Ok(Timestamp::from_micros(number(row, 1)?.unwrap_or(0)))
 }

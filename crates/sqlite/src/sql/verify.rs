@@ -80,6 +80,10 @@ pub(crate) const VERIFY_SESSIONS: &str = "
 SELECT id, name, ability, ttl_us, registered_at, expires_at, retired
 FROM abide_sessions
 ORDER BY id";
+pub(crate) const SESSION_EXPIRY: &str = "
+SELECT id, expires_at
+FROM abide_sessions
+WHERE id = ?1 AND retired IS NULL";
 pub(crate) const WRECK: &str = "
 SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
     parent_run, takeover_count

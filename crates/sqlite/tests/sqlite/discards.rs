@@ -1,6 +1,7 @@
 //! What is damaged and cannot be rebuilt is discarded.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use abide_core::{Body, By, Command, Outcome, Parent, Payload, Start, Status};
 use abide_sqlite::{Discarded, SqliteStore};
@@ -190,4 +191,79 @@ fn only_what_is_damaged_and_held_by_nobody_is_discarded() {
         .execute_batch("UPDATE abide_executions SET state = x'00' WHERE id = 'q'")
         .expect("the damage can be done");
     assert_eq!(discard(&store, "q"), Discarded::Held);
+}
+
+/// Its sheet is sealed without the column that says where it stands, and knows better.
+#[test]
+fn p4_what_its_state_says_has_ended_is_not_discarded_wherever_it_stands() {
+    for damage in ["place = 5", "place = 0", "place = 'x'", "place = 8, rank = 0"] {
+        let (fixture, store) = six();
+        let mut seat = fixture.seat(&store);
+        let mut held = seat.claim(true).leased.into_iter().map(Held::from);
+        let mut bad = held.find(|held| held.execution.address().id.as_str() == "bad").expect("it is held");
+        seat.record(&mut bad, vec![step(1)]);
+        seat.record(&mut bad, vec![complete()]);
+        seat.retire();
+        let place = ["UPDATE abide_executions SET ", damage, " WHERE id = 'bad'; "].concat();
+        let journal = "UPDATE abide_journal SET body = x'00' WHERE execution = 1 AND seq = 2";
+        let store = damaged(&fixture, &store, &[&place, journal].concat());
+        assert_eq!(discard(&store, "bad"), Discarded::Over, "{damage}");
+        assert_eq!(with_status(&store, Status::Cancelled), Vec::<String>::new(), "{damage}");
+    }
+}
+
+/// Where it stands says that it has ended, and its state that it has not: it could neither be rebuilt nor ended.
+#[test]
+fn what_only_seems_to_have_ended_is_discarded() {
+    let (fixture, store) = six();
+    let damage = "UPDATE abide_executions SET place = 4, rank = 0, since = 7 WHERE id = 'bad';
+                  UPDATE abide_journal SET body = x'00' WHERE execution = 1";
+    let store = damaged(&fixture, &store, damage);
+    assert_eq!(discard(&store, "bad"), Discarded::Ended);
+    assert_eq!(with_status(&store, Status::Cancelled), ["bad"]);
+}
+
+/// No worker is running, and none will be before somebody has put things right.
+#[test]
+fn what_a_dead_worker_held_is_repaired_and_discarded() {
+    let expired = |fixture: &Fixture| fixture.clock.advance(Duration::from_secs(3_600));
+    let killed = |_: &Fixture| {};
+    for dies in [&expired as &dyn Fn(&Fixture), &killed] {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        let seat = fixture.seat(&store);
+        let (mut sound, mut bad) = (seat.born("sound"), seat.born("bad"));
+        seat.record(&mut sound, vec![step(1)]);
+        seat.record(&mut bad, vec![step(1)]);
+        drop(seat);
+        let damage = "UPDATE abide_executions SET state = x'00';
+                      UPDATE abide_journal SET body = x'00' WHERE execution = 2";
+        let store = damaged(&fixture, &store, damage);
+        dies(&fixture);
+        let repairs = block_on(store.repair()).expect("it is repaired");
+        assert_eq!(repairs.rebuilt, [r#"execution "sound": its state was rebuilt"#]);
+        assert_eq!(repairs.left.len(), 1, "{repairs:?}");
+        assert_eq!(discard(&store, "bad"), Discarded::Ended);
+        let found = store.verify().expect("it is looked at");
+        assert!(found.is_sound(), "{:?}", found.problems);
+        let ids: Vec<_> = fixture.seat(&store).claim(true).leased.into_iter().map(Held::from).collect();
+        assert_eq!(ids.len(), 1, "it goes on");
+    }
+}
+
+/// Whoever holds it sets it aside, and until then nothing is hidden.
+#[test]
+fn what_a_worker_holds_is_told_and_left_alone() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    seat.born("bad");
+    fixture.raw().execute_batch("UPDATE abide_executions SET state = x'00'").expect("the damage can be done");
+    let repairs = block_on(store.repair()).expect("it is looked at");
+    assert_eq!(repairs.rebuilt, Vec::<String>::new());
+    assert_eq!(
+        repairs.left,
+        [r#"execution "bad" is held by a worker, which sets it aside when it reads it"#]
+    );
+    assert_eq!(discard(&store, "bad"), Discarded::Held);
 }

@@ -10,7 +10,7 @@ use abide_store::conformance::block_on;
 use abide_store::{Changes, Clock, Commit, Hold, Store};
 
 use crate::fixture::{
-    Fixture, Held, Seat, address, complete, flow, kid, message, name, signal, start, step, submit,
+    Fixture, Held, Seat, address, complete, damaged, flow, kid, message, name, signal, start, step, submit,
 };
 
 /// Sends a commit with which its execution leaves memory, to wait for `waiting`.
@@ -473,4 +473,20 @@ fn a_damaged_message_can_be_dropped_alone() {
     let ready = leased.iter().find(|leased| leased.address().id.as_str() == "ready").expect("it goes on");
     let unread: Vec<_> = ready.inbox.messages.iter().map(|message| message.id.as_str()).collect();
     assert_eq!(unread, ["good", "bad"]);
+}
+
+/// A list shows it by its number, and so it can be named.
+#[test]
+fn messages_of_what_has_lost_its_id_are_dropped_by_its_number() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    submit(&store, vec![start("a"), signal("bad", "a")]).expect("they are taken");
+    let damage = "UPDATE abide_inbox SET body = x'00'; UPDATE abide_executions SET id = x'00'";
+    let store = damaged(&fixture, &store, damage);
+    let dropped = block_on(store.drop_messages(&address("abide:damaged/1"), By::client()));
+    let expected = r#"execution "a": message "bad" was dropped, and is lost: message "bad" is damaged: its checksum is wrong"#;
+    assert_eq!(dropped.expect("it is looked at"), MessagesDropped::Dropped(vec![expected.to_owned()]));
+    let repairs = block_on(store.repair()).expect("it is repaired");
+    assert_eq!(repairs.rebuilt, ["execution number 1: its row was put right: id"]);
+    assert_eq!(problems(&store), Vec::<String>::new());
 }
