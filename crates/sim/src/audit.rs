@@ -16,6 +16,7 @@ use crate::program::Program;
 use crate::scenario::Scenario;
 use crate::world::World;
 
+mod care;
 mod causes;
 mod clients;
 mod evidence;

@@ -1,6 +1,6 @@
 //! Programs on the engine: a workflow and a task that do what they are given, over nothing but what users have.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use abide::FailureKind;
 use abide::prelude::*;
@@ -60,6 +60,8 @@ pub(crate) trait Witness: Send + Sync {
     fn count_open(&self, change: i64);
     /// A program was given a random number or a UUID.
     fn drew(&self, spot: Spot, value: u64);
+    /// An operation of a run is opened while these are open. Whoever does not count them need not.
+    fn beside(&self, _opened: &'static str, _open: &[&'static str]) {}
     /// These calls came to an outcome that is recorded. Whoever does not count them need not.
     fn came(&self, _calls: &[ApiName]) {}
 }
@@ -79,7 +81,7 @@ pub(crate) const PANIC: &str = "it panics";
 /// Runs a program.
 #[workflow(name = "program")]
 pub(crate) async fn program(ctx: Ctx, program: Program) -> Result<u64> {
-    interpret::run(&OnCtx(ctx), &program).await
+    interpret::run(&OnCtx(ctx, Mutex::default()), &program).await
 }
 
 /// Runs one closure as a task.
@@ -172,8 +174,20 @@ impl Drop for Open<'_> {
     }
 }
 
-/// The engine as a host of programs.
-struct OnCtx(Ctx);
+/// The engine as a host of programs, and the operations that are open.
+struct OnCtx(Ctx, Mutex<Vec<&'static str>>);
+
+/// An operation that is open: gone with it, however it ends.
+struct Beside<'a>(&'a OnCtx, &'static str);
+
+impl Drop for Beside<'_> {
+    fn drop(&mut self) {
+        let mut open = self.0.1.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = open.iter().position(|word| *word == self.1) {
+            open.swap_remove(place);
+        }
+    }
+}
 
 impl OnCtx {
     fn spot(&self, node: u32) -> Spot {
@@ -182,6 +196,14 @@ impl OnCtx {
 
     fn probe(&self) -> &Probe {
         self.0.state()
+    }
+
+    /// Opens an operation, for as long as the guard lives.
+    fn opened(&self, word: &'static str) -> Beside<'_> {
+        let mut open = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        self.probe().witness.beside(word, &open);
+        open.push(word);
+        Beside(self, word)
     }
 
     fn drew(&self, node: u32, call: ApiName, value: u64) -> u64 {
@@ -201,7 +223,10 @@ impl OnCtx {
         calls: Vec<ApiName>,
         wanted: impl Future<Output = Result<u64>> + Send + 'a,
     ) -> Outcome<'a, Self> {
+        // What is shielded is open itself.
+        let word = calls.first().map(|(_, method)| *method).filter(|word| *word != "shield");
         Box::pin(async move {
+            let _open = word.map(|word| self.opened(word));
             let outcome = wanted.await;
             let is_interrupted =
                 |error: &Error| matches!(error.kind(), FailureKind::Cancelled | FailureKind::Deadline);
@@ -267,14 +292,17 @@ impl Host for OnCtx {
             let counted = self.0.sqlite(&wanted.name, move |table| given(table::count_up(table, &key)?));
             return self.counted(vec![("Ctx", "sqlite")], counted);
         }
-        transact(&self.0, &wanted.name, move |table| {
+        let counted = transact(&self.0, &wanted.name, move |table| {
             let table: &MemoryTable =
                 table.downcast_ref().ok_or_else(|| Error::fatal("there is no table"))?;
             let count = count_of(table, &key) + 1;
             table.put(&key, &count.to_string());
             given(count)
+        });
+        Box::pin(async move {
+            let _open = self.opened("sqlite");
+            counted.await
         })
-        .boxed()
     }
 
     fn sleep<'a>(&'a self, duration_ms: u64, name: Option<&'a str>) -> Outcome<'a, Self> {
@@ -334,7 +362,9 @@ impl Host for OnCtx {
             Code::Task(input) => start!(job, *input),
         };
         Box::pin(async move {
+            let open = self.opened("start");
             let started = wanted.await?;
+            drop(open);
             let expected = child.named.map(|node| self.child_id(node));
             assert!(expected.is_none_or(|id| id == started.id()), "a child has the id that it was given");
             self.probe().witness.came(&calls);
@@ -349,7 +379,10 @@ impl Host for OnCtx {
     }
 
     fn continue_as_new(&self, next: Program) -> Outcome<'_, Self> {
-        self.0.continue_as_new(next).boxed()
+        Box::pin(async move {
+            let _open = self.opened("continue_as_new");
+            self.0.continue_as_new(next).await
+        })
     }
 
     fn now_micros(&self) -> u64 {

@@ -19,6 +19,9 @@ const SQLITE_EVERY: u64 = 8;
 /// When the last thing is asked, and the last time that something goes wrong by the clock.
 const LAST_MS: u64 = 12_000;
 
+/// The time that a task takes which cannot end before its deadline.
+const LONG_MS: u64 = 60_000;
+
 /// The scenario of a seed.
 pub fn scenario(seed: u64) -> Scenario {
     let mut chance = Chance { prng: Prng::new(seed), next_node: 0 };
@@ -155,7 +158,7 @@ impl Chance {
         StartWith {
             priority: *self.prng.pick(&[0, 0, 0, -1, 5]),
             delay_ms: self.maybe(120, |chance| *chance.prng.pick(&[10, 300, 3_000])),
-            deadline_ms: self.maybe(100, |chance| *chance.prng.pick(&[50, 1_000, 8_000])),
+            deadline_ms: self.deadline_ms(code),
             retry: match code {
                 Code::Task(_) => self.maybe(700, Self::pauses),
                 Code::Workflow(_) => None,
@@ -164,6 +167,12 @@ impl Chance {
             is_demanding: self.is(60),
             is_tagged: self.is(100),
         }
+    }
+
+    /// What takes that long has one in any case.
+    fn deadline_ms(&mut self, code: &Code) -> Option<u64> {
+        let is_long = matches!(code, Code::Task(job) if job.work.delay_ms == LONG_MS);
+        self.maybe(if is_long { 1_000 } else { 100 }, |chance| *chance.prng.pick(&[50, 1_000, 8_000]))
     }
 
     fn program(&mut self, depth: Depth) -> Program {
@@ -284,7 +293,11 @@ impl Chance {
     }
 
     fn job(&mut self) -> Job {
-        Job { node: self.node(), work: self.work() }
+        let mut work = self.work();
+        if self.is(50) {
+            work.delay_ms = LONG_MS;
+        }
+        Job { node: self.node(), work }
     }
 
     fn child(&mut self, depth: Depth) -> Child {
@@ -310,7 +323,9 @@ impl Chance {
         for _ in 0..8 + self.below(20) {
             let at_ms = if self.is(500) { self.below(3_000) } else { self.below(LAST_MS) };
             let ask = self.ask(root_count);
-            asked.push((at_ms, ask));
+            // Several in a row: whose order counts.
+            let count = if matches!(ask, Ask::Signal(..)) && self.is(350) { 2 + self.below(2) } else { 1 };
+            asked.extend((0..count).map(|nth| (at_ms + nth, ask.clone())));
         }
         let mut actions = Vec::new();
         for (number, (at_ms, what)) in (1..).zip(asked) {

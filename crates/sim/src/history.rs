@@ -98,6 +98,10 @@ pub(crate) struct Log {
     pub(crate) open_counts: BTreeMap<u32, i64>,
     trace: DefaultHasher,
     pub(crate) operation_count: u64,
+    /// How often two operations of one run were open at once.
+    pub(crate) pairs: BTreeMap<(&'static str, &'static str), u64>,
+    /// How often each thing that was asked met an execution that stood there.
+    pub(crate) met: BTreeMap<(&'static str, &'static str), u64>,
     /// How often each call of the public API came to a recorded outcome.
     pub(crate) calls: BTreeMap<ApiName, u64>,
 }
@@ -145,6 +149,13 @@ impl Witness for OnMachine {
 
     fn drew(&self, spot: Spot, value: u64) {
         self.history.add(Happened::Drew { spot, value });
+    }
+
+    fn beside(&self, opened: &'static str, open: &[&'static str]) {
+        let mut log = self.history.lock();
+        for other in open {
+            *log.pairs.entry((opened.min(other), opened.max(other))).or_default() += 1;
+        }
     }
 
     fn came(&self, calls: &[ApiName]) {

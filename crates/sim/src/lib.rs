@@ -23,6 +23,7 @@ mod life;
 mod machine;
 mod model;
 pub mod program;
+mod quiet;
 mod run;
 pub mod scenario;
 mod shrink;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use abide::prelude::*;
 use abide::testing::simulated;
+use abide_core::{Address, ExecutionId, Namespace, Phase, Waiting};
 use abide_engine::Runtime;
+use abide_store::{Listed, Read, Snapshot};
 
 use crate::api::{ApiName, called};
 use crate::ask::{DropAt, perform};
@@ -14,7 +16,8 @@ use crate::ending::{Ending, executions, open, reasons};
 use crate::generate::SESSION_TTL_MS;
 use crate::history::{Happened, OnMachine};
 use crate::machine::MachineStore;
-use crate::scenario::{Action, Actor, Ask, Scenario, WorkerSpec};
+use crate::quiet;
+use crate::scenario::{Action, Actor, Ask, Scenario, Target, WorkerSpec};
 use crate::world::World;
 
 /// The client and the worker of those who see to the end.
@@ -89,6 +92,7 @@ impl World {
         let dropped_at_poll = action.dropped_at_poll;
         let asked = async move {
             let id = world.fitting(&action.what).await;
+            world.meet(&action.what, id.as_deref()).await;
             perform(&abide, &action, &scenario, id, &*world.witness(machine)).await
         };
         let history = self.history.clone();
@@ -109,6 +113,7 @@ impl World {
             Ask::Resume(_) => |status| status == Status::Paused,
             Ask::Unblock(_) | Ask::Rerun(_) | Ask::Edit(_) => |status| status == Status::Blocked,
             Ask::Retry(_) => |status| matches!(status, Status::Failed | Status::Cancelled),
+            Ask::Signal(_, name) if target.0.is_multiple_of(2) => return self.waiting(target, name).await,
             _ => return self.known(target),
         };
         let all = executions(&*self.store, None).await.unwrap_or_default();
@@ -120,6 +125,31 @@ impl World {
         }
     }
 
+    /// One that waits for a signal of this name, or any.
+    async fn waiting(&self, target: Target, name: &str) -> Option<String> {
+        let all = executions(&*self.store, None).await.unwrap_or_default();
+        let waits = |item: &Listed| {
+            let mut waits = item.summary.waiting.iter();
+            waits.any(|wait| matches!(wait, Waiting::Signal { name: wanted, .. } if wanted.as_str() == name))
+        };
+        let fitting: Vec<_> = all.into_iter().filter(waits).collect();
+        match fitting.len() {
+            0 => self.known(target),
+            count => fitting.get(target.0 % count).map(|item| item.address.id.to_string()),
+        }
+    }
+
+    /// Writes down where the execution stood that something is asked of.
+    async fn meet(&self, what: &Ask, id: Option<&str>) {
+        let Some(id) = id.and_then(|id| ExecutionId::new(id).ok()) else { return };
+        let target = abide_store::Target::Address(Address { namespace: Namespace::default(), id });
+        let read = Read { target, run: None, from: u64::MAX, limit: 0, with_inbox: false };
+        if let Ok(Some(snapshot)) = self.store.read(read).await {
+            let stood = phase_of(&snapshot);
+            *self.history.lock().met.entry((what.word(), stood)).or_default() += 1;
+        }
+    }
+
     /// A process that shuts down ends some time later, and another one comes.
     fn replace_later(self: &Arc<Self>, machine: u32, actor: Actor) {
         let grace_ms = self.spec_of(actor).map_or(0, |spec| spec.grace_ms);
@@ -128,6 +158,17 @@ impl World {
             world.runtime().sleep(ms(grace_ms + 6_000)).await;
             world.kill(machine, 10);
         }));
+    }
+}
+
+/// A word for where an execution stands.
+fn phase_of(snapshot: &Snapshot) -> &'static str {
+    match snapshot.execution.phase() {
+        Phase::Paused { .. } => "paused",
+        Phase::Cancelling { .. } => "cancelling",
+        Phase::Expiring { .. } => "expiring",
+        Phase::Blocked { .. } => "blocked",
+        _ => snapshot.summary.status.word(),
     }
 }
 
@@ -199,7 +240,7 @@ pub(crate) async fn live(world: Arc<World>, scenario: Arc<Scenario>) -> Result<(
 /// Lets everything end, and says what does not.
 async fn see_to_the_end(world: &World) -> Result<(), String> {
     // So that what waits, waits visibly.
-    world.runtime().sleep(secs(5)).await;
+    world.runtime().sleep(secs(6)).await;
     let mut ending = Ending::default();
     for _ in 0..END_SECONDS_MAX {
         world.runtime().sleep(secs(1)).await;
@@ -208,7 +249,7 @@ async fn see_to_the_end(world: &World) -> Result<(), String> {
             return Ok(());
         }
         if let Some((_, abide)) = world.at(Actor::Client(LAST)) {
-            ending.help(&abide, open).await;
+            ending.help(&abide, quiet::helpable(world, open).await).await;
         }
     }
     let story = format!("after {END_SECONDS_MAX} seconds without a fault it has not ended:");

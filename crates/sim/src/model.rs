@@ -356,6 +356,15 @@ fn given(
     }
 }
 
+/// Checks how a task ended whose function does this work.
+pub(crate) fn possible_end(
+    outcome: Result<u64, FailureKind>,
+    work: &Work,
+    run_count: u64,
+) -> Result<(), String> {
+    possible_result(&outcome.map_err(Failed), work, false, run_count)
+}
+
 /// Checks what a closure gave.
 fn possible_result(
     outcome: &Result<u64, Failed>,

@@ -32,6 +32,10 @@ pub struct Report {
     pub answers: Vec<String>,
     /// Each event that was recorded, and the phase that its execution was in.
     pub events: Vec<String>,
+    /// Each two operations of one run that were open at once, and how often.
+    pub pairs: Vec<(String, u64)>,
+    /// Each thing that was asked, where the execution stood that it met, and how often.
+    pub met: Vec<(String, u64)>,
     /// Each call of the public API that came to a recorded outcome, and how often.
     pub calls: Vec<(String, u64)>,
 }
@@ -80,6 +84,8 @@ pub fn run(scenario: &Scenario) -> Report {
         faults: faults_of(&log),
         answers: answers_of(&log, &scenario),
         events: events_of(&log),
+        pairs: log.pairs.iter().map(|((one, two), count)| (format!("{one} beside {two}"), *count)).collect(),
+        met: log.met.iter().map(|((what, stood), count)| (format!("{what} ({stood})"), *count)).collect(),
         calls: calls_of(&log),
     }
 }

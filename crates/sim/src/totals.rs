@@ -28,6 +28,10 @@ pub struct Totals {
     pub answers: BTreeMap<String, u64>,
     /// How often each event was recorded, by the phase that its execution was in.
     pub events: BTreeMap<String, u64>,
+    /// How often two operations of one run were open at once.
+    pub pairs: BTreeMap<String, u64>,
+    /// How often each thing that was asked met an execution that stood there.
+    pub met: BTreeMap<String, u64>,
     /// How often each call of the public API came to a recorded outcome.
     pub calls: BTreeMap<String, u64>,
 }
@@ -57,6 +61,12 @@ impl Totals {
         for event in &report.events {
             *self.events.entry(event.clone()).or_default() += 1;
         }
+        for (pair, count) in &report.pairs {
+            *self.pairs.entry(pair.clone()).or_default() += count;
+        }
+        for (met, count) in &report.met {
+            *self.met.entry(met.clone()).or_default() += count;
+        }
         for (call, count) in &report.calls {
             *self.calls.entry(call.clone()).or_default() += count;
         }
@@ -70,7 +80,9 @@ impl Totals {
         let on_sqlite =
             self.sqlite_faults.iter().map(|(what, count)| (format!("fault on sqlite {what}"), *count));
         let calls = self.calls.iter().map(|(what, count)| (format!("called {what}"), *count));
-        let all = faults.chain(on_sqlite).chain(answers).chain(events).chain(calls);
+        let pairs = self.pairs.iter().map(|(what, count)| (format!("open {what}"), *count));
+        let met = self.met.iter().map(|(what, count)| (format!("met {what}"), *count));
+        let all = faults.chain(on_sqlite).chain(answers).chain(events).chain(calls).chain(pairs).chain(met);
         all.filter(|(_, count)| *count >= count_min).map(|(cell, _)| cell).collect()
     }
 
@@ -98,6 +110,14 @@ impl fmt::Display for Totals {
         }
         writeln!(f, "recorded (phase)")?;
         for (what, count) in &self.events {
+            writeln!(f, "  {what:<28} {count:>8}")?;
+        }
+        writeln!(f, "open at once")?;
+        for (what, count) in &self.pairs {
+            writeln!(f, "  {what:<28} {count:>8}")?;
+        }
+        writeln!(f, "asked (where it stood)")?;
+        for (what, count) in &self.met {
             writeln!(f, "  {what:<28} {count:>8}")?;
         }
         writeln!(f, "called: came to a recorded outcome")?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use abide_store::FeedFrom;
 
-use super::{Books, Happened, Past, Told, causes, order, pasts, table};
+use super::{Books, Happened, Past, Told, care, causes, order, pasts, table};
 use crate::ending::executions;
 use crate::scenario::Scenario;
 use crate::world::World;
@@ -38,6 +38,7 @@ impl Evidence {
     pub(crate) fn check(self, scenario: &Scenario) -> Vec<String> {
         let books = Books::new(self.pasts, self.items);
         let mut found = books.check(scenario);
+        found.extend(care::check(&books));
         found.extend(order::check(&books));
         found.extend(causes::check(&books));
         found.extend(self.told.check(&books));

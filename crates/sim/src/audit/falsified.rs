@@ -4,14 +4,22 @@
 use std::sync::Arc;
 
 use abide_core::{
-    By, Entry, Event, Name, Op, OpKind, Outcome, Payload, Remedied, Remedy, SessionId, StepRecord, Timestamp,
+    By, Entry, Event, Name, Op, OpKind, Outcome, Payload, Remedied, Remedy, StepRecord, Timestamp,
 };
 
 use super::{Evidence, Happened, Past};
-use crate::history::{Answer, Commit};
+use crate::program::Program;
 use crate::run::evidence;
-use crate::scenario::{Ask, Scenario};
+use crate::scenario::Scenario;
 use crate::{generate, quiet_panics};
+
+mod history;
+
+use history::{
+    begins_twice, closure_after_record, closure_too_early, commit_after_end, end_untold, ends_twice,
+    epoch_twice, foreign_session, result_of_nobody, signal_lost, signal_not_taken, signal_refused,
+    signals_swapped, stale_epoch, start_of_nothing, version_twice, wrote_nothing, wrote_twice,
+};
 
 /// Falsifies the n-th place that can be falsified so; `None` when there are no more.
 type Falsify = fn(&mut Evidence, &Scenario, usize) -> Option<()>;
@@ -40,6 +48,9 @@ const RULES: &[(&str, &str, Falsify)] = &[
     ("a transaction that happened twice", "a transaction happened 2 times", transaction_twice),
     ("another end", "is what its journal adds up to", another_end),
     ("another next run", "is what its journal adds up to", another_next),
+    ("a next run of something else", "has another input than it ended with", foreign_next),
+    ("an end long after the deadline", "after its deadline", end_too_late),
+    ("a result that no function gave", "its function cannot end so", foreign_task_result),
     ("an order that nobody gave", "by a parent that gave it no such order", foreign_order),
     ("a signal that was not taken", "the signal was never taken", signal_not_taken),
     ("a signal that was refused and taken", "the signal was taken", signal_refused),
@@ -138,12 +149,6 @@ fn insert_before_end(journal: &mut Vec<Entry>, event: Event) {
 /// The n-th thing that happened that `find` finds.
 fn nth_item(evidence: &Evidence, nth: usize, find: impl Fn(&Happened) -> bool) -> Option<usize> {
     evidence.items.iter().enumerate().filter(|(_, item)| find(item)).nth(nth).map(|(index, _)| index)
-}
-
-fn nth_commit(evidence: &Evidence, nth: usize, find: impl Fn(&Commit) -> bool) -> Option<(usize, Commit)> {
-    let index = nth_item(evidence, nth, |item| matches!(item, Happened::Committed(commit) if find(commit)))?;
-    let Happened::Committed(commit) = &evidence.items[index] else { return None };
-    Some((index, (**commit).clone()))
 }
 
 fn nothing_like_it() -> Op {
@@ -366,8 +371,58 @@ fn another_end(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> 
 fn another_next(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     let (journal, index) =
         nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::ContinuedAsNew { .. }))?;
-    if let Event::ContinuedAsNew { input } = &mut journal[index].event {
-        *input = payload(1);
+    let Event::ContinuedAsNew { input } = &mut journal[index].event else { return None };
+    *input = another_input(input)?;
+    let input = input.clone();
+    let started = evidence.pasts.values_mut().flat_map(|past| &mut past.runs);
+    let mut started = started.filter_map(|journal| journal.first_mut());
+    let next = started.find_map(|entry| match &mut entry.event {
+        Event::Started(start) if another_input(&start.input).as_ref() == Some(&input) => Some(start),
+        _ => None,
+    })?;
+    Arc::make_mut(next).input = input;
+    Some(())
+}
+
+/// The input of a program that has another number from the runs before it.
+fn another_input(input: &Payload) -> Option<Payload> {
+    let mut program: Program = serde_json::from_slice(input.as_bytes()).ok()?;
+    program.carry ^= 1;
+    Some(Payload::from(serde_json::to_vec(&program).ok()?))
+}
+
+fn foreign_next(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let past = evidence.pasts.values_mut().filter(|past| past.runs.len() > 1);
+    let start = past.filter_map(|past| past.runs.last_mut()?.first_mut()).nth(nth)?;
+    if let Event::Started(start) = &mut start.event {
+        let start = Arc::make_mut(start);
+        start.input = another_input(&start.input)?;
+    }
+    Some(())
+}
+
+fn end_too_late(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) = nth_entry(
+        evidence,
+        nth,
+        |_, _, entry| matches!(&entry.event, Event::Started(start) if start.deadline_at.is_some()),
+    )?;
+    if let Event::Started(start) = &mut journal[index].event {
+        Arc::make_mut(start).deadline_at = Some(Timestamp::from_micros(0));
+    }
+    Some(())
+}
+
+fn foreign_task_result(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let is_job = |journal: &[Entry]| match journal.first().map(|entry| &entry.event) {
+        Some(Event::Started(start)) => start.name.as_str() == "job" && start.parent.is_none(),
+        _ => false,
+    };
+    let (journal, index) = nth_entry(evidence, nth, |_, journal, entry| {
+        is_job(journal) && matches!(entry.event, Event::Completed { .. })
+    })?;
+    if let Event::Completed { result, .. } = &mut journal[index].event {
+        *result = payload(1);
     }
     Some(())
 }
@@ -379,206 +434,4 @@ fn foreign_order(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()
         *number = 1;
     }
     Some(())
-}
-
-/// The n-th signal that was answered like this.
-fn nth_signal(evidence: &Evidence, scenario: &Scenario, nth: usize, answer: &Answer) -> Option<usize> {
-    nth_item(evidence, nth, |item| match item {
-        Happened::Answered { action, answer: given } => {
-            matches!(scenario.actions[*action].what, Ask::Signal(..)) && given == answer
-        }
-        _ => false,
-    })
-}
-
-/// The number of the signal that is accepted here.
-fn signal_of(item: &Happened) -> Option<u64> {
-    let Happened::Accepted { message } = item else { return None };
-    match &message.body {
-        abide_core::Body::Signal { payload, .. } => crate::model::number(payload).ok(),
-        _ => None,
-    }
-}
-
-fn signal_not_taken(evidence: &mut Evidence, scenario: &Scenario, nth: usize) -> Option<()> {
-    let index = nth_signal(evidence, scenario, nth, &Answer::Done)?;
-    let Happened::Answered { action, .. } = &evidence.items[index] else { return None };
-    let number = scenario.actions[*action].number;
-    evidence.items.retain(|item| signal_of(item) != Some(number));
-    Some(())
-}
-
-fn signal_refused(evidence: &mut Evidence, scenario: &Scenario, nth: usize) -> Option<()> {
-    let index = nth_signal(evidence, scenario, nth, &Answer::Done)?;
-    if let Happened::Answered { answer, .. } = &mut evidence.items[index] {
-        *answer = Answer::Refused("no".to_owned());
-    }
-    Some(())
-}
-
-fn start_of_nothing(evidence: &mut Evidence, scenario: &Scenario, nth: usize) -> Option<()> {
-    let index = nth_item(evidence, nth, |item| match item {
-        Happened::Answered { action, answer: Answer::Done } => {
-            matches!(scenario.actions[*action].what, Ask::Start(_))
-        }
-        _ => false,
-    })?;
-    let Happened::Answered { action, .. } = &evidence.items[index] else { return None };
-    if let Ask::Start(root) = scenario.actions[*action].what {
-        evidence.pasts.remove(&scenario.roots[root].id);
-    }
-    Some(())
-}
-
-fn result_of_nobody(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    let index =
-        nth_item(evidence, nth, |item| matches!(item, Happened::Answered { answer: Answer::Result(_), .. }))?;
-    if let Happened::Answered { answer: Answer::Result(value), .. } = &mut evidence.items[index] {
-        *value ^= 1;
-    }
-    Some(())
-}
-
-fn epoch_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    let index = nth_item(evidence, nth, |item| matches!(item, Happened::Leased { .. }))?;
-    let mut other = evidence.items[index].clone();
-    if let Happened::Leased { session, .. } = &mut other {
-        *session = SessionId(u64::MAX);
-    }
-    // Before the true one, so that only the giving is wrong.
-    evidence.items.insert(index, other);
-    Some(())
-}
-
-/// A commit without entries, behind the n-th one.
-fn add_commit(evidence: &mut Evidence, nth: usize, change: impl Fn(&mut Commit)) -> Option<()> {
-    let (index, mut commit) = nth_commit(evidence, nth, |commit| commit.epoch > 1)?;
-    commit.entries.clear();
-    commit.next = None;
-    change(&mut commit);
-    evidence.items.insert(index + 1, Happened::Committed(Box::new(commit)));
-    Some(())
-}
-
-fn stale_epoch(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    let given = evidence.items.iter().filter_map(|item| match item {
-        Happened::Leased { key, epoch, session, .. } => Some((*key, *epoch, *session)),
-        _ => None,
-    });
-    let given: Vec<_> = given.collect();
-    add_commit(evidence, nth, |commit| {
-        let before = given.iter().rev().find(|(key, epoch, _)| *key == commit.key && *epoch < commit.epoch);
-        if let Some((_, epoch, session)) = before {
-            (commit.epoch, commit.session) = (*epoch, *session);
-            commit.expected += 1;
-        }
-    })
-}
-
-fn version_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    add_commit(evidence, nth, |commit| commit.expected -= 1)
-}
-
-fn foreign_session(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    let (index, mut commit) = nth_commit(evidence, nth, |_| true)?;
-    commit.session = SessionId(u64::MAX);
-    evidence.items[index] = Happened::Committed(Box::new(commit));
-    Some(())
-}
-
-fn commit_after_end(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    let is_end = |commit: &Commit| {
-        commit.next.is_none() && commit.entries.iter().any(|entry| entry.event.is_terminal())
-    };
-    let (index, mut commit) = nth_commit(evidence, nth, is_end)?;
-    commit.expected += 1;
-    commit.entries =
-        vec![Entry { event: Event::Resumed { by: By("me".to_owned()) }, ..commit.entries.first().cloned()? }];
-    evidence.items.insert(index + 1, Happened::Committed(Box::new(commit)));
-    Some(())
-}
-
-fn closure_after_record(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    let index = nth_item(
-        evidence,
-        nth,
-        |item| matches!(item, Happened::Began { key, .. } if key.starts_with("default/")),
-    )?;
-    let again = evidence.items[index].clone();
-    evidence.items.push(again);
-    Some(())
-}
-
-/// The places of the signals of each target and name.
-fn signals_swapped(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    let accepted = |item: &Happened| match item {
-        Happened::Accepted { message } => match &message.body {
-            abide_core::Body::Signal { name, .. } => Some((message.to.id.to_string(), name.to_string())),
-            _ => None,
-        },
-        _ => None,
-    };
-    let places: Vec<_> = evidence.items.iter().enumerate().collect();
-    let mut pairs = Vec::new();
-    for (one, item) in &places {
-        let Some(name) = accepted(item) else { continue };
-        let later = places[one + 1..].iter().find(|(_, other)| accepted(other).as_ref() == Some(&name));
-        pairs.extend(later.map(|(two, _)| (*one, *two)));
-    }
-    let (one, two) = pairs.into_iter().nth(nth)?;
-    evidence.items.swap(one, two);
-    Some(())
-}
-
-fn signal_lost(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    let index = nth_item(evidence, nth, |item| signal_of(item).is_some())?;
-    evidence.items.remove(index);
-    Some(())
-}
-
-fn closure_too_early(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    let index = nth_item(
-        evidence,
-        nth,
-        |item| matches!(item, Happened::Began { key, .. } if key.starts_with("default/")),
-    )?;
-    let began = evidence.items.remove(index);
-    let Happened::Began { spot, .. } = &began else { return None };
-    let given = nth_item(
-        evidence,
-        0,
-        |item| matches!(item, Happened::Leased { id, run, .. } if *id == spot.id && *run == spot.run),
-    );
-    evidence.items.insert(given.map_or(0, |given| given + 1), began);
-    Some(())
-}
-
-fn begins_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    *evidence.told.begins.values_mut().nth(nth)? += 1;
-    Some(())
-}
-
-fn ends_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    let ends = evidence.told.ends.values_mut().nth(nth)?;
-    ends.push("completed");
-    Some(())
-}
-
-fn end_untold(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    evidence.told.ends.values_mut().nth(nth)?.clear();
-    Some(())
-}
-
-fn change_count(evidence: &mut Evidence, nth: usize, (from, to): (u64, u64)) -> Option<()> {
-    let counts = evidence.counts.as_mut().ok()?;
-    *counts.values_mut().filter(|count| **count == from).nth(nth)? = to;
-    Some(())
-}
-
-fn wrote_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    change_count(evidence, nth, (1, 2))
-}
-
-fn wrote_nothing(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    change_count(evidence, nth, (1, 0))
 }

@@ -1,0 +1,215 @@
+//! What is falsified of what happened and of what was told.
+
+use abide_core::{By, Entry, Event, SessionId};
+
+use super::{Evidence, Happened, nth_item};
+use crate::history::{Answer, Commit};
+use crate::scenario::{Ask, Scenario};
+
+fn nth_commit(evidence: &Evidence, nth: usize, find: impl Fn(&Commit) -> bool) -> Option<(usize, Commit)> {
+    let index = nth_item(evidence, nth, |item| matches!(item, Happened::Committed(commit) if find(commit)))?;
+    let Happened::Committed(commit) = &evidence.items[index] else { return None };
+    Some((index, (**commit).clone()))
+}
+
+/// The n-th signal that was answered like this.
+fn nth_signal(evidence: &Evidence, scenario: &Scenario, nth: usize, answer: &Answer) -> Option<usize> {
+    nth_item(evidence, nth, |item| match item {
+        Happened::Answered { action, answer: given } => {
+            matches!(scenario.actions[*action].what, Ask::Signal(..)) && given == answer
+        }
+        _ => false,
+    })
+}
+
+/// The number of the signal that is accepted here.
+fn signal_of(item: &Happened) -> Option<u64> {
+    let Happened::Accepted { message } = item else { return None };
+    match &message.body {
+        abide_core::Body::Signal { payload, .. } => crate::model::number(payload).ok(),
+        _ => None,
+    }
+}
+
+pub(super) fn signal_not_taken(evidence: &mut Evidence, scenario: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_signal(evidence, scenario, nth, &Answer::Done)?;
+    let Happened::Answered { action, .. } = &evidence.items[index] else { return None };
+    let number = scenario.actions[*action].number;
+    evidence.items.retain(|item| signal_of(item) != Some(number));
+    Some(())
+}
+
+pub(super) fn signal_refused(evidence: &mut Evidence, scenario: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_signal(evidence, scenario, nth, &Answer::Done)?;
+    if let Happened::Answered { answer, .. } = &mut evidence.items[index] {
+        *answer = Answer::Refused("no".to_owned());
+    }
+    Some(())
+}
+
+pub(super) fn start_of_nothing(evidence: &mut Evidence, scenario: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_item(evidence, nth, |item| match item {
+        Happened::Answered { action, answer: Answer::Done } => {
+            matches!(scenario.actions[*action].what, Ask::Start(_))
+        }
+        _ => false,
+    })?;
+    let Happened::Answered { action, .. } = &evidence.items[index] else { return None };
+    if let Ask::Start(root) = scenario.actions[*action].what {
+        evidence.pasts.remove(&scenario.roots[root].id);
+    }
+    Some(())
+}
+
+pub(super) fn result_of_nobody(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let index =
+        nth_item(evidence, nth, |item| matches!(item, Happened::Answered { answer: Answer::Result(_), .. }))?;
+    if let Happened::Answered { answer: Answer::Result(value), .. } = &mut evidence.items[index] {
+        *value ^= 1;
+    }
+    Some(())
+}
+
+pub(super) fn epoch_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_item(evidence, nth, |item| matches!(item, Happened::Leased { .. }))?;
+    let mut other = evidence.items[index].clone();
+    if let Happened::Leased { session, .. } = &mut other {
+        *session = SessionId(u64::MAX);
+    }
+    // Before the true one, so that only the giving is wrong.
+    evidence.items.insert(index, other);
+    Some(())
+}
+
+/// A commit without entries, behind the n-th one.
+fn add_commit(evidence: &mut Evidence, nth: usize, change: impl Fn(&mut Commit)) -> Option<()> {
+    let (index, mut commit) = nth_commit(evidence, nth, |commit| commit.epoch > 1)?;
+    commit.entries.clear();
+    commit.next = None;
+    change(&mut commit);
+    evidence.items.insert(index + 1, Happened::Committed(Box::new(commit)));
+    Some(())
+}
+
+pub(super) fn stale_epoch(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let given = evidence.items.iter().filter_map(|item| match item {
+        Happened::Leased { key, epoch, session, .. } => Some((*key, *epoch, *session)),
+        _ => None,
+    });
+    let given: Vec<_> = given.collect();
+    add_commit(evidence, nth, |commit| {
+        let before = given.iter().rev().find(|(key, epoch, _)| *key == commit.key && *epoch < commit.epoch);
+        if let Some((_, epoch, session)) = before {
+            (commit.epoch, commit.session) = (*epoch, *session);
+            commit.expected += 1;
+        }
+    })
+}
+
+pub(super) fn version_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    add_commit(evidence, nth, |commit| commit.expected -= 1)
+}
+
+pub(super) fn foreign_session(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (index, mut commit) = nth_commit(evidence, nth, |_| true)?;
+    commit.session = SessionId(u64::MAX);
+    evidence.items[index] = Happened::Committed(Box::new(commit));
+    Some(())
+}
+
+pub(super) fn commit_after_end(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let is_end = |commit: &Commit| {
+        commit.next.is_none() && commit.entries.iter().any(|entry| entry.event.is_terminal())
+    };
+    let (index, mut commit) = nth_commit(evidence, nth, is_end)?;
+    commit.expected += 1;
+    commit.entries =
+        vec![Entry { event: Event::Resumed { by: By("me".to_owned()) }, ..commit.entries.first().cloned()? }];
+    evidence.items.insert(index + 1, Happened::Committed(Box::new(commit)));
+    Some(())
+}
+
+pub(super) fn closure_after_record(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_item(
+        evidence,
+        nth,
+        |item| matches!(item, Happened::Began { key, .. } if key.starts_with("default/")),
+    )?;
+    let again = evidence.items[index].clone();
+    evidence.items.push(again);
+    Some(())
+}
+
+/// The places of the signals of each target and name.
+pub(super) fn signals_swapped(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let accepted = |item: &Happened| match item {
+        Happened::Accepted { message } => match &message.body {
+            abide_core::Body::Signal { name, .. } => Some((message.to.id.to_string(), name.to_string())),
+            _ => None,
+        },
+        _ => None,
+    };
+    let places: Vec<_> = evidence.items.iter().enumerate().collect();
+    let mut pairs = Vec::new();
+    for (one, item) in &places {
+        let Some(name) = accepted(item) else { continue };
+        let later = places[one + 1..].iter().find(|(_, other)| accepted(other).as_ref() == Some(&name));
+        pairs.extend(later.map(|(two, _)| (*one, *two)));
+    }
+    let (one, two) = pairs.into_iter().nth(nth)?;
+    evidence.items.swap(one, two);
+    Some(())
+}
+
+pub(super) fn signal_lost(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_item(evidence, nth, |item| signal_of(item).is_some())?;
+    evidence.items.remove(index);
+    Some(())
+}
+
+pub(super) fn closure_too_early(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_item(
+        evidence,
+        nth,
+        |item| matches!(item, Happened::Began { key, .. } if key.starts_with("default/")),
+    )?;
+    let began = evidence.items.remove(index);
+    let Happened::Began { spot, .. } = &began else { return None };
+    let given = nth_item(
+        evidence,
+        0,
+        |item| matches!(item, Happened::Leased { id, run, .. } if *id == spot.id && *run == spot.run),
+    );
+    evidence.items.insert(given.map_or(0, |given| given + 1), began);
+    Some(())
+}
+
+pub(super) fn begins_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    *evidence.told.begins.values_mut().nth(nth)? += 1;
+    Some(())
+}
+
+pub(super) fn ends_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let ends = evidence.told.ends.values_mut().nth(nth)?;
+    ends.push("completed");
+    Some(())
+}
+
+pub(super) fn end_untold(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    evidence.told.ends.values_mut().nth(nth)?.clear();
+    Some(())
+}
+
+fn change_count(evidence: &mut Evidence, nth: usize, (from, to): (u64, u64)) -> Option<()> {
+    let counts = evidence.counts.as_mut().ok()?;
+    *counts.values_mut().filter(|count| **count == from).nth(nth)? = to;
+    Some(())
+}
+
+pub(super) fn wrote_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    change_count(evidence, nth, (1, 2))
+}
+
+pub(super) fn wrote_nothing(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    change_count(evidence, nth, (1, 0))
+}
