@@ -159,6 +159,25 @@ async fn with_another_input_type(_ctx: Ctx, n: u64) -> Result<String> {
     Ok(n.to_string())
 }
 
+#[workflow]
+async fn helper(ctx: Ctx) -> Result<String> {
+    ctx.recv("never").await
+}
+
+#[workflow(name = "flow")]
+async fn giving_up_a_child(ctx: Ctx) -> Result<String> {
+    select! { _ = ctx.run(helper, ()) => (), _ = ctx.sleep(ms(100)) => () }
+    go(&ctx).await?;
+    Ok(String::new())
+}
+
+#[workflow(name = "flow")]
+async fn waiting_for_that_child(ctx: Ctx) -> Result<String> {
+    let told = ctx.run(helper, ()).await;
+    go(&ctx).await?;
+    Ok(told.unwrap_or_else(|error| error.to_string()))
+}
+
 /// Runs `old` until it waits, loses the machine, and goes on with `new`: what ran again, and the result or why it is blocked.
 fn changed<O, N>(old: O, new: N) -> String
 where
@@ -242,6 +261,15 @@ fn what_is_unused_is_listed_however_far_back_it_lies() {
 #[test]
 fn a_workflow_may_end_in_the_middle_of_its_replay() {
     assert_eq!(changed(original, shortened), r#"ran [], completed: A, unused step "b""#);
+}
+
+/// The child has ended, and its answer was read by code that did not want it any longer.
+#[test]
+fn a_child_that_was_given_up_gives_an_error_to_code_that_waits_for_it() {
+    assert_eq!(
+        changed(giving_up_a_child, waiting_for_that_child),
+        r#"ran [], completed: child "one/1/helper/1" was given up before this code waited for it, unused timer "(sleep)""#
+    );
 }
 
 #[test]

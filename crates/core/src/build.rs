@@ -60,7 +60,8 @@ impl Execution {
 mod tests {
     use super::*;
     use crate::{
-        Address, ExecutionId, Failure, FailureKind, Kind, Namespace, Op, OpKind, Payload, Start, Timestamp,
+        Address, ExecutionId, Failure, FailureKind, Kind, Namespace, Op, OpKind, Outcome, Payload, Remedy,
+        Start, StepRecord, StepRemedy, Timestamp, Unrecordable,
     };
 
     fn name(text: &str) -> Name {
@@ -115,6 +116,24 @@ mod tests {
         decide(&mut execution, unblock());
         decide(&mut execution, attempt);
         assert!(execution.tried().is_empty());
+    }
+
+    /// Whoever was stopped by a result that could not be recorded may go on once somebody has decided about it.
+    #[test]
+    fn a_decision_about_a_step_lets_each_build_try_again() {
+        let mut execution = execution();
+        let op = Op { kind: OpKind::Step, name: name("charge"), nth: 1 };
+        let lost = Outcome::Unrecordable(Unrecordable { reason: "too large".to_owned() });
+        let record = StepRecord { op: op.clone(), outcome: lost, attempt: 1, input_hash: None };
+        decide(&mut execution, Command::RecordStep(record));
+        let reason = Block::Unrecordable { op, reason: "too large".to_owned() };
+        decide(&mut execution, Command::Block { reason, build: Some(name("a")) });
+        let (by, remedy) = (crate::By("test".to_owned()), Remedy::Edit(Payload::from("1")));
+        let step = Some(StepRemedy { step: "charge".to_owned(), remedy });
+        decide(&mut execution, Command::Unblock { by, step });
+        decide(&mut execution, block("b"));
+        assert_eq!(execution.tried(), [name("b")]);
+        assert!(execution.is_worth_trying(&name("a")));
     }
 
     #[test]

@@ -379,8 +379,9 @@ impl Execution {
             self.start_at = None;
         }
         let is_blocked = matches!(self.phase, Phase::Blocked { .. });
-        if entry.event.op().is_some() && !is_blocked && !planted(Bug::TriedKept) {
-            // What a block found running goes no further than the block.
+        let is_decided = matches!(entry.event, Event::Unblocked { remedied: Some(_), .. });
+        if entry.event.op().is_some() && (!is_blocked || is_decided) && !planted(Bug::TriedKept) {
+            // What a block found running goes no further than the block; what somebody decided about a step does.
             self.tried = None;
         }
         match &entry.event {

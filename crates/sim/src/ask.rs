@@ -33,7 +33,7 @@ pub(crate) async fn perform(
             calls.push(("Abide", "list"));
             done(abide.list(Filter::all()).await)
         }
-        Ask::Shutdown => {
+        Ask::Shutdown | Ask::Deploy(_) => {
             abide.shutdown().await;
             calls.push(("Abide", "shutdown"));
             Answer::Done

@@ -1,5 +1,6 @@
 //! The auditor: goes through everything that happened and says what must not have.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +11,9 @@ use abide_store::conformance::recorded_by;
 use abide_store::{Feed, FeedFrom, Listed, View};
 
 use crate::database;
+use crate::edition::Edition;
 use crate::history::{Commit, Happened, Spot};
-use crate::model::{self, Knowledge, Life, Verdict};
+use crate::model::{self, Knowledge, Replayed, Verdict};
 use crate::program::Program;
 use crate::scenario::Scenario;
 use crate::world::World;
@@ -19,6 +21,7 @@ use crate::world::World;
 mod care;
 mod causes;
 mod clients;
+mod editions;
 mod evidence;
 #[cfg(test)]
 mod falsified;
@@ -62,6 +65,9 @@ impl Past {
 pub(crate) struct Books {
     pub(crate) pasts: BTreeMap<String, Past>,
     pub(crate) items: Vec<Happened>,
+    /// The builds of the program, without the first.
+    pub(super) editions: Vec<Edition>,
+    authors: BTreeMap<causes::Run, Vec<usize>>,
     drawn: BTreeMap<Spot, u64>,
     run_counts: BTreeMap<Spot, u64>,
     /// What was wrong with what closures did.
@@ -84,7 +90,7 @@ impl Knowledge for Books {
 
 /// Everything that is wrong with a world that has come to its end.
 pub(crate) async fn audit(world: &Arc<World>, scenario: &Scenario) -> Vec<String> {
-    let mut found = Evidence::of(world).await.check(scenario);
+    let mut found = Evidence::of(world, scenario).await.check(scenario);
     found.extend(database::verify(world));
     found
 }
@@ -124,8 +130,9 @@ pub(crate) async fn pasts(view: &(impl View + ?Sized), executions: Vec<Listed>) 
 impl Books {
     pub(crate) fn new(pasts: BTreeMap<String, Past>, items: Vec<Happened>) -> Self {
         let (drawn, run_counts) = (BTreeMap::new(), BTreeMap::new());
-        Self { pasts, items, drawn, run_counts, found: Vec::new(), is_watched: true, is_at_rest: true }
-            .counted()
+        let (authors, editions) = (editions::authors(&items), Vec::new());
+        let (found, is_watched, is_at_rest) = (Vec::new(), true, true);
+        Self { pasts, items, editions, authors, drawn, run_counts, found, is_watched, is_at_rest }.counted()
     }
 
     /// Nobody saw what the store took, and perhaps it was interrupted.
@@ -139,22 +146,35 @@ impl Books {
         for past in self.pasts.values() {
             found.extend(journals(past));
             found.extend(children(past, self));
-            found.extend(programs(past, self));
+            found.extend(editions::programs(past, self));
         }
         found.extend(orders::check(self));
         found.extend(clients::check(self, scenario));
         found
     }
 
+    /// A program as an edition runs it.
+    fn edited<'a>(&self, edition: usize, program: &'a Program) -> Cow<'a, Program> {
+        match edition.checked_sub(1).and_then(|index| self.editions.get(index)) {
+            Some(edition) => Cow::Owned(edition.of(program)),
+            None => Cow::Borrowed(program),
+        }
+    }
+
+    /// The editions that wrote the entries of a run.
+    fn authors_of(&self, id: &str, run: u32) -> &[usize] {
+        self.authors.get(&(id.to_owned(), run)).map(Vec::as_slice).unwrap_or_default()
+    }
+
     /// Counts closures and collects what was drawn; the same place must always draw the same.
     fn counted(mut self) -> Self {
         let mut found = Vec::new();
-        let mut keys: BTreeMap<&str, &Spot> = BTreeMap::new();
+        let mut keys: BTreeMap<(&str, usize), &Spot> = BTreeMap::new();
         for item in &self.items {
             match item {
                 Happened::Began { spot, key, .. } => {
                     *self.run_counts.entry(spot.clone()).or_default() += 1;
-                    if keys.insert(key, spot).is_some_and(|other| other != spot) {
+                    if keys.insert((key, spot.edition), spot).is_some_and(|other| other != spot) {
                         found.push(format!("the idempotency key {key:?} belongs to two steps"));
                     }
                 }
@@ -262,7 +282,9 @@ fn children(past: &Past, books: &Books) -> Vec<String> {
                 }
                 Event::ChildFinished { op, outcome } => {
                     let child = started.get(&op.to_string()).and_then(|id| pasts.get(id));
-                    if !child.is_some_and(|child| child.ends().flatten().any(|end| answers(end, outcome))) {
+                    let is_changed = editions::is_changed_child(journal, op, outcome);
+                    let is_answered = |child: &Past| child.ends().flatten().any(|end| answers(end, outcome));
+                    if !is_changed && !child.is_some_and(is_answered) {
                         found.push(format!(
                             "{:?} run {run}: {op} was answered with {outcome}, but did not end so",
                             past.id
@@ -299,28 +321,6 @@ fn answers(end: &Event, outcome: &Outcome) -> bool {
     }
 }
 
-/// Each run of a program once more, from its journal.
-fn programs(past: &Past, books: &Books) -> Vec<String> {
-    let mut found = Vec::new();
-    for ((run, journal), program) in (1..).zip(&past.runs).zip(&past.programs) {
-        let say = |what: String| format!("{:?} run {run}: {what}", past.id);
-        let program = match program {
-            None => continue,
-            Some(Ok(program)) => program,
-            Some(Err(error)) => {
-                found.push(say(format!("its input is no program: {error}")));
-                continue;
-            }
-        };
-        let life = Life { id: &past.id, run, program, journal };
-        match model::replay(&life, books) {
-            Ok(verdict) => found.extend(judge(&verdict, journal).map(say)),
-            Err(why) => found.push(say(why)),
-        }
-    }
-    found
-}
-
 /// The program that a journal is the journal of, unless it is that of something else.
 fn program_of(journal: &[Entry]) -> Option<Result<Program, String>> {
     let Some(Entry { event: Event::Started(start), .. }) = journal.first() else { return None };
@@ -330,8 +330,13 @@ fn program_of(journal: &[Entry]) -> Option<Result<Program, String>> {
 }
 
 /// Compares how a run ended with how the model says that it does.
-fn judge(verdict: &Verdict, journal: &[Entry]) -> Option<String> {
-    let end = &journal.last()?.event;
+fn judge(replayed: &Replayed, journal: &[Entry]) -> Option<String> {
+    let (end, verdict) = (&journal.last()?.event, &replayed.verdict);
+    if let Event::Completed { unused, .. } = end
+        && let Some(wrong) = editions::wrongly_unused(unused, replayed)
+    {
+        return Some(wrong);
+    }
     let is_right = match (end, verdict) {
         // However the code ends, a deadline that has passed is what its run fails with.
         (Event::Failed(failure), _) if failure.kind == FailureKind::Deadline && has_deadline(journal) => true,
@@ -351,6 +356,12 @@ fn judge(verdict: &Verdict, journal: &[Entry]) -> Option<String> {
 /// Whether it was ended wherever it was, and not by its code that let a cancellation through.
 fn ended_from_outside(end: &Event, journal: &[Entry]) -> bool {
     let Event::Cancelled { by, reason } = end else { return false };
+    let is_phase = |entry: &&Entry| matches!(entry.event, Event::Blocked { .. } | Event::Unblocked { .. });
+    let phase = journal.iter().rev().find(is_phase).map(|entry| &entry.event);
+    // Code that is blocked lets nothing through: whoever asks for the second time ends it, whatever the words.
+    if let Some(Event::Blocked { .. }) = phase {
+        return true;
+    }
     !journal.iter().any(|entry| match &entry.event {
         Event::CancelRequested { by: asked_by, reason: asked } => asked_by == by && asked == reason,
         _ => false,

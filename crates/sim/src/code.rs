@@ -12,6 +12,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::api::{ApiName, called};
+use crate::edition::Edition;
 use crate::history::Spot;
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
 use crate::program::{Child, Code, Job, Pauses, Program, Step, Transact, Way, Work, mix};
@@ -73,6 +74,8 @@ pub(crate) struct Probe {
     pub(crate) runtime: Arc<dyn Runtime>,
     /// Transaction steps write to a table of SQLite, and not to that of the memory store.
     pub(crate) is_sqlite: bool,
+    /// What the build of this machine makes of programs, and its number.
+    pub(crate) edition: (usize, Edition),
 }
 
 /// What closures panic with.
@@ -81,6 +84,7 @@ pub(crate) const PANIC: &str = "it panics";
 /// Runs a program.
 #[workflow(name = "program")]
 pub(crate) async fn program(ctx: Ctx, program: Program) -> Result<u64> {
+    let program = ctx.state::<Probe>().edition.1.of(&program);
     interpret::run(&OnCtx(ctx, Mutex::default()), &program).await
 }
 
@@ -88,7 +92,7 @@ pub(crate) async fn program(ctx: Ctx, program: Program) -> Result<u64> {
 #[task(name = "job")]
 pub(crate) async fn job(ctx: Ctx, job: Job) -> Result<u64> {
     let probe = ctx.state::<Probe>();
-    let spot = Spot { id: ctx.id().to_owned(), run: ctx.run_number(), node: job.node };
+    let spot = Spot { id: ctx.id().to_owned(), run: ctx.run_number(), node: job.node, edition: 0 };
     let outcome = probe.work(&job.work, spot, ctx.idempotency_key()).await;
     probe.witness.came(&[("Ctx", "state"), ("Ctx", "id"), ("Ctx", "run_number")]);
     outcome.map(|written| written.0)
@@ -191,7 +195,7 @@ impl Drop for Beside<'_> {
 
 impl OnCtx {
     fn spot(&self, node: u32) -> Spot {
-        Spot { id: self.0.id().to_owned(), run: self.0.run_number(), node }
+        Spot { id: self.0.id().to_owned(), run: self.0.run_number(), node, edition: self.probe().edition.0 }
     }
 
     fn probe(&self) -> &Probe {
@@ -365,8 +369,7 @@ impl Host for OnCtx {
             let open = self.opened("start");
             let started = wanted.await?;
             drop(open);
-            let expected = child.named.map(|node| self.child_id(node));
-            assert!(expected.is_none_or(|id| id == started.id()), "a child has the id that it was given");
+            assert!(started.id().starts_with(self.0.id()), "the id of a child tells its parent");
             self.probe().witness.came(&calls);
             let awaited: Started<'a, Self> =
                 Box::new(move || self.counted(vec![("Child", "result")], started.result()));
@@ -416,7 +419,7 @@ impl Trouble for Error {
 
 /// Where a transaction step counts.
 pub(crate) fn table_key(spot: &Spot) -> String {
-    format!("{}#{}#{}", spot.id, spot.run, spot.node)
+    format!("{}#{}#{}#{}", spot.id, spot.run, spot.node, spot.edition)
 }
 
 pub(crate) fn policy(pauses: Pauses) -> Retry {

@@ -1,14 +1,22 @@
 //! Sees to it that everything ends, once nothing goes wrong any longer.
 
+use std::pin::pin;
+
 use abide::prelude::*;
 use abide_core::{Namespace, Waiting};
+use abide_engine::Runtime;
 use abide_store::{List, ListCursor, ListOrder, Listed, View};
+
+use futures_util::future::{Either, select};
 
 use crate::ask::undecided_step;
 use crate::generate::SIGNALS;
 
 /// Values of the signals that see to the end begin here.
 pub(crate) const LAST_SIGNALS: u64 = 1_000_000;
+
+/// Why what is blocked, and stays so, is terminated at last.
+pub(crate) const GIVEN_UP: &str = "no build goes on with it";
 
 /// The most that is asked for at once.
 const PAGE: usize = 1_000;
@@ -27,25 +35,26 @@ impl Default for Ending {
 
 impl Ending {
     /// Gives each of them what it lacks.
-    pub(crate) async fn help(&mut self, abide: &Abide, open: Vec<Listed>) {
+    pub(crate) async fn help(&mut self, abide: &Abide, runtime: &dyn Runtime, open: Vec<Listed>) {
         for item in open {
             let handle = abide.handle::<u64>(item.address.id.as_str());
             match item.summary.status {
                 Status::Paused if is_paused_by_parent(&handle).await => {}
                 Status::Paused => drop(handle.resume().await),
-                Status::Blocked => self.unblock(&handle).await,
+                Status::Blocked => self.unblock(&handle, runtime).await,
                 _ => self.signal(&handle, wanted_signals(&item)).await,
             }
         }
     }
 
     /// Decides about a step as `why` advises; whatever else is blocked ends.
-    async fn unblock(&mut self, handle: &Handle<u64>) {
+    async fn unblock(&mut self, handle: &Handle<u64>, runtime: &dyn Runtime) {
         self.signal += 1;
         match handle.why().await.ok().as_deref().and_then(undecided_step) {
             Some(step) if self.signal.is_multiple_of(2) => drop(handle.unblock().rerun(step).await),
             Some(step) => drop(handle.unblock().edit(step, &self.signal).await),
-            None => drop(handle.terminate("it is blocked").await),
+            None if is_given_up(handle, runtime).await => drop(handle.terminate(GIVEN_UP).await),
+            None => {}
         }
     }
 
@@ -58,6 +67,14 @@ impl Ending {
             }
         }
     }
+}
+
+/// Whether every live build has tried what is blocked, as whoever waits for its result is told. Until then the wait goes on.
+async fn is_given_up(handle: &Handle<u64>, runtime: &dyn Runtime) -> bool {
+    const PATIENCE_MS: u64 = 500;
+    let result = pin!(handle.result());
+    let told = select(result, runtime.sleep(ms(PATIENCE_MS))).await;
+    matches!(told, Either::Left((Err(ClientError::Blocked { .. }), _)))
 }
 
 async fn is_paused_by_parent(handle: &Handle<u64>) -> bool {

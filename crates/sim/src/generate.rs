@@ -2,9 +2,10 @@
 
 use abide_store::Prng;
 
+use crate::edition::{Alter, Change, Edition};
 use crate::program::{Child, Code, Expr, Job, Pauses, Program, StartWith, Step, Transact, Way, Work};
 use crate::scenario::{
-    Action, Actor, Ask, Fault, Root, Scenario, SqliteSpec, StoreSpec, Target, When, WorkerSpec, Wrong,
+    Action, Actor, Ask, Deploy, Fault, Root, Scenario, SqliteSpec, StoreSpec, Target, When, WorkerSpec, Wrong,
 };
 
 /// The names of signals.
@@ -39,8 +40,28 @@ pub fn scenario(seed: u64) -> Scenario {
         faults: chance.faults(),
         inbox_count_max,
         store: StoreSpec::Memory,
+        editions: Vec::new(),
     };
+    let scenario = with_deploys(scenario);
     if seed.is_multiple_of(SQLITE_EVERY) { on_sqlite(scenario) } else { scenario }
+}
+
+/// The same scenario; in some, other builds of the program are deployed meanwhile.
+fn with_deploys(mut scenario: Scenario) -> Scenario {
+    // Chance of its own: a scenario is the same without it.
+    let mut chance = Chance { prng: Prng::new(scenario.seed.rotate_left(32) ^ !0), next_node: 0 };
+    if !chance.is(300) {
+        return scenario;
+    }
+    scenario.editions = (0..1 + chance.below(2)).map(|_| chance.edition()).collect();
+    for _ in 0..1 + chance.below(4) {
+        let edition = chance.index(scenario.editions.len() + 1);
+        let what = Ask::Deploy(Deploy { edition, is_killed: chance.is(500) });
+        let by = Actor::Worker(u32::try_from(chance.index(scenario.workers.len())).unwrap_or(0));
+        let (number, at_ms) = (1 + scenario.actions.len() as u64, chance.below(LAST_MS / 2));
+        scenario.actions.push(Action { number, at_ms, by, what, dropped_at_poll: None });
+    }
+    scenario
 }
 
 /// What a scenario lacks.
@@ -65,7 +86,13 @@ pub(crate) fn longer(mut scenario: Scenario, lack: &Lack, round: u64) -> Scenari
         }
     }
     for _ in 0..if lack.faults { FAULT_COUNT } else { 0 } {
-        let (when, what) = (When::Operation(chance.early(200)), chance.wrong_operation());
+        // Earlier from round to round: in some worlds little happens before everything is well again.
+        let mut number = chance.early((200 / round).max(8));
+        let is_taken = |number| scenario.faults.iter().any(|fault| fault.when == When::Operation(number));
+        while is_taken(number) {
+            number += 1;
+        }
+        let (when, what) = (When::Operation(number), chance.wrong_operation());
         scenario.faults.push(Fault { when, what });
     }
     scenario
@@ -139,6 +166,22 @@ impl Chance {
             deadline_grace_ms: self.maybe(200, |chance| *chance.prng.pick(&[0, 100, 2_000])),
             default_retry: self.maybe(150, Self::pauses),
         }
+    }
+
+    fn edition(&mut self) -> Edition {
+        const ALTERS: [Alter; 8] = [
+            Alter::Add,
+            Alter::AddAlike,
+            Alter::Remove,
+            Alter::Swap,
+            Alter::Rename,
+            Alter::Retype,
+            Alter::Redeclare,
+            Alter::Reshape,
+        ];
+        let count = 1 + self.below(3);
+        let mut change = |_| Change { at: self.index(12), what: *self.prng.pick(&ALTERS) };
+        Edition { changes: (0..count).map(&mut change).collect() }
     }
 
     fn skew(&mut self) -> i64 {

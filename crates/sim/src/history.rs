@@ -17,6 +17,9 @@ pub(crate) struct Spot {
     pub(crate) id: String,
     pub(crate) run: u32,
     pub(crate) node: u32,
+    /// The edition of the program that runs there.
+    #[serde(default)]
+    pub(crate) edition: usize,
 }
 
 /// One thing that happened.
@@ -42,6 +45,8 @@ pub(crate) enum Happened {
 #[derive(Clone, Debug)]
 pub(crate) struct Commit {
     pub(crate) session: SessionId,
+    /// The edition of whoever wrote it.
+    pub(crate) edition: usize,
     pub(crate) key: ExecutionKey,
     pub(crate) epoch: u64,
     pub(crate) expected: u64,

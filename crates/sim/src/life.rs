@@ -14,13 +14,13 @@ use crate::code::{self, Probe, Witness};
 use crate::database::Process;
 use crate::ending::{Ending, executions, open, reasons};
 use crate::generate::SESSION_TTL_MS;
-use crate::history::{Happened, OnMachine};
+use crate::history::{Answer, Happened, OnMachine};
 use crate::machine::MachineStore;
 use crate::quiet;
 use crate::scenario::{Action, Actor, Ask, Scenario, Target, WorkerSpec};
 use crate::world::World;
 
-/// The client and the worker of those who see to the end.
+/// The client and the first worker of those who see to the end.
 const LAST: u32 = 1_000;
 
 /// How many seconds everything may take to end, once nothing goes wrong any longer.
@@ -33,6 +33,7 @@ impl World {
         let world = self.clone();
         let runtime = self.sim.process(machine);
         let spec = self.spec_of(actor);
+        let edition = self.install(machine, actor);
         if let Some(spec) = spec.filter(|_| !self.is_healed()) {
             self.set_skew(machine, spec.skew_ms);
         }
@@ -45,6 +46,7 @@ impl World {
                     witness: witness.clone(),
                     runtime: runtime.clone(),
                     is_sqlite: process.is_some(),
+                    edition: edition.clone(),
                 };
                 let (builder, mut calls) = builder(spec, machine, probe);
                 let builder = simulated(builder, runtime.clone(), store);
@@ -87,7 +89,14 @@ impl World {
     /// Asks for something, in the process that it is asked by.
     fn ask(self: &Arc<Self>, index: usize, action: &Action, scenario: &Arc<Scenario>) {
         let Some((machine, abide)) = self.at(action.by) else { return };
-        let (by, is_shutdown) = (action.by, action.what == Ask::Shutdown);
+        let (by, is_shutdown) = (action.by, matches!(action.what, Ask::Shutdown | Ask::Deploy(_)));
+        if let Ask::Deploy(deploy) = action.what {
+            self.deploy(machine, by, deploy);
+            if deploy.is_killed {
+                self.history.add(Happened::Answered { action: index, answer: Answer::Done });
+                return;
+            }
+        }
         let (world, scenario, action) = (self.clone(), scenario.clone(), action.clone());
         let dropped_at_poll = action.dropped_at_poll;
         let asked = async move {
@@ -179,7 +188,7 @@ fn builder(spec: Option<WorkerSpec>, machine: u32, probe: Probe) -> (abide::Buil
     called!(calls, builder = Builder::session_ttl(ms(SESSION_TTL_MS)));
     called!(calls, builder = Builder::namespace("default"));
     called!(calls, builder = Builder::worker_name(&format!("worker-{machine}")));
-    called!(calls, builder = Builder::build(&format!("machine-{machine}")));
+    called!(calls, builder = Builder::build(&format!("edition-{}", probe.edition.0)));
     called!(calls, builder = Builder::workflow(code::program));
     called!(calls, builder = Builder::task(code::job));
     called!(calls, builder = Builder::state(probe));
@@ -214,6 +223,7 @@ fn builder(spec: Option<WorkerSpec>, machine: u32, probe: Probe) -> (abide::Buil
 /// Lives through a scenario. What remains is in the store and in the history.
 pub(crate) async fn live(world: Arc<World>, scenario: Arc<Scenario>) -> Result<(), String> {
     world.lock().specs = scenario.workers.clone();
+    world.lock().builds.editions = scenario.editions.clone();
     for index in 0..scenario.workers.len() {
         world.boot(Actor::Worker(u32::try_from(index).unwrap_or(0)));
     }
@@ -232,7 +242,7 @@ pub(crate) async fn live(world: Arc<World>, scenario: Arc<Scenario>) -> Result<(
     let last_ms = scenario.actions.iter().map(|action| action.at_ms).max().unwrap_or(0);
     world.runtime().sleep(ms(last_ms + 2_000)).await;
     world.heal();
-    world.boot(Actor::Worker(LAST));
+    world.boot_each_build(LAST);
     world.boot(Actor::Client(LAST));
     see_to_the_end(&world).await
 }
@@ -249,7 +259,8 @@ async fn see_to_the_end(world: &World) -> Result<(), String> {
             return Ok(());
         }
         if let Some((_, abide)) = world.at(Actor::Client(LAST)) {
-            ending.help(&abide, quiet::helpable(world, open).await).await;
+            let open = quiet::helpable(world, open).await;
+            ending.help(&abide, &*world.runtime(), open).await;
         }
     }
     let story = format!("after {END_SECONDS_MAX} seconds without a fault it has not ended:");

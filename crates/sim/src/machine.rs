@@ -202,6 +202,7 @@ impl World {
         }
         self.history.add(Happened::Committed(Box::new(history::Commit {
             session: commit.lease.session,
+            edition: self.edition_of(machine),
             key: commit.key,
             epoch: commit.lease.epoch.0,
             expected: commit.expected.0,

@@ -11,13 +11,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use abide_core::{Entry, Event, FailureKind, Op, OpKind, Outcome as Recorded, Payload, Remedied, Remedy};
+use abide_core::{Entry, Event, FailureKind, Op, OpKind, Outcome as Recorded, Remedied, Remedy};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use crate::history::Spot;
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
-use crate::program::{Child, Code, Program, Step, Transact, Way, Work, mix};
+use crate::program::{Child, Code, Program, Step, Transact, Work};
+use possible::{contradicts, foreign, possible};
+
+mod possible;
+
+pub(crate) use possible::{number, possible_end};
 
 /// What the auditor knows that no journal tells.
 pub(crate) trait Knowledge: Sync {
@@ -31,8 +36,24 @@ pub(crate) trait Knowledge: Sync {
 pub(crate) struct Life<'a> {
     pub(crate) id: &'a str,
     pub(crate) run: u32,
+    /// The program, as this edition of it runs it.
     pub(crate) program: &'a Program,
+    pub(crate) edition: usize,
     pub(crate) journal: &'a [Entry],
+    /// The edition that wrote each entry; the first one wrote those that are missing.
+    pub(crate) authors: &'a [usize],
+}
+
+impl Life<'_> {
+    /// Whether this edition wrote an entry. Whatever another one wrote need not be possible here.
+    fn is_own(&self, entry: &Entry) -> bool {
+        // Whoever had an operator's decision at hand wrote it down, and need not be who asked for it.
+        if let Event::Unblocked { .. } = entry.event {
+            return self.authors.iter().skip(1).all(|author| *author == self.edition);
+        }
+        let index = usize::try_from(entry.seq).unwrap_or_default().saturating_sub(1);
+        self.authors.get(index).copied().unwrap_or_default() == self.edition
+    }
 }
 
 /// How a run ended, as the model sees it.
@@ -43,10 +64,26 @@ pub(crate) enum Verdict {
     Continued(Box<Program>),
     /// It waits for these operations.
     Open(Vec<String>),
+    /// Its journal does not fit this edition.
+    Stuck(String),
+}
+
+/// What a run comes to.
+#[derive(Debug)]
+pub(crate) struct Replayed {
+    pub(crate) verdict: Verdict,
+    /// The recorded operations that it has not asked for, and whether they must be told as unused.
+    pub(crate) unused: BTreeMap<String, bool>,
+}
+
+impl Replayed {
+    fn stuck(why: String) -> Self {
+        Self { verdict: Verdict::Stuck(why), unused: BTreeMap::new() }
+    }
 }
 
 /// Runs a program from its journal. An `Err` says what in the journal is not possible.
-pub(crate) fn replay(life: &Life<'_>, knowledge: &dyn Knowledge) -> Result<Verdict, String> {
+pub(crate) fn replay(life: &Life<'_>, knowledge: &dyn Knowledge) -> Result<Replayed, String> {
     play(&Model::new(life, knowledge))
 }
 
@@ -58,7 +95,7 @@ pub(crate) fn reaches(life: &Life<'_>, knowledge: &dyn Knowledge, (name, nth): (
     model.lock().ever.contains(&(word_of(OpKind::Step), name.to_owned(), nth))
 }
 
-fn play(model: &Model<'_>) -> Result<Verdict, String> {
+fn play(model: &Model<'_>) -> Result<Replayed, String> {
     let life = model.life;
     let mut running = Box::pin(interpret::run(model, life.program));
     let mut pending: Vec<&Entry> = life.journal.iter().filter(|entry| is_delivery(&entry.event)).collect();
@@ -66,31 +103,33 @@ fn play(model: &Model<'_>) -> Result<Verdict, String> {
     let mut interrupts = interrupts.peekable();
     let mut skipped = BTreeSet::new();
     loop {
-        if let Poll::Ready(result) = poll(running.as_mut()) {
-            model.check_leftovers(&pending)?;
-            return Ok(match result {
+        let polled = poll(running.as_mut());
+        if let Some(name) = &model.lock().clash {
+            return Ok(Replayed::stuck(format!("{name:?} is a step and a transaction")));
+        }
+        if let Poll::Ready(result) = polled {
+            let verdict = match result {
                 Ok(value) => Verdict::Completed(value),
                 Err(error) => Verdict::Failed(error.number()),
-            });
+            };
+            return model.replayed(verdict, &pending);
         }
         let barrier = interrupts.peek().map_or(u64::MAX, |entry| entry.seq);
         let next = pending.iter().position(|entry| entry.seq < barrier && model.is_open(entry));
         if let Some(index) = next {
             skipped.extend(pending[..index].iter().map(|entry| entry.seq));
             let entry = pending.remove(index);
-            if skipped.contains(&entry.seq) {
+            if skipped.contains(&entry.seq) && life.is_own(entry) {
                 return Err(format!("entry {} was recorded before its operation was asked for", entry.seq));
             }
-            model.deliver(entry)?;
+            if let Some(why) = model.deliver(entry)? {
+                return Ok(Replayed::stuck(why));
+            }
         } else if let Some(entry) = interrupts.next() {
             model.interrupt(entry);
         } else {
-            model.check_leftovers(&pending)?;
-            let state = model.lock();
-            return Ok(match &state.next {
-                Some(next) => Verdict::Continued(Box::new(next.clone())),
-                None => Verdict::Open(state.open.keys().map(|op| format!("{op:?}")).collect()),
-            });
+            let verdict = model.rest(&pending);
+            return model.replayed(verdict, &pending);
         }
     }
 }
@@ -162,11 +201,21 @@ fn word_of(kind: OpKind) -> &'static str {
 /// What an operation may give.
 #[derive(Clone, Debug)]
 enum Expected {
-    Closure { spot: Spot, work: Work, has_timeout: bool },
-    Transaction { fails: bool },
+    Closure {
+        spot: Spot,
+        work: Work,
+        has_timeout: bool,
+        input: Option<u32>,
+    },
+    Transaction {
+        fails: bool,
+    },
     Timer,
-    Signal { has_timeout: bool },
-    Child,
+    Signal {
+        has_timeout: bool,
+    },
+    /// Under this id, if it was given one.
+    Child(Option<String>),
     Result,
 }
 
@@ -193,6 +242,8 @@ struct State {
     /// Why the code is to wind down, if it is.
     interrupt: Option<FailureKind>,
     shield_depth: u32,
+    /// A name that is used for two kinds of steps.
+    clash: Option<String>,
     next: Option<Program>,
 }
 
@@ -226,7 +277,7 @@ impl Model<'_> {
     }
 
     fn spot(&self, node: u32) -> Spot {
-        Spot { id: self.life.id.to_owned(), run: self.life.run, node }
+        Spot { id: self.life.id.to_owned(), run: self.life.run, node, edition: self.life.edition }
     }
 
     fn is_open(&self, entry: &Entry) -> bool {
@@ -235,21 +286,58 @@ impl Model<'_> {
         slot.is_some_and(|slot| slot.outcome.is_none())
     }
 
-    fn deliver(&self, entry: &Entry) -> Result<(), String> {
+    /// What code would wait for that has come to the end of its journal.
+    fn rest(&self, pending: &[&Entry]) -> Verdict {
+        let state = self.lock();
+        if let Some(next) = &state.next {
+            return Verdict::Continued(Box::new(next.clone()));
+        }
+        let recorded: BTreeSet<Id> = pending.iter().filter_map(|entry| entry.event.op()).map(id_of).collect();
+        let is_of_other_kind = |(kind, name, nth): &&Id| match *kind {
+            "step" => recorded.contains(&("transaction", name.clone(), *nth)),
+            "transaction" => recorded.contains(&("step", name.clone(), *nth)),
+            _ => false,
+        };
+        match state.open.keys().find(is_of_other_kind) {
+            Some(op) => Verdict::Stuck(format!("{op:?} is recorded as another kind")),
+            None => Verdict::Open(state.open.keys().map(|op| format!("{op:?}")).collect()),
+        }
+    }
+
+    fn replayed(&self, verdict: Verdict, pending: &[&Entry]) -> Result<Replayed, String> {
+        self.check_leftovers(pending)?;
+        let unused = pending.iter().filter_map(|entry| {
+            // Somebody may have decided about what could not be recorded.
+            let is_lost = matches!(&entry.event, Event::StepRecorded(record)
+                if matches!(record.outcome, Recorded::Unrecordable(_)));
+            Some((entry.event.op()?.to_string(), !self.life.is_own(entry) && !is_lost))
+        });
+        Ok(Replayed { verdict, unused: unused.collect() })
+    }
+
+    /// Gives an entry to the operation that waits for it, or says why it does not fit.
+    fn deliver(&self, entry: &Entry) -> Result<Option<String>, String> {
         let mut state = self.lock();
         state.now_micros = micros_of(Some(entry));
         let Some(slot) = entry.event.op().and_then(|op| state.open.get_mut(&id_of(op))) else {
-            return Ok(());
+            return Ok(None);
         };
-        let outcome = possible(&slot.expected, entry, self.knowledge)
+        if contradicts(&slot.expected, &entry.event) {
+            return Ok(Some(format!("entry {} has another input", entry.seq)));
+        }
+        let outcome = match self.life.is_own(entry) {
+            true => possible(&slot.expected, entry, self.knowledge),
+            false => foreign(&slot.expected, entry),
+        };
+        let outcome = outcome
             .map_err(|why| format!("entry {} is not possible: {why}: {:?}", entry.seq, entry.event))?;
         // What could not be recorded is given to nobody before somebody has decided about it.
-        let Some(outcome) = outcome else { return Ok(()) };
+        let Some(outcome) = outcome else { return Ok(None) };
         slot.outcome = Some(outcome);
         let waker = slot.waker.take();
         drop(state);
         waker.into_iter().for_each(Waker::wake);
-        Ok(())
+        Ok(None)
     }
 
     /// Everything that is open, and everything that is asked for from now on, ends with an error, unless it is shielded.
@@ -277,7 +365,7 @@ impl Model<'_> {
         let state = self.lock();
         for entry in pending {
             let id = entry.event.op().map(id_of);
-            if !id.as_ref().is_some_and(|id| state.ever.contains(id)) {
+            if self.life.is_own(entry) && !id.as_ref().is_some_and(|id| state.ever.contains(id)) {
                 return Err(format!(
                     "entry {} belongs to nothing in the program: {:?}",
                     entry.seq, entry.event
@@ -298,108 +386,17 @@ impl Model<'_> {
         }
     }
 
+    /// The id that the code gives to a child.
+    fn child_id(&self, child: &Child) -> Option<String> {
+        let Life { id, run, .. } = self.life;
+        child.named.map(|node| format!("{id}-{run}-{node}"))
+    }
+
     fn child_result(&self, nth: u32, name: &str) -> Operation {
         let mut result = self.operation("result", name, Expected::Result);
         result.open_as(("result", name.to_owned(), nth));
         result
     }
-}
-
-/// What an entry gives to an operation, if that is possible at all; nothing if it has to be decided about.
-fn possible(
-    expected: &Expected,
-    entry: &Entry,
-    knowledge: &dyn Knowledge,
-) -> Result<Option<Result<u64, Failed>>, String> {
-    match (&entry.event, expected) {
-        (Event::StepRecorded(record), Expected::Closure { work, .. })
-            if matches!(record.outcome, Recorded::Unrecordable(_)) =>
-        {
-            let is_possible = work.way == Way::Unwritable && work.failure_count > 0;
-            is_possible.then_some(None).ok_or_else(|| "its closure gives what can be recorded".to_owned())
-        }
-        _ => given(expected, entry, knowledge).map(Some),
-    }
-}
-
-fn given(
-    expected: &Expected,
-    entry: &Entry,
-    knowledge: &dyn Knowledge,
-) -> Result<Result<u64, Failed>, String> {
-    match (&entry.event, expected) {
-        (
-            Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(payload), .. }), .. },
-            Expected::Closure { work, .. },
-        ) if work.way == Way::Unwritable => Ok(Ok(number(payload)?)),
-        (Event::StepRecorded(record), Expected::Closure { spot, work, has_timeout }) => {
-            let outcome = outcome_of(&record.outcome)?;
-            possible_result(&outcome, work, *has_timeout, knowledge.run_count(spot))?;
-            Ok(outcome)
-        }
-        (Event::StepRecorded(record), Expected::Transaction { fails }) => {
-            match (outcome_of(&record.outcome)?, fails) {
-                (Ok(1), false) => Ok(Ok(1)),
-                (Ok(count), false) => Err(format!("a transaction happened {count} times")),
-                (Err(Failed(FailureKind::Fatal)), true) => Ok(Err(Failed(FailureKind::Fatal))),
-                (other, _) => Err(format!("a transaction gave {other:?}")),
-            }
-        }
-        (Event::TimerFired { .. }, Expected::Timer) => Ok(Ok(0)),
-        (Event::TimerFired { .. }, Expected::Signal { has_timeout: true }) => {
-            Ok(Err(Failed(FailureKind::Timeout)))
-        }
-        (Event::SignalReceived { payload, .. }, Expected::Signal { .. }) => Ok(Ok(number(payload)?)),
-        (Event::ChildStarted { .. }, Expected::Child) => Ok(Ok(0)),
-        (Event::ChildFinished { outcome, .. }, Expected::Result) => outcome_of(outcome),
-        _ => Err(format!("{expected:?} is waited for")),
-    }
-}
-
-/// Checks how a task ended whose function does this work.
-pub(crate) fn possible_end(
-    outcome: Result<u64, FailureKind>,
-    work: &Work,
-    run_count: u64,
-) -> Result<(), String> {
-    possible_result(&outcome.map_err(Failed), work, false, run_count)
-}
-
-/// Checks what a closure gave.
-fn possible_result(
-    outcome: &Result<u64, Failed>,
-    work: &Work,
-    has_timeout: bool,
-    run_count: u64,
-) -> Result<(), String> {
-    match outcome {
-        Ok(value) => {
-            let first = u64::from(work.failure_count) + 1;
-            let is_known = (first..=run_count).any(|nth| mix(work.value, nth) == *value);
-            is_known.then_some(()).ok_or_else(|| format!("no run of the closure gave {value}"))
-        }
-        Err(Failed(FailureKind::Timeout)) if has_timeout => Ok(()),
-        Err(Failed(kind)) if work.failure_count > 0 => match (kind, work.way) {
-            (FailureKind::Error, Way::Error)
-            | (FailureKind::Fatal, Way::Fatal)
-            | (FailureKind::Panic, Way::Panic) => Ok(()),
-            _ => Err(format!("its closure does not fail by {kind:?}")),
-        },
-        Err(Failed(kind)) => Err(format!("its closure never fails, but gave {kind:?}")),
-    }
-}
-
-fn outcome_of(outcome: &Recorded) -> Result<Result<u64, Failed>, String> {
-    match outcome {
-        Recorded::Success(payload) => Ok(Ok(number(payload)?)),
-        Recorded::Failure(failure) => Ok(Err(Failed(failure.kind))),
-        Recorded::Unrecordable(lost) => Err(lost.reason.clone()),
-    }
-}
-
-/// The number in a payload.
-pub(crate) fn number(payload: &Payload) -> Result<u64, String> {
-    serde_json::from_slice(payload.as_bytes()).map_err(|error| format!("{}: {error}", payload.excerpt()))
 }
 
 /// An operation that waits for its outcome. Dropping it gives it up.
@@ -415,6 +412,14 @@ impl Operation {
     fn open(&mut self) {
         let nth = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let other = match self.kind {
+                "step" => "transaction",
+                "transaction" => "step",
+                _ => "",
+            };
+            if state.uses.contains_key(&(other, self.name.clone())) {
+                state.clash = Some(self.name.clone());
+            }
             let count = state.uses.entry((self.kind, self.name.clone())).or_default();
             *count += 1;
             *count
@@ -482,7 +487,8 @@ impl Host for Model<'_> {
 
     fn step<'a>(&'a self, step: &'a Step, _borrowed: &'a u64) -> Outcome<'a, Self> {
         let (spot, work, has_timeout) = (self.spot(step.node), step.work, step.timeout_ms.is_some());
-        self.operation("step", &step.name, Expected::Closure { spot, work, has_timeout }).boxed()
+        let input = step.has_input.then_some(step.node);
+        self.operation("step", &step.name, Expected::Closure { spot, work, has_timeout, input }).boxed()
     }
 
     fn blocking<'a>(&'a self, step: &'a Step) -> Outcome<'a, Self> {
@@ -516,7 +522,7 @@ impl Host for Model<'_> {
     fn start<'a>(&'a self, child: &'a Child) -> BoxFuture<'a, Result<Started<'a, Self>, Failed>> {
         Box::pin(async move {
             let name = code_name(child);
-            let mut start = self.operation("child", name, Expected::Child);
+            let mut start = self.operation("child", name, Expected::Child(self.child_id(child)));
             (&mut start).await?;
             let nth = start.nth();
             let awaited: Started<'a, Self> = Box::new(move || self.child_result(nth, name).boxed());

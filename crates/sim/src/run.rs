@@ -62,6 +62,16 @@ pub fn quiet_panics() {
 
 /// Lives through a scenario and judges it.
 pub fn run(scenario: &Scenario) -> Report {
+    let lived = catch_unwind(AssertUnwindSafe(|| live(scenario)));
+    lived.unwrap_or_else(|panic| {
+        let violations =
+            vec![format!("a panic while the world was made or ended: {}", text_of(panic.as_ref()))];
+        Report { violations, ..Report::default() }
+    })
+}
+
+/// Lives through a scenario. A panic while it lives is part of the report; one while its world is made or ended is not caught.
+fn live(scenario: &Scenario) -> Report {
     let world = World::new(scenario);
     let scenario = Arc::new(scenario.clone());
     let lived = catch_unwind(AssertUnwindSafe(|| {
@@ -96,8 +106,8 @@ pub(crate) fn evidence(scenario: &Scenario) -> audit::Evidence {
     let world = World::new(scenario);
     let scenario = Arc::new(scenario.clone());
     let told = world.sim.block_on(async {
-        life::live(world.clone(), scenario).await.expect("it comes to its end");
-        audit::Evidence::of(&world).await
+        life::live(world.clone(), scenario.clone()).await.expect("it comes to its end");
+        audit::Evidence::of(&world, &scenario).await
     });
     world.end();
     told

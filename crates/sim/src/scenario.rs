@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::edition::Edition;
 use crate::program::{Code, Pauses, StartWith};
 
 /// Everything that happens in one simulated world, but for the order of what is ready at the same time, which follows from the seed.
@@ -25,6 +26,9 @@ pub struct Scenario {
     /// The store that everything lives on.
     #[serde(default)]
     pub store: StoreSpec,
+    /// The builds of the program that may be deployed, beside the first one: the next is number 1.
+    #[serde(default)]
+    pub editions: Vec<Edition>,
 }
 
 /// A store.
@@ -160,6 +164,17 @@ pub enum Ask {
     List,
     /// Shuts the worker down that asks.
     Shutdown,
+    /// Ends the worker that asks, which comes back with another build of the program.
+    Deploy(Deploy),
+}
+
+/// A deploy to one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deploy {
+    /// The number of the edition.
+    pub edition: usize,
+    /// Whether the process before is killed; else it shuts down.
+    pub is_killed: bool,
 }
 
 /// The n-th of the executions that exist, children included, counted around.
@@ -281,6 +296,11 @@ impl Scenario {
             {
                 return Err(format!("action {}: there is no root {root}", action.number));
             }
+            if let Ask::Deploy(Deploy { edition, .. }) = action.what
+                && edition > self.editions.len()
+            {
+                return Err(format!("action {}: there is no edition {edition}", action.number));
+            }
         }
         Ok(())
     }
@@ -361,7 +381,8 @@ impl Ask {
             | Self::Named(_)
             | Self::Conflict(_)
             | Self::List
-            | Self::Shutdown => None,
+            | Self::Shutdown
+            | Self::Deploy(_) => None,
         }
     }
 
@@ -386,6 +407,7 @@ impl Ask {
             Self::Why(_) => "why",
             Self::List => "list",
             Self::Shutdown => "shutdown",
+            Self::Deploy(_) => "deploy",
         }
     }
 }

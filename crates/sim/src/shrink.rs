@@ -75,6 +75,13 @@ fn candidates(scenario: &Scenario) -> impl Iterator<Item = Scenario> + use<> {
             smaller.faults.remove(index);
         });
     }
+    for (index, edition) in scenario.editions.iter().enumerate() {
+        for change in 0..edition.changes.len() {
+            add(&|smaller| {
+                smaller.editions[index].changes.remove(change);
+            });
+        }
+    }
     add(&|smaller| smaller.workers.truncate(scenario.workers.len().saturating_sub(1).max(1)));
     for index in 0..scenario.workers.len() {
         add(&|smaller| smaller.workers[index] = plain(smaller.workers[index]));

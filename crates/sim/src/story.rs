@@ -12,6 +12,9 @@ pub fn story(scenario: &Scenario) -> String {
         let _ = writeln!(told, "worker {index}: {worker:?}");
     }
     let _ = writeln!(told, "{} clients, inbox_count_max {}", scenario.client_count, scenario.inbox_count_max);
+    for (number, edition) in (1..).zip(&scenario.editions) {
+        let _ = writeln!(told, "edition {number}: {:?}", edition.changes);
+    }
     for root in &scenario.roots {
         let _ = writeln!(told, "{}: {}{}", root.id, code(&root.code), options(&root.options));
     }

@@ -16,6 +16,7 @@ use abide_store::faults::NoticeFault;
 use abide_store::memory::MemoryStore;
 
 use crate::database::{Database, Process};
+use crate::deploy::Builds;
 use crate::history::{Happened, History};
 use crate::scenario::{Actor, Scenario, StoreSpec, Target, When, WorkerSpec, Wrong};
 
@@ -54,6 +55,7 @@ pub(crate) struct State {
     /// Every execution that there is, in the order of their creation.
     pub(crate) known: Vec<String>,
     pub(crate) specs: Vec<WorkerSpec>,
+    pub(crate) builds: Builds,
 }
 
 /// A machine.
@@ -322,8 +324,11 @@ impl World {
 
     /// Writes down that something goes wrong.
     pub(crate) fn strike(&self, machine: u32, wrong: Wrong, at: &str) {
+        self.struck(machine, format!("{}: {}", wrong.word(), at));
+    }
+
+    pub(crate) fn struck(&self, machine: u32, what: String) {
         let is_under_way = self.lock().is_under_way(machine, &self.history);
-        let what = format!("{}: {}", wrong.word(), at);
         self.history.trace((machine, &what));
         self.history.add(Happened::Struck { what, is_under_way });
     }

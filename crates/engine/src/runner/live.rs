@@ -216,9 +216,23 @@ impl Runner {
             Some(Wanted::Timer(after)) => self.settle_timer(id, op, note.due_at, after),
             Some(Wanted::Signal(timeout)) => self.settle_signal(id, op, note.due_at, timeout),
             Some(Wanted::Child(start, child)) => self.settle_child(op, start, child),
+            Some(Wanted::Result) if note.cancelled => self.settle_given_up(op),
             Some(Wanted::Result) | None => {}
         }
         true
+    }
+
+    /// The code waits for a child that was given up before a change of the code: whatever it answers was, or will be, read by nobody.
+    fn settle_given_up(&mut self, op: Op) {
+        if self.is_over_length() {
+            return;
+        }
+        let child = self.run.given_up.get(&op.key()).map(|child| format!(" {child:?}")).unwrap_or_default();
+        let message = format!("child{child} was given up before this code waited for it");
+        let outcome = Outcome::Failure(Failure::new(FailureKind::Cancelled, message));
+        if let Ok(entries) = self.decide(Command::FinishChild { op, outcome }) {
+            self.deliver_all(&entries);
+        }
     }
 
     /// The journal has this name and number, as another kind of step.

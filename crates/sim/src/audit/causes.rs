@@ -4,14 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_core::Entry;
 use abide_store::ExecutionKey;
 
-use super::{Books, Happened};
+use super::{Books, Commit, Happened};
+use crate::history::Spot;
 use crate::model::{self, Life};
 
 /// A run of an execution.
-type Run = (String, u32);
+pub(super) type Run = (String, u32);
 
 pub(super) fn check(books: &Books) -> Vec<String> {
     let mut durable = beginnings(books);
@@ -23,13 +23,13 @@ pub(super) fn check(books: &Books) -> Vec<String> {
                 let run = (spot.id.clone(), spot.run);
                 let length = durable.get(&run).copied().unwrap_or(1);
                 // Zombies apart, a step is tried again and again at the same place.
-                if seen.insert((key, length)) && !is_reached(books, &run, length, key) {
+                if seen.insert((key, length, spot.edition)) && !is_reached(books, spot, length, key) {
                     found.push(format!("{key} began before what led there was durable"));
                 }
             }
-            item => place.follow(item, |run, entries| {
+            item => place.follow(item, |run, commit| {
                 let length = durable.entry(run).or_insert(1);
-                *length = entries.last().map_or(*length, |entry| entry.seq.max(*length));
+                *length = commit.entries.last().map_or(*length, |entry| entry.seq.max(*length));
             }),
         }
     }
@@ -46,8 +46,8 @@ fn beginnings(books: &Books) -> BTreeMap<Run, u64> {
         }
     }
     for item in &books.items {
-        place.follow(item, |run, entries| {
-            if let (Some(first), Some(length)) = (entries.first(), beginnings.get_mut(&run)) {
+        place.follow(item, |run, commit| {
+            if let (Some(first), Some(length)) = (commit.entries.first(), beginnings.get_mut(&run)) {
                 *length = (first.seq - 1).min(*length);
             }
         });
@@ -57,14 +57,14 @@ fn beginnings(books: &Books) -> BTreeMap<Run, u64> {
 
 /// Which run each execution is in.
 #[derive(Default)]
-struct Place {
+pub(super) struct Place {
     runs: BTreeMap<ExecutionKey, Run>,
     /// The epoch and version of the last commit of each: one that is sent again because its answer was lost leads to no further run.
     last: BTreeMap<ExecutionKey, (u64, u64)>,
 }
 
 impl Place {
-    fn follow(&mut self, item: &Happened, mut committed: impl FnMut(Run, &[Entry])) {
+    pub(super) fn follow(&mut self, item: &Happened, mut committed: impl FnMut(Run, &Commit)) {
         match item {
             Happened::Leased { key, id, run, .. } => {
                 self.runs.insert(*key, (id.clone(), *run));
@@ -75,7 +75,7 @@ impl Place {
                     return;
                 }
                 let Some(run) = self.runs.get_mut(&commit.key) else { return };
-                committed(run.clone(), &commit.entries);
+                committed(run.clone(), commit);
                 run.1 += u32::from(commit.next.is_some());
             }
             _ => {}
@@ -84,11 +84,14 @@ impl Place {
 }
 
 /// Whether the code comes to a step when so many entries of its journal are replayed.
-fn is_reached(books: &Books, (id, run): &Run, length: u64, key: &str) -> bool {
+fn is_reached(books: &Books, spot: &Spot, length: u64, key: &str) -> bool {
+    let Spot { id, run, edition, .. } = spot;
     let Some(past) = books.pasts.get(id) else { return true };
     let journal = past.runs.get(*run as usize - 1).and_then(|journal| journal.get(..length as usize));
     let (Some(journal), Some(program)) = (journal, past.program(*run)) else { return true };
-    let life = Life { id, run: *run, program, journal };
+    let (program, edition) = (&books.edited(*edition, program), *edition);
+    let authors = books.authors_of(id, *run);
+    let life = Life { id, run: *run, program, edition, journal, authors };
     let mut parts = key.rsplit('/');
     let (Some(nth), Some(name)) = (parts.next().and_then(|nth| nth.parse().ok()), parts.next()) else {
         return true;

@@ -22,13 +22,13 @@ pub(crate) struct Evidence {
 
 impl Evidence {
     /// Looks at everything once.
-    pub(crate) async fn of(world: &Arc<World>) -> Self {
+    pub(crate) async fn of(world: &Arc<World>, scenario: &Scenario) -> Self {
         let executions = executions(&*world.store, None).await.unwrap_or_default();
         let pasts = pasts(&*world.store, executions).await;
         let items = world.history.lock().items.clone();
         let told = Told::read(&*world.store, FeedFrom::Beginning).await;
         let counts = match world.any_worker() {
-            Some((_, abide)) => table::counts(&abide, &pasts, "table").await,
+            Some((_, abide)) => table::counts(&abide, (&pasts, &scenario.editions), "table").await,
             None => Err("no worker is left".to_owned()),
         };
         Self { pasts, items, told, counts }
@@ -36,13 +36,13 @@ impl Evidence {
 
     /// Everything that is wrong with it.
     pub(crate) fn check(self, scenario: &Scenario) -> Vec<String> {
-        let books = Books::new(self.pasts, self.items);
+        let books = Books { editions: scenario.editions.clone(), ..Books::new(self.pasts, self.items) };
         let mut found = books.check(scenario);
         found.extend(care::check(&books));
         found.extend(order::check(&books));
         found.extend(causes::check(&books));
         found.extend(self.told.check(&books));
-        found.extend(table::check(&books.pasts, &self.counts));
+        found.extend(table::check((&books.pasts, &scenario.editions), &self.counts));
         if !found.is_empty() {
             found.push(books.to_string());
         }

@@ -7,31 +7,32 @@ use abide_core::{Event, Outcome};
 
 use super::Past;
 use crate::code::{self, table_key};
+use crate::edition::Edition;
 use crate::history::Spot;
-use crate::program::{Expr, Program};
+use crate::program::{Expr, Program, Transact};
+
+/// Executions, and the editions of their programs without the first.
+type Programs<'a> = (&'a BTreeMap<String, Past>, &'a [Edition]);
 
 /// How often each transaction step that these executions may have has written.
 pub(crate) async fn counts(
     abide: &Abide,
-    pasts: &BTreeMap<String, Past>,
+    of: Programs<'_>,
     id: &str,
 ) -> Result<BTreeMap<String, u64>, String> {
-    let keys: Vec<String> = expected(pasts).into_iter().flat_map(|(keys, _)| keys).collect();
+    let keys: Vec<String> = expected(of).into_iter().flat_map(|(keys, _)| keys).collect();
     let counts = abide.run(code::read_table, keys.clone()).id(id).await;
     let counts = counts.map_err(|error| format!("the table cannot be read: {error}"))?;
     Ok(keys.into_iter().zip(counts).collect())
 }
 
-pub(crate) fn check(
-    pasts: &BTreeMap<String, Past>,
-    counts: &Result<BTreeMap<String, u64>, String>,
-) -> Vec<String> {
+pub(crate) fn check(of: Programs<'_>, counts: &Result<BTreeMap<String, u64>, String>) -> Vec<String> {
     let count_of = match counts {
         Ok(counts) => counts,
         Err(why) => return vec![why.clone()],
     };
     let mut found = Vec::new();
-    for (keys, recorded) in expected(pasts) {
+    for (keys, recorded) in expected(of) {
         let counts: Vec<u64> = keys.iter().map(|key| count_of.get(key).copied().unwrap_or(0)).collect();
         if counts.iter().any(|count| *count > 1) || counts.iter().sum::<u64>() != recorded {
             found.push(format!("transactions wrote {counts:?}, but {recorded} are recorded: {keys:?}"));
@@ -41,20 +42,22 @@ pub(crate) fn check(
 }
 
 /// For each run the keys that it may have written, and how many of its transaction steps are recorded as successful.
-fn expected(pasts: &BTreeMap<String, Past>) -> Vec<(Vec<String>, u64)> {
+fn expected((pasts, editions): Programs<'_>) -> Vec<(Vec<String>, u64)> {
     let mut expected = Vec::new();
     for past in pasts.values() {
         for (run, journal) in (1..).zip(&past.runs) {
             let Some(program) = past.program(run) else { continue };
             let recorded = journal.iter().filter(|entry| is_transacted(&entry.event)).count() as u64;
-            let own = own_exprs(program).into_iter();
-            let keys = own.filter_map(|expr| match expr {
-                Expr::Transact(transact) => {
-                    Some(table_key(&Spot { id: past.id.clone(), run, node: transact.node }))
+            let changed = editions.iter().map(|edition| edition.of(program));
+            let mut keys = Vec::new();
+            for (edition, program) in std::iter::once(program.clone()).chain(changed).enumerate() {
+                for expr in own_exprs(&program) {
+                    if let Expr::Transact(Transact { node, .. }) = expr {
+                        keys.push(table_key(&Spot { id: past.id.clone(), run, node: *node, edition }));
+                    }
                 }
-                _ => None,
-            });
-            expected.push((keys.collect(), recorded));
+            }
+            expected.push((keys, recorded));
         }
     }
     expected

@@ -130,7 +130,8 @@ impl Actor {
     }
 
     fn builder(&self) -> abide::Builder {
-        let probe = Probe { witness: self.outside.clone(), runtime: self.runtime.clone(), is_sqlite: true };
+        let (witness, runtime) = (self.outside.clone(), self.runtime.clone());
+        let probe = Probe { witness, runtime, is_sqlite: true, edition: Default::default() };
         let builder = Abide::builder(&self.role.url)
             .session_ttl(ms(self.role.session_ttl_ms))
             .worker_name(&format!("{}{}", self.role.prefix, self.role.machine))

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     fn spot(node: u32) -> Spot {
-        Spot { id: "a".to_owned(), run: 1, node }
+        Spot { id: "a".to_owned(), run: 1, node, edition: 0 }
     }
 
     fn temporary() -> (tempfile::TempDir, std::path::PathBuf) {

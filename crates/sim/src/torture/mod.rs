@@ -28,7 +28,7 @@ pub use report::{Progress, Report, Violation};
 
 use crate::ending::executions;
 use crate::generate::scenario;
-use crate::scenario::Scenario;
+use crate::scenario::{Ask, Scenario};
 use round::Round;
 
 /// What the ids of every torture begin with.
@@ -255,6 +255,9 @@ fn name_of(began_at: Timestamp) -> String {
 /// A scenario of a torture: that of the simulator, faster, and with ids that are its own.
 pub(crate) fn scenario_of(seed: u64, nth: u64, prefix: &str) -> Scenario {
     let mut scenario = scenario(seed.wrapping_add(nth)).faster(TIMES_AS_FAST);
+    // Real processes have one program.
+    scenario.editions.clear();
+    scenario.actions.retain(|action| !matches!(action.what, Ask::Deploy(_)));
     for root in &mut scenario.roots {
         root.id = format!("{}{}", scenario_prefix(prefix, nth), root.id);
     }

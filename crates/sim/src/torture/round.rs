@@ -414,7 +414,7 @@ impl<'a> Round<'a> {
                 self.wrong(what);
                 return Ok(client);
             }
-            ending.help(&client, left).await;
+            ending.help(&client, &*self.stage.runtime, left).await;
             self.happen(self.stage.runtime.moment().after(HELP_EVERY), report).await?;
         }
     }

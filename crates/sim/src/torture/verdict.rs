@@ -145,8 +145,8 @@ impl<V: View + ?Sized> Verdict<'_, V> {
             found.extend(told.check(&books));
             found.extend(self.outside(&books, scenario, &lines));
             if let Some(client) = client {
-                let counts = table::counts(client, &books.pasts, &format!("{prefix}table")).await;
-                found.extend(table::check(&books.pasts, &counts));
+                let counts = table::counts(client, (&books.pasts, &[]), &format!("{prefix}table")).await;
+                found.extend(table::check((&books.pasts, &[]), &counts));
             }
             let mut story = (!found.is_empty()).then(|| tell(scenario, &books, &lines));
             report.violations.extend(found.into_iter().map(|what| Violation {

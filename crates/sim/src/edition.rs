@@ -1,0 +1,218 @@
+//! Editions: the program of the next deploy. What a workflow was given stays; the code that runs it has changed.
+
+use serde::{Deserialize, Serialize};
+
+use crate::program::{Expr, Program, Step, Transact, Way, Work};
+
+/// A build of the program: what it changes in every workflow. The first one, number 0, changes nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Edition {
+    /// One after the other.
+    pub changes: Vec<Change>,
+}
+
+/// One change, at the n-th place of a program, counted around.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The place.
+    pub at: usize,
+    /// What changes there.
+    pub what: Alter,
+}
+
+/// What changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Alter {
+    /// A step is added, under a name that nothing else has.
+    Add,
+    /// A step is added, under a name that others may have: they are counted differently from there on.
+    AddAlike,
+    /// An operation is removed.
+    Remove,
+    /// Two operations change places.
+    Swap,
+    /// A step is renamed.
+    Rename,
+    /// A step becomes a transaction, or the other way round.
+    Retype,
+    /// A step declares another input.
+    Redeclare,
+    /// A branch is taken differently, or what was done at once is done one after the other.
+    Reshape,
+}
+
+/// Nodes of steps that editions add begin here.
+const ADDED_NODES: u32 = 1_000_000;
+/// The node of a step with another input is so much higher.
+const REDECLARED_NODES: u32 = 500_000;
+
+impl Edition {
+    /// The program as this edition runs it. Children and the next run have inputs of their own, and are changed when they run.
+    pub fn of(&self, program: &Program) -> Program {
+        let mut program = program.clone();
+        for (number, change) in (0..).zip(&self.changes) {
+            let places = place_count(&program.body);
+            if places > 0 {
+                alter(&mut program.body, &mut (change.at % places), &|parts, index| {
+                    change.what.happen(parts, index, ADDED_NODES + number);
+                });
+            }
+        }
+        program
+    }
+}
+
+impl Alter {
+    /// Its name in tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Add => "add",
+            Self::AddAlike => "add alike",
+            Self::Remove => "remove",
+            Self::Swap => "swap",
+            Self::Rename => "rename",
+            Self::Retype => "retype",
+            Self::Redeclare => "redeclare",
+            Self::Reshape => "reshape",
+        }
+    }
+
+    fn happen(self, parts: &mut Vec<Expr>, index: usize, node: u32) {
+        match self {
+            Self::Add => parts.insert(index, added(node, format!("x{node}"))),
+            Self::AddAlike => parts.insert(index, added(node, "s0".to_owned())),
+            Self::Remove => drop(parts.remove(index)),
+            Self::Swap => {
+                let other = (index + 1) % parts.len();
+                parts.swap(index, other);
+            }
+            Self::Rename => {
+                if let Expr::Step(step) | Expr::Blocking(step) = &mut parts[index] {
+                    step.name.push('n');
+                }
+            }
+            Self::Retype => retype(&mut parts[index]),
+            Self::Redeclare => {
+                if let Expr::Step(step) | Expr::Blocking(step) = &mut parts[index] {
+                    step.has_input = true;
+                    step.node += REDECLARED_NODES;
+                }
+            }
+            Self::Reshape => reshape(&mut parts[index]),
+        }
+    }
+}
+
+fn added(node: u32, name: String) -> Expr {
+    let work = Work { value: u64::from(node), delay_ms: 0, failure_count: 0, way: Way::Error };
+    Expr::Step(Step { node, name, work, retry: None, timeout_ms: None, has_input: false })
+}
+
+fn retype(expr: &mut Expr) {
+    *expr = match &*expr {
+        Expr::Step(step) => {
+            Expr::Transact(Transact { node: step.node, name: step.name.clone(), fails: false })
+        }
+        Expr::Transact(transact) => added(transact.node, transact.name.clone()),
+        other => other.clone(),
+    };
+}
+
+fn reshape(expr: &mut Expr) {
+    *expr = match expr.clone() {
+        Expr::Join(parts) => Expr::Sequence(parts),
+        Expr::Unordered(parts) => Expr::Join(parts),
+        Expr::Select(mut parts) => {
+            parts.reverse();
+            Expr::Select(parts)
+        }
+        Expr::Catch { body, otherwise, is_stubborn } => {
+            Expr::Catch { body: otherwise, otherwise: body, is_stubborn }
+        }
+        Expr::Shield(cleanup) => *cleanup,
+        other => Expr::Shield(Box::new(other)),
+    };
+}
+
+/// How many places there are in sequences of this very run.
+fn place_count(expr: &Expr) -> usize {
+    let own = match expr {
+        Expr::Sequence(parts) => parts.len(),
+        _ => 0,
+    };
+    own + inner(expr).into_iter().map(place_count).sum::<usize>()
+}
+
+fn inner(expr: &Expr) -> Vec<&Expr> {
+    match expr {
+        Expr::Sequence(parts) | Expr::Join(parts) | Expr::Select(parts) | Expr::Unordered(parts) => {
+            parts.iter().collect()
+        }
+        Expr::Catch { body, otherwise, .. } => vec![&**body, &**otherwise],
+        Expr::Start { meanwhile, .. } => vec![&**meanwhile],
+        Expr::Shield(cleanup) => vec![&**cleanup],
+        _ => Vec::new(),
+    }
+}
+
+fn inner_mut(expr: &mut Expr) -> Vec<&mut Expr> {
+    match expr {
+        Expr::Sequence(parts) | Expr::Join(parts) | Expr::Select(parts) | Expr::Unordered(parts) => {
+            parts.iter_mut().collect()
+        }
+        Expr::Catch { body, otherwise, .. } => vec![&mut **body, &mut **otherwise],
+        Expr::Start { meanwhile, .. } => vec![&mut **meanwhile],
+        Expr::Shield(cleanup) => vec![&mut **cleanup],
+        _ => Vec::new(),
+    }
+}
+
+/// Changes the place that is so many places away. `true`: it was found.
+fn alter(expr: &mut Expr, left: &mut usize, change: &dyn Fn(&mut Vec<Expr>, usize)) -> bool {
+    if let Expr::Sequence(parts) = expr {
+        if *left < parts.len() {
+            change(parts, *left);
+            return true;
+        }
+        *left -= parts.len();
+    }
+    inner_mut(expr).into_iter().any(|part| alter(part, left, change))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edited(what: Alter, at: usize) -> String {
+        let parts = [added(1, "a".to_owned()), Expr::Join(vec![Expr::Now, Expr::Sequence(vec![Expr::Now])])];
+        let program = Program { carry: 0, body: Expr::Sequence(parts.to_vec()), next: None };
+        let edition = Edition { changes: vec![Change { at, what }] };
+        let told = |expr: &Expr| match expr {
+            Expr::Step(step) => format!("{}{}", step.name, if step.has_input { "!" } else { "" }),
+            Expr::Transact(transact) => format!("transact {}", transact.name),
+            other => format!("{other:?}").split(['(', ' ']).next().unwrap_or_default().to_owned(),
+        };
+        match edition.of(&program).body {
+            Expr::Sequence(parts) => parts.iter().map(told).collect::<Vec<_>>().join(" "),
+            other => told(&other),
+        }
+    }
+
+    #[test]
+    fn an_edition_changes_one_place_of_a_program() {
+        let rows = [
+            (Alter::Add, 1, "a x1000000 Join"),
+            (Alter::AddAlike, 0, "s0 a Join"),
+            (Alter::Remove, 3, "Join"),
+            (Alter::Remove, 2, "a Join"),
+            (Alter::Swap, 1, "Join a"),
+            (Alter::Rename, 0, "an Join"),
+            (Alter::Retype, 0, "transact a Join"),
+            (Alter::Redeclare, 0, "a! Join"),
+            (Alter::Reshape, 1, "a Sequence"),
+        ];
+        for (what, at, expected) in rows {
+            assert_eq!(edited(what, at), expected, "{what:?} at {at}");
+        }
+    }
+}

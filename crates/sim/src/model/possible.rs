@@ -1,0 +1,137 @@
+//! What an operation may be given.
+
+use abide_core::{Entry, Event, FailureKind, Outcome as Recorded, Payload, Remedied, Remedy};
+
+use super::{Expected, Failed, Knowledge};
+use crate::program::{Way, Work, mix};
+
+/// What an entry gives to an operation, if that is possible at all; nothing if it has to be decided about.
+pub(super) fn possible(
+    expected: &Expected,
+    entry: &Entry,
+    knowledge: &dyn Knowledge,
+) -> Result<Option<Result<u64, Failed>>, String> {
+    match (&entry.event, expected) {
+        (Event::StepRecorded(record), Expected::Closure { work, .. })
+            if matches!(record.outcome, Recorded::Unrecordable(_)) =>
+        {
+            let is_possible = work.way == Way::Unwritable && work.failure_count > 0;
+            is_possible.then_some(None).ok_or_else(|| "its closure gives what can be recorded".to_owned())
+        }
+        _ => given(expected, entry, knowledge).map(Some),
+    }
+}
+
+/// What an entry gives that another edition wrote.
+pub(super) fn foreign(expected: &Expected, entry: &Entry) -> Result<Option<Result<u64, Failed>>, String> {
+    match &entry.event {
+        Event::StepRecorded(record) => match &record.outcome {
+            Recorded::Unrecordable(_) => Ok(None),
+            outcome => outcome_of(outcome).map(Some),
+        },
+        Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(payload), .. }), .. }
+        | Event::SignalReceived { payload, .. } => Ok(Some(Ok(number(payload)?))),
+        Event::TimerFired { .. } => match expected {
+            Expected::Signal { .. } => Ok(Some(Err(Failed(FailureKind::Timeout)))),
+            _ => Ok(Some(Ok(0))),
+        },
+        Event::ChildStarted { .. } => Ok(Some(Ok(0))),
+        Event::ChildFinished { outcome, .. } => outcome_of(outcome).map(Some),
+        other => Err(format!("{} gives nothing", other.word())),
+    }
+}
+
+/// Whether a step declares another input than the one that is recorded.
+pub(super) fn contradicts(expected: &Expected, event: &Event) -> bool {
+    let (Expected::Closure { input: Some(input), .. }, Event::StepRecorded(record)) = (expected, event)
+    else {
+        return false;
+    };
+    // What could not be recorded is compared with nothing: somebody decides about it.
+    let is_lost = matches!(record.outcome, Recorded::Unrecordable(_));
+    !is_lost && record.input_hash.is_some_and(|hash| hash != Payload::from(input.to_string().as_str()).hash())
+}
+
+fn given(
+    expected: &Expected,
+    entry: &Entry,
+    knowledge: &dyn Knowledge,
+) -> Result<Result<u64, Failed>, String> {
+    match (&entry.event, expected) {
+        (
+            Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(payload), .. }), .. },
+            Expected::Closure { work, .. },
+        ) if work.way == Way::Unwritable => Ok(Ok(number(payload)?)),
+        (Event::StepRecorded(record), Expected::Closure { spot, work, has_timeout, .. }) => {
+            let outcome = outcome_of(&record.outcome)?;
+            possible_result(&outcome, work, *has_timeout, knowledge.run_count(spot))?;
+            Ok(outcome)
+        }
+        (Event::StepRecorded(record), Expected::Transaction { fails }) => {
+            match (outcome_of(&record.outcome)?, fails) {
+                (Ok(1), false) => Ok(Ok(1)),
+                (Ok(count), false) => Err(format!("a transaction happened {count} times")),
+                (Err(Failed(FailureKind::Fatal)), true) => Ok(Err(Failed(FailureKind::Fatal))),
+                (other, _) => Err(format!("a transaction gave {other:?}")),
+            }
+        }
+        (Event::TimerFired { .. }, Expected::Timer) => Ok(Ok(0)),
+        (Event::TimerFired { .. }, Expected::Signal { has_timeout: true }) => {
+            Ok(Err(Failed(FailureKind::Timeout)))
+        }
+        (Event::SignalReceived { payload, .. }, Expected::Signal { .. }) => Ok(Ok(number(payload)?)),
+        (Event::ChildStarted { child, .. }, Expected::Child(id))
+            if id.as_ref().is_none_or(|id| child.as_str() == id) =>
+        {
+            Ok(Ok(0))
+        }
+        (Event::ChildFinished { outcome, .. }, Expected::Result) => outcome_of(outcome),
+        _ => Err(format!("{expected:?} is waited for")),
+    }
+}
+
+/// Checks how a task ended whose function does this work.
+pub(crate) fn possible_end(
+    outcome: Result<u64, FailureKind>,
+    work: &Work,
+    run_count: u64,
+) -> Result<(), String> {
+    possible_result(&outcome.map_err(Failed), work, false, run_count)
+}
+
+/// Checks what a closure gave.
+fn possible_result(
+    outcome: &Result<u64, Failed>,
+    work: &Work,
+    has_timeout: bool,
+    run_count: u64,
+) -> Result<(), String> {
+    match outcome {
+        Ok(value) => {
+            let first = u64::from(work.failure_count) + 1;
+            let is_known = (first..=run_count).any(|nth| mix(work.value, nth) == *value);
+            is_known.then_some(()).ok_or_else(|| format!("no run of the closure gave {value}"))
+        }
+        Err(Failed(FailureKind::Timeout)) if has_timeout => Ok(()),
+        Err(Failed(kind)) if work.failure_count > 0 => match (kind, work.way) {
+            (FailureKind::Error, Way::Error)
+            | (FailureKind::Fatal, Way::Fatal)
+            | (FailureKind::Panic, Way::Panic) => Ok(()),
+            _ => Err(format!("its closure does not fail by {kind:?}")),
+        },
+        Err(Failed(kind)) => Err(format!("its closure never fails, but gave {kind:?}")),
+    }
+}
+
+fn outcome_of(outcome: &Recorded) -> Result<Result<u64, Failed>, String> {
+    match outcome {
+        Recorded::Success(payload) => Ok(Ok(number(payload)?)),
+        Recorded::Failure(failure) => Ok(Err(Failed(failure.kind))),
+        Recorded::Unrecordable(lost) => Err(lost.reason.clone()),
+    }
+}
+
+/// The number in a payload.
+pub(crate) fn number(payload: &Payload) -> Result<u64, String> {
+    serde_json::from_slice(payload.as_bytes()).map_err(|error| format!("{}: {error}", payload.excerpt()))
+}
