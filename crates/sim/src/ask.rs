@@ -43,7 +43,8 @@ pub(crate) async fn perform(
             None => Answer::Refused("there is nothing".to_owned()),
         },
     };
-    if let Answer::Done | Answer::Result(_) | Answer::Failed(_) | Answer::Cancelled = answer {
+    if let Answer::Done | Answer::Told(_) | Answer::Result(_) | Answer::Failed(_) | Answer::Cancelled = answer
+    {
         witness.came(&calls);
     }
     answer
@@ -71,7 +72,12 @@ async fn steer(handle: &Handle<u64>, action: &Action, calls: &mut Vec<ApiName>) 
             Err(error) => refusal(&error),
         },
         Ask::Status(_) => done(asked!(status())),
-        _ => done(asked!(why())),
+        _ => match asked!(why()) {
+            // Nobody can tell while the store is out of reach.
+            Ok(sentence) if sentence.contains(" cannot be read now") => Answer::Unavailable,
+            Ok(sentence) => Answer::Told(sentence),
+            Err(error) => refusal(&error),
+        },
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use abide::prelude::*;
 use abide_core::{Entry, Event, FailureKind, Outcome, Payload, Remedied, Remedy};
 use abide_store::conformance::recorded_by;
-use abide_store::{Feed, FeedFrom, Listed, View};
+use abide_store::{Feed, FeedFrom, Listed, Snapshot, View};
 
 use crate::database;
 use crate::edition::Edition;
@@ -21,6 +21,7 @@ use crate::world::World;
 mod care;
 mod causes;
 mod clients;
+mod delays;
 mod editions;
 mod evidence;
 #[cfg(test)]
@@ -95,6 +96,20 @@ pub(crate) async fn audit(world: &Arc<World>, scenario: &Scenario) -> Vec<String
     found
 }
 
+/// The operations that the program of an execution waits for, as the model says from its journal.
+pub(crate) async fn open_operations(world: &World, found: &Snapshot) -> Option<Vec<String>> {
+    let (address, run) = (found.execution.address(), found.execution.run());
+    let records = recorded_by(&*world.store, address, run).await.ok()?;
+    let journal: Vec<Entry> = records.iter().filter_map(|record| record.entry().ok()).collect();
+    let id = address.id.to_string();
+    let mut runs = vec![Vec::new(); run as usize];
+    runs[run as usize - 1] = journal;
+    let pasts = BTreeMap::from([(id.clone(), Past::new(id.clone(), found.summary.status, runs))]);
+    let items = world.history.lock().items.clone();
+    let editions = world.lock().builds.editions.clone();
+    editions::open_operations(&Books { editions, ..Books::new(pasts, items) }, &id, run)
+}
+
 /// Every journal, for those who look into a violation.
 impl fmt::Display for Books {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -150,6 +165,7 @@ impl Books {
         }
         found.extend(orders::check(self));
         found.extend(clients::check(self, scenario));
+        found.extend(delays::check(self, scenario));
         found
     }
 
@@ -178,6 +194,7 @@ impl Books {
                         found.push(format!("the idempotency key {key:?} belongs to two steps"));
                     }
                 }
+                Happened::Wrong(what) => found.push(what.clone()),
                 Happened::Drew { spot, value } => {
                     let before = self.drawn.insert(spot.clone(), *value);
                     if before.is_some_and(|before| before != *value) {

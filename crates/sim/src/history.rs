@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use abide_core::{Entry, Message, SessionId};
-use abide_store::ExecutionKey;
+use abide_core::{Entry, Message, SessionId, Timestamp};
+use abide_engine::sim::Sim;
+use abide_store::{Clock, ExecutionKey};
 use serde::{Deserialize, Serialize};
 
 use crate::api::ApiName;
@@ -26,7 +27,7 @@ pub(crate) struct Spot {
 #[derive(Clone, Debug)]
 pub(crate) enum Happened {
     /// A closure began.
-    Began { machine: u32, spot: Spot, key: String },
+    Began { machine: u32, spot: Spot, key: String, at: Option<Timestamp> },
     /// A program was given a random number or a UUID.
     Drew { spot: Spot, value: u64 },
     /// The store gave a lease.
@@ -37,6 +38,8 @@ pub(crate) enum Happened {
     Accepted { message: Box<Message> },
     /// A client was answered.
     Answered { action: usize, answer: Answer },
+    /// Somebody was told what is not so.
+    Wrong(String),
     /// A fault struck.
     Struck { what: String, is_under_way: bool },
 }
@@ -59,6 +62,8 @@ pub(crate) struct Commit {
 pub(crate) enum Answer {
     /// It happened.
     Done,
+    /// It happened, and this sentence was the answer.
+    Told(String),
     /// The execution completed with this.
     Result(u64),
     /// The execution failed.
@@ -78,7 +83,7 @@ pub(crate) enum Answer {
 impl Answer {
     pub(crate) fn word(&self) -> &'static str {
         match self {
-            Self::Done => "done",
+            Self::Done | Self::Told(_) => "done",
             Self::Result(_) => "result",
             Self::Failed(_) => "failed",
             Self::Cancelled => "cancelled",
@@ -133,6 +138,7 @@ impl History {
 /// The history as the code on one machine sees it.
 pub(crate) struct OnMachine {
     pub(crate) machine: u32,
+    pub(crate) sim: Sim,
     pub(crate) history: Arc<History>,
 }
 
@@ -144,7 +150,7 @@ impl Witness for OnMachine {
         *count += 1;
         let nth = *count;
         (machine, spot, nth).hash(&mut log.trace);
-        log.items.push(Happened::Began { machine, spot: spot.clone(), key });
+        log.items.push(Happened::Began { machine, spot: spot.clone(), key, at: Some(self.sim.now()) });
         nth
     }
 

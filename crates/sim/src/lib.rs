@@ -34,6 +34,7 @@ mod table;
 #[cfg(unix)]
 pub mod torture;
 mod totals;
+mod why;
 mod world;
 
 pub use each::each;

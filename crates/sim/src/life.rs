@@ -23,8 +23,8 @@ use crate::world::World;
 /// The client and the first worker of those who see to the end.
 const LAST: u32 = 1_000;
 
-/// How many seconds everything may take to end, once nothing goes wrong any longer.
-const END_SECONDS_MAX: u64 = 240;
+/// How many seconds everything may take to end, once nothing goes wrong any longer. A build looks for what is blocked every five minutes at least.
+const END_SECONDS_MAX: u64 = 700;
 
 impl World {
     /// Opens a machine at a place.
@@ -83,7 +83,7 @@ impl World {
 
     /// Who writes down what the code on a machine does.
     fn witness(&self, machine: u32) -> Arc<dyn Witness> {
-        Arc::new(OnMachine { machine, history: self.history.clone() })
+        Arc::new(OnMachine { machine, sim: self.sim.clone(), history: self.history.clone() })
     }
 
     /// Asks for something, in the process that it is asked by.
@@ -102,7 +102,11 @@ impl World {
         let asked = async move {
             let id = world.fitting(&action.what).await;
             world.meet(&action.what, id.as_deref()).await;
-            perform(&abide, &action, &scenario, id, &*world.witness(machine)).await
+            let is_why = matches!(action.what, Ask::Why(_));
+            let asked = if is_why { world.before_why(id.as_deref()).await } else { None };
+            let answer = perform(&abide, &action, &scenario, id, &*world.witness(machine)).await;
+            world.after_why(asked, &answer).await;
+            answer
         };
         let history = self.history.clone();
         let asked = DropAt::new(asked, dropped_at_poll);

@@ -19,6 +19,7 @@ use crate::database::{Database, Process};
 use crate::deploy::Builds;
 use crate::history::{Happened, History};
 use crate::scenario::{Actor, Scenario, StoreSpec, Target, When, WorkerSpec, Wrong};
+use crate::why::Deaths;
 
 /// How often tasks may be polled before a world is believed to turn in circles.
 const POLL_COUNT_MAX: u64 = 400_000;
@@ -56,6 +57,7 @@ pub(crate) struct State {
     pub(crate) known: Vec<String>,
     pub(crate) specs: Vec<WorkerSpec>,
     pub(crate) builds: Builds,
+    pub(crate) deaths: Deaths,
 }
 
 /// A machine.
@@ -223,6 +225,9 @@ impl World {
                 return Verdict::Happen;
             }
             if state.outage_until.is_some_and(|until| self.runtime().moment() < until) {
+                // Whatever else was to go wrong does so later.
+                let due = state.faults.remove(&When::Operation(number)).unwrap_or_default();
+                state.faults.entry(When::Operation(number + 1)).or_default().extend(due);
                 return Verdict::Wrong(Wrong::Unavailable);
             }
             let wrong =
@@ -343,7 +348,11 @@ impl World {
 
     /// Takes a machine down at once; another one comes to its place.
     pub(crate) fn kill(self: &Arc<Self>, machine: u32, restart_ms: u64) {
-        self.lock().dead.insert(machine);
+        let now = self.now_micros();
+        let mut state = self.lock();
+        state.dead.insert(machine);
+        state.deaths.insert(machine, now);
+        drop(state);
         self.sim.kill(machine);
         self.sim.thaw(machine);
         let fallen = self.lock().machines.remove(&machine);

@@ -45,6 +45,18 @@ pub(super) fn programs(past: &Past, books: &Books) -> Vec<String> {
     found
 }
 
+/// What the program of a run waits for, as whoever wrote to it last runs it.
+pub(super) fn open_operations(books: &Books, id: &str, run: u32) -> Option<Vec<String>> {
+    let past = books.pasts.get(id)?;
+    let (program, journal) = (past.program(run)?, past.runs.get(run as usize - 1)?);
+    let edition = books.authors_of(id, run).last().copied().unwrap_or_default();
+    let recorded = RunOf { books, id, run, program, journal };
+    match recorded.replay(edition, journal.len()).ok()?.verdict {
+        Verdict::Open(operations) => Some(operations),
+        _ => None,
+    }
+}
+
 struct RunOf<'a> {
     books: &'a Books,
     id: &'a str,

@@ -207,7 +207,7 @@ fn is_about(line: &Line, nth: u64, prefix: &str) -> bool {
 
 fn happened(line: &Line) -> Option<Happened> {
     match line.clone() {
-        Line::Began { machine, spot, key } => Some(Happened::Began { machine, spot, key }),
+        Line::Began { machine, spot, key } => Some(Happened::Began { machine, spot, key, at: None }),
         Line::Drew { spot, value } => Some(Happened::Drew { spot, value }),
         Line::Answered { action, answer, .. } => Some(Happened::Answered { action, answer }),
         _ => None,
