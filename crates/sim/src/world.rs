@@ -92,6 +92,15 @@ pub(crate) enum Verdict {
 }
 
 impl State {
+    /// Whatever goes wrong at an operation beyond so much goes wrong at the next one.
+    fn put_off(&mut self, number: u64, count: usize) {
+        let due = self.faults.get_mut(&When::Operation(number));
+        let later = due.map(|wrongs| wrongs.split_off(count.min(wrongs.len()))).unwrap_or_default();
+        if !later.is_empty() {
+            self.faults.entry(When::Operation(number + 1)).or_default().extend(later);
+        }
+    }
+
     /// Whether a machine holds a lease or runs a closure.
     fn is_under_way(&self, machine: u32, history: &History) -> bool {
         self.held.values().any(|holder| *holder == machine)
@@ -225,11 +234,10 @@ impl World {
                 return Verdict::Happen;
             }
             if state.outage_until.is_some_and(|until| self.runtime().moment() < until) {
-                // Whatever else was to go wrong does so later.
-                let due = state.faults.remove(&When::Operation(number)).unwrap_or_default();
-                state.faults.entry(When::Operation(number + 1)).or_default().extend(due);
+                state.put_off(number, 0);
                 return Verdict::Wrong(Wrong::Unavailable);
             }
+            state.put_off(number, 1);
             let wrong =
                 state.faults.remove(&When::Operation(number)).and_then(|wrongs| wrongs.into_iter().next());
             match wrong {

@@ -59,7 +59,8 @@ impl Place<'_> {
             return None;
         }
         let job: Job = serde_json::from_slice(self.start.input.as_bytes()).ok()?;
-        let run_count = books.run_count(&Spot { id: self.past.id.clone(), run: self.run, node: job.node });
+        let run_count =
+            books.run_count(&Spot { id: self.past.id.clone(), run: self.run, node: job.node, edition: 0 });
         let outcome = match &self.end()?.event {
             Event::Completed { result, .. } => model::number(result).map(Ok),
             Event::Failed(failure) if failure.kind != FailureKind::Deadline => Ok(Err(failure.kind)),
