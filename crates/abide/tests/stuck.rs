@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use abide::prelude::*;
 use abide::testing::{Lab, Machine};
 use abide_core::{Address, ExecutionId, Lease, Namespace};
-use abide_store::{Aside, Read, Target};
+use abide_store::{Aside, Read, Target, Unreadable};
 use futures_util::join;
 use tokio::sync::{Notify, Semaphore};
 
@@ -362,7 +362,8 @@ fn who_waits_elsewhere_is_told_of_a_set_aside() {
             let read = Read { target, run: None, from: 0, limit: 0, with_inbox: false };
             let found = lab.store().read(read).await.unwrap().unwrap();
             let lease = Lease { session: found.lease.session.unwrap(), epoch: found.lease.epoch };
-            let aside = Aside { key: found.key, lease, damage: "on purpose".to_owned() };
+            let aside =
+                Aside { key: found.key, lease, unreadable: Unreadable::Damaged("on purpose".to_owned()) };
             lab.store().set_aside(aside).await.unwrap();
             // Twice as long as a client leaves the feed unread.
             lab.sleep(secs(10)).await;

@@ -1,7 +1,7 @@
 //! Who computes what an execution does next.
 
 use abide_core::{Entry, Event};
-use abide_store::{Error, Record};
+use abide_store::{Error, Record, Unreadable};
 
 use crate::runtime::BoxFuture;
 use crate::seat::Seat;
@@ -50,19 +50,23 @@ pub enum End {
     Failed(String),
     /// The lease is lost; whoever has it now goes on.
     Lost(String),
-    /// Something that is recorded cannot be read: it is set aside, by its lease, so that nobody meets the same for ever.
-    Damaged(String),
-    /// Something that is recorded can be read by a newer version of abide only.
-    Newer(String),
+    /// Something that is recorded cannot be read: it is given up, by its lease, so that nobody here meets the same for ever.
+    Unreadable(Unreadable),
+}
+
+impl End {
+    /// Something that is recorded is not what was written.
+    pub fn damaged(what: String) -> Self {
+        Self::Unreadable(Unreadable::Damaged(what))
+    }
 }
 
 impl From<Error> for End {
     /// What it means when a store does not give what is recorded.
     fn from(error: Error) -> Self {
-        match error {
-            Error::Corrupt { what } => Self::Damaged(what),
-            Error::Newer { what } => Self::Newer(what),
-            other => Self::Lost(other.to_string()),
+        match Unreadable::of(error) {
+            Ok(unreadable) => Self::Unreadable(unreadable),
+            Err(other) => Self::Lost(other.to_string()),
         }
     }
 }

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Ability, Address, Block, Kind, Lease, LeaseRow, SessionId};
-use abide_store::{Aside, Error, ExecutionKey, Leased, Read, Retire, Snapshot, Store, Target, Worker};
+use abide_core::{Ability, Address, Block, Kind, Lease, LeaseRow, SessionId, Timestamp};
+use abide_store::{
+    Aside, Error, ExecutionKey, Leased, Read, Retire, Snapshot, Store, Target, Unreadable, Worker,
+};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::caretaker::Caretaker;
@@ -53,8 +55,8 @@ pub(crate) struct Inner {
     session: AtomicU64,
     residents: Mutex<Residents>,
     failures: Failures,
-    /// Executions that only a newer version of abide can read.
-    newer: Failures,
+    /// When it was last said that an execution needs a newer version of abide.
+    newer_said_at: Mutex<Option<Timestamp>>,
     resident_count: AtomicUsize,
     runnable_count: AtomicUsize,
     is_closing: AtomicBool,
@@ -84,6 +86,8 @@ struct Resident {
 
 /// How long to wait before a lost execution is looked at.
 const RECOVER_PAUSE: Duration = Duration::from_millis(200);
+/// How often it is said that something needs a newer version of abide.
+const NEWER_SAID_PAUSE: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Registers a session and begins to work.
@@ -105,7 +109,7 @@ impl Engine {
             session: AtomicU64::new(0),
             residents: Mutex::default(),
             failures: Failures::default(),
-            newer: Failures::default(),
+            newer_said_at: Mutex::default(),
             resident_count: AtomicUsize::new(0),
             runnable_count: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
@@ -365,17 +369,14 @@ impl Inner {
         if !matches!(end, End::Failed(_)) {
             self.failures.forget(key);
         }
-        if !matches!(end, End::Newer(_)) {
-            self.newer.forget(key);
-        }
         let pause = match end {
             End::Finished(event) => {
                 self.watchers.ended(&address.id, &event);
                 None
             }
             End::Released => None,
-            End::Damaged(damage) => {
-                Box::pin(self.set_aside(Aside { key, lease, damage })).await;
+            End::Unreadable(unreadable) => {
+                Box::pin(self.set_aside(Aside { key, lease, unreadable })).await;
                 // The feed does not tell.
                 self.watchers.look(&address.id, Place::Elsewhere);
                 None
@@ -394,20 +395,12 @@ impl Inner {
                 tracing::error!(%address, why, "a commit failed for good");
                 self.failures.count(key, why)
             }
-            End::Newer(what) => {
-                let pause = self.newer.count(key, what.clone());
-                // The next looks find the same.
-                if pause == failures::PAUSE_FIRST {
-                    tracing::warn!(%address, what, "an execution needs a newer version of abide");
-                }
-                pause
-            }
             End::Lost(why) => {
                 tracing::warn!(%address, why, "an execution left memory");
                 // Whatever is wrong is not made worse by trying without a pause.
                 RECOVER_PAUSE
             }
-            End::Finished(_) | End::Released | End::Damaged(_) => RECOVER_PAUSE,
+            End::Finished(_) | End::Released | End::Unreadable(_) => RECOVER_PAUSE,
         }
     }
 
@@ -471,10 +464,10 @@ impl Inner {
                     self.take_back(leased);
                 }
             }
-            Err(damage) => match lease {
-                Some(lease) => self.set_aside(Aside { key, lease, damage }).await,
+            Err(unreadable) => match lease {
+                Some(lease) => self.set_aside(Aside { key, lease, unreadable }).await,
                 // The heartbeat finds a lease that nobody has, and knows which it is.
-                None => tracing::error!(execution = key.0, damage, "an execution cannot be read"),
+                None => tracing::error!(execution = key.0, ?unreadable, "an execution cannot be read"),
             },
         }
         self.residents().forget(key);
@@ -482,6 +475,9 @@ impl Inner {
 
     /// Gives up a lease under which something cannot be read. One that is not ours any longer stays as it is.
     async fn set_aside(&self, aside: Aside) {
+        if let Unreadable::Newer(what) = &aside.unreadable {
+            self.say_newer(aside.key, what);
+        }
         while !self.is_closing() {
             match self.store.set_aside(aside.clone()).await {
                 Ok(()) => return,
@@ -491,8 +487,19 @@ impl Inner {
         }
     }
 
-    /// What is recorded of an execution, if it is leased to us and our session lives; an error when that is damaged.
-    async fn held_by_us(self: &Arc<Self>, target: Target) -> Result<Option<Snapshot>, String> {
+    /// Says that this program is too old, once in a while: there may be many such executions, and each comes back until another
+    /// program takes it.
+    fn say_newer(&self, key: ExecutionKey, what: &str) {
+        let now = self.runtime.now();
+        let mut said_at = self.newer_said_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if said_at.is_none_or(|said_at| now >= said_at.after(NEWER_SAID_PAUSE)) {
+            *said_at = Some(now);
+            tracing::warn!(execution = key.0, what, "an execution needs a newer version of abide");
+        }
+    }
+
+    /// What is recorded of an execution, if it is leased to us and our session lives; an error when that cannot be read.
+    async fn held_by_us(self: &Arc<Self>, target: Target) -> Result<Option<Snapshot>, Unreadable> {
         while !self.is_closing() {
             let read = Read { target: target.clone(), run: None, from: 1, limit: 1_024, with_inbox: true };
             match self.store.read(read).await {
@@ -505,8 +512,8 @@ impl Inner {
                 }
                 Ok(_) => return Ok(None),
                 Err(error) if error.is_transient() => {}
-                Err(Error::Corrupt { what }) => return Err(what),
                 Err(error) => {
+                    let error = Unreadable::of(error).map_or_else(Ok, Err)?;
                     tracing::error!(%error, ?target, "an execution cannot be read");
                     return Ok(None);
                 }

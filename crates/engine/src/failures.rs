@@ -31,7 +31,7 @@ struct Failed {
     why: String,
 }
 
-pub(crate) const PAUSE_FIRST: Duration = Duration::from_millis(200);
+const PAUSE_FIRST: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 impl Failures {

@@ -23,7 +23,7 @@ impl Driver for TaskDriver {
     fn begin(&self, seat: Seat, mut opening: Opening) -> BoxFuture<End> {
         let start = match opening.first_entry().map(|first| first.event) {
             Ok(Event::Started(start)) => start,
-            Ok(other) => return over(End::Damaged(format!("its journal begins with {}", other.word()))),
+            Ok(other) => return over(End::damaged(format!("its journal begins with {}", other.word()))),
             Err(error) => return over(End::from(error)),
         };
         let (code, input) = (self.0.clone(), start.input.clone());

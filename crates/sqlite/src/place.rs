@@ -1,8 +1,7 @@
 //! Where an execution stands.
 
-use std::time::Duration;
-
 use abide_core::{Epoch, SessionId, Status, Summary, Timestamp};
+use abide_store::NEWER_PAUSE;
 use rusqlite::Row;
 
 use crate::rows::{count, integer};
@@ -78,9 +77,6 @@ impl Columns {
         Ok(Self { place: row.get(index)?, rank: row.get(index + 1)?, since: row.get(index + 2)? })
     }
 }
-
-/// How long a program leaves alone what is ready and what only a newer one can read.
-pub(crate) const NEWER_PAUSE: Duration = Duration::from_secs(5);
 
 const FINISHED: i64 = 4;
 const DAMAGED: i64 = 8;

@@ -3,8 +3,10 @@
 //! `place`, `rank` and `since` say where an execution stands: see [`crate::place::Place`]. `queue` is a route and a priority in one number, see
 //! [`crate::place::Queue`]. `state` is a sheet with everything that needs no column of its own: see [`crate::sheet`].
 
+mod sessions;
 mod verify;
 
+pub(crate) use sessions::*;
 pub(crate) use verify::*;
 
 /// The numbered steps from an empty database to the current schema. A released step is never changed.
@@ -300,6 +302,17 @@ pub(crate) const PUT_OFF: &str = "
 UPDATE abide_executions
 SET place = place + 1, rank = 0, since = ?2
 WHERE key = ?1 AND place % 4 = 1";
+/// The same for what a session holds, with what [`SESSION_RELEASE`] does.
+pub(crate) const PUT_OFF_HELD: &str = "
+UPDATE abide_executions
+SET place = COALESCE((queue >> 16) * 4 + 2, 8), rank = 0, since = ?2,
+    care_at = CASE
+        WHEN EXISTS (SELECT 1 FROM abide_inbox WHERE execution = key AND body IS NOT NULL)
+        THEN MIN(COALESCE(care_at, ?3), ?3)
+        ELSE care_at
+    END
+WHERE key = ?1
+RETURNING COALESCE(queue >> 16, 0)";
 pub(crate) const CARE_NEXT: &str = "
 SELECT care_at, key
 FROM abide_executions INDEXED BY abide_executions_care
@@ -436,83 +449,6 @@ FROM abide_tags
 WHERE namespace = ?1 AND key = ?2 AND value = ?3 AND execution < ?4
 ORDER BY execution DESC
 LIMIT ?5";
-pub(crate) const SESSION_INSERT: &str = "
-INSERT INTO abide_sessions (id, namespace, name, ability, ttl_us, registered_at, expires_at, retired)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)";
-pub(crate) const SESSION: &str = "
-SELECT ability, ttl_us, expires_at, retired IS NOT NULL
-FROM abide_sessions
-WHERE id = ?1";
-pub(crate) const SESSION_IS_LIVE: &str = "
-SELECT 1
-FROM abide_sessions
-WHERE id = ?1 AND retired IS NULL";
-pub(crate) const SESSION_EXTEND: &str = "
-UPDATE abide_sessions
-SET expires_at = ?2
-WHERE id = ?1
-RETURNING taken";
-pub(crate) const SESSION_TAKEN: &str = "
-SELECT taken
-FROM abide_sessions
-WHERE id = ?1";
-pub(crate) const SESSION_TAKE: &str = "
-UPDATE abide_sessions
-SET taken = ?2
-WHERE id = ?1";
-pub(crate) const SESSION_RETIRE: &str = "
-UPDATE abide_sessions
-SET retired = ?2
-WHERE id = ?1 AND retired IS NULL";
-/// What is damaged beyond that goes where no claim looks (8).
-pub(crate) const SESSION_RELEASE: &str = "
-UPDATE abide_executions INDEXED BY abide_executions_place
-SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue & 65535), 0), since = ?2,
-    takeover_count = COALESCE(takeover_count + ?3, ?3),
-    care_at = CASE
-        WHEN EXISTS (SELECT 1 FROM abide_inbox WHERE execution = key AND body IS NOT NULL)
-        THEN MIN(COALESCE(care_at, ?4), ?4)
-        ELSE care_at
-    END
-WHERE place > 4 AND place = ?1";
-pub(crate) const SESSION_LEASES_BESIDE: &str = "
-SELECT key, epoch, place, rank, since
-FROM abide_executions INDEXED BY abide_executions_place
-WHERE place > 4 AND place = ?1 AND rank = ?2 AND since = ?3 AND key > ?4
-ORDER BY key
-LIMIT ?5";
-pub(crate) const SESSION_LEASES_AFTER: &str = "
-SELECT key, epoch, place, rank, since
-FROM abide_executions INDEXED BY abide_executions_place
-WHERE place > 4 AND place = ?1 AND (rank, since) > (?2, ?3)
-ORDER BY rank, since, key
-LIMIT ?4";
-pub(crate) const SESSION_LEASE_COUNT: &str = "
-SELECT COUNT(*)
-FROM abide_executions INDEXED BY abide_executions_place
-WHERE place > 4 AND place = ?1";
-pub(crate) const SESSIONS_LIVE: &str = "
-SELECT id, expires_at
-FROM abide_sessions INDEXED BY abide_sessions_live
-WHERE retired IS NULL
-ORDER BY id";
-pub(crate) const SESSIONS: &str = "
-SELECT id, name, ability, ttl_us, registered_at, expires_at, retired
-FROM abide_sessions
-WHERE namespace = ?1 AND id > ?2
-ORDER BY id
-LIMIT ?3";
-pub(crate) const SESSIONS_OLD: &str = "
-SELECT 1
-FROM abide_sessions
-WHERE retired IS NOT NULL AND expires_at < ?1";
-pub(crate) const SESSIONS_PRUNE: &str = "
-DELETE FROM abide_sessions
-WHERE retired IS NOT NULL AND expires_at < ?1";
-pub(crate) const SESSIONS_EXPIRE_ALL: &str = "
-UPDATE abide_sessions
-SET retired = ?1
-WHERE retired IS NULL";
 pub(crate) const LEASES_RELEASE_ALL: &str = "
 UPDATE abide_executions
 SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue & 65535), 0), since = ?1,

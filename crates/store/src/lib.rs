@@ -30,7 +30,7 @@ pub use prng::Prng;
 pub use refused::{not_unread, refused_start};
 pub use seam::{
     Answer, Aside, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold,
-    Leased, Notice, Record, Run, Store, Submit, Submitted, Transacted, Transaction,
+    Leased, NEWER_PAUSE, Notice, Record, Run, Store, Submit, Submitted, Transacted, Transaction, Unreadable,
 };
 pub use view::{
     Bounds, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxCursor, InboxPage, InboxRead, List,

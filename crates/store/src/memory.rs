@@ -86,8 +86,8 @@ impl Store for MemoryStore {
     }
 
     fn set_aside(&self, aside: Aside) -> Answer<()> {
-        self.apply(|state, _| {
-            state.set_aside(&aside);
+        self.apply(|state, now| {
+            state.set_aside(&aside, now);
             Ok(())
         })
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use abide_core::{
     Address, Entry, Epoch, Execution, Fence, Lease, Message, MessageId, SessionId, Summary, Timestamp,
@@ -78,10 +79,10 @@ pub trait Store: View {
     /// emitted message arrived.
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome>;
 
-    /// Takes an execution from a holder that cannot read what is recorded of it, and sets it aside: its status is
+    /// Takes an execution from a holder that cannot read what is recorded of it. What is damaged is set aside: its status is
     /// [damaged](abide_core::Status::Damaged), it is never ready, and only a caretaker is given it, who does without what cannot be read or meets
-    /// the same. Under another lease than the newest nothing is changed, so that repeating it is harmless. It needs no state, which may be
-    /// what is damaged.
+    /// the same. What a newer program wrote is ready again after [`NEWER_PAUSE`]. Under another lease than the newest nothing is changed, so
+    /// that repeating it is harmless. It needs no state, which may be what cannot be read.
     fn set_aside(&self, aside: Aside) -> Answer<()>;
 
     /// Makes a worker's session, which lives until its time to live passes without a heartbeat.
@@ -276,9 +277,32 @@ pub struct Aside {
     pub key: ExecutionKey,
     /// The right to write it.
     pub lease: Lease,
-    /// What cannot be read, for the log.
-    pub damage: String,
+    /// Why.
+    pub unreadable: Unreadable,
 }
+
+/// Why something that is recorded cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// It is not what was written. Nobody can read it, so it is set aside.
+    Damaged(String),
+    /// A newer version of abide wrote it. Those who can read it are to have it, so it is put off for [`NEWER_PAUSE`].
+    Newer(String),
+}
+
+impl Unreadable {
+    /// What an error means for the execution that was to be read; gives it back when it says nothing about that.
+    pub fn of(error: Error) -> std::result::Result<Self, Error> {
+        match error {
+            Error::Corrupt { what } => Ok(Self::Damaged(what)),
+            Error::Newer { what } => Ok(Self::Newer(what)),
+            other => Err(other),
+        }
+    }
+}
+
+/// How long a program leaves alone what only a newer one can read.
+pub const NEWER_PAUSE: Duration = Duration::from_secs(5);
 
 /// What a commit writes. Shared, because its sender may have to send it again.
 #[derive(Clone, Debug)]

@@ -23,7 +23,7 @@ impl Runner {
             Poll::Ready(Err(error)) => return Turn::End(End::from(error)),
         };
         let Some(began) = first.began() else {
-            return Turn::End(End::Damaged(format!("the journal begins with {}", first.event.word())));
+            return Turn::End(End::damaged(format!("the journal begins with {}", first.event.word())));
         };
         if let Err(refusal) = self.decide(Command::ContinueAsNew { input: input.clone() }) {
             return Turn::End(End::Lost(format!("the next run was refused: {refusal}")));

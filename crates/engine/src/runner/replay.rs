@@ -63,7 +63,7 @@ impl Runner {
         };
         let Event::Started(start) = &entry.event else {
             let what = format!("the journal begins with {}", entry.event.word());
-            return Some(Turn::End(End::Damaged(what)));
+            return Some(Turn::End(End::damaged(what)));
         };
         let passed = self.run.cursor.offer(&entry);
         debug_assert_eq!(passed, Ok(false), "nobody waits for the start");

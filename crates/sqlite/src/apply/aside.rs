@@ -1,7 +1,7 @@
 //! `set_aside`: what cannot be read delays nobody.
 
-use abide_core::Epoch;
-use abide_store::Aside;
+use abide_core::{Epoch, care};
+use abide_store::{Aside, NEWER_PAUSE, Unreadable};
 use rusqlite::OptionalExtension;
 
 use crate::batch::Batch;
@@ -20,14 +20,30 @@ impl Operation for AsideWork {
     const WHAT: &'static str = "set aside";
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<(), Stop> {
-        let Aside { key, lease, damage } = &self.0;
+        let Aside { key, lease, unreadable } = &self.0;
         let key = integer(key.0);
         let is_held = |given: &Given| (given.session, given.epoch) == (lease.session, lease.epoch);
-        match given(batch, key)?.filter(is_held) {
-            Some(given) => set_aside(batch, (key, Some(given)), damage),
-            None => Ok(()),
+        let Some(given) = given(batch, key)?.filter(is_held) else { return Ok(()) };
+        match unreadable {
+            Unreadable::Damaged(damage) => set_aside(batch, (key, Some(given)), damage),
+            Unreadable::Newer(_) => put_off(batch, (key, given)),
         }
     }
+}
+
+/// Takes an execution from a holder that is too old to read it, and offers it again after a while.
+fn put_off(batch: &mut Batch<'_>, (key, given): (i64, Given)) -> Result<(), Stop> {
+    let now = batch.now();
+    let (until, look_at) = (now.after(NEWER_PAUSE), now.after(care::ORDER_GRACE));
+    let mut statement = batch.connection.prepare_cached(sql::PUT_OFF_HELD)?;
+    let route = statement.query_row([key, until.as_micros(), look_at.as_micros()], |row| row.get(0))?;
+    drop(statement);
+    batch.take_away(key, given)?;
+    batch.caches.hot.remove(&key);
+    batch.caches.targets.remove(&key);
+    batch.announce(route)?;
+    batch.announce_care(route)?;
+    Ok(())
 }
 
 /// The same for what was found where no lease is known.

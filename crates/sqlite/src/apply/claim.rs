@@ -7,7 +7,7 @@ use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Epoch, Execution, ExecutionId, Lease, LeaseRow, MessageId, SessionId, Timestamp, Version, care,
 };
-use abide_store::{Claim, Claimed, ExecutionKey, Leased};
+use abide_store::{Claim, Claimed, ExecutionKey, Leased, NEWER_PAUSE};
 use rusqlite::OptionalExtension;
 
 use super::aside::{set_aside, set_aside_any};
@@ -19,7 +19,7 @@ use crate::glance::number;
 use crate::job::Operation;
 use crate::journal::{Chain, Page};
 use crate::notices::not_live;
-use crate::place::{self, Columns, Holder, NEWER_PAUSE, Place};
+use crate::place::{self, Columns, Holder, Place};
 use crate::rows::{count, integer, text, timestamp};
 use crate::sheet::Base;
 use crate::sql;

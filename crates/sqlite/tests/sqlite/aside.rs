@@ -9,7 +9,7 @@ use abide_sqlite::SqliteStore;
 use abide_store::conformance::block_on;
 use abide_store::{
     Aside, Changes, Clock, Commit, CommitOutcome, Error, Feed, FeedFrom, Hold, List, Prune, Read, Store,
-    Target, View, Workers,
+    Target, Unreadable, View, Workers,
 };
 
 use crate::fixture::{
@@ -218,7 +218,8 @@ fn nobody_looks_after_what_its_holder_has_set_aside() {
             .expect("it is there")
     };
     assert!(care_at().is_some(), "its holder has some time to read it");
-    let aside = Aside { key: bad.key, lease: bad.lease, damage: "it cannot be read".to_owned() };
+    let aside =
+        Aside { key: bad.key, lease: bad.lease, unreadable: Unreadable::Damaged("a hole".to_owned()) };
     block_on(store.set_aside(aside)).expect("it is set aside");
     assert_eq!(care_at(), None);
 }

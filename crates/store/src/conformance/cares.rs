@@ -6,7 +6,7 @@ use super::held::Held;
 use super::make::{cancel, complete, flow, name, pause, resume, signal, step, terminate, worker};
 use super::subject::{Seat, serving};
 use super::{Subject, block_on, limits, table};
-use crate::{Aside, Claim, Claimed, List, Notice};
+use crate::{Aside, Claim, Claimed, List, NEWER_PAUSE, Notice, Unreadable};
 
 table![
     order_to_what_nobody_serves_is_for_anybody,
@@ -33,6 +33,7 @@ table![
     what_has_ended_needs_no_care,
     everybody_of_the_namespace_is_told,
     what_its_holder_cannot_read_is_for_caretakers_only,
+    what_its_holder_is_too_old_for_is_ready_again_later,
 ];
 
 /// A session that can run nothing of what the cases start.
@@ -371,7 +372,11 @@ fn what_its_holder_cannot_read_is_for_caretakers_only(subject: &Subject) {
     subject.commit(&draft, &mut held);
     let Lease { session, epoch } = held.lease;
     let aside = |epoch| {
-        let aside = Aside { key: held.key, lease: Lease { session, epoch }, damage: "a hole".to_owned() };
+        let aside = Aside {
+            key: held.key,
+            lease: Lease { session, epoch },
+            unreadable: Unreadable::Damaged("a hole".to_owned()),
+        };
         block_on(subject.store.set_aside(aside)).expect("it is answered");
     };
     aside(Epoch(epoch.0 + 1));
@@ -391,4 +396,34 @@ fn what_its_holder_cannot_read_is_for_caretakers_only(subject: &Subject) {
     assert_eq!(taken.lease.epoch, epoch.next());
     aside(epoch);
     assert_eq!(subject.leases(session).len(), 1, "who repeats it takes nothing from the next holder");
+}
+
+fn what_its_holder_is_too_old_for_is_ready_again_later(subject: &Subject) {
+    let (_old, held) = subject.held("a");
+    let Lease { session, epoch } = held.lease;
+    let aside = |epoch| {
+        let lease = Lease { session, epoch };
+        let aside = Aside { key: held.key, lease, unreadable: Unreadable::Newer("entry 7".to_owned()) };
+        block_on(subject.store.set_aside(aside)).expect("it is answered");
+    };
+    aside(Epoch(epoch.0 + 1));
+    assert_eq!(subject.leases(session).len(), 1, "another lease changes nothing");
+    subject.send(signal("s", "a"));
+    aside(epoch);
+    assert!(subject.leases(session).is_empty());
+    assert_eq!(subject.fenced(&subject.draft(&held).then(step("late"))), Fence::Released);
+    let mut new = subject.seat(worker());
+    let first = look_after(&mut new);
+    assert!(first.leased.is_empty(), "not at once, also not because of a message");
+    assert!(first.next_wake_at.is_some(), "it is told when");
+    subject.advance_ms(u64::try_from(NEWER_PAUSE.as_millis()).expect("a short time"));
+    let taken = look_after(&mut new).leased.remove(0);
+    assert_eq!(taken.lease.epoch, epoch.next());
+    assert_eq!(subject.look("a").takeover_count, 0, "nobody died of it");
+    aside(epoch);
+    assert_eq!(
+        subject.leases(taken.lease.session).len(),
+        1,
+        "who repeats it takes nothing from the next holder"
+    );
 }

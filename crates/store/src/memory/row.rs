@@ -12,8 +12,8 @@ use abide_core::{
 use super::claim::message_size;
 use super::sessions::Ending;
 use crate::{
-    Bounds, Commit, Error, ExecutionKey, Hold, InboxCursor, InboxPage, Leased, Listed, Record, Snapshot,
-    not_unread,
+    Bounds, Commit, Error, ExecutionKey, Hold, InboxCursor, InboxPage, Leased, Listed, NEWER_PAUSE, Record,
+    Snapshot, Unreadable, not_unread,
 };
 
 /// Journals up to this length are folded again at every commit, to see whether the state is what they add up to.
@@ -147,9 +147,17 @@ impl Row {
     }
 
     /// Its holder cannot read it.
-    pub(super) fn set_aside(&mut self) {
-        self.lease.session = None;
-        self.is_aside = true;
+    pub(super) fn set_aside(&mut self, unreadable: &Unreadable, now: Timestamp) {
+        match unreadable {
+            Unreadable::Damaged(_) => {
+                self.lease.session = None;
+                self.is_aside = true;
+            }
+            Unreadable::Newer(_) => {
+                self.release(Ending::Orderly, now);
+                (self.ready_at, self.wake_at) = (None, Some(now.after(NEWER_PAUSE)));
+            }
+        }
     }
 
     /// What is told of it.

@@ -118,11 +118,11 @@ impl State {
         Ok(())
     }
 
-    /// Sets an execution aside that its holder cannot read.
-    pub(super) fn set_aside(&mut self, aside: &Aside) {
-        let Aside { key, lease, .. } = aside;
+    /// Takes an execution from a holder that cannot read it.
+    pub(super) fn set_aside(&mut self, aside: &Aside, now: Timestamp) {
+        let Aside { key, lease, unreadable } = aside;
         if self.rows.get(key).and_then(Row::holder) == Some((lease.session, lease.epoch)) {
-            self.change(*key, Row::set_aside);
+            self.change(*key, |row| row.set_aside(unreadable, now));
         }
     }
 

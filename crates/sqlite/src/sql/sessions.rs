@@ -1,0 +1,79 @@
+//! Sessions and what they hold.
+
+pub(crate) const SESSION_INSERT: &str = "
+INSERT INTO abide_sessions (id, namespace, name, ability, ttl_us, registered_at, expires_at, retired)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)";
+pub(crate) const SESSION: &str = "
+SELECT ability, ttl_us, expires_at, retired IS NOT NULL
+FROM abide_sessions
+WHERE id = ?1";
+pub(crate) const SESSION_IS_LIVE: &str = "
+SELECT 1
+FROM abide_sessions
+WHERE id = ?1 AND retired IS NULL";
+pub(crate) const SESSION_EXTEND: &str = "
+UPDATE abide_sessions
+SET expires_at = ?2
+WHERE id = ?1
+RETURNING taken";
+pub(crate) const SESSION_TAKEN: &str = "
+SELECT taken
+FROM abide_sessions
+WHERE id = ?1";
+pub(crate) const SESSION_TAKE: &str = "
+UPDATE abide_sessions
+SET taken = ?2
+WHERE id = ?1";
+pub(crate) const SESSION_RETIRE: &str = "
+UPDATE abide_sessions
+SET retired = ?2
+WHERE id = ?1 AND retired IS NULL";
+/// What is damaged beyond that goes where no claim looks (8).
+pub(crate) const SESSION_RELEASE: &str = "
+UPDATE abide_executions INDEXED BY abide_executions_place
+SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue & 65535), 0), since = ?2,
+    takeover_count = COALESCE(takeover_count + ?3, ?3),
+    care_at = CASE
+        WHEN EXISTS (SELECT 1 FROM abide_inbox WHERE execution = key AND body IS NOT NULL)
+        THEN MIN(COALESCE(care_at, ?4), ?4)
+        ELSE care_at
+    END
+WHERE place > 4 AND place = ?1";
+pub(crate) const SESSION_LEASES_BESIDE: &str = "
+SELECT key, epoch, place, rank, since
+FROM abide_executions INDEXED BY abide_executions_place
+WHERE place > 4 AND place = ?1 AND rank = ?2 AND since = ?3 AND key > ?4
+ORDER BY key
+LIMIT ?5";
+pub(crate) const SESSION_LEASES_AFTER: &str = "
+SELECT key, epoch, place, rank, since
+FROM abide_executions INDEXED BY abide_executions_place
+WHERE place > 4 AND place = ?1 AND (rank, since) > (?2, ?3)
+ORDER BY rank, since, key
+LIMIT ?4";
+pub(crate) const SESSION_LEASE_COUNT: &str = "
+SELECT COUNT(*)
+FROM abide_executions INDEXED BY abide_executions_place
+WHERE place > 4 AND place = ?1";
+pub(crate) const SESSIONS_LIVE: &str = "
+SELECT id, expires_at
+FROM abide_sessions INDEXED BY abide_sessions_live
+WHERE retired IS NULL
+ORDER BY id";
+pub(crate) const SESSIONS: &str = "
+SELECT id, name, ability, ttl_us, registered_at, expires_at, retired
+FROM abide_sessions
+WHERE namespace = ?1 AND id > ?2
+ORDER BY id
+LIMIT ?3";
+pub(crate) const SESSIONS_OLD: &str = "
+SELECT 1
+FROM abide_sessions
+WHERE retired IS NOT NULL AND expires_at < ?1";
+pub(crate) const SESSIONS_PRUNE: &str = "
+DELETE FROM abide_sessions
+WHERE retired IS NOT NULL AND expires_at < ?1";
+pub(crate) const SESSIONS_EXPIRE_ALL: &str = "
+UPDATE abide_sessions
+SET retired = ?1
+WHERE retired IS NULL";
