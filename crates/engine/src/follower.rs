@@ -6,8 +6,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use abide_core::Namespace;
-use abide_store::{Error, Feed, FeedCursor, FeedFrom, Result, Store};
+use abide_core::{Namespace, Status};
+use abide_store::{Error, Feed, FeedCursor, FeedFrom, List, Result, Store};
 use tokio::sync::Notify;
 
 use crate::runtime::{Moment, Runtime};
@@ -19,9 +19,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long to wait after the feed could not be read.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// How many have a look of their own each time that the feed is read without a hint: nothing tells them that what they wait
-/// for was set aside. So few that an idle process stays below one query a second.
-const LOOK_COUNT: usize = 4;
+/// How many damaged executions are looked for among those that somebody waits for.
+const DAMAGED_COUNT_MAX: usize = 256;
 
 /// The most of the feed that is read at once.
 const ITEM_COUNT_MAX: usize = 1_024;
@@ -53,6 +52,7 @@ pub(crate) fn follow(
         cursor: None,
         pace,
         look_again_at: moment.after(pace.look_again_every),
+        look_at_damaged_at: moment.after(pace.follow_every),
         ask_at: moment.after(pace.follow_every),
         was_unwanted: false,
     };
@@ -67,6 +67,7 @@ struct Follower {
     cursor: Option<FeedCursor>,
     pace: Pace,
     look_again_at: Moment,
+    look_at_damaged_at: Moment,
     /// When to ask next whether anybody waits, and what the last answer was.
     ask_at: Moment,
     was_unwanted: bool,
@@ -105,6 +106,10 @@ impl Follower {
                 return;
             }
             self.look_again(&watchers);
+            drop(watchers);
+            if let Err(error) = self.look_at_damaged().await {
+                tracing::debug!(%error, "what is damaged cannot be listed");
+            }
         }
         if let Some(watchers) = self.watchers.upgrade() {
             watchers.follower_ended();
@@ -121,7 +126,6 @@ impl Follower {
         // Whoever was told to look comes back in a moment: only who stays away does not want to know.
         let was_unwanted = self.was_unwanted;
         self.was_unwanted = !watchers.goes_on(was_unwanted);
-        watchers.look_in_turn(LOOK_COUNT);
         was_unwanted && self.was_unwanted
     }
 
@@ -131,6 +135,23 @@ impl Follower {
             self.look_again_at = moment.after(self.pace.look_again_every);
             watchers.look_elsewhere();
         }
+    }
+
+    /// Has those look whose executions were set aside, which no feed tells. One question for all, as often as the feed is read without a hint.
+    async fn look_at_damaged(&mut self) -> Result<()> {
+        let moment = self.runtime.moment();
+        if moment < self.look_at_damaged_at {
+            return Ok(());
+        }
+        self.look_at_damaged_at = moment.after(self.pace.follow_every);
+        let list =
+            List { statuses: vec![Status::Damaged], ..List::of(self.namespace.clone(), DAMAGED_COUNT_MAX) };
+        let listing = self.store.list(list).await?;
+        let Some(watchers) = self.watchers.upgrade() else { return Ok(()) };
+        for item in &listing.items {
+            watchers.look(&item.address.id, Place::Elsewhere);
+        }
+        Ok(())
     }
 
     /// Reads what is new.

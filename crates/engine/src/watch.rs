@@ -22,16 +22,12 @@ struct State {
     waiting: HashMap<ExecutionId, Vec<Watcher>>,
     /// A follower is under way.
     is_followed: bool,
-    /// How many have ever waited.
-    watch_count: u64,
 }
 
 #[derive(Debug)]
 struct Watcher {
     sender: oneshot::Sender<Option<Event>>,
     place: Place,
-    /// Whoever came earlier has a smaller one, and has not looked for longer.
-    number: u64,
 }
 
 /// Where an execution is, as far as somebody who waits for it knows.
@@ -48,12 +44,10 @@ impl Watchers {
     pub(crate) fn watch(&self, id: &ExecutionId, place: Place) -> oneshot::Receiver<Option<Event>> {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.lock();
-        state.watch_count += 1;
-        let number = state.watch_count;
         let watchers = state.waiting.entry(id.clone()).or_default();
         // Callers that gave up are swept out here, so that an execution asked for a million times holds one entry.
         watchers.retain(|watcher| !watcher.sender.is_closed());
-        watchers.push(Watcher { sender, place, number });
+        watchers.push(Watcher { sender, place });
         receiver
     }
 
@@ -81,20 +75,6 @@ impl Watchers {
     pub(crate) fn look_elsewhere(&self) {
         for watchers in self.lock().waiting.values_mut() {
             look_again(watchers.extract_if(.., |watcher| watcher.place == Place::Elsewhere));
-        }
-    }
-
-    /// Has so many look again who wait for something that is elsewhere: those who have not looked for longest.
-    pub(crate) fn look_in_turn(&self, count: usize) {
-        let mut state = self.lock();
-        let elsewhere = state.waiting.values().flatten().filter(|watcher| watcher.place == Place::Elsewhere);
-        let mut numbers: Vec<u64> = elsewhere.map(|watcher| watcher.number).collect();
-        numbers.sort_unstable();
-        numbers.truncate(count);
-        let Some(last) = numbers.pop() else { return };
-        let is_next = |watcher: &mut Watcher| watcher.place == Place::Elsewhere && watcher.number <= last;
-        for watchers in state.waiting.values_mut() {
-            look_again(watchers.extract_if(.., is_next));
         }
     }
 

@@ -68,14 +68,22 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
     }
 }
 
-/// Measures until it is in time once. `attempt` says what was late: the first time it may be the machine, but not each time. What is wrong
-/// whatever the time is, panics at once.
+/// Measures once; if that was late, it may have been the machine, and the majority of [`TRY_COUNT`] measurements decides. `attempt` says what was
+/// late. What is wrong whatever the time is, panics at once.
 pub(crate) async fn in_time(mut attempt: impl AsyncFnMut(u32) -> Result<(), String>) {
+    let mut late_count = 0;
     for nth in 1..=TRY_COUNT {
         match attempt(nth).await {
-            Ok(()) => return,
-            Err(late) if nth == TRY_COUNT => panic!("{late}, and so {TRY_COUNT} times"),
-            Err(late) => println!("try {nth}: {late}"),
+            Ok(()) if late_count == 0 => return,
+            Ok(()) => println!("try {nth}: in time"),
+            Err(late) => {
+                late_count += 1;
+                assert!(late_count <= TRY_COUNT / 2, "{late}, and most of {nth} times it was late");
+                println!("try {nth}: {late}");
+            }
+        }
+        if nth - late_count > TRY_COUNT / 2 {
+            return;
         }
     }
 }
