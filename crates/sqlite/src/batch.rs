@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 
 use crate::Options;
 use crate::caches::Caches;
+use crate::error::Stop;
 use crate::home::Stopwatch;
 use crate::left_out::LeftOut;
 use crate::lockfile::{self, Absences, LockFile};
@@ -156,6 +157,16 @@ impl Batch<'_> {
     ) -> rusqlite::Result<Option<&mut SessionState>> {
         let found = self.caches.session(self.connection, session)?;
         Ok(found.filter(|session| session.is_live(now)))
+    }
+
+    /// Does what may meet a page that SQLite cannot read. After that SQLite commits nothing of the same transaction, whether somebody was told or not:
+    /// all of it is rolled back, and whoever asked is told that it was not done, and why, and may ask for less.
+    pub(crate) fn readable<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, Stop>) -> Result<T, Stop> {
+        let done = work(self).and_then(|done| {
+            self.connection.prepare_cached(sql::WRITE_NOTHING)?.execute([])?;
+            Ok(done)
+        });
+        done.map_err(|stop| if stop.is_unread() { Stop::corrupt(stop.complaint()) } else { stop })
     }
 
     /// The last claim of a session, in this transaction or before.

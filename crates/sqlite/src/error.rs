@@ -230,6 +230,15 @@ impl Stop {
         meaning(error) == Meaning::Malformed || code == Some(ErrorCode::SystemIoFailure)
     }
 
+    /// What is wrong, without what that means to whom.
+    pub(crate) fn complaint(&self) -> String {
+        match self {
+            Self::Refused(error) => error.to_string(),
+            Self::Sql(error) => complaint(error),
+            Self::Broken(failure) => failure.complaint.clone(),
+        }
+    }
+
     /// Whether a row was read, and is not what was written. `None` of anything that a newer program wrote: that is only not for this one.
     pub(crate) fn damage(&self) -> Option<String> {
         match self {
@@ -260,6 +269,15 @@ impl Stop {
             Self::Sql(error) => is_newer(error),
             Self::Broken(failure) => failure.meaning == Meaning::Newer,
         }
+    }
+}
+
+/// What was read; nothing where SQLite could not read it.
+pub(crate) fn read_or_not<T>(read: Result<T, Stop>) -> Result<Option<T>, Stop> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(stop) if stop.is_unread() => Ok(None),
+        Err(stop) => Err(stop),
     }
 }
 

@@ -25,14 +25,14 @@ pub(crate) fn rebuild(connection: &Connection) -> Vec<String> {
     failed
 }
 
-/// Makes every index anew; tells those that could not be.
-pub(crate) struct RebuildWork;
+/// Makes one index anew, by a statement of [`sql::REINDEX`].
+pub(crate) struct RebuildWork(pub(crate) &'static str);
 
 impl Operation for RebuildWork {
-    type Output = Vec<String>;
+    type Output = ();
     const WHAT: &'static str = "repair";
 
-    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Vec<String>, Stop> {
-        Ok(rebuild(batch.connection))
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<(), Stop> {
+        batch.readable(|batch| Ok(batch.connection.execute_batch(self.0)?))
     }
 }

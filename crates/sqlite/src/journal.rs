@@ -7,6 +7,8 @@
 //! The first row of a later run points at the last one of the run before. Nobody reads across that link but those who look at everything:
 //! `prune` and `verify`.
 
+use std::ops::ControlFlow;
+
 use abide_core::{Entry, Execution, codec};
 use abide_store::Record;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -15,6 +17,7 @@ use crate::batch::{Batch, Frequent};
 use crate::caches::Hot;
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::error::Stop;
+use crate::gaps;
 use crate::rows::{LeaseState, count, integer};
 use crate::sheet::{Base, Cold};
 use crate::sql;
@@ -209,6 +212,39 @@ pub(crate) fn owner(connection: &Connection, (row, key): (i64, i64)) -> Result<(
     Found::read(found)?;
     let skip = found.get_ref(5)?.as_blob().map_err(rusqlite::Error::from)?;
     Ok(codec::decode(skip)?)
+}
+
+/// The first row of an execution's journal that can be found.
+pub(crate) fn first_row(connection: &Connection, key: i64) -> Result<Option<i64>, Stop> {
+    let mut first = None;
+    walk_rows(connection, key, |row| {
+        first = Some(row);
+        ControlFlow::Break(())
+    })?;
+    Ok(first)
+}
+
+/// Every row of an execution's journal that can be found.
+pub(crate) fn rows_of(connection: &Connection, key: i64) -> Result<Vec<i64>, Stop> {
+    let mut rows = Vec::new();
+    walk_rows(connection, key, |row| {
+        rows.push(row);
+        ControlFlow::Continue(())
+    })?;
+    Ok(rows)
+}
+
+/// Goes through the whole table: no index is kept for what nearly nobody ever asks.
+fn walk_rows(
+    connection: &Connection,
+    key: i64,
+    mut visit: impl FnMut(i64) -> ControlFlow<()>,
+) -> Result<(), Stop> {
+    gaps::walk(connection, (sql::REPAIR_ROWS, 0), |row| {
+        let is_its = row.get(1).is_ok_and(|found: i64| found == key);
+        Ok(if is_its { visit(row.get(0)?) } else { ControlFlow::Continue(()) })
+    })
+    .map(drop)
 }
 
 /// What a skip row lists: its last entry, and the distances from row to row, going back.

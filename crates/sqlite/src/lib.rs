@@ -16,6 +16,7 @@ mod error;
 mod examine;
 #[cfg(test)]
 mod fixture;
+mod gaps;
 mod glance;
 mod home;
 mod indexes;
@@ -26,6 +27,7 @@ mod left_out;
 mod lockfile;
 mod notices;
 mod options;
+mod order;
 mod place;
 mod poll;
 pub mod raw;

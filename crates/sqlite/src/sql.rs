@@ -154,7 +154,7 @@ pub(crate) const REINDEX: [&str; 9] = [
     "REINDEX sqlite_autoindex_abide_names_1",
     "REINDEX abide_sessions_live",
 ];
-pub(crate) const INTEGRITY: &str = "PRAGMA integrity_check(100)";
+pub(crate) const INTEGRITY: &str = "PRAGMA integrity_check(20)";
 
 /// For every connection to a file.
 pub(crate) const PRAGMAS: &str = "

@@ -1,6 +1,7 @@
 //! Whether the database still is what this crate writes, and what is done about it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use abide_core::{Address, By, ExecutionId, Timestamp, check_reason};
 use abide_store::{Error, Result};
@@ -9,12 +10,14 @@ use rusqlite::types::ValueRef;
 
 use crate::apply::{
     DiscardWork, Discarded, DropMessagesWork, Lead, MessagesDropped, RepairNamesWork, RepairTagsWork,
-    RepairWork, wrong_tags,
+    RepairWork, Repaired, Salvage, wrong_tags,
 };
 use crate::error::{Stop, complaint, reading};
 use crate::examine::{Counts, Verdict, examine};
+use crate::gaps::walk;
 use crate::indexes::RebuildWork;
 use crate::interned::Interned;
+use crate::order::{OrderWork, TABLES};
 use crate::reader::in_transaction;
 use crate::rows::count;
 use crate::store::SqliteStore;
@@ -25,9 +28,6 @@ use crate::{schema, sql};
 
 /// The most problems that are told.
 const PROBLEM_COUNT_MAX: usize = 100;
-/// How many executions are looked at between two questions for more.
-const EXECUTION_COUNT_AT_ONCE: i64 = 256;
-
 /// How many damaged executions share one pass over the journal.
 const LEAD_COUNT_MAX: usize = 10_000;
 /// How many of them are repaired in one transaction.
@@ -55,6 +55,13 @@ pub struct Repairs {
     pub left: Vec<String>,
 }
 
+impl Repairs {
+    fn add(&mut self, repaired: Repaired) {
+        self.rebuilt.extend(repaired.rebuilt);
+        self.left.extend(repaired.left);
+    }
+}
+
 impl Verification {
     /// Whether nothing is wrong.
     pub fn is_sound(&self) -> bool {
@@ -66,6 +73,22 @@ impl Verification {
             self.problems.push(problem);
         }
     }
+
+    /// What a look at a part of the store gave. A part that SQLite cannot read is told, and hides nothing of the others.
+    fn told<T>(
+        &mut self,
+        part: &str,
+        looked: std::result::Result<T, Stop>,
+    ) -> std::result::Result<Option<T>, Stop> {
+        match looked {
+            Ok(found) => Ok(Some(found)),
+            Err(stop) if stop.is_unread() => {
+                self.add(format!("{part} cannot be read: {}", stop.complaint()));
+                Ok(None)
+            }
+            Err(stop) => Err(stop),
+        }
+    }
 }
 
 impl SqliteStore {
@@ -74,14 +97,17 @@ impl SqliteStore {
     /// in one read transaction; others go on meanwhile.
     pub fn verify(&self) -> Result<Verification> {
         self.view_on_this_thread("verify", |view| {
-            let mut found = Verification::default();
-            check_integrity(view.connection, &mut found)?;
-            check_schema(view.connection, &mut found)?;
-            let counts = check_executions(view.connection, (&mut found, view.shared.clock.now()))?;
-            if let Some(counts) = counts {
-                check_counts(view.connection, counts, &mut found)?;
+            let (mut found, connection) = (Verification::default(), view.connection);
+            let checked = check_integrity(connection, &mut found);
+            found.told("the file", checked)?;
+            let checked = check_schema(connection, &mut found);
+            found.told("the names and the routes", checked)?;
+            let checked = check_executions(connection, (&mut found, view.shared.clock.now()));
+            if let Some(counts) = found.told("the executions", checked)?.flatten() {
+                let checked = check_counts(connection, counts, &mut found);
+                found.told("the tags and the journal", checked)?;
             }
-            check_the_rest(view.connection, &mut found)?;
+            check_the_rest(connection, &mut found)?;
             Ok(found)
         })
     }
@@ -89,28 +115,101 @@ impl SqliteStore {
     /// Puts back what is damaged and told elsewhere: names and routes that other rows repeat, every column and every state that can be derived from a
     /// sound journal, and what stands where nobody looks. Says what was put back, and what could not be.
     pub async fn repair(&self) -> Result<Repairs> {
-        // The rest is found by way of the indexes.
+        if !self.view("repair", |view| is_schema_known(view.connection)).await? {
+            let left = vec![format!("{FOREIGN}, and nothing was repaired")];
+            return Ok(Repairs { left, ..Repairs::default() });
+        }
+        // The rest is found by way of the indexes, and by the order of the tables.
         let mut repairs = self.repair_indexes().await?;
-        let names = self.write(RepairNamesWork, Manner::Queued).await?;
-        repairs.rebuilt.extend(names.rebuilt);
-        repairs.left.extend(names.left);
+        self.repair_order(&mut repairs).await?;
+        for (what, work) in [("names", RepairNamesWork::Names), ("routes", RepairNamesWork::Routes)] {
+            let done = self.write(work, Manner::Queued).await;
+            repairs.add(unless_unread(done, || format!("the {what}"))?);
+        }
         let mut next = Some(0);
         while let Some(after) = next {
             let found = self.view("repair", move |view| search(view, after)).await?;
             for leads in found.leads.chunks(LEAD_COUNT_AT_ONCE) {
-                let work = RepairWork { leads: leads.to_vec(), searched_to: found.searched_to };
-                let repaired = self.write(work, Manner::Queued).await?;
-                repairs.rebuilt.extend(repaired.rebuilt);
-                repairs.left.extend(repaired.left);
+                self.repair_leads((leads, found.searched_to), &mut repairs).await?;
             }
+            repairs.left.extend(found.left);
             next = found.next;
         }
-        loop {
-            let wrong = self.view("repair", |view| wrong_tags(view.connection)).await?;
-            if wrong.is_empty() {
-                return Ok(repairs);
+        self.repair_tags(&mut repairs).await?;
+        Ok(repairs)
+    }
+
+    /// Repairs some executions, one by one where SQLite cannot read one of them.
+    async fn repair_leads(&self, (leads, searched_to): (&[Lead], i64), repairs: &mut Repairs) -> Result<()> {
+        let work = |leads: &[Lead]| RepairWork { leads: leads.to_vec(), searched_to };
+        match self.write(work(leads), Manner::Queued).await {
+            Err(Error::Corrupt { .. }) => {}
+            done => {
+                repairs.add(done?);
+                return Ok(());
             }
-            let repaired = self.write(RepairTagsWork(wrong), Manner::Queued).await?;
+        }
+        for lead in leads {
+            let done = self.write(work(&[*lead]), Manner::Queued).await;
+            repairs.add(unless_unread(done, || format!("execution number {}", lead.key))?);
+        }
+        Ok(())
+    }
+
+    /// Puts the tables in order whose rows are not found by their keys.
+    async fn repair_order(&self, repairs: &mut Repairs) -> Result<()> {
+        let look = |view: &View<'_>| {
+            let (mut disordered, mut found) = (Vec::new(), Verification::default());
+            for table in TABLES {
+                let looked = table.is_in_order(view.connection);
+                // One that cannot be read to its end may still be written anew as far as that goes; SQLite says whether.
+                if found.told(table.name, looked)? == Some(false) {
+                    disordered.push(table);
+                }
+            }
+            Ok((disordered, found.problems))
+        };
+        let (disordered, unread) = self.view("repair", look).await?;
+        repairs.left.extend(unread);
+        for table in disordered {
+            match self.write(OrderWork(table), Manner::Queued).await {
+                Ok(()) => repairs.rebuilt.push(format!("{} were put in order", table.name)),
+                Err(Error::Corrupt { what }) => {
+                    repairs.left.push(format!("{} cannot be put in order: {what}", table.name));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the tags that nothing was started with. Whose they are is asked of other tables: where SQLite finds fault with the file, the answer may be
+    /// that nobody has a tag that somebody has.
+    async fn repair_tags(&self, repairs: &mut Repairs) -> Result<()> {
+        loop {
+            let look = |view: &View<'_>| {
+                let mut found = Verification::default();
+                let wrong = wrong_tags(view.connection);
+                let wrong = found.told("the tags", wrong)?.unwrap_or_default();
+                if !wrong.is_empty() {
+                    check_integrity(view.connection, &mut found)?;
+                }
+                Ok((wrong, found.problems))
+            };
+            let (wrong, problems) = self.view("repair", look).await?;
+            if let Some(problem) = problems.first() {
+                repairs.left.push(format!("tags that nothing was started with are left: {problem}"));
+                return Ok(());
+            }
+            if wrong.is_empty() {
+                return Ok(());
+            }
+            let repaired = self.write(RepairTagsWork(wrong), Manner::Queued).await;
+            let repaired = unless_unread(repaired, || "some tags".to_owned())?;
+            if repaired.rebuilt.is_empty() {
+                repairs.left.push("some tags that nothing was started with cannot be deleted".to_owned());
+                return Ok(());
+            }
             repairs.rebuilt.extend(repaired.rebuilt);
         }
     }
@@ -126,13 +225,17 @@ impl SqliteStore {
         if self.view("repair", integrity).await?.is_sound() {
             return Ok(repairs);
         }
-        let failed = self.write(RebuildWork, Manner::Queued).await?;
-        match failed.is_empty() {
-            true => repairs.rebuilt.push("the indexes were made anew".to_owned()),
-            false => {
-                let told = failed.into_iter().map(|error| format!("an index cannot be made anew: {error}"));
-                repairs.left.extend(told);
+        for statement in sql::REINDEX {
+            match self.write(RebuildWork(statement), Manner::Queued).await {
+                Ok(()) => {}
+                Err(Error::Corrupt { what }) => {
+                    repairs.left.push(format!("an index cannot be made anew: {what}"));
+                }
+                Err(error) => return Err(error),
             }
+        }
+        if repairs.left.is_empty() {
+            repairs.rebuilt.push("the indexes were made anew".to_owned());
         }
         Ok(repairs)
     }
@@ -140,14 +243,33 @@ impl SqliteStore {
     /// Drops the damaged unread messages of an execution, which [`repair`](Self::repair) then puts where it belongs. They were acknowledged, and
     /// are lost: nothing is left of them. Whoever still has one can send it again, also under the same id.
     pub async fn drop_messages(&self, address: &Address, by: By) -> Result<MessagesDropped> {
-        self.write(DropMessagesWork { address: address.clone(), by }, Manner::Queued).await
+        let work = || DropMessagesWork { address: address.clone(), by: by.clone() };
+        let done = self.write(work(), Manner::Queued).await;
+        let Err(Error::Corrupt { .. }) = done else { return done };
+        // One that stands out of order is not where an index says.
+        let mut repairs = self.repair_indexes().await?;
+        self.repair_order(&mut repairs).await?;
+        self.write(work(), Manner::Queued).await
     }
 
     /// Ends an execution that is damaged and that [`repair`](Self::repair) cannot rebuild: it is cancelled by `by`, whoever waits for it is told,
     /// and its children are terminated. Its journal and its messages are deleted.
     pub async fn discard(&self, address: &Address, by: By, reason: String) -> Result<Discarded> {
         check_reason("reason", &reason).map_err(|invalid| Error::Refused(invalid.into()))?;
-        self.write(DiscardWork { address: address.clone(), by, reason }, Manner::Queued).await
+        let work = |salvage| DiscardWork {
+            address: address.clone(),
+            by: by.clone(),
+            reason: reason.clone(),
+            salvage,
+        };
+        let done = self.write(work(None), Manner::Queued).await;
+        let Err(Error::Corrupt { .. }) = done else { return done };
+        let target = address.clone();
+        let salvage = self.view("discard", move |view| Salvage::of(view.connection, &target)).await?;
+        match salvage {
+            Some(salvage) => self.write(work(Some(salvage)), Manner::Queued).await,
+            None => done,
+        }
     }
 
     /// Reads with a connection of its own, without a reader's thread.
@@ -164,9 +286,22 @@ impl SqliteStore {
     }
 }
 
+/// What was repaired, or that it could not be because SQLite cannot read it.
+fn unless_unread(done: Result<Repaired>, what: impl FnOnce() -> String) -> Result<Repaired> {
+    match done {
+        Err(Error::Corrupt { what: complaint }) => {
+            let left = vec![format!("{} cannot be repaired: {complaint}", what())];
+            Ok(Repaired { left, ..Repaired::default() })
+        }
+        done => done,
+    }
+}
+
 /// What is to be repaired.
 struct Search {
     leads: Vec<Lead>,
+    /// What cannot be read.
+    left: Vec<String>,
     /// The last journal row that was looked at.
     searched_to: i64,
     /// Where to go on; nothing at the end.
@@ -178,36 +313,48 @@ struct Search {
 fn search(view: &View<'_>, after: i64) -> std::result::Result<Search, Stop> {
     let (connection, now) = (view.connection, view.shared.clock.now());
     let interned = Interned::load(connection)?;
-    let mut last_rows = HashMap::new();
-    let (mut last, mut is_done) = (after, false);
-    while !is_done && last_rows.len() < LEAD_COUNT_MAX {
-        let mut statement = connection.prepare_cached(sql::VERIFY_EXECUTIONS)?;
-        let mut rows = statement.query([last, EXECUTION_COUNT_AT_ONCE])?;
-        let mut seen = 0;
-        while let Some(row) = rows.next()? {
-            (seen, last) = (seen + 1, row.get(0)?);
-            let examined = examine(connection, (&interned, now), (row, &mut Counts::default()))?;
-            if examined != Verdict::Sound {
-                last_rows.insert(last, None);
+    let (mut last_rows, mut left) = (BTreeMap::new(), Vec::new());
+    let mut next = None;
+    let gaps = walk(connection, (sql::VERIFY_EXECUTIONS, after), |row| {
+        let key: i64 = row.get(0)?;
+        match examine(connection, (&interned, now), (row, &mut Counts::default())) {
+            Ok(Verdict::Sound) => {}
+            Ok(Verdict::Newer(_) | Verdict::Damaged(_)) => drop(last_rows.insert(key, None)),
+            Err(stop) if stop.is_unread() => {
+                left.push(format!("{} cannot be read: {}", whose(key, &row.get_ref(2)?), stop.complaint()));
             }
+            Err(stop) => return Err(stop),
         }
-        is_done = seen < EXECUTION_COUNT_AT_ONCE;
-    }
+        next = (last_rows.len() >= LEAD_COUNT_MAX).then_some(key);
+        Ok(if next.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    left.extend(gaps.iter().map(|gap| format!("execution number {gap}")));
+    let searched_to = find_last_rows(connection, &mut last_rows)?;
+    let leads = last_rows.into_iter().map(|(key, last_row)| Lead { key, last_row }).collect();
+    Ok(Search { leads, left, searched_to, next })
+}
+
+/// Finds the last journal row of each of these executions; gives the last of all. Behind rows that cannot be read nobody knows which was the last before them.
+fn find_last_rows(
+    connection: &Connection,
+    last_rows: &mut BTreeMap<i64, Option<i64>>,
+) -> std::result::Result<i64, Stop> {
     let mut searched_to = 0;
-    if !last_rows.is_empty() {
-        let mut statement = connection.prepare_cached(sql::REPAIR_ROWS)?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            searched_to = row.get(0)?;
-            // One that is damaged itself may name nobody.
-            if let Some(found) = row.get(1).ok().and_then(|key: i64| last_rows.get_mut(&key)) {
-                *found = Some(searched_to);
-            }
-        }
+    if last_rows.is_empty() {
+        return Ok(searched_to);
     }
-    let mut leads: Vec<Lead> = last_rows.into_iter().map(|(key, last_row)| Lead { key, last_row }).collect();
-    leads.sort_unstable_by_key(|lead| lead.key);
-    Ok(Search { leads, searched_to, next: (!is_done).then_some(last) })
+    let gaps = walk(connection, (sql::REPAIR_ROWS, 0), |row| {
+        searched_to = row.get(0)?;
+        // One that is damaged itself may name nobody.
+        if let Some(found) = row.get(1).ok().and_then(|key: i64| last_rows.get_mut(&key)) {
+            *found = Some(searched_to);
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    if let Some(gap) = gaps.last() {
+        last_rows.values_mut().for_each(|last| *last = last.filter(|last| *last > gap.first));
+    }
+    Ok(searched_to)
 }
 
 fn check_integrity(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
@@ -235,33 +382,22 @@ fn check_executions(
 ) -> std::result::Result<Option<Counts>, Stop> {
     let interned = Interned::load(connection)?;
     let (mut counts, mut is_counted) = (Counts::default(), true);
-    let mut last = 0;
-    loop {
-        let mut statement = connection.prepare_cached(sql::VERIFY_EXECUTIONS)?;
-        let mut rows = statement.query([last, EXECUTION_COUNT_AT_ONCE])?;
-        let mut seen = 0;
-        while let Some(row) = rows.next()? {
-            seen += 1;
-            last = row.get(0)?;
-            found.execution_count += 1;
-            found.own_count += u64::from(is_own(&row.get_ref(2)?));
-            let whose = whose(last, &row.get_ref(2)?);
-            let examined = examine(connection, (&interned, now), (row, &mut counts));
-            let problem = match examined {
-                Ok(Verdict::Sound) => continue,
-                Ok(Verdict::Newer(problem) | Verdict::Damaged(problem)) => problem,
-                Err(Stop::Sql(error)) => complaint(&error),
-                Err(Stop::Broken(failure)) => failure.complaint,
-                Err(Stop::Refused(error)) => error.to_string(),
-            };
-            is_counted = false;
-            found.add(format!("{whose}: {problem}"));
-        }
-        if seen < EXECUTION_COUNT_AT_ONCE {
-            found.entry_count = counts.entry_count;
-            return Ok(is_counted.then_some(counts));
-        }
-    }
+    let gaps = walk(connection, (sql::VERIFY_EXECUTIONS, 0), |row| {
+        found.execution_count += 1;
+        found.own_count += u64::from(is_own(&row.get_ref(2)?));
+        let whose = whose(row.get(0)?, &row.get_ref(2)?);
+        let problem = match examine(connection, (&interned, now), (row, &mut counts)) {
+            Ok(Verdict::Sound) => return Ok(ControlFlow::Continue(())),
+            Ok(Verdict::Newer(problem) | Verdict::Damaged(problem)) => problem,
+            Err(stop) => stop.complaint(),
+        };
+        is_counted = false;
+        found.add(format!("{whose}: {problem}"));
+        Ok(ControlFlow::Continue(()))
+    })?;
+    gaps.iter().for_each(|gap| found.add(format!("execution number {gap}")));
+    found.entry_count = counts.entry_count;
+    Ok((is_counted && gaps.is_empty()).then_some(counts))
 }
 
 /// An execution by its id, or by its number when that is no text.
@@ -272,8 +408,10 @@ fn whose(key: i64, id: &ValueRef<'_>) -> String {
     }
 }
 
-/// Tables and indexes as they were made, and the names that rows refer to.
-fn check_schema(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
+const FOREIGN: &str = "the tables are not those that this program makes";
+
+/// Whether tables and indexes are as they were made.
+fn is_schema_known(connection: &Connection) -> std::result::Result<bool, Stop> {
     let objects = |connection: &Connection| -> rusqlite::Result<Vec<(String, Option<String>)>> {
         let mut statement = connection.prepare(sql::VERIFY_SCHEMA)?;
         statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
@@ -281,8 +419,13 @@ fn check_schema(connection: &Connection, found: &mut Verification) -> std::resul
     let fresh = Connection::open_in_memory()?;
     fresh.execute_batch(sql::META_CREATE)?;
     sql::MIGRATIONS.iter().try_for_each(|step| fresh.execute_batch(step))?;
-    if objects(connection)? != objects(&fresh)? {
-        found.add("the tables are not those that this program makes".to_owned());
+    Ok(objects(connection)? == objects(&fresh)?)
+}
+
+/// Tables and indexes as they were made, and the names that rows refer to.
+fn check_schema(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
+    if !is_schema_known(connection)? {
+        found.add(FOREIGN.to_owned());
     }
     let interned = Interned::load(connection)?;
     for id in &interned.damaged_names {
@@ -319,11 +462,26 @@ fn check_the_rest(connection: &Connection, found: &mut Verification) -> std::res
         (sql::VERIFY_ORPHAN_TAGS, "the tags of execution"),
     ];
     for (text, what) in orphans {
-        let mut statement = connection.prepare(text)?;
-        for row in statement.query_map([], |row| Raw::read(row, 0))? {
-            found.add(format!("{what} {} belongs to nothing", row?));
-        }
+        let checked = check_orphans(connection, (text, what), found);
+        found.told(what, checked)?;
     }
+    let checked = check_sessions(connection, found);
+    found.told("the sessions", checked).map(drop)
+}
+
+fn check_orphans(
+    connection: &Connection,
+    (text, what): (&'static str, &str),
+    found: &mut Verification,
+) -> std::result::Result<(), Stop> {
+    let mut statement = connection.prepare(text)?;
+    for row in statement.query_map([], |row| Raw::read(row, 0))? {
+        found.add(format!("{what} {} belongs to nothing", row?));
+    }
+    Ok(())
+}
+
+fn check_sessions(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
     let mut statement = connection.prepare(sql::VERIFY_SESSIONS)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {

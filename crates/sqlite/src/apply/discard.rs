@@ -11,6 +11,7 @@ use rusqlite::{OptionalExtension, Row, params};
 
 use super::meant::{Meant, meant};
 use super::repair::{examined, is_held};
+use super::salvage::Salvage;
 use super::truth::run_to;
 use crate::batch::Batch;
 use crate::error::Stop;
@@ -30,6 +31,8 @@ pub(crate) struct DiscardWork {
     pub(crate) address: Address,
     pub(crate) by: By,
     pub(crate) reason: String,
+    /// What can be deleted of one that SQLite cannot read whole.
+    pub(crate) salvage: Option<Salvage>,
 }
 
 /// What became of it.
@@ -88,26 +91,39 @@ impl Operation for DiscardWork {
     const WHAT: &'static str = "discard";
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Discarded, Stop> {
+        batch.readable(|batch| self.discard(batch))
+    }
+}
+
+impl DiscardWork {
+    fn discard(&self, batch: &mut Batch<'_>) -> Result<Discarded, Stop> {
         let Some(Meant { wreck, namespace, address }) = meant(batch, &self.address)? else {
             return Ok(Discarded::Unknown);
         };
         if is_held(batch, wreck.place)? {
             return Ok(Discarded::Held);
         }
-        let Verdict::Damaged(_) = examined(batch, wreck.key)? else { return Ok(Discarded::Sound) };
+        // What cannot be read was looked at before.
+        if self.salvage.is_none() && !matches!(examined(batch, wreck.key)?, Verdict::Damaged(_)) {
+            return Ok(Discarded::Sound);
+        }
         let damaged = Damaged::of(wreck, (namespace, address.id.as_str()), batch.now());
         if damaged.has_ended() {
             return Ok(Discarded::Over);
         }
-        let Some((start, at)) = beginning(batch, &damaged)? else { return Ok(Discarded::Unreadable) };
+        let first = match &self.salvage {
+            Some(salvage) => salvage.first,
+            None => journal::first_row(batch.connection, damaged.wreck.key)?,
+        };
+        let Some((start, at)) = beginning(batch, (&damaged, first))? else {
+            return Ok(Discarded::Unreadable);
+        };
         // What was asked stays as it is: the transaction may be rolled back, and this asked again.
-        let named = Self { address, by: self.by.clone(), reason: self.reason.clone() };
-        named.end(batch, &damaged, (start, at))?;
+        let (by, reason, salvage) = (self.by.clone(), self.reason.clone(), self.salvage.clone());
+        Self { address, by, reason, salvage }.end(batch, &damaged, (start, at))?;
         Ok(Discarded::Ended)
     }
-}
 
-impl DiscardWork {
     fn end(
         &self,
         batch: &mut Batch<'_>,
@@ -121,7 +137,10 @@ impl DiscardWork {
         let emits = decision.emits.clone();
         let (entries, _) = decision.record(&mut execution, now);
         let entries: Vec<Entry> = std::iter::once(first).chain(entries).collect();
-        forget(batch, damaged)?;
+        match &self.salvage {
+            Some(salvage) => forget_readable(batch, salvage)?,
+            None => forget(batch, damaged)?,
+        }
         let owner = journal::owner_bytes(damaged.namespace, &damaged.id);
         let (first, head, row_count) = write_journal(batch, (damaged.wreck.key, owner), &entries)?;
         batch.tag(&start, (damaged.namespace, damaged.wreck.key))?;
@@ -202,9 +221,10 @@ fn send(batch: &mut Batch<'_>, message: &Message) -> Result<(), Stop> {
 }
 
 /// How it began and when: from its journal, or else from its state, or else from the queue that it stands in.
-fn beginning(batch: &mut Batch<'_>, damaged: &Damaged) -> Result<Option<(Arc<Start>, Timestamp)>, Stop> {
-    let mut first = batch.connection.prepare_cached(sql::DISCARD_FIRST_ROW)?;
-    let first: Option<i64> = first.query_row([damaged.wreck.key], |row| row.get(0))?;
+fn beginning(
+    batch: &mut Batch<'_>,
+    (damaged, first): (&Damaged, Option<i64>),
+) -> Result<Option<(Arc<Start>, Timestamp)>, Stop> {
     let entry =
         first.and_then(|row| super::message::first_entry(batch.connection, damaged.wreck.key, row).ok());
     if let Some(Entry { event: Event::Started(start), at, .. }) = entry {
@@ -256,6 +276,22 @@ fn told_parent(batch: &Batch<'_>, damaged: &Damaged) -> Result<Option<Parent>, S
 fn forget(batch: &Batch<'_>, damaged: &Damaged) -> rusqlite::Result<()> {
     for text in [sql::PRUNE_INBOX, sql::PRUNE_RUNS, sql::DISCARD_JOURNAL, sql::DISCARD_TAGS] {
         batch.connection.prepare_cached(text)?.execute([damaged.wreck.key])?;
+    }
+    Ok(())
+}
+
+/// The same for what SQLite can free; `verify` tells the rest.
+fn forget_readable(batch: &Batch<'_>, salvage: &Salvage) -> rusqlite::Result<()> {
+    let key = salvage.key;
+    for row in &salvage.journal {
+        batch.connection.prepare_cached(sql::PRUNE_JOURNAL)?.execute([*row, key])?;
+    }
+    for id in &salvage.inbox {
+        batch.connection.prepare_cached(sql::DISCARD_MESSAGE)?.execute(params![key, id])?;
+    }
+    let tables = [(salvage.has_runs, sql::PRUNE_RUNS), (salvage.has_tags, sql::DISCARD_TAGS)];
+    for (_, text) in tables.into_iter().filter(|(is_readable, _)| *is_readable) {
+        batch.connection.prepare_cached(text)?.execute([key])?;
     }
     Ok(())
 }

@@ -32,8 +32,7 @@ pub(super) fn meant(batch: &mut Batch<'_>, asked: &Address) -> Result<Option<Mea
     if found.is_some() {
         return Ok(as_asked(wreck));
     }
-    let mut first = connection.prepare_cached(sql::DISCARD_FIRST_ROW)?;
-    let first: Option<i64> = first.query_row([wreck.key], |row| row.get(0))?;
+    let first = journal::first_row(connection, wreck.key)?;
     let owner = first.and_then(|row| journal::owner(connection, (row, wreck.key)).ok());
     let Some((namespace, id)) = owner else { return Ok(as_asked(wreck)) };
     let address = address(interned, namespace, &id)?;

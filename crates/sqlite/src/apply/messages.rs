@@ -31,6 +31,12 @@ impl Operation for DropMessagesWork {
     const WHAT: &'static str = "drop messages";
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<MessagesDropped, Stop> {
+        batch.readable(|batch| self.drop_messages(batch))
+    }
+}
+
+impl DropMessagesWork {
+    fn drop_messages(&self, batch: &mut Batch<'_>) -> Result<MessagesDropped, Stop> {
         let Some(Meant { wreck, address, .. }) = meant(batch, &self.address)? else {
             return Ok(MessagesDropped::Unknown);
         };

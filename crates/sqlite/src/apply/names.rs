@@ -11,22 +11,28 @@ use crate::batch::Batch;
 use crate::error::Stop;
 use crate::interned::{Interned, name_sum};
 use crate::job::Operation;
+use crate::journal;
 use crate::rows::decoded;
 use crate::sheet::Base;
 use crate::sql;
 use crate::view::address;
 
-/// Puts back names that sessions and routes repeat, then routes that states and journals repeat.
-pub(crate) struct RepairNamesWork;
+/// Puts back names that sessions and routes repeat, or routes that states and journals repeat.
+#[derive(Clone, Copy)]
+pub(crate) enum RepairNamesWork {
+    Names,
+    Routes,
+}
 
 impl Operation for RepairNamesWork {
     type Output = Repaired;
     const WHAT: &'static str = "repair";
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
-        let mut repaired = Repaired::default();
-        repair_names(batch, &mut repaired)?;
-        repair_routes(batch, &mut repaired)?;
+        let repaired = match self {
+            Self::Names => batch.readable(repair_names)?,
+            Self::Routes => batch.readable(repair_routes)?,
+        };
         // Whoever serves what was put back has to find out.
         batch.caches.served.clear();
         batch.caches.calm.clear();
@@ -49,11 +55,12 @@ impl Witness {
     }
 }
 
-fn repair_names(batch: &mut Batch<'_>, repaired: &mut Repaired) -> Result<(), Stop> {
+fn repair_names(batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
+    let mut repaired = Repaired::default();
     let connection = batch.connection;
     let interned = Interned::load(connection)?;
     if interned.damaged_names.is_empty() {
-        return Ok(());
+        return Ok(repaired);
     }
     let witnesses = witnesses(connection, &interned)?;
     let is_used = is_any_nameless(connection, &interned)?;
@@ -85,7 +92,7 @@ fn repair_names(batch: &mut Batch<'_>, repaired: &mut Repaired) -> Result<(), St
         }
     }
     batch.caches.interned = None;
-    Ok(())
+    Ok(repaired)
 }
 
 /// Every session says in which namespace it works, and every route where it leads.
@@ -138,7 +145,8 @@ fn witness_of<'w>(
     Ok(None)
 }
 
-fn repair_routes(batch: &mut Batch<'_>, repaired: &mut Repaired) -> Result<(), Stop> {
+fn repair_routes(batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
+    let mut repaired = Repaired::default();
     let connection = batch.connection;
     let mut interned = Interned::load(connection)?;
     let mut used = connection.prepare_cached(sql::ROUTES_USED)?;
@@ -164,7 +172,7 @@ fn repair_routes(batch: &mut Batch<'_>, repaired: &mut Repaired) -> Result<(), S
         repaired.rebuilt.push(format!("the damaged route {id}, in which nothing stands, was deleted"));
     }
     batch.caches.interned = None;
-    Ok(())
+    Ok(repaired)
 }
 
 /// What is lost where executions stand in a route that is not there.
@@ -189,8 +197,7 @@ fn derived(connection: &Connection, interned: &Interned, id: i64) -> Result<Lost
         if let Ok(state) = base.sheet().and_then(|sheet| sheet.execution()) {
             return Ok(Lost::Route(state.at(address).route()));
         }
-        let mut first = connection.prepare_cached(sql::DISCARD_FIRST_ROW)?;
-        let first: Option<i64> = first.query_row([base.key], |row| row.get(0))?;
+        let first = journal::first_row(connection, base.key)?;
         let Some(Ok(start)) = first.map(|row| first_start(connection, base.key, row)) else { continue };
         let route = Execution::start(address, start, Timestamp::from_micros(0)).0.route();
         if interned.damaged_routes.is_empty() && interned.known_route(&route).is_some() {

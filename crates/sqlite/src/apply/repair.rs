@@ -15,6 +15,7 @@ use crate::batch::Batch;
 use crate::error::Stop;
 use crate::examine::{self, Verdict, examine_one};
 use crate::job::Operation;
+use crate::order;
 use crate::place::{Columns, Place, Queue};
 use crate::rows::{integer, micros};
 use crate::sheet::{Draft, Sheet};
@@ -44,6 +45,15 @@ pub(crate) struct Repaired {
     pub(crate) left: Vec<String>,
 }
 
+impl Repaired {
+    pub(super) fn add(&mut self, other: Self) {
+        self.rebuilt.extend(other.rebuilt);
+        self.left.extend(other.left);
+    }
+}
+
+const NEWER: &str = "was written by a newer program";
+
 impl Operation for RepairWork {
     type Output = Repaired;
     const WHAT: &'static str = "repair";
@@ -51,7 +61,7 @@ impl Operation for RepairWork {
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
         let mut repaired = Repaired::default();
         for lead in &self.leads {
-            self.look_at(batch, (lead, &mut repaired))?;
+            repaired.add(batch.readable(|batch| self.look_at(batch, lead))?);
         }
         Ok(repaired)
     }
@@ -89,40 +99,32 @@ struct Opened {
 
 impl RepairWork {
     /// Repairs one execution, if it is damaged and can be repaired.
-    fn look_at(&self, batch: &mut Batch<'_>, (lead, repaired): (&Lead, &mut Repaired)) -> Result<(), Stop> {
-        let Some(wreck) = Wreck::find(batch.connection, lead.key)? else { return Ok(()) };
+    fn look_at(&self, batch: &mut Batch<'_>, lead: &Lead) -> Result<Repaired, Stop> {
+        let Some(wreck) = Wreck::find(batch.connection, lead.key)? else { return Ok(Repaired::default()) };
         let title = wreck.title();
-        let newer = || format!("{title} was written by a newer program");
+        let left = |why: &str| Repaired { left: vec![format!("{title} {why}")], ..Repaired::default() };
         match examined(batch, lead.key)? {
-            Verdict::Sound => return Ok(()),
-            Verdict::Newer(_) => {
-                repaired.left.push(newer());
-                return Ok(());
-            }
+            Verdict::Sound => return Ok(Repaired::default()),
+            Verdict::Newer(_) => return Ok(left(NEWER)),
             Verdict::Damaged(_) if is_held(batch, wreck.place)? => {
-                let held = "is held by a worker, which sets it aside when it reads it";
-                repaired.left.push(format!("{title} {held}"));
-                return Ok(());
+                return Ok(left("is held by a worker, which sets it aside when it reads it"));
             }
             Verdict::Damaged(_) => {}
         }
-        match self.repair(batch, (lead, &wreck)) {
-            Ok(done) if done.is_empty() => {}
-            Ok(done) => repaired.rebuilt.push(format!("{title}: {}", done.join("; "))),
-            Err(stop) if stop.is_newer() => {
-                repaired.left.push(newer());
-                return Ok(());
-            }
+        let done = match self.repair(batch, (lead, &wreck)) {
+            Ok(done) => done,
+            Err(stop) if stop.is_newer() => return Ok(left(NEWER)),
             Err(stop) => {
                 let Some(damage) = stop.damage() else { return Err(stop) };
-                repaired.left.push(format!("{title} cannot be rebuilt: {damage}"));
-                return Ok(());
+                return Ok(left(&format!("cannot be rebuilt: {damage}")));
             }
-        }
-        if let Verdict::Damaged(damage) = examined(batch, lead.key)? {
-            repaired.left.push(format!("{title} cannot be rebuilt: {damage}"));
-        }
-        Ok(())
+        };
+        let mut repaired = match examined(batch, lead.key)? {
+            Verdict::Damaged(damage) => left(&format!("cannot be rebuilt: {damage}")),
+            Verdict::Sound | Verdict::Newer(_) => Repaired::default(),
+        };
+        repaired.rebuilt.extend((!done.is_empty()).then(|| format!("{title}: {}", done.join("; "))));
+        Ok(repaired)
     }
 
     /// Writes everything of it that can be derived; says what was. Nothing is written when what cannot be derived is damaged too.
@@ -175,7 +177,7 @@ fn judge(
         return Ok((told.expect("it was looked at")?, Some(opened)));
     }
     match (last_row, wreck.head) {
-        (None, _) => Err(Stop::corrupt("its journal is missing")),
+        (None, _) => Err(Stop::corrupt("its journal is missing, or cannot be read to its end")),
         (Some(last), Some(head)) if last == head => Ok((told.expect("there is a head")?, None)),
         (Some(last), head) => {
             let truth = Truth::read(batch, wreck.key, last);
@@ -393,8 +395,21 @@ pub(super) fn drop_damaged(batch: &mut Batch<'_>, key: i64) -> Result<Vec<Droppe
     }
     drop(rows);
     for id in ids {
-        batch.connection.prepare_cached(sql::MESSAGE_DROP)?.execute(params![key, id])?;
+        drop_one(batch, (key, &id))?;
     }
     batch.caches.inboxes.remove(&key);
     Ok(dropped)
+}
+
+/// Drops one message. One that is not found by its id has to be put where it is first.
+fn drop_one(batch: &Batch<'_>, (key, id): (i64, &Raw)) -> Result<(), Stop> {
+    let drop = || batch.connection.prepare_cached(sql::MESSAGE_DROP)?.execute(params![key, id]);
+    if drop()? > 0 {
+        return Ok(());
+    }
+    order::INBOX.put_in_order(batch)?;
+    match drop()? {
+        0 => Err(Stop::corrupt(format!("message {:?} is damaged, and cannot be dropped", id.to_string()))),
+        _ => Ok(()),
+    }
 }

@@ -43,7 +43,7 @@ fn is_wrong(connection: &Connection, row: &Row<'_>) -> Result<bool, Stop> {
     Ok(!is_there || tags.all(|tag| tag != told))
 }
 
-/// Deletes tags. Those that are missing were put back with their executions.
+/// Deletes tags, as far as they are found. Those that are missing were put back with their executions.
 pub(crate) struct RepairTagsWork(pub(crate) Vec<TagRow>);
 
 impl Operation for RepairTagsWork {
@@ -51,13 +51,19 @@ impl Operation for RepairTagsWork {
     const WHAT: &'static str = "repair";
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
-        let mut repaired = Repaired::default();
-        for tag in &self.0 {
-            batch.connection.prepare_cached(sql::TAG_DELETE)?.execute(params_from_iter(tag))?;
-            let [_, key, value, _] = tag;
-            let tag = format!("{key}={value}");
-            repaired.rebuilt.push(format!("the tag {tag:?}, which nothing was started with, was deleted"));
-        }
-        Ok(repaired)
+        batch.readable(|batch| delete(batch, &self.0))
     }
+}
+
+fn delete(batch: &Batch<'_>, tags: &[TagRow]) -> Result<Repaired, Stop> {
+    let mut repaired = Repaired::default();
+    for tag in tags {
+        if batch.connection.prepare_cached(sql::TAG_DELETE)?.execute(params_from_iter(tag))? == 0 {
+            continue;
+        }
+        let [_, key, value, _] = tag;
+        let tag = format!("{key}={value}");
+        repaired.rebuilt.push(format!("the tag {tag:?}, which nothing was started with, was deleted"));
+    }
+    Ok(repaired)
 }

@@ -84,15 +84,15 @@ pub(crate) const SESSION_EXPIRY: &str = "
 SELECT id, expires_at
 FROM abide_sessions
 WHERE id = ?1 AND retired IS NULL";
+/// Fails where SQLite would not commit.
+pub(crate) const WRITE_NOTHING: &str = "
+DELETE FROM abide_tags
+WHERE FALSE";
 pub(crate) const WRECK: &str = "
 SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
     parent_run, takeover_count
 FROM abide_executions
 WHERE key = ?1";
-pub(crate) const DISCARD_FIRST_ROW: &str = "
-SELECT MIN(row)
-FROM abide_journal
-WHERE execution = ?1";
 pub(crate) const DISCARD_PARENT: &str = "
 SELECT parent.key, parent.id, child.parent_run, COALESCE(run.head, parent.head)
 FROM abide_executions AS child
@@ -102,11 +102,31 @@ WHERE child.key = ?1 AND child.parent_run IS NOT NULL";
 pub(crate) const REPAIR_ROWS: &str = "
 SELECT row, execution
 FROM abide_journal
-ORDER BY row";
+WHERE row > ?1
+ORDER BY row
+LIMIT ?2";
 pub(crate) const REPAIR_LATER_ROW: &str = "
 SELECT MAX(row)
 FROM abide_journal
 WHERE row > ?2 AND execution = ?1";
+pub(crate) const ORDER_INBOX: &str = "
+SELECT execution, id, arrived, body
+FROM abide_inbox NOT INDEXED";
+pub(crate) const ORDER_INBOX_CLEAR: &str = "
+DELETE FROM abide_inbox";
+pub(crate) const ORDER_INBOX_INSERT: &str = "
+INSERT INTO abide_inbox (execution, id, arrived, body)
+VALUES (?1, ?2, ?3, ?4)";
+pub(crate) const ORDER_RUNS: &str = "
+SELECT execution, run, first, head, entry_count, row_count
+FROM abide_runs";
+pub(crate) const ORDER_RUNS_CLEAR: &str = "
+DELETE FROM abide_runs";
+pub(crate) const ORDER_TAGS: &str = "
+SELECT namespace, key, value, execution
+FROM abide_tags";
+pub(crate) const ORDER_TAGS_CLEAR: &str = "
+DELETE FROM abide_tags";
 pub(crate) const REPAIR_RUNS: &str = "
 SELECT run, first, head, entry_count, row_count
 FROM abide_runs
@@ -132,6 +152,17 @@ ORDER BY key";
 pub(crate) const DISCARD_JOURNAL: &str = "
 DELETE FROM abide_journal
 WHERE execution = ?1";
+pub(crate) const DISCARD_INBOX_IDS: &str = "
+SELECT id
+FROM abide_inbox
+WHERE execution = ?1";
+pub(crate) const DISCARD_MESSAGE_BODY: &str = "
+SELECT body
+FROM abide_inbox
+WHERE execution = ?1 AND id = ?2";
+pub(crate) const DISCARD_MESSAGE: &str = "
+DELETE FROM abide_inbox
+WHERE execution = ?1 AND id = ?2";
 pub(crate) const DISCARD_TAGS: &str = "
 DELETE FROM abide_tags
 WHERE execution = ?1";

@@ -16,6 +16,7 @@ mod lists;
 mod logs;
 mod names;
 mod opening;
+mod pages;
 mod processes;
 mod repairs;
 mod runs;

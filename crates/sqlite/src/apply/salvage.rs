@@ -1,0 +1,68 @@
+//! What can still be deleted of an execution that SQLite cannot read whole.
+
+use abide_core::Address;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::error::{Stop, read_or_not};
+use crate::glance::meant_by;
+use crate::interned::Interned;
+use crate::journal;
+use crate::sql;
+use crate::wreck::Raw;
+
+/// What SQLite can read, and so can free. All else stays: a transaction that has met it is never committed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Salvage {
+    pub(super) key: i64,
+    pub(super) journal: Vec<i64>,
+    /// Where its journal begins, if that can be read.
+    pub(super) first: Option<i64>,
+    pub(super) inbox: Vec<Raw>,
+    pub(super) has_runs: bool,
+    pub(super) has_tags: bool,
+}
+
+impl Salvage {
+    /// Looks for it with a connection that only reads; nothing where the execution itself cannot be found.
+    pub(crate) fn of(connection: &Connection, address: &Address) -> Result<Option<Self>, Stop> {
+        let Some(namespace) = Interned::load(connection)?.find(&address.namespace)? else { return Ok(None) };
+        let mut by_id = connection.prepare_cached(sql::EXECUTION_KEY)?;
+        let found = by_id.query_row(params![namespace, address.id.as_str()], |row| row.get(0)).optional()?;
+        let Some(key) = found.or(meant_by(&address.id)) else { return Ok(None) };
+        let rows = journal::rows_of(connection, key)?;
+        let mut body = connection.prepare_cached(sql::JOURNAL_BODY)?;
+        let mut journal = Vec::new();
+        for row in &rows {
+            if read_or_not(body.exists([*row, key]).map_err(Stop::from))?.is_some() {
+                journal.push(*row);
+            }
+        }
+        let first = rows.first().copied().filter(|first| journal.first() == Some(first));
+        let inbox = read_or_not(readable_ids(connection, key))?.unwrap_or_default();
+        let has_runs = read_or_not(scan(connection, sql::ORDER_RUNS))?.is_some();
+        let has_tags = read_or_not(scan(connection, sql::ORDER_TAGS))?.is_some();
+        Ok(Some(Self { key, journal, first, inbox, has_runs, has_tags }))
+    }
+}
+
+/// The ids of the messages that can be read.
+fn readable_ids(connection: &Connection, key: i64) -> Result<Vec<Raw>, Stop> {
+    let mut statement = connection.prepare_cached(sql::DISCARD_INBOX_IDS)?;
+    let ids = statement.query_map([key], |row| Raw::read(row, 0))?.collect::<rusqlite::Result<Vec<Raw>>>()?;
+    let mut body = connection.prepare_cached(sql::DISCARD_MESSAGE_BODY)?;
+    let mut readable = Vec::new();
+    for id in ids {
+        if read_or_not(body.exists(params![key, id]).map_err(Stop::from))?.is_some() {
+            readable.push(id);
+        }
+    }
+    Ok(readable)
+}
+
+/// Goes through a whole table, as a delete that no index serves does.
+fn scan(connection: &Connection, text: &'static str) -> Result<(), Stop> {
+    let mut statement = connection.prepare_cached(text)?;
+    let mut rows = statement.query([])?;
+    while rows.next()?.is_some() {}
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! A page that SQLite cannot read, or a row that does not stand where it is looked for, costs what is in it and nothing else.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use abide_core::{Body, By, Payload, Start, Status, Tag};
+use abide_sqlite::{Discarded, MessagesDropped, SqliteStore};
+use abide_store::conformance::block_on;
+
+use crate::aside::with_status;
+use crate::fixture::{Fixture, address, flow, message, name, signal, start, submit};
+
+const PAGE_BYTES: usize = 4_096;
+
+/// Changes the bytes of a file that nobody has open.
+fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let raw = rusqlite::Connection::open(path).expect("it can be opened");
+    raw.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("all of it is in the file");
+    drop(raw);
+    let mut bytes = std::fs::read(path).expect("it can be read");
+    change(&mut bytes);
+    for beside in ["abide.db-wal", "abide.db-shm"] {
+        let _ = std::fs::remove_file(path.with_file_name(beside));
+    }
+    std::fs::write(path, bytes).expect("it can be written");
+}
+
+/// Replaces a text where it stands first.
+fn replace(bytes: &mut [u8], (from, to): (&[u8], &[u8])) {
+    let at = bytes.windows(from.len()).position(|found| found == from).expect("it is there");
+    bytes[at..at + to.len()].copy_from_slice(to);
+}
+
+fn problems(store: &Arc<SqliteStore>) -> Vec<String> {
+    store.verify().expect("it is looked at").problems
+}
+
+/// The page where a table or an index begins.
+fn root(fixture: &Fixture, name: &str) -> usize {
+    let found = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
+    let root: i64 = fixture.raw().query_row(found, [name], |row| row.get(0)).expect("it is there");
+    (usize::try_from(root).expect("pages are counted from 1") - 1) * PAGE_BYTES
+}
+
+/// Makes the second page of a table's rows malformed.
+fn break_leaf(fixture: &Fixture, table: &str) {
+    let root = root(fixture, table);
+    change(&fixture.path(), |bytes| {
+        assert!([2, 5].contains(&bytes[root]), "{table} has pages below its first");
+        let at = |at: usize, length| &bytes[at..at + length];
+        let cell = usize::from(u16::from_be_bytes(at(root + 14, 2).try_into().expect("two bytes")));
+        let child = u32::from_be_bytes(at(root + cell, 4).try_into().expect("four bytes"));
+        bytes[(child as usize - 1) * PAGE_BYTES] = 0xff;
+    });
+}
+
+fn discard(store: &Arc<SqliteStore>, id: &str) -> Discarded {
+    let by = By("ann".to_owned());
+    block_on(store.discard(&address(id), by, "beyond repair".to_owned())).expect("it is looked at")
+}
+
+/// Three executions, of which the journal of `large` has a page that cannot be read, and `q-3` a wrong status.
+fn beside_an_unreadable_journal() -> (Fixture, Arc<SqliteStore>) {
+    const FILL: u8 = b'z';
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let input = Payload::from(String::from_utf8(vec![FILL; 20_000]).expect("it is a text").as_str());
+    let large = message("start", "large", Body::Start(Start { input, ..flow() }.into()));
+    submit(&store, vec![start("q-1"), large, signal("s", "large"), start("q-3")]).expect("they are taken");
+    store.close();
+    let damage = "UPDATE abide_executions SET status = 9 WHERE id = 'q-3'";
+    fixture.raw().execute_batch(damage).expect("the damage can be done");
+    change(&fixture.path(), |bytes| {
+        let is_overflow = |page: &[u8]| page[4..].iter().all(|byte| *byte == FILL);
+        let page = bytes.chunks(PAGE_BYTES).position(is_overflow).expect("the input has pages of its own");
+        bytes[page * PAGE_BYTES..][..4].fill(0xff);
+    });
+    let store = fixture.open();
+    (fixture, store)
+}
+
+#[test]
+fn a_journal_that_cannot_be_read_keeps_no_other_from_being_repaired() {
+    let (_fixture, store) = beside_an_unreadable_journal();
+    let repairs = block_on(store.repair()).expect("it is looked at");
+    assert!(
+        repairs.rebuilt.contains(&r#"execution "q-3": its row was put right: status"#.to_owned()),
+        "{repairs:?}"
+    );
+    let left = r#"execution "large" cannot be read: database disk image is malformed"#;
+    assert!(repairs.left.contains(&left.to_owned()), "{repairs:?}");
+    assert!(!problems(&store).iter().any(|problem| problem.contains("q-3")));
+}
+
+#[test]
+fn what_cannot_be_read_can_be_ended() {
+    let (fixture, store) = beside_an_unreadable_journal();
+    assert_eq!(discard(&store, "large"), Discarded::Ended);
+    assert_eq!(with_status(&store, Status::Cancelled), ["large"]);
+    let unread: i64 = fixture
+        .raw()
+        .query_row("SELECT COUNT(*) FROM abide_inbox WHERE body IS NOT NULL", [], |row| row.get(0))
+        .expect("they are counted");
+    assert_eq!(unread, 0);
+    assert!(!problems(&store).iter().any(|problem| problem.contains("large")), "it is in order");
+    assert_ne!(problems(&store), Vec::<String>::new(), "what SQLite cannot free is told");
+    block_on(store.repair()).expect("it is looked at");
+    assert_eq!(fixture.seat(&store).claim(true).leased.len(), 2, "the others go on");
+}
+
+/// A file with 400 executions, of which the last has a wrong status, and a page of `table` that cannot be read.
+fn with_broken_leaf(table: &str) -> (Fixture, Arc<SqliteStore>) {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let starts: Vec<_> =
+        (1..=400).flat_map(|n| [start(&format!("q-{n}")), signal("s", &format!("q-{n}"))]).collect();
+    starts.chunks(100).for_each(|some| drop(submit(&store, some.to_vec()).expect("they are taken")));
+    store.close();
+    let damage = "UPDATE abide_executions SET status = 9 WHERE id IN ('q-1', 'q-400')";
+    fixture.raw().execute_batch(damage).expect("the damage can be done");
+    break_leaf(&fixture, table);
+    let store = fixture.open();
+    (fixture, store)
+}
+
+#[test]
+fn executions_beside_a_page_that_cannot_be_read_are_verified_and_repaired() {
+    let (_fixture, store) = with_broken_leaf("abide_executions");
+    let found = store.verify().expect("it is looked at");
+    let is_told = |part: &str| found.problems.iter().any(|problem| problem.contains(part));
+    assert!(is_told("SQLite: "), "{:?}", found.problems);
+    assert!(is_told("cannot be read: database disk image is malformed"), "{:?}", found.problems);
+    assert!(is_told(r#"execution "q-1": "#) && is_told(r#"execution "q-400": "#), "{:?}", found.problems);
+    assert!((300..400).contains(&found.execution_count), "{}", found.execution_count);
+    let repairs = block_on(store.repair()).expect("it is looked at");
+    for id in ["q-1", "q-400"] {
+        let line = format!("execution {id:?}: its row was put right: status");
+        assert!(repairs.rebuilt.contains(&line), "{repairs:?}");
+    }
+    assert!(repairs.left.iter().any(|line| line.starts_with("execution number ")), "{repairs:?}");
+    assert!(!problems(&store).iter().any(|problem| problem.contains("q-400")));
+}
+
+#[test]
+fn a_page_of_another_table_that_cannot_be_read_costs_only_what_is_in_it() {
+    for table in ["abide_journal", "abide_inbox"] {
+        let (_fixture, store) = with_broken_leaf(table);
+        let found = problems(&store);
+        assert!(found.iter().any(|problem| problem.contains(r#"execution "q-400": "#)), "{table}: {found:?}");
+        let repairs = block_on(store.repair()).expect("it is looked at");
+        assert!(repairs.rebuilt.iter().any(|line| line.contains("q-400")), "{table}: {repairs:?}");
+    }
+}
+
+/// Ten executions, each with a tag and a message of its own.
+fn tagged() -> (Fixture, Arc<SqliteStore>) {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    for n in 0..10 {
+        let tags = vec![Tag { key: name("key"), value: name(&format!("value{n}")) }];
+        let begin = message("start", &format!("q-{n}"), Body::Start(Start { tags, ..flow() }.into()));
+        submit(&store, vec![begin, signal("early", &format!("q-{n}"))]).expect("they are taken");
+    }
+    submit(&store, vec![signal("flipped", "q-5"), signal("late", "q-5")]).expect("they are taken");
+    store.close();
+    (fixture, store)
+}
+
+/// Changes a text in one table, where it stands.
+fn change_in(fixture: &Fixture, table: &str, texts: (&[u8], &[u8])) -> Arc<SqliteStore> {
+    let root = root(fixture, table);
+    change(&fixture.path(), |bytes| replace(&mut bytes[root..root + PAGE_BYTES], texts));
+    fixture.open()
+}
+
+#[test]
+fn a_tag_that_stands_out_of_order_is_put_right() {
+    for flipped in [b"aalue5", b"zalue5", b"valua5"] {
+        let (fixture, _) = tagged();
+        let store = change_in(&fixture, "abide_tags", (b"value5", flipped));
+        assert_ne!(problems(&store), Vec::<String>::new());
+        let repairs = block_on(store.repair()).expect("it ends");
+        assert_eq!(repairs.left, Vec::<String>::new());
+        assert_eq!(problems(&store), Vec::<String>::new(), "{repairs:?}");
+    }
+}
+
+#[test]
+fn a_message_that_stands_out_of_order_is_dropped_when_that_is_said() {
+    let (fixture, _) = tagged();
+    let store = change_in(&fixture, "abide_inbox", (b"flipped", b"zlipped"));
+    let dropped = block_on(store.drop_messages(&address("q-5"), By::client())).expect("it is looked at");
+    let MessagesDropped::Dropped(lines) = dropped else { panic!("{dropped:?}") };
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let repairs = block_on(store.repair()).expect("it is repaired");
+    assert_eq!(repairs.left, Vec::<String>::new());
+    assert_eq!(problems(&store), Vec::<String>::new());
+    let again = block_on(store.drop_messages(&address("q-5"), By::client())).expect("it is looked at");
+    assert_eq!(again, MessagesDropped::Dropped(Vec::new()));
+}
+
+/// What the tables are is what every look at them rests on.
+#[test]
+fn nothing_is_repaired_in_tables_of_another_make() {
+    let (fixture, _) = tagged();
+    let change = "PRAGMA writable_schema = ON;
+                  UPDATE sqlite_schema SET sql = replace(sql, 'key INTEGER PRIMARY KEY', 'key INTEGEZ PRIMARY KEY')
+                  WHERE name = 'abide_executions'";
+    fixture.raw().execute_batch(change).expect("the damage can be done");
+    let store = fixture.open();
+    let repairs = block_on(store.repair()).expect("it is looked at");
+    assert_eq!(repairs.rebuilt, Vec::<String>::new());
+    let left = "the tables are not those that this program makes, and nothing was repaired";
+    assert_eq!(repairs.left, [left]);
+    let tags: i64 = fixture
+        .raw()
+        .query_row("SELECT COUNT(*) FROM abide_tags", [], |row| row.get(0))
+        .expect("they are counted");
+    assert_eq!(tags, 10);
+}
