@@ -57,6 +57,11 @@ impl Execution {
         Ok((execution, vec![first, second]))
     }
 
+    /// Whether nobody will ever read what lies unread: it has ended, and no retry opens another run of what began with `first`.
+    pub fn is_final(&self, first: &Start) -> bool {
+        self.is_finished() && (self.may_be_retried().is_err() || first.may_be_repeated().is_err())
+    }
+
     /// Whether a retry opens another run now, if its start may be repeated.
     pub(crate) fn may_be_retried(&self) -> Result<(), Refusal> {
         match self.phase() {

@@ -98,7 +98,8 @@ pub fn ways_out(id: &ExecutionId) -> String {
     let id = argument(id.as_str());
     format!(
         "abide verify --repair rebuilds it if it can be, abide verify --repair --drop-messages {id} drops damaged \
-         messages that it has not read, and abide verify --repair --discard {id} ends it if nothing else helps"
+         messages that it has not read, and abide verify --repair --discard {id} ends it if nothing else helps and it \
+         has not ended, which is final"
     )
 }
 

@@ -100,7 +100,7 @@ impl Batch<'_> {
     }
 
     /// Remembers when a caretaker is to look, after a message has arrived.
-    fn care_for(&mut self, target: &Target, message: &Message) -> Result<(), Stop> {
+    pub(super) fn care_for(&mut self, target: &Target, message: &Message) -> Result<(), Stop> {
         // No caretaker does anything about other mail.
         if !message.body.is_control() {
             return Ok(());
@@ -342,6 +342,16 @@ pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
         true => rusqlite::Error::FromSqlConversionFailure(3, Type::Blob, Box::new(error)),
         false => damaged(error.to_string()),
     })
+}
+
+/// The message that a row of the inbox carries, if it is an unread one which was written for the execution that `whose` tells. Where the row
+/// stands is not asked.
+pub(super) fn written_for(row: &Row<'_>, whose: impl FnOnce(&Message) -> Option<i64>) -> Option<Message> {
+    let (id, arrived, body) = (text(row, 1).ok()?, row.get(2).ok()?, blob(row, 3).ok()?);
+    let message = codec::decode(body.get(CHECKSUM_BYTES..)?).ok()?;
+    let key = whose(&message)?;
+    let sum = |bytes: &[u8]| unread_sum(Checksum::new().bytes(bytes), (key, id), arrived);
+    checksum::checked(body, sum).map(|_| message)
 }
 
 /// The place of a message in the order of arrival, behind the newest one. That of an order is odd, so that an index holds the orders alone: whoever

@@ -1,6 +1,7 @@
 //! The operations that write, one a file.
 
 mod aside;
+mod astray;
 mod claim;
 mod commit;
 mod discard;

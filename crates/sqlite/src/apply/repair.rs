@@ -7,6 +7,7 @@ use abide_core::{Execution, Summary, Timestamp, Version, care, parking};
 use rusqlite::params;
 use rusqlite::types::ValueRef;
 
+use super::astray::{bring_home, is_astray};
 use super::check_inbox;
 use super::inbox::{message, unread};
 use super::session::is_alive;
@@ -87,6 +88,22 @@ pub(crate) fn is_parent_run(found: Option<i64>, parent: Option<i64>, execution: 
     }
 }
 
+/// An execution that is repaired: its row and its journal. All that is written of it is written at one time: a clock that was asked twice would
+/// seal its sheet with another version than its row has.
+#[derive(Clone, Copy)]
+struct Case<'c> {
+    wreck: &'c Wreck,
+    truth: &'c Truth,
+    now: Timestamp,
+}
+
+impl Case<'_> {
+    /// Its version, or one that it never had.
+    fn version(&self) -> Version {
+        self.wreck.version.unwrap_or(Version(crate::rows::count(self.now.as_micros())))
+    }
+}
+
 /// What a sheet says, and the columns that it was sealed with.
 struct Opened {
     summary: Summary,
@@ -134,16 +151,20 @@ impl RepairWork {
         let (truth, opened) = judge(batch, wreck, later.or(lead.last_row))?;
         truth.check_id(batch)?;
         let mut done = Vec::new();
-        if truth.execution.is_finished() {
+        done.extend(bring_home(batch, lead.key)?);
+        // A retry would open a run that reads what was left unread.
+        if truth.execution.is_final(&truth.start) {
             done.extend(drop_damaged(batch, lead.key)?.into_iter().map(|dropped| dropped.of_ended()));
-        } else if let Some(problem) = check_inbox(batch.connection, lead.key)? {
+        }
+        if let Some(problem) = check_inbox(batch.connection, lead.key)? {
             return Err(Stop::corrupt(problem));
         }
+        let case = Case { wreck, truth: &truth, now: batch.now() };
         let found = match opened {
             Some(opened) => opened,
-            None => sealed(batch, wreck, &truth)?,
+            None => sealed(batch, case)?,
         };
-        let columns = write(batch, wreck, (&truth, &found))?;
+        let columns = write(batch, case, &found)?;
         // Most columns follow from a new state.
         let rebuilt = || Some("its state was rebuilt".to_owned());
         done.extend(if found.is_found { columns } else { rebuilt() });
@@ -232,31 +253,23 @@ fn queues(batch: &mut Batch<'_>, truth: &Truth) -> Result<Vec<Queue>, Stop> {
 }
 
 /// A sheet anew. What its code waits for is not recorded: whoever claims it finds out.
-fn sealed(batch: &mut Batch<'_>, wreck: &Wreck, truth: &Truth) -> Result<Opened, Stop> {
+fn sealed(batch: &mut Batch<'_>, case: Case<'_>) -> Result<Opened, Stop> {
+    let Case { wreck, truth, now } = case;
     let queues = queues(batch, truth)?;
     let queue = queues.iter().find(|queue| wreck.queue == Some(**queue)).or(queues.first());
     let queue = *queue.ok_or_else(|| Stop::corrupt("its route is damaged"))?;
     let parent = batch.parent_key(&truth.start, truth.namespace)?;
-    let summary = truth.execution.summary_at_start(batch.now());
+    let summary = truth.execution.summary_at_start(now);
     let mut draft = Draft::new(&summary, &abide_core::codec::encode(&truth.execution));
-    let anchor = truth.anchor((queue, parent), version(wreck, batch.now()));
+    let anchor = truth.anchor((queue, parent), case.version());
     let sheet = draft.sealed(&truth.cold, &anchor).to_vec();
     Ok(Opened { summary, queue, parent, sheet, is_found: false })
 }
 
-/// Its version, or one that it never had.
-fn version(wreck: &Wreck, now: Timestamp) -> Version {
-    wreck.version.unwrap_or(Version(crate::rows::count(now.as_micros())))
-}
-
 /// Writes the row; says which columns changed.
-fn write(
-    batch: &mut Batch<'_>,
-    wreck: &Wreck,
-    (truth, found): (&Truth, &Opened),
-) -> Result<Option<String>, Stop> {
-    let now = batch.now();
-    let (place, care_at) = place(batch, wreck, (truth, found))?;
+fn write(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<Option<String>, Stop> {
+    let Case { wreck, truth, now } = case;
+    let (place, care_at) = place(batch, case, found)?;
     // Of a child that was retried it only says that it is one.
     let parent_run = found.parent.map(|_| truth.execution.parent().map_or(0, |parent| parent.run.into()));
     let written = Wreck {
@@ -266,7 +279,7 @@ fn write(
         queue: Some(found.queue),
         parent: Some(found.parent),
         head: Some(truth.head()),
-        version: Some(version(wreck, now)),
+        version: Some(case.version()),
         sheet: Some(found.sheet.clone()),
         // One that nobody had: whoever had an earlier one stays shut out.
         epoch: Some(wreck.epoch.unwrap_or(now.as_micros())),
@@ -328,12 +341,9 @@ fn changed(before: &Wreck, after: &Wreck) -> Vec<&'static str> {
 
 /// Where it stands, and when a caretaker is to look at it: as it is told, if that may be, or else as if its holder had parked it without a look at its
 /// mail.
-fn place(
-    batch: &mut Batch<'_>,
-    wreck: &Wreck,
-    (truth, found): (&Truth, &Opened),
-) -> Result<(Place, Option<Timestamp>), Stop> {
-    let (execution, summary, now) = (&truth.execution, &found.summary, batch.now());
+fn place(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<(Place, Option<Timestamp>), Stop> {
+    let Case { wreck, truth, now } = case;
+    let (execution, summary) = (&truth.execution, &found.summary);
     if execution.is_finished() {
         let ended = wreck.place.filter(|place| matches!(place, Place::Finished(_)));
         return Ok((ended.unwrap_or(Place::Finished(truth.last_at)), None));
@@ -377,7 +387,7 @@ impl Dropped {
     }
 }
 
-/// Drops the unread messages of an execution that are damaged. What a newer program wrote stays.
+/// Drops the unread messages of an execution that are damaged. What a newer program wrote stays, and what was sent to somebody else.
 pub(super) fn drop_damaged(batch: &mut Batch<'_>, key: i64) -> Result<Vec<Dropped>, Stop> {
     let mut dropped = Vec::new();
     let mut statement = batch.connection.prepare_cached(sql::VERIFY_INBOX)?;
@@ -389,6 +399,9 @@ pub(super) fn drop_damaged(batch: &mut Batch<'_>, key: i64) -> Result<Vec<Droppe
         }
         let Err(error) = message(row) else { continue };
         let Some(damage) = Stop::from(error).damage() else { continue };
+        if is_astray(batch, row)? {
+            continue;
+        }
         let id = Raw::read(row, 1)?;
         dropped.push(Dropped { id: id.to_string(), damage });
         ids.push(id);

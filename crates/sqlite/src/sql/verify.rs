@@ -144,6 +144,10 @@ LEFT JOIN abide_executions AS e ON e.key = t.execution";
 pub(crate) const MESSAGE_DROP: &str = "
 DELETE FROM abide_inbox
 WHERE execution = ?1 AND id = ?2 AND body IS NOT NULL";
+pub(crate) const MESSAGE_MOVE: &str = "
+UPDATE OR IGNORE abide_inbox
+SET execution = ?3
+WHERE execution = ?1 AND id = ?2";
 pub(crate) const DISCARD_CHILDREN: &str = "
 SELECT namespace, id, parent_run
 FROM abide_executions INDEXED BY abide_executions_parent

@@ -1,5 +1,6 @@
 //! Tests of the SQLite store.
 
+mod answers;
 mod aside;
 mod batches;
 mod conformance;

@@ -1,0 +1,89 @@
+//! `repair`: messages that stand under an execution that they were not sent to.
+//!
+//! The checksum of a message is made with the number of its execution, so that one which stands under another is never read there. Its body names
+//! the addressee: where the checksum is right with that one's number, nothing but the number was damaged.
+
+use std::sync::Arc;
+
+use abide_core::Message;
+use rusqlite::{Row, params};
+
+use super::inbox::written_for;
+use crate::batch::Batch;
+use crate::error::Stop;
+use crate::place::Place;
+use crate::rows::Target;
+use crate::sql;
+use crate::wreck::Raw;
+
+/// Where a message belongs.
+struct Home {
+    key: i64,
+    message: Message,
+}
+
+/// Whether a message, in a row of [`sql::VERIFY_INBOX`], was sent to somebody else who is there.
+pub(super) fn is_astray(batch: &mut Batch<'_>, row: &Row<'_>) -> Result<bool, Stop> {
+    Ok(home(batch, row)?.is_some())
+}
+
+/// Puts messages that stand under `key` and were sent to others back where they belong; what was done.
+pub(super) fn bring_home(batch: &mut Batch<'_>, key: i64) -> Result<Vec<String>, Stop> {
+    let connection = batch.connection;
+    let mut statement = connection.prepare_cached(sql::VERIFY_INBOX)?;
+    let mut rows = statement.query([key])?;
+    let mut astray = Vec::new();
+    while let Some(row) = rows.next()? {
+        if let Some(home) = home(batch, row)? {
+            astray.push((Raw::read(row, 1)?, home));
+        }
+    }
+    drop(rows);
+    let mut done = Vec::new();
+    for (id, home) in astray {
+        if connection.prepare_cached(sql::MESSAGE_MOVE)?.execute(params![key, id, home.key])? == 0 {
+            // It has been sent again since.
+            connection.prepare_cached(sql::MESSAGE_DROP)?.execute(params![key, id])?;
+        }
+        let (id, to) = (&home.message.id, &home.message.to);
+        done.push(format!("message {id:?}, which was sent to execution {to}, was put back there"));
+        wake(batch, &home)?;
+    }
+    batch.caches.inboxes.remove(&key);
+    Ok(done)
+}
+
+/// Where a message belongs, if it does not belong where it stands.
+fn home(batch: &mut Batch<'_>, row: &Row<'_>) -> Result<Option<Home>, Stop> {
+    let stands: i64 = row.get(0)?;
+    let interned = batch.caches.interned(batch.connection)?;
+    let mut by_id = batch.connection.prepare_cached(sql::EXECUTION_KEY)?;
+    let mut key = None;
+    let mut whose = |message: &Message| {
+        let namespace = interned.known(&message.to.namespace)?;
+        key = by_id.query_row(params![namespace, message.to.id.as_str()], |row| row.get(0)).ok();
+        key.filter(|key| *key != stands)
+    };
+    let message = written_for(row, &mut whose);
+    Ok(message.zip(key).map(|(message, key)| Home { key, message }))
+}
+
+/// Has somebody look at an execution that gets a message late.
+fn wake(batch: &mut Batch<'_>, home: &Home) -> Result<(), Stop> {
+    let Home { key, message } = home;
+    batch.caches.inboxes.remove(key);
+    batch.caches.targets.remove(key);
+    let interned = batch.caches.interned(batch.connection)?;
+    let Some(namespace) = interned.known(&message.to.namespace) else { return Ok(()) };
+    // One that cannot be read is woken by its own repair.
+    let Ok(Some(target)) = Target::read(batch.connection, namespace, &message.to) else { return Ok(()) };
+    let target = Arc::new(target);
+    batch.care_for(&target, message)?;
+    let now = batch.now();
+    if matches!(target.place, Place::Waiting | Place::Timer(..)) && target.standing.listens.to(&message.body)
+    {
+        batch.relocate((target.key, target.epoch), target.place, Place::Ready(target.queue, now))?;
+        batch.announce(target.queue.route)?;
+    }
+    Ok(())
+}
