@@ -12,7 +12,7 @@ use crate::error::Stop;
 use crate::interned::Interned;
 use crate::journal::{self, Chain, Found, SKIP_DISTANCE};
 use crate::place::{Columns, Place, Queue};
-use crate::rows::{integer, status, timestamp_maybe};
+use crate::rows::{epoch, integer, status, timestamp_maybe};
 use crate::sheet::{Base, Cold};
 use crate::sql;
 use crate::view::{address, run_chain};
@@ -99,7 +99,7 @@ impl Suspect {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let base = Base::read(row)?;
         // What nothing else tells: as far as that goes, these are what was written.
-        let (_epoch, _takeover_count): (i64, u32) = (row.get(8)?, row.get(15)?);
+        let (_epoch, _takeover_count): (_, u32) = (epoch(row, 8)?, row.get(15)?);
         let sheet = base.sheet()?;
         let execution = sheet.execution()?;
         Ok(Self {

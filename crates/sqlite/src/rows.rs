@@ -39,6 +39,23 @@ pub(crate) fn timestamp_maybe(row: &Row<'_>, index: usize) -> rusqlite::Result<O
     Ok(row.get::<_, Option<i64>>(index)?.map(Timestamp::from_micros))
 }
 
+/// The largest epoch that is taken for one: nobody counts so far, and the next of a larger one might be none.
+const EPOCH_MAX: i64 = i64::MAX / 2;
+
+/// The epoch that a number stands for, if anybody can have had it.
+pub(crate) fn epoch_of(number: i64) -> Option<Epoch> {
+    (0..=EPOCH_MAX).contains(&number).then(|| Epoch(count(number)))
+}
+
+/// The epoch in a column. Taken for another one it would be compared with what was never written, and nobody would move its row again.
+pub(crate) fn epoch(row: &Row<'_>, index: usize) -> rusqlite::Result<Epoch> {
+    let number = row.get(index)?;
+    epoch_of(number).ok_or_else(|| {
+        let complaint = format!("there is no epoch {number}");
+        rusqlite::Error::FromSqlConversionFailure(index, Type::Integer, complaint.into())
+    })
+}
+
 /// The text in a column.
 pub(crate) fn text<'r>(row: &'r Row<'_>, index: usize) -> rusqlite::Result<&'r str> {
     match row.get_ref(index)? {
@@ -100,7 +117,7 @@ impl LeaseState {
                 let place = Place::read(row, 9)?;
                 let lease = LeaseRow {
                     session: place.session(),
-                    epoch: Epoch(count(row.get(8)?)),
+                    epoch: epoch(row, 8)?,
                     version: base.anchor.version,
                 };
                 Ok(Self {
@@ -178,7 +195,7 @@ impl Target {
                 let sheet = base.sheet()?;
                 Ok(Self {
                     key: base.key,
-                    epoch: Epoch(count(row.get(8)?)),
+                    epoch: epoch(row, 8)?,
                     queue: base.queue,
                     place: Place::read(row, 9)?,
                     origin: sheet.cold.origin(),

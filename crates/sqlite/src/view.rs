@@ -23,7 +23,7 @@ use crate::glance::{Glance, meant_by, stand_in};
 use crate::interned::Interned;
 use crate::journal::{self, Chain, Page, Skips};
 use crate::place::{self, Place};
-use crate::rows::{count, decoded, integer, status, timestamp, timestamp_maybe};
+use crate::rows::{count, decoded, epoch, integer, status, timestamp, timestamp_maybe};
 use crate::sheet::{Base, Cold};
 use crate::sql;
 
@@ -87,11 +87,7 @@ impl Found {
             namespace: base.namespace,
             id: base.id.to_owned(),
             route: base.queue.route,
-            lease: LeaseRow {
-                session: place.session(),
-                epoch: Epoch(count(row.get(8)?)),
-                version: base.anchor.version,
-            },
+            lease: LeaseRow { session: place.session(), epoch: epoch(row, 8)?, version: base.anchor.version },
             takeover_count: row.get(12)?,
             summary: {
                 let care_at = timestamp_maybe(row, 13)?;

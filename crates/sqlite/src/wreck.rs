@@ -7,7 +7,7 @@ use rusqlite::types::{ToSql, ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::place::{Columns, Place, Queue};
-use crate::rows::count;
+use crate::rows::{count, epoch_of};
 use crate::sql;
 
 /// What can be read of a row. Nothing stands for a column that has another type than was written, or a value that is never written.
@@ -47,7 +47,7 @@ impl Wreck {
             head: number(5),
             version: never_negative(6).map(|version| Version(count(version))),
             sheet: row.get(7).ok(),
-            epoch: never_negative(8),
+            epoch: number(8).filter(|number| epoch_of(*number).is_some()),
             place: Place::read(row, 9).ok(),
             columns: Columns::read(row, 9).ok(),
             status: number(12),

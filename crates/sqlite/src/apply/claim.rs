@@ -20,7 +20,7 @@ use crate::job::Operation;
 use crate::journal::{Chain, Page};
 use crate::notices::not_live;
 use crate::place::{self, Columns, Holder, Place};
-use crate::rows::{count, integer, text, timestamp};
+use crate::rows::{count, epoch, integer, text, timestamp};
 use crate::sheet::Base;
 use crate::sql;
 use crate::tallies::Given;
@@ -298,7 +298,7 @@ fn look_closely(
     let (held, former, execution) = statement.query_row([key], |row| {
         let base = Base::read(row)?;
         let sheet = base.sheet()?;
-        let (place, epoch) = (Place::read(row, 9)?, Epoch(count(row.get(8)?)));
+        let (place, epoch) = (Place::read(row, 9)?, epoch(row, 8)?);
         let lease = LeaseRow { session: place.session(), epoch, version: base.anchor.version };
         Ok(((lease, sheet.summary()?.cared_epoch), place.given(epoch), sheet.execution()?))
     })?;
@@ -448,7 +448,7 @@ pub(crate) fn leased(
         let base = Base::read(row)?;
         let sheet = base.sheet()?;
         let execution = sheet.execution()?;
-        let epoch = Epoch(count(row.get(8)?));
+        let epoch = epoch(row, 8)?;
         Ok(Found {
             namespace: base.namespace,
             id: base.id.to_owned(),

@@ -233,6 +233,8 @@ impl Batch<'_> {
 
 /// Behind all messages that any execution has had.
 const ARRIVED_FAR: i64 = 1 << 48;
+/// No message has ever had a place from here on.
+const ARRIVED_END: i64 = 1 << 62;
 
 /// Whether a message is put only where it was judged.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -355,8 +357,10 @@ pub(super) fn written_for(row: &Row<'_>, whose: impl FnOnce(&Message) -> Option<
 }
 
 /// The place of a message in the order of arrival, behind the newest one. That of an order is odd, so that an index holds the orders alone: whoever
-/// looks after an execution reads them, and not the mail around them.
+/// looks after an execution reads them, and not the mail around them. The newest one may be damaged: readers begin at 0, and nothing
+/// stands behind the last place of all.
 fn arrived_after(newest: i64, message: &Message) -> i64 {
+    let newest = if (0..ARRIVED_END).contains(&newest) { newest } else { ARRIVED_FAR };
     (newest / 2 + 1) * 2 + i64::from(message.body.is_control())
 }
 

@@ -490,3 +490,42 @@ fn messages_of_what_has_lost_its_id_are_dropped_by_its_number() {
     assert_eq!(repairs.rebuilt, ["execution number 1: its row was put right: id"]);
     assert_eq!(problems(&store), Vec::<String>::new());
 }
+
+/// Whoever compares it finds nobody: neither a claim nor a message moves it.
+#[test]
+fn p5_an_epoch_that_nobody_ever_had_is_told_and_put_right() {
+    for epoch in ["-126", "-1", "9223372036854775807"] {
+        let fixture = Fixture::new();
+        let store = world(&fixture);
+        store.close();
+        let damage = ["UPDATE abide_executions SET epoch = ", epoch, " WHERE id = 'waiting'"].concat();
+        fixture.raw().execute_batch(&damage).expect("the damage can be done");
+        let store = fixture.open();
+        assert_eq!(problems(&store), [format!(r#"execution "waiting": there is no epoch {epoch}"#)]);
+        let repairs = block_on(store.repair()).expect("it is repaired");
+        assert_eq!(repairs.rebuilt, [r#"execution "waiting": its row was put right: epoch"#]);
+        assert_eq!(problems(&store), Vec::<String>::new());
+        let go = message("go", "waiting", Body::Signal { name: name("go"), payload: "1".into() });
+        submit(&store, vec![go]).expect("it is taken");
+        let leased = fixture.seat(&store).claim(true).leased;
+        assert!(leased.into_iter().map(Held::from).any(|held| is(&held, "waiting")), "{epoch}");
+    }
+}
+
+/// Readers begin at nothing: what is behind a place before that would never be read.
+#[test]
+fn p2_a_message_behind_one_with_a_damaged_place_is_received() {
+    for arrived in ["-7", "9223372036854775807"] {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        submit(&store, vec![start("a"), signal("bad", "a")]).expect("they are taken");
+        let damage = ["UPDATE abide_inbox SET arrived = ", arrived].concat();
+        let store = damaged(&fixture, &store, &damage);
+        submit(&store, vec![signal("good", "a")]).expect("it is taken");
+        block_on(store.drop_messages(&address("a"), By::client())).expect("it is looked at");
+        submit(&store, vec![signal("later", "a")]).expect("it is taken");
+        let leased = fixture.seat(&store).claim(true).leased.remove(0);
+        let unread: Vec<_> = leased.inbox.messages.iter().map(|message| message.id.as_str()).collect();
+        assert_eq!(unread, ["good", "later"], "{arrived}");
+    }
+}
