@@ -115,9 +115,9 @@ impl SqliteStore {
     /// Puts back what is damaged and told elsewhere: names and routes that other rows repeat, every column and every state that can be derived from a
     /// sound journal, and what stands where nobody looks. Says what was put back, and what could not be.
     pub async fn repair(&self) -> Result<Repairs> {
-        if !self.view("repair", |view| is_schema_known(view.connection)).await? {
-            let left = vec![format!("{FOREIGN}, and nothing was repaired")];
-            return Ok(Repairs { left, ..Repairs::default() });
+        match self.check_tables("repair").await {
+            Err(Error::Corrupt { what }) => return Ok(Repairs { left: vec![what], ..Repairs::default() }),
+            checked => checked?,
         }
         // The rest is found by way of the indexes, and by the order of the tables.
         let mut repairs = self.repair_indexes().await?;
@@ -137,6 +137,14 @@ impl SqliteStore {
         }
         self.repair_tags(&mut repairs).await?;
         Ok(repairs)
+    }
+
+    /// Refuses tables that are not those of this program: nobody knows what a statement would do there.
+    async fn check_tables(&self, what: &'static str) -> Result<()> {
+        match self.view(what, |view| is_schema_known(view.connection)).await? {
+            true => Ok(()),
+            false => Err(Error::Corrupt { what: format!("{FOREIGN}, and nothing was changed") }),
+        }
     }
 
     /// Repairs some executions, one by one where SQLite cannot read one of them.
@@ -243,6 +251,7 @@ impl SqliteStore {
     /// Drops the damaged unread messages of an execution, which [`repair`](Self::repair) then puts where it belongs. They were acknowledged, and
     /// are lost: nothing is left of them. Whoever still has one can send it again, also under the same id.
     pub async fn drop_messages(&self, address: &Address, by: By) -> Result<MessagesDropped> {
+        self.check_tables("drop messages").await?;
         let work = || DropMessagesWork { address: address.clone(), by: by.clone() };
         let done = self.write(work(), Manner::Queued).await;
         let Err(Error::Corrupt { .. }) = done else { return done };
@@ -256,6 +265,7 @@ impl SqliteStore {
     /// and its children are terminated. Its journal and its messages are deleted.
     pub async fn discard(&self, address: &Address, by: By, reason: String) -> Result<Discarded> {
         check_reason("reason", &reason).map_err(|invalid| Error::Refused(invalid.into()))?;
+        self.check_tables("discard").await?;
         let work = |salvage| DiscardWork {
             address: address.clone(),
             by: by.clone(),
@@ -412,9 +422,9 @@ const FOREIGN: &str = "the tables are not those that this program makes";
 
 /// Whether tables and indexes are as they were made.
 fn is_schema_known(connection: &Connection) -> std::result::Result<bool, Stop> {
-    let objects = |connection: &Connection| -> rusqlite::Result<Vec<(String, Option<String>)>> {
+    let objects = |connection: &Connection| -> rusqlite::Result<Vec<(Raw, Raw)>> {
         let mut statement = connection.prepare(sql::VERIFY_SCHEMA)?;
-        statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        statement.query_map([], |row| Ok((Raw::read(row, 0)?, Raw::read(row, 1)?)))?.collect()
     };
     let fresh = Connection::open_in_memory()?;
     fresh.execute_batch(sql::META_CREATE)?;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{Body, Command, Failure, FailureKind, Namespace, Start, Tag};
-use abide_sqlite::{Options, SqliteStore};
+use abide_sqlite::{Options, Repairs, SqliteStore};
 use abide_store::conformance::{TestClock, block_on};
 use abide_store::{Changes, Commit, Feed, FeedFrom, Hold, List, Read, Store, Target, View, Workers};
 
-use crate::fixture::{Fixture, Held, complete, flow, message, name, signal, start, step, submit};
+use crate::disorder::{found_by_tag, repaired, tagged};
+use crate::fixture::{Fixture, Held, address, complete, flow, message, name, signal, start, step, submit};
 
 /// A store with some of everything, as one file.
 fn filled(fixture: &Fixture) -> Vec<u8> {
@@ -110,4 +111,111 @@ fn every_changed_byte_is_found_or_is_read_by_nobody() {
         }
     }
     assert!(missed.is_empty(), "{} missed:\n{}", missed.len(), missed.join("\n"));
+}
+
+/// A small store with some of everything that a repair puts right, as one file; everybody has a tag.
+fn repairable(fixture: &Fixture) -> Vec<u8> {
+    let store = fixture.open();
+    let mut seat = fixture.seat(&store);
+    for nth in 0..COUNT {
+        let (first, second) = (format!("{nth}a"), format!("{nth}b"));
+        let id = format!("q-{nth}");
+        submit(&store, vec![tagged(nth), signal(&first, &id), signal(&second, &id)]).expect("they are taken");
+    }
+    for (nth, leased) in seat.claim(true).leased.into_iter().enumerate() {
+        let mut held = Held::from(leased);
+        if nth % 4 == 0 {
+            seat.continue_as_new(&mut held, vec![step(1)]);
+        }
+        let (commands, has_ended) =
+            if nth % 3 == 0 { (vec![step(1), complete()], true) } else { (vec![step(1)], false) };
+        let commit = seat.draft(&mut held, commands);
+        let hold = if has_ended { commit.hold.clone() } else { Hold::Yield };
+        block_on(store.commit(Commit { hold, ..commit })).expect("it is committed");
+    }
+    seat.retire();
+    let copy = fixture.folder.path().join("copy.db");
+    store.backup(&copy).expect("it can be copied");
+    store.close();
+    std::fs::read(copy).expect("it can be read")
+}
+
+/// How many executions there are.
+const COUNT: usize = 12;
+/// How many bits are flipped, one at a time.
+const FLIP_COUNT: usize = 200;
+
+/// What can be told of each execution: its state, its journal, its mail, and whom its tag leads to.
+fn looks(store: &Arc<SqliteStore>) -> Vec<String> {
+    let look = |nth: usize| {
+        let runs = [None, Some(1)].map(|run| {
+            let target = Target::Address(address(&format!("q-{nth}")));
+            let read = block_on(store.read(Read { target, run, from: 1, limit: 1_000, with_inbox: true }));
+            read.map(|found| {
+                found.map(|found| (found.execution, found.summary, found.journal, found.inbox.messages))
+            })
+        });
+        format!("{runs:?} {:?}", found_by_tag(store, nth))
+    };
+    (0..COUNT).map(look).collect()
+}
+
+/// What a repair did wrong to a store with one flipped bit.
+fn blame(path: &Path, clock: &Arc<TestClock>, expected: &[String]) -> Vec<String> {
+    let Ok(store) = SqliteStore::open(path, clock.clone(), Options::default()) else { return Vec::new() };
+    let before = looks(&store);
+    // An index may still repeat what its table has lost.
+    let told = store.verify().map(|found| found.problems.join("\n")).unwrap_or_default();
+    let is_sound =
+        |nth: usize| before[nth] == expected[nth] && !told.contains(&format!("{:?}", format!("q-{nth}")));
+    let first = repaired(&store);
+    let (after, mut blames) = (looks(&store), Vec::new());
+    for (nth, expected) in expected.iter().enumerate() {
+        if is_sound(nth) && after[nth] != *expected {
+            blames.push(format!("q-{nth} was sound and is not: {} became {}", before[nth], after[nth]));
+        }
+    }
+    match first {
+        // Where the tables themselves cannot be read there is nothing to repair.
+        Err(_) if told.is_empty() || told.contains("names and the routes cannot be read") => {}
+        Err(error) => blames.push(format!("the repair fails: {error} {told}")),
+        Ok(first) => {
+            let second = repaired(&store).map(|second| second.rebuilt).unwrap_or_default();
+            let again = second.into_iter().filter(|line| !line.starts_with("the indexes"));
+            blames.extend(again.map(|line| format!("told twice: {line} {first:?}")));
+        }
+    }
+    store.close();
+    blames
+}
+
+#[test]
+fn a_repair_ends_and_leaves_alone_what_is_sound() {
+    let fixture = Fixture::new();
+    let whole = repairable(&fixture);
+    let path = fixture.folder.path().join("flipped.db");
+    std::fs::write(&path, &whole).expect("it can be written");
+    let store = SqliteStore::open(&path, fixture.clock.clone(), Options::default()).expect("it is opened");
+    let expected = looks(&store);
+    assert_eq!(repaired(&store).expect("it is repaired"), Repairs::default());
+    store.close();
+    // Behind the header of the file, where something is written.
+    let used: Vec<usize> = (100..whole.len()).filter(|at| whole[*at] != 0).collect();
+    let mut seed = 3;
+    let mut blames = Vec::new();
+    for _ in 0..FLIP_COUNT {
+        let at = used[next(&mut seed) as usize % used.len()];
+        let flip = 1 << (next(&mut seed) % 8);
+        let mut bytes = whole.clone();
+        bytes[at] ^= flip;
+        for beside in ["", "-wal", "-shm"] {
+            let _ = std::fs::remove_file(fixture.folder.path().join(format!("flipped.db{beside}")));
+        }
+        std::fs::write(&path, &bytes).expect("it can be written");
+        let around = whole[at.saturating_sub(16)..(at + 16).min(whole.len())].escape_ascii();
+        let where_ = format!("byte {at} ^ {flip:#x}, page {}: {around}", at / 4_096 + 1);
+        let found = blame(&path, &fixture.clock, &expected);
+        blames.extend(found.into_iter().map(|found| format!("{where_}\n    {found}")));
+    }
+    assert!(blames.is_empty(), "{} blames:\n{}", blames.len(), blames.join("\n"));
 }

@@ -7,6 +7,7 @@ mod conformance;
 mod copies;
 mod damage;
 mod discards;
+mod disorder;
 mod fixture;
 mod flips;
 mod heartbeats;

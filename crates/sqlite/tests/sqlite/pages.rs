@@ -210,7 +210,7 @@ fn nothing_is_repaired_in_tables_of_another_make() {
     let store = fixture.open();
     let repairs = block_on(store.repair()).expect("it is looked at");
     assert_eq!(repairs.rebuilt, Vec::<String>::new());
-    let left = "the tables are not those that this program makes, and nothing was repaired";
+    let left = "the tables are not those that this program makes, and nothing was changed";
     assert_eq!(repairs.left, [left]);
     let tags: i64 = fixture
         .raw()

@@ -1,0 +1,193 @@
+//! Bytes that change on the disk: a row then stands where nobody who seeks it looks, which no `UPDATE` can do.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+
+use abide_core::{Body, By, Message, Namespace, Start, Tag};
+use abide_sqlite::{MessagesDropped, Repairs, SqliteStore};
+use abide_store::conformance::block_on;
+use abide_store::{List, Result, View};
+
+use crate::fixture::{Fixture, address, damaged, flow, message, name, signal, start, submit};
+
+fn tag(nth: usize) -> Tag {
+    Tag { key: name("customer"), value: name(&format!("value{nth}")) }
+}
+
+pub(crate) fn tagged(nth: usize) -> Message {
+    let start = Start { tags: vec![tag(nth)], ..flow() };
+    message("start", &format!("q-{nth}"), Body::Start(start.into()))
+}
+
+/// The ids of those that the tag of the `nth` execution leads to.
+pub(crate) fn found_by_tag(store: &Arc<SqliteStore>, nth: usize) -> Result<Vec<String>> {
+    let list = List { tags: vec![tag(nth)], ..List::of(Namespace::default(), 100) };
+    Ok(block_on(store.list(list))?.items.into_iter().map(|item| item.address.id.to_string()).collect())
+}
+
+/// How often a repair of a small store may wait for an answer.
+const WAIT_COUNT_MAX: usize = 1_000;
+
+/// A repair that has to end.
+pub(crate) fn repaired(store: &Arc<SqliteStore>) -> Result<Repairs> {
+    let mut repair = pin!(store.repair());
+    let mut wait_count = 0;
+    block_on(poll_fn(|context| {
+        wait_count += 1;
+        assert!(wait_count < WAIT_COUNT_MAX, "the repair does not end");
+        repair.as_mut().poll(context)
+    }))
+}
+
+/// The store after `change` was done to the bytes of its file.
+fn changed(
+    fixture: &Fixture,
+    store: &Arc<SqliteStore>,
+    change: impl FnOnce(&mut Vec<u8>),
+) -> Arc<SqliteStore> {
+    store.close();
+    fixture.raw().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("the log can be emptied");
+    let mut bytes = std::fs::read(fixture.path()).expect("it can be read");
+    change(&mut bytes);
+    for beside in ["abide.db-wal", "abide.db-shm"] {
+        let _ = std::fs::remove_file(fixture.path().with_file_name(beside));
+    }
+    std::fs::write(fixture.path(), &bytes).expect("it can be written");
+    fixture.open()
+}
+
+/// Where `text` is, which is there once.
+fn only(bytes: &[u8], text: &[u8]) -> usize {
+    let found: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(text)).collect();
+    let [at] = found[..] else { panic!("{} is there {} times", text.escape_ascii(), found.len()) };
+    at
+}
+
+/// Changes something of the tag that stands at a byte.
+type Change = dyn Fn(&mut Vec<u8>, usize);
+
+#[test]
+fn tags_that_stand_out_of_order_are_written_anew() {
+    // The header of a row says before it that its text is a number of the same length.
+    let type_of_value = |bytes: &mut Vec<u8>, at: usize| {
+        let types = (at - 8..at).find(|at| bytes[*at..].starts_with(&[29, 25])).expect("there is a header");
+        bytes[types + 1] = 5;
+    };
+    let changes: [(&str, &Change); 5] = [
+        ("a smaller value", &|bytes, at| bytes[at + 8] = b'a'),
+        ("a larger value", &|bytes, at| bytes[at + 8] = b'z'),
+        ("another key", &|bytes, at| bytes[at] = b'a'),
+        ("a value of another type", &type_of_value),
+        ("another execution", &|bytes, at| bytes[at + 14] ^= 8),
+    ];
+    for (what, change) in changes {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        submit(&store, (0..10).map(tagged).collect()).expect("they are taken");
+        let store = changed(&fixture, &store, |bytes| {
+            let at = only(bytes, b"customervalue5");
+            change(bytes, at);
+        });
+        assert!(!store.verify().expect("it is looked at").is_sound(), "{what}");
+        let repairs = repaired(&store).expect("it is repaired");
+        assert_eq!(repairs.left, Vec::<String>::new(), "{what}");
+        assert_eq!(store.verify().expect("it is looked at").problems, Vec::<String>::new(), "{what}");
+        for nth in 0..10 {
+            assert_eq!(found_by_tag(&store, nth).expect("it is listed"), [format!("q-{nth}")], "{what}");
+        }
+    }
+}
+
+#[test]
+fn tags_of_what_cannot_be_read_stay_when_the_others_are_written_anew() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    submit(&store, (0..10).map(tagged).collect()).expect("they are taken");
+    let store = damaged(&fixture, &store, "UPDATE abide_journal SET body = x'00' WHERE execution = 3");
+    let store = changed(&fixture, &store, |bytes| {
+        let at = only(bytes, b"customervalue5");
+        bytes[at + 8] = b'a';
+    });
+    repaired(&store).expect("it is repaired");
+    let count: i64 = fixture
+        .raw()
+        .query_row("SELECT COUNT(*) FROM abide_tags WHERE execution = 3", [], |row| row.get(0))
+        .expect("it is counted");
+    assert_eq!(count, 1, "nobody could write it again");
+    assert_eq!(found_by_tag(&store, 5).expect("it is listed"), ["q-5"]);
+}
+
+#[test]
+fn tags_stay_where_executions_cannot_be_sought() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    submit(&store, (0..10).map(tagged).collect()).expect("they are taken");
+    let root: u32 = fixture
+        .raw()
+        .query_row("SELECT rootpage FROM sqlite_schema WHERE name = 'abide_executions'", [], |row| row.get(0))
+        .expect("the table is there");
+    let store = changed(&fixture, &store, |bytes| {
+        let page = &mut bytes[(root as usize - 1) * 4_096..][..4_096];
+        assert_eq!(page[0], 13, "all of them stand in one page");
+        let cell = usize::from(u16::from_be_bytes([page[18], page[19]]));
+        let number =
+            cell + page[cell..].iter().position(|byte| *byte < 128).expect("a length has an end") + 1;
+        assert_eq!(std::mem::replace(&mut page[number], 71), 6);
+    });
+    let tags = || -> Vec<i64> {
+        let raw = fixture.raw();
+        let mut statement = raw.prepare("SELECT execution FROM abide_tags").expect("the table is there");
+        let keys = statement.query_map([], |row| row.get(0)).expect("it can be read");
+        keys.collect::<rusqlite::Result<_>>().expect("it can be read")
+    };
+    let before = tags();
+    repaired(&store).expect("it is repaired");
+    assert_eq!(tags(), before, "nobody can tell whose they are");
+}
+
+#[test]
+fn a_message_that_stands_out_of_order_is_dropped() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    submit(&store, vec![start("a")]).expect("it is taken");
+    submit(&store, (0..10).map(|nth| signal(&format!("messageid{nth}"), "a")).collect())
+        .expect("they are taken");
+    let store = changed(&fixture, &store, |bytes| {
+        // The row itself comes before the indexes that repeat its id.
+        let at = (0..bytes.len()).find(|at| bytes[*at..].starts_with(b"messageid5")).expect("it is there");
+        bytes[at] = b'z';
+    });
+    let drop = || block_on(store.drop_messages(&address("a"), By::client())).expect("it is answered");
+    let MessagesDropped::Dropped(lines) = drop() else { panic!("there is one, and nobody holds it") };
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("zessageid5"), "{lines:?}");
+    assert_eq!(drop(), MessagesDropped::Dropped(Vec::new()), "what was dropped is gone");
+    repaired(&store).expect("it is repaired");
+    assert_eq!(store.verify().expect("it is looked at").problems, Vec::<String>::new());
+    submit(&store, vec![signal("messageid5", "a")]).expect("it is sent again");
+}
+
+#[test]
+fn nothing_is_written_where_the_tables_are_not_ours() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    submit(&store, (0..10).map(tagged).collect()).expect("they are taken");
+    let store = changed(&fixture, &store, |bytes| {
+        let at = only(bytes, b"abide_executions (\n    key INTEGER");
+        let key = at + b"abide_executions (\n    ".len();
+        // Another name, so that every row has lost its number.
+        bytes[key + "key INTEGE".len()] ^= 0x08;
+    });
+    let before = std::fs::read(fixture.path()).expect("it can be read");
+    let repairs = repaired(&store).expect("it is answered");
+    let refusal = "the tables are not those that this program makes, and nothing was changed".to_owned();
+    assert_eq!((repairs.rebuilt, repairs.left), (Vec::new(), vec![refusal]));
+    for id in ["q-1", "q-2"] {
+        block_on(store.discard(&address(id), By::client(), "no".to_owned())).expect_err("it is refused");
+        block_on(store.drop_messages(&address(id), By::client())).expect_err("it is refused");
+    }
+    store.close();
+    fixture.raw().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("the log can be emptied");
+    assert!(before == std::fs::read(fixture.path()).expect("it can be read"), "nothing was written");
+}
