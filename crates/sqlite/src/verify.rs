@@ -32,6 +32,8 @@ const PROBLEM_COUNT_MAX: usize = 100;
 const LEAD_COUNT_MAX: usize = 10_000;
 /// How many of them are repaired in one transaction.
 const LEAD_COUNT_AT_ONCE: usize = 64;
+/// How large their journals may be together, but for one that is larger by itself: whoever else writes waits until all of them were read.
+const LEAD_BYTES_AT_ONCE: u64 = 1 << 18;
 
 /// What a look at everything found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -129,7 +131,7 @@ impl SqliteStore {
         let mut next = Some(0);
         while let Some(after) = next {
             let found = self.view("repair", move |view| search(view, after)).await?;
-            for leads in found.leads.chunks(LEAD_COUNT_AT_ONCE) {
+            for leads in portions(&found.leads) {
                 self.repair_leads((leads, found.searched_to), &mut repairs).await?;
             }
             repairs.left.extend(found.left);
@@ -323,46 +325,61 @@ struct Search {
 fn search(view: &View<'_>, after: i64) -> std::result::Result<Search, Stop> {
     let (connection, now) = (view.connection, view.shared.clock.now());
     let interned = Interned::load(connection)?;
-    let (mut last_rows, mut left) = (BTreeMap::new(), Vec::new());
+    let (mut leads, mut left) = (BTreeMap::new(), Vec::new());
     let mut next = None;
     let gaps = walk(connection, (sql::VERIFY_EXECUTIONS, after), |row| {
         let key: i64 = row.get(0)?;
         match examine(connection, (&interned, now), (row, &mut Counts::default())) {
             Ok(Verdict::Sound) => {}
-            Ok(Verdict::Newer(_) | Verdict::Damaged(_)) => drop(last_rows.insert(key, None)),
+            Ok(Verdict::Newer(_) | Verdict::Damaged(_)) => drop(leads.insert(key, Lead::new(key))),
             Err(stop) if stop.is_unread() => {
                 left.push(format!("{} cannot be read: {}", whose(key, &row.get_ref(2)?), stop.complaint()));
             }
             Err(stop) => return Err(stop),
         }
-        next = (last_rows.len() >= LEAD_COUNT_MAX).then_some(key);
+        next = (leads.len() >= LEAD_COUNT_MAX).then_some(key);
         Ok(if next.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
     left.extend(gaps.iter().map(|gap| format!("execution number {gap}")));
-    let searched_to = find_last_rows(connection, &mut last_rows)?;
-    let leads = last_rows.into_iter().map(|(key, last_row)| Lead { key, last_row }).collect();
-    Ok(Search { leads, left, searched_to, next })
+    let searched_to = find_last_rows(connection, &mut leads)?;
+    Ok(Search { leads: leads.into_values().collect(), left, searched_to, next })
 }
 
-/// Finds the last journal row of each of these executions; gives the last of all. Behind rows that cannot be read nobody knows which was the last before them.
+/// Leads that may share a transaction.
+fn portions(leads: &[Lead]) -> impl Iterator<Item = &[Lead]> {
+    let mut byte_count = 0_u64;
+    let mut count = 0;
+    leads.chunk_by(move |before, after| {
+        (byte_count, count) = (byte_count.saturating_add(before.byte_count), count + 1);
+        let fits =
+            count < LEAD_COUNT_AT_ONCE && byte_count.saturating_add(after.byte_count) <= LEAD_BYTES_AT_ONCE;
+        if !fits {
+            (byte_count, count) = (0, 0);
+        }
+        fits
+    })
+}
+
+/// Finds the journal of each of these executions, as far as a lead tells of it; gives the last row of all. Behind rows that cannot be read nobody knows which was the last before them.
 fn find_last_rows(
     connection: &Connection,
-    last_rows: &mut BTreeMap<i64, Option<i64>>,
+    leads: &mut BTreeMap<i64, Lead>,
 ) -> std::result::Result<i64, Stop> {
     let mut searched_to = 0;
-    if last_rows.is_empty() {
+    if leads.is_empty() {
         return Ok(searched_to);
     }
     let gaps = walk(connection, (sql::REPAIR_ROWS, 0), |row| {
         searched_to = row.get(0)?;
         // One that is damaged itself may name nobody.
-        if let Some(found) = row.get(1).ok().and_then(|key: i64| last_rows.get_mut(&key)) {
-            *found = Some(searched_to);
+        if let Some(lead) = row.get(1).ok().and_then(|key: i64| leads.get_mut(&key)) {
+            lead.last_row = Some(searched_to);
+            lead.byte_count = lead.byte_count.saturating_add(row.get(2).map_or(0, count));
         }
         Ok(ControlFlow::Continue(()))
     })?;
     if let Some(gap) = gaps.last() {
-        last_rows.values_mut().for_each(|last| *last = last.filter(|last| *last > gap.first));
+        leads.values_mut().for_each(|lead| lead.last_row = lead.last_row.filter(|last| *last > gap.first));
     }
     Ok(searched_to)
 }
@@ -500,4 +517,25 @@ fn check_sessions(connection: &Connection, found: &mut Verification) -> std::res
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(sizes: &[u64], expected: &[usize]) {
+        let leads: Vec<Lead> =
+            sizes.iter().map(|byte_count| Lead { byte_count: *byte_count, ..Lead::new(1) }).collect();
+        assert_eq!(portions(&leads).map(<[Lead]>::len).collect::<Vec<_>>(), expected, "{sizes:?}");
+    }
+
+    #[test]
+    fn repairs_that_share_a_transaction_are_few_and_small_together() {
+        const HALF: u64 = LEAD_BYTES_AT_ONCE / 2;
+        check(&[], &[]);
+        check(&[u64::MAX], &[1]);
+        check(&[HALF, HALF, 1, HALF, HALF], &[2, 2, 1]);
+        check(&[1, u64::MAX, 1, 1], &[1, 1, 2]);
+        check(&[0; 2 * LEAD_COUNT_AT_ONCE + 1], &[LEAD_COUNT_AT_ONCE, LEAD_COUNT_AT_ONCE, 1]);
+    }
 }

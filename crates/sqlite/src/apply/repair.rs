@@ -35,6 +35,15 @@ pub(crate) struct RepairWork {
 pub(crate) struct Lead {
     pub(crate) key: i64,
     pub(crate) last_row: Option<i64>,
+    /// How large its journal is.
+    pub(crate) byte_count: u64,
+}
+
+impl Lead {
+    /// One whose journal is still to be looked for.
+    pub(crate) fn new(key: i64) -> Self {
+        Self { key, last_row: None, byte_count: 0 }
+    }
 }
 
 /// What one look gave.

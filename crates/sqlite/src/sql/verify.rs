@@ -100,7 +100,7 @@ JOIN abide_executions AS parent ON parent.key = child.parent AND parent.namespac
 LEFT JOIN abide_runs AS run ON run.execution = parent.key AND run.run = child.parent_run
 WHERE child.key = ?1 AND child.parent_run IS NOT NULL";
 pub(crate) const REPAIR_ROWS: &str = "
-SELECT row, execution
+SELECT row, execution, LENGTH(body)
 FROM abide_journal
 WHERE row > ?1
 ORDER BY row
