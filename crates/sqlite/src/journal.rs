@@ -18,7 +18,7 @@ use crate::caches::Hot;
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::error::Stop;
 use crate::gaps;
-use crate::rows::{LeaseState, count, integer};
+use crate::rows::{LeaseState, count, integer, unsigned};
 use crate::sheet::{Base, Cold};
 use crate::sql;
 
@@ -268,7 +268,7 @@ fn skip_bytes(
     let mut newer = row;
     let mut distances = Vec::with_capacity(needed);
     for older in hot.rows.iter().rev().take(needed) {
-        distances.push(count(newer - older));
+        distances.push(unsigned(newer - older));
         newer = *older;
     }
     Ok(codec::encode(&(end, distances)))
@@ -337,7 +337,7 @@ impl<'r> Found<'r> {
         let skip = blob(5)?.map(<[u8]>::to_vec);
         let (number, key, previous, happened) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(4)?);
         let link = Link { row: number, key, previous, happened, skip };
-        Self::open(&link, count(row.get(3)?), blob(6)?.unwrap_or_default())
+        Self::open(&link, count(row, 3)?, blob(6)?.unwrap_or_default())
     }
 
     /// What stands in `body`, if that and the columns beside it are what was written.
@@ -476,7 +476,7 @@ impl Chain {
             return self.page(connection, &mut Skips::default(), page);
         }
         let to = integer(page.entry_count_max as u64);
-        let mut taking = Taking { records: Vec::new(), next: 1, to: count(to), left: page.bytes_max };
+        let mut taking = Taking { records: Vec::new(), next: 1, to: unsigned(to), left: page.bytes_max };
         self.fetch(connection, &[self.first], &mut taking)?;
         Ok(taking.records)
     }
@@ -499,8 +499,8 @@ impl Chain {
         let (mut low, mut high) = (0, rows.len());
         while high - low > 1 {
             let middle = low.midpoint(high);
-            let begins: i64 = link.query_row([rows[middle]], |row| row.get(1))?;
-            if count(begins) <= seq { low = middle } else { high = middle }
+            let begins = link.query_row([rows[middle]], |row| count(row, 1))?;
+            if begins <= seq { low = middle } else { high = middle }
         }
         Ok(rows.split_off(low))
     }
@@ -512,10 +512,10 @@ impl Chain {
         let mut next = Some(self.head);
         for _ in 0..self.row_count % SKIP_DISTANCE {
             let row = next.ok_or_else(|| Stop::corrupt(format!("the journal of {} is cut", self.key)))?;
-            let found = link.query_row([row], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-            let (previous, begins): (Option<i64>, i64) = found.ok_or_else(|| missing(row))?;
+            let found = link.query_row([row], |row| Ok((row.get(0)?, count(row, 1)?))).optional()?;
+            let (previous, begins): (Option<i64>, u64) = found.ok_or_else(|| missing(row))?;
             rows.push(row);
-            if count(begins) <= seq {
+            if begins <= seq {
                 rows.reverse();
                 return Ok(Some(rows));
             }
@@ -547,7 +547,7 @@ impl Chain {
     fn fetch(&self, connection: &Connection, rows: &[i64], taking: &mut Taking) -> Result<bool, Stop> {
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(true) };
         // Reading on is cheaper than looking up, as long as most rows on the way are ours.
-        let is_dense = count(last - first) < 2 * rows.len() as u64;
+        let is_dense = unsigned(last - first) < 2 * rows.len() as u64;
         if is_dense {
             let mut range = connection.prepare_cached(sql::JOURNAL_RANGE)?;
             let mut found = range.query([*first, *last, self.key])?;

@@ -4,7 +4,7 @@ use abide_core::{Epoch, SessionId, Status, Summary, Timestamp};
 use abide_store::NEWER_PAUSE;
 use rusqlite::Row;
 
-use crate::rows::{count, integer};
+use crate::rows::{integer, sound_count};
 use crate::tallies::Given;
 
 /// An execution is in exactly one of these places. One index over `(place, rank, since)` finds those that something will be
@@ -125,12 +125,15 @@ impl Place {
             }
             // Whoever looks for what is due looks at this rank alone.
             (2, route) if rank == 0 => Self::Timer(route, at),
-            (3, session) => Self::Held(Holder {
-                session: SessionId(count(session)),
-                request: count(rank),
-                beat: count(since) / Holder::POSITION_END,
-                position: count(since) % Holder::POSITION_END,
-            }),
+            (3, session) => {
+                let since = sound_count(since)?;
+                Self::Held(Holder {
+                    session: SessionId(sound_count(session)?),
+                    request: sound_count(rank)?,
+                    beat: since / Holder::POSITION_END,
+                    position: since % Holder::POSITION_END,
+                })
+            }
             _ => return None,
         })
     }
@@ -141,6 +144,12 @@ impl Place {
         Self::of(columns).ok_or_else(|| {
             let complaint = match columns.place.rem_euclid(4) {
                 2 => format!("there is no rank {} among timers", columns.rank),
+                3 if columns.place > 0 => {
+                    format!(
+                        "there is no place {} of a holder, at {}, {}",
+                        columns.place, columns.rank, columns.since
+                    )
+                }
                 _ => format!("there is no place {}", columns.place),
             };
             rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Integer, complaint.into())

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::journal::{Found, Link, listed, packed, unpack};
 use crate::place::{self, Columns, Place, Queue};
-use crate::rows::count;
+use crate::rows::unsigned;
 use crate::sheet::{Anchor, Cold, Draft, Identity, Sheet};
 use crate::{Options, SqliteStore};
 
@@ -48,7 +48,7 @@ type JournalRow = ((i64, i64, Option<i64>, i64, Option<u8>, Option<Vec<u8>>), bo
 fn journal_row(bytes: &[u8]) -> Verdict {
     let Some((columns, is_mended, mut body)) = input::<JournalRow>(bytes) else { return Verdict::Refused };
     let (row, key, previous, seq, happened, skip) = columns;
-    let seq = count(seq);
+    let seq = unsigned(seq);
     let link = Link { row, key, previous, happened, skip };
     if is_mended && body.len() >= CHECKSUM_BYTES {
         let sum = link.sum(seq, Checksum::new().bytes(&body[CHECKSUM_BYTES..]));

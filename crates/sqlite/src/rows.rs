@@ -22,9 +22,32 @@ pub(crate) fn integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// A number from SQLite that is never negative.
-pub(crate) fn count(number: i64) -> u64 {
+/// The number of a row itself, or one that was made here: never negative. What a column counts is read by [`count`].
+pub(crate) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
+}
+
+/// Beyond everything that is counted. So far from the limit of SQLite that whatever is added to a sound count stays below that.
+const COUNT_END: i64 = 1 << 62;
+
+/// A number that may be a count. Nothing is counted below zero: such a number, or one near the limit, is not what was written, and to take it for
+/// another one would write a row that the next look does not find.
+pub(crate) fn sound_count(number: i64) -> Option<u64> {
+    u64::try_from(number).ok().filter(|_| number < COUNT_END)
+}
+
+/// A count in a column.
+pub(crate) fn count(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
+    let number: i64 = row.get(index)?;
+    sound_count(number).ok_or_else(|| {
+        let name = row.as_ref().column_name(index).unwrap_or("?");
+        let complaint = format!("there is no {name} {number}");
+        rusqlite::Error::FromSqlConversionFailure(index, Type::Integer, complaint.into())
+    })
+}
+
+pub(crate) fn epoch(row: &Row<'_>, index: usize) -> rusqlite::Result<Epoch> {
+    count(row, index).map(Epoch)
 }
 
 pub(crate) fn micros(at: Option<Timestamp>) -> Option<i64> {
@@ -37,23 +60,6 @@ pub(crate) fn timestamp(row: &Row<'_>, index: usize) -> rusqlite::Result<Timesta
 
 pub(crate) fn timestamp_maybe(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<Timestamp>> {
     Ok(row.get::<_, Option<i64>>(index)?.map(Timestamp::from_micros))
-}
-
-/// The largest epoch that is taken for one: nobody counts so far, and the next of a larger one might be none.
-const EPOCH_MAX: i64 = i64::MAX / 2;
-
-/// The epoch that a number stands for, if anybody can have had it.
-pub(crate) fn epoch_of(number: i64) -> Option<Epoch> {
-    (0..=EPOCH_MAX).contains(&number).then(|| Epoch(count(number)))
-}
-
-/// The epoch in a column. Taken for another one it would be compared with what was never written, and nobody would move its row again.
-pub(crate) fn epoch(row: &Row<'_>, index: usize) -> rusqlite::Result<Epoch> {
-    let number = row.get(index)?;
-    epoch_of(number).ok_or_else(|| {
-        let complaint = format!("there is no epoch {number}");
-        rusqlite::Error::FromSqlConversionFailure(index, Type::Integer, complaint.into())
-    })
 }
 
 /// The text in a column.
@@ -151,7 +157,7 @@ impl SessionState {
             .query_row([integer(session.0)], |row| {
                 Ok(Self {
                     ability: Arc::new(decoded(row, 0)?),
-                    ttl: Duration::from_micros(count(row.get(1)?)),
+                    ttl: Duration::from_micros(count(row, 1)?),
                     expires_at: timestamp(row, 2)?,
                     retired: row.get(3)?,
                 })
@@ -221,7 +227,7 @@ impl Target {
                 let status = status(row, 6).unwrap_or(Status::Damaged);
                 Ok(Self {
                     key: row.get(0)?,
-                    epoch: Epoch(count(number(row, 2)?.unwrap_or(0))),
+                    epoch: epoch(row, 2).unwrap_or_default(),
                     queue: Queue::of(number(row, 1)?.unwrap_or(0)),
                     place: Place::read(row, 3).unwrap_or(Place::Damaged(Timestamp::default())),
                     origin: 0,

@@ -195,7 +195,7 @@ impl<'r> Base<'r> {
         let id = text(row, at + 2)?;
         let (queue, parent) = (Queue::of(row.get(at + 3)?), row.get(at + 4)?);
         let identity = Identity { key, namespace, id, queue, parent };
-        let anchor = Anchor::new(identity, row.get(at + 5)?, Version(count(row.get(at + 6)?)));
+        let anchor = Anchor::new(identity, row.get(at + 5)?, Version(count(row, at + 6)?));
         Ok(Self { key, namespace, id, queue, parent, anchor, sheet: blob(row, at + 7)? })
     }
 

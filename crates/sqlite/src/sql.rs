@@ -256,8 +256,8 @@ SET version = ?5, status = ?6, head = ?7, state = ?8, place = ?9, rank = ?10, si
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
 pub(crate) const EXECUTION_MOVE: &str = "
 UPDATE abide_executions
-SET place = ?4, rank = ?5, since = ?6
-WHERE key = ?1 AND epoch = ?2 AND place = ?3";
+SET place = ?3, rank = ?4, since = ?5
+WHERE key = ?1 AND place = ?2";
 pub(crate) const RUN_ENDED: &str = "
 INSERT INTO abide_runs (execution, run, first, head, entry_count, row_count)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6)";

@@ -9,9 +9,8 @@ use rusqlite::Connection;
 
 use crate::batch::Batch;
 use crate::caches::BySession;
-use crate::glance::number;
 use crate::place::{self, Place};
-use crate::rows::{count, integer};
+use crate::rows::{epoch, integer, unsigned};
 use crate::sql;
 
 /// The tallies, as they were when the last transaction ended, and as they are in the one under way.
@@ -52,13 +51,13 @@ impl Tallies {
 
     pub(crate) fn give(&mut self, key: i64, session: SessionId, epoch: Epoch) {
         if let Some(tally) = self.of(session) {
-            tally.give(count(key), epoch);
+            tally.give(unsigned(key), epoch);
         }
     }
 
     pub(crate) fn end(&mut self, key: i64, given: Given) {
         if let Some(tally) = self.of(given.session) {
-            tally.end(count(key), given.epoch, given.beat);
+            tally.end(unsigned(key), given.epoch, given.beat);
         }
     }
 
@@ -114,8 +113,8 @@ pub(crate) fn counted(connection: &Connection, session: SessionId, taken: Digest
     let (mut old, mut beat_count) = (taken, 0);
     while let Some(row) = rows.next()? {
         // A lease that cannot be read is nobody's.
-        let (Some(epoch), Ok(place)) = (number(row, 1)?, Place::read(row, 2)) else { continue };
-        old = old.plus(Digest::of(count(row.get(0)?), Epoch(count(epoch))));
+        let (Ok(epoch), Ok(place)) = (epoch(row, 1), Place::read(row, 2)) else { continue };
+        old = old.plus(Digest::of(unsigned(row.get(0)?), epoch));
         let beat = place.holder().map_or(0, |holder| holder.beat);
         beat_count = beat_count.max(beat + 1);
     }
@@ -133,7 +132,7 @@ impl Batch<'_> {
         let id = integer(given.session.0);
         let taken: i64 =
             self.connection.prepare_cached(sql::SESSION_TAKEN)?.query_row([id], |row| row.get(0))?;
-        let taken = taken_digest(taken).plus(Digest::of(count(key), given.epoch));
+        let taken = taken_digest(taken).plus(Digest::of(unsigned(key), given.epoch));
         let mut statement = self.connection.prepare_cached(sql::SESSION_TAKE)?;
         statement.execute([id, taken.0.cast_signed()])?;
         Ok(())

@@ -19,7 +19,7 @@ use crate::indexes::RebuildWork;
 use crate::interned::Interned;
 use crate::order::{OrderWork, TABLES};
 use crate::reader::in_transaction;
-use crate::rows::count;
+use crate::rows::unsigned;
 use crate::store::SqliteStore;
 use crate::view::{View, worker};
 use crate::wreck::Raw;
@@ -374,7 +374,7 @@ fn find_last_rows(
         // One that is damaged itself may name nobody.
         if let Some(lead) = row.get(1).ok().and_then(|key: i64| leads.get_mut(&key)) {
             lead.last_row = Some(searched_to);
-            lead.byte_count = lead.byte_count.saturating_add(row.get(2).map_or(0, count));
+            lead.byte_count = lead.byte_count.saturating_add(row.get(2).map_or(0, unsigned));
         }
         Ok(ControlFlow::Continue(()))
     })?;
@@ -471,11 +471,11 @@ fn check_counts(
     found: &mut Verification,
 ) -> std::result::Result<(), Stop> {
     let tags: i64 = connection.query_row(sql::VERIFY_TAG_COUNT, [], |row| row.get(0))?;
-    if count(tags) != counts.tag_count {
+    if unsigned(tags) != counts.tag_count {
         found.add(format!("there are {tags} tags, the executions have {}", counts.tag_count));
     }
     let rows: i64 = connection.query_row(sql::VERIFY_JOURNAL_COUNT, [], |row| row.get(0))?;
-    if count(rows) != counts.row_count {
+    if unsigned(rows) != counts.row_count {
         found.add(format!("the journal has {rows} rows, the executions have {}", counts.row_count));
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use abide_core::{
-    Ability, Address, Entry, Epoch, Execution, ExecutionId, Kind, LeaseRow, Listens, Name, Namespace, Route,
+    Ability, Address, Entry, Execution, ExecutionId, Kind, LeaseRow, Listens, Name, Namespace, Route,
     SessionId, Status, Summary, Tag, Timestamp,
 };
 use abide_store::{
@@ -23,7 +23,7 @@ use crate::glance::{Glance, meant_by, stand_in};
 use crate::interned::Interned;
 use crate::journal::{self, Chain, Page, Skips};
 use crate::place::{self, Place};
-use crate::rows::{count, decoded, epoch, integer, status, timestamp, timestamp_maybe};
+use crate::rows::{count, decoded, epoch, integer, status, timestamp, timestamp_maybe, unsigned};
 use crate::sheet::{Base, Cold};
 use crate::sql;
 
@@ -148,12 +148,12 @@ impl View<'_> {
             found.summary.status = Status::Damaged;
         }
         let inbox = if read.with_inbox {
-            self.inbox(InboxRead::first(ExecutionKey(count(found.key))))?
+            self.inbox(InboxRead::first(ExecutionKey(unsigned(found.key))))?
         } else {
             InboxPage::default()
         };
         Ok(Some(Snapshot {
-            key: ExecutionKey(count(found.key)),
+            key: ExecutionKey(unsigned(found.key)),
             journal: self.journal(&found, read)?,
             execution: found.execution.at(address(&interned, found.namespace, &found.id)?),
             summary: found.summary,
@@ -240,7 +240,7 @@ impl View<'_> {
                     candidate.summary = damaged();
                 }
                 if listing.items.len() == list.limit {
-                    listing.next = Some(ListCursor(ExecutionKey(count(last))));
+                    listing.next = Some(ListCursor(ExecutionKey(unsigned(last))));
                     return Ok(listing);
                 }
                 last = candidate.key;
@@ -255,7 +255,7 @@ impl View<'_> {
                 return Ok(listing);
             }
         }
-        listing.next = Some(ListCursor(ExecutionKey(count(last))));
+        listing.next = Some(ListCursor(ExecutionKey(unsigned(last))));
         Ok(listing)
     }
 
@@ -373,7 +373,7 @@ impl View<'_> {
             }
         }
         let next = if items.len() + skipped < limit { to } else { last };
-        Ok(FeedPage { items, next: FeedCursor(count(next).into()), is_end: next >= end })
+        Ok(FeedPage { items, next: FeedCursor(unsigned(next).into()), is_end: next >= end })
     }
 
     fn happened(&self, row: &Row<'_>) -> Result<FeedItem, Stop> {
@@ -402,7 +402,7 @@ impl View<'_> {
             // The next claim ends what nobody has ended yet; whoever looks before should not be told that it lives.
             let is_gone = found.retired.is_none() && self.shared.is_gone(found.session);
             found.retired = found.retired.or_else(|| is_gone.then(|| GONE.to_owned()));
-            found.lease_count = count(held.query_row([place::held(found.session)], |row| row.get(0))?);
+            found.lease_count = unsigned(held.query_row([place::held(found.session)], |row| row.get(0))?);
             Ok(found)
         })?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
@@ -445,9 +445,9 @@ struct Lease {
 
 impl Lease {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let (key, epoch) = (count(row.get(0)?), Epoch(count(row.get(1)?)));
+        let (key, epoch) = (count(row, 0)?, epoch(row, 1)?);
         let given_beat = Place::read(row, 2)?.holder().map_or(0, |holder| holder.beat);
-        let cursor = LeaseCursor([count(row.get(3)?), count(row.get(4)?), key]);
+        let cursor = LeaseCursor([count(row, 3)?, count(row, 4)?, key]);
         Ok(Self { held: HeldLease { key: ExecutionKey(key), epoch, given_beat }, cursor })
     }
 }
@@ -455,7 +455,7 @@ impl Lease {
 /// A session, as far as its row can be read: `id, name, ability, ttl_us, registered_at, expires_at, retired`, in this order. One that cannot be hides no
 /// other.
 fn registered(row: &Row<'_>, namespace: &Namespace) -> rusqlite::Result<WorkerRow> {
-    let session = SessionId(count(row.get(0)?));
+    let session = SessionId(unsigned(row.get(0)?));
     let (worker, damage) = match worker(row) {
         Ok(worker) => (worker, None),
         Err(error) => (nobody(namespace), Some(complaint(&error))),
@@ -479,7 +479,7 @@ pub(crate) fn worker(row: &Row<'_>) -> rusqlite::Result<Worker> {
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(1, Type::Text, error.into()))?;
     // Read, so that a row in which one of them is something else is told as damaged.
     let (_, _, _) = (timestamp(row, 4)?, timestamp(row, 5)?, row.get::<_, Option<String>>(6)?);
-    Ok(Worker { name, ability: decoded(row, 2)?, ttl: Duration::from_micros(count(row.get(3)?)) })
+    Ok(Worker { name, ability: decoded(row, 2)?, ttl: Duration::from_micros(count(row, 3)?) })
 }
 
 /// A worker that offers nothing.
@@ -550,7 +550,7 @@ impl Candidate {
             |route| (route.kind, route.name.clone()),
         );
         Listed {
-            key: ExecutionKey(count(self.key)),
+            key: ExecutionKey(unsigned(self.key)),
             address: Address { namespace: namespace.clone(), id: self.name },
             kind,
             name,
@@ -564,7 +564,7 @@ impl Candidate {
 /// The chain of an earlier run: `first, head, entry_count, row_count`, in this order.
 pub(crate) fn run_chain(key: i64, row: &Row<'_>) -> rusqlite::Result<Chain> {
     let (first, head) = (row.get(0)?, row.get(1)?);
-    Ok(Chain { key, first, head, entry_count: count(row.get(2)?), row_count: count(row.get(3)?) })
+    Ok(Chain { key, first, head, entry_count: count(row, 2)?, row_count: count(row, 3)? })
 }
 
 pub(crate) fn address(interned: &Interned, namespace: i64, id: &str) -> Result<Address, Stop> {

@@ -7,7 +7,7 @@ use rusqlite::types::{ToSql, ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::place::{Columns, Place, Queue};
-use crate::rows::{count, epoch_of};
+use crate::rows::sound_count;
 use crate::sql;
 
 /// What can be read of a row. Nothing stands for a column that has another type than was written, or a value that is never written.
@@ -37,7 +37,7 @@ impl Wreck {
 
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let number = |index| row.get::<_, i64>(index).ok();
-        let never_negative = |index| number(index).filter(|number| *number >= 0);
+        let count = |index| number(index).filter(|number| sound_count(*number).is_some());
         Ok(Self {
             key: row.get(0)?,
             namespace: number(1),
@@ -45,15 +45,15 @@ impl Wreck {
             queue: number(3).map(Queue::of),
             parent: row.get(4).ok(),
             head: number(5),
-            version: never_negative(6).map(|version| Version(count(version))),
+            version: number(6).and_then(sound_count).map(Version),
             sheet: row.get(7).ok(),
-            epoch: number(8).filter(|number| epoch_of(*number).is_some()),
+            epoch: count(8),
             place: Place::read(row, 9).ok(),
             columns: Columns::read(row, 9).ok(),
             status: number(12),
             care_at: row.get::<_, Option<i64>>(13).ok().map(|at| at.map(Timestamp::from_micros)),
             parent_run: row.get(14).ok(),
-            takeover_count: never_negative(15).filter(|count| u32::try_from(*count).is_ok()),
+            takeover_count: count(15).filter(|count| u32::try_from(*count).is_ok()),
         })
     }
 

@@ -1,15 +1,14 @@
 //! `set_aside`: what cannot be read delays nobody.
 
-use abide_core::{Epoch, care};
+use abide_core::care;
 use abide_store::{Aside, NEWER_PAUSE, Unreadable};
 use rusqlite::OptionalExtension;
 
 use crate::batch::Batch;
 use crate::error::Stop;
-use crate::glance::number;
 use crate::job::Operation;
 use crate::place::{Columns, Place};
-use crate::rows::{count, integer};
+use crate::rows::{epoch, integer};
 use crate::sql;
 use crate::tallies::Given;
 
@@ -23,10 +22,16 @@ impl Operation for AsideWork {
         let Aside { key, lease, unreadable } = &self.0;
         let key = integer(key.0);
         let is_held = |given: &Given| (given.session, given.epoch) == (lease.session, lease.epoch);
-        let Some(given) = given(batch, key)?.filter(is_held) else { return Ok(()) };
-        match unreadable {
-            Unreadable::Damaged(damage) => set_aside(batch, (key, Some(given)), damage),
-            Unreadable::Newer(_) => put_off(batch, (key, given)),
+        let given = match holding(batch, key)? {
+            Holding::By(given) if is_held(&given) => Some(given),
+            // That is damage by itself, whoever finds it.
+            Holding::Unreadable => None,
+            Holding::By(_) | Holding::Nobody => return Ok(()),
+        };
+        match (unreadable, given) {
+            (Unreadable::Damaged(damage), given) => set_aside(batch, (key, given), damage),
+            (Unreadable::Newer(_), Some(given)) => put_off(batch, (key, given)),
+            (Unreadable::Newer(_), None) => Ok(()),
         }
     }
 }
@@ -48,23 +53,33 @@ fn put_off(batch: &mut Batch<'_>, (key, given): (i64, Given)) -> Result<(), Stop
 
 /// The same for what was found where no lease is known.
 pub(super) fn set_aside_any(batch: &mut Batch<'_>, key: i64, damage: &str) -> Result<(), Stop> {
-    let former = given(batch, key)?;
+    let former = match holding(batch, key)? {
+        Holding::By(given) => Some(given),
+        Holding::Unreadable | Holding::Nobody => None,
+    };
     set_aside(batch, (key, former), damage)
 }
 
-/// The lease of whoever holds an execution.
-fn given(batch: &mut Batch<'_>, key: i64) -> Result<Option<Given>, Stop> {
+/// Who holds an execution.
+enum Holding {
+    By(Given),
+    Nobody,
+    /// Somebody may, and its place or its epoch does not tell who.
+    Unreadable,
+}
+
+fn holding(batch: &mut Batch<'_>, key: i64) -> Result<Holding, Stop> {
     let mut statement = batch.connection.prepare_cached(sql::EXECUTION_PLACE)?;
-    let found = statement.query_row([key], |row| Ok((Place::read(row, 1), number(row, 0)?))).optional()?;
+    let found = statement.query_row([key], |row| Ok((Place::read(row, 1), epoch(row, 0)))).optional()?;
     drop(statement);
     Ok(match found {
-        Some((Ok(place), Some(epoch))) => place.given(Epoch(count(epoch))),
-        Some((Ok(Place::Held(_)), None) | (Err(_), _)) => {
-            // Somebody may hold it, who is known no longer: what everybody holds is counted anew.
+        Some((Ok(place), Ok(epoch))) => place.given(epoch).map_or(Holding::Nobody, Holding::By),
+        Some((Ok(Place::Held(_)), Err(_)) | (Err(_), _)) => {
+            // What everybody holds is counted anew.
             batch.tallies.forget();
-            None
+            Holding::Unreadable
         }
-        Some((Ok(_), None)) | None => None,
+        Some((Ok(_), Err(_))) | None => Holding::Nobody,
     })
 }
 

@@ -20,7 +20,7 @@ use crate::job::Operation;
 use crate::journal::{Chain, Page};
 use crate::notices::not_live;
 use crate::place::{self, Columns, Holder, Place};
-use crate::rows::{count, epoch, integer, text, timestamp};
+use crate::rows::{epoch, integer, text, timestamp, unsigned};
 use crate::sheet::Base;
 use crate::sql;
 use crate::tallies::Given;
@@ -310,15 +310,14 @@ fn look_closely(
 fn given(batch: &mut Batch<'_>, claim: &Claim) -> Result<Vec<Offer>, Stop> {
     let mut statement = batch.connection.prepare_cached(sql::CLAIMED_BEFORE)?;
     let given = statement.query_map([place::held(claim.session), integer(claim.request)], |row| {
-        let offer = |place: Place, epoch: i64, key: i64| {
+        let offer = |place: Place, epoch: Epoch, key: i64| {
             let position = place.holder().map_or(0, |holder| holder.position);
-            Offer { key, position, former: place.given(Epoch(count(epoch))) }
+            Offer { key, position, former: place.given(epoch) }
         };
         let key: i64 = row.get(0)?;
-        Ok(match (Place::read(row, 2), number(row, 1)?) {
-            (Ok(place), Some(epoch)) => Ok(offer(place, epoch, key)),
-            (Err(error), _) => Err((key, complaint(&error))),
-            (_, None) => Err((key, "its epoch is no number".to_owned())),
+        Ok(match (Place::read(row, 2), epoch(row, 1)) {
+            (Ok(place), Ok(epoch)) => Ok(offer(place, epoch, key)),
+            (Err(error), _) | (_, Err(error)) => Err((key, complaint(&error))),
         })
     })?;
     let given = given.collect::<rusqlite::Result<Vec<_>>>()?;
@@ -469,7 +468,7 @@ pub(crate) fn leased(
     let page =
         Page { from: 1, entry_count_max: options.page_entry_count_max, bytes_max: options.page_bytes_max };
     let journal = found.chain.first_page(batch.connection, page)?;
-    let (inbox, inbox_bytes) = batch.first_page(ExecutionKey(count(key)))?;
+    let (inbox, inbox_bytes) = batch.first_page(ExecutionKey(unsigned(key)))?;
     let bytes = inbox_bytes + journal.iter().map(|record| record.bytes.len()).sum::<usize>();
     let epoch = match which {
         Which::Held => found.epoch,
@@ -477,7 +476,7 @@ pub(crate) fn leased(
     };
     let lease = Lease { session, epoch };
     let leased = Leased {
-        key: ExecutionKey(count(key)),
+        key: ExecutionKey(unsigned(key)),
         lease,
         version: found.version,
         takeover_count: found.takeover_count,
@@ -502,7 +501,7 @@ fn held_mail(batch: &Batch<'_>, session: SessionId) -> Result<Vec<(ExecutionKey,
     while let Some(row) = rows.next()? {
         // Whoever reads the inbox finds what cannot be read in it.
         if let (Some(key), Ok(id)) = (number(row, 0)?, text(row, 1)) {
-            mail.push((ExecutionKey(count(key)), MessageId::new(id)));
+            mail.push((ExecutionKey(unsigned(key)), MessageId::new(id)));
         }
     }
     Ok(mail)

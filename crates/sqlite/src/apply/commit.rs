@@ -146,7 +146,7 @@ impl CommitWork {
         let after = self.after(batch, hot, now)?;
         if let Some(After { place, care_at }) = after {
             let holder = Holder { session: self.commit.lease.session, request: 0, beat: 0, position: 0 };
-            batch.relocate((self.key(), self.commit.lease.epoch), Place::Held(holder), place)?;
+            batch.relocate(self.key(), (Place::Held(holder), place))?;
             self.care(batch, hot, care_at)?;
             self.released(batch, hot);
         }

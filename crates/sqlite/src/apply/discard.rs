@@ -19,7 +19,7 @@ use crate::examine::Verdict;
 use crate::job::Operation;
 use crate::journal::{self, Link};
 use crate::place::{Columns, Place, Queue};
-use crate::rows::{count, integer};
+use crate::rows::{integer, unsigned};
 use crate::sheet::{Anchor, Cold, Draft, Identity, Sheet};
 use crate::sql;
 use crate::view::address;
@@ -66,7 +66,7 @@ impl Damaged {
     fn of(wreck: Wreck, (namespace, id): (i64, &str), now: Timestamp) -> Self {
         let state = state(&wreck, (namespace, id));
         // One that it never had, if its own is lost.
-        let version = wreck.version.unwrap_or(Version(count(now.as_micros()))).next();
+        let version = wreck.version.unwrap_or(Version(unsigned(now.as_micros()))).next();
         Self { wreck, namespace, id: id.to_owned(), version, state }
     }
 
@@ -183,7 +183,9 @@ impl DiscardWork {
             rank,
             since,
             damaged.namespace,
-            damaged.id
+            damaged.id,
+            // Whoever had an earlier one stays shut out.
+            damaged.wreck.epoch.map_or(batch.now().as_micros(), |epoch| epoch + 1)
         ])?;
         batch.caches.hot.remove(&key);
         batch.caches.targets.remove(&key);

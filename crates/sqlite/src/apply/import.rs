@@ -12,7 +12,7 @@ use crate::error::Stop;
 use crate::job::Operation;
 use crate::journal;
 use crate::place::{Place, Queue};
-use crate::rows::{LeaseState, count, integer};
+use crate::rows::{LeaseState, integer, unsigned};
 use crate::sheet::{Anchor, Cold, Identity};
 use crate::sql;
 use crate::view::View;
@@ -43,7 +43,7 @@ impl Operation for ImportWork {
 /// What is said of an import whose id is there.
 fn known_as(batch: &Batch<'_>, import: &Import, key: i64) -> Result<Imported, Stop> {
     let view = View { connection: batch.connection, shared: batch.shared, memory: &Default::default() };
-    let execution = ExecutionKey(count(key));
+    let execution = ExecutionKey(unsigned(key));
     let page = |run, from| {
         let target = Target::Key(execution);
         let read = Read { target, run: Some(run), from, limit: usize::MAX, with_inbox: false };
@@ -93,7 +93,7 @@ fn write(batch: &mut Batch<'_>, import: &Import, settled: &Settled, first: &Entr
         batch.announce_care(route)?;
     }
     batch.announce(route)?;
-    Ok(Imported::New(ExecutionKey(count(key))))
+    Ok(Imported::New(ExecutionKey(unsigned(key))))
 }
 
 /// The row of an execution of which nothing is written yet.

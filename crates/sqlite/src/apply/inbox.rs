@@ -19,7 +19,7 @@ use crate::error::Stop;
 use crate::glance::number;
 use crate::notices::Arrived;
 use crate::place::Place;
-use crate::rows::{Target, blob, count, integer, micros, text};
+use crate::rows::{Target, blob, integer, micros, text, unsigned};
 use crate::sql;
 
 /// What became of a message.
@@ -54,7 +54,7 @@ impl Batch<'_> {
         let now = self.now();
         let intake = self.admit(target.as_ref(), message, judge)?;
         let target = target.ok_or_else(|| Stop::corrupt(format!("{} is found and is not", message.to)))?;
-        let key = ExecutionKey(count(target.key));
+        let key = ExecutionKey(unsigned(target.key));
         let wakes = match intake {
             Intake::Deliver { wakes } => wakes,
             Intake::Retry => return self.retry(&target, message),
@@ -73,7 +73,7 @@ impl Batch<'_> {
                 self.effects.notices.messages.push(arrived);
             }
             Place::Waiting | Place::Timer(..) if wakes => {
-                self.relocate((target.key, target.epoch), target.place, Place::Ready(target.queue, now))?;
+                self.relocate(target.key, (target.place, Place::Ready(target.queue, now)))?;
                 self.announce(target.queue.route)?;
             }
             // Held by a session of another process, which sees that the database has changed; or ready already.
@@ -305,7 +305,7 @@ pub(crate) fn inbox_page(
         let size = blob(row, 3)?.len();
         let is_full = page.messages.len() == limit;
         if is_full || (bytes + size > bounds.inbox_page_bytes_max && !page.messages.is_empty()) {
-            page.next = Some(InboxCursor(count(last)));
+            page.next = Some(InboxCursor(unsigned(last)));
             break;
         }
         bytes += size;

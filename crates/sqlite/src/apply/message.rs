@@ -15,7 +15,7 @@ use crate::caches::{Hot, Inbox};
 use crate::error::Stop;
 use crate::journal::{self, Link};
 use crate::place::{self, Columns, Holder, Place, Queue};
-use crate::rows::{LeaseState, Target, count, integer};
+use crate::rows::{LeaseState, Target, integer, unsigned};
 use crate::sheet::{Anchor, Cold, Draft, Identity};
 use crate::sql;
 
@@ -102,7 +102,7 @@ impl Batch<'_> {
             self.set_care(key, state.care_at)?;
             self.announce_care(route)?;
         }
-        let execution_key = ExecutionKey(count(key));
+        let execution_key = ExecutionKey(unsigned(key));
         let Some(session) = session else {
             // Also for a later start: the sessions have to learn of the new timer.
             self.announce(route)?;
@@ -221,23 +221,18 @@ impl Batch<'_> {
     }
 
     fn attach(&mut self, message: &Message, existing: Target) -> Result<Started, Stop> {
-        let key = ExecutionKey(count(existing.key));
+        let key = ExecutionKey(unsigned(existing.key));
         self.admit(Some(&Arc::new(existing)), message, Judge::Always)?;
         Ok(Started::Attached(key))
     }
 
-    /// Moves an execution from one place to another.
-    pub(crate) fn relocate(
-        &mut self,
-        (key, epoch): (i64, Epoch),
-        from: Place,
-        to: Place,
-    ) -> Result<(), Stop> {
+    /// Moves an execution from one place to another. Its place says who holds it; its epoch does not matter here, so that what has lost that
+    /// is moved too, and whoever claims it finds out.
+    pub(crate) fn relocate(&mut self, key: i64, (from, to): (Place, Place)) -> Result<(), Stop> {
         self.caches.targets.remove(&key);
         let to = to.columns();
         let mut statement = self.connection.prepare_cached(sql::EXECUTION_MOVE)?;
-        let moved =
-            statement.execute([key, integer(epoch.0), from.columns().place, to.place, to.rank, to.since])?;
+        let moved = statement.execute([key, from.columns().place, to.place, to.rank, to.since])?;
         if moved != 1 {
             return Err(Stop::corrupt(format!("execution {key} is not where it was a moment ago")));
         }

@@ -109,7 +109,7 @@ struct Case<'c> {
 impl Case<'_> {
     /// Its version, or one that it never had.
     fn version(&self) -> Version {
-        self.wreck.version.unwrap_or(Version(crate::rows::count(self.now.as_micros())))
+        self.wreck.version.unwrap_or(Version(crate::rows::unsigned(self.now.as_micros())))
     }
 }
 

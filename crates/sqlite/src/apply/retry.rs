@@ -11,7 +11,7 @@ use crate::caches::Hot;
 use crate::error::Stop;
 use crate::journal;
 use crate::place::{Columns, Place};
-use crate::rows::{LeaseState, Target, count, micros};
+use crate::rows::{LeaseState, Target, micros, unsigned};
 use crate::sheet::Draft;
 use crate::sql;
 
@@ -21,7 +21,7 @@ impl Batch<'_> {
     /// Neither epoch nor version changes: whoever sent the last commit of the run that ended is still told that it was applied, and can
     /// write nothing more, because nobody holds the execution until it is claimed under the next epoch.
     pub(crate) fn retry(&mut self, target: &Target, message: &Message) -> Result<Put, Stop> {
-        let key = ExecutionKey(count(target.key));
+        let key = ExecutionKey(unsigned(target.key));
         let now = self.now();
         let state =
             LeaseState::read(self.connection, target.key).map_err(|error| Stop::from(error).aside())?;

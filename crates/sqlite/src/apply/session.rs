@@ -12,7 +12,7 @@ use crate::glance::number;
 use crate::job::Operation;
 use crate::lockfile::{self, LockFile, Sign};
 use crate::place;
-use crate::rows::{SessionState, count, integer};
+use crate::rows::{SessionState, integer, unsigned};
 use crate::{sql, tallies};
 
 pub(crate) struct RegisterWork(pub(crate) Worker);
@@ -39,7 +39,7 @@ impl Operation for RegisterWork {
             now.as_micros(),
             expires_at.as_micros()
         ])?;
-        let session = SessionId(count(id));
+        let session = SessionId(unsigned(id));
         // Locked before COMMIT: whoever sees the session finds its lock taken.
         let lock = match &batch.shared.path {
             Some(path) => Some(LockFile::acquire(path, session).map_err(|error| {
@@ -174,7 +174,7 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
 /// Ends every session that is past its time or whose process is gone.
 pub(crate) fn sweep(batch: &mut Batch<'_>, now: Timestamp) -> Result<(), Stop> {
     let mut statement = batch.connection.prepare_cached(sql::SESSIONS_LIVE)?;
-    let rows = statement.query_map([], |row| Ok((SessionId(count(row.get(0)?)), expiry(row)?)))?;
+    let rows = statement.query_map([], |row| Ok((SessionId(unsigned(row.get(0)?)), expiry(row)?)))?;
     let sessions = rows.collect::<rusqlite::Result<Vec<_>>>()?;
     drop(statement);
     for (session, expires_at) in sessions {

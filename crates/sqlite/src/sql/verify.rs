@@ -172,6 +172,6 @@ DELETE FROM abide_tags
 WHERE execution = ?1";
 pub(crate) const DISCARD: &str = "
 UPDATE abide_executions
-SET namespace = ?12, id = ?13, queue = ?2, parent = ?3, parent_run = ?4, epoch = epoch + 1, version = ?5, status = ?6, head = ?7, state = ?8, place = ?9,
+SET namespace = ?12, id = ?13, queue = ?2, parent = ?3, parent_run = ?4, epoch = ?14, version = ?5, status = ?6, head = ?7, state = ?8, place = ?9,
     rank = ?10, since = ?11, takeover_count = 0, care_at = NULL
 WHERE key = ?1";

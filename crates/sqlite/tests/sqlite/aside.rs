@@ -269,7 +269,7 @@ fn what_a_newer_program_wrote_is_put_off() {
 }
 
 /// Commits a step of `held` that sends `message`; how many messages went nowhere.
-fn emit(seat: &Seat, held: &mut Held, message: Message) -> usize {
+pub(super) fn emit(seat: &Seat, held: &mut Held, message: Message) -> usize {
     let commit = seat.draft(held, vec![step(1)]);
     let changes = Changes { emits: vec![message], ..(*commit.changes).clone() };
     match block_on(seat.store.commit(Commit { changes: Arc::new(changes), ..commit })) {
@@ -279,7 +279,7 @@ fn emit(seat: &Seat, held: &mut Held, message: Message) -> usize {
 }
 
 /// Sends a commit with which its execution leaves memory, to wait for messages.
-fn park(seat: &Seat, commit: Commit) {
+pub(super) fn park(seat: &Seat, commit: Commit) {
     let waiting = Summary { status: Status::Waiting, ..commit.changes.summary.clone() };
     let changes = Changes { summary: waiting, ..(*commit.changes).clone() };
     let hold = Hold::Park { seen: Vec::new() };
@@ -288,7 +288,7 @@ fn park(seat: &Seat, commit: Commit) {
 }
 
 /// Answers and orders that are sent once, and one for a child of somebody else.
-fn sent_once() -> Vec<Message> {
+pub(super) fn sent_once() -> Vec<Message> {
     let (op, outcome) = (kid().child_result(), Outcome::Success(Payload::from("7")));
     let foreign = Descent { parent: address("other").id, run: 1, before: 9, op: None };
     let cancel = || message("sent", "bad", Body::Cancel { reason: String::new() });

@@ -5,6 +5,7 @@ mod aside;
 mod batches;
 mod conformance;
 mod copies;
+mod counts;
 mod damage;
 mod discards;
 mod disorder;
