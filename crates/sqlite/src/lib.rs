@@ -34,6 +34,7 @@ pub mod raw;
 mod reader;
 #[doc(hidden)]
 pub mod readers;
+mod retag;
 mod rows;
 mod schema;
 mod sheet;

@@ -38,15 +38,8 @@ const RUNS: Table = Table {
     clear: sql::ORDER_RUNS_CLEAR,
     insert: sql::RUN_ENDED,
 };
-const TAGS: Table = Table {
-    name: "the tags",
-    key_count: 4,
-    all: sql::ORDER_TAGS,
-    has: sql::TAG_HAS,
-    clear: sql::ORDER_TAGS_CLEAR,
-    insert: sql::TAG_INSERT,
-};
-pub(crate) const TABLES: [Table; 3] = [INBOX, RUNS, TAGS];
+/// Those whose rows nothing else tells. Tags are derived: see [`crate::retag`].
+pub(crate) const TABLES: [Table; 2] = [INBOX, RUNS];
 
 impl Table {
     /// Whether every row is found by its key.

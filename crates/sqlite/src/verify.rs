@@ -9,8 +9,8 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use crate::apply::{
-    DiscardWork, Discarded, DropMessagesWork, Lead, MessagesDropped, RepairNamesWork, RepairTagsWork,
-    RepairWork, Repaired, Salvage, wrong_tags,
+    DiscardWork, Discarded, DropMessagesWork, Lead, MessagesDropped, RepairNamesWork, RepairWork, Repaired,
+    Salvage,
 };
 use crate::error::{Stop, complaint, reading};
 use crate::examine::{Counts, Verdict, examine};
@@ -77,7 +77,7 @@ impl Verification {
     }
 
     /// What a look at a part of the store gave. A part that SQLite cannot read is told, and hides nothing of the others.
-    fn told<T>(
+    pub(crate) fn told<T>(
         &mut self,
         part: &str,
         looked: std::result::Result<T, Stop>,
@@ -124,6 +124,7 @@ impl SqliteStore {
         // The rest is found by way of the indexes, and by the order of the tables.
         let mut repairs = self.repair_indexes().await?;
         self.repair_order(&mut repairs).await?;
+        self.write_tags_anew(&mut repairs).await?;
         for (what, work) in [("names", RepairNamesWork::Names), ("routes", RepairNamesWork::Routes)] {
             let done = self.write(work, Manner::Queued).await;
             repairs.add(unless_unread(done, || format!("the {what}"))?);
@@ -191,37 +192,6 @@ impl SqliteStore {
             }
         }
         Ok(())
-    }
-
-    /// Deletes the tags that nothing was started with. Whose they are is asked of other tables: where SQLite finds fault with the file, the answer may be
-    /// that nobody has a tag that somebody has.
-    async fn repair_tags(&self, repairs: &mut Repairs) -> Result<()> {
-        loop {
-            let look = |view: &View<'_>| {
-                let mut found = Verification::default();
-                let wrong = wrong_tags(view.connection);
-                let wrong = found.told("the tags", wrong)?.unwrap_or_default();
-                if !wrong.is_empty() {
-                    check_integrity(view.connection, &mut found)?;
-                }
-                Ok((wrong, found.problems))
-            };
-            let (wrong, problems) = self.view("repair", look).await?;
-            if let Some(problem) = problems.first() {
-                repairs.left.push(format!("tags that nothing was started with are left: {problem}"));
-                return Ok(());
-            }
-            if wrong.is_empty() {
-                return Ok(());
-            }
-            let repaired = self.write(RepairTagsWork(wrong), Manner::Queued).await;
-            let repaired = unless_unread(repaired, || "some tags".to_owned())?;
-            if repaired.rebuilt.is_empty() {
-                repairs.left.push("some tags that nothing was started with cannot be deleted".to_owned());
-                return Ok(());
-            }
-            repairs.rebuilt.extend(repaired.rebuilt);
-        }
     }
 
     /// Makes the indexes anew if SQLite finds fault with the file.
@@ -299,7 +269,7 @@ impl SqliteStore {
 }
 
 /// What was repaired, or that it could not be because SQLite cannot read it.
-fn unless_unread(done: Result<Repaired>, what: impl FnOnce() -> String) -> Result<Repaired> {
+pub(crate) fn unless_unread(done: Result<Repaired>, what: impl FnOnce() -> String) -> Result<Repaired> {
     match done {
         Err(Error::Corrupt { what: complaint }) => {
             let left = vec![format!("{} cannot be repaired: {complaint}", what())];
@@ -384,7 +354,10 @@ fn find_last_rows(
     Ok(searched_to)
 }
 
-fn check_integrity(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
+pub(crate) fn check_integrity(
+    connection: &Connection,
+    found: &mut Verification,
+) -> std::result::Result<(), Stop> {
     let mut statement = connection.prepare(sql::INTEGRITY)?;
     let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
     for line in lines {

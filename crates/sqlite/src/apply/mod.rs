@@ -36,4 +36,7 @@ pub(crate) use repair::{Lead, RepairWork, Repaired, is_parent_run};
 pub(crate) use salvage::Salvage;
 pub(crate) use session::{HeartbeatWork, RegisterWork, RetireWork};
 pub(crate) use submit::SubmitWork;
-pub(crate) use tags::{RepairTagsWork, wrong_tags};
+pub(crate) use tags::{
+    ClearTagsWork, RepairTagsWork, TagWork, are_executions_in_order, are_in_order, tagged_behind,
+    underived_tags, wrong_tags,
+};

@@ -40,7 +40,7 @@ impl Salvage {
         let first = rows.first().copied().filter(|first| journal.first() == Some(first));
         let inbox = read_or_not(readable_ids(connection, key))?.unwrap_or_default();
         let has_runs = read_or_not(scan(connection, sql::ORDER_RUNS))?.is_some();
-        let has_tags = read_or_not(scan(connection, sql::ORDER_TAGS))?.is_some();
+        let has_tags = read_or_not(scan(connection, sql::TAGS))?.is_some();
         Ok(Some(Self { key, journal, first, inbox, has_runs, has_tags }))
     }
 }

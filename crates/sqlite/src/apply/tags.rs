@@ -1,11 +1,16 @@
-//! `repair`: tags that nothing was started with.
+//! `repair`: tags, which the executions tell.
 
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use abide_core::Start;
 use rusqlite::{Connection, Row, params_from_iter};
 
 use super::message::first_start;
 use super::repair::Repaired;
 use crate::batch::Batch;
-use crate::error::Stop;
+use crate::error::{Stop, read_or_not};
+use crate::gaps::walk;
 use crate::job::Operation;
 use crate::sheet::Base;
 use crate::sql;
@@ -14,8 +19,10 @@ use crate::wreck::Raw;
 /// The row of a tag.
 pub(crate) type TagRow = [Raw; 4];
 
-/// The most tags that are deleted at once.
+/// The most tags that are deleted at once, and the most executions that are tagged at once.
 const COUNT_MAX: usize = 1_000;
+/// How much may be read for that, but for the last of them.
+const BYTES_MAX: usize = 1 << 20;
 
 /// The first tags that no execution was started with. Those of an execution that cannot be read are not judged.
 pub(crate) fn wrong_tags(connection: &Connection) -> Result<Vec<TagRow>, Stop> {
@@ -41,6 +48,138 @@ fn is_wrong(connection: &Connection, row: &Row<'_>) -> Result<bool, Stop> {
     let told: (Option<String>, Option<String>) = (row.get(9).ok(), row.get(10).ok());
     let mut tags = start.tags.iter().map(|tag| (Some(tag.key.to_string()), Some(tag.value.to_string())));
     Ok(!is_there || tags.all(|tag| tag != told))
+}
+
+/// How an execution that has tags was started; nothing where that cannot be read.
+struct Tagged {
+    key: i64,
+    namespace: i64,
+    start: Arc<Start>,
+}
+
+impl Tagged {
+    fn read(connection: &Connection, row: &Row<'_>) -> Option<Self> {
+        let base = Base::read(row).ok()?;
+        let cold = base.sheet().ok()?.cold;
+        let start = first_start(connection, base.key, cold.origin()).ok().filter(|_| cold.tagged)?;
+        Some(Self { key: base.key, namespace: base.namespace, start })
+    }
+
+    fn find(connection: &Connection, key: i64) -> Result<Option<Self>, Stop> {
+        let mut statement = connection.prepare_cached(sql::EXECUTION_LEASED)?;
+        let mut rows = statement.query([key])?;
+        Ok(rows.next()?.and_then(|row| Self::read(connection, row)))
+    }
+}
+
+/// The columns of a tag, if they are of the types that are written.
+fn typed(row: &Row<'_>) -> Option<(i64, String, String, i64)> {
+    Some((row.get(0).ok()?, row.get(1).ok()?, row.get(2).ok()?, row.get(3).ok()?))
+}
+
+/// Whether every tag has columns of its types and stands behind the one before it, so that all of them are found.
+pub(crate) fn are_in_order(connection: &Connection) -> Result<bool, Stop> {
+    let mut statement = connection.prepare_cached(sql::TAGS)?;
+    let mut rows = statement.query([])?;
+    let mut before = None;
+    while let Some(next) = read_or_not(rows.next().map_err(Stop::from))? {
+        let Some(row) = next else { return Ok(true) };
+        let found = typed(row);
+        if found <= before {
+            return Ok(false);
+        }
+        before = found;
+    }
+    Ok(false)
+}
+
+/// The tags that the executions do not tell, because they cannot be read or are gone, as far as the tags themselves can be read.
+pub(crate) fn underived_tags(connection: &Connection) -> Result<Vec<TagRow>, Stop> {
+    let mut statement = connection.prepare_cached(sql::TAGS)?;
+    let mut rows = statement.query([])?;
+    let mut underived = Vec::new();
+    while let Some(Some(row)) = read_or_not(rows.next().map_err(Stop::from))? {
+        let Some((.., key)) = typed(row) else { continue };
+        if read_or_not(Tagged::find(connection, key))?.flatten().is_none() {
+            underived.push([Raw::read(row, 0)?, Raw::read(row, 1)?, Raw::read(row, 2)?, Raw::read(row, 3)?]);
+        }
+    }
+    Ok(underived)
+}
+
+/// Executions that have tags.
+#[derive(Default)]
+pub(crate) struct TaggedKeys {
+    pub(crate) keys: Vec<i64>,
+    /// Where to go on; nothing at the end.
+    pub(crate) next: Option<i64>,
+}
+
+/// The first executions behind `after` that have tags, as many as one transaction may tag.
+pub(crate) fn tagged_behind(connection: &Connection, after: i64) -> Result<TaggedKeys, Stop> {
+    let (mut found, mut byte_count) = (TaggedKeys::default(), 0);
+    walk(connection, (sql::LIST_AFTER, after), |row| {
+        let Some(Tagged { key, start, .. }) = Tagged::read(connection, row) else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        found.keys.push(key);
+        byte_count += start.input.as_bytes().len();
+        if found.keys.len() < COUNT_MAX && byte_count < BYTES_MAX {
+            return Ok(ControlFlow::Continue(()));
+        }
+        found.next = Some(key);
+        Ok(ControlFlow::Break(()))
+    })?;
+    Ok(found)
+}
+
+/// Whether every execution is found by its number.
+pub(crate) fn are_executions_in_order(connection: &Connection) -> Result<bool, Stop> {
+    let (mut last, mut are_in_order) = (0, true);
+    walk(connection, (sql::LIST_AFTER, 0), |row| {
+        let key = row.get(0)?;
+        are_in_order &= key > last;
+        last = key;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(are_in_order)
+}
+
+/// Deletes all tags but these, wherever they stand.
+pub(crate) struct ClearTagsWork(pub(crate) Vec<TagRow>);
+
+impl Operation for ClearTagsWork {
+    type Output = ();
+    const WHAT: &'static str = "repair";
+
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<(), Stop> {
+        batch.readable(|batch| {
+            batch.connection.prepare_cached(sql::TAGS_CLEAR)?.execute([])?;
+            for tag in &self.0 {
+                batch.connection.prepare_cached(sql::TAG_INSERT)?.execute(params_from_iter(tag))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Has executions found by their tags.
+pub(crate) struct TagWork(pub(crate) Vec<i64>);
+
+impl Operation for TagWork {
+    type Output = ();
+    const WHAT: &'static str = "repair";
+
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<(), Stop> {
+        batch.readable(|batch| {
+            for key in &self.0 {
+                if let Some(Tagged { key, namespace, start }) = Tagged::find(batch.connection, *key)? {
+                    batch.tag(&start, (namespace, key))?;
+                }
+            }
+            Ok(())
+        })
+    }
 }
 
 /// Deletes tags, as far as they are found. Those that are missing were put back with their executions.

@@ -122,10 +122,10 @@ SELECT execution, run, first, head, entry_count, row_count
 FROM abide_runs";
 pub(crate) const ORDER_RUNS_CLEAR: &str = "
 DELETE FROM abide_runs";
-pub(crate) const ORDER_TAGS: &str = "
+pub(crate) const TAGS: &str = "
 SELECT namespace, key, value, execution
 FROM abide_tags";
-pub(crate) const ORDER_TAGS_CLEAR: &str = "
+pub(crate) const TAGS_CLEAR: &str = "
 DELETE FROM abide_tags";
 pub(crate) const REPAIR_RUNS: &str = "
 SELECT run, first, head, entry_count, row_count

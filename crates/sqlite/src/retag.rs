@@ -1,0 +1,80 @@
+//! `repair`: all tags anew where they are out of order.
+//!
+//! A flipped byte leaves a tag where nobody who looks for it finds it, and may hide those beside it. Executions tell their tags: all of them are deleted, which
+//! needs no search, and put back, some at a time. Whoever looks for a tag meanwhile may not find it; what a repair that breaks off has not put
+//! back, the next one misses and puts back.
+
+use abide_store::{Error, Result};
+
+use crate::apply::{
+    ClearTagsWork, RepairTagsWork, TagWork, are_executions_in_order, are_in_order, tagged_behind,
+    underived_tags, wrong_tags,
+};
+use crate::store::SqliteStore;
+use crate::verify::{Repairs, Verification, check_integrity, unless_unread};
+use crate::view::View;
+use crate::writer::Manner;
+
+impl SqliteStore {
+    /// Writes the tags anew if one of them stands out of order. Those that nothing tells stay.
+    pub(crate) async fn write_tags_anew(&self, repairs: &mut Repairs) -> Result<()> {
+        if self.view("repair", |view| are_in_order(view.connection)).await? {
+            return Ok(());
+        }
+        if !self.view("repair", |view| are_executions_in_order(view.connection)).await? {
+            repairs.left.push("the tags are left out of order, because the executions are".to_owned());
+            return Ok(());
+        }
+        let underived = self.view("repair", |view| underived_tags(view.connection)).await?;
+        match self.write(ClearTagsWork(underived), Manner::Queued).await {
+            Err(Error::Corrupt { what }) => {
+                repairs.left.push(format!("the tags cannot be written anew: {what}"));
+                return Ok(());
+            }
+            cleared => cleared?,
+        }
+        let mut next = Some(0);
+        while let Some(after) = next {
+            let found = self.view("repair", move |view| tagged_behind(view.connection, after)).await?;
+            match self.write(TagWork(found.keys), Manner::Queued).await {
+                // Those that it would have put back are missed by the search for what is damaged.
+                Err(Error::Corrupt { what }) => repairs.left.push(format!("some tags are missing: {what}")),
+                tagged => tagged?,
+            }
+            next = found.next;
+        }
+        repairs.rebuilt.push("the tags were written anew".to_owned());
+        Ok(())
+    }
+
+    /// Deletes the tags that nothing was started with. Whose they are is asked of other tables: where SQLite finds fault with the file, the answer may be
+    /// that nobody has a tag that somebody has.
+    pub(crate) async fn repair_tags(&self, repairs: &mut Repairs) -> Result<()> {
+        loop {
+            let look = |view: &View<'_>| {
+                let mut found = Verification::default();
+                let wrong = wrong_tags(view.connection);
+                let wrong = found.told("the tags", wrong)?.unwrap_or_default();
+                if !wrong.is_empty() {
+                    check_integrity(view.connection, &mut found)?;
+                }
+                Ok((wrong, found.problems))
+            };
+            let (wrong, problems) = self.view("repair", look).await?;
+            if let Some(problem) = problems.first() {
+                repairs.left.push(format!("tags that nothing was started with are left: {problem}"));
+                return Ok(());
+            }
+            if wrong.is_empty() {
+                return Ok(());
+            }
+            let repaired = self.write(RepairTagsWork(wrong), Manner::Queued).await;
+            let repaired = unless_unread(repaired, || "some tags".to_owned())?;
+            if repaired.rebuilt.is_empty() {
+                repairs.left.push("some tags that nothing was started with cannot be deleted".to_owned());
+                return Ok(());
+            }
+            repairs.rebuilt.extend(repaired.rebuilt);
+        }
+    }
+}
