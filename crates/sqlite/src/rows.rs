@@ -12,6 +12,7 @@ use rusqlite::types::{Type, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
 
+use crate::error::{Failure, Meaning};
 use crate::glance::number;
 use crate::place::{Place, Queue};
 use crate::sheet::{Anchor, Base, Cold};
@@ -154,15 +155,26 @@ impl SessionState {
     pub(crate) fn read(connection: &Connection, session: SessionId) -> rusqlite::Result<Option<Self>> {
         let mut statement = connection.prepare_cached(sql::SESSION)?;
         statement
-            .query_row([integer(session.0)], |row| {
-                Ok(Self {
-                    ability: Arc::new(decoded(row, 0)?),
-                    ttl: Duration::from_micros(count(row, 1)?),
-                    expires_at: timestamp(row, 2)?,
-                    retired: row.get(3)?,
-                })
+            .query_row([integer(session.0)], |row| match Self::of(row) {
+                // One that cannot be read is over, so that its worker registers anew.
+                Err(error) if matches!(Failure::of(&error).meaning, Meaning::Corrupt | Meaning::Newer) => {
+                    Ok(None)
+                }
+                read => read.map(Some),
             })
             .optional()
+            .map(Option::flatten)
+    }
+
+    fn of(row: &Row<'_>) -> rusqlite::Result<Self> {
+        // Read by each heartbeat: one that failed for it would fail for ever.
+        let _taken: i64 = row.get(4)?;
+        Ok(Self {
+            ability: Arc::new(decoded(row, 0)?),
+            ttl: Duration::from_micros(count(row, 1)?),
+            expires_at: timestamp(row, 2)?,
+            retired: row.get(3)?,
+        })
     }
 
     pub(crate) fn is_live(&self, now: Timestamp) -> bool {

@@ -5,10 +5,11 @@
 //! into the session's row (`taken`), which each heartbeat reads.
 
 use abide_core::{Digest, Epoch, SessionId, Tally};
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 
 use crate::batch::Batch;
 use crate::caches::BySession;
+use crate::glance::number;
 use crate::place::{self, Place};
 use crate::rows::{epoch, integer, unsigned};
 use crate::sql;
@@ -130,8 +131,10 @@ impl Batch<'_> {
         }
         // Another process counts what that session holds, and reads this with its next heartbeat.
         let id = integer(given.session.0);
-        let taken: i64 =
-            self.connection.prepare_cached(sql::SESSION_TAKEN)?.query_row([id], |row| row.get(0))?;
+        let mut statement = self.connection.prepare_cached(sql::SESSION_TAKEN)?;
+        let taken = statement.query_row([id], |row| number(row, 0)).optional()?.flatten();
+        // A session that is gone, or cannot be read, is over: nobody is left to be told.
+        let Some(taken) = taken else { return Ok(()) };
         let taken = taken_digest(taken).plus(Digest::of(unsigned(key), given.epoch));
         let mut statement = self.connection.prepare_cached(sql::SESSION_TAKE)?;
         statement.execute([id, taken.0.cast_signed()])?;

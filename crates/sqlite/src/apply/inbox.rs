@@ -1,5 +1,6 @@
 //! Messages that are no starts: how they come into inboxes.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use abide_core::intake::{self, Found, Intake, Standing};
@@ -216,8 +217,11 @@ impl Batch<'_> {
         if !self.caches.inboxes.contains_key(&key) {
             let mut statement = self.connection.prepare_cached(sql::INBOX_COUNT)?;
             let found = statement.query_row([key], |row| {
-                // What comes now comes behind everything, also behind what has lost its number.
-                let newest = number(row, 1)?.unwrap_or(ARRIVED_FAR);
+                let newest = match number(row, 1)?.filter(|newest| (0..ARRIVED_FAR).contains(newest)) {
+                    Some(newest) => newest,
+                    // The last one is damaged: it says nothing about where the next one is to stand.
+                    None => newest_sound(self.connection, key)?,
+                };
                 let newest_id = row.get_ref(2)?.as_str().ok();
                 Ok(Inbox {
                     unread_count: usize::try_from(row.get::<_, i64>(0)?).unwrap_or(0),
@@ -233,8 +237,8 @@ impl Batch<'_> {
 
 /// Behind all messages that any execution has had.
 const ARRIVED_FAR: i64 = 1 << 48;
-/// No message has ever had a place from here on.
-const ARRIVED_END: i64 = 1 << 62;
+/// The places that messages may have. Those from [`ARRIVED_FAR`] on are behind one that is damaged.
+const PLACES: Range<i64> = 1..1 << 62;
 
 /// Whether a message is put only where it was judged.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -296,7 +300,7 @@ pub(crate) fn inbox_page(
     bounds: &Bounds,
 ) -> rusqlite::Result<(InboxPage, usize)> {
     let limit = read.limit.min(bounds.inbox_page_count_max);
-    let mut last = read.after.map_or(0, |InboxCursor(arrived)| integer(arrived));
+    let mut last = read.after.map_or(i64::MIN, |InboxCursor(arrived)| integer(arrived));
     let mut statement = connection.prepare_cached(sql::INBOX_PAGE)?;
     // One more, to see whether there are more.
     let mut rows = statement.query([integer(read.key.0), last, integer(limit as u64).saturating_add(1)])?;
@@ -339,11 +343,32 @@ pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
     let body = blob(row, 3)?;
     let sum = |bytes: &[u8]| unread_sum(Checksum::new().bytes(bytes), (key, id), arrived);
     let bytes = checksum::checked(body, sum).ok_or_else(|| damaged("its checksum is wrong".to_owned()))?;
+    if !PLACES.contains(&arrived) {
+        return Err(damaged(format!("there is no place {arrived} in the order of arrival")));
+    }
     codec::decode(bytes).map_err(|error| match error.is_newer() {
         // It is only this program that cannot read it.
         true => rusqlite::Error::FromSqlConversionFailure(3, Type::Blob, Box::new(error)),
         false => damaged(error.to_string()),
     })
+}
+
+/// The last place of those messages of an execution that are what was written.
+fn newest_sound(connection: &Connection, key: i64) -> rusqlite::Result<i64> {
+    let mut statement = connection.prepare_cached(sql::INBOX_UNREAD)?;
+    let mut rows = statement.query([key])?;
+    let mut newest = 0;
+    while let Some(row) = rows.next()? {
+        newest = newest.max(sound_place(row, key).unwrap_or(0));
+    }
+    Ok(newest)
+}
+
+/// The place of an unread message, if the row is what was written.
+fn sound_place(row: &Row<'_>, key: i64) -> Option<i64> {
+    let (id, arrived, body) = (text(row, 1).ok()?, row.get(2).ok()?, blob(row, 3).ok()?);
+    let sum = |bytes: &[u8]| unread_sum(Checksum::new().bytes(bytes), (key, id), arrived);
+    checksum::checked(body, sum).map(|_| arrived).filter(|arrived| PLACES.contains(arrived))
 }
 
 /// The message that a row of the inbox carries, if it is an unread one which was written for the execution that `whose` tells. Where the row
@@ -357,10 +382,8 @@ pub(super) fn written_for(row: &Row<'_>, whose: impl FnOnce(&Message) -> Option<
 }
 
 /// The place of a message in the order of arrival, behind the newest one. That of an order is odd, so that an index holds the orders alone: whoever
-/// looks after an execution reads them, and not the mail around them. The newest one may be damaged: readers begin at 0, and nothing
-/// stands behind the last place of all.
+/// looks after an execution reads them, and not the mail around them.
 fn arrived_after(newest: i64, message: &Message) -> i64 {
-    let newest = if (0..ARRIVED_END).contains(&newest) { newest } else { ARRIVED_FAR };
     (newest / 2 + 1) * 2 + i64::from(message.body.is_control())
 }
 
@@ -463,6 +486,17 @@ mod tests {
             insert(&connection, message, (arrived, encoded(7, message, arrived)));
             let problem = check_inbox(&connection, 7).unwrap();
             assert!(problem.is_some_and(|problem| problem.contains("of another kind")), "{arrived}");
+        }
+    }
+
+    /// Readers begin behind nothing.
+    #[test]
+    fn a_message_in_a_place_that_none_has_is_told() {
+        for arrived in [-4, 0, i64::MAX - 1] {
+            let connection = connection();
+            insert(&connection, &signal("go"), (arrived, encoded(7, &signal("go"), arrived)));
+            let problem = check_inbox(&connection, 7).unwrap_err();
+            assert!(problem.to_string().contains("is damaged: there is no place"), "{problem}");
         }
     }
 

@@ -4,7 +4,7 @@ pub(crate) const SESSION_INSERT: &str = "
 INSERT INTO abide_sessions (id, namespace, name, ability, ttl_us, registered_at, expires_at, retired)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)";
 pub(crate) const SESSION: &str = "
-SELECT ability, ttl_us, expires_at, retired IS NOT NULL
+SELECT ability, ttl_us, expires_at, retired IS NOT NULL, taken
 FROM abide_sessions
 WHERE id = ?1";
 pub(crate) const SESSION_IS_LIVE: &str = "

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use abide_core::{Body, Digest};
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::{TestClock, block_on};
-use abide_store::{Agreement, Beat, Claim, Commit, Heartbeat, Hold, Leases, Store, Submit, View};
+use abide_store::{
+    Agreement, Beat, Claim, Commit, CommitOutcome, Error, Heartbeat, Hold, Leases, Store, Submit, View,
+};
 
 use crate::fixture::{Fixture, Held, Seat, message, start, step, submit, worker};
 
@@ -57,6 +59,50 @@ fn what_another_process_writes_makes_no_difference() {
     for nth in 0..3 {
         other.born(&format!("of another {nth}"));
         assert_eq!(believe(&seat, &[&held]), Agreement::Agreed);
+    }
+}
+
+/// What its worker should do about that is to register anew, and what it held is for others when its time is over.
+#[test]
+fn a_session_that_cannot_be_read_is_over() {
+    for damage in [
+        "UPDATE abide_sessions SET ability = 5",
+        "UPDATE abide_sessions SET ability = x'00'",
+        "UPDATE abide_sessions SET ttl_us = 'x'",
+        "UPDATE abide_sessions SET ttl_us = -1",
+        "UPDATE abide_sessions SET expires_at = 'x'",
+        "UPDATE abide_sessions SET taken = 'x'",
+    ] {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        let seat = fixture.seat(&store);
+        let held = seat.born("a");
+        fixture.raw().execute_batch(damage).expect("the damage can be done");
+        let beat = block_on(store.heartbeat(Beat { session: seat.session, digest: None }));
+        assert_eq!(beat.expect("it is answered"), Heartbeat::NotRegistered, "{damage}");
+        let (session, request) = (seat.session, 1);
+        let claim = Claim { session, request, slots: 1, care_slots: 1, with_mail: true, sweep: true };
+        assert!(matches!(block_on(store.claim(claim)), Err(Error::Refused(_))), "{damage}");
+        let mut late = held.clone();
+        assert!(matches!(seat.commit(&mut late, vec![step(1)]), CommitOutcome::Fenced(_)), "{damage}");
+        fixture.clock.advance(worker().ttl);
+        let leased = fixture.seat(&store).claim(true).leased;
+        assert_eq!(leased.iter().map(|leased| leased.key).collect::<Vec<_>>(), [held.key], "{damage}");
+    }
+}
+
+/// Nobody is left to be told what was taken.
+#[test]
+fn a_lease_is_taken_also_from_a_session_that_cannot_be_read() {
+    for damage in
+        ["UPDATE abide_sessions SET taken = 'x' WHERE id = 1", "DELETE FROM abide_sessions WHERE id = 1"]
+    {
+        let fixture = Fixture::new();
+        let (one, two) = (fixture.open(), fixture.open());
+        let (seat, caretaker) = (fixture.seat(&one), fixture.seat(&two));
+        seat.born("lost");
+        fixture.raw().execute_batch(damage).expect("the damage can be done");
+        assert_eq!(take_care(&fixture, &caretaker, "lost"), 1, "{damage}");
     }
 }
 
