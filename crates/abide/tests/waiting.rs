@@ -1,7 +1,7 @@
 //! One follower of the feed serves everybody who waits for what runs elsewhere.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use abide::prelude::*;
 use abide::testing::Lab;
@@ -199,5 +199,30 @@ fn nobody_follows_a_busy_store_when_nobody_waits() {
         let before = feeds.load(Ordering::Relaxed);
         keep_busy(20).await;
         assert_eq!(feeds.load(Ordering::Relaxed), before, "nobody waits");
+    });
+}
+
+/// What cannot be read beside others that can is told of by itself. A store that is out of reach is an error, whatever was asked for.
+#[test]
+fn why_tells_an_execution_that_cannot_be_read_from_a_store_that_cannot() {
+    let (is_unread, is_away) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (unread, away) = (is_unread.clone(), is_away.clone());
+    let failing = move |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+        FaultyStore::deciding(memory(clock), move |what| {
+            let fails = away.load(Ordering::Relaxed) || (what == "read" && unread.load(Ordering::Relaxed));
+            if fails { Fault::Unavailable } else { Fault::None }
+        })
+    };
+    Lab::run_on(1, failing, |lab| async move {
+        let (_machine, worker) = lab.worker().await.unwrap();
+        let handle = worker.start(waits, 1).id("one").await.unwrap();
+        is_unread.store(true, Ordering::Relaxed);
+        let why = handle.why().await.unwrap();
+        assert!(why.contains("cannot be read now, and is tried again"), "{why}");
+        is_away.store(true, Ordering::Relaxed);
+        let error = handle.why().await.unwrap_err();
+        assert!(matches!(error, ClientError::Unavailable { .. }), "{error:?}");
+        is_unread.store(false, Ordering::Relaxed);
+        is_away.store(false, Ordering::Relaxed);
     });
 }

@@ -73,7 +73,7 @@ async fn steer(handle: &Handle<u64>, action: &Action, calls: &mut Vec<ApiName>) 
         },
         Ask::Status(_) => done(asked!(status())),
         _ => match asked!(why()) {
-            // Nobody can tell while the store is out of reach.
+            // The store was out of reach for a moment.
             Ok(sentence) if sentence.contains(" cannot be read now") => Answer::Unavailable,
             Ok(sentence) => Answer::Told(sentence),
             Err(error) => refusal(&error),

@@ -56,7 +56,8 @@ pub(crate) async fn explain_beside(
             let sentence = format!("{:?} is damaged: {what}; {}.", address.id, text::ways_out(&address.id));
             return Ok((Some(Status::Damaged), text::clean(&sentence).into_owned()));
         }
-        Err(Error::Unavailable { source, .. }) => {
+        // Only where others can be read: a store that is out of reach says nothing about this one.
+        Err(Error::Unavailable { source, .. }) if answers(store, address).await => {
             let sentence = format!("{:?} cannot be read now, and is tried again: {source}.", address.id);
             return Ok((None, text::clean(&sentence).into_owned()));
         }
@@ -70,6 +71,11 @@ pub(crate) async fn explain_beside(
         facts => facts?.ok_or_else(unknown)?,
     };
     Ok((Some(facts.snapshot.summary.status_at(now)), sentence::of(&facts)))
+}
+
+/// Whether the store tells of others.
+async fn answers(store: &dyn Store, address: &Address) -> bool {
+    store.list(List::of(address.namespace.clone(), 1)).await.is_ok()
 }
 
 /// Who looks, and when.
