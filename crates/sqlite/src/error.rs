@@ -38,6 +38,13 @@ pub enum OpenError {
         /// The newest that this program knows.
         known: i64,
     },
+    /// What the file says of its own tables was never written there.
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
     /// The SQLite library can lose commits.
     OldLibrary {
         /// Its version number, as SQLite counts.
@@ -68,6 +75,7 @@ impl fmt::Display for OpenError {
                 f,
                 "{path:?}: written by a newer abide: schema version {found}, this program knows {known}"
             ),
+            Self::Damaged { path, what } => write!(f, "{path:?}: damaged: {what}"),
             Self::OldLibrary { found, least } => write!(
                 f,
                 "the SQLite library is version {}, but versions before {} can lose commits",

@@ -9,6 +9,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
 use crate::error::OpenError;
+use crate::glance::number;
 use crate::home::{self, Moment};
 use crate::step_connection::{Rules, StepConnection};
 use crate::user_transaction;
@@ -164,25 +165,40 @@ pub(crate) fn check_path(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// The version of abide's tables; `None` when there are none.
-pub(crate) fn schema_version(connection: &Connection) -> rusqlite::Result<Option<i64>> {
-    let exists: i64 = connection.query_row(sql::META_EXISTS, [], |row| row.get(0))?;
-    if exists == 0 {
-        return Ok(None);
+/// What a file says of abide's tables in it.
+enum Schema {
+    /// There are none.
+    Nothing,
+    Version(i64),
+    /// There are some, and their version is missing or no number. Both are made in one transaction.
+    Unknown,
+}
+
+impl Schema {
+    fn read(connection: &Connection) -> rusqlite::Result<Self> {
+        let found = connection.query_row(sql::META_EXISTS, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        match found {
+            (0_i64, _) => return Ok(Self::Nothing),
+            (_, false) => return Ok(Self::Unknown),
+            (_, true) => {}
+        }
+        let mut version = connection.prepare(sql::META_GET)?;
+        let version = version.query_row(["schema_version"], |row| number(row, 0)).optional()?;
+        Ok(version.flatten().map_or(Self::Unknown, Self::Version))
     }
-    connection.query_row(sql::META_GET, ["schema_version"], |row| row.get(0)).optional()
+}
+
+/// Whether the version of abide's tables is the one that this program makes.
+pub(crate) fn is_current(connection: &Connection) -> rusqlite::Result<bool> {
+    Ok(matches!(Schema::read(connection)?, Schema::Version(SCHEMA_VERSION)))
 }
 
 /// Runs the steps that are missing, in one transaction: two processes that open a new file at once wait for each other,
 /// and the second finds nothing to do.
 fn migrate(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let explained = |error| explain(path, error);
-    match schema_version(connection).map_err(explained)? {
-        Some(SCHEMA_VERSION) => return Ok(()),
-        Some(found) if found > SCHEMA_VERSION => {
-            return Err(OpenError::NewerSchema { path: path.to_owned(), found, known: SCHEMA_VERSION });
-        }
-        Some(_) | None => {}
+    if check_version(connection, path)? == Some(SCHEMA_VERSION) {
+        return Ok(());
     }
     connection.execute_batch(sql::BEGIN).map_err(explained)?;
     let migrated = run_migrations(connection);
@@ -193,8 +209,10 @@ fn migrate(connection: &Connection, path: &Path) -> Result<(), OpenError> {
 
 fn run_migrations(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(sql::META_CREATE)?;
-    let found = schema_version(connection)?.unwrap_or(0);
-    let done = usize::try_from(found).unwrap_or(0);
+    let done = match Schema::read(connection)? {
+        Schema::Version(found) => usize::try_from(found).unwrap_or(0),
+        Schema::Nothing | Schema::Unknown => 0,
+    };
     for step in sql::MIGRATIONS.iter().skip(done) {
         connection.execute_batch(step)?;
     }
@@ -202,13 +220,19 @@ fn run_migrations(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The version of abide's tables, if there are any. Refuses a file that a newer program has written.
+/// The version of abide's tables, if there are any. Refuses a file that a newer program has written, and one that no program has.
 fn check_version(connection: &Connection, path: &Path) -> Result<Option<i64>, OpenError> {
-    match schema_version(connection).map_err(|error| explain(path, error))? {
-        Some(found) if found > SCHEMA_VERSION => {
-            Err(OpenError::NewerSchema { path: path.to_owned(), found, known: SCHEMA_VERSION })
+    let (path, damaged) = (path.to_owned(), |path, what| Err(OpenError::Damaged { path, what }));
+    match Schema::read(connection).map_err(|error| explain(&path, error))? {
+        Schema::Nothing => Ok(None),
+        Schema::Version(found) if found > SCHEMA_VERSION => {
+            Err(OpenError::NewerSchema { path, found, known: SCHEMA_VERSION })
         }
-        version => Ok(version),
+        Schema::Version(found) if found > 0 => Ok(Some(found)),
+        Schema::Version(found) => {
+            damaged(path, format!("its schema version is {found}, and there never was such a one"))
+        }
+        Schema::Unknown => damaged(path, "its schema version is missing, or is no number".to_owned()),
     }
 }
 

@@ -114,9 +114,9 @@ CREATE TABLE IF NOT EXISTS abide_meta (
 
 /// Every schema object of abide's own; the names are a prefix that no application uses.
 pub(crate) const META_EXISTS: &str = "
-SELECT COUNT(*)
+SELECT COUNT(*), COALESCE(MAX(name = 'abide_meta'), 0)
 FROM sqlite_schema
-WHERE type = 'table' AND name = 'abide_meta'";
+WHERE type = 'table' AND name IN ('abide_meta', 'abide_executions')";
 pub(crate) const META_GET: &str = "
 SELECT value
 FROM abide_meta

@@ -427,6 +427,9 @@ fn check_schema(connection: &Connection, found: &mut Verification) -> std::resul
     if !is_schema_known(connection)? {
         found.add(FOREIGN.to_owned());
     }
+    if !schema::is_current(connection)? {
+        found.add("the schema version is damaged".to_owned());
+    }
     let interned = Interned::load(connection)?;
     for id in &interned.damaged_names {
         found.add(format!("the name of namespace {id} is damaged"));

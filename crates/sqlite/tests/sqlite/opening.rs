@@ -43,6 +43,36 @@ fn what_cannot_be_opened_is_named_with_the_reason() {
     }
 }
 
+/// Nothing is made in such a file, and nothing is called sound in it.
+#[test]
+fn a_damaged_schema_version_is_named() {
+    const NONE: &str = r#""abide.db": damaged: its schema version is missing, or is no number"#;
+    let rows = [
+        (
+            "UPDATE abide_meta SET value = 0",
+            r#""abide.db": damaged: its schema version is 0, and there never was such a one"#,
+        ),
+        (
+            "UPDATE abide_meta SET value = -3",
+            r#""abide.db": damaged: its schema version is -3, and there never was such a one"#,
+        ),
+        ("UPDATE abide_meta SET value = 'x'", NONE),
+        ("UPDATE abide_meta SET name = 'x'", NONE),
+        ("DROP TABLE abide_meta", NONE),
+    ];
+    for (damage, expected) in rows {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        fixture.raw().execute_batch(damage).unwrap();
+        assert!(!store.verify().unwrap().is_sound(), "{damage}");
+        store.close();
+        for read_only in [false, true] {
+            let options = Options { read_only, ..Options::default() };
+            assert_eq!(complaint(&fixture, "abide.db", options), expected, "{damage}");
+        }
+    }
+}
+
 #[test]
 fn read_only_opens_nothing_that_is_not_there() {
     let fixture = Fixture::new();
