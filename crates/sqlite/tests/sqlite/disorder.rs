@@ -9,7 +9,7 @@ use abide_sqlite::{MessagesDropped, Repairs, SqliteStore};
 use abide_store::conformance::block_on;
 use abide_store::{List, Result, View};
 
-use crate::fixture::{Fixture, address, damaged, flow, message, name, signal, start, submit};
+use crate::fixture::{Fixture, address, complete, damaged, flow, message, name, signal, start, step, submit};
 
 fn tag(nth: usize) -> Tag {
     Tag { key: name("customer"), value: name(&format!("value{nth}")) }
@@ -216,6 +216,39 @@ fn tags_stay_where_executions_cannot_be_sought() {
     assert_eq!(tags, all, "nobody could write them again");
     let told = "the tags are left out of order, because the executions are".to_owned();
     assert!(repairs.left.contains(&told), "{repairs:?}");
+}
+
+#[test]
+fn nothing_is_deleted_among_earlier_runs_that_cannot_be_read() {
+    // The length of a row, and the type of its first column.
+    for (nth, what) in (0..3).flat_map(|nth| [(nth, 0), (nth, 2)]) {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        let seat = fixture.seat(&store);
+        for id in ["a", "b", "c"] {
+            let mut held = seat.born(id);
+            seat.continue_as_new(&mut held, vec![step(1)]);
+            seat.record(&mut held, vec![complete()]);
+        }
+        seat.retire();
+        let root = root(&fixture, "abide_runs");
+        let store = changed(&fixture, &store, |bytes| {
+            let page = &mut bytes[root..][..4_096];
+            assert_eq!(page[0], 10, "all of them stand in one page");
+            let cell = usize::from(u16::from_be_bytes([page[8 + 2 * nth], page[9 + 2 * nth]]));
+            page[cell + what] |= 0x80;
+        });
+        let count = || store.verify().expect("it is looked at").problems.len();
+        let before = count();
+        assert!(before > 0, "{nth} {what}");
+        let repairs = repaired(&store).expect("it is repaired");
+        assert!(count() <= before, "{nth} {what}: {repairs:?}");
+        assert_eq!(
+            repairs.rebuilt.iter().filter(|line| line.contains("runs")).count(),
+            0,
+            "{nth} {what}: {repairs:?}"
+        );
+    }
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{Body, Command, Failure, FailureKind, Namespace, Start, Tag};
-use abide_sqlite::{Options, Repairs, SqliteStore};
+use abide_core::{Body, By, Command, Failure, FailureKind, Namespace, Start, Tag};
+use abide_sqlite::{MessagesDropped, Options, Repairs, SqliteStore};
 use abide_store::conformance::{TestClock, block_on};
 use abide_store::{Changes, Commit, Feed, FeedFrom, Hold, List, Read, Store, Target, View, Workers};
 
@@ -166,8 +166,8 @@ fn blame(path: &Path, clock: &Arc<TestClock>, expected: &[String]) -> Vec<String
     let before = looks(&store);
     // An index may still repeat what its table has lost.
     let told = store.verify().map(|found| found.problems.join("\n")).unwrap_or_default();
-    let is_sound =
-        |nth: usize| before[nth] == expected[nth] && !told.contains(&format!("{:?}", format!("q-{nth}")));
+    let is_told = |nth: &usize| told.contains(&format!("{:?}", format!("q-{nth}")));
+    let is_sound = |nth: usize| before[nth] == expected[nth] && !is_told(&nth);
     let first = repaired(&store);
     let (after, mut blames) = (looks(&store), Vec::new());
     for (nth, expected) in expected.iter().enumerate() {
@@ -185,6 +185,13 @@ fn blame(path: &Path, clock: &Arc<TestClock>, expected: &[String]) -> Vec<String
             blames.extend(again.map(|line| format!("told twice: {line} {first:?}")));
         }
     }
+    blames.extend((0..COUNT).filter(is_told).filter_map(|nth| {
+        let drop = || block_on(store.drop_messages(&address(&format!("q-{nth}")), By::client()));
+        let (Ok(MessagesDropped::Dropped(first)), again) = (drop(), drop()) else { return None };
+        let is_gone = first.is_empty()
+            || again.as_ref().is_ok_and(|again| *again == MessagesDropped::Dropped(Vec::new()));
+        (!is_gone).then(|| format!("dropped twice: {first:?} {again:?}"))
+    }));
     store.close();
     blames
 }
