@@ -9,8 +9,8 @@ use crate::planted::{Bug, planted};
 use crate::tree::Inherited;
 use crate::{
     Address, Block, Body, By, Command, Decision, Descent, Entry, Event, Failure, FailureKind, Kind, Message,
-    MessageId, Name, Outcome, Parent, Payload, Refusal, Remedied, Retry, Route, Start, Status, StepRecord,
-    StepRemedy, Timestamp, text,
+    MessageId, Name, Parent, Payload, Refusal, Remedied, Retry, Route, Start, Status, StepRecord, StepRemedy,
+    Timestamp, text,
 };
 
 /// The state of one execution: what its journal adds up to.
@@ -333,33 +333,24 @@ impl Execution {
     }
 
     fn completed(&self, result: Payload, unused: Vec<crate::Op>) -> Decision {
-        let emits = self.answer(|| Outcome::Success(result.clone()));
-        Decision::new(Event::Completed { result, unused }, emits)
+        self.ended(Event::Completed { result, unused })
     }
 
     pub(crate) fn failed(&self, failure: Failure) -> Decision {
-        let emits = self.answer(|| Outcome::Failure(failure.clone()));
-        Decision::new(Event::Failed(failure), emits)
+        self.ended(Event::Failed(failure))
     }
 
     fn cancelled(&self, by: By, reason: String) -> Decision {
-        let emits = self.answer(|| {
-            let message = format!("{} was cancelled {}", self.address, text::by_whom(&by, &reason));
-            Outcome::Failure(Failure::new(FailureKind::Cancelled, message))
-        });
-        Decision::new(Event::Cancelled { by, reason }, emits)
+        self.ended(Event::Cancelled { by, reason })
     }
 
-    /// The message to whoever waits for the outcome.
-    fn answer(&self, outcome: impl FnOnce() -> Outcome) -> Vec<Message> {
-        let Some(parent) = &self.parent else { return Vec::new() };
-        let body = Body::ChildDone { run: parent.run, op: parent.op.clone(), outcome: outcome() };
-        let by = By(text::titled("child", &self.address.id));
-        vec![self.message_to(parent.id.clone(), "done", (by, body))]
+    fn ended(&self, end: Event) -> Decision {
+        let emits = self.answer(&end).into_iter().collect();
+        Decision::new(end, emits)
     }
 
     /// Deterministic ids make a repeated emit harmless; the run keeps a later run's messages apart.
-    fn message_to(&self, id: crate::ExecutionId, what: &str, (by, body): (By, Body)) -> Message {
+    pub(crate) fn message_to(&self, id: crate::ExecutionId, what: &str, (by, body): (By, Body)) -> Message {
         // Not by `format!`, which costs several times as much: every child has two such names.
         let name = [what, ":", self.address.id.as_str(), ":", &self.run.to_string()].concat();
         let to = Address { namespace: self.address.namespace.clone(), id };

@@ -7,6 +7,7 @@
 //! What is deliberately absent: async, I/O, clocks, randomness, threads. Time and ids come in as arguments,
 //! what must happen goes out as values. Two stores that only copy what this crate decides cannot disagree.
 
+mod answer;
 mod bound;
 mod build;
 pub mod care;
@@ -44,6 +45,7 @@ mod time;
 mod tree;
 pub mod whole;
 
+pub use answer::awaited_children;
 pub use command::{Block, By, Command, Decision, Refusal, Remedy, StepRemedy};
 pub use deadline::Witness;
 pub use digest::{Digest, Tally};

@@ -62,6 +62,12 @@ pub enum TreeChange {
 }
 
 impl TreeOrder {
+    /// What the children of a run hear that ended with entry `number`. A terminate went down as terminate; the record does not tell it from any
+    /// other end.
+    pub fn at_end((parent, run): (ExecutionId, u32), number: u64) -> Self {
+        Self { parent, run, number, change: cancel("its parent has ended") }
+    }
+
     /// The message that tells `child`. Its id makes a repetition harmless.
     pub fn message(&self, child: Address) -> Message {
         let Self { parent, run, number, change } = self;
@@ -71,9 +77,16 @@ impl TreeOrder {
             TreeChange::Cancel { reason } => Body::Cancel { reason: reason.clone() },
             TreeChange::Terminate => Body::Terminate { reason: "its parent was terminated".to_owned() },
         };
-        let id = MessageId::new(format!("tree:{parent}:{run}:{number}"));
+        let [id, _] = self.heard_by();
         let descent = Descent { parent: parent.clone(), run: *run, before: *number, op: None };
         Message { descent: Some(descent.into()), ..Message::new(id, child, self.by(), body) }
+    }
+
+    /// The ids of the messages by which a child has heard at the end of the run that it is wanted no longer: by this order, or because its parent
+    /// had given it up before.
+    pub fn heard_by(&self) -> [MessageId; 2] {
+        let Self { parent, run, number, .. } = self;
+        [format!("tree:{parent}:{run}:{number}"), format!("cancel:{parent}:{run}")].map(MessageId::new)
     }
 
     /// Who gives it.

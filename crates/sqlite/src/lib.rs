@@ -44,6 +44,7 @@ mod step_connection;
 pub mod stepped;
 mod store;
 mod tallies;
+mod unheard;
 mod user_transaction;
 mod verify;
 mod view;

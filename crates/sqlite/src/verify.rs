@@ -10,7 +10,7 @@ use rusqlite::types::ValueRef;
 
 use crate::apply::{
     DiscardWork, Discarded, DropMessagesWork, Lead, MessagesDropped, RepairNamesWork, RepairWork, Repaired,
-    Salvage,
+    Salvage, UnheardWork,
 };
 use crate::error::{Stop, complaint, reading};
 use crate::examine::{Counts, Verdict, examine};
@@ -24,7 +24,7 @@ use crate::store::SqliteStore;
 use crate::view::{View, worker};
 use crate::wreck::Raw;
 use crate::writer::Manner;
-use crate::{schema, sql};
+use crate::{schema, sql, unheard};
 
 /// The most problems that are told.
 const PROBLEM_COUNT_MAX: usize = 100;
@@ -109,6 +109,8 @@ impl SqliteStore {
                 let checked = check_counts(connection, counts, &mut found);
                 found.told("the tags and the journal", checked)?;
             }
+            let checked = check_unheard(connection, &mut found);
+            found.told("the executions", checked)?;
             check_the_rest(connection, &mut found)?;
             Ok(found)
         })
@@ -139,6 +141,8 @@ impl SqliteStore {
             next = found.next;
         }
         self.repair_tags(&mut repairs).await?;
+        // Last: what was damaged can be read by now.
+        self.repair_unheard(&mut repairs).await?;
         Ok(repairs)
     }
 
@@ -148,6 +152,21 @@ impl SqliteStore {
             true => Ok(()),
             false => Err(Error::Corrupt { what: format!("{FOREIGN}, and nothing was changed") }),
         }
+    }
+
+    /// Sends answers and orders again that were lost on the way.
+    async fn repair_unheard(&self, repairs: &mut Repairs) -> Result<()> {
+        let mut next = Some(0);
+        while let Some(after) = next {
+            let look = move |view: &View<'_>| unheard::search(view.connection, (after, LEAD_COUNT_MAX));
+            let (keys, rest) = self.view("repair", look).await?;
+            for key in keys {
+                let done = self.write(UnheardWork(key), Manner::Queued).await;
+                repairs.add(unless_unread(done, || format!("execution number {key}"))?);
+            }
+            next = rest;
+        }
+        Ok(())
     }
 
     /// Repairs some executions, one by one where SQLite cannot read one of them.
@@ -398,6 +417,18 @@ fn check_executions(
     gaps.iter().for_each(|gap| found.add(format!("execution number {gap}")));
     found.entry_count = counts.entry_count;
     Ok((is_counted && gaps.is_empty()).then_some(counts))
+}
+
+/// Looks for answers and orders that were lost on the way.
+fn check_unheard(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
+    let interned = Interned::load(connection)?;
+    walk(connection, (sql::VERIFY_EXECUTIONS, 0), |row| {
+        for lost in unheard::unheard(connection, &interned, row)? {
+            found.add(format!("{}: {}", whose(row.get(0)?, &row.get_ref(2)?), lost.problem));
+        }
+        Ok(ControlFlow::Continue(()))
+    })
+    .map(drop)
 }
 
 /// An execution by its id, or by its number when that is no text.

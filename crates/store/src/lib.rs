@@ -27,7 +27,7 @@ pub use error::{Error, Result};
 pub use import::{Import, Imported, export};
 #[doc(hidden)]
 pub use prng::Prng;
-pub use refused::{not_unread, refused_start};
+pub use refused::{not_started, not_unread, refused_start};
 pub use seam::{
     Answer, Aside, Changes, Claim, Claimed, Clock, Commit, CommitOutcome, Committed, ExecutionKey, Hold,
     Leased, NEWER_PAUSE, Notice, Record, Run, Store, Submit, Submitted, Transacted, Transaction, Unreadable,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use abide_core::{Address, Body, By, Failure, FailureKind, Message, MessageId, Outcome};
+use abide_core::{Address, Body, By, ExecutionId, Failure, FailureKind, Message, MessageId, Op, Outcome};
 
 use crate::ExecutionKey;
 
@@ -12,14 +12,23 @@ use crate::ExecutionKey;
 pub fn refused_start(emitter: &Address, message: &Message, refusal: &impl fmt::Display) -> Option<Message> {
     let Body::Start(start) = &message.body else { return None };
     let parent = start.parent.as_ref()?;
+    Some(not_started(emitter, &message.to.id, (parent.run, &parent.op), refusal))
+}
+
+/// The answer to a wait, `op` of a run of `emitter`, for a child that was not started.
+pub fn not_started(
+    emitter: &Address,
+    child: &ExecutionId,
+    (run, op): (u32, &Op),
+    refusal: &impl fmt::Display,
+) -> Message {
     // The operation is part of the id: one run may fail to start the same child more than once, and each of
     // its waits needs an answer.
-    let (child, op) = (&message.to.id, &parent.op);
-    let id = MessageId::new(format!("refused:{child}:{}:{}:{}", parent.run, op.name, op.nth));
+    let id = MessageId::new(format!("refused:{child}:{run}:{}:{}", op.name, op.nth));
     let failure = Failure::new(FailureKind::Fatal, format!("child {child:?} was not started: {refusal}"));
-    let body = Body::ChildDone { run: parent.run, op: op.clone(), outcome: Outcome::Failure(failure) };
+    let body = Body::ChildDone { run, op: op.clone(), outcome: Outcome::Failure(failure) };
     let by = By(format!("child {child:?}"));
-    Some(Message::new(id, emitter.clone(), by, body))
+    Message::new(id, emitter.clone(), by, body)
 }
 
 /// What is wrong with a commit that reads a message which is not unread.

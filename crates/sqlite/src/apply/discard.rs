@@ -205,13 +205,18 @@ impl DiscardWork {
             let Ok(to) = address(batch.caches.interned(batch.connection)?, namespace, &id) else { continue };
             let reason = format!("its parent {:?} was discarded: {}", self.address.id, self.reason);
             let body = Body::Terminate { reason: text::cut(reason, Limits::REASON_BYTES_MAX) };
-            let id = MessageId::new(format!("{}/discarded", self.address.id));
+            let id = discarded_by(&self.address.id);
             let descent = Descent { parent: self.address.id.clone(), run, before: u64::MAX, op: None };
             let message = Message::new(id, to, self.by.clone(), body);
             send(batch, &Message { descent: Some(descent.into()), ..message })?;
         }
         Ok(())
     }
+}
+
+/// The id of the message by which children hear that their parent was discarded.
+pub(crate) fn discarded_by(parent: &ExecutionId) -> MessageId {
+    MessageId::new(format!("{parent}/discarded"))
 }
 
 /// Sends a message. A target that is gone, has ended or is damaged itself keeps nobody else from being told.
@@ -267,7 +272,7 @@ fn told_parent(batch: &Batch<'_>, damaged: &Damaged) -> Result<Option<Parent>, S
     let Some((key, id, run, head)) = found.optional()? else { return Ok(None) };
     let names = (ExecutionId::new(id), ExecutionId::new(damaged.id.as_str()));
     let (Ok(parent), Ok(child)) = names else { return Ok(None) };
-    match run_to(batch, key, head) {
+    match run_to(batch.connection, key, head) {
         Ok((_, journal)) => Ok(Parent::told_by((parent, run), &journal, &child)),
         Err(stop) if stop.damage().is_some() => Ok(None),
         Err(stop) => Err(stop),

@@ -19,12 +19,14 @@ mod session;
 mod submit;
 mod tags;
 mod truth;
+mod unheard;
 
 pub(crate) use aside::AsideWork;
 pub(crate) use claim::ClaimWork;
 pub(crate) use commit::CommitWork;
 pub(crate) use discard::DiscardWork;
 pub use discard::Discarded;
+pub(crate) use discard::discarded_by;
 pub(crate) use import::ImportWork;
 pub(crate) use inbox::{check_inbox, inbox_page, orders, unread};
 pub(crate) use message::first_start;
@@ -40,3 +42,5 @@ pub(crate) use tags::{
     ClearTagsWork, RepairTagsWork, TagWork, are_executions_in_order, are_in_order, tagged_behind,
     underived_tags, wrong_tags,
 };
+pub(crate) use truth::{run_before, run_to};
+pub(crate) use unheard::UnheardWork;

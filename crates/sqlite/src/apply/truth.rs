@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use abide_core::{Address, Entry, Event, Execution, Start, Timestamp, Version};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::batch::Batch;
 use crate::error::Stop;
@@ -33,9 +33,9 @@ pub(super) struct Truth {
 impl Truth {
     /// Reads the journal that ends in row `head`.
     pub(super) fn read(batch: &mut Batch<'_>, key: i64, head: i64) -> Result<Self, Stop> {
-        let (last, entries) = run_to(batch, key, head)?;
+        let (last, entries) = run_to(batch.connection, key, head)?;
         let mut runs = vec![last];
-        while let Some(before) = run_before(batch, runs[runs.len() - 1])? {
+        while let Some(before) = run_before(batch.connection, runs[runs.len() - 1])? {
             runs.push(before);
         }
         runs.reverse();
@@ -131,8 +131,8 @@ impl Truth {
 }
 
 /// The chain of the run that ends with `head`, and its entries.
-pub(super) fn run_to(batch: &Batch<'_>, key: i64, head: i64) -> Result<(Chain, Vec<Entry>), Stop> {
-    let mut statement = batch.connection.prepare_cached(sql::JOURNAL_BODY)?;
+pub(crate) fn run_to(connection: &Connection, key: i64, head: i64) -> Result<(Chain, Vec<Entry>), Stop> {
+    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut rows = Vec::new();
     let mut next = Some(head);
     while let Some(row) = next {
@@ -160,10 +160,10 @@ pub(super) fn run_to(batch: &Batch<'_>, key: i64, head: i64) -> Result<(Chain, V
 }
 
 /// The run before one: its last row is the one that the first of the next run follows.
-fn run_before(batch: &Batch<'_>, run: Chain) -> Result<Option<Chain>, Stop> {
-    let mut statement = batch.connection.prepare_cached(sql::JOURNAL_BODY)?;
+pub(crate) fn run_before(connection: &Connection, run: Chain) -> Result<Option<Chain>, Stop> {
+    let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut found = statement.query([run.first, run.key])?;
     let found = found.next()?.ok_or_else(|| journal::missing(run.first))?;
     let previous = Found::read(found)?.previous;
-    previous.map(|head| run_to(batch, run.key, head).map(|(chain, _)| chain)).transpose()
+    previous.map(|head| run_to(connection, run.key, head).map(|(chain, _)| chain)).transpose()
 }

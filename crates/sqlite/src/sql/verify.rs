@@ -148,6 +148,9 @@ pub(crate) const MESSAGE_MOVE: &str = "
 UPDATE OR IGNORE abide_inbox
 SET execution = ?3
 WHERE execution = ?1 AND id = ?2";
+pub(crate) const MESSAGE_FORGET: &str = "
+DELETE FROM abide_inbox
+WHERE execution = ?1 AND id = ?2 AND body IS NULL";
 pub(crate) const DISCARD_CHILDREN: &str = "
 SELECT namespace, id, parent_run
 FROM abide_executions INDEXED BY abide_executions_parent

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use abide_core::{By, Command, Failure, FailureKind, Timestamp, Waiting};
+use abide_core::{
+    Body, By, Command, Failure, FailureKind, Outcome, Parent, Payload, Start, Status, Timestamp, Waiting,
+};
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::block_on;
 use abide_store::{Changes, Clock, Commit, Hold, Store};
 
+use crate::aside::with_status;
 use crate::fixture::{
-    Fixture, Held, Seat, address, complete, damaged, look, name, signal, start, step, submit,
+    Fixture, Held, Seat, address, complete, damaged, flow, kid, look, message, name, signal, start, step,
+    submit,
 };
 
 /// A clock that tells another time whenever it is asked.
@@ -32,6 +36,14 @@ fn unread(store: &Arc<SqliteStore>, id: &str) -> Vec<String> {
 fn claimed(seat: &mut Seat, id: &str) -> Held {
     let leased = seat.claim(true).leased.into_iter().map(Held::from);
     leased.into_iter().find(|held| held.execution.address().id.as_str() == id).expect("it is ready")
+}
+
+/// Records a command with the messages that follow from it.
+fn decide(seat: &Seat, held: &mut Held, command: Command, now: Timestamp) {
+    let emits = held.execution.decide(command.clone(), now).expect("it may be decided").emits;
+    let commit = seat.draft(held, vec![command]);
+    let changes = Changes { emits, ..(*commit.changes).clone() };
+    block_on(seat.store.commit(Commit { changes: Arc::new(changes), ..commit })).expect("it is recorded");
 }
 
 #[test]
@@ -104,4 +116,141 @@ fn p2_a_message_that_stands_under_another_is_put_back() {
         seat = fixture.seat(&store);
         claimed(&mut seat, "waiting");
     }
+}
+
+/// A parent that waits for its child, which is under way.
+fn family(fixture: &Fixture) -> Arc<SqliteStore> {
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let mut boss = seat.born("boss");
+    let parent = Parent::new(address("boss").id, 1, kid().child_result(), 2);
+    let begin = Arc::new(Start { parent: Some(parent), ..flow() });
+    let start = Command::StartChild { op: kid(), child: address("kid").id, start: begin.clone() };
+    let commit = seat.draft(&mut boss, vec![start]);
+    let waiting = boss.execution.summary(&[Waiting::Child { id: address("kid").id }]);
+    let emits = vec![message("start", "kid", Body::Start(begin))];
+    let changes = Changes { summary: waiting, emits, ..(*commit.changes).clone() };
+    let hold = Hold::Park { seen: Vec::new() };
+    block_on(store.commit(Commit { changes: Arc::new(changes), hold, ..commit })).expect("it is parked");
+    seat.retire();
+    store
+}
+
+fn kid_ends(fixture: &Fixture, store: &Arc<SqliteStore>, end: Command) {
+    let mut seat = fixture.seat(store);
+    let mut held = claimed(&mut seat, "kid");
+    decide(&seat, &mut held, end, fixture.clock.now());
+    seat.retire();
+}
+
+#[test]
+fn p5_a_lost_answer_of_a_child_is_told_and_given_again() {
+    let ends =
+        [complete(), fail(), Command::Terminate { by: By("ann".to_owned()), reason: "enough".to_owned() }];
+    let lost = r#"execution "boss": it waits for child "kid", which has ended, and the answer is lost"#;
+    for end in ends {
+        let whole = Fixture::new();
+        let store = family(&whole);
+        kid_ends(&whole, &store, end.clone());
+        assert_eq!(problems(&store), Vec::<String>::new(), "its answer is there");
+        let [expected] = &look(&store, "boss").inbox.messages[..] else { panic!("it has its answer") };
+        for damage in ["namespace = x'01'", "namespace = 2", "id = 'bosz'"] {
+            let fixture = Fixture::new();
+            let store = family(&fixture);
+            let damage = ["UPDATE abide_executions SET ", damage, " WHERE id = 'boss'"].concat();
+            let store = damaged(&fixture, &store, &damage);
+            kid_ends(&fixture, &store, end.clone());
+            let repairs = block_on(store.repair()).expect("it is repaired");
+            assert_eq!(repairs.left, Vec::<String>::new(), "{damage}");
+            assert_eq!(repairs.rebuilt.len(), 2, "{damage}: {repairs:?}");
+            assert_eq!(problems(&store), Vec::<String>::new(), "{damage}");
+            assert_eq!(look(&store, "boss").inbox.messages, std::slice::from_ref(expected), "{damage}");
+            claimed(&mut fixture.seat(&store), "boss");
+        }
+        let store = damaged(&whole, &store, "DELETE FROM abide_inbox WHERE execution = 1");
+        assert_eq!(problems(&store), [lost]);
+        let repairs = block_on(store.repair()).expect("it is repaired");
+        let again = r#"execution "boss": the lost answer of its child "kid" was given again"#;
+        assert_eq!((repairs.rebuilt, repairs.left), (vec![again.to_owned()], Vec::new()));
+        assert_eq!(problems(&store), Vec::<String>::new());
+    }
+}
+
+/// Somebody has asked for that: the child's end is recorded, and so its answer is not lost with the message.
+#[test]
+fn p5_an_answer_that_was_dropped_is_given_again() {
+    let fixture = Fixture::new();
+    let store = family(&fixture);
+    kid_ends(&fixture, &store, complete());
+    let store = damaged(&fixture, &store, "UPDATE abide_inbox SET body = x'00' WHERE execution = 1");
+    block_on(store.drop_messages(&address("boss"), By::client())).expect("it is dropped");
+    assert_eq!(problems(&store).len(), 1);
+    block_on(store.repair()).expect("it is repaired");
+    assert_eq!(problems(&store), Vec::<String>::new());
+    let [answer] = &look(&store, "boss").inbox.messages[..] else { panic!("it has its answer") };
+    let outcome = Outcome::Success(Payload::from("4"));
+    assert_eq!(answer.body, Body::ChildDone { run: 1, op: kid().child_result(), outcome });
+}
+
+/// What it waited for was retried since: the answer was that of the run that was its child.
+#[test]
+fn p5_the_answer_of_what_was_retried_since_is_given_again() {
+    let fixture = Fixture::new();
+    let store = family(&fixture);
+    kid_ends(&fixture, &store, fail());
+    submit(&store, vec![message("again", "kid", Body::Retry)]).expect("it is retried");
+    assert_eq!(problems(&store), Vec::<String>::new());
+    let store = damaged(&fixture, &store, "DELETE FROM abide_inbox WHERE execution = 1");
+    assert_eq!(problems(&store).len(), 1);
+    block_on(store.repair()).expect("it is repaired");
+    assert_eq!(problems(&store), Vec::<String>::new());
+    assert_eq!(unread(&store, "boss"), ["done:kid:1"]);
+}
+
+#[test]
+fn p5_a_child_that_is_gone_is_told() {
+    let fixture = Fixture::new();
+    let store = family(&fixture);
+    let gone = "DELETE FROM abide_executions WHERE id = 'kid';
+                DELETE FROM abide_journal WHERE execution = 2; DELETE FROM abide_inbox WHERE execution = 2";
+    let store = damaged(&fixture, &store, gone);
+    let told = r#"execution "boss": it waits for child "kid", which is not there, and has no answer of it"#;
+    assert_eq!(problems(&store), [told]);
+    let repairs = block_on(store.repair()).expect("it is looked at");
+    assert_eq!((repairs.rebuilt, repairs.left), (Vec::new(), vec![told.to_owned()]));
+    assert_eq!(with_status(&store, Status::Waiting), ["boss"]);
+}
+
+/// How the parent ends, in a commit with which its child hears of it.
+fn boss_ends(fixture: &Fixture, store: &Arc<SqliteStore>) {
+    submit(store, vec![signal("wake", "boss")]).expect("it is taken");
+    let mut seat = fixture.seat(store);
+    let mut boss = claimed(&mut seat, "boss");
+    let tree = boss.execution.decide(complete(), fixture.clock.now()).expect("it may be decided").tree;
+    let told = tree.expect("it has a child").message(address("kid"));
+    let commit = seat.draft(&mut boss, vec![complete()]);
+    let changes = Changes { emits: vec![told], ..(*commit.changes).clone() };
+    block_on(store.commit(Commit { changes: Arc::new(changes), ..commit })).expect("it has ended");
+    seat.retire();
+}
+
+#[test]
+fn p5_a_lost_order_of_a_parent_is_told_and_given_again() {
+    let whole = Fixture::new();
+    let store = family(&whole);
+    boss_ends(&whole, &store);
+    assert_eq!(problems(&store), Vec::<String>::new(), "its order is there");
+    let [expected] = &look(&store, "kid").inbox.messages[..] else { panic!("it has its order") };
+    let fixture = Fixture::new();
+    let store = family(&fixture);
+    let store = damaged(&fixture, &store, "UPDATE abide_executions SET id = 'kie' WHERE id = 'kid'");
+    boss_ends(&fixture, &store);
+    let repairs = block_on(store.repair()).expect("it is repaired");
+    let again = r#"execution "kid": the lost order of its parent "boss" to wind down was given again"#;
+    assert_eq!(repairs.rebuilt, [r#"execution "kie": its row was put right: id, place"#, again]);
+    assert_eq!((repairs.left, problems(&store)), (Vec::new(), Vec::new()));
+    assert_eq!(look(&store, "kid").inbox.messages, std::slice::from_ref(expected));
+    let store = damaged(&fixture, &store, "DELETE FROM abide_inbox WHERE execution = 2");
+    let lost = r#"execution "kid": its parent "boss" has ended, and the order to wind down is lost"#;
+    assert_eq!(problems(&store), [lost]);
 }

@@ -1,0 +1,83 @@
+//! What a child tells its parent when it ends.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Body, By, Entry, Event, Execution, ExecutionId, Failure, FailureKind, Message, Op, Outcome, Phase, text,
+};
+
+impl Execution {
+    /// The message to whoever waits for the outcome of a run that ends with `end`. It is the same whenever it is asked for, and so is its id:
+    /// an answer that was lost can be given again from the record, and one that was not lost is given once.
+    pub fn answer(&self, end: &Event) -> Option<Message> {
+        let parent = self.parent()?;
+        let outcome = match end {
+            Event::Completed { result, .. } => Outcome::Success(result.clone()),
+            Event::Failed(failure) => Outcome::Failure(failure.clone()),
+            Event::Cancelled { by, reason } => {
+                let message = format!("{} was cancelled {}", self.address(), text::by_whom(by, reason));
+                Outcome::Failure(Failure::new(FailureKind::Cancelled, message))
+            }
+            _ => return None,
+        };
+        let body = Body::ChildDone { run: parent.run, op: parent.op.clone(), outcome };
+        let by = By(text::titled("child", &self.address().id));
+        Some(self.message_to(parent.id.clone(), "done", (by, body)))
+    }
+
+    /// Whether its code winds down, or would if it could run.
+    pub fn winds_down(&self) -> bool {
+        match self.phase() {
+            Phase::Cancelling { .. } | Phase::Expiring { .. } => true,
+            Phase::Blocked { cancelling, .. } => cancelling.is_some(),
+            _ => false,
+        }
+    }
+}
+
+/// The children whose answers a run still waits for, each with the operation that started it: those that have neither answered nor been given up.
+pub fn awaited_children<'a>(journal: impl IntoIterator<Item = &'a Entry>) -> Vec<(Op, ExecutionId)> {
+    let mut open = BTreeMap::new();
+    for entry in journal {
+        match &entry.event {
+            Event::ChildStarted { op, child } => {
+                open.insert(op.child_result().key(), (entry.seq, op.clone(), child.clone()));
+            }
+            Event::ChildFinished { op, .. } | Event::ChildCancelled { op } => {
+                open.remove(&op.key());
+            }
+            _ => {}
+        }
+    }
+    let mut open: Vec<_> = open.into_values().collect();
+    open.sort_unstable_by_key(|(seq, ..)| *seq);
+    open.into_iter().map(|(_, op, child)| (op, child)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Name, OpKind, Payload, Timestamp};
+
+    #[test]
+    fn a_run_waits_for_children_that_have_neither_answered_nor_been_given_up() {
+        let op = |nth| Op { kind: OpKind::Child, name: Name::new("kid").expect("a name"), nth };
+        let started = |nth: u32| {
+            let child = ExecutionId::new(format!("kid-{nth}")).expect("an id");
+            Event::ChildStarted { op: op(nth), child }
+        };
+        let outcome = Outcome::Success(Payload::from("1"));
+        let events = [
+            started(3),
+            started(1),
+            started(2),
+            Event::ChildFinished { op: op(1).child_result(), outcome },
+            started(4),
+            Event::ChildCancelled { op: op(4).child_result() },
+        ];
+        let entry = |(event, seq)| Entry { seq, at: Timestamp::default(), event };
+        let journal: Vec<Entry> = events.into_iter().zip(2..).map(entry).collect();
+        let awaited: Vec<u32> = awaited_children(&journal).iter().map(|(op, _)| op.nth).collect();
+        assert_eq!(awaited, [3, 2]);
+    }
+}

@@ -1,0 +1,236 @@
+//! Answers and orders that were lost on the way between a parent and its children.
+//!
+//! Both are sent once, with the commit that they follow from. A target that damage hides at that moment is no target, and what was sent to it is gone:
+//! the parent would wait for ever, or the child outlive it. Both ends are on record, so that it can be seen, and sent again.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+use abide_core::{Address, Body, Execution, ExecutionId, Message, Op, Parent, TreeOrder, awaited_children};
+use abide_store::not_started;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use crate::apply::{discarded_by, run_before, run_to, unread};
+use crate::error::Stop;
+use crate::gaps::walk;
+use crate::interned::Interned;
+use crate::rows::{Target, count};
+use crate::sheet::Base;
+use crate::sql;
+use crate::view::address;
+use crate::wreck::Wreck;
+
+/// Something that an execution should have heard.
+pub(crate) struct Unheard {
+    pub(crate) problem: String,
+    /// What is said when the message was sent again.
+    pub(crate) remedy: String,
+    /// The message, if anything tells what it said.
+    pub(crate) message: Option<Message>,
+}
+
+/// The executions behind number `after` that have not heard something, at most `count_max` of them, and where to go on.
+pub(crate) fn search(
+    connection: &Connection,
+    (after, count_max): (i64, usize),
+) -> Result<(Vec<i64>, Option<i64>), Stop> {
+    let interned = Interned::load(connection)?;
+    let (mut keys, mut next) = (Vec::new(), None);
+    walk(connection, (sql::VERIFY_EXECUTIONS, after), |row| {
+        let key = row.get(0)?;
+        if !unheard(connection, &interned, row)?.is_empty() {
+            keys.push(key);
+        }
+        next = (keys.len() >= count_max).then_some(key);
+        Ok(if next.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    Ok((keys, next))
+}
+
+/// What the execution with this number has not heard.
+pub(crate) fn unheard_by(
+    connection: &Connection,
+    interned: &Interned,
+    key: i64,
+) -> Result<Vec<Unheard>, Stop> {
+    let mut statement = connection.prepare_cached(sql::VERIFY_EXECUTIONS)?;
+    let mut rows = statement.query([key - 1, 1])?;
+    match rows.next()? {
+        Some(row) if row.get::<_, i64>(0)? == key => unheard(connection, interned, row),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// What the execution in a row of [`sql::VERIFY_EXECUTIONS`] has not heard. Whatever is damaged or cannot be read is told elsewhere, and is judged
+/// when it was repaired.
+pub(crate) fn unheard(
+    connection: &Connection,
+    interned: &Interned,
+    row: &Row<'_>,
+) -> Result<Vec<Unheard>, Stop> {
+    let Some(found) = unless_damaged(Known::read(interned, row))? else { return Ok(Vec::new()) };
+    if found.execution.is_finished() {
+        return Ok(Vec::new());
+    }
+    let mut unheard = unless_damaged(lost_answers(connection, &found))?.unwrap_or_default();
+    unheard.extend(unless_damaged(lost_order(connection, interned, &found))?.flatten());
+    Ok(unheard)
+}
+
+fn unless_damaged<T>(read: Result<T, Stop>) -> Result<Option<T>, Stop> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(stop) if stop.damage().is_some() || stop.is_newer() || stop.is_unread() => Ok(None),
+        Err(stop) => Err(stop),
+    }
+}
+
+/// An execution that can be read.
+struct Known {
+    key: i64,
+    namespace: i64,
+    parent: Option<i64>,
+    head: i64,
+    execution: Execution,
+}
+
+impl Known {
+    fn read(interned: &Interned, row: &Row<'_>) -> Result<Self, Stop> {
+        let base = Base::read(row)?;
+        let address = address(interned, base.namespace, base.id)?;
+        let execution = base.sheet()?.execution()?.at(address);
+        let (key, namespace, parent, head) = (base.key, base.namespace, base.parent, base.anchor.head);
+        Ok(Self { key, namespace, parent, head, execution })
+    }
+
+    /// Somebody in the same namespace.
+    fn beside(&self, id: &ExecutionId) -> Address {
+        Address { namespace: self.execution.address().namespace.clone(), id: id.clone() }
+    }
+}
+
+/// The answers that an execution waits for, and that lie in no inbox though there is nothing left to wait for.
+fn lost_answers(connection: &Connection, found: &Known) -> Result<Vec<Unheard>, Stop> {
+    if found.execution.open_child_count() == 0 {
+        return Ok(Vec::new());
+    }
+    let (_, journal) = run_to(connection, found.key, found.head)?;
+    let awaited = awaited_children(&journal);
+    let answered = |message: Message| match message.body {
+        Body::ChildDone { run, op, .. } if run == found.execution.run() => Some(op),
+        _ => None,
+    };
+    let answered: HashSet<Op> = unread(connection, found.key)?.into_iter().filter_map(answered).collect();
+    let mut lost = Vec::new();
+    for (op, child) in awaited.iter().filter(|(op, _)| !answered.contains(&op.child_result())) {
+        lost.extend(unless_damaged(lost_answer(connection, found, (op, child)))?.flatten());
+    }
+    Ok(lost)
+}
+
+fn lost_answer(
+    connection: &Connection,
+    found: &Known,
+    (op, child): (&Op, &ExecutionId),
+) -> Result<Option<Unheard>, Stop> {
+    let lost = |what: &str, message| Unheard {
+        problem: format!("it waits for child {child:?}, {what}"),
+        remedy: format!("the lost answer of its child {child:?} was given again"),
+        message,
+    };
+    let Some(target) = Target::read(connection, found.namespace, &found.beside(child))? else {
+        return Ok(Some(lost("which is not there, and has no answer of it", None)));
+    };
+    let state = target.execution()?;
+    if !state.is_finished() && state.was_started_by(&found.execution, op) {
+        return Ok(None);
+    }
+    Ok(match end_of_child(connection, found, (op, &target))? {
+        ChildEnd::Answered(None) => None,
+        ChildEnd::Answered(answer) => Some(lost("which has ended, and the answer is lost", answer)),
+        ChildEnd::NotOurs => {
+            let wait = (found.execution.run(), &op.child_result());
+            let refused = not_started(found.execution.address(), child, wait, &"something else has its id");
+            Some(lost("whose id something else has, and was not told that", Some(refused)))
+        }
+    })
+}
+
+/// What the journal of a child tells.
+enum ChildEnd {
+    /// The answer of the run that was the child; nothing if that goes on.
+    Answered(Option<Message>),
+    /// The start found something else under its id.
+    NotOurs,
+}
+
+/// How a child ended. It may have been retried since, and then the run that was the child is an earlier one.
+fn end_of_child(
+    connection: &Connection,
+    found: &Known,
+    (op, target): (&Op, &Target),
+) -> Result<ChildEnd, Stop> {
+    let state = target.execution()?;
+    let head = Wreck::find(connection, target.key)?.and_then(|wreck| wreck.head);
+    let mut head = head.ok_or_else(|| Stop::corrupt("its head is damaged"))?;
+    for run in (1..=state.run()).rev() {
+        let (chain, journal) = run_to(connection, target.key, head)?;
+        let ended = Execution::fold(state.address().clone(), run, &journal);
+        let ended = ended.ok_or_else(|| Stop::corrupt("its journal does not begin with a start"))?;
+        if ended.was_started_by(&found.execution, op) {
+            return Ok(ChildEnd::Answered(journal.last().and_then(|last| ended.answer(&last.event))));
+        }
+        match run_before(connection, chain)? {
+            Some(before) => head = before.head,
+            None => break,
+        }
+    }
+    Ok(ChildEnd::NotOurs)
+}
+
+/// The order to wind down that a child should have had when the run of its parent ended.
+fn lost_order(connection: &Connection, interned: &Interned, found: &Known) -> Result<Option<Unheard>, Stop> {
+    let (Some(key), Some(parent)) = (found.parent, found.execution.parent()) else { return Ok(None) };
+    if found.execution.winds_down() {
+        return Ok(None);
+    }
+    let Some(number) = last_entry(connection, interned, (key, parent))? else { return Ok(None) };
+    let order = TreeOrder::at_end((parent.id.clone(), parent.run), number);
+    let mut seen = connection.prepare_cached(sql::INBOX_SEEN)?;
+    for id in order.heard_by().into_iter().chain([discarded_by(&parent.id)]) {
+        if seen.exists(params![found.key, id.as_str()])? {
+            return Ok(None);
+        }
+    }
+    let delegate = Target::read(connection, found.namespace, &found.beside(&order.delegate()))?;
+    if delegate.is_some_and(|delegate| !delegate.standing.status.is_terminal()) {
+        return Ok(None);
+    }
+    let parent = &parent.id;
+    Ok(Some(Unheard {
+        problem: format!("its parent {parent:?} has ended, and the order to wind down is lost"),
+        remedy: format!("the lost order of its parent {parent:?} to wind down was given again"),
+        message: Some(order.message(found.execution.address().clone())),
+    }))
+}
+
+/// The number of the last entry of the run that was the parent, if that has ended.
+fn last_entry(
+    connection: &Connection,
+    interned: &Interned,
+    (key, parent): (i64, &Parent),
+) -> Result<Option<u64>, Stop> {
+    let mut statement = connection.prepare_cached(sql::VERIFY_EXECUTIONS)?;
+    let mut rows = statement.query([key - 1, 1])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let found = Known::read(interned, row)?;
+    let execution = &found.execution;
+    if found.key != key || execution.address().id != parent.id || execution.run() < parent.run {
+        return Ok(None);
+    }
+    if execution.run() == parent.run {
+        return Ok(execution.is_finished().then(|| execution.entry_count()));
+    }
+    let mut ended = connection.prepare_cached(sql::RUN_CHAIN)?;
+    Ok(ended.query_row(params![key, parent.run], |row| count(row, 2)).optional()?)
+}
