@@ -143,11 +143,33 @@ impl Interned {
         if let Some(id) = self.find(name)? {
             return Ok(id);
         }
+        if self.is_lost(connection, name)? {
+            let name = name.as_str();
+            let what = format!("the name {name:?} of a namespace is lost: run `abide verify --repair`");
+            return Err(Stop::Refused(Error::Corrupt { what }));
+        }
+        // A number that executions have is not given to others, also when its row is lost.
         let id = 1 + id_max(connection, sql::NAME_ID_MAX)?;
         let checksum = name_sum(id, name.as_str());
         connection.prepare_cached(sql::NAME_INSERT)?.execute(params![id, name.as_str(), checksum])?;
         self.add_name(id, name.clone());
         Ok(id)
+    }
+
+    /// Whether there are executions in a namespace of this name, whose row is gone: routes repeat the name.
+    fn is_lost(&self, connection: &Connection, name: &Namespace) -> rusqlite::Result<bool> {
+        let is_named = |route: &Arc<Route>| route.namespace == *name;
+        if !self.routes.values().any(is_named) {
+            return Ok(false);
+        }
+        let mut used = connection.prepare_cached(sql::NAMES_OF_ROUTES)?;
+        let mut rows = used.query([])?;
+        while let Some(row) = rows.next()? {
+            if row.get(1).ok().and_then(|route| self.route(route)).is_some_and(is_named) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The number of a route, which is made if there is none.

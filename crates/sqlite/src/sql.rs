@@ -197,8 +197,16 @@ SELECT id, name, checksum
 FROM abide_names
 ORDER BY id";
 pub(crate) const NAME_ID_MAX: &str = "
-SELECT COALESCE(MAX(id), 0)
-FROM abide_names";
+SELECT MAX(
+    COALESCE((SELECT MAX(id) FROM abide_names), 0),
+    COALESCE((
+        SELECT namespace
+        FROM abide_executions
+        WHERE namespace BETWEEN 1 AND 1 << 48 AND TYPEOF(namespace) = 'integer'
+        ORDER BY namespace DESC
+        LIMIT 1
+    ), 0)
+)";
 pub(crate) const NAME_INSERT: &str = "
 INSERT INTO abide_names (id, name, checksum)
 VALUES (?1, ?2, ?3)";

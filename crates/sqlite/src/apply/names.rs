@@ -60,6 +60,7 @@ fn repair_names(batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
     let connection = batch.connection;
     let interned = Interned::load(connection)?;
     if interned.damaged_names.is_empty() {
+        put_back_lost(batch, &interned, &mut repaired)?;
         return Ok(repaired);
     }
     let witnesses = witnesses(connection, &interned)?;
@@ -93,6 +94,29 @@ fn repair_names(batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
     }
     batch.caches.interned = None;
     Ok(repaired)
+}
+
+/// Puts back the names of namespaces whose rows are gone. A name whose witnesses do not agree about its number stays lost, and is told.
+fn put_back_lost(batch: &mut Batch<'_>, interned: &Interned, repaired: &mut Repaired) -> Result<(), Stop> {
+    let mut lost = witnesses(batch.connection, interned)?;
+    lost.retain(|found| interned.known(&found.name).is_none() && interned.namespace(found.id).is_none());
+    lost.sort_unstable_by(|one, other| (&one.name, one.id).cmp(&(&other.name, other.id)));
+    lost.dedup_by(|one, other| (&one.name, one.id) == (&other.name, other.id));
+    for of_one_name in lost.chunk_by(|one, other| one.name == other.name) {
+        let Witness { id, name } = &of_one_name[0];
+        let is_disputed = lost.iter().any(|other| other.id == *id && other.name != *name);
+        if is_disputed || of_one_name.len() > 1 {
+            let name = name.as_str();
+            repaired.left.push(format!("the name {name:?} of a namespace is lost, and so is its number"));
+            continue;
+        }
+        let sum = name_sum(*id, name.as_str());
+        let mut insert = batch.connection.prepare_cached(sql::NAME_INSERT)?;
+        insert.execute(params![id, name.as_str(), sum])?;
+        repaired.rebuilt.push(format!("the name {:?} of namespace {id} was put back", name.as_str()));
+        batch.caches.interned = None;
+    }
+    Ok(())
 }
 
 /// Every session says in which namespace it works, and every route where it leads.

@@ -214,3 +214,35 @@ fn the_damaged_name_of_an_empty_namespace_is_deleted() {
     assert_eq!(repairs.rebuilt, ["the damaged name of namespace 2, in which there is nothing, was deleted"]);
     assert_sound(&store, damage);
 }
+
+/// Its number is nobody else's, and whoever comes back is not given another one.
+#[test]
+fn a_lost_name_is_put_back_and_its_number_given_to_nobody() {
+    let (fixture, store) = damaged("DELETE FROM abide_names");
+    let mut stranger = worker();
+    stranger.ability.namespace = Namespace::new("stranger").expect("a name");
+    let list = List::of(stranger.ability.namespace.clone(), 100);
+    fixture.seat_of(&store, stranger);
+    assert!(block_on(store.list(list)).expect("it is listed").items.is_empty());
+    match block_on(store.register(worker())) {
+        Err(Error::Corrupt { what }) => {
+            assert!(what.contains("the name \"default\" of a namespace is lost"), "{what}");
+        }
+        other => panic!("expected damage, found {other:?}"),
+    }
+    assert!(!store.verify().expect("it is looked at").is_sound());
+    let repairs = block_on(store.repair()).expect("it is repaired");
+    assert_eq!(repairs.rebuilt, ["the name \"default\" of namespace 1 was put back"], "{repairs:?}");
+    assert_sound(&store, "a lost name");
+    let mut seat = seat(&fixture, &store);
+    assert_eq!(ids(&claimed(&mut seat)), ["bad", "q-1"]);
+}
+
+#[test]
+fn a_lost_name_whose_number_is_disputed_is_told() {
+    let (_fixture, store) =
+        damaged("DELETE FROM abide_names; UPDATE abide_executions SET namespace = 7 WHERE id = 'bad'");
+    let repairs = block_on(store.repair()).expect("it is repaired");
+    assert!(repairs.rebuilt.is_empty(), "{repairs:?}");
+    assert_eq!(repairs.left[0], "the name \"default\" of a namespace is lost, and so is its number");
+}
