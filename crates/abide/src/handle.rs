@@ -57,7 +57,8 @@ impl<T> Handle<T> {
         self.client.why(id).await.map_err(|error| ClientError::of(id.as_str(), error))
     }
 
-    /// Sends a signal, for `ctx.recv` of the same name. Refused for an unknown or finished execution.
+    /// Sends a signal, for `ctx.recv` of the same name. Refused for an unknown or finished execution. What nobody receives, as of a task, stays
+    /// unread, and [`why`](Self::why) tells it.
     pub async fn signal<S: Serialize + ?Sized>(&self, name: &str, value: &S) -> Result<(), ClientError> {
         let id = self.checked_id()?;
         let name = Name::new(name)?;

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use abide::Builder;
 use abide::prelude::*;
 use abide::testing::Lab;
+use abide_core::{Address, Body, ExecutionId, Namespace};
+use abide_store::{Read, Target};
 use tokio::sync::Semaphore;
 
 struct World {
@@ -137,6 +139,82 @@ fn signals_do_no_harm() {
         }
         assert_eq!(handle.result().await.unwrap(), 1);
         assert_eq!(world.begun.load(Ordering::SeqCst), 1, "it ran once");
+    });
+}
+
+/// The signals that nobody has read, by name.
+async fn unread(lab: &Lab) -> Vec<String> {
+    let (namespace, id) = (Namespace::default(), ExecutionId::new("one").unwrap());
+    let target = Target::Address(Address { namespace, id });
+    let read = Read { target, run: None, from: 0, limit: 0, with_inbox: true };
+    let found = lab.store().read(read).await.unwrap().unwrap();
+    let name = |body: Body| match body {
+        Body::Signal { name, .. } => name.to_string(),
+        other => panic!("{other:?}"),
+    };
+    found.inbox.messages.into_iter().map(|message| name(message.body)).collect()
+}
+
+/// A task reads no signals. What was acknowledged is not thrown away for that: it stays where people look for it, through whatever the task goes through.
+#[test]
+fn signals_to_a_task_stay_unread() {
+    #[task]
+    async fn stumbles(ctx: Ctx) -> Result<u32> {
+        let world = ctx.state::<Shared>();
+        let n = world.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        world.gate.acquire().await?.forget();
+        if n < 4 { Err(Error::new("no")) } else { Ok(n) }
+    }
+    Lab::run_on_each(1, |lab| async move {
+        let world = Shared::new(World { begun: AtomicU32::new(0), gate: Semaphore::new(0) });
+        let open = || lab.worker_with(|builder| builder.state(world.clone()));
+        let (machine, abide) = open().await.unwrap();
+        let retry = Retry::fixed(hours(1)).max_attempts(2);
+        let handle = abide.start(stumbles, ()).id("one").retry(retry).await.unwrap();
+        lab.sleep(secs(5)).await;
+        handle.signal("running", &1).await.unwrap();
+        lab.sleep(secs(5)).await;
+        let mut sent = vec!["running"];
+        assert_eq!(unread(&lab).await, sent);
+        handle.pause().await.unwrap();
+        lab.sleep(secs(5)).await;
+        handle.signal("paused", &1).await.unwrap();
+        sent.push("paused");
+        lab.sleep(secs(5)).await;
+        assert_eq!(unread(&lab).await, sent);
+
+        lab.crash(machine);
+        let (machine, abide) = open().await.unwrap();
+        let handle = abide.handle::<u32>("one");
+        lab.sleep(secs(60)).await;
+        assert_eq!(unread(&lab).await, sent, "after a restart");
+        handle.signal("parked", &1).await.unwrap();
+        sent.push("parked");
+        lab.crash(machine);
+        let (_, abide) = open().await.unwrap();
+        let handle = abide.handle::<u32>("one");
+        lab.sleep(secs(60)).await;
+        assert_eq!(unread(&lab).await, sent, "after another one");
+        let why = handle.why().await.unwrap();
+        assert!(
+            why.contains(r#"unread: signal "running" that a task never reads, signal "paused""#),
+            "{why}"
+        );
+
+        handle.resume().await.unwrap();
+        world.gate.add_permits(10);
+        lab.sleep(secs(5)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Sleeping);
+        handle.signal("sleeping", &1).await.unwrap();
+        sent.push("sleeping");
+        lab.sleep(secs(60)).await;
+        assert_eq!(world.begun.load(Ordering::SeqCst), 2, "no signal ends its pause");
+        lab.sleep(hours(2)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Failed);
+        assert_eq!(unread(&lab).await, sent, "of what has failed");
+        handle.retry().await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), 4);
+        assert_eq!(unread(&lab).await, sent, "of what is completed");
     });
 }
 

@@ -74,10 +74,9 @@ impl TaskRunner {
                 self.obeyed(entries);
                 continue;
             }
-            // A task has no use for any other message.
-            while let Some(letter) = self.seat.next_letter() {
+            // A task reads no other message. Whoever sent it was told that it is kept: it stays unread, where people see it.
+            while self.seat.next_letter().is_some() {
                 self.future.take_if(|_| planted(Bug::TaskRestartsOnMail));
-                self.seat.consume(letter.message.id);
             }
             let order = self.seat.order();
             if order == Order::Leave || (order == Order::Drain && self.future.is_none()) {

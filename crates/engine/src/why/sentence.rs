@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use abide_core::{
-    Block, Body, By, Entry, Event, ExecutionId, Message, Phase, Route, Status, StepRemedy, Timestamp,
+    Block, Body, By, Entry, Event, ExecutionId, Kind, Message, Phase, Route, Status, StepRemedy, Timestamp,
     Waiting, care,
 };
 use abide_store::{Snapshot, WorkerRow};
@@ -389,9 +389,11 @@ fn deaths(facts: &Facts) -> String {
 /// Messages that nobody has read: orders that are still to be followed, signals that nothing has asked for.
 fn unread(facts: &Facts) -> String {
     let mut told: Vec<(String, usize)> = Vec::new();
+    let is_task = facts.snapshot.execution.kind() == Kind::Task;
     for message in &facts.snapshot.inbox.messages {
         let by = &message.by;
         let words = match &message.body {
+            Body::Signal { name, .. } if is_task => format!("signal {name:?} that a task never reads"),
             Body::Signal { name, .. } => format!("signal {name:?}"),
             Body::Pause { reason } | Body::Cancel { reason } | Body::Terminate { reason } => {
                 format!("{} {}", message.body.word(), by_whom(by, reason))

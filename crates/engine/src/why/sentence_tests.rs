@@ -199,6 +199,13 @@ fn what_waits_says_for_what() {
         &waits,
         r#"workflow "x" is waiting for signal "approval" since 1970-01-01T00:00:00.000Z (1 min 40 s ago); unread: signal "aproval" (2)."#,
     );
+    let retry = Waiting::Retry { name: name("order"), attempt: 2, at: at(200) };
+    let mut task = facts_of(Start { kind: Kind::Task, ..start() }, Vec::new(), &[retry]);
+    task.snapshot.inbox.messages = vec![message("ann", body()), message("ann", body())];
+    check(
+        &task,
+        r#"task "x" is waiting until 1970-01-01T00:03:20.000Z (in 1 min 40 s) for attempt 2 of "order", and no live worker can run it then: there is none; unread: signal "aproval" that a task never reads (2)."#,
+    );
     let until = Waiting::Signal { name: name("approval"), until: Some(at(160)) };
     check(
         &facts(Vec::new(), &[Waiting::Sleep { until: at(200) }, until]),
