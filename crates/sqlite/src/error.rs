@@ -9,7 +9,7 @@ use abide_core::planted::{Bug, planted};
 use abide_store::Error;
 use rusqlite::ErrorCode;
 
-use crate::glance::Damage;
+use crate::legible::Damage;
 
 /// Why a database could not be opened, created, copied or restored.
 #[derive(Debug)]

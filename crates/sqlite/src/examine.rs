@@ -41,7 +41,7 @@ impl Counts {
     }
 }
 
-/// Looks at the execution in a row of [`sql::VERIFY_EXECUTIONS`].
+/// Looks at the execution in a row of [`sql::EXECUTION_ROWS_AFTER`].
 pub(crate) fn examine(
     connection: &Connection,
     (interned, now): (&Interned, Timestamp),
@@ -67,7 +67,7 @@ pub(crate) fn examine_one(
     terms: (&Interned, Timestamp),
     key: i64,
 ) -> Result<Option<Verdict>, Stop> {
-    let mut statement = connection.prepare_cached(sql::VERIFY_EXECUTIONS)?;
+    let mut statement = connection.prepare_cached(sql::EXECUTION_ROWS_AFTER)?;
     let mut rows = statement.query([key - 1, 1])?;
     match rows.next()? {
         Some(row) if row.get::<_, i64>(0)? == key => {

@@ -8,8 +8,8 @@ use rusqlite::{Connection, params_from_iter};
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::job::Operation;
+use crate::rows::Raw;
 use crate::sql;
-use crate::wreck::Raw;
 
 /// A table in the order of its key, whose columns come first.
 #[derive(Clone, Copy, Debug)]

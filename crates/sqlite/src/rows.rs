@@ -1,5 +1,6 @@
 //! Rows as Rust values: the numbers of SQLite are signed.
 
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -8,12 +9,11 @@ use abide_core::intake::Standing;
 use abide_core::{
     Ability, Address, Epoch, Execution, LeaseRow, Listens, SessionId, Status, Timestamp, codec,
 };
-use rusqlite::types::{Type, ValueRef};
+use rusqlite::types::{ToSql, ToSqlOutput, Type, Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
 
 use crate::error::{Failure, Meaning};
-use crate::glance::number;
 use crate::place::{Place, Queue};
 use crate::sheet::{Anchor, Base, Cold};
 use crate::sql;
@@ -63,6 +63,14 @@ pub(crate) fn timestamp_maybe(row: &Row<'_>, index: usize) -> rusqlite::Result<O
     Ok(row.get::<_, Option<i64>>(index)?.map(Timestamp::from_micros))
 }
 
+/// A number in a column; nothing when it is something else.
+pub(crate) fn number(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<i64>> {
+    Ok(match row.get_ref(index)? {
+        ValueRef::Integer(number) => Some(number),
+        ValueRef::Null | ValueRef::Real(_) | ValueRef::Text(_) | ValueRef::Blob(_) => None,
+    })
+}
+
 /// The text in a column.
 pub(crate) fn text<'r>(row: &'r Row<'_>, index: usize) -> rusqlite::Result<&'r str> {
     match row.get_ref(index)? {
@@ -98,6 +106,41 @@ pub(crate) fn status(row: &Row<'_>, index: usize) -> rusqlite::Result<Status> {
 pub(crate) fn decoded<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rusqlite::Result<T> {
     codec::decode(blob(row, index)?)
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(index, Type::Blob, Box::new(error)))
+}
+
+/// Any value of a column, as it is: also a text that is none.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Raw {
+    Text(Vec<u8>),
+    Other(Value),
+}
+
+impl Raw {
+    pub(crate) fn read(row: &Row<'_>, index: usize) -> rusqlite::Result<Self> {
+        match row.get_ref(index)? {
+            ValueRef::Text(bytes) => Ok(Self::Text(bytes.to_vec())),
+            _ => row.get(index).map(Self::Other),
+        }
+    }
+}
+
+impl ToSql for Raw {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        match self {
+            Self::Text(bytes) => Ok(ToSqlOutput::Borrowed(ValueRef::Text(bytes))),
+            Self::Other(value) => value.to_sql(),
+        }
+    }
+}
+
+impl fmt::Display for Raw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(bytes) => f.write_str(&String::from_utf8_lossy(bytes)),
+            Self::Other(Value::Integer(number)) => number.fmt(f),
+            Self::Other(other) => write!(f, "{other:?}"),
+        }
+    }
 }
 
 /// What decides about a commit, and what is written with it.

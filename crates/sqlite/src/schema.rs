@@ -9,8 +9,8 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
 use crate::error::OpenError;
-use crate::glance::number;
 use crate::home::{self, Moment};
+use crate::rows::number;
 use crate::step_connection::{Rules, StepConnection};
 use crate::user_transaction;
 use crate::{Options, sql};

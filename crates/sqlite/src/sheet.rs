@@ -149,6 +149,16 @@ impl<'a> Sheet<'a> {
         Ok(Self { cold, summary, state })
     }
 
+    /// The same of the execution with this id, which is named where it is damaged.
+    pub(crate) fn of(id: &str, bytes: &'a [u8], anchor: &Anchor) -> rusqlite::Result<Self> {
+        Self::open(bytes, anchor).map_err(|problem| match problem {
+            DecodeError::Damaged(what) => {
+                complain(format!("the state of execution {id:?} is damaged: {what}"))
+            }
+            other => complain(other),
+        })
+    }
+
     /// What a message has to know: the beginning of the summary.
     pub(crate) fn standing(&self) -> rusqlite::Result<Standing> {
         let beginning = Summary::beginning_of(self.summary);
@@ -201,12 +211,7 @@ impl<'r> Base<'r> {
 
     /// The sheet, if it is what was written.
     pub(crate) fn sheet(&self) -> rusqlite::Result<Sheet<'r>> {
-        Sheet::open(self.sheet, &self.anchor).map_err(|problem| match problem {
-            DecodeError::Damaged(what) => {
-                complain(format!("the state of execution {:?} is damaged: {what}", self.id))
-            }
-            other => complain(other),
-        })
+        Sheet::of(self.id, self.sheet, &self.anchor)
     }
 }
 

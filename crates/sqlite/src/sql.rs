@@ -476,8 +476,10 @@ SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, ra
     care_at
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
-pub(crate) const LIST_ONE: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, status, place, rank, since, care_at
+/// The columns of a [`LegibleRow`](crate::legible::LegibleRow), here and below.
+pub(crate) const EXECUTION_ROW: &str = "
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
+    parent_run, takeover_count
 FROM abide_executions
 WHERE key = ?1";
 pub(crate) const TROUBLED_AFTER: &str = "
@@ -508,14 +510,16 @@ pub(crate) const EXECUTION_KEY: &str = "
 SELECT key
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
-pub(crate) const LIST_AFTER: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, status, place, rank, since, care_at
+pub(crate) const EXECUTION_ROWS_AFTER: &str = "
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
+    parent_run, takeover_count
 FROM abide_executions
 WHERE key > ?1
 ORDER BY key
 LIMIT ?2";
-pub(crate) const LIST_BEFORE: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, status, place, rank, since, care_at
+pub(crate) const EXECUTION_ROWS_BEFORE: &str = "
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
+    parent_run, takeover_count
 FROM abide_executions
 WHERE key < ?1
 ORDER BY key DESC

@@ -9,9 +9,8 @@ use rusqlite::{Connection, OptionalExtension};
 
 use crate::batch::Batch;
 use crate::caches::BySession;
-use crate::glance::number;
 use crate::place::{self, Place};
-use crate::rows::{epoch, integer, unsigned};
+use crate::rows::{epoch, integer, number, unsigned};
 use crate::sql;
 
 /// The tallies, as they were when the last transaction ended, and as they are in the one under way.

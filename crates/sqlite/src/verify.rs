@@ -10,7 +10,7 @@ use rusqlite::types::ValueRef;
 
 use crate::apply::{
     DiscardWork, Discarded, DropMessagesWork, Lead, MessagesDropped, RepairNamesWork, RepairWork, Repaired,
-    Salvage, UnheardWork,
+    ResendWork, Salvage,
 };
 use crate::error::{Stop, complaint, reading};
 use crate::examine::{Counts, Verdict, examine};
@@ -19,12 +19,11 @@ use crate::indexes::RebuildWork;
 use crate::interned::Interned;
 use crate::order::{OrderWork, TABLES};
 use crate::reader::in_transaction;
-use crate::rows::unsigned;
+use crate::rows::{Raw, unsigned};
 use crate::store::SqliteStore;
 use crate::view::{View, worker};
-use crate::wreck::Raw;
 use crate::writer::Manner;
-use crate::{schema, sql, unheard};
+use crate::{lost_messages, schema, sql};
 
 /// The most problems that are told.
 const PROBLEM_COUNT_MAX: usize = 100;
@@ -109,7 +108,7 @@ impl SqliteStore {
                 let checked = check_counts(connection, counts, &mut found);
                 found.told("the tags and the journal", checked)?;
             }
-            let checked = check_unheard(connection, &mut found);
+            let checked = check_lost_messages(connection, &mut found);
             found.told("the executions", checked)?;
             check_the_rest(connection, &mut found)?;
             Ok(found)
@@ -142,7 +141,7 @@ impl SqliteStore {
         }
         self.repair_tags(&mut repairs).await?;
         // Last: what was damaged can be read by now.
-        self.repair_unheard(&mut repairs).await?;
+        self.resend_lost_messages(&mut repairs).await?;
         Ok(repairs)
     }
 
@@ -155,13 +154,13 @@ impl SqliteStore {
     }
 
     /// Sends answers and orders again that were lost on the way.
-    async fn repair_unheard(&self, repairs: &mut Repairs) -> Result<()> {
+    async fn resend_lost_messages(&self, repairs: &mut Repairs) -> Result<()> {
         let mut next = Some(0);
         while let Some(after) = next {
-            let look = move |view: &View<'_>| unheard::search(view.connection, (after, LEAD_COUNT_MAX));
+            let look = move |view: &View<'_>| lost_messages::search(view.connection, (after, LEAD_COUNT_MAX));
             let (keys, rest) = self.view("repair", look).await?;
             for key in keys {
-                let done = self.write(UnheardWork(key), Manner::Queued).await;
+                let done = self.write(ResendWork(key), Manner::Queued).await;
                 repairs.add(unless_unread(done, || format!("execution number {key}"))?);
             }
             next = rest;
@@ -316,7 +315,7 @@ fn search(view: &View<'_>, after: i64) -> std::result::Result<Search, Stop> {
     let interned = Interned::load(connection)?;
     let (mut leads, mut left) = (BTreeMap::new(), Vec::new());
     let mut next = None;
-    let gaps = walk(connection, (sql::VERIFY_EXECUTIONS, after), |row| {
+    let gaps = walk(connection, (sql::EXECUTION_ROWS_AFTER, after), |row| {
         let key: i64 = row.get(0)?;
         match examine(connection, (&interned, now), (row, &mut Counts::default())) {
             Ok(Verdict::Sound) => {}
@@ -401,7 +400,7 @@ fn check_executions(
 ) -> std::result::Result<Option<Counts>, Stop> {
     let interned = Interned::load(connection)?;
     let (mut counts, mut is_counted) = (Counts::default(), true);
-    let gaps = walk(connection, (sql::VERIFY_EXECUTIONS, 0), |row| {
+    let gaps = walk(connection, (sql::EXECUTION_ROWS_AFTER, 0), |row| {
         found.execution_count += 1;
         found.own_count += u64::from(is_own(&row.get_ref(2)?));
         let whose = whose(row.get(0)?, &row.get_ref(2)?);
@@ -420,10 +419,10 @@ fn check_executions(
 }
 
 /// Looks for answers and orders that were lost on the way.
-fn check_unheard(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
+fn check_lost_messages(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
     let interned = Interned::load(connection)?;
-    walk(connection, (sql::VERIFY_EXECUTIONS, 0), |row| {
-        for lost in unheard::unheard(connection, &interned, row)? {
+    walk(connection, (sql::EXECUTION_ROWS_AFTER, 0), |row| {
+        for lost in lost_messages::lost_messages(connection, &interned, row)? {
             found.add(format!("{}: {}", whose(row.get(0)?, &row.get_ref(2)?), lost.problem));
         }
         Ok(ControlFlow::Continue(()))

@@ -19,9 +19,9 @@ use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
 use crate::apply::{first_start, inbox_page};
 use crate::batch::{GONE, Shared};
 use crate::error::{Stop, complaint};
-use crate::glance::{Glance, meant_by, stand_in};
 use crate::interned::Interned;
 use crate::journal::{self, Chain, Page, Skips};
+use crate::legible::{LegibleRow, meant_by, stand_in};
 use crate::place::{self, Place};
 use crate::rows::{count, decoded, epoch, integer, status, timestamp, timestamp_maybe, unsigned};
 use crate::sheet::{Base, Cold};
@@ -168,9 +168,7 @@ impl View<'_> {
 
     /// Tells what is wrong with a row that has no name of its own.
     fn check(&self, key: i64) -> Result<(), Stop> {
-        let mut statement = self.connection.prepare_cached(sql::SNAPSHOT_BY_KEY)?;
-        let checked = statement.query_row([key], |row| Ok(Glance::read(row)?.sound().err())).optional()?;
-        match checked.flatten() {
+        match LegibleRow::find(self.connection, key)?.and_then(|legible| legible.sound().err()) {
             Some(damage) => Err(damage.into()),
             None => Ok(()),
         }
@@ -299,7 +297,7 @@ impl View<'_> {
             let keys = troubled.query_map([i64::from(*status as u8), last, wanted], |row| row.get(0))?;
             return self.candidates_of(keys);
         }
-        let text = if newest { sql::LIST_BEFORE } else { sql::LIST_AFTER };
+        let text = if newest { sql::EXECUTION_ROWS_BEFORE } else { sql::EXECUTION_ROWS_AFTER };
         let mut statement = self.connection.prepare_cached(text)?;
         let rows = statement.query_map([last, wanted], Candidate::read)?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
@@ -309,7 +307,7 @@ impl View<'_> {
         &self,
         keys: impl Iterator<Item = rusqlite::Result<i64>>,
     ) -> Result<Vec<Candidate>, Stop> {
-        let mut one = self.connection.prepare_cached(sql::LIST_ONE)?;
+        let mut one = self.connection.prepare_cached(sql::EXECUTION_ROW)?;
         let mut candidates = Vec::new();
         for key in keys {
             // What is listed there and nowhere else is for `verify` to tell.
@@ -520,21 +518,21 @@ struct Candidate {
 
 impl Candidate {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let glance = Glance::read(row)?;
-        let is_aside = matches!(Place::read(row, 9), Ok(Place::Damaged(_)) | Err(_));
-        let sheet = glance.sound().map(|(_, sheet)| sheet).ok();
+        let legible = LegibleRow::read(row)?;
+        let is_aside = matches!(legible.place, Some(Place::Damaged(_)) | None);
+        let sheet = legible.sound().ok();
         let told = sheet.as_ref().and_then(|sheet| {
             let summary = sheet.summary().ok()?;
             // The column is a copy, for an index.
-            let status = status(row, 8).unwrap_or(summary.status);
-            Some(Summary { status, care_at: timestamp_maybe(row, 12).ok()?, ..summary })
+            let status = status(row, 12).unwrap_or(summary.status);
+            Some(Summary { status, care_at: legible.care_at?, ..summary })
         });
         Ok(Self {
-            key: glance.key,
-            namespace: glance.namespace,
-            name: glance.name(),
-            route: glance.queue.map(|queue| queue.route),
-            cold: sheet.map(|sheet| sheet.cold),
+            key: legible.key,
+            namespace: legible.namespace,
+            name: legible.name(),
+            route: legible.queue.map(|queue| queue.route),
+            cold: sheet.as_ref().map(|sheet| sheet.cold),
             summary: told.filter(|_| !is_aside).unwrap_or_else(damaged),
         })
     }

@@ -12,9 +12,8 @@ use super::inbox::written_for;
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::place::Place;
-use crate::rows::Target;
+use crate::rows::{Raw, Target};
 use crate::sql;
-use crate::wreck::Raw;
 
 /// Where a message belongs.
 struct Home {

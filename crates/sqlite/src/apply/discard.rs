@@ -18,12 +18,12 @@ use crate::error::Stop;
 use crate::examine::Verdict;
 use crate::job::Operation;
 use crate::journal::{self, Link};
+use crate::legible::LegibleRow;
 use crate::place::{Columns, Place, Queue};
 use crate::rows::{integer, unsigned};
 use crate::sheet::{Anchor, Cold, Draft, Identity, Sheet};
 use crate::sql;
 use crate::view::address;
-use crate::wreck::Wreck;
 
 /// Gives a damaged execution a journal that says that it was begun and cancelled, tells whoever waits for it, and ends its children. What it
 /// had done is gone.
@@ -55,7 +55,7 @@ pub enum Discarded {
 
 /// What is known of the damaged one.
 struct Damaged {
-    wreck: Wreck,
+    legible: LegibleRow,
     namespace: i64,
     id: String,
     version: Version,
@@ -63,27 +63,28 @@ struct Damaged {
 }
 
 impl Damaged {
-    fn of(wreck: Wreck, (namespace, id): (i64, &str), now: Timestamp) -> Self {
-        let state = state(&wreck, (namespace, id));
+    fn of(legible: LegibleRow, (namespace, id): (i64, &str), now: Timestamp) -> Self {
+        let state = state(&legible, (namespace, id));
         // One that it never had, if its own is lost.
-        let version = wreck.version.unwrap_or(Version(unsigned(now.as_micros()))).next();
-        Self { wreck, namespace, id: id.to_owned(), version, state }
+        let version = legible.version.unwrap_or(Version(unsigned(now.as_micros()))).next();
+        Self { legible, namespace, id: id.to_owned(), version, state }
     }
 
     /// Whether it has ended, which is final. A sheet that opens is what was written; only without one does it matter where the row stands.
     fn has_ended(&self) -> bool {
         match &self.state {
             Some(state) => state.is_finished(),
-            None => matches!(self.wreck.place, Some(Place::Finished(_))),
+            None => matches!(self.legible.place, Some(Place::Finished(_))),
         }
     }
 }
 
 /// The state in a row, if that can be read.
-fn state(wreck: &Wreck, (namespace, id): (i64, &str)) -> Option<Execution> {
-    let identity = Identity { key: wreck.key, namespace, id, queue: wreck.queue?, parent: wreck.parent? };
-    let anchor = Anchor::new(identity, wreck.head?, wreck.version?);
-    Sheet::open(wreck.sheet.as_ref()?, &anchor).ok()?.execution().ok()
+fn state(legible: &LegibleRow, (namespace, id): (i64, &str)) -> Option<Execution> {
+    let identity =
+        Identity { key: legible.key, namespace, id, queue: legible.queue?, parent: legible.parent? };
+    let anchor = Anchor::new(identity, legible.head?, legible.version?);
+    Sheet::open(legible.sheet.as_ref()?, &anchor).ok()?.execution().ok()
 }
 
 impl Operation for DiscardWork {
@@ -97,23 +98,23 @@ impl Operation for DiscardWork {
 
 impl DiscardWork {
     fn discard(&self, batch: &mut Batch<'_>) -> Result<Discarded, Stop> {
-        let Some(Meant { wreck, namespace, address }) = meant(batch, &self.address)? else {
+        let Some(Meant { legible, namespace, address }) = meant(batch, &self.address)? else {
             return Ok(Discarded::Unknown);
         };
-        if is_held(batch, wreck.place)? {
+        if is_held(batch, legible.place)? {
             return Ok(Discarded::Held);
         }
         // What cannot be read was looked at before.
-        if self.salvage.is_none() && !matches!(examined(batch, wreck.key)?, Verdict::Damaged(_)) {
+        if self.salvage.is_none() && !matches!(examined(batch, legible.key)?, Verdict::Damaged(_)) {
             return Ok(Discarded::Sound);
         }
-        let damaged = Damaged::of(wreck, (namespace, address.id.as_str()), batch.now());
+        let damaged = Damaged::of(legible, (namespace, address.id.as_str()), batch.now());
         if damaged.has_ended() {
             return Ok(Discarded::Over);
         }
         let first = match &self.salvage {
             Some(salvage) => salvage.first,
-            None => journal::first_row(batch.connection, damaged.wreck.key)?,
+            None => journal::first_row(batch.connection, damaged.legible.key)?,
         };
         let Some((start, at)) = beginning(batch, (&damaged, first))? else {
             return Ok(Discarded::Unreadable);
@@ -142,14 +143,14 @@ impl DiscardWork {
             None => forget(batch, damaged)?,
         }
         let owner = journal::owner_bytes(damaged.namespace, &damaged.id);
-        let (first, head, row_count) = write_journal(batch, (damaged.wreck.key, owner), &entries)?;
-        batch.tag(&start, (damaged.namespace, damaged.wreck.key))?;
+        let (first, head, row_count) = write_journal(batch, (damaged.legible.key, owner), &entries)?;
+        batch.tag(&start, (damaged.namespace, damaged.legible.key))?;
         let cold = Cold { row_count, ..Cold::of_newborn(&start, first, at) };
         self.write_row(batch, damaged, (&execution, cold, head))?;
         for message in &emits {
             send(batch, message)?;
         }
-        self.end_children(batch, damaged.wreck.key)
+        self.end_children(batch, damaged.legible.key)
     }
 
     fn write_row(
@@ -161,9 +162,9 @@ impl DiscardWork {
         let route =
             batch.caches.interned(batch.connection)?.intern_route(batch.connection, execution.route())?;
         let queue = Queue { route, priority: execution.priority() };
-        let key = damaged.wreck.key;
+        let key = damaged.legible.key;
         // Who its parent was is told by its start; the column repeats it.
-        let parent = damaged.wreck.parent.flatten().filter(|_| !cold.top_level);
+        let parent = damaged.legible.parent.flatten().filter(|_| !cold.top_level);
         let parent_run = execution.parent().filter(|_| parent.is_some()).map(|parent| parent.run);
         let identity = Identity { key, namespace: damaged.namespace, id: &damaged.id, queue, parent };
         let anchor = Anchor::new(identity, head, damaged.version);
@@ -185,7 +186,7 @@ impl DiscardWork {
             damaged.namespace,
             damaged.id,
             // Whoever had an earlier one stays shut out.
-            damaged.wreck.epoch.map_or(batch.now().as_micros(), |epoch| epoch + 1)
+            damaged.legible.epoch.map_or(batch.now().as_micros(), |epoch| epoch + 1)
         ])?;
         batch.caches.hot.remove(&key);
         batch.caches.targets.remove(&key);
@@ -233,7 +234,7 @@ fn beginning(
     (damaged, first): (&Damaged, Option<i64>),
 ) -> Result<Option<(Arc<Start>, Timestamp)>, Stop> {
     let entry =
-        first.and_then(|row| super::message::first_entry(batch.connection, damaged.wreck.key, row).ok());
+        first.and_then(|row| super::message::first_entry(batch.connection, damaged.legible.key, row).ok());
     if let Some(Entry { event: Event::Started(start), at, .. }) = entry {
         return Ok(Some((Arc::new(Start { discarded_at: Some(batch.now()), ..(*start).clone() }), at)));
     }
@@ -242,7 +243,7 @@ fn beginning(
         None => batch
             .caches
             .interned(batch.connection)?
-            .route(damaged.wreck.queue.map_or(0, |queue| queue.route))
+            .route(damaged.legible.queue.map_or(0, |queue| queue.route))
             .map(|route| (**route).clone()),
     };
     let Some(Route { lane, kind, name, requires, .. }) = route else { return Ok(None) };
@@ -266,7 +267,7 @@ fn beginning(
 /// damaged too gets no answer: it has to be discarded itself.
 fn told_parent(batch: &Batch<'_>, damaged: &Damaged) -> Result<Option<Parent>, Stop> {
     let mut find = batch.connection.prepare_cached(sql::DISCARD_PARENT)?;
-    let found = find.query_row([damaged.wreck.key], |row| {
+    let found = find.query_row([damaged.legible.key], |row| {
         Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, u32>(2)?, row.get::<_, i64>(3)?))
     });
     let Some((key, id, run, head)) = found.optional()? else { return Ok(None) };
@@ -282,7 +283,7 @@ fn told_parent(batch: &Batch<'_>, damaged: &Damaged) -> Result<Option<Parent>, S
 /// Removes everything that belongs to it but its row. Goes through whole tables: no index is kept for what nearly nobody ever asks.
 fn forget(batch: &Batch<'_>, damaged: &Damaged) -> rusqlite::Result<()> {
     for text in [sql::PRUNE_INBOX, sql::PRUNE_RUNS, sql::DISCARD_JOURNAL, sql::DISCARD_TAGS] {
-        batch.connection.prepare_cached(text)?.execute([damaged.wreck.key])?;
+        batch.connection.prepare_cached(text)?.execute([damaged.legible.key])?;
     }
     Ok(())
 }

@@ -17,10 +17,9 @@ use crate::batch::{Batch, Frequent};
 use crate::caches::Inbox;
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::error::Stop;
-use crate::glance::number;
 use crate::notices::Arrived;
 use crate::place::Place;
-use crate::rows::{Target, blob, integer, micros, text, unsigned};
+use crate::rows::{Target, blob, integer, micros, number, text, unsigned};
 use crate::sql;
 
 /// What became of a message.
@@ -340,9 +339,8 @@ pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
         let complaint = format!("message {id:?} is damaged: {problem}");
         rusqlite::Error::FromSqlConversionFailure(3, Type::Blob, complaint.into())
     };
-    let body = blob(row, 3)?;
-    let sum = |bytes: &[u8]| unread_sum(Checksum::new().bytes(bytes), (key, id), arrived);
-    let bytes = checksum::checked(body, sum).ok_or_else(|| damaged("its checksum is wrong".to_owned()))?;
+    let sealed = Sealed { id, arrived, body: blob(row, 3)? };
+    let bytes = sealed.opened(key).ok_or_else(|| damaged("its checksum is wrong".to_owned()))?;
     if !PLACES.contains(&arrived) {
         return Err(damaged(format!("there is no place {arrived} in the order of arrival")));
     }
@@ -351,6 +349,26 @@ pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
         true => rusqlite::Error::FromSqlConversionFailure(3, Type::Blob, Box::new(error)),
         false => damaged(error.to_string()),
     })
+}
+
+/// An unread message, and what it is sealed with but for the execution that it is for.
+struct Sealed<'r> {
+    id: &'r str,
+    arrived: i64,
+    body: &'r [u8],
+}
+
+impl<'r> Sealed<'r> {
+    /// Nothing when a column has another type than was written.
+    fn read(row: &'r Row<'_>) -> Option<Self> {
+        Some(Self { id: text(row, 1).ok()?, arrived: row.get(2).ok()?, body: blob(row, 3).ok()? })
+    }
+
+    /// The message itself, if it was written for the execution with this number, and is what was written.
+    fn opened(&self, key: i64) -> Option<&'r [u8]> {
+        let sum = |bytes: &[u8]| unread_sum(Checksum::new().bytes(bytes), (key, self.id), self.arrived);
+        checksum::checked(self.body, sum)
+    }
 }
 
 /// The last place of those messages of an execution that are what was written.
@@ -366,19 +384,17 @@ fn newest_sound(connection: &Connection, key: i64) -> rusqlite::Result<i64> {
 
 /// The place of an unread message, if the row is what was written.
 fn sound_place(row: &Row<'_>, key: i64) -> Option<i64> {
-    let (id, arrived, body) = (text(row, 1).ok()?, row.get(2).ok()?, blob(row, 3).ok()?);
-    let sum = |bytes: &[u8]| unread_sum(Checksum::new().bytes(bytes), (key, id), arrived);
-    checksum::checked(body, sum).map(|_| arrived).filter(|arrived| PLACES.contains(arrived))
+    let sealed = Sealed::read(row)?;
+    sealed.opened(key).map(|_| sealed.arrived).filter(|arrived| PLACES.contains(arrived))
 }
 
 /// The message that a row of the inbox carries, if it is an unread one which was written for the execution that `whose` tells. Where the row
 /// stands is not asked.
 pub(super) fn written_for(row: &Row<'_>, whose: impl FnOnce(&Message) -> Option<i64>) -> Option<Message> {
-    let (id, arrived, body) = (text(row, 1).ok()?, row.get(2).ok()?, blob(row, 3).ok()?);
-    let message = codec::decode(body.get(CHECKSUM_BYTES..)?).ok()?;
+    let sealed = Sealed::read(row)?;
+    let message = codec::decode(sealed.body.get(CHECKSUM_BYTES..)?).ok()?;
     let key = whose(&message)?;
-    let sum = |bytes: &[u8]| unread_sum(Checksum::new().bytes(bytes), (key, id), arrived);
-    checksum::checked(body, sum).map(|_| message)
+    sealed.opened(key).map(|_| message)
 }
 
 /// The place of a message in the order of arrival, behind the newest one. That of an order is odd, so that an index holds the orders alone: whoever

@@ -5,15 +5,14 @@ use rusqlite::{OptionalExtension, params};
 
 use crate::batch::Batch;
 use crate::error::Stop;
-use crate::glance::meant_by;
 use crate::journal;
+use crate::legible::{LegibleRow, meant_by};
 use crate::sql;
 use crate::view::address;
-use crate::wreck::Wreck;
 
 /// The row that is meant, and whose it is.
 pub(super) struct Meant {
-    pub(super) wreck: Wreck,
+    pub(super) legible: LegibleRow,
     pub(super) namespace: i64,
     pub(super) address: Address,
 }
@@ -25,16 +24,16 @@ pub(super) fn meant(batch: &mut Batch<'_>, asked: &Address) -> Result<Option<Mea
     let mut by_id = connection.prepare_cached(sql::EXECUTION_KEY)?;
     let found = by_id.query_row(params![namespace, asked.id.as_str()], |row| row.get(0)).optional()?;
     let key = found.or(meant_by(&asked.id));
-    let Some(wreck) = key.map(|key| Wreck::find(connection, key)).transpose()?.flatten() else {
+    let Some(legible) = key.map(|key| LegibleRow::find(connection, key)).transpose()?.flatten() else {
         return Ok(None);
     };
-    let as_asked = |wreck| Some(Meant { wreck, namespace, address: asked.clone() });
+    let as_asked = |legible| Some(Meant { legible, namespace, address: asked.clone() });
     if found.is_some() {
-        return Ok(as_asked(wreck));
+        return Ok(as_asked(legible));
     }
-    let first = journal::first_row(connection, wreck.key)?;
-    let owner = first.and_then(|row| journal::owner(connection, (row, wreck.key)).ok());
-    let Some((namespace, id)) = owner else { return Ok(as_asked(wreck)) };
+    let first = journal::first_row(connection, legible.key)?;
+    let owner = first.and_then(|row| journal::owner(connection, (row, legible.key)).ok());
+    let Some((namespace, id)) = owner else { return Ok(as_asked(legible)) };
     let address = address(interned, namespace, &id)?;
-    Ok(Some(Meant { wreck, namespace, address }))
+    Ok(Some(Meant { legible, namespace, address }))
 }

@@ -37,13 +37,13 @@ impl Operation for DropMessagesWork {
 
 impl DropMessagesWork {
     fn drop_messages(&self, batch: &mut Batch<'_>) -> Result<MessagesDropped, Stop> {
-        let Some(Meant { wreck, address, .. }) = meant(batch, &self.address)? else {
+        let Some(Meant { legible, address, .. }) = meant(batch, &self.address)? else {
             return Ok(MessagesDropped::Unknown);
         };
-        if is_held(batch, wreck.place)? {
+        if is_held(batch, legible.place)? {
             return Ok(MessagesDropped::Held);
         }
-        let (dropped, id) = (drop_damaged(batch, wreck.key)?, address.id.as_str());
+        let (dropped, id) = (drop_damaged(batch, legible.key)?, address.id.as_str());
         for message in &dropped {
             let (message, damage) = (&message.id, &message.damage);
             tracing::error!(execution = id, message, damage, by = %self.by.0, "an acknowledged message was dropped");

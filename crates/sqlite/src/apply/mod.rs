@@ -13,13 +13,13 @@ mod messages;
 mod names;
 mod prune;
 mod repair;
+mod resend;
 mod retry;
 mod salvage;
 mod session;
 mod submit;
 mod tags;
 mod truth;
-mod unheard;
 
 pub(crate) use aside::AsideWork;
 pub(crate) use claim::ClaimWork;
@@ -35,6 +35,7 @@ pub use messages::MessagesDropped;
 pub(crate) use names::RepairNamesWork;
 pub(crate) use prune::PruneWork;
 pub(crate) use repair::{Lead, RepairWork, Repaired, is_parent_run};
+pub(crate) use resend::ResendWork;
 pub(crate) use salvage::Salvage;
 pub(crate) use session::{HeartbeatWork, RegisterWork, RetireWork};
 pub(crate) use submit::SubmitWork;
@@ -43,4 +44,3 @@ pub(crate) use tags::{
     underived_tags, wrong_tags,
 };
 pub(crate) use truth::{run_before, run_to};
-pub(crate) use unheard::UnheardWork;

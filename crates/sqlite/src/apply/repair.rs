@@ -16,12 +16,12 @@ use crate::batch::Batch;
 use crate::error::Stop;
 use crate::examine::{self, Verdict, examine_one};
 use crate::job::Operation;
+use crate::legible::LegibleRow;
 use crate::order;
 use crate::place::{Columns, Place, Queue};
-use crate::rows::{integer, micros};
+use crate::rows::{Raw, integer, micros};
 use crate::sheet::{Draft, Sheet};
 use crate::sql;
-use crate::wreck::{Raw, Wreck};
 
 /// Rebuilds some executions as far as that can be done.
 pub(crate) struct RepairWork {
@@ -101,7 +101,7 @@ pub(crate) fn is_parent_run(found: Option<i64>, parent: Option<i64>, execution: 
 /// seal its sheet with another version than its row has.
 #[derive(Clone, Copy)]
 struct Case<'c> {
-    wreck: &'c Wreck,
+    legible: &'c LegibleRow,
     truth: &'c Truth,
     now: Timestamp,
 }
@@ -109,7 +109,7 @@ struct Case<'c> {
 impl Case<'_> {
     /// Its version, or one that it never had.
     fn version(&self) -> Version {
-        self.wreck.version.unwrap_or(Version(crate::rows::unsigned(self.now.as_micros())))
+        self.legible.version.unwrap_or(Version(crate::rows::unsigned(self.now.as_micros())))
     }
 }
 
@@ -126,18 +126,20 @@ struct Opened {
 impl RepairWork {
     /// Repairs one execution, if it is damaged and can be repaired.
     fn look_at(&self, batch: &mut Batch<'_>, lead: &Lead) -> Result<Repaired, Stop> {
-        let Some(wreck) = Wreck::find(batch.connection, lead.key)? else { return Ok(Repaired::default()) };
-        let title = wreck.title();
+        let Some(legible) = LegibleRow::find(batch.connection, lead.key)? else {
+            return Ok(Repaired::default());
+        };
+        let title = legible.title();
         let left = |why: &str| Repaired { left: vec![format!("{title} {why}")], ..Repaired::default() };
         match examined(batch, lead.key)? {
             Verdict::Sound => return Ok(Repaired::default()),
             Verdict::Newer(_) => return Ok(left(NEWER)),
-            Verdict::Damaged(_) if is_held(batch, wreck.place)? => {
+            Verdict::Damaged(_) if is_held(batch, legible.place)? => {
                 return Ok(left("is held by a worker, which sets it aside when it reads it"));
             }
             Verdict::Damaged(_) => {}
         }
-        let done = match self.repair(batch, (lead, &wreck)) {
+        let done = match self.repair(batch, (lead, &legible)) {
             Ok(done) => done,
             Err(stop) if stop.is_newer() => return Ok(left(NEWER)),
             Err(stop) => {
@@ -154,10 +156,14 @@ impl RepairWork {
     }
 
     /// Writes everything of it that can be derived; says what was. Nothing is written when what cannot be derived is damaged too.
-    fn repair(&self, batch: &mut Batch<'_>, (lead, wreck): (&Lead, &Wreck)) -> Result<Vec<String>, Stop> {
+    fn repair(
+        &self,
+        batch: &mut Batch<'_>,
+        (lead, legible): (&Lead, &LegibleRow),
+    ) -> Result<Vec<String>, Stop> {
         let mut later = batch.connection.prepare_cached(sql::REPAIR_LATER_ROW)?;
         let later: Option<i64> = later.query_row([lead.key, self.searched_to], |row| row.get(0))?;
-        let (truth, opened) = judge(batch, wreck, later.or(lead.last_row))?;
+        let (truth, opened) = judge(batch, legible, later.or(lead.last_row))?;
         truth.check_id(batch)?;
         let mut done = Vec::new();
         done.extend(bring_home(batch, lead.key)?);
@@ -168,7 +174,7 @@ impl RepairWork {
         if let Some(problem) = check_inbox(batch.connection, lead.key)? {
             return Err(Stop::corrupt(problem));
         }
-        let case = Case { wreck, truth: &truth, now: batch.now() };
+        let case = Case { legible, truth: &truth, now: batch.now() };
         let found = match opened {
             Some(opened) => opened,
             None => sealed(batch, case)?,
@@ -197,22 +203,22 @@ fn forget(batch: &mut Batch<'_>, key: i64) {
 /// recorded behind it would be forgotten, and happen again. So it is believed if the sheet was sealed with it, or if it is the last row.
 fn judge(
     batch: &mut Batch<'_>,
-    wreck: &Wreck,
+    legible: &LegibleRow,
     last_row: Option<i64>,
 ) -> Result<(Truth, Option<Opened>), Stop> {
-    let told = wreck.head.map(|head| Truth::read(batch, wreck.key, head));
+    let told = legible.head.map(|head| Truth::read(batch, legible.key, head));
     if let Some(Ok(truth)) = &told
-        && let Some(opened) = open(batch, wreck, truth)?
+        && let Some(opened) = open(batch, legible, truth)?
     {
         return Ok((told.expect("it was looked at")?, Some(opened)));
     }
-    match (last_row, wreck.head) {
+    match (last_row, legible.head) {
         (None, _) => Err(Stop::corrupt("its journal is missing, or cannot be read to its end")),
         (Some(last), Some(head)) if last == head => Ok((told.expect("there is a head")?, None)),
         (Some(last), head) => {
-            let truth = Truth::read(batch, wreck.key, last);
+            let truth = Truth::read(batch, legible.key, last);
             if let Ok(truth) = truth
-                && let Some(opened) = open(batch, wreck, &truth)?
+                && let Some(opened) = open(batch, legible, &truth)?
             {
                 return Ok((truth, Some(opened)));
             }
@@ -226,10 +232,10 @@ fn judge(
 }
 
 /// The sheet of a row, if it opens with what the journal says of the columns that it was sealed with, and agrees with the journal.
-fn open(batch: &mut Batch<'_>, wreck: &Wreck, truth: &Truth) -> Result<Option<Opened>, Stop> {
-    let (Some(bytes), Some(version)) = (&wreck.sheet, wreck.version) else { return Ok(None) };
+fn open(batch: &mut Batch<'_>, legible: &LegibleRow, truth: &Truth) -> Result<Option<Opened>, Stop> {
+    let (Some(bytes), Some(version)) = (&legible.sheet, legible.version) else { return Ok(None) };
     let told = batch.parent_key(&truth.start, truth.namespace)?;
-    let parents = [wreck.parent, Some(told)];
+    let parents = [legible.parent, Some(told)];
     let parents =
         parents.into_iter().flatten().filter(|parent| truth.start.parent.is_some() || parent.is_none());
     let parents: Vec<Option<i64>> = parents.collect();
@@ -263,9 +269,9 @@ fn queues(batch: &mut Batch<'_>, truth: &Truth) -> Result<Vec<Queue>, Stop> {
 
 /// A sheet anew. What its code waits for is not recorded: whoever claims it finds out.
 fn sealed(batch: &mut Batch<'_>, case: Case<'_>) -> Result<Opened, Stop> {
-    let Case { wreck, truth, now } = case;
+    let Case { legible, truth, now } = case;
     let queues = queues(batch, truth)?;
-    let queue = queues.iter().find(|queue| wreck.queue == Some(**queue)).or(queues.first());
+    let queue = queues.iter().find(|queue| legible.queue == Some(**queue)).or(queues.first());
     let queue = *queue.ok_or_else(|| Stop::corrupt("its route is damaged"))?;
     let parent = batch.parent_key(&truth.start, truth.namespace)?;
     let summary = truth.execution.summary_at_start(now);
@@ -277,12 +283,12 @@ fn sealed(batch: &mut Batch<'_>, case: Case<'_>) -> Result<Opened, Stop> {
 
 /// Writes the row; says which columns changed.
 fn write(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<Option<String>, Stop> {
-    let Case { wreck, truth, now } = case;
+    let Case { legible, truth, now } = case;
     let (place, care_at) = place(batch, case, found)?;
     // Of a child that was retried it only says that it is one.
     let parent_run = found.parent.map(|_| truth.execution.parent().map_or(0, |parent| parent.run.into()));
-    let written = Wreck {
-        key: wreck.key,
+    let written = LegibleRow {
+        key: legible.key,
         namespace: Some(truth.namespace),
         id: Some(truth.address.id.to_string()),
         queue: Some(found.queue),
@@ -291,15 +297,16 @@ fn write(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<Option
         version: Some(case.version()),
         sheet: Some(found.sheet.clone()),
         // One that nobody had: whoever had an earlier one stays shut out.
-        epoch: Some(wreck.epoch.unwrap_or(now.as_micros())),
+        epoch: Some(legible.epoch.unwrap_or(now.as_micros())),
         place: Some(place),
         columns: Some(place.columns()),
         status: Some(found.summary.status as i64),
         care_at: Some(care_at),
         parent_run: Some(parent_run),
-        takeover_count: Some(wreck.takeover_count.unwrap_or(0)),
+        takeover_count: Some(legible.takeover_count.unwrap_or(0)),
+        anchor: Ok(truth.anchor((found.queue, found.parent), case.version())),
     };
-    let changed = changed(wreck, &written);
+    let changed = changed(legible, &written);
     let Columns { place: number, rank, since } = place.columns();
     batch.connection.prepare_cached(sql::REPAIR)?.execute(params![
         written.key,
@@ -330,7 +337,7 @@ fn write(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<Option
 }
 
 /// The columns that two rows differ in, but for the sheet.
-fn changed(before: &Wreck, after: &Wreck) -> Vec<&'static str> {
+fn changed(before: &LegibleRow, after: &LegibleRow) -> Vec<&'static str> {
     let columns = [
         ("namespace", before.namespace != after.namespace),
         ("id", before.id != after.id),
@@ -351,22 +358,22 @@ fn changed(before: &Wreck, after: &Wreck) -> Vec<&'static str> {
 /// Where it stands, and when a caretaker is to look at it: as it is told, if that may be, or else as if its holder had parked it without a look at its
 /// mail.
 fn place(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<(Place, Option<Timestamp>), Stop> {
-    let Case { wreck, truth, now } = case;
+    let Case { legible, truth, now } = case;
     let (execution, summary) = (&truth.execution, &found.summary);
     if execution.is_finished() {
-        let ended = wreck.place.filter(|place| matches!(place, Place::Finished(_)));
+        let ended = legible.place.filter(|place| matches!(place, Place::Finished(_)));
         return Ok((ended.unwrap_or(Place::Finished(truth.last_at)), None));
     }
-    let mail = unread(batch.connection, wreck.key)?;
+    let mail = unread(batch.connection, legible.key)?;
     let parked = parking::park(summary, mail.iter().map(Some), now);
     let is_awake = |place: Place| {
         let is_ready = place.ready_at().is_some();
         let is_unheard = mail.iter().any(|message| parking::waits_for(summary, message));
-        let is_fresh = place == Place::Waiting && wreck.version == Some(Version(0));
+        let is_fresh = place == Place::Waiting && legible.version == Some(Version(0));
         let fits = place.session().is_none() && place.fits(found.queue, summary, now);
         fits && (is_ready || !is_unheard) && !is_fresh
     };
-    let told = wreck.place.filter(|place| found.is_found && is_awake(*place));
+    let told = legible.place.filter(|place| found.is_found && is_awake(*place));
     let place = told.unwrap_or_else(|| {
         let is_ready = summary.status == abide_core::Status::Running || parked.is_ready;
         if is_ready {
@@ -375,8 +382,10 @@ fn place(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<(Place
             Place::parked(found.queue.route, summary.wake_at)
         }
     });
-    let care_at = match wreck.care_at {
-        Some(told) if examine::is_looked_after(batch.connection, (wreck.key, told), (place, execution))? => {
+    let care_at = match legible.care_at {
+        Some(told)
+            if examine::is_looked_after(batch.connection, (legible.key, told), (place, execution))? =>
+        {
             told
         }
         _ => care::after_release(execution.care_at(), !mail.is_empty(), now),

@@ -4,11 +4,11 @@ use abide_core::Address;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::{Stop, read_or_not};
-use crate::glance::meant_by;
 use crate::interned::Interned;
 use crate::journal;
+use crate::legible::meant_by;
+use crate::rows::Raw;
 use crate::sql;
-use crate::wreck::Raw;
 
 /// What SQLite can read, and so can free. All else stays: a transaction that has met it is never committed.
 #[derive(Clone, Debug, Default)]

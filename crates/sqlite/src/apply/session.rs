@@ -8,11 +8,10 @@ use rusqlite::{OptionalExtension, Row, params};
 
 use crate::batch::{Batch, GONE, Shared};
 use crate::error::{Failure, Stop};
-use crate::glance::number;
 use crate::job::Operation;
 use crate::lockfile::{self, LockFile, Sign};
 use crate::place;
-use crate::rows::{SessionState, integer, unsigned};
+use crate::rows::{SessionState, integer, number, unsigned};
 use crate::{sql, tallies};
 
 pub(crate) struct RegisterWork(pub(crate) Worker);

@@ -12,9 +12,9 @@ use crate::batch::Batch;
 use crate::error::{Stop, read_or_not};
 use crate::gaps::walk;
 use crate::job::Operation;
+use crate::rows::Raw;
 use crate::sheet::Base;
 use crate::sql;
-use crate::wreck::Raw;
 
 /// The row of a tag.
 pub(crate) type TagRow = [Raw; 4];
@@ -118,7 +118,7 @@ pub(crate) struct TaggedKeys {
 /// The first executions behind `after` that have tags, as many as one transaction may tag.
 pub(crate) fn tagged_behind(connection: &Connection, after: i64) -> Result<TaggedKeys, Stop> {
     let (mut found, mut byte_count) = (TaggedKeys::default(), 0);
-    walk(connection, (sql::LIST_AFTER, after), |row| {
+    walk(connection, (sql::EXECUTION_ROWS_AFTER, after), |row| {
         let Some(Tagged { key, start, .. }) = Tagged::read(connection, row) else {
             return Ok(ControlFlow::Continue(()));
         };
@@ -136,7 +136,7 @@ pub(crate) fn tagged_behind(connection: &Connection, after: i64) -> Result<Tagge
 /// Whether every execution is found by its number.
 pub(crate) fn are_executions_in_order(connection: &Connection) -> Result<bool, Stop> {
     let (mut last, mut are_in_order) = (0, true);
-    walk(connection, (sql::LIST_AFTER, 0), |row| {
+    walk(connection, (sql::EXECUTION_ROWS_AFTER, 0), |row| {
         let key = row.get(0)?;
         are_in_order &= key > last;
         last = key;

@@ -1,12 +1,5 @@
 //! The statements of `verify` and `repair`.
 
-pub(crate) const VERIFY_EXECUTIONS: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
-    parent_run, takeover_count
-FROM abide_executions
-WHERE key > ?1
-ORDER BY key
-LIMIT ?2";
 pub(crate) const VERIFY_INBOX: &str = "
 SELECT execution, id, arrived, body
 FROM abide_inbox
@@ -88,11 +81,6 @@ WHERE id = ?1 AND retired IS NULL";
 pub(crate) const WRITE_NOTHING: &str = "
 DELETE FROM abide_tags
 WHERE FALSE";
-pub(crate) const WRECK: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
-    parent_run, takeover_count
-FROM abide_executions
-WHERE key = ?1";
 pub(crate) const DISCARD_PARENT: &str = "
 SELECT parent.key, parent.id, child.parent_run, COALESCE(run.head, parent.head)
 FROM abide_executions AS child

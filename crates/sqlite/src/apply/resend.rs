@@ -6,27 +6,27 @@ use super::repair::Repaired;
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::job::Operation;
+use crate::legible::LegibleRow;
+use crate::lost_messages::lost_to;
 use crate::sql;
-use crate::unheard::unheard_by;
-use crate::wreck::Wreck;
 
 /// Sends the execution with this number what it should have heard. Each message is the one that was lost, under its own id, so that one which was
 /// sent meanwhile is there once.
-pub(crate) struct UnheardWork(pub(crate) i64);
+pub(crate) struct ResendWork(pub(crate) i64);
 
-impl Operation for UnheardWork {
+impl Operation for ResendWork {
     type Output = Repaired;
     const WHAT: &'static str = "repair";
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
         let Self(key) = *self;
         let mut repaired = Repaired::default();
-        let Some(wreck) = Wreck::find(batch.connection, key)? else { return Ok(repaired) };
-        let title = wreck.title();
+        let Some(legible) = LegibleRow::find(batch.connection, key)? else { return Ok(repaired) };
+        let title = legible.title();
         let interned = batch.caches.interned(batch.connection)?;
-        for unheard in unheard_by(batch.connection, interned, key)? {
-            let Some(message) = &unheard.message else {
-                repaired.left.push(format!("{title}: {}", unheard.problem));
+        for lost in lost_to(batch.connection, interned, key)? {
+            let Some(message) = &lost.message else {
+                repaired.left.push(format!("{title}: {}", lost.problem));
                 continue;
             };
             // One that was read and left no trace in the journal was not heard either.
@@ -35,9 +35,9 @@ impl Operation for UnheardWork {
                 .prepare_cached(sql::MESSAGE_FORGET)?
                 .execute(params![key, message.id.as_str()])?;
             match batch.put(message) {
-                Ok(_) => repaired.rebuilt.push(format!("{title}: {}", unheard.remedy)),
+                Ok(_) => repaired.rebuilt.push(format!("{title}: {}", lost.remedy)),
                 Err(Stop::Refused(error)) => {
-                    repaired.left.push(format!("{title}: {}: {error}", unheard.problem));
+                    repaired.left.push(format!("{title}: {}: {error}", lost.problem));
                 }
                 Err(stop) => return Err(stop),
             }

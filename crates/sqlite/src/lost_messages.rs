@@ -14,14 +14,14 @@ use crate::apply::{discarded_by, run_before, run_to, unread};
 use crate::error::Stop;
 use crate::gaps::walk;
 use crate::interned::Interned;
+use crate::legible::LegibleRow;
 use crate::rows::{Target, count};
 use crate::sheet::Base;
 use crate::sql;
 use crate::view::address;
-use crate::wreck::Wreck;
 
 /// Something that an execution should have heard.
-pub(crate) struct Unheard {
+pub(crate) struct LostMessage {
     pub(crate) problem: String,
     /// What is said when the message was sent again.
     pub(crate) remedy: String,
@@ -29,16 +29,16 @@ pub(crate) struct Unheard {
     pub(crate) message: Option<Message>,
 }
 
-/// The executions behind number `after` that have not heard something, at most `count_max` of them, and where to go on.
+/// The executions behind number `after` that were not reached by something, at most `count_max` of them, and where to go on.
 pub(crate) fn search(
     connection: &Connection,
     (after, count_max): (i64, usize),
 ) -> Result<(Vec<i64>, Option<i64>), Stop> {
     let interned = Interned::load(connection)?;
     let (mut keys, mut next) = (Vec::new(), None);
-    walk(connection, (sql::VERIFY_EXECUTIONS, after), |row| {
+    walk(connection, (sql::EXECUTION_ROWS_AFTER, after), |row| {
         let key = row.get(0)?;
-        if !unheard(connection, &interned, row)?.is_empty() {
+        if !lost_messages(connection, &interned, row)?.is_empty() {
             keys.push(key);
         }
         next = (keys.len() >= count_max).then_some(key);
@@ -47,34 +47,34 @@ pub(crate) fn search(
     Ok((keys, next))
 }
 
-/// What the execution with this number has not heard.
-pub(crate) fn unheard_by(
+/// What the execution with this number should have heard and has not.
+pub(crate) fn lost_to(
     connection: &Connection,
     interned: &Interned,
     key: i64,
-) -> Result<Vec<Unheard>, Stop> {
-    let mut statement = connection.prepare_cached(sql::VERIFY_EXECUTIONS)?;
+) -> Result<Vec<LostMessage>, Stop> {
+    let mut statement = connection.prepare_cached(sql::EXECUTION_ROWS_AFTER)?;
     let mut rows = statement.query([key - 1, 1])?;
     match rows.next()? {
-        Some(row) if row.get::<_, i64>(0)? == key => unheard(connection, interned, row),
+        Some(row) if row.get::<_, i64>(0)? == key => lost_messages(connection, interned, row),
         _ => Ok(Vec::new()),
     }
 }
 
-/// What the execution in a row of [`sql::VERIFY_EXECUTIONS`] has not heard. Whatever is damaged or cannot be read is told elsewhere, and is judged
+/// What the execution in a row of [`sql::EXECUTION_ROWS_AFTER`] should have heard and has not. Whatever is damaged or cannot be read is told elsewhere, and is judged
 /// when it was repaired.
-pub(crate) fn unheard(
+pub(crate) fn lost_messages(
     connection: &Connection,
     interned: &Interned,
     row: &Row<'_>,
-) -> Result<Vec<Unheard>, Stop> {
+) -> Result<Vec<LostMessage>, Stop> {
     let Some(found) = unless_damaged(Known::read(interned, row))? else { return Ok(Vec::new()) };
     if found.execution.is_finished() {
         return Ok(Vec::new());
     }
-    let mut unheard = unless_damaged(lost_answers(connection, &found))?.unwrap_or_default();
-    unheard.extend(unless_damaged(lost_order(connection, interned, &found))?.flatten());
-    Ok(unheard)
+    let mut lost = unless_damaged(lost_answers(connection, &found))?.unwrap_or_default();
+    lost.extend(unless_damaged(lost_order(connection, interned, &found))?.flatten());
+    Ok(lost)
 }
 
 fn unless_damaged<T>(read: Result<T, Stop>) -> Result<Option<T>, Stop> {
@@ -110,7 +110,7 @@ impl Known {
 }
 
 /// The answers that an execution waits for, and that lie in no inbox though there is nothing left to wait for.
-fn lost_answers(connection: &Connection, found: &Known) -> Result<Vec<Unheard>, Stop> {
+fn lost_answers(connection: &Connection, found: &Known) -> Result<Vec<LostMessage>, Stop> {
     if found.execution.open_child_count() == 0 {
         return Ok(Vec::new());
     }
@@ -132,8 +132,8 @@ fn lost_answer(
     connection: &Connection,
     found: &Known,
     (op, child): (&Op, &ExecutionId),
-) -> Result<Option<Unheard>, Stop> {
-    let lost = |what: &str, message| Unheard {
+) -> Result<Option<LostMessage>, Stop> {
+    let lost = |what: &str, message| LostMessage {
         problem: format!("it waits for child {child:?}, {what}"),
         remedy: format!("the lost answer of its child {child:?} was given again"),
         message,
@@ -171,7 +171,7 @@ fn end_of_child(
     (op, target): (&Op, &Target),
 ) -> Result<ChildEnd, Stop> {
     let state = target.execution()?;
-    let head = Wreck::find(connection, target.key)?.and_then(|wreck| wreck.head);
+    let head = LegibleRow::find(connection, target.key)?.and_then(|legible| legible.head);
     let mut head = head.ok_or_else(|| Stop::corrupt("its head is damaged"))?;
     for run in (1..=state.run()).rev() {
         let (chain, journal) = run_to(connection, target.key, head)?;
@@ -189,7 +189,11 @@ fn end_of_child(
 }
 
 /// The order to wind down that a child should have had when the run of its parent ended.
-fn lost_order(connection: &Connection, interned: &Interned, found: &Known) -> Result<Option<Unheard>, Stop> {
+fn lost_order(
+    connection: &Connection,
+    interned: &Interned,
+    found: &Known,
+) -> Result<Option<LostMessage>, Stop> {
     let (Some(key), Some(parent)) = (found.parent, found.execution.parent()) else { return Ok(None) };
     if found.execution.winds_down() {
         return Ok(None);
@@ -207,7 +211,7 @@ fn lost_order(connection: &Connection, interned: &Interned, found: &Known) -> Re
         return Ok(None);
     }
     let parent = &parent.id;
-    Ok(Some(Unheard {
+    Ok(Some(LostMessage {
         problem: format!("its parent {parent:?} has ended, and the order to wind down is lost"),
         remedy: format!("the lost order of its parent {parent:?} to wind down was given again"),
         message: Some(order.message(found.execution.address().clone())),
@@ -220,7 +224,7 @@ fn last_entry(
     interned: &Interned,
     (key, parent): (i64, &Parent),
 ) -> Result<Option<u64>, Stop> {
-    let mut statement = connection.prepare_cached(sql::VERIFY_EXECUTIONS)?;
+    let mut statement = connection.prepare_cached(sql::EXECUTION_ROWS_AFTER)?;
     let mut rows = statement.query([key - 1, 1])?;
     let Some(row) = rows.next()? else { return Ok(None) };
     let found = Known::read(interned, row)?;

@@ -1,0 +1,136 @@
+//! What is legible of an execution's row, column by column.
+//!
+//! SQLite keeps the type of a value beside the value: a few bits make a text, or nothing at all, of a number. That is damage of one row. Whoever goes
+//! through many rows, or repairs one, reads each column by itself, which fails for none of them, and says of a damaged row which it is and what is
+//! wrong with it.
+
+use abide_core::{ExecutionId, Timestamp, Version};
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use crate::error::{complaint, is_newer};
+use crate::place::{Columns, Place, Queue};
+use crate::rows::{number, sound_count};
+use crate::sheet::{Anchor, Base, Sheet};
+use crate::sql;
+
+/// A row as [`sql::EXECUTION_ROW`] gives it. Nothing stands for a column that has another type than was written, or a value that is never written.
+#[derive(Clone, Debug)]
+pub(crate) struct LegibleRow {
+    /// The number of the row itself, which is always one.
+    pub(crate) key: i64,
+    pub(crate) namespace: Option<i64>,
+    /// A text, which may be no id.
+    pub(crate) id: Option<String>,
+    pub(crate) queue: Option<Queue>,
+    pub(crate) parent: Option<Option<i64>>,
+    pub(crate) head: Option<i64>,
+    pub(crate) version: Option<Version>,
+    pub(crate) sheet: Option<Vec<u8>>,
+    pub(crate) epoch: Option<i64>,
+    pub(crate) place: Option<Place>,
+    pub(crate) columns: Option<Columns>,
+    pub(crate) status: Option<i64>,
+    pub(crate) care_at: Option<Option<Timestamp>>,
+    pub(crate) parent_run: Option<Option<i64>>,
+    pub(crate) takeover_count: Option<i64>,
+    /// What the sheet is sealed with, if all of that and the sheet have the right types.
+    pub(crate) anchor: Result<Anchor, Damage>,
+}
+
+impl LegibleRow {
+    pub(crate) fn find(connection: &Connection, key: i64) -> rusqlite::Result<Option<Self>> {
+        connection.prepare_cached(sql::EXECUTION_ROW)?.query_row([key], Self::read).optional()
+    }
+
+    /// An error means that SQLite could not read the row, and says nothing about what is in it.
+    pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let count =
+            |index| number(row, index).map(|found| found.filter(|found| sound_count(*found).is_some()));
+        Ok(Self {
+            key: row.get(0)?,
+            namespace: number(row, 1)?,
+            id: row.get(2).ok(),
+            queue: number(row, 3)?.map(Queue::of),
+            parent: row.get(4).ok(),
+            head: number(row, 5)?,
+            version: number(row, 6)?.and_then(sound_count).map(Version),
+            sheet: row.get(7).ok(),
+            epoch: count(8)?,
+            place: Place::read(row, 9).ok(),
+            columns: Columns::read(row, 9).ok(),
+            status: number(row, 12)?,
+            care_at: row.get::<_, Option<i64>>(13).ok().map(|at| at.map(Timestamp::from_micros)),
+            parent_run: row.get(14).ok(),
+            takeover_count: count(15)?.filter(|count| u32::try_from(*count).is_ok()),
+            anchor: Base::read(row).map(|base| base.anchor).map_err(|error| Damage::of(&error)),
+        })
+    }
+
+    /// The sheet, if that and everything that it is sealed with is what was written.
+    pub(crate) fn sound(&self) -> Result<Sheet<'_>, Damage> {
+        let anchor = self.anchor.as_ref().map_err(Clone::clone)?;
+        let (id, bytes) = (self.id.as_deref().unwrap_or_default(), self.sheet.as_deref().unwrap_or_default());
+        let sheet = Sheet::of(id, bytes, anchor).map_err(|error| Damage::of(&error))?;
+        match self.own_id() {
+            Some(_) => Ok(sheet),
+            None => Err(Damage { what: format!("its id {id:?} is none"), is_newer: false }),
+        }
+    }
+
+    /// Its id; nothing when it is no text, or no id.
+    fn own_id(&self) -> Option<ExecutionId> {
+        self.id.as_deref().and_then(|id| ExecutionId::new(id).ok())
+    }
+
+    /// The name by which it is listed and asked after: its id, or another one where nobody would find it by its id.
+    pub(crate) fn name(&self) -> ExecutionId {
+        let found = self.namespace.and_then(|_| self.own_id());
+        found.unwrap_or_else(|| stand_in(self.key))
+    }
+
+    /// Its id, or its number where that cannot be read.
+    pub(crate) fn title(&self) -> String {
+        match &self.id {
+            Some(id) => format!("execution {id:?}"),
+            None => format!("execution number {}", self.key),
+        }
+    }
+}
+
+/// What is wrong with a row that SQLite could read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Damage {
+    pub(crate) what: String,
+    /// It is only this program that cannot read it.
+    pub(crate) is_newer: bool,
+}
+
+impl Damage {
+    pub(crate) fn of(error: &rusqlite::Error) -> Self {
+        Self { what: complaint(error), is_newer: is_newer(error) }
+    }
+}
+
+const STAND_IN: &str = "damaged/";
+
+/// The name of an execution that has none that could be read.
+pub(crate) fn stand_in(key: i64) -> ExecutionId {
+    ExecutionId::new(format!("{}{STAND_IN}{key}", ExecutionId::OWN_PREFIX)).expect("a short text is an id")
+}
+
+/// The execution that a name of that kind means.
+pub(crate) fn meant_by(id: &ExecutionId) -> Option<i64> {
+    id.as_str().strip_prefix(ExecutionId::OWN_PREFIX)?.strip_prefix(STAND_IN)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stand_in_names_its_key() {
+        assert_eq!(stand_in(17).as_str(), "abide:damaged/17");
+        assert_eq!(meant_by(&stand_in(17)), Some(17));
+        assert_eq!(meant_by(&ExecutionId::new("damaged/17").unwrap()), None);
+    }
+}
