@@ -100,7 +100,7 @@ impl Batch<'_> {
     }
 
     /// Remembers when a caretaker is to look, after a message has arrived.
-    pub(super) fn care_for(&mut self, target: &Target, message: &Message) -> Result<(), Stop> {
+    pub(crate) fn care_for(&mut self, target: &Target, message: &Message) -> Result<(), Stop> {
         // No caretaker does anything about other mail.
         if !message.body.is_control() {
             return Ok(());
@@ -390,7 +390,7 @@ fn sound_place(row: &Row<'_>, key: i64) -> Option<i64> {
 
 /// The message that a row of the inbox carries, if it is an unread one which was written for the execution that `whose` tells. Where the row
 /// stands is not asked.
-pub(super) fn written_for(row: &Row<'_>, whose: impl FnOnce(&Message) -> Option<i64>) -> Option<Message> {
+pub(crate) fn written_for(row: &Row<'_>, whose: impl FnOnce(&Message) -> Option<i64>) -> Option<Message> {
     let sealed = Sealed::read(row)?;
     let message = codec::decode(sealed.body.get(CHECKSUM_BYTES..)?).ok()?;
     let key = whose(&message)?;

@@ -172,7 +172,7 @@ impl Batch<'_> {
         ])?)
     }
 
-    pub(super) fn tag(&self, start: &Start, (namespace, key): (i64, i64)) -> rusqlite::Result<()> {
+    pub(crate) fn tag(&self, start: &Start, (namespace, key): (i64, i64)) -> rusqlite::Result<()> {
         for tag in &start.tags {
             let mut insert = self.connection.prepare_cached(sql::TAG_INSERT)?;
             insert.execute(params![namespace, tag.key.as_str(), tag.value.as_str(), key])?;
@@ -190,7 +190,7 @@ impl Batch<'_> {
     }
 
     /// The number of the execution that a child belongs to.
-    pub(super) fn parent_key(&mut self, start: &Start, namespace: i64) -> Result<Option<i64>, Stop> {
+    pub(crate) fn parent_key(&mut self, start: &Start, namespace: i64) -> Result<Option<i64>, Stop> {
         let Some(parent) = &start.parent else { return Ok(None) };
         if let Some((of, id, key)) = &self.caches.last_parent
             && (of, id) == (&namespace, &parent.id)

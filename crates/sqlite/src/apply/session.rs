@@ -197,7 +197,7 @@ fn death(
 }
 
 /// Whether a session lives, so that what it holds is for nobody else.
-pub(super) fn is_alive(batch: &Batch<'_>, session: SessionId) -> Result<bool, Stop> {
+pub(crate) fn is_alive(batch: &Batch<'_>, session: SessionId) -> Result<bool, Stop> {
     let mut statement = batch.connection.prepare_cached(sql::SESSION_EXPIRY)?;
     let found = statement.query_row([integer(session.0)], expiry).optional()?;
     Ok(found.is_some_and(|expires_at| death(batch.shared, (session, expires_at), batch.now()).is_none()))

@@ -7,17 +7,18 @@ use abide_core::{Execution, Summary, Timestamp, Version, care, parking};
 use rusqlite::params;
 use rusqlite::types::ValueRef;
 
+use super::Repairs;
 use super::astray::{bring_home, is_astray};
-use super::check_inbox;
-use super::inbox::{message, unread};
-use super::session::is_alive;
+use super::examine::{self, Verdict, examine_one};
+use super::order;
 use super::truth::Truth;
+use crate::apply::check_inbox;
+use crate::apply::is_alive;
+use crate::apply::{message, unread};
 use crate::batch::Batch;
 use crate::error::Stop;
-use crate::examine::{self, Verdict, examine_one};
 use crate::job::Operation;
 use crate::legible::LegibleRow;
-use crate::order;
 use crate::place::{Columns, Place, Queue};
 use crate::rows::{Raw, integer, micros};
 use crate::sheet::{Draft, Sheet};
@@ -46,30 +47,14 @@ impl Lead {
     }
 }
 
-/// What one look gave.
-#[derive(Default)]
-pub(crate) struct Repaired {
-    /// What was rebuilt, one sentence each.
-    pub(crate) rebuilt: Vec<String>,
-    /// What could not be, and why.
-    pub(crate) left: Vec<String>,
-}
-
-impl Repaired {
-    pub(super) fn add(&mut self, other: Self) {
-        self.rebuilt.extend(other.rebuilt);
-        self.left.extend(other.left);
-    }
-}
-
 const NEWER: &str = "was written by a newer program";
 
 impl Operation for RepairWork {
-    type Output = Repaired;
+    type Output = Repairs;
     const WHAT: &'static str = "repair";
 
-    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
-        let mut repaired = Repaired::default();
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repairs, Stop> {
+        let mut repaired = Repairs::default();
         for lead in &self.leads {
             repaired.add(batch.readable(|batch| self.look_at(batch, lead))?);
         }
@@ -125,14 +110,14 @@ struct Opened {
 
 impl RepairWork {
     /// Repairs one execution, if it is damaged and can be repaired.
-    fn look_at(&self, batch: &mut Batch<'_>, lead: &Lead) -> Result<Repaired, Stop> {
+    fn look_at(&self, batch: &mut Batch<'_>, lead: &Lead) -> Result<Repairs, Stop> {
         let Some(legible) = LegibleRow::find(batch.connection, lead.key)? else {
-            return Ok(Repaired::default());
+            return Ok(Repairs::default());
         };
         let title = legible.title();
-        let left = |why: &str| Repaired { left: vec![format!("{title} {why}")], ..Repaired::default() };
+        let left = |why: &str| Repairs { left: vec![format!("{title} {why}")], ..Repairs::default() };
         match examined(batch, lead.key)? {
-            Verdict::Sound => return Ok(Repaired::default()),
+            Verdict::Sound => return Ok(Repairs::default()),
             Verdict::Newer(_) => return Ok(left(NEWER)),
             Verdict::Damaged(_) if is_held(batch, legible.place)? => {
                 return Ok(left("is held by a worker, which sets it aside when it reads it"));
@@ -149,7 +134,7 @@ impl RepairWork {
         };
         let mut repaired = match examined(batch, lead.key)? {
             Verdict::Damaged(damage) => left(&format!("cannot be rebuilt: {damage}")),
-            Verdict::Sound | Verdict::Newer(_) => Repaired::default(),
+            Verdict::Sound | Verdict::Newer(_) => Repairs::default(),
         };
         repaired.rebuilt.extend((!done.is_empty()).then(|| format!("{title}: {}", done.join("; "))));
         Ok(repaired)

@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use abide_core::{
     Address, Body, By, Command, Descent, Entry, Event, Execution, ExecutionId, Limits, Message, MessageId,
-    Parent, Payload, Route, Start, Timestamp, Version, codec, text,
+    Parent, Payload, Route, Start, Timestamp, Version, check_reason, codec, text,
 };
-use abide_store::Record;
+use abide_store::{Error, Record};
 use rusqlite::{OptionalExtension, Row, params};
 
+use super::examine::Verdict;
 use super::meant::{Meant, meant};
-use super::repair::{examined, is_held};
+use super::rebuild::{examined, is_held};
 use super::salvage::Salvage;
 use super::truth::run_to;
 use crate::batch::Batch;
 use crate::error::Stop;
-use crate::examine::Verdict;
 use crate::job::Operation;
 use crate::journal::{self, Link};
 use crate::legible::LegibleRow;
@@ -23,7 +23,32 @@ use crate::place::{Columns, Place, Queue};
 use crate::rows::{integer, unsigned};
 use crate::sheet::{Anchor, Cold, Draft, Identity, Sheet};
 use crate::sql;
+use crate::store::SqliteStore;
 use crate::view::address;
+use crate::writer::Manner;
+
+impl SqliteStore {
+    /// Ends an execution that is damaged and that [`repair`](Self::repair) cannot rebuild: it is cancelled by `by`, whoever waits for it is told,
+    /// and its children are terminated. Its journal and its messages are deleted.
+    pub async fn discard(&self, address: &Address, by: By, reason: String) -> abide_store::Result<Discarded> {
+        check_reason("reason", &reason).map_err(|invalid| Error::Refused(invalid.into()))?;
+        self.check_tables("discard").await?;
+        let work = |salvage| DiscardWork {
+            address: address.clone(),
+            by: by.clone(),
+            reason: reason.clone(),
+            salvage,
+        };
+        let done = self.write(work(None), Manner::Queued).await;
+        let Err(Error::Corrupt { .. }) = done else { return done };
+        let target = address.clone();
+        let salvage = self.view("discard", move |view| Salvage::of(view.connection, &target)).await?;
+        match salvage {
+            Some(salvage) => self.write(work(Some(salvage)), Manner::Queued).await,
+            None => done,
+        }
+    }
+}
 
 /// Gives a damaged execution a journal that says that it was begun and cancelled, tells whoever waits for it, and ends its children. What it
 /// had done is gone.
@@ -234,7 +259,7 @@ fn beginning(
     (damaged, first): (&Damaged, Option<i64>),
 ) -> Result<Option<(Arc<Start>, Timestamp)>, Stop> {
     let entry =
-        first.and_then(|row| super::message::first_entry(batch.connection, damaged.legible.key, row).ok());
+        first.and_then(|row| crate::apply::first_entry(batch.connection, damaged.legible.key, row).ok());
     if let Some(Entry { event: Event::Started(start), at, .. }) = entry {
         return Ok(Some((Arc::new(Start { discarded_at: Some(batch.now()), ..(*start).clone() }), at)));
     }

@@ -7,7 +7,8 @@ use abide_core::{Address, Entry, Execution, Message, Route, Status, Summary, Tim
 use abide_store::Record;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::apply::{check_inbox, first_start, is_parent_run, orders, unread};
+use super::rebuild::is_parent_run;
+use crate::apply::{check_inbox, first_start, orders, unread};
 use crate::error::Stop;
 use crate::interned::Interned;
 use crate::journal::{self, Chain, Found, SKIP_DISTANCE};

@@ -2,12 +2,12 @@
 
 use rusqlite::params;
 
-use super::repair::Repaired;
+use super::Repairs;
+use super::lost_messages::lost_to;
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::job::Operation;
 use crate::legible::LegibleRow;
-use crate::lost_messages::lost_to;
 use crate::sql;
 
 /// Sends the execution with this number what it should have heard. Each message is the one that was lost, under its own id, so that one which was
@@ -15,12 +15,12 @@ use crate::sql;
 pub(crate) struct ResendWork(pub(crate) i64);
 
 impl Operation for ResendWork {
-    type Output = Repaired;
+    type Output = Repairs;
     const WHAT: &'static str = "repair";
 
-    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repairs, Stop> {
         let Self(key) = *self;
-        let mut repaired = Repaired::default();
+        let mut repaired = Repairs::default();
         let Some(legible) = LegibleRow::find(batch.connection, key)? else { return Ok(repaired) };
         let title = legible.title();
         let interned = batch.caches.interned(batch.connection)?;

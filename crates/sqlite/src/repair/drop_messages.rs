@@ -1,12 +1,30 @@
 //! `drop_messages`: an execution goes on without the messages that cannot be read.
 
 use abide_core::{Address, By};
+use abide_store::Error;
 
 use super::meant::{Meant, meant};
-use super::repair::{drop_damaged, is_held};
+use super::rebuild::{drop_damaged, is_held};
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::job::Operation;
+use crate::store::SqliteStore;
+use crate::writer::Manner;
+
+impl SqliteStore {
+    /// Drops the damaged unread messages of an execution, which [`repair`](Self::repair) then puts where it belongs. They were acknowledged, and
+    /// are lost: nothing is left of them. Whoever still has one can send it again, also under the same id.
+    pub async fn drop_messages(&self, address: &Address, by: By) -> abide_store::Result<MessagesDropped> {
+        self.check_tables("drop messages").await?;
+        let work = || DropMessagesWork { address: address.clone(), by: by.clone() };
+        let done = self.write(work(), Manner::Queued).await;
+        let Err(Error::Corrupt { .. }) = done else { return done };
+        // One that stands out of order is not where an index says.
+        let mut repairs = self.repair_indexes().await?;
+        self.repair_order(&mut repairs).await?;
+        self.write(work(), Manner::Queued).await
+    }
+}
 
 /// Drops the damaged unread messages of an execution. They were acknowledged, and are lost; their ids are free again.
 pub(crate) struct DropMessagesWork {
@@ -48,7 +66,7 @@ impl DropMessagesWork {
             let (message, damage) = (&message.id, &message.damage);
             tracing::error!(execution = id, message, damage, by = %self.by.0, "an acknowledged message was dropped");
         }
-        let sentence = |dropped: &super::repair::Dropped| {
+        let sentence = |dropped: &super::rebuild::Dropped| {
             let (message, damage) = (&dropped.id, &dropped.damage);
             format!("execution {id:?}: message {message:?} was dropped, and is lost: {damage}")
         };

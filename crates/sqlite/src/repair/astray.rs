@@ -8,7 +8,7 @@ use std::sync::Arc;
 use abide_core::Message;
 use rusqlite::{Row, params};
 
-use super::inbox::written_for;
+use crate::apply::written_for;
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::place::Place;

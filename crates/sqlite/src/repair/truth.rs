@@ -45,7 +45,7 @@ impl Truth {
         let unbegun = || Stop::corrupt("its journal does not begin with a start");
         let run = u32::try_from(runs.len()).map_err(|_| Stop::corrupt("it has too many runs"))?;
         let execution = Execution::fold(address.clone(), run, &entries).ok_or_else(unbegun)?;
-        let first = super::message::first_entry(batch.connection, key, origin)?;
+        let first = crate::apply::first_entry(batch.connection, key, origin)?;
         let Event::Started(start) = first.event else { return Err(unbegun()) };
         let cold = Cold {
             run,

@@ -10,7 +10,9 @@ use abide_core::{Address, Body, Execution, ExecutionId, Message, Op, Parent, Tre
 use abide_store::not_started;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::apply::{discarded_by, run_before, run_to, unread};
+use super::discard::discarded_by;
+use super::truth::{run_before, run_to};
+use crate::apply::unread;
 use crate::error::Stop;
 use crate::gaps::walk;
 use crate::interned::Interned;

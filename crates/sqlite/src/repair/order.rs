@@ -38,7 +38,7 @@ const RUNS: Table = Table {
     clear: sql::ORDER_RUNS_CLEAR,
     insert: sql::RUN_ENDED,
 };
-/// Those whose rows nothing else tells. Tags are derived: see [`crate::retag`].
+/// Those whose rows nothing else tells. Tags are derived: see [`super::retag`].
 pub(crate) const TABLES: [Table; 2] = [INBOX, RUNS];
 
 impl Table {

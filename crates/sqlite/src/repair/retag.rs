@@ -6,12 +6,13 @@
 
 use abide_store::{Error, Result};
 
-use crate::apply::{
+use super::tags::{
     ClearTagsWork, RepairTagsWork, TagWork, are_executions_in_order, are_in_order, tagged_behind,
     underived_tags, wrong_tags,
 };
+use super::verify::{Verification, check_integrity};
+use super::{Repairs, unless_unread};
 use crate::store::SqliteStore;
-use crate::verify::{Repairs, Verification, check_integrity, unless_unread};
 use crate::view::View;
 use crate::writer::Manner;
 

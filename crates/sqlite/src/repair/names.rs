@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use abide_core::{Ability, Execution, Namespace, Route, Timestamp};
 use rusqlite::{Connection, params};
 
-use super::message::first_start;
-use super::repair::Repaired;
+use super::Repairs;
+use crate::apply::first_start;
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::interned::{Interned, name_sum};
@@ -25,10 +25,10 @@ pub(crate) enum RepairNamesWork {
 }
 
 impl Operation for RepairNamesWork {
-    type Output = Repaired;
+    type Output = Repairs;
     const WHAT: &'static str = "repair";
 
-    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repairs, Stop> {
         let repaired = match self {
             Self::Names => batch.readable(repair_names)?,
             Self::Routes => batch.readable(repair_routes)?,
@@ -55,8 +55,8 @@ impl Witness {
     }
 }
 
-fn repair_names(batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
-    let mut repaired = Repaired::default();
+fn repair_names(batch: &mut Batch<'_>) -> Result<Repairs, Stop> {
+    let mut repaired = Repairs::default();
     let connection = batch.connection;
     let interned = Interned::load(connection)?;
     if interned.damaged_names.is_empty() {
@@ -97,7 +97,7 @@ fn repair_names(batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
 }
 
 /// Puts back the names of namespaces whose rows are gone. A name whose witnesses do not agree about its number stays lost, and is told.
-fn put_back_lost(batch: &mut Batch<'_>, interned: &Interned, repaired: &mut Repaired) -> Result<(), Stop> {
+fn put_back_lost(batch: &mut Batch<'_>, interned: &Interned, repaired: &mut Repairs) -> Result<(), Stop> {
     let mut lost = witnesses(batch.connection, interned)?;
     lost.retain(|found| interned.known(&found.name).is_none() && interned.namespace(found.id).is_none());
     lost.sort_unstable_by(|one, other| (&one.name, one.id).cmp(&(&other.name, other.id)));
@@ -169,8 +169,8 @@ fn witness_of<'w>(
     Ok(None)
 }
 
-fn repair_routes(batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
-    let mut repaired = Repaired::default();
+fn repair_routes(batch: &mut Batch<'_>) -> Result<Repairs, Stop> {
+    let mut repaired = Repairs::default();
     let connection = batch.connection;
     let mut interned = Interned::load(connection)?;
     let mut used = connection.prepare_cached(sql::ROUTES_USED)?;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use abide_core::Start;
 use rusqlite::{Connection, Row, params_from_iter};
 
-use super::message::first_start;
-use super::repair::Repaired;
+use super::Repairs;
+use crate::apply::first_start;
 use crate::batch::Batch;
 use crate::error::{Stop, read_or_not};
 use crate::gaps::walk;
@@ -186,16 +186,16 @@ impl Operation for TagWork {
 pub(crate) struct RepairTagsWork(pub(crate) Vec<TagRow>);
 
 impl Operation for RepairTagsWork {
-    type Output = Repaired;
+    type Output = Repairs;
     const WHAT: &'static str = "repair";
 
-    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repaired, Stop> {
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Repairs, Stop> {
         batch.readable(|batch| delete(batch, &self.0))
     }
 }
 
-fn delete(batch: &Batch<'_>, tags: &[TagRow]) -> Result<Repaired, Stop> {
-    let mut repaired = Repaired::default();
+fn delete(batch: &Batch<'_>, tags: &[TagRow]) -> Result<Repairs, Stop> {
+    let mut repaired = Repairs::default();
     for tag in tags {
         if batch.connection.prepare_cached(sql::TAG_DELETE)?.execute(params_from_iter(tag))? == 0 {
             continue;

@@ -1,0 +1,313 @@
+//! `verify` and `repair`: whether the database still is what this crate writes, and what is done about it.
+//!
+//! `verify` looks at everything in one read transaction. `repair` goes in steps, each of which rests on those before it. It holds up nobody for long: it
+//! searches with a connection that only reads, and each thing that it found is looked at again in the transaction that puts it right. One
+//! that breaks off between two transactions leaves a store that the next one finishes.
+//!
+//! 1. The tables are those that this program makes (`verify`), or nothing is touched.
+//! 2. Indexes, made anew from their tables: everything else is found by way of them.
+//! 3. Rows that are not found by their keys (`order`, and `retag` for tags).
+//! 4. Names and routes, by whose numbers all others know them (`names`).
+//! 5. Executions, each from its journal (`examine` finds them, `truth` reads the journal, `rebuild` writes; `astray` brings messages home).
+//! 6. Tags that nothing was started with (`retag`, `tags`).
+//! 7. Answers and orders that were lost on the way (`lost_messages` finds them, `resend` sends): last, because what was damaged can be read by now.
+//!
+//! What no step can derive is for a person to decide: `drop_messages` gives up messages, `discard` an execution (`salvage` says what SQLite can still free
+//! of it, `meant` which one is meant).
+
+mod astray;
+mod discard;
+mod drop_messages;
+mod examine;
+mod lost_messages;
+mod meant;
+mod names;
+mod order;
+mod rebuild;
+mod resend;
+mod retag;
+mod salvage;
+mod tags;
+mod truth;
+mod verify;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use abide_store::{Error, Result};
+use rusqlite::Connection;
+
+use crate::error::Stop;
+use crate::gaps::walk;
+use crate::indexes::RebuildWork;
+use crate::interned::Interned;
+use crate::rows::unsigned;
+use crate::sql;
+use crate::store::SqliteStore;
+use crate::view::View;
+use crate::writer::Manner;
+use examine::{Counts, Verdict, examine};
+use names::RepairNamesWork;
+use order::{OrderWork, TABLES};
+use rebuild::{Lead, RepairWork};
+use resend::ResendWork;
+use verify::{FOREIGN, check_integrity, is_schema_known, whose};
+
+pub use discard::Discarded;
+pub use drop_messages::MessagesDropped;
+pub use verify::Verification;
+
+/// How many damaged executions share one pass over the journal.
+const LEAD_COUNT_MAX: usize = 10_000;
+/// How many of them are repaired in one transaction.
+const LEAD_COUNT_AT_ONCE: usize = 64;
+/// How large their journals may be together, but for one that is larger by itself: whoever else writes waits until all of them were read.
+const LEAD_BYTES_AT_ONCE: u64 = 1 << 18;
+
+/// What a repair did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repairs {
+    /// What was rebuilt, one sentence each.
+    pub rebuilt: Vec<String>,
+    /// What could not be, and why.
+    pub left: Vec<String>,
+}
+
+impl Repairs {
+    fn add(&mut self, other: Self) {
+        self.rebuilt.extend(other.rebuilt);
+        self.left.extend(other.left);
+    }
+}
+
+impl SqliteStore {
+    /// Puts back what is damaged and told elsewhere: names and routes that other rows repeat, every column and every state that can be derived from a
+    /// sound journal, and what stands where nobody looks. Says what was put back, and what could not be.
+    pub async fn repair(&self) -> Result<Repairs> {
+        match self.check_tables("repair").await {
+            Err(Error::Corrupt { what }) => return Ok(Repairs { left: vec![what], ..Repairs::default() }),
+            checked => checked?,
+        }
+        // The rest is found by way of the indexes, and by the order of the tables.
+        let mut repairs = self.repair_indexes().await?;
+        self.repair_order(&mut repairs).await?;
+        self.write_tags_anew(&mut repairs).await?;
+        for (what, work) in [("names", RepairNamesWork::Names), ("routes", RepairNamesWork::Routes)] {
+            let done = self.write(work, Manner::Queued).await;
+            repairs.add(unless_unread(done, || format!("the {what}"))?);
+        }
+        let mut next = Some(0);
+        while let Some(after) = next {
+            let found = self.view("repair", move |view| search(view, after)).await?;
+            for leads in portions(&found.leads) {
+                self.repair_leads((leads, found.searched_to), &mut repairs).await?;
+            }
+            repairs.left.extend(found.left);
+            next = found.next;
+        }
+        self.repair_tags(&mut repairs).await?;
+        // Last: what was damaged can be read by now.
+        self.resend_lost_messages(&mut repairs).await?;
+        Ok(repairs)
+    }
+
+    /// Refuses tables that are not those of this program: nobody knows what a statement would do there.
+    async fn check_tables(&self, what: &'static str) -> Result<()> {
+        match self.view(what, |view| is_schema_known(view.connection)).await? {
+            true => Ok(()),
+            false => Err(Error::Corrupt { what: format!("{FOREIGN}, and nothing was changed") }),
+        }
+    }
+
+    /// Sends answers and orders again that were lost on the way.
+    async fn resend_lost_messages(&self, repairs: &mut Repairs) -> Result<()> {
+        let mut next = Some(0);
+        while let Some(after) = next {
+            let look = move |view: &View<'_>| lost_messages::search(view.connection, (after, LEAD_COUNT_MAX));
+            let (keys, rest) = self.view("repair", look).await?;
+            for key in keys {
+                let done = self.write(ResendWork(key), Manner::Queued).await;
+                repairs.add(unless_unread(done, || format!("execution number {key}"))?);
+            }
+            next = rest;
+        }
+        Ok(())
+    }
+
+    /// Repairs some executions, one by one where SQLite cannot read one of them.
+    async fn repair_leads(&self, (leads, searched_to): (&[Lead], i64), repairs: &mut Repairs) -> Result<()> {
+        let work = |leads: &[Lead]| RepairWork { leads: leads.to_vec(), searched_to };
+        match self.write(work(leads), Manner::Queued).await {
+            Err(Error::Corrupt { .. }) => {}
+            done => {
+                repairs.add(done?);
+                return Ok(());
+            }
+        }
+        for lead in leads {
+            let done = self.write(work(&[*lead]), Manner::Queued).await;
+            repairs.add(unless_unread(done, || format!("execution number {}", lead.key))?);
+        }
+        Ok(())
+    }
+
+    /// Puts the tables in order whose rows are not found by their keys.
+    async fn repair_order(&self, repairs: &mut Repairs) -> Result<()> {
+        let look = |view: &View<'_>| {
+            let (mut disordered, mut found) = (Vec::new(), Verification::default());
+            for table in TABLES {
+                let looked = table.is_in_order(view.connection);
+                // One that cannot be read to its end may still be written anew as far as that goes; SQLite says whether.
+                if found.told(table.name, looked)? == Some(false) {
+                    disordered.push(table);
+                }
+            }
+            Ok((disordered, found.problems))
+        };
+        let (disordered, unread) = self.view("repair", look).await?;
+        repairs.left.extend(unread);
+        for table in disordered {
+            match self.write(OrderWork(table), Manner::Queued).await {
+                Ok(()) => repairs.rebuilt.push(format!("{} were put in order", table.name)),
+                Err(Error::Corrupt { what }) => {
+                    repairs.left.push(format!("{} cannot be put in order: {what}", table.name));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the indexes anew if SQLite finds fault with the file.
+    async fn repair_indexes(&self) -> Result<Repairs> {
+        let integrity = |view: &View<'_>| {
+            let mut found = Verification::default();
+            check_integrity(view.connection, &mut found)?;
+            Ok(found)
+        };
+        let mut repairs = Repairs::default();
+        if self.view("repair", integrity).await?.is_sound() {
+            return Ok(repairs);
+        }
+        for statement in sql::REINDEX {
+            match self.write(RebuildWork(statement), Manner::Queued).await {
+                Ok(()) => {}
+                Err(Error::Corrupt { what }) => {
+                    repairs.left.push(format!("an index cannot be made anew: {what}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if repairs.left.is_empty() {
+            repairs.rebuilt.push("the indexes were made anew".to_owned());
+        }
+        Ok(repairs)
+    }
+}
+
+/// What was repaired, or that it could not be because SQLite cannot read it.
+pub(crate) fn unless_unread(done: Result<Repairs>, what: impl FnOnce() -> String) -> Result<Repairs> {
+    match done {
+        Err(Error::Corrupt { what: complaint }) => {
+            let left = vec![format!("{} cannot be repaired: {complaint}", what())];
+            Ok(Repairs { left, ..Repairs::default() })
+        }
+        done => done,
+    }
+}
+
+/// What is to be repaired.
+struct Search {
+    leads: Vec<Lead>,
+    /// What cannot be read.
+    left: Vec<String>,
+    /// The last journal row that was looked at.
+    searched_to: i64,
+    /// Where to go on; nothing at the end.
+    next: Option<i64>,
+}
+
+/// Looks for executions behind `after` that are damaged, and for the last journal row of each. No index leads from an execution to its rows: one
+/// pass over the journal serves all that were found, and nobody who writes waits for it.
+fn search(view: &View<'_>, after: i64) -> std::result::Result<Search, Stop> {
+    let (connection, now) = (view.connection, view.shared.clock.now());
+    let interned = Interned::load(connection)?;
+    let (mut leads, mut left) = (BTreeMap::new(), Vec::new());
+    let mut next = None;
+    let gaps = walk(connection, (sql::EXECUTION_ROWS_AFTER, after), |row| {
+        let key: i64 = row.get(0)?;
+        match examine(connection, (&interned, now), (row, &mut Counts::default())) {
+            Ok(Verdict::Sound) => {}
+            Ok(Verdict::Newer(_) | Verdict::Damaged(_)) => drop(leads.insert(key, Lead::new(key))),
+            Err(stop) if stop.is_unread() => {
+                left.push(format!("{} cannot be read: {}", whose(key, &row.get_ref(2)?), stop.complaint()));
+            }
+            Err(stop) => return Err(stop),
+        }
+        next = (leads.len() >= LEAD_COUNT_MAX).then_some(key);
+        Ok(if next.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    left.extend(gaps.iter().map(|gap| format!("execution number {gap}")));
+    let searched_to = find_last_rows(connection, &mut leads)?;
+    Ok(Search { leads: leads.into_values().collect(), left, searched_to, next })
+}
+
+/// Leads that may share a transaction.
+fn portions(leads: &[Lead]) -> impl Iterator<Item = &[Lead]> {
+    let mut byte_count = 0_u64;
+    let mut count = 0;
+    leads.chunk_by(move |before, after| {
+        (byte_count, count) = (byte_count.saturating_add(before.byte_count), count + 1);
+        let fits =
+            count < LEAD_COUNT_AT_ONCE && byte_count.saturating_add(after.byte_count) <= LEAD_BYTES_AT_ONCE;
+        if !fits {
+            (byte_count, count) = (0, 0);
+        }
+        fits
+    })
+}
+
+/// Finds the journal of each of these executions, as far as a lead tells of it; gives the last row of all. Behind rows that cannot be read nobody knows which was the last before them.
+fn find_last_rows(
+    connection: &Connection,
+    leads: &mut BTreeMap<i64, Lead>,
+) -> std::result::Result<i64, Stop> {
+    let mut searched_to = 0;
+    if leads.is_empty() {
+        return Ok(searched_to);
+    }
+    let gaps = walk(connection, (sql::REPAIR_ROWS, 0), |row| {
+        searched_to = row.get(0)?;
+        // One that is damaged itself may name nobody.
+        if let Some(lead) = row.get(1).ok().and_then(|key: i64| leads.get_mut(&key)) {
+            lead.last_row = Some(searched_to);
+            lead.byte_count = lead.byte_count.saturating_add(row.get(2).map_or(0, unsigned));
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    if let Some(gap) = gaps.last() {
+        leads.values_mut().for_each(|lead| lead.last_row = lead.last_row.filter(|last| *last > gap.first));
+    }
+    Ok(searched_to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(sizes: &[u64], expected: &[usize]) {
+        let leads: Vec<Lead> =
+            sizes.iter().map(|byte_count| Lead { byte_count: *byte_count, ..Lead::new(1) }).collect();
+        assert_eq!(portions(&leads).map(<[Lead]>::len).collect::<Vec<_>>(), expected, "{sizes:?}");
+    }
+
+    #[test]
+    fn repairs_that_share_a_transaction_are_few_and_small_together() {
+        const HALF: u64 = LEAD_BYTES_AT_ONCE / 2;
+        check(&[], &[]);
+        check(&[u64::MAX], &[1]);
+        check(&[HALF, HALF, 1, HALF, HALF], &[2, 2, 1]);
+        check(&[1, u64::MAX, 1, 1], &[1, 1, 2]);
+        check(&[0; 2 * LEAD_COUNT_AT_ONCE + 1], &[LEAD_COUNT_AT_ONCE, LEAD_COUNT_AT_ONCE, 1]);
+    }
+}

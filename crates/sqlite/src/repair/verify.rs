@@ -1,0 +1,253 @@
+//! `verify`: whether the database still is what this crate writes.
+
+use std::ops::ControlFlow;
+
+use abide_core::{ExecutionId, Timestamp};
+use abide_store::Result;
+use rusqlite::Connection;
+use rusqlite::types::ValueRef;
+
+use super::examine::{Counts, Verdict, examine};
+use super::lost_messages::lost_messages;
+use crate::error::{Stop, complaint, reading};
+use crate::gaps::walk;
+use crate::interned::Interned;
+use crate::reader::in_transaction;
+use crate::rows::{Raw, unsigned};
+use crate::store::SqliteStore;
+use crate::view::{View, worker};
+use crate::{schema, sql};
+
+/// The most problems that are told.
+const PROBLEM_COUNT_MAX: usize = 100;
+/// What a look at everything found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verification {
+    /// How many executions there are.
+    pub execution_count: u64,
+    /// How many of them are abide's own, which no list shows.
+    pub own_count: u64,
+    /// How many journal entries belong to them.
+    pub entry_count: u64,
+    /// What is wrong, one sentence each; at most 100.
+    pub problems: Vec<String>,
+}
+
+impl Verification {
+    /// Whether nothing is wrong.
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    fn add(&mut self, problem: String) {
+        if self.problems.len() < PROBLEM_COUNT_MAX {
+            self.problems.push(problem);
+        }
+    }
+
+    /// What a look at a part of the store gave. A part that SQLite cannot read is told, and hides nothing of the others.
+    pub(super) fn told<T>(
+        &mut self,
+        part: &str,
+        looked: std::result::Result<T, Stop>,
+    ) -> std::result::Result<Option<T>, Stop> {
+        match looked {
+            Ok(found) => Ok(Some(found)),
+            Err(stop) if stop.is_unread() => {
+                self.add(format!("{part} cannot be read: {}", stop.complaint()));
+                Ok(None)
+            }
+            Err(stop) => Err(stop),
+        }
+    }
+}
+
+impl SqliteStore {
+    /// Looks at everything: SQLite's own integrity check, every chain of entries from its head to its beginning, every
+    /// state against what its journal adds up to, every lease, and rows that belong to nothing. Works on the calling thread,
+    /// in one read transaction; others go on meanwhile.
+    pub fn verify(&self) -> Result<Verification> {
+        self.view_on_this_thread("verify", |view| {
+            let (mut found, connection) = (Verification::default(), view.connection);
+            let checked = check_integrity(connection, &mut found);
+            found.told("the file", checked)?;
+            let checked = check_schema(connection, &mut found);
+            found.told("the names and the routes", checked)?;
+            let checked = check_executions(connection, (&mut found, view.shared.clock.now()));
+            if let Some(counts) = found.told("the executions", checked)?.flatten() {
+                let checked = check_counts(connection, counts, &mut found);
+                found.told("the tags and the journal", checked)?;
+            }
+            let checked = check_lost_messages(connection, &mut found);
+            found.told("the executions", checked)?;
+            check_the_rest(connection, &mut found)?;
+            Ok(found)
+        })
+    }
+
+    /// Reads with a connection of its own, without a reader's thread.
+    pub(crate) fn view_on_this_thread<T>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&View<'_>) -> std::result::Result<T, Stop>,
+    ) -> Result<T> {
+        let Some(path) = &self.shared.path else { return self.view_of_writer(what, work) };
+        let connection =
+            schema::open_reader(path, &self.shared.options).map_err(|error| reading(what, &error))?;
+        let view = View { connection: &connection, shared: &self.shared, memory: &Default::default() };
+        in_transaction(what, &view, work)
+    }
+}
+
+pub(super) fn check_integrity(
+    connection: &Connection,
+    found: &mut Verification,
+) -> std::result::Result<(), Stop> {
+    let mut statement = connection.prepare(sql::INTEGRITY)?;
+    let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
+    for line in lines {
+        match line {
+            Ok(line) if line == "ok" => {}
+            Ok(line) => found.add(format!("SQLite: {line}")),
+            Err(error) => found.add(format!("SQLite: {error}")),
+        }
+    }
+    Ok(())
+}
+
+/// Whether an id is one of abide's own.
+fn is_own(id: &ValueRef<'_>) -> bool {
+    id.as_bytes().is_ok_and(|id| id.starts_with(ExecutionId::OWN_PREFIX.as_bytes()))
+}
+
+/// Looks at every execution. What belongs to them can be counted only if all of them can be read.
+fn check_executions(
+    connection: &Connection,
+    (found, now): (&mut Verification, Timestamp),
+) -> std::result::Result<Option<Counts>, Stop> {
+    let interned = Interned::load(connection)?;
+    let (mut counts, mut is_counted) = (Counts::default(), true);
+    let gaps = walk(connection, (sql::EXECUTION_ROWS_AFTER, 0), |row| {
+        found.execution_count += 1;
+        found.own_count += u64::from(is_own(&row.get_ref(2)?));
+        let whose = whose(row.get(0)?, &row.get_ref(2)?);
+        let problem = match examine(connection, (&interned, now), (row, &mut counts)) {
+            Ok(Verdict::Sound) => return Ok(ControlFlow::Continue(())),
+            Ok(Verdict::Newer(problem) | Verdict::Damaged(problem)) => problem,
+            Err(stop) => stop.complaint(),
+        };
+        is_counted = false;
+        found.add(format!("{whose}: {problem}"));
+        Ok(ControlFlow::Continue(()))
+    })?;
+    gaps.iter().for_each(|gap| found.add(format!("execution number {gap}")));
+    found.entry_count = counts.entry_count;
+    Ok((is_counted && gaps.is_empty()).then_some(counts))
+}
+
+/// Looks for answers and orders that were lost on the way.
+fn check_lost_messages(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
+    let interned = Interned::load(connection)?;
+    walk(connection, (sql::EXECUTION_ROWS_AFTER, 0), |row| {
+        for lost in lost_messages(connection, &interned, row)? {
+            found.add(format!("{}: {}", whose(row.get(0)?, &row.get_ref(2)?), lost.problem));
+        }
+        Ok(ControlFlow::Continue(()))
+    })
+    .map(drop)
+}
+
+/// An execution by its id, or by its number when that is no text.
+pub(super) fn whose(key: i64, id: &ValueRef<'_>) -> String {
+    match id.as_str() {
+        Ok(id) => format!("execution {id:?}"),
+        Err(_) => format!("execution number {key}"),
+    }
+}
+
+pub(super) const FOREIGN: &str = "the tables are not those that this program makes";
+
+/// Whether tables and indexes are as they were made.
+pub(super) fn is_schema_known(connection: &Connection) -> std::result::Result<bool, Stop> {
+    let objects = |connection: &Connection| -> rusqlite::Result<Vec<(Raw, Raw)>> {
+        let mut statement = connection.prepare(sql::VERIFY_SCHEMA)?;
+        statement.query_map([], |row| Ok((Raw::read(row, 0)?, Raw::read(row, 1)?)))?.collect()
+    };
+    let fresh = Connection::open_in_memory()?;
+    fresh.execute_batch(sql::META_CREATE)?;
+    sql::MIGRATIONS.iter().try_for_each(|step| fresh.execute_batch(step))?;
+    Ok(objects(connection)? == objects(&fresh)?)
+}
+
+/// Tables and indexes as they were made, and the names that rows refer to.
+fn check_schema(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
+    if !is_schema_known(connection)? {
+        found.add(FOREIGN.to_owned());
+    }
+    if !schema::is_current(connection)? {
+        found.add("the schema version is damaged".to_owned());
+    }
+    let interned = Interned::load(connection)?;
+    for id in &interned.damaged_names {
+        found.add(format!("the name of namespace {id} is damaged"));
+    }
+    for id in &interned.damaged_routes {
+        found.add(format!("route {id} is damaged"));
+    }
+    Ok(())
+}
+
+/// Whether there is anything that belongs to no execution that could be read. Where one could not, it explains what is over.
+fn check_counts(
+    connection: &Connection,
+    counts: Counts,
+    found: &mut Verification,
+) -> std::result::Result<(), Stop> {
+    let tags: i64 = connection.query_row(sql::VERIFY_TAG_COUNT, [], |row| row.get(0))?;
+    if unsigned(tags) != counts.tag_count {
+        found.add(format!("there are {tags} tags, the executions have {}", counts.tag_count));
+    }
+    let rows: i64 = connection.query_row(sql::VERIFY_JOURNAL_COUNT, [], |row| row.get(0))?;
+    if unsigned(rows) != counts.row_count {
+        found.add(format!("the journal has {rows} rows, the executions have {}", counts.row_count));
+    }
+    Ok(())
+}
+
+fn check_the_rest(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
+    let orphans = [
+        (sql::VERIFY_ORPHAN_JOURNAL, "journal row"),
+        (sql::VERIFY_ORPHAN_RUNS, "an earlier run of execution"),
+        (sql::VERIFY_ORPHAN_INBOX, "the inbox of execution"),
+        (sql::VERIFY_ORPHAN_TAGS, "the tags of execution"),
+    ];
+    for (text, what) in orphans {
+        let checked = check_orphans(connection, (text, what), found);
+        found.told(what, checked)?;
+    }
+    let checked = check_sessions(connection, found);
+    found.told("the sessions", checked).map(drop)
+}
+
+fn check_orphans(
+    connection: &Connection,
+    (text, what): (&'static str, &str),
+    found: &mut Verification,
+) -> std::result::Result<(), Stop> {
+    let mut statement = connection.prepare(text)?;
+    for row in statement.query_map([], |row| Raw::read(row, 0))? {
+        found.add(format!("{what} {} belongs to nothing", row?));
+    }
+    Ok(())
+}
+
+fn check_sessions(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
+    let mut statement = connection.prepare(sql::VERIFY_SESSIONS)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        if let Err(error) = worker(row) {
+            found.add(format!("session {}: {}", row.get::<_, i64>(0)?, complaint(&error)));
+        }
+    }
+    Ok(())
+}
