@@ -17,6 +17,12 @@ pub(crate) const SESSION_TTL_MS: u64 = 3_000;
 /// Every so many seeds one lives on SQLite.
 const SQLITE_EVERY: u64 = 8;
 
+/// Every so many seeds each commit that appends to a journal is the last one of its machine.
+const RELENTLESS_EVERY: u64 = 50;
+
+/// The most commits that are the last one of their machine.
+const RELENTLESS_COUNT: u64 = 200;
+
 /// When the last thing is asked, and the last time that something goes wrong by the clock.
 const LAST_MS: u64 = 12_000;
 
@@ -42,7 +48,7 @@ pub fn scenario(seed: u64) -> Scenario {
         store: StoreSpec::Memory,
         editions: Vec::new(),
     };
-    let scenario = with_deploys(scenario);
+    let scenario = relentless(with_deploys(scenario));
     if seed.is_multiple_of(SQLITE_EVERY) { on_sqlite(scenario) } else { scenario }
 }
 
@@ -60,6 +66,15 @@ fn with_deploys(mut scenario: Scenario) -> Scenario {
         let by = Actor::Worker(u32::try_from(chance.index(scenario.workers.len())).unwrap_or(0));
         let (number, at_ms) = (1 + scenario.actions.len() as u64, chance.below(LAST_MS / 2));
         scenario.actions.push(Action { number, at_ms, by, what, dropped_at_poll: None });
+    }
+    scenario
+}
+
+/// The same scenario; in some, the machine falls after each commit that appends to a journal, so that every prefix of every journal is replayed.
+fn relentless(mut scenario: Scenario) -> Scenario {
+    if scenario.seed % RELENTLESS_EVERY == RELENTLESS_EVERY - 1 {
+        let kill = |nth| Fault { when: When::Record(nth), what: Wrong::Kill { restart_ms: 1 } };
+        scenario.faults = (1..=RELENTLESS_COUNT).map(kill).collect();
     }
     scenario
 }

@@ -216,6 +216,9 @@ impl World {
         }
         drop(state);
         committed.born.iter().for_each(|leased| self.leased(machine, leased));
+        if !changes.records.is_empty() || committed.transacted.is_some() {
+            self.recorded(machine);
+        }
     }
 }
 

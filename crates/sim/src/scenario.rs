@@ -203,6 +203,8 @@ pub enum When {
     Time(u64),
     /// At the n-th transaction of a writer of SQLite, to its machine.
     Batch(u64),
+    /// At the n-th commit that appends to a journal, once it has happened, to the machine that sent it.
+    Record(u64),
 }
 
 /// What goes wrong.

@@ -43,6 +43,7 @@ pub(crate) struct State {
     worker_poll_count: u64,
     poll_count: u64,
     notice_count: u64,
+    record_count: u64,
     next_machine: u32,
     /// Everybody who has a place, and the machine that is there now.
     pub(crate) machines: BTreeMap<u32, Machine>,
@@ -280,6 +281,22 @@ impl World {
         };
         self.strike(machine, wrong, "batch");
         Some(wrong)
+    }
+
+    /// Is told of each commit that appended to a journal. Whoever takes over from a machine that falls here replays exactly this much.
+    pub(crate) fn recorded(&self, machine: u32) {
+        let wrongs = {
+            let mut state = self.lock();
+            state.record_count += 1;
+            let number = state.record_count;
+            state.faults.remove(&When::Record(number)).filter(|_| !state.is_healed).unwrap_or_default()
+        };
+        for wrong in wrongs {
+            if let Wrong::Kill { restart_ms } = wrong {
+                self.strike(machine, wrong, "record");
+                self.doom(machine, restart_ms);
+            }
+        }
     }
 
     /// Decides about a notice.
