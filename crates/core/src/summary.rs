@@ -211,7 +211,7 @@ pub struct Summary {
     /// When a caretaker, who needs none of its code, is to [look](crate::care::look) at it, if nothing arrives before. In a commit, what the
     /// execution asks for by itself; in a store, what is known there too. It may be too early, never too late.
     pub care_at: Option<Timestamp>,
-    /// What it waits for; a bounded excerpt.
+    /// What it waits for; a bounded excerpt. A park that leaves something out tells at least one wait with a closure behind it, if there is any.
     pub waiting: Vec<Waiting>,
     /// The lease of the caretaker who wrote this, if nobody but caretakers held the execution until then: its code was never called.
     pub cared_epoch: Option<Epoch>,
@@ -283,7 +283,7 @@ impl Execution {
             listens: self.listens(waiting),
             wake_at: timers.chain(self.expires_at()).min(),
             care_at: self.care_at(),
-            waiting: waiting.iter().filter(|_| active).take(Summary::WAITING_COUNT_MAX).cloned().collect(),
+            waiting: if active { excerpt(waiting) } else { Vec::new() },
             cared_epoch: None,
         }
     }
@@ -295,6 +295,17 @@ impl Execution {
             _ => Listens::Nothing,
         }
     }
+}
+
+/// As many waits as a summary tells. Of more than that, those that are not still go first: it [stands still](Summary::stands_still) by what is told
+/// only if it does by all.
+fn excerpt(waiting: &[Waiting]) -> Vec<Waiting> {
+    if waiting.len() <= Summary::WAITING_COUNT_MAX {
+        return waiting.to_vec();
+    }
+    let restless = waiting.iter().filter(|wait| !wait.is_still());
+    let still = waiting.iter().filter(|wait| wait.is_still());
+    restless.chain(still).take(Summary::WAITING_COUNT_MAX).cloned().collect()
 }
 
 /// Whether it rests, and neither message nor order ends that.

@@ -23,6 +23,17 @@ async fn patient(ctx: Ctx) -> Result<Option<u64>> {
     Ok(ctx.recv("go").timeout(secs(30)).await.ok())
 }
 
+/// Waits for many signals, and for the next attempt of a step, which is far away.
+#[workflow]
+async fn torn(ctx: Ctx) -> Result<()> {
+    let signals = (0..100).map(|nth| ctx.recv::<u64>(&format!("signal-{nth}")));
+    let step = ctx
+        .step("try", || async { Err::<(), _>(Error::new("not yet")) })
+        .retry(Retry::fixed(hours(1)).max_attempts(2));
+    let (_, tried) = futures_util::join!(futures_util::future::join_all(signals), step);
+    tried
+}
+
 /// Workers, the last of which finds that two others have died with waiters in memory.
 async fn with_suspected_waiters(world: &Shared) -> Vec<Abide> {
     let mut workers = vec![worker(world).await];
@@ -77,6 +88,26 @@ async fn waiters_hold_up_nobody(world: Shared) {
     assert_eq!(within(&world, secs(1), handle.result()).await.unwrap(), 7);
     let handle = abide.handle::<Option<u64>>("patient");
     assert_eq!(within(&world, secs(31), handle.result()).await.unwrap(), None);
+}
+
+/// What waits for its next attempt is still a suspect, however many other things it waits for.
+#[test]
+fn an_attempt_among_many_waits_clears_nobody() {
+    on_both(async |world| {
+        let mut workers = vec![worker(&world).await];
+        workers[0].start(torn, ()).id("torn").await.unwrap();
+        for _ in 0..2 {
+            world.lab.sleep(ms(500)).await;
+            let machine = world.machine.lock().unwrap().unwrap();
+            world.lab.crash(machine);
+            world.lab.sleep(secs(10)).await;
+            workers.push(worker(&world).await);
+        }
+        world.lab.sleep(secs(200)).await;
+        let found = world.snapshot("torn").await;
+        assert_eq!(found.lease.session, None, "it is parked");
+        assert_eq!(found.takeover_count, 2);
+    });
 }
 
 #[test]

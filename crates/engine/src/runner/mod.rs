@@ -395,7 +395,8 @@ impl Runner {
 
     fn send(&mut self, hold: Hold, end: Option<End>) {
         self.tell_children();
-        let waiting = self.waiting();
+        let is_parked = matches!(hold, Hold::Park { .. });
+        let waiting = if is_parked { self.waiting_at_rest() } else { self.waiting() };
         let wake_at = self.next_timer();
         self.seat.send(Leave { hold, waiting: &waiting, wake_at, end });
         self.run.published = Some(waiting);

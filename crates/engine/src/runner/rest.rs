@@ -178,6 +178,19 @@ impl Runner {
             .take(Summary::WAITING_COUNT_MAX)
             .collect()
     }
+
+    /// The same in a park, which tells whether it [stands still](Summary::stands_still): what does not goes first. Not in every commit: there may
+    /// be many children to go through.
+    pub(super) fn waiting_at_rest(&self) -> Vec<Waiting> {
+        let Some(active) = self.run.stage.active() else { return Vec::new() };
+        let state = active.board.0.lock();
+        let has_closure =
+            |slot: &crate::board::Slot| matches!(slot.request, Request::Step(_) | Request::Transaction(_));
+        let restless = state.slots.iter().filter(|(_, slot)| has_closure(slot));
+        let still = state.slots.iter().filter(|(_, slot)| !has_closure(slot));
+        let waits = restless.chain(still).filter_map(|(id, slot)| active.wait_of(*id, slot));
+        waits.take(Summary::WAITING_COUNT_MAX).collect()
+    }
 }
 
 impl Active {

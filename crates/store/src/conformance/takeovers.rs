@@ -1,6 +1,6 @@
 //! What becomes of the work of the dead.
 
-use abide_core::{Epoch, ExecutionId, Name, Version, Waiting};
+use abide_core::{Epoch, ExecutionId, Name, Summary, Version, Waiting};
 
 use super::held::{Draft, Held};
 use super::make::{complete, flow, step, worker};
@@ -98,7 +98,11 @@ fn takeover_count_is_not_reset_by_an_empty_commit(subject: &Subject) {
 fn takeover_count_is_reset_by_a_park_that_stands_still(subject: &Subject) {
     let name = || Name::new("x").expect("a name");
     let at = subject.later_ms(1_000_000);
-    let cases: [(&[Waiting], u32); 8] = [
+    // The last is beyond what a summary tells.
+    let mut many = vec![Waiting::Signal { name: name(), until: None }; Summary::WAITING_COUNT_MAX];
+    many.push(Waiting::Retry { name: name(), attempt: 2, at });
+    let cases: [(&[Waiting], u32); 9] = [
+        (&many, 1),
         (&[Waiting::Signal { name: name(), until: None }], 0),
         (&[Waiting::Sleep { until: at }], 0),
         (&[Waiting::Child { id: ExecutionId::new("c").expect("an id") }, Waiting::Sleep { until: at }], 0),
