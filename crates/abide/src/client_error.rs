@@ -72,7 +72,7 @@ pub enum ClientError {
         /// Why.
         message: String,
     },
-    /// The store is busy or out of reach. Nothing was changed; try again later.
+    /// The store is busy or out of reach, or cannot read what was asked for now. Nothing was changed; try again later.
     Unavailable {
         /// The store's complaint.
         source: abide_store::Error,
@@ -108,9 +108,9 @@ impl ClientError {
     pub(crate) fn of(id: &str, error: abide_store::Error) -> Self {
         match error {
             abide_store::Error::Refused(refusal) => Self::refused(id, refusal),
-            abide_store::Error::Busy { .. } | abide_store::Error::Unavailable { .. } => {
-                Self::Unavailable { source: error }
-            }
+            abide_store::Error::Busy { .. }
+            | abide_store::Error::Unavailable { .. }
+            | abide_store::Error::Unread { .. } => Self::Unavailable { source: error },
             abide_store::Error::Indeterminate { .. } => Self::Indeterminate { source: error },
             abide_store::Error::Corrupt { .. } | abide_store::Error::Newer { .. } => {
                 Self::Corrupt { source: error }

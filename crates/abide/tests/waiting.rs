@@ -202,15 +202,17 @@ fn nobody_follows_a_busy_store_when_nobody_waits() {
     });
 }
 
-/// What cannot be read beside others that can is told of by itself. A store that is out of reach is an error, whatever was asked for.
+/// What cannot be read beside others that can is told of by itself. A store that is out of reach is an error, whatever was asked for. The error says
+/// which it is: nothing else is asked.
 #[test]
 fn why_tells_an_execution_that_cannot_be_read_from_a_store_that_cannot() {
     let (is_unread, is_away) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (unread, away) = (is_unread.clone(), is_away.clone());
     let failing = move |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
-        FaultyStore::deciding(memory(clock), move |what| {
-            let fails = away.load(Ordering::Relaxed) || (what == "read" && unread.load(Ordering::Relaxed));
-            if fails { Fault::Unavailable } else { Fault::None }
+        FaultyStore::deciding(memory(clock), move |what| match what {
+            "read" if away.load(Ordering::Relaxed) => Fault::Unavailable,
+            "read" if unread.load(Ordering::Relaxed) => Fault::Unread,
+            _ => Fault::None,
         })
     };
     Lab::run_on(1, failing, |lab| async move {

@@ -65,6 +65,9 @@ impl Failure {
             Error::Unavailable { source, .. } => {
                 unavailable(format!("{id:?} was told nothing: the store is unavailable: {source}"))
             }
+            Error::Unread { source, .. } => {
+                unavailable(format!("{id:?} was told nothing: it cannot be read now: {source}"))
+            }
             Error::Indeterminate { source, .. } => {
                 unavailable(format!("it is not known whether {id:?} was told: {source}"))
             }
@@ -93,9 +96,11 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match &error {
             Error::Refused(refusal) => code_of(refusal),
-            Error::Busy { .. } | Error::Unavailable { .. } | Error::Indeterminate { .. } | Error::Closed => {
-                Code::Unavailable
-            }
+            Error::Busy { .. }
+            | Error::Unavailable { .. }
+            | Error::Unread { .. }
+            | Error::Indeterminate { .. }
+            | Error::Closed => Code::Unavailable,
             Error::Corrupt { .. } | Error::Newer { .. } => Code::Failed,
         };
         Self::new(code, error)

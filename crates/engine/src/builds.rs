@@ -78,8 +78,8 @@ async fn try_page(engine: &Inner, after: Option<ListCursor>) -> Result<(usize, O
                 messages.extend(wish(build, &snapshot));
             }
             Ok(_) => {}
-            // It is damaged, or a newer program wrote it: neither holds up the others.
-            Err(error @ (Error::Corrupt { .. } | Error::Newer { .. })) => {
+            // It is damaged, or a newer program wrote it, or it cannot be read now: that holds up nobody else.
+            Err(error) if error.is_of_one() => {
                 tracing::debug!(%error, execution = %item.address, "what is blocked cannot be read");
             }
             Err(error) => return Err(error),

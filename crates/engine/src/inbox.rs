@@ -332,7 +332,7 @@ impl Inbox {
                 // Nothing was read that is damaged: whoever begins anew believes the store.
                 None => {
                     let source = format!("message {:?} is unread and not there", fetching.id).into();
-                    return Err(Error::Unavailable { what: "inbox", source });
+                    return Err(Error::Unread { what: "inbox", source });
                 }
             };
             let read = InboxRead { after, ..InboxRead::first(self.key) };
@@ -528,7 +528,7 @@ mod tests {
         let (_sim, mut inbox) = inbox(&[20; 40]);
         assert!(inbox.fetch(&MessageId::new("other"), Left(None)).is_none());
         let told = inbox.poll(&mut Context::from_waker(Waker::noop()));
-        assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+        assert!(matches!(told, Err(Error::Unread { .. })), "{told:?}");
     }
 
     /// The answer of a child that was given up is asked for, and then read for good by a commit that is faster.

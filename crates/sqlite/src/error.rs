@@ -114,6 +114,8 @@ pub(crate) enum Meaning {
     Corrupt,
     /// SQLite finds the file malformed: an index is not what its table is, a page is damaged, or the disk has not given it. It may be read later.
     Malformed,
+    /// The disk has not given a page.
+    Unread,
     /// A newer version of abide wrote it.
     Newer,
     /// The user's own closure is to blame; trying again would do the same.
@@ -154,7 +156,8 @@ impl Failure {
         let source = || self.complaint.clone().into();
         match self.meaning {
             Meaning::Busy => Error::Busy { what },
-            Meaning::Unavailable | Meaning::Malformed => Error::Unavailable { what, source: source() },
+            Meaning::Unavailable => Error::Unavailable { what, source: source() },
+            Meaning::Malformed | Meaning::Unread => Error::Unread { what, source: source() },
             Meaning::Indeterminate => Error::Indeterminate { what, source: source() },
             Meaning::Corrupt => Error::Corrupt { what: self.complaint.clone() },
             Meaning::Newer => Error::Newer { what: self.complaint.clone() },
@@ -183,6 +186,7 @@ fn meaning(error: &rusqlite::Error) -> Meaning {
         | Sql::InvalidColumnType(..)
         | Sql::QueryReturnedNoRows
         | Sql::Utf8Error(..) => Meaning::Corrupt,
+        other if is_unread_page(other) => Meaning::Unread,
         other => match other.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Meaning::Busy,
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Meaning::Malformed,
@@ -198,6 +202,26 @@ fn meaning(error: &rusqlite::Error) -> Meaning {
             ) => Meaning::Corrupt,
             _ => Meaning::Unavailable,
         },
+    }
+}
+
+/// Whether the disk has not given a page. Any other error of the disk is of the file.
+fn is_unread_page(error: &rusqlite::Error) -> bool {
+    use rusqlite::ffi;
+    const CODES: [i32; 4] = [
+        ffi::SQLITE_IOERR_READ,
+        ffi::SQLITE_IOERR_SHORT_READ,
+        ffi::SQLITE_IOERR_DATA,
+        ffi::SQLITE_IOERR_CORRUPTFS,
+    ];
+    error.sqlite_error().is_some_and(|error| CODES.contains(&error.extended_code))
+}
+
+/// The error of `what`, which is nobody's in particular: the file cannot be used.
+pub(crate) fn opening(what: &'static str, error: &rusqlite::Error) -> Error {
+    match reading(what, error) {
+        Error::Unread { what, source } => Error::Unavailable { what, source },
+        other => other,
     }
 }
 
@@ -328,5 +352,34 @@ impl From<Stop> for Error {
             Stop::Sql(error) => reading("read", &error),
             Stop::Broken(failure) => failure.error("read"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the error of a reading operation is, and what it is when the file was to be opened.
+    #[track_caller]
+    fn check(code: i32, (reads, opens): (&str, &str)) {
+        let error = rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
+        let word = |error: Error| match error {
+            Error::Busy { .. } => "busy",
+            Error::Unavailable { .. } => "unavailable",
+            Error::Unread { .. } => "unread",
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((word(reading("read", &error)), word(opening("read", &error))), (reads, opens));
+    }
+
+    #[test]
+    fn a_page_that_cannot_be_read_is_told_from_a_file_that_cannot() {
+        use rusqlite::ffi;
+        check(ffi::SQLITE_CORRUPT, ("unread", "unavailable"));
+        check(ffi::SQLITE_IOERR_READ, ("unread", "unavailable"));
+        check(ffi::SQLITE_IOERR_SHORT_READ, ("unread", "unavailable"));
+        check(ffi::SQLITE_IOERR_SHMMAP, ("unavailable", "unavailable"));
+        check(ffi::SQLITE_CANTOPEN, ("unavailable", "unavailable"));
+        check(ffi::SQLITE_BUSY, ("busy", "busy"));
     }
 }

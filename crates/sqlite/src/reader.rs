@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::batch::Shared;
-use crate::error::{Stop, reading};
+use crate::error::{Stop, opening, reading};
 use crate::view::{Memory, View};
 use crate::{home, schema, sql};
 
@@ -141,7 +141,7 @@ impl Readers {
 
     fn open(&self) -> Result<Connection> {
         let path = self.shared.path.as_ref().ok_or(Error::Closed)?;
-        schema::open_reader(path, &self.shared.options).map_err(|error| reading("open a reader", &error))
+        schema::open_reader(path, &self.shared.options).map_err(|error| opening("open a reader", &error))
     }
 
     fn next_task(&self) -> Option<Task> {
@@ -182,7 +182,7 @@ pub(crate) fn in_transaction<T>(
     work: impl FnOnce(&View<'_>) -> std::result::Result<T, Stop>,
 ) -> Result<T> {
     let run = |text| view.connection.prepare_cached(text).and_then(|mut statement| statement.execute([]));
-    run(sql::BEGIN_READ).map_err(|error| reading(what, &error))?;
+    run(sql::BEGIN_READ).map_err(|error| opening(what, &error))?;
     let outcome = work(view);
     // What was read was read, however this ends. A malformed file lets nobody commit, not even a reader.
     if run(sql::COMMIT).is_err()

@@ -28,6 +28,14 @@ pub enum Error {
         /// The database's complaint.
         source: Source,
     },
+    /// The database is there, and what was asked for cannot be read now: SQLite finds a page malformed, or the disk has not given it, which says
+    /// nothing about what was written. Others may be read. Nothing was changed; try again later.
+    Unread {
+        /// What was tried.
+        what: &'static str,
+        /// The database's complaint.
+        source: Source,
+    },
     /// It may have happened. Ask again with the same ids: a repetition changes nothing.
     Indeterminate {
         /// What was tried.
@@ -52,7 +60,15 @@ pub enum Error {
 impl Error {
     /// Whether asking again later can help.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Busy { .. } | Self::Unavailable { .. } | Self::Indeterminate { .. })
+        matches!(
+            self,
+            Self::Busy { .. } | Self::Unavailable { .. } | Self::Unread { .. } | Self::Indeterminate { .. }
+        )
+    }
+
+    /// Whether it says something about what was to be read, and nothing about the store: another execution may be read.
+    pub fn is_of_one(&self) -> bool {
+        matches!(self, Self::Unread { .. } | Self::Corrupt { .. } | Self::Newer { .. })
     }
 }
 
@@ -62,6 +78,7 @@ impl fmt::Display for Error {
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Busy { what } => write!(f, "{what}: the store is kept busy by others"),
             Self::Unavailable { what, source } => write!(f, "{what}: the store is unavailable: {source}"),
+            Self::Unread { what, source } => write!(f, "{what}: it cannot be read now: {source}"),
             Self::Indeterminate { what, source } => write!(f, "{what}: the outcome is unknown: {source}"),
             Self::Corrupt { what } => write!(f, "the store is damaged: {what}"),
             Self::Newer { what } => f.write_str(what),
@@ -74,7 +91,9 @@ impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Self::Refused(refusal) => Some(refusal),
-            Self::Unavailable { source, .. } | Self::Indeterminate { source, .. } => Some(source.as_ref()),
+            Self::Unavailable { source, .. }
+            | Self::Unread { source, .. }
+            | Self::Indeterminate { source, .. } => Some(source.as_ref()),
             Self::Busy { .. } | Self::Corrupt { .. } | Self::Newer { .. } | Self::Closed => None,
         }
     }

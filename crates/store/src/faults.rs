@@ -36,6 +36,8 @@ pub enum Fault {
     },
     /// It does not happen: [`Error::Unavailable`].
     Unavailable,
+    /// It does not happen, and others may: [`Error::Unread`].
+    Unread,
     /// It happens, and its answer is lost: [`Error::Indeterminate`].
     Indeterminate,
     /// It does not happen, and never will: [`Error::Corrupt`].
@@ -163,6 +165,7 @@ impl FaultyStore {
             Fault::Unavailable => {
                 Box::pin(ready(Err(Error::Unavailable { what, source: "an injected fault".into() })))
             }
+            Fault::Unread => Box::pin(ready(Err(Error::Unread { what, source: "an injected fault".into() }))),
             Fault::Indeterminate => Box::pin(lose(what, operation(&*self.inner))),
             Fault::Corrupt => {
                 Box::pin(ready(Err(Error::Corrupt { what: format!("an injected fault of {what}") })))
@@ -205,7 +208,7 @@ impl Tally {
         let counter = match fault {
             Fault::None => return,
             Fault::Delay { .. } => &self.delayed,
-            Fault::Unavailable => &self.unavailable,
+            Fault::Unavailable | Fault::Unread => &self.unavailable,
             Fault::Indeterminate => &self.indeterminate,
             Fault::Corrupt => &self.corrupt,
         };

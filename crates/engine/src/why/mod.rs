@@ -56,8 +56,7 @@ pub(crate) async fn explain_beside(
             let sentence = format!("{:?} is damaged: {what}; {}.", address.id, text::ways_out(&address.id));
             return Ok((Some(Status::Damaged), text::clean(&sentence).into_owned()));
         }
-        // Only where others can be read: a store that is out of reach says nothing about this one.
-        Err(Error::Unavailable { source, .. }) if answers(store, address).await => {
+        Err(Error::Unread { source, .. }) => {
             let sentence = format!("{:?} cannot be read now, and is tried again: {source}.", address.id);
             return Ok((None, text::clean(&sentence).into_owned()));
         }
@@ -71,11 +70,6 @@ pub(crate) async fn explain_beside(
         facts => facts?.ok_or_else(unknown)?,
     };
     Ok((Some(facts.snapshot.summary.status_at(now)), sentence::of(&facts)))
-}
-
-/// Whether the store tells of others.
-async fn answers(store: &dyn Store, address: &Address) -> bool {
-    store.list(List::of(address.namespace.clone(), 1)).await.is_ok()
 }
 
 /// Who looks, and when.
@@ -106,6 +100,7 @@ impl Witness<'_> {
                 // It is the child's, and not that of whoever waits for it.
                 Err(Error::Corrupt { what }) => end = Some(Child::Damaged(what)),
                 Err(Error::Newer { .. }) => end = Some(Child::Newer),
+                Err(Error::Unread { source, .. }) => end = Some(Child::Unread(source.to_string())),
                 Err(error) => return Err(error),
             }
             break;
@@ -254,8 +249,8 @@ async fn ahead(store: &dyn Store, snapshot: &Snapshot) -> Result<Ahead, Error> {
             let read =
                 Read { target: Target::Key(item.key), run: None, from: 0, limit: 0, with_inbox: false };
             let other = match store.read(read).await {
-                // A claim would set it aside.
-                Err(Error::Corrupt { .. } | Error::Newer { .. }) => continue,
+                // A claim would set it aside, or leave it out.
+                Err(error) if error.is_of_one() => continue,
                 other => other?,
             };
             ahead.count += u64::from(other.is_some_and(|other| goes_before(&other, snapshot)));
@@ -285,7 +280,7 @@ async fn suspect_of(store: &dyn Store, row: &WorkerRow) -> Result<Option<Suspect
         let target = Target::Key(held.key);
         let read = Read { target, run: None, from: 0, limit: 0, with_inbox: false };
         let other = match store.read(read).await {
-            Err(Error::Corrupt { .. } | Error::Newer { .. }) => continue,
+            Err(error) if error.is_of_one() => continue,
             other => other?.filter(|other| other.lease.session == Some(row.session)),
         };
         if let Some(suspect) = other.and_then(|other| Suspect::of(&other, row)) {

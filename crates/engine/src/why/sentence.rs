@@ -95,6 +95,8 @@ pub(super) enum Child {
     Damaged(String),
     /// A newer version of abide wrote it.
     Newer,
+    /// It cannot be read now, for this reason.
+    Unread(String),
     /// The chain is too long to be followed.
     TooDeep,
 }
@@ -347,6 +349,7 @@ fn waits_for_child(id: &ExecutionId, child: Option<&Child>) -> String {
         Some(Child::Newer) => {
             format!("waiting for child {id:?}, which was written by a newer version of abide")
         }
+        Some(Child::Unread(why)) => format!("waiting for child {id:?}, which cannot be read now: {why}"),
         Some(Child::TooDeep) | None => format!("waiting for child {id:?}"),
     }
 }

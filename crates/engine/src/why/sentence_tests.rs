@@ -340,6 +340,8 @@ fn a_chain_of_children_is_followed() {
     check(&parent, r#"workflow "x" is waiting for child "c"."#);
     parent.child = Some(Child::Missing);
     check(&parent, r#"workflow "x" is waiting for child "c", which does not exist."#);
+    parent.child = Some(Child::Unread("disk I/O error".to_owned()));
+    check(&parent, r#"workflow "x" is waiting for child "c", which cannot be read now: disk I/O error."#);
     let mut below = facts(Vec::new(), &[child]);
     let paused = Event::Paused { by: By("ann".to_owned()), reason: String::new() };
     below.child = Some(Child::Known(Box::new(facts(vec![paused], &[]))));

@@ -9,7 +9,7 @@ use rusqlite::types::ValueRef;
 
 use super::examine::{Counts, Verdict, examine};
 use super::lost_messages::lost_messages;
-use crate::error::{Stop, complaint, reading};
+use crate::error::{Stop, complaint, opening};
 use crate::gaps::walk;
 use crate::interned::Interned;
 use crate::reader::in_transaction;
@@ -93,7 +93,7 @@ impl SqliteStore {
     ) -> Result<T> {
         let Some(path) = &self.shared.path else { return self.view_of_writer(what, work) };
         let connection =
-            schema::open_reader(path, &self.shared.options).map_err(|error| reading(what, &error))?;
+            schema::open_reader(path, &self.shared.options).map_err(|error| opening(what, &error))?;
         let view = View { connection: &connection, shared: &self.shared, memory: &Default::default() };
         in_transaction(what, &view, work)
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use abide_core::{Body, By, Payload, Start, Status, Tag};
 use abide_sqlite::{Discarded, MessagesDropped, SqliteStore};
 use abide_store::conformance::block_on;
+use abide_store::{Error, Read, Target, View as _};
 
 use crate::aside::with_status;
 use crate::fixture::{Fixture, address, flow, message, name, signal, start, submit};
@@ -90,6 +91,18 @@ fn a_journal_that_cannot_be_read_keeps_no_other_from_being_repaired() {
     let left = r#"execution "large" cannot be read: database disk image is malformed"#;
     assert!(repairs.left.contains(&left.to_owned()), "{repairs:?}");
     assert!(!problems(&store).iter().any(|problem| problem.contains("q-3")));
+}
+
+/// Whoever asks is told that it is this one, and not the store.
+#[test]
+fn what_cannot_be_read_is_told_from_a_store_that_cannot() {
+    let (_fixture, store) = beside_an_unreadable_journal();
+    let read = |id| {
+        let target = Target::Address(address(id));
+        block_on(store.read(Read { target, run: None, from: 1, limit: 10, with_inbox: false }))
+    };
+    assert!(matches!(read("large"), Err(Error::Unread { what: "read", .. })), "{:?}", read("large"));
+    assert!(read("q-1").is_ok_and(|found| found.is_some()));
 }
 
 #[test]
