@@ -157,7 +157,11 @@ impl Failure {
         match self.meaning {
             Meaning::Busy => Error::Busy { what },
             Meaning::Unavailable => Error::Unavailable { what, source: source() },
-            Meaning::Malformed | Meaning::Unread => Error::Unread { what, source: source() },
+            Meaning::Malformed => {
+                let source = format!("{}: `abide verify` tells what can be read", self.complaint);
+                Error::Unread { what, source: source.into() }
+            }
+            Meaning::Unread => Error::Unread { what, source: source() },
             Meaning::Indeterminate => Error::Indeterminate { what, source: source() },
             Meaning::Corrupt => Error::Corrupt { what: self.complaint.clone() },
             Meaning::Newer => Error::Newer { what: self.complaint.clone() },

@@ -2,14 +2,15 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use abide_core::{Body, By, Payload, Start, Status, Tag};
+use abide_core::{Body, By, Namespace, Payload, Start, Status, Summary, Tag, Waiting};
 use abide_sqlite::{Discarded, MessagesDropped, SqliteStore};
 use abide_store::conformance::block_on;
-use abide_store::{Error, Read, Target, View as _};
+use abide_store::{Changes, Commit, Error, Feed, FeedFrom, Hold, List, Read, Store, Target, View};
 
 use crate::aside::with_status;
-use crate::fixture::{Fixture, address, flow, message, name, signal, start, submit};
+use crate::fixture::{Fixture, address, flow, message, name, signal, start, step, submit, worker};
 
 const PAGE_BYTES: usize = 4_096;
 
@@ -166,7 +167,7 @@ fn a_page_of_another_table_that_cannot_be_read_costs_only_what_is_in_it() {
 }
 
 /// Ten executions, each with a tag and a message of its own.
-fn tagged() -> (Fixture, Arc<SqliteStore>) {
+pub(super) fn tagged() -> (Fixture, Arc<SqliteStore>) {
     let fixture = Fixture::new();
     let store = fixture.open();
     for n in 0..10 {
@@ -180,7 +181,7 @@ fn tagged() -> (Fixture, Arc<SqliteStore>) {
 }
 
 /// Changes a text in one table, where it stands.
-fn change_in(fixture: &Fixture, table: &str, texts: (&[u8], &[u8])) -> Arc<SqliteStore> {
+pub(super) fn change_in(fixture: &Fixture, table: &str, texts: (&[u8], &[u8])) -> Arc<SqliteStore> {
     let root = root(fixture, table);
     change(&fixture.path(), |bytes| replace(&mut bytes[root..root + PAGE_BYTES], texts));
     fixture.open()
@@ -230,4 +231,79 @@ fn nothing_is_repaired_in_tables_of_another_make() {
         .query_row("SELECT COUNT(*) FROM abide_tags", [], |row| row.get(0))
         .expect("they are counted");
     assert_eq!(tags, 10);
+}
+
+/// What it waits for takes several pages, of which one cannot be read. Both are asked to end: it keeps no caretaker from the other.
+#[test]
+fn a_state_that_cannot_be_read_keeps_no_other_from_being_looked_after() {
+    const FILL: u8 = b'z';
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    for id in ["bad", "good"] {
+        let mut held = seat.born(id);
+        let long = String::from_utf8(vec![FILL; 100]).expect("it is a text");
+        let waiting =
+            vec![Waiting::Signal { name: name(&long), until: None }; if id == "bad" { 200 } else { 1 }];
+        let commit = seat.draft(&mut held, vec![step(1)]);
+        let summary = Summary { waiting, ..held.execution.summary(&[]) };
+        let changes = Changes { summary, ..(*commit.changes).clone() };
+        let hold = Hold::Park { seen: Vec::new() };
+        block_on(store.commit(Commit { changes: changes.into(), hold, ..commit })).expect("it is parked");
+    }
+    let end = |id| message("end", id, Body::Terminate { reason: "enough".to_owned() });
+    submit(&store, vec![end("bad"), end("good")]).expect("they are taken");
+    seat.retire();
+    store.close();
+    change(&fixture.path(), |bytes| {
+        let is_filled = |page: &&mut [u8]| page.iter().filter(|byte| **byte == FILL).count() > 3_000;
+        let count = (bytes.len() / PAGE_BYTES) as u32;
+        let has_next = |page: &&mut [u8]| {
+            (1..=count).contains(&u32::from_be_bytes(page[..4].try_into().expect("four bytes")))
+        };
+        let pages = bytes.chunks_mut(PAGE_BYTES).filter(is_filled).filter(has_next);
+        pages.for_each(|page| page[..4].fill(0xff));
+    });
+    let store = fixture.open();
+    fixture.clock.advance(Duration::from_secs(60));
+    let mut elsewhere = worker();
+    elsewhere.ability.lanes = [name("other")].into();
+    let cared = fixture.seat_of(&store, elsewhere).claim_with_care();
+    assert_eq!(cared.iter().map(|leased| leased.address().id.as_str()).collect::<Vec<_>>(), ["good"]);
+}
+
+/// They would leave out what they cannot see.
+#[test]
+fn lists_and_the_feed_name_verify_where_a_page_cannot_be_read() {
+    for table in ["abide_executions", "abide_journal"] {
+        let (_fixture, store) = with_broken_leaf(table);
+        let list = block_on(store.list(List::of(Namespace::default(), 1_000)));
+        let feed = block_on(store.feed(Feed { from: FeedFrom::Beginning, limit: 1_000 }));
+        let told = [list.err().filter(|_| table == "abide_executions"), feed.err()];
+        let told: Vec<String> = told.into_iter().flatten().map(|error| error.to_string()).collect();
+        let malformed = "database disk image is malformed: `abide verify` tells what can be read";
+        assert!(told.iter().all(|told| told.contains(malformed)), "{table}: {told:?}");
+        assert_eq!(told.len(), if table == "abide_executions" { 2 } else { 1 }, "{table}: {told:?}");
+    }
+}
+
+/// One bit of SQLite's own index of ids: nobody finds the execution, and its id seems to be free.
+#[test]
+fn an_id_that_its_index_hides_is_told_and_found_after_a_repair() {
+    for is_taken in [false, true] {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        submit(&store, vec![start("q-1"), start("q-3")]).expect("they are taken");
+        store.close();
+        let store = change_in(&fixture, "sqlite_autoindex_abide_executions_1", (b"q-3", b"q-2"));
+        assert_ne!(problems(&store), Vec::<String>::new());
+        if is_taken {
+            submit(&store, vec![start("q-3")]).expect("nobody seems to have this id");
+            assert_ne!(problems(&store), Vec::<String>::new(), "there are two of them");
+        }
+        let repairs = block_on(store.repair()).expect("it is looked at");
+        assert_eq!(repairs.left.is_empty(), !is_taken, "{repairs:?}");
+        assert_eq!(problems(&store).is_empty(), !is_taken, "{repairs:?}");
+        assert_eq!(fixture.seat(&store).claim(true).leased.len(), if is_taken { 3 } else { 2 });
+    }
 }
