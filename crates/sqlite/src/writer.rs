@@ -130,10 +130,8 @@ impl Writer {
         if let Some(writer) = &self.connection {
             indexes::rebuild(&writer.connection);
         }
-        let is_done = self.commit().is_ok();
-        // What was remembered may have been read by way of an index.
-        self.roll_back();
-        is_done
+        // Nothing is remembered that was read by way of an index: what led here was rolled back.
+        self.commit().map_err(|_| self.roll_back()).is_ok()
     }
 
     /// One at a time, so that an error reaches only its own caller.

@@ -429,3 +429,32 @@ fn drop_one(batch: &Batch<'_>, (key, id): (i64, &Raw)) -> Result<(), Stop> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use abide_store::conformance::block_on;
+    use rusqlite::Connection;
+
+    use super::*;
+    use crate::fixture::{pair, start};
+    use crate::writer::Manner;
+
+    /// What was recorded behind the row that the search has seen last would be forgotten, and happen again.
+    #[test]
+    fn p1_rows_that_were_written_after_the_search_are_seen() {
+        let (folder, store, _theirs) = pair();
+        start(&store, "a");
+        let raw = Connection::open(folder.path().join("a.db")).unwrap();
+        let insert =
+            "INSERT INTO abide_journal SELECT 2, execution, 1, 2, happened, skip, body FROM abide_journal";
+        raw.execute_batch(insert).unwrap();
+        raw.execute_batch("UPDATE abide_executions SET state = x'00'").unwrap();
+        let leads = vec![Lead { last_row: Some(1), ..Lead::new(1) }];
+        let repaired = block_on(store.write(RepairWork { leads, searched_to: 1 }, Manner::Queued)).unwrap();
+        assert_eq!(
+            repaired.left,
+            [r#"execution "a" cannot be rebuilt: its journal goes on behind its head"#]
+        );
+        assert_eq!(repaired.rebuilt, Vec::<String>::new());
+    }
+}

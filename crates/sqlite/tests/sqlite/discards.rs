@@ -267,3 +267,50 @@ fn what_a_worker_holds_is_told_and_left_alone() {
     );
     assert_eq!(discard(&store, "bad"), Discarded::Held);
 }
+
+/// The children of a run are asked to stop when it ends, and may still be at it in the next one. Whoever is left without a parent is ended, of
+/// whichever run it was.
+#[test]
+fn children_of_earlier_runs_end_with_a_discarded_parent() {
+    for damage in ["UPDATE abide_inbox SET body = x'00'", "DELETE FROM abide_journal WHERE execution = 1"] {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        let seat = fixture.seat(&store);
+        let mut boss = seat.born("boss");
+        seat.continue_as_new(&mut boss, vec![step(1)]);
+        seat.continue_as_new(&mut boss, vec![step(1)]);
+        seat.retire();
+        let child = |id: &str, run| {
+            let parent = Some(Parent::new(address("boss").id, run, kid().child_result(), 2));
+            message("start", id, Body::Start(Start { parent, ..flow() }.into()))
+        };
+        let messages = vec![child("first", 1), child("second", 2), child("third", 3), signal("s", "boss")];
+        submit(&store, messages).expect("they are taken");
+        let store = damaged(&fixture, &store, damage);
+        assert_eq!(discard(&store, "boss"), Discarded::Ended, "{damage}");
+        for id in ["first", "second", "third"] {
+            let told = look(&store, id);
+            let [order] = &told.inbox.messages[..] else { panic!("{damage}: {id}: {:?}", told.inbox) };
+            assert!(matches!(order.body, Body::Terminate { .. }), "{damage}: {id}: {order:?}");
+            assert!(told.execution.is_meant_by(order), "{damage}: {id}: {order:?}");
+        }
+        assert_eq!(store.verify().expect("it is looked at").problems, Vec::<String>::new(), "{damage}");
+        assert_eq!(block_on(store.repair()).expect("it is looked at").rebuilt, Vec::<String>::new());
+    }
+}
+
+/// Epochs only grow, also where the last one is lost.
+#[test]
+fn p3_what_was_discarded_has_an_epoch_that_nobody_had() {
+    let journal = "UPDATE abide_journal SET body = x'00' WHERE execution = 1";
+    for damage in [journal, "UPDATE abide_executions SET epoch = 'x'"] {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        let seat = fixture.seat(&store);
+        let held = seat.born("bad");
+        seat.retire();
+        let store = damaged(&fixture, &store, damage);
+        assert_eq!(discard(&store, "bad"), Discarded::Ended, "{damage}");
+        assert!(look(&store, "bad").lease.epoch > held.lease.epoch, "{damage}");
+    }
+}

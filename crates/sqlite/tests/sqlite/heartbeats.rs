@@ -13,7 +13,7 @@ use abide_store::{
 use crate::fixture::{Fixture, Held, Seat, message, start, step, submit, worker};
 
 /// A heartbeat of a session that believes it holds these.
-fn believe(seat: &Seat, held: &[&Held]) -> Agreement {
+pub(super) fn believe(seat: &Seat, held: &[&Held]) -> Agreement {
     let digests = held.iter().map(|held| Digest::of(held.key.0, held.lease.epoch));
     let digest = Some(digests.fold(Digest::default(), Digest::plus));
     match block_on(seat.store.heartbeat(Beat { session: seat.session, digest })).expect("it is answered") {

@@ -139,3 +139,48 @@ fn mend(fixture: &Fixture, (page, whole): (usize, &[u8])) {
     file.write_all(&whole[begin..begin + PAGE_BYTES]).expect("it can be written");
     fixture.raw().execute_batch("CREATE TABLE other (number INTEGER)").expect("it can be written");
 }
+
+/// Changes a row so that an index does not hear of it.
+fn change_unheard(fixture: &Fixture, index: &str, change: &str) {
+    let hide = [
+        "PRAGMA writable_schema = ON; CREATE TABLE hidden AS SELECT * FROM sqlite_schema WHERE name = '",
+        index,
+        "'; DELETE FROM sqlite_schema WHERE name = '",
+        index,
+        "'",
+    ]
+    .concat();
+    fixture.raw().execute_batch(&hide).expect("an index can be hidden");
+    fixture.raw().execute_batch(change).expect("the row can be changed");
+    let show =
+        "PRAGMA writable_schema = ON; INSERT INTO sqlite_schema SELECT * FROM hidden; DROP TABLE hidden";
+    fixture.raw().execute_batch(show).expect("an index can be shown");
+}
+
+/// What has ended is given to nobody. If it is the index that says so, the index is wrong and the row is not; if the row says so, it is damaged.
+#[test]
+fn p4_what_has_ended_is_given_to_nobody_whoever_says_that_it_is_ready() {
+    let ready = "UPDATE abide_executions SET place = (queue >> 16) * 4 + 1 WHERE id = 'over'";
+    let over = "UPDATE abide_executions SET place = 4 WHERE id = 'over'";
+    for (is_index_wrong, statuses) in [(true, [1, 0]), (false, [0, 1])] {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        let seat = fixture.seat(&store);
+        seat.record(&mut seat.born("over"), vec![complete()]);
+        submit(&store, vec![start("q")]).expect("it is taken");
+        store.close();
+        fixture.raw().execute_batch(ready).expect("the damage can be done");
+        if is_index_wrong {
+            change_unheard(&fixture, "abide_executions_place", over);
+        }
+        let store = fixture.open();
+        let given = claim(&mut fixture.seat(&store), 1);
+        let ids: Vec<_> = given.iter().map(|held| held.execution.address().id.as_str()).collect();
+        assert_eq!(ids, ["q"]);
+        let count = |status| {
+            let list = List { statuses: vec![status], ..List::of(Namespace::default(), 100) };
+            block_on(store.list(list)).expect("it is listed").items.len()
+        };
+        assert_eq!([count(Status::Completed), count(Status::Damaged)], statuses);
+    }
+}

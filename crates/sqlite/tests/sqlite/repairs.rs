@@ -30,7 +30,7 @@ fn child_of(parent: &str) -> Message {
 }
 
 /// One execution of each kind. Nobody holds any of them.
-fn world(fixture: &Fixture) -> Arc<SqliteStore> {
+pub(super) fn world(fixture: &Fixture) -> Arc<SqliteStore> {
     let store = fixture.open();
     let mut seat = fixture.seat(&store);
     // Another namespace, and another route.
@@ -75,7 +75,7 @@ fn is(held: &Held, id: &str) -> bool {
 }
 
 /// Every column of every row, by table, row and name.
-type Dump = BTreeMap<(&'static str, String, String), String>;
+pub(super) type Dump = BTreeMap<(&'static str, String, String), String>;
 
 const TABLES: [(&str, &str, usize); 6] = [
     ("executions", "SELECT key, * FROM abide_executions ORDER BY key", 1),
@@ -86,7 +86,7 @@ const TABLES: [(&str, &str, usize); 6] = [
     ("routes", "SELECT id, * FROM abide_routes ORDER BY id", 1),
 ];
 
-fn dump(fixture: &Fixture) -> Dump {
+pub(super) fn dump(fixture: &Fixture) -> Dump {
     let raw = fixture.raw();
     let mut dump = Dump::new();
     for (table, text, id_count) in TABLES {
@@ -105,7 +105,7 @@ fn dump(fixture: &Fixture) -> Dump {
 }
 
 /// The rows and columns that differ; executions by their id.
-fn differences(one: &Dump, other: &Dump) -> BTreeSet<(String, String)> {
+pub(super) fn differences(one: &Dump, other: &Dump) -> BTreeSet<(String, String)> {
     let keys: BTreeSet<_> = one.keys().chain(other.keys()).collect();
     let differs = keys.into_iter().filter(|key| one.get(*key) != other.get(*key));
     let row = |key: &(&'static str, String, String)| {
@@ -122,7 +122,7 @@ fn quoted(id: &str) -> String {
     format!("{:?}", rusqlite::types::ValueRef::Text(id.as_bytes()))
 }
 
-fn problems(store: &Arc<SqliteStore>) -> Vec<String> {
+pub(super) fn problems(store: &Arc<SqliteStore>) -> Vec<String> {
     store.verify().expect("it is looked at").problems
 }
 

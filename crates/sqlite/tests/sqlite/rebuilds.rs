@@ -1,0 +1,59 @@
+//! What a repair believes, and what it does not.
+
+use std::time::Duration;
+
+use abide_core::Status;
+use abide_store::conformance::block_on;
+use abide_store::{Changes, Commit, Store};
+
+use crate::aside::with_status;
+use crate::fixture::{Fixture, Held, complete, damaged, look, step};
+use crate::repairs::problems;
+
+/// A state that was sealed as it should be, and is that of an earlier entry: what is recorded would happen again.
+#[test]
+fn p1_a_state_that_its_journal_does_not_add_up_to_is_not_believed() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let mut held = seat.born("a");
+    let before = seat.draft(&mut held.clone(), vec![]).changes.state.clone();
+    let commit = seat.draft(&mut held, vec![step(1)]);
+    let changes = Changes { state: before, ..(*commit.changes).clone() };
+    block_on(store.commit(Commit { changes: changes.into(), ..commit })).expect("it is committed");
+    seat.retire();
+    let told = r#"execution "a": journal row 2 has the entries 2 to 2, not 1"#;
+    assert_eq!(problems(&store), [told]);
+    let repairs = block_on(store.repair()).expect("it is repaired");
+    assert_eq!(repairs.rebuilt, [r#"execution "a": its state was rebuilt"#]);
+    assert_eq!(problems(&store), Vec::<String>::new());
+    assert_eq!(look(&store, "a").execution, held.execution);
+    let mut again = Held::from(fixture.seat(&store).claim(true).leased.remove(0));
+    fixture.seat(&store).record(&mut again, vec![step(2), complete()]);
+}
+
+/// From then on its time to be pruned is counted. The store took its last entry later than that was made.
+#[test]
+fn when_something_ended_is_kept() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let seat = fixture.seat(&store);
+    let mut held = seat.born("a");
+    let last = seat.draft(&mut held, vec![complete()]);
+    fixture.clock.advance(Duration::from_secs(5));
+    block_on(store.commit(last)).expect("it is committed");
+    seat.retire();
+    let since = || -> i64 {
+        let text = "SELECT since FROM abide_executions";
+        fixture.raw().query_row(text, [], |row| row.get(0)).expect("it is there")
+    };
+    let before = since();
+    for (damage, is_kept) in [("status = 9", true), ("place = 'x'", false)] {
+        let damage = ["UPDATE abide_executions SET ", damage].concat();
+        let store = damaged(&fixture, &store, &damage);
+        block_on(store.repair()).expect("it is repaired");
+        assert_eq!(problems(&store), Vec::<String>::new(), "{damage}");
+        assert_eq!(with_status(&store, Status::Completed), ["a"], "{damage}");
+        assert_eq!(since() == before, is_kept, "{damage}");
+    }
+}
