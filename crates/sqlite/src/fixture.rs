@@ -10,6 +10,10 @@ use abide_core::{
 use abide_store::conformance::{TestClock, block_on};
 use abide_store::{Result, Store, Submit, Submitted, Worker};
 
+use crate::batch::Batch;
+use crate::error::Stop;
+use crate::job::Operation;
+use crate::writer::Manner;
 use crate::{Options, SqliteStore};
 
 pub(crate) fn name(text: &str) -> Name {
@@ -60,4 +64,25 @@ pub(crate) fn pair() -> (tempfile::TempDir, Arc<SqliteStore>, Arc<SqliteStore>) 
     };
     let (ours, theirs) = (open(), open());
     (folder, ours, theirs)
+}
+
+/// Does something inside a transaction of the writer.
+pub(crate) fn inside<T: Send + 'static>(
+    store: &SqliteStore,
+    work: impl FnMut(&mut Batch<'_>) -> std::result::Result<T, Stop> + Send + 'static,
+) -> Result<T> {
+    block_on(store.write(Inside(Box::new(work)), Manner::Queued))
+}
+
+type Work<T> = dyn FnMut(&mut Batch<'_>) -> std::result::Result<T, Stop> + Send;
+
+struct Inside<T>(Box<Work<T>>);
+
+impl<T: Send + 'static> Operation for Inside<T> {
+    type Output = T;
+    const WHAT: &'static str = "test";
+
+    fn apply(&mut self, batch: &mut Batch<'_>) -> std::result::Result<T, Stop> {
+        self.0(batch)
+    }
 }

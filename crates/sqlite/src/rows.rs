@@ -229,7 +229,8 @@ impl SessionState {
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) key: i64,
-    pub(crate) epoch: Epoch,
+    /// `None` where it cannot be read.
+    pub(crate) epoch: Option<Epoch>,
     pub(crate) queue: Queue,
     pub(crate) place: Place,
     /// The journal row in which its first run begins.
@@ -256,7 +257,7 @@ impl Target {
                 let sheet = base.sheet()?;
                 Ok(Self {
                     key: base.key,
-                    epoch: epoch(row, 8)?,
+                    epoch: Some(epoch(row, 8)?),
                     queue: base.queue,
                     place: Place::read(row, 9)?,
                     origin: sheet.cold.origin(),
@@ -282,7 +283,7 @@ impl Target {
                 let status = status(row, 6).unwrap_or(Status::Damaged);
                 Ok(Self {
                     key: row.get(0)?,
-                    epoch: epoch(row, 2).unwrap_or_default(),
+                    epoch: epoch(row, 2).ok(),
                     queue: Queue::of(number(row, 1)?.unwrap_or(0)),
                     place: Place::read(row, 3).unwrap_or(Place::Damaged(Timestamp::default())),
                     origin: 0,

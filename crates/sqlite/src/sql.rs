@@ -262,10 +262,11 @@ pub(crate) const EXECUTION_RELEASE: &str = "
 UPDATE abide_executions
 SET version = ?5, status = ?6, head = ?7, state = ?8, place = ?9, rank = ?10, since = ?11
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
+/// Without an epoch for a row that has lost it.
 pub(crate) const EXECUTION_MOVE: &str = "
 UPDATE abide_executions
-SET place = ?3, rank = ?4, since = ?5
-WHERE key = ?1 AND place = ?2";
+SET place = ?4, rank = ?5, since = ?6
+WHERE key = ?1 AND epoch = COALESCE(?2, epoch) AND place = ?3";
 pub(crate) const RUN_ENDED: &str = "
 INSERT INTO abide_runs (execution, run, first, head, entry_count, row_count)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6)";

@@ -1,6 +1,6 @@
 //! `commit`: what the holder of a lease writes.
 
-use abide_core::{Address, Body, Fence, Lease, Message, Timestamp};
+use abide_core::{Address, Body, Epoch, Fence, Lease, Message, Timestamp};
 use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, not_unread, refused_start};
 use rusqlite::params;
 
@@ -146,7 +146,8 @@ impl CommitWork {
         let after = self.after(batch, hot, now)?;
         if let Some(After { place, care_at }) = after {
             let holder = Holder { session: self.commit.lease.session, request: 0, beat: 0, position: 0 };
-            batch.relocate(self.key(), (Place::Held(holder), place))?;
+            let whose = (self.key(), Some(self.commit.lease.epoch));
+            batch.relocate(whose, (Place::Held(holder), place))?;
             self.care(batch, hot, care_at)?;
             self.released(batch, hot);
         }
@@ -343,7 +344,8 @@ impl CommitWork {
             let Some(child) = Target::read(batch.connection, namespace, &message.to)? else {
                 continue;
             };
-            let ours = child.place.session() == Some(self.commit.lease.session) && child.epoch.0 == 1;
+            let ours =
+                child.place.session() == Some(self.commit.lease.session) && child.epoch == Some(Epoch(1));
             if committed.born.len() < self.commit.born_slots && ours {
                 let which = (self.commit.lease.session, Which::Held);
                 committed.born.push(leased(batch, child.key, which)?.0);

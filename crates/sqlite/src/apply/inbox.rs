@@ -68,12 +68,13 @@ impl Batch<'_> {
         match target.place {
             Place::Held(holder) if self.shared.notices.holds(holder.session) => {
                 let Previous(previous) = previous;
-                let (session, epoch) = (holder.session, target.epoch);
+                // Under an epoch that is lost nobody takes it: the holder finds the damage with its next commit.
+                let (session, epoch) = (holder.session, target.epoch.unwrap_or_default());
                 let arrived = Arrived { session, key, epoch, message, previous };
                 self.effects.notices.messages.push(arrived);
             }
             Place::Waiting | Place::Timer(..) if wakes => {
-                self.relocate(target.key, (target.place, Place::Ready(target.queue, now)))?;
+                self.relocate((target.key, target.epoch), (target.place, Place::Ready(target.queue, now)))?;
                 self.announce(target.queue.route)?;
             }
             // Held by a session of another process, which sees that the database has changed; or ready already.
@@ -105,7 +106,7 @@ impl Batch<'_> {
         if !message.body.is_control() {
             return Ok(());
         }
-        let (session, epoch) = (target.place.session(), target.epoch);
+        let (session, epoch) = (target.place.session(), target.epoch.unwrap_or_default());
         let lease = LeaseRow { session, epoch, version: Version::default() };
         let care_at = care::after_arrival(target.care_at, &lease, message, self.terminate_grace());
         if care_at != target.care_at {

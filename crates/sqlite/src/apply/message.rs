@@ -226,13 +226,18 @@ impl Batch<'_> {
         Ok(Started::Attached(key))
     }
 
-    /// Moves an execution from one place to another. Its place says who holds it; its epoch does not matter here, so that what has lost that
-    /// is moved too, and whoever claims it finds out.
-    pub(crate) fn relocate(&mut self, key: i64, (from, to): (Place, Place)) -> Result<(), Stop> {
+    /// Moves an execution from one place to another, if it is in the first and under `epoch`. One that has lost its epoch is moved by its place
+    /// alone, and whoever claims it finds out.
+    pub(crate) fn relocate(
+        &mut self,
+        (key, epoch): (i64, Option<Epoch>),
+        (from, to): (Place, Place),
+    ) -> Result<(), Stop> {
         self.caches.targets.remove(&key);
-        let to = to.columns();
+        let (from, to) = (from.columns(), to.columns());
+        let epoch = epoch.map(|epoch| integer(epoch.0));
         let mut statement = self.connection.prepare_cached(sql::EXECUTION_MOVE)?;
-        let moved = statement.execute([key, from.columns().place, to.place, to.rank, to.since])?;
+        let moved = statement.execute(params![key, epoch, from.place, to.place, to.rank, to.since])?;
         if moved != 1 {
             return Err(Stop::corrupt(format!("execution {key} is not where it was a moment ago")));
         }
@@ -280,5 +285,53 @@ pub(crate) fn first_start(connection: &rusqlite::Connection, key: i64, row: i64)
     match first_entry(connection, key, row)?.event {
         Event::Started(start) => Ok(start),
         other => Err(Stop::corrupt(format!("execution {key} begins with {:?}", other.word()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_store::Error;
+
+    use super::*;
+    use crate::SqliteStore;
+    use crate::fixture::{inside, pair, start};
+
+    const KEY: i64 = 1;
+
+    fn place(batch: &Batch<'_>) -> Place {
+        let mut statement = batch.connection.prepare_cached(sql::EXECUTION_PLACE).unwrap();
+        statement.query_row([KEY], |row| Place::read(row, 1)).unwrap()
+    }
+
+    /// Where it stands after it was to be moved from where it is.
+    fn moved(store: &SqliteStore, epoch: Option<Epoch>) -> abide_store::Result<Place> {
+        inside(store, move |batch| {
+            let from = place(batch);
+            batch.relocate((KEY, epoch), (from, Place::Timer(7, Timestamp::default())))?;
+            Ok(place(batch))
+        })
+    }
+
+    #[test]
+    fn p3_nothing_is_moved_under_another_epoch() {
+        let (_folder, ours, _theirs) = pair();
+        start(&ours, "a");
+        for stale in [1, 7] {
+            let outcome = moved(&ours, Some(Epoch(stale)));
+            assert!(matches!(outcome, Err(Error::Corrupt { .. })), "{outcome:?}");
+        }
+        assert!(matches!(inside(&ours, |batch| Ok(place(batch))).unwrap(), Place::Ready(..)));
+        assert_eq!(moved(&ours, Some(Epoch(0))).unwrap(), Place::Timer(7, Timestamp::default()));
+    }
+
+    #[test]
+    fn what_has_lost_its_epoch_is_moved_by_its_place() {
+        for lost in ["UPDATE abide_executions SET epoch = -1", "UPDATE abide_executions SET epoch = 'x'"] {
+            let (_folder, ours, _theirs) = pair();
+            start(&ours, "a");
+            inside(&ours, move |batch| Ok(batch.connection.execute_batch(lost)?)).unwrap();
+            assert!(moved(&ours, Some(Epoch(0))).is_err(), "{lost}");
+            assert_eq!(moved(&ours, None).unwrap(), Place::Timer(7, Timestamp::default()), "{lost}");
+        }
     }
 }

@@ -81,7 +81,7 @@ fn wake(batch: &mut Batch<'_>, home: &Home) -> Result<(), Stop> {
     let now = batch.now();
     if matches!(target.place, Place::Waiting | Place::Timer(..)) && target.standing.listens.to(&message.body)
     {
-        batch.relocate(target.key, (target.place, Place::Ready(target.queue, now)))?;
+        batch.relocate((target.key, target.epoch), (target.place, Place::Ready(target.queue, now)))?;
         batch.announce(target.queue.route)?;
     }
     Ok(())
