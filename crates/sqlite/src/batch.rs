@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use abide_core::{SessionId, Timestamp};
@@ -39,8 +39,6 @@ pub(crate) struct Shared {
     pub(crate) absences: Mutex<Absences>,
     /// The last claims of the sessions that were registered here.
     pub(crate) requests: Mutex<HashMap<SessionId, u64>>,
-    /// What could not be read.
-    pub(crate) left_out: Mutex<LeftOut>,
     /// Where callers are woken, many at a time.
     pub(crate) tokio: Option<Handle>,
 }
@@ -49,10 +47,6 @@ pub(crate) struct Shared {
 pub(crate) const GONE: &str = "its process is gone";
 
 impl Shared {
-    pub(crate) fn left_out(&self) -> MutexGuard<'_, LeftOut> {
-        self.left_out.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether the process of a session that has not ended is certainly gone.
     pub(crate) fn is_gone(&self, session: SessionId) -> bool {
         let Some(path) = &self.path else { return false };
@@ -90,6 +84,8 @@ pub(crate) struct Batch<'a> {
     pub(crate) caches: &'a mut Caches,
     pub(crate) effects: &'a mut Effects,
     pub(crate) tallies: &'a mut Tallies,
+    /// What could not be read.
+    pub(crate) left_out: &'a mut LeftOut,
     pub(crate) statements: Statements<'a>,
 }
 
@@ -162,11 +158,14 @@ impl Batch<'_> {
     /// Does what may meet a page that SQLite cannot read. After that SQLite commits nothing of the same transaction, whether somebody was told or not:
     /// all of it is rolled back, and whoever asked is told that it was not done, and why, and may ask for less.
     pub(crate) fn readable<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, Stop>) -> Result<T, Stop> {
-        let done = work(self).and_then(|done| {
-            self.connection.prepare_cached(sql::WRITE_NOTHING)?.execute([])?;
-            Ok(done)
-        });
+        let done = work(self).and_then(|done| self.check_writable().map(|()| done));
         done.map_err(|stop| if stop.is_unread() { Stop::corrupt(stop.complaint()) } else { stop })
+    }
+
+    /// Fails where SQLite would commit nothing more of the transaction.
+    pub(crate) fn check_writable(&self) -> Result<(), Stop> {
+        self.connection.prepare_cached(sql::WRITE_NOTHING)?.execute([])?;
+        Ok(())
     }
 
     /// The last claim of a session, in this transaction or before.

@@ -26,6 +26,11 @@ pub(crate) trait Operation: Send + 'static {
     fn runs_user_code(&self) -> bool {
         false
     }
+
+    /// Whether it has found out what made it fail, and can do without that. Told once for each time.
+    fn can_do_without(&mut self) -> bool {
+        false
+    }
 }
 
 /// An operation without its type.
@@ -38,6 +43,7 @@ pub(crate) trait Job: Send {
     /// Says that the store is closed.
     fn refuse(self: Box<Self>) -> Option<Waker>;
     fn runs_user_code(&self) -> bool;
+    fn can_do_without(&mut self) -> bool;
     fn queued_at(&self) -> Moment;
     fn admit(&mut self, permit: OwnedSemaphorePermit);
 }
@@ -92,6 +98,10 @@ impl<O: Operation> Job for Queued<O> {
 
     fn runs_user_code(&self) -> bool {
         self.operation.runs_user_code()
+    }
+
+    fn can_do_without(&mut self) -> bool {
+        self.operation.can_do_without()
     }
 
     fn queued_at(&self) -> Moment {

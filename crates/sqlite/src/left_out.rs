@@ -3,18 +3,22 @@
 //! A failing read says nothing about what was written: SQLite calls a page malformed also when the disk did not give it. Only a row that was read and
 //! is not what was written is damaged, and set aside for good. What could not be read is tried again, each time after a longer pause.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use abide_core::{KeyHasher, Timestamp};
+use abide_core::Timestamp;
 
-/// The most that are left out; when more cannot be read, it is the file that cannot.
-const COUNT_MAX: usize = 1_000;
+use crate::caches::ByKey;
+
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-#[derive(Debug, Default)]
-pub(crate) struct LeftOut(HashMap<i64, Pause, KeyHasher>);
+/// The writer's own. A transaction that is rolled back takes nothing of it back: the next one is to leave out what this one could not read.
+#[derive(Debug)]
+pub(crate) struct LeftOut {
+    pauses: ByKey<Pause>,
+    put_count: usize,
+    count_max: usize,
+}
 
 #[derive(Debug)]
 struct Pause {
@@ -22,39 +26,71 @@ struct Pause {
     until: Timestamp,
 }
 
+impl Pause {
+    /// A clock that was set back makes no pause longer.
+    fn lasts(&self, now: Timestamp) -> bool {
+        self.until > now && self.until <= now.after(PAUSE_MAX)
+    }
+
+    /// Whether it has ended so lately that the next one is to be longer.
+    fn is_remembered(&self, now: Timestamp) -> bool {
+        self.until <= now && now < self.until.after(PAUSE_MAX)
+    }
+}
+
 impl LeftOut {
-    /// Leaves an execution out; until when, or nothing when too many are.
-    pub(crate) fn put(&mut self, key: i64, now: Timestamp) -> Option<Timestamp> {
-        if self.0.len() >= COUNT_MAX && !self.0.contains_key(&key) {
-            return None;
-        }
-        let pause = self.0.entry(key).or_insert(Pause { failure_count: 0, until: now });
+    /// From one claim to the next at most so many are remembered.
+    pub(crate) fn new(count_max: usize) -> Self {
+        Self { pauses: ByKey::default(), put_count: 0, count_max }
+    }
+
+    /// Leaves an execution out; until when.
+    pub(crate) fn put(&mut self, key: i64, now: Timestamp) -> Timestamp {
+        self.put_count += 1;
+        let pause = self.pauses.entry(key).or_insert(Pause { failure_count: 0, until: now });
         let length = PAUSE_FIRST.saturating_mul(1 << pause.failure_count.min(10)).min(PAUSE_MAX);
-        pause.failure_count += 1;
+        pause.failure_count = pause.failure_count.saturating_add(1);
         pause.until = now.after(length);
-        Some(pause.until)
+        pause.until
+    }
+
+    /// How often something was left out.
+    pub(crate) fn put_count(&self) -> usize {
+        self.put_count
     }
 
     /// It could be read.
     pub(crate) fn forget(&mut self, key: i64) {
-        if !self.0.is_empty() {
-            self.0.remove(&key);
+        if !self.pauses.is_empty() {
+            self.pauses.remove(&key);
         }
     }
 
-    /// Whether it is to be left alone now. A clock that was set back makes no pause longer.
-    pub(crate) fn has(&self, key: i64, now: Timestamp) -> bool {
-        !self.0.is_empty()
-            && self.0.get(&key).is_some_and(|pause| pause.until > now && pause.until <= now.after(PAUSE_MAX))
+    /// Forgets those that were not tried again for long after their pauses: another process runs them, or has ended them. Pauses from before the
+    /// clock was set back are forgotten too. Of more than may be remembered, those go that are tried soonest.
+    pub(crate) fn trim(&mut self, now: Timestamp) {
+        if self.pauses.is_empty() {
+            return;
+        }
+        self.pauses.retain(|_, pause| pause.lasts(now) || pause.is_remembered(now));
+        let excess = self.pauses.len().saturating_sub(self.count_max);
+        if excess > 0 {
+            let mut ends: Vec<_> = self.pauses.iter().map(|(key, pause)| (pause.until, *key)).collect();
+            ends.sort_unstable();
+            for (_, key) in &ends[..excess] {
+                self.pauses.remove(key);
+            }
+        }
     }
 
-    pub(crate) fn count(&self) -> usize {
-        self.0.len()
+    /// Whether it is to be left alone now.
+    pub(crate) fn has(&self, key: i64, now: Timestamp) -> bool {
+        !self.pauses.is_empty() && self.pauses.get(&key).is_some_and(|pause| pause.lasts(now))
     }
 
     /// When the next of them is tried again.
     pub(crate) fn next_at(&self, now: Timestamp) -> Option<Timestamp> {
-        self.0.values().map(|pause| pause.until).filter(|until| *until > now).min()
+        self.pauses.values().filter(|pause| pause.lasts(now)).map(|pause| pause.until).min()
     }
 }
 
@@ -62,29 +98,64 @@ impl LeftOut {
 mod tests {
     use super::*;
 
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1_000)
+    }
+
     #[test]
     fn pauses_grow_up_to_a_bound_and_end() {
-        let mut left_out = LeftOut::default();
-        let mut now = Timestamp::from_millis(0);
+        let mut left_out = LeftOut::new(9);
+        let mut now = at(0);
         let mut pauses = Vec::new();
         for _ in 0..9 {
-            let until = left_out.put(7, now).unwrap();
+            let until = left_out.put(7, now);
             assert!(left_out.has(7, now) && !left_out.has(7, until) && !left_out.has(8, now));
             assert_eq!(left_out.next_at(now), Some(until));
             pauses.push(until.since(now).as_secs());
             now = until;
+            left_out.trim(now);
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        assert_eq!(left_out.next_at(now), None, "it is tried now");
         left_out.forget(7);
-        assert_eq!(left_out.put(7, now), Some(now.after(PAUSE_FIRST)));
+        assert_eq!(left_out.put(7, now), now.after(PAUSE_FIRST));
     }
 
     #[test]
-    fn at_most_so_many_are_left_out() {
-        let mut left_out = LeftOut::default();
-        let now = Timestamp::from_millis(0);
-        assert!((0..COUNT_MAX as i64).all(|key| left_out.put(key, now).is_some()));
-        assert_eq!((left_out.put(-1, now), left_out.count()), (None, COUNT_MAX));
-        assert!(left_out.put(0, now).is_some());
+    fn what_was_not_tried_again_is_forgotten() {
+        let mut left_out = LeftOut::new(9);
+        let until = left_out.put(7, at(0));
+        for (now, count) in [(at(0), 1), (until, 1), (until.after(PAUSE_MAX), 0)] {
+            left_out.trim(now);
+            assert_eq!(left_out.pauses.len(), count, "{now:?}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_no_pause_longer() {
+        let mut left_out = LeftOut::new(9);
+        let until = left_out.put(7, at(1_000));
+        for (now, is_left_out) in [(at(1_000), true), (until.before(PAUSE_MAX), true), (at(940), false)] {
+            assert_eq!(left_out.has(7, now), is_left_out, "{now:?}");
+            assert_eq!(left_out.next_at(now), is_left_out.then_some(until), "{now:?}");
+        }
+        left_out.trim(at(941));
+        assert_eq!(left_out.pauses.len(), 1);
+        left_out.trim(at(940));
+        assert_eq!(left_out.pauses.len(), 0);
+    }
+
+    #[test]
+    fn those_whose_pauses_end_first_make_room() {
+        let mut left_out = LeftOut::new(2);
+        for key in [4, 3, 2, 1] {
+            left_out.put(key, at(10 - key));
+        }
+        let has = |left_out: &LeftOut| [1, 2, 3, 4].map(|key| left_out.pauses.contains_key(&key));
+        assert_eq!(has(&left_out), [true; 4], "a claim can do without all that it has met");
+        left_out.trim(at(9));
+        assert_eq!(has(&left_out), [true, true, false, false]);
+        left_out.trim(at(9));
+        assert_eq!((has(&left_out), left_out.put_count()), ([true, true, false, false], 4));
     }
 }

@@ -35,6 +35,8 @@ pub struct Options {
     pub transaction_ms_max: u64,
     /// The most due timers that one claim makes ready.
     pub due_count_max: usize,
+    /// The most executions of which a claim knows from those before it that SQLite could not read them. Of more, some are tried again too soon.
+    pub left_out_count_max: usize,
     /// The most executions that one page of a list looks at.
     pub list_scan_count_max: usize,
     /// Only read: nothing is created, migrated or written.
@@ -58,6 +60,7 @@ impl Default for Options {
             notice_count_max: 65_536,
             transaction_ms_max: 5_000,
             due_count_max: 10_000,
+            left_out_count_max: 100_000,
             list_scan_count_max: 20_000,
             read_only: false,
         }

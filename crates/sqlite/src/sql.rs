@@ -296,8 +296,7 @@ pub(crate) const READY_HEAD: &str = "
 SELECT rank, since, key
 FROM abide_executions INDEXED BY abide_executions_place
 WHERE place > 4 AND place = ?1
-ORDER BY rank, since, key
-LIMIT ?2";
+ORDER BY rank, since, key";
 pub(crate) const CLAIM: &str = "
 UPDATE abide_executions
 SET place = ?2, rank = ?3, since = ?4, epoch = epoch + 1, care_at = MAX(care_at, ?5)
@@ -326,8 +325,7 @@ pub(crate) const CARE_NEXT: &str = "
 SELECT care_at, key
 FROM abide_executions INDEXED BY abide_executions_care
 WHERE care_at IS NOT NULL AND namespace = ?1
-ORDER BY care_at, key
-LIMIT ?2";
+ORDER BY care_at, key";
 pub(crate) const CLAIMED_BEFORE: &str = "
 SELECT key, epoch, place, rank, since
 FROM abide_executions INDEXED BY abide_executions_place

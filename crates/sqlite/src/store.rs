@@ -176,7 +176,6 @@ pub(crate) fn shared(path: Option<&Path>, clock: Arc<dyn Clock>, options: Option
         locks: Mutex::default(),
         absences: Mutex::default(),
         requests: Mutex::default(),
-        left_out: Mutex::default(),
         // A store in memory has no thread that could wake anybody.
         tokio: path.and_then(|_| tokio::runtime::Handle::try_current().ok()),
     }
@@ -198,7 +197,7 @@ impl Store for SqliteStore {
     }
 
     fn claim(&self, claim: Claim) -> Answer<Claimed> {
-        self.write(ClaimWork(claim), Manner::Queued)
+        self.write(ClaimWork::new(claim), Manner::Queued)
     }
 
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {

@@ -18,14 +18,13 @@ use crate::batch::{Batch, Effects, Shared, Statements};
 use crate::caches::Caches;
 use crate::error::{Failure, Meaning};
 use crate::home::{self, Moment, Stopwatch};
-use crate::indexes;
 use crate::job::{Failed, Job, Operation, Receiver, queue};
-use crate::schema;
-use crate::sql;
+use crate::left_out::LeftOut;
 use crate::step_connection::StepConnection;
 use crate::stepped::Fate;
 use crate::tallies::Tallies;
 use crate::wal::Wal;
+use crate::{indexes, schema, sql};
 use abide_core::planted::{Bug, planted};
 
 /// How long a writer sleeps between two attempts while another process writes: short at first, because most
@@ -42,6 +41,7 @@ pub(crate) struct Writer {
     caches: Caches,
     effects: Effects,
     tallies: Tallies,
+    left_out: LeftOut,
     /// Those whose answers are there, to be woken when the writer's mutex is free again: they may want it.
     answered: Vec<Waker>,
     shared: Arc<Shared>,
@@ -74,6 +74,7 @@ impl Writer {
             caches: Caches::default(),
             effects: Effects::default(),
             tallies: Tallies::default(),
+            left_out: LeftOut::new(shared.options.left_out_count_max),
             answered: Vec::new(),
             shared,
             wal,
@@ -106,6 +107,7 @@ impl Writer {
                 Attempt::Done => return self.answer_all(jobs),
                 Attempt::All(failure) => return self.fail_all(jobs, &failure),
                 Attempt::Unclear(failure) if failure.meaning == Meaning::Malformed && self.mend() => {}
+                Attempt::Unclear(_) if jobs.iter_mut().any(|job| job.can_do_without()) => {}
                 Attempt::Blame(index, failure) => {
                     self.fail_all(vec![jobs.remove(index)], &failure);
                 }
@@ -190,6 +192,7 @@ impl Writer {
             caches: &mut self.caches,
             effects: &mut self.effects,
             tallies: &mut self.tallies,
+            left_out: &mut self.left_out,
             statements: Statements::default(),
         };
         for (index, job) in jobs.iter_mut().enumerate() {
@@ -246,11 +249,9 @@ impl Writer {
         if self.connection.is_some() {
             return Ok(());
         }
-        let path = self
-            .shared
-            .path
-            .as_ref()
-            .ok_or_else(|| Failure::unavailable("the database in memory is gone"))?;
+        let Some(path) = &self.shared.path else {
+            return Err(Failure::unavailable("the database in memory is gone"));
+        };
         let writer = schema::open_writer(path, &self.shared.options)
             .and_then(|writer| match writer.connection.busy_timeout(Duration::ZERO) {
                 Ok(()) => Ok(writer),

@@ -24,14 +24,51 @@ use crate::sheet::Base;
 use crate::sql;
 use crate::tallies::Given;
 
-pub(crate) struct ClaimWork(pub(crate) Claim);
+pub(crate) struct ClaimWork {
+    claim: Claim,
+    /// How often something was met that SQLite could not read.
+    unread_count: usize,
+    /// Whether that was so the last time.
+    is_taught: bool,
+}
+
+/// How much one claim may meet that cannot be read. With more it fails, and the next one knows of these.
+const UNREAD_COUNT_MAX: usize = 10_000;
+
+impl ClaimWork {
+    pub(crate) fn new(claim: Claim) -> Self {
+        Self { claim, unread_count: 0, is_taught: false }
+    }
+}
 
 impl Operation for ClaimWork {
     type Output = Claimed;
     const WHAT: &'static str = "claim";
 
+    /// After a page that SQLite could not read it commits nothing of the same transaction. The claim is then done again, without what it met.
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Claimed, Stop> {
-        let claim = &self.0;
+        let put_count = batch.left_out.put_count();
+        if self.unread_count == 0 {
+            batch.left_out.trim(batch.now());
+        }
+        let claimed = self.give(batch);
+        let met_count = batch.left_out.put_count() - put_count;
+        if met_count == 0 {
+            return claimed;
+        }
+        self.unread_count += met_count;
+        self.is_taught = self.unread_count <= UNREAD_COUNT_MAX;
+        claimed.and_then(|claimed| batch.check_writable().map(|()| claimed))
+    }
+
+    fn can_do_without(&mut self) -> bool {
+        std::mem::take(&mut self.is_taught)
+    }
+}
+
+impl ClaimWork {
+    fn give(&self, batch: &mut Batch<'_>) -> Result<Claimed, Stop> {
+        let claim = &self.claim;
         let now = batch.now();
         // Before anything is swept: a session that is dead itself changes nothing.
         if batch.live_session(claim.session, now)?.is_none() {
@@ -65,13 +102,16 @@ impl Operation for ClaimWork {
             more = ready(batch, claim.session, 0)?.1;
         }
         for Offer { key, position, former } in repeated {
+            if batch.left_out.has(key, now) {
+                continue;
+            }
             let again = if position < CARE_POSITION { &mut leased } else { &mut care };
             let told = sound(batch, (key, former), (claim.session, Which::Held))?;
             again.extend(told.ok().map(|(one, _)| one));
         }
         batch.effects.requests.push((claim.session, claim.request.max(last_request)));
         mail.retain(|(key, _)| !leased.iter().chain(&care).any(|leased| leased.key == *key));
-        let next_wake_at = sooner(timers.next_wake_at, batch.shared.left_out().next_at(now));
+        let next_wake_at = sooner(timers.next_wake_at, batch.left_out.next_at(now));
         Ok(Claimed {
             leased,
             care,
@@ -178,7 +218,7 @@ fn sound(
 ) -> Result<Sound, Stop> {
     let stop = match leased(batch, key, which) {
         Ok(leased) => {
-            batch.shared.left_out().forget(key);
+            batch.left_out.forget(key);
             return Ok(Ok(leased));
         }
         Err(stop) => stop,
@@ -201,9 +241,9 @@ fn sound(
 }
 
 /// Leaves an execution out that SQLite could not read. Where that has ended the transaction, the next one leaves it out.
-fn leave_out(batch: &Batch<'_>, key: i64, stop: Stop) -> Result<(), Stop> {
+fn leave_out(batch: &mut Batch<'_>, key: i64, stop: Stop) -> Result<(), Stop> {
     let now = batch.now();
-    let Some(until) = batch.shared.left_out().put(key, now) else { return Err(stop) };
+    let until = batch.left_out.put(key, now);
     tracing::error!(
         execution = key,
         ?stop,
@@ -251,14 +291,14 @@ fn next_care(batch: &mut Batch<'_>, session: SessionId) -> Result<Option<(Timest
         return Ok(None);
     };
     loop {
-        let (left_out_count, now) = (batch.shared.left_out().count(), batch.now());
+        let now = batch.now();
         let mut next = batch.connection.prepare_cached(sql::CARE_NEXT)?;
-        let mut rows = next.query([namespace, integer(left_out_count as u64 + 1)])?;
+        let mut rows = next.query([namespace])?;
         let damaged = loop {
             let Some(row) = rows.next()? else { return Ok(None) };
             let key: i64 = row.get(1)?;
             match timestamp(row, 0) {
-                Ok(_) if batch.shared.left_out().has(key, now) => {}
+                Ok(_) if batch.left_out.has(key, now) => {}
                 Ok(care_at) => return Ok(Some((care_at, key))),
                 Err(error) => break (key, complaint(&error)),
             }
@@ -391,21 +431,22 @@ fn ready(batch: &mut Batch<'_>, session: SessionId, slots: usize) -> Result<(Vec
     let (mut ready, mut damaged) = (Vec::new(), Vec::new());
     let routes = batch.served(session)?;
     let now = batch.now();
-    let left_out = batch.shared.left_out();
-    let limit = integer((slots + left_out.count()) as u64).saturating_add(1);
     for route in routes.iter() {
         let mut head = batch.connection.prepare_cached(sql::READY_HEAD)?;
-        let mut rows = head.query([place::ready(*route), limit])?;
-        while let Some(row) = rows.next()? {
+        let mut rows = head.query([place::ready(*route)])?;
+        let mut found_count = 0;
+        // One more than wanted, to see whether there are more.
+        while found_count <= slots {
+            let Some(row) = rows.next()? else { break };
             let key: i64 = row.get(2)?;
             match (row.get::<_, i64>(0), row.get::<_, i64>(1)) {
-                (Ok(_), Ok(_)) if left_out.has(key, now) => {}
+                (Ok(_), Ok(_)) if batch.left_out.has(key, now) => continue,
                 (Ok(rank), Ok(since)) => ready.push((rank, since, key)),
                 (Err(error), _) | (_, Err(error)) => damaged.push((key, complaint(&error))),
             }
+            found_count += 1;
         }
     }
-    drop(left_out);
     ready.sort_unstable();
     // Behind what is damaged there may be others.
     let more = ready.len() > slots || !damaged.is_empty();
@@ -504,4 +545,45 @@ fn held_mail(batch: &Batch<'_>, session: SessionId) -> Result<Vec<(ExecutionKey,
         }
     }
     Ok(mail)
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_store::Store;
+    use abide_store::conformance::block_on;
+
+    use super::*;
+    use crate::fixture::{inside, pair, register};
+
+    #[test]
+    fn what_could_not_be_read_is_left_out_also_when_that_has_ended_the_transaction() {
+        let (_folder, ours, _theirs) = pair();
+        let mut attempt_count = 0;
+        let left_out = inside(&ours, move |batch| {
+            attempt_count += 1;
+            if attempt_count == 1 {
+                batch.connection.execute_batch("ROLLBACK")?;
+                leave_out(batch, 7, Stop::stale_index(7))?;
+                return Ok(Vec::new());
+            }
+            leave_out(batch, 8, Stop::stale_index(8))?;
+            let now = batch.now();
+            Ok([7, 8, 9].map(|key| batch.left_out.has(key, now)).to_vec())
+        });
+        assert_eq!(left_out.unwrap(), [true, true, false]);
+    }
+
+    #[test]
+    fn what_others_have_run_meanwhile_is_left_out_no_longer() {
+        let (_folder, ours, _theirs) = pair();
+        let session = register(&ours, "default");
+        inside(&ours, |batch| Ok(batch.left_out.put(7, Timestamp::from_micros(0)))).unwrap();
+        let claim = Claim { session, request: 1, slots: 9, care_slots: 9, with_mail: false, sweep: false };
+        block_on(ours.claim(claim)).unwrap();
+        let pause = inside(&ours, |batch| {
+            let now = batch.now();
+            Ok(batch.left_out.put(7, now).since(now))
+        });
+        assert_eq!(pause.unwrap(), Duration::from_secs(1), "as if it had never failed");
+    }
 }

@@ -3,6 +3,7 @@
 mod answers;
 mod aside;
 mod batches;
+mod claims;
 mod conformance;
 mod copies;
 mod counts;

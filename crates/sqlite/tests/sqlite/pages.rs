@@ -12,10 +12,10 @@ use abide_store::{Changes, Commit, Error, Feed, FeedFrom, Hold, List, Read, Stor
 use crate::aside::with_status;
 use crate::fixture::{Fixture, address, flow, message, name, signal, start, step, submit, worker};
 
-const PAGE_BYTES: usize = 4_096;
+pub(crate) const PAGE_BYTES: usize = 4_096;
 
 /// Changes the bytes of a file that nobody has open.
-fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let raw = rusqlite::Connection::open(path).expect("it can be opened");
     raw.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("all of it is in the file");
     drop(raw);
