@@ -128,3 +128,15 @@ fn after_a_panic_everything_is_news() {
     assert_eq!(block_on(ours.wait(session)).unwrap(), [Notice::Changed]);
     start(&ours, "a");
 }
+
+/// Nobody could write any longer: a transaction that is open begins no second time.
+#[test]
+fn indexes_that_could_not_be_made_anew_leave_no_transaction_open() {
+    let (_folder, ours, _theirs) = pair();
+    let mut writer = ours.desk().unwrap().lock_writer();
+    writer.fate = Fate::Unwritten;
+    assert!(!writer.mend());
+    writer.fate = Fate::Committed;
+    drop(writer);
+    start(&ours, "a");
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use abide_core::{Body, By, Namespace, Payload, Start, Status, Summary, Tag, Waiting};
 use abide_sqlite::{Discarded, MessagesDropped, SqliteStore};
 use abide_store::conformance::block_on;
-use abide_store::{Changes, Commit, Error, Feed, FeedFrom, Hold, List, Read, Store, Target, View};
+use abide_store::{Changes, Claim, Commit, Error, Feed, FeedFrom, Hold, List, Read, Store, Target, View};
 
 use crate::aside::with_status;
 use crate::fixture::{Fixture, address, flow, message, name, signal, start, step, submit, worker};
@@ -306,4 +306,30 @@ fn an_id_that_its_index_hides_is_told_and_found_after_a_repair() {
         assert_eq!(problems(&store).is_empty(), !is_taken, "{repairs:?}");
         assert_eq!(fixture.seat(&store).claim(true).leased.len(), if is_taken { 3 } else { 2 });
     }
+}
+
+/// Each has an order that a caretaker reads. A page of such orders that SQLite cannot read delays none of the others.
+#[test]
+fn orders_that_cannot_be_read_keep_nobody_from_being_looked_after() {
+    const COUNT: usize = 400;
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let end = |n| message("end", &format!("q-{n}"), Body::Terminate { reason: "enough".to_owned() });
+    let messages: Vec<_> = (1..=COUNT).flat_map(|n| [start(&format!("q-{n}")), end(n)]).collect();
+    messages.chunks(100).for_each(|some| drop(submit(&store, some.to_vec()).expect("they are taken")));
+    store.close();
+    break_leaf(&fixture, "abide_inbox");
+    let store = fixture.open();
+    let mut elsewhere = worker();
+    elsewhere.ability.lanes = [name("other")].into();
+    let session = fixture.seat_of(&store, elsewhere).session;
+    fixture.clock.advance(Duration::from_secs(3));
+    let claim = Claim { session, request: 1, slots: 0, care_slots: 1_000, with_mail: false, sweep: false };
+    let care = block_on(store.claim(claim)).expect("it is answered").care;
+    assert!((300..COUNT).contains(&care.len()), "{} of {COUNT} are looked after", care.len());
+    assert_eq!(
+        with_status(&store, Status::Damaged),
+        Vec::<String>::new(),
+        "what was not read is not damaged"
+    );
 }
