@@ -56,7 +56,7 @@ pub(crate) struct Inner {
     residents: Mutex<Residents>,
     failures: Failures,
     /// When it was last said that an execution needs a newer version of abide.
-    newer_said_at: Mutex<Option<Timestamp>>,
+    pub(crate) newer_said_at: Mutex<Option<Timestamp>>,
     resident_count: AtomicUsize,
     runnable_count: AtomicUsize,
     is_closing: AtomicBool,
@@ -85,9 +85,7 @@ struct Resident {
 }
 
 /// How long to wait before a lost execution is looked at.
-const RECOVER_PAUSE: Duration = Duration::from_millis(200);
-/// How often it is said that something needs a newer version of abide.
-const NEWER_SAID_PAUSE: Duration = Duration::from_secs(60);
+pub(crate) const RECOVER_PAUSE: Duration = Duration::from_millis(200);
 
 impl Engine {
     /// Registers a session and begins to work.
@@ -340,6 +338,10 @@ impl Inner {
     async fn run(self: Arc<Self>, resident: Resident, running: BoxFuture<End>) {
         let end = running.await;
         let Resident { key, lease, address, mailbox } = resident;
+        if let End::Unreadable(unreadable) = &end {
+            // A shutdown waits until it has left memory.
+            Box::pin(self.set_aside(Aside { key, lease, unreadable: unreadable.clone() })).await;
+        }
         let (is_last, is_wanted, was_full) = {
             let mut residents = self.residents();
             if residents.leave(key, &mailbox) {
@@ -375,8 +377,7 @@ impl Inner {
                 None
             }
             End::Released => None,
-            End::Unreadable(unreadable) => {
-                Box::pin(self.set_aside(Aside { key, lease, unreadable })).await;
+            End::Unreadable(_) => {
                 // The feed does not tell.
                 self.watchers.look(&address.id, Place::Elsewhere);
                 None
@@ -471,31 +472,6 @@ impl Inner {
             },
         }
         self.residents().forget(key);
-    }
-
-    /// Gives up a lease under which something cannot be read. One that is not ours any longer stays as it is.
-    async fn set_aside(&self, aside: Aside) {
-        if let Unreadable::Newer(what) = &aside.unreadable {
-            self.say_newer(aside.key, what);
-        }
-        while !self.is_closing() {
-            match self.store.set_aside(aside.clone()).await {
-                Ok(()) => return,
-                Err(error) if error.is_transient() => self.runtime.sleep(RECOVER_PAUSE).await,
-                Err(error) => return tracing::error!(%error, ?aside, "an execution cannot be set aside"),
-            }
-        }
-    }
-
-    /// Says that this program is too old, once in a while: there may be many such executions, and each comes back until another
-    /// program takes it.
-    fn say_newer(&self, key: ExecutionKey, what: &str) {
-        let now = self.runtime.now();
-        let mut said_at = self.newer_said_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if said_at.is_none_or(|said_at| now >= said_at.after(NEWER_SAID_PAUSE)) {
-            *said_at = Some(now);
-            tracing::warn!(execution = key.0, what, "an execution needs a newer version of abide");
-        }
     }
 
     /// What is recorded of an execution, if it is leased to us and our session lives; an error when that cannot be read.

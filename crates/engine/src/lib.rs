@@ -7,6 +7,7 @@
 //! What is deliberately absent: SQL, and any knowledge of which store is behind the trait; rules about what may follow what,
 //! which are in `abide-core`; user-facing types, which are in `abide`.
 
+mod aside;
 mod board;
 mod builds;
 mod caretaker;

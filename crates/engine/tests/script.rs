@@ -496,3 +496,33 @@ fn what_needs_a_newer_version_is_left_to_one() {
         assert_eq!(stage.status("a").await, Status::Completed);
     });
 }
+
+/// Finds that something is damaged when it is asked to leave.
+struct Crumbling;
+
+impl Driver for Crumbling {
+    fn begin(&self, mut seat: Seat, _opening: Opening) -> BoxFuture<End> {
+        Box::pin(poll_fn(move |cx| {
+            seat.enter(cx);
+            let end = seat.poll_end(cx);
+            seat.leave(false);
+            if seat.order() == Order::Drain { Poll::Ready(End::damaged("a hole".to_owned())) } else { end }
+        }))
+    }
+}
+
+/// Whoever shuts down may be the last for long: nobody else would tell.
+#[test]
+fn what_is_found_damaged_while_draining_is_set_aside() {
+    Stage::play(|stage| async move {
+        let mut registry = Registry::default();
+        assert!(registry.add(Kind::Workflow, name(Ability::ANY), Arc::new(Crumbling)));
+        let options = Options { lanes: [name(Ability::ANY)].into(), ..Options::default() };
+        let engine = stage.engine(1, registry, options).await;
+        stage.start("a", "call one").await;
+        stage.pass(1).await;
+        assert_eq!(stage.status("a").await, Status::Running);
+        engine.shutdown().await;
+        assert_eq!(stage.status("a").await, Status::Damaged);
+    });
+}

@@ -1,0 +1,41 @@
+//! Gives up what cannot be read.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use abide_store::{Aside, ExecutionKey, Unreadable};
+
+use crate::engine::{Inner, RECOVER_PAUSE};
+
+/// How often it is said that something needs a newer version of abide.
+const NEWER_SAID_PAUSE: Duration = Duration::from_secs(60);
+
+impl Inner {
+    /// Gives up a lease under which something cannot be read. One that is not ours any longer stays as it is. Who shuts down tries once: the session
+    /// ends soon, and whoever takes the execution then meets the same.
+    pub(crate) async fn set_aside(&self, aside: Aside) {
+        if let Unreadable::Newer(what) = &aside.unreadable {
+            self.say_newer(aside.key, what);
+        }
+        loop {
+            match self.store.set_aside(aside.clone()).await {
+                Ok(()) => return,
+                Err(error) if error.is_transient() && !self.is_closing() => {
+                    self.runtime.sleep(RECOVER_PAUSE).await;
+                }
+                Err(error) => return tracing::error!(%error, ?aside, "an execution cannot be set aside"),
+            }
+        }
+    }
+
+    /// Says that this program is too old, once in a while: there may be many such executions, and each comes back until another
+    /// program takes it.
+    fn say_newer(&self, key: ExecutionKey, what: &str) {
+        let now = self.runtime.now();
+        let mut said_at = self.newer_said_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if said_at.is_none_or(|said_at| now >= said_at.after(NEWER_SAID_PAUSE)) {
+            *said_at = Some(now);
+            tracing::warn!(execution = key.0, what, "an execution needs a newer version of abide");
+        }
+    }
+}
