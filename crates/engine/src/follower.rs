@@ -52,8 +52,7 @@ pub(crate) fn follow(
         cursor: None,
         pace,
         look_again_at: moment.after(pace.look_again_every),
-        look_at_damaged_at: moment.after(pace.follow_every),
-        ask_at: moment.after(pace.follow_every),
+        go_round_at: moment.after(pace.follow_every),
         was_unwanted: false,
     };
     runtime.spawn(Box::pin(follower.run(dropped)));
@@ -67,9 +66,9 @@ struct Follower {
     cursor: Option<FeedCursor>,
     pace: Pace,
     look_again_at: Moment,
-    look_at_damaged_at: Moment,
-    /// When to ask next whether anybody waits, and what the last answer was.
-    ask_at: Moment,
+    /// When to do next what is done by the clock and not when nothing happens: on a busy store something always does.
+    go_round_at: Moment,
+    /// Nobody waited when that was asked last.
     was_unwanted: bool,
 }
 
@@ -102,12 +101,13 @@ impl Follower {
                 break;
             }
             let Some(watchers) = self.watchers.upgrade() else { return };
-            if self.is_unwanted(&watchers) {
+            let goes_round = self.goes_round();
+            if goes_round && self.is_unwanted(&watchers) {
                 return;
             }
             self.look_again(&watchers);
             drop(watchers);
-            if let Err(error) = self.look_at_damaged().await {
+            if goes_round && let Err(error) = self.look_at_damaged().await {
                 tracing::debug!(%error, "what is damaged cannot be listed");
             }
         }
@@ -116,13 +116,18 @@ impl Follower {
         }
     }
 
-    /// Whether nobody wants to know any longer. Asked by the clock and not when nothing happens: on a busy store something always does.
-    fn is_unwanted(&mut self, watchers: &Watchers) -> bool {
+    /// Whether it is time for what is done as often as the feed is read without a hint.
+    fn goes_round(&mut self) -> bool {
         let moment = self.runtime.moment();
-        if moment < self.ask_at {
-            return false;
+        let is_time = self.go_round_at <= moment;
+        if is_time {
+            self.go_round_at = moment.after(self.pace.follow_every);
         }
-        self.ask_at = moment.after(self.pace.follow_every);
+        is_time
+    }
+
+    /// Whether nobody wants to know any longer.
+    fn is_unwanted(&mut self, watchers: &Watchers) -> bool {
         // Whoever was told to look comes back in a moment: only who stays away does not want to know.
         let was_unwanted = self.was_unwanted;
         self.was_unwanted = !watchers.goes_on(was_unwanted);
@@ -137,13 +142,8 @@ impl Follower {
         }
     }
 
-    /// Has those look whose executions were set aside, which no feed tells. One question for all, as often as the feed is read without a hint.
-    async fn look_at_damaged(&mut self) -> Result<()> {
-        let moment = self.runtime.moment();
-        if moment < self.look_at_damaged_at {
-            return Ok(());
-        }
-        self.look_at_damaged_at = moment.after(self.pace.follow_every);
+    /// Has those look whose executions were set aside, which no feed tells. One question for all.
+    async fn look_at_damaged(&self) -> Result<()> {
         let list =
             List { statuses: vec![Status::Damaged], ..List::of(self.namespace.clone(), DAMAGED_COUNT_MAX) };
         let listing = self.store.list(list).await?;
