@@ -135,10 +135,10 @@ fn refusal_of<F: Found>(
     {
         return Ok(Some(Refusal::OtherRun { current }));
     }
-    if let Some(descent) = &message.descent
-        && !found.execution()?.is_meant_by(message)
+    if message.descent.is_some()
+        && let Some(objection) = found.execution()?.objection_to(message)
     {
-        return Ok(Some(Refusal::NotAChild { of: descent.parent.clone() }));
+        return Ok(Some(objection));
     }
     let Some(command) = message.control() else { return Ok(None) };
     let Err(refusal) = found.execution()?.decide(command.clone(), now) else { return Ok(None) };

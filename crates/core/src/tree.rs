@@ -127,10 +127,16 @@ impl Execution {
     /// Whether a message is for it, and not only for what has its id. Intake asks, and whoever reads a message asks again: what could not be read
     /// when it arrived had to take it.
     pub fn is_meant_by(&self, message: &Message) -> bool {
-        message
-            .descent
-            .as_deref()
-            .is_none_or(|descent| self.descends(descent) && !self.has_heard(&message.body))
+        self.objection_to(message).is_none()
+    }
+
+    /// Why a message is not for it.
+    pub(crate) fn objection_to(&self, message: &Message) -> Option<Refusal> {
+        let descent = message.descent.as_deref()?;
+        if !self.descends(descent) {
+            return Some(Refusal::NotAChild { of: descent.parent.clone() });
+        }
+        self.has_heard(&message.body).then_some(Refusal::Cancelling)
     }
 
     /// Whether its parent says only once more that it is cancelled. A parent says so when it is cancelled and when it ends: to what is blocked in

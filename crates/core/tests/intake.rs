@@ -7,8 +7,8 @@ use abide_core::intake::{self, Found, Intake, Standing};
 use abide_core::parking::park;
 use abide_core::{
     Address, Block, Body, By, Command, Descent, Epoch, Execution, ExecutionId, Failure, FailureKind, Kind,
-    LeaseRow, Limits, Listens, Message, MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Refusal,
-    SessionId, Start, Status, Summary, Timestamp, Version, Waiting, care,
+    LeaseRow, Limits, Listens, Message, MessageId, Name, Namespace, Op, OpKind, Outcome, Parent, Payload,
+    Refusal, SessionId, Start, Status, Summary, Timestamp, Version, Waiting, care,
 };
 
 fn name(text: &str) -> Name {
@@ -235,6 +235,24 @@ fn what_has_ended_takes_only_a_retry_if_it_failed() {
 fn answer_to_another_run_is_refused() {
     assert_eq!(admit(&Known::after(&[]), &answer(1)), WOKEN);
     assert_eq!(admit(&Known::after(&[]), &answer(2)), Err(Refusal::OtherRun { current: 1 }));
+}
+
+/// A parent says once more that it is cancelled when it ends. To what is blocked in its clean-up that is no second cancellation, and the refusal says so.
+#[test]
+fn cancellation_that_a_child_has_heard_of_is_refused_for_what_it_is() {
+    let id = |text| ExecutionId::new(text).expect("an id");
+    let op = Op { kind: OpKind::ChildResult, name: name("mail"), nth: 1 };
+    let begin = Start { parent: Some(Parent::new(id("mother"), 1, op, 2)), ..start("1") };
+    let by = || By("ann".to_owned());
+    let block = Command::block(Block::Limit { reason: "full".to_owned() });
+    let stuck = Known::begun(begin, &[Command::Cancel { by: by(), reason: String::new() }, block]);
+    let of = |parent| {
+        let descent = Descent { parent: id(parent), run: 1, before: 9, op: None };
+        Message { descent: Some(descent.into()), ..cancel() }
+    };
+    assert_eq!(admit(&stuck, &of("mother")), Err(Refusal::Cancelling));
+    assert_eq!(admit(&stuck, &of("other")), Err(Refusal::NotAChild { of: id("other") }));
+    assert_eq!(admit(&stuck, &cancel()), WOKEN, "anybody else may end it by a second one");
 }
 
 /// Whoever reads it later judges it. A retry is not read by anybody, and needs the state.

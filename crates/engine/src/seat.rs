@@ -245,7 +245,7 @@ impl Seat {
         self.consume(order.id.clone());
         if !self.execution().is_meant_by(order) {
             let address = self.execution().address();
-            tracing::debug!(%address, by = %order.by, "an order is for the children of somebody else");
+            tracing::debug!(%address, by = %order.by, "an order is not for it, or was heard before");
             return Vec::new();
         }
         let decided = self.ledger.decide(command);
