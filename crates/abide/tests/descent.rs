@@ -180,6 +180,38 @@ fn child_that_was_given_up_is_terminated_with_its_parent() {
     });
 }
 
+/// Gives up more children than a seat tells something itself.
+#[workflow]
+async fn gives_up_many(ctx: Ctx) -> Result<u64> {
+    for nth in 0..GIVEN_UP_COUNT {
+        let run = ctx.run(stubborn, ()).id(format!("stubborn-{nth}"));
+        let (run, sleep) = (Box::pin(run.into_future()), Box::pin(ctx.sleep(ms(10))));
+        if let Either::Left((result, _)) = select(run, sleep).await {
+            result?;
+        }
+    }
+    ctx.recv("finish").await
+}
+
+const GIVEN_UP_COUNT: u32 = 110;
+
+/// They are not all kept in memory, and none of them is left out.
+#[test]
+fn many_children_that_were_given_up_are_terminated_with_their_parent() {
+    on_each(async |lab, abide| {
+        let handle = abide.start(gives_up_many, ()).id("mother").await.unwrap();
+        lab.sleep(secs(10)).await;
+        for nth in 0..GIVEN_UP_COUNT {
+            assert_eq!(status(abide, &format!("stubborn-{nth}")).await, Status::Waiting, "{nth}");
+        }
+        handle.terminate("enough").await.unwrap();
+        lab.sleep(secs(30)).await;
+        for nth in 0..GIVEN_UP_COUNT {
+            assert_eq!(status(abide, &format!("stubborn-{nth}")).await, Status::Cancelled, "{nth}");
+        }
+    });
+}
+
 /// Starts something under an id that is taken, and goes on as it is told before it hears of the refusal.
 #[workflow]
 async fn thief(ctx: Ctx, way: String) -> Result<u64> {

@@ -43,7 +43,7 @@ impl Runner {
                         self.run.answers.push_back((key, letter));
                     } else {
                         if is_of_run {
-                            self.run.given_up.remove(&key);
+                            self.run.given_up.known.remove(&key);
                         }
                         // Nobody waits for it any longer; left unread it would be looked at for ever.
                         if !planted(Bug::LateAnswerUnread) {
@@ -227,7 +227,8 @@ impl Runner {
         if self.is_over_length() {
             return;
         }
-        let child = self.run.given_up.get(&op.key()).map(|child| format!(" {child:?}")).unwrap_or_default();
+        let child =
+            self.run.given_up.known.get(&op.key()).map(|child| format!(" {child:?}")).unwrap_or_default();
         let message = format!("child{child} was given up before this code waited for it");
         let outcome = Outcome::Failure(Failure::new(FailureKind::Cancelled, message));
         if let Ok(entries) = self.decide(Command::FinishChild { op, outcome }) {

@@ -42,6 +42,7 @@ use crate::panics;
 use crate::registry::{CodeFuture, WorkflowCode};
 use crate::runtime::{BoxFuture, Moment};
 use crate::seat::{Leave, Seat, Seated};
+use crate::tree::TOLD_COUNT_MAX;
 use stage::{Active, Stage, TimerKind};
 
 /// Drives the executions of one workflow.
@@ -82,9 +83,7 @@ struct Run {
     undelivered: VecDeque<Entry>,
     /// Children that were started and have no outcome yet.
     children: BTreeMap<OpKey, ExecutionId>,
-    /// Children that nobody waits for any longer, and that have not said that they ended: they wind down, and what concerns the whole tree
-    /// concerns them too.
-    given_up: BTreeMap<OpKey, ExecutionId>,
+    given_up: GivenUp,
     /// Outcomes of children that nobody has asked for yet, in order of arrival.
     answers: VecDeque<(OpKey, Letter)>,
     /// Recorded operations that the code has not asked for until its end, as far as they were read again.
@@ -100,7 +99,7 @@ impl Run {
             stage: Stage::Absent,
             undelivered: VecDeque::new(),
             children: BTreeMap::new(),
-            given_up: BTreeMap::new(),
+            given_up: GivenUp::default(),
             answers: VecDeque::new(),
             unused: Vec::new(),
             published: None,
@@ -114,8 +113,31 @@ impl Run {
                 self.children.insert(op.child_result().key(), child.clone());
             }
             Event::ChildFinished { op, .. } => _ = self.children.remove(&op.key()),
-            Event::ChildCancelled { op } => self.given_up.extend(self.children.remove_entry(&op.key())),
+            Event::ChildCancelled { op } => {
+                if let Some((key, child)) = self.children.remove_entry(&op.key()) {
+                    self.given_up.add(key, child);
+                }
+            }
             _ => {}
+        }
+    }
+}
+
+/// Children that nobody waits for any longer, and that have not said that they ended: they wind down, and what concerns the whole tree concerns
+/// them too. No journal tells that one of them has ended, so that a replay finds all that there ever were.
+#[derive(Default)]
+struct GivenUp {
+    known: BTreeMap<OpKey, ExecutionId>,
+    /// There are more than a seat tells something itself: whoever asks the store for all children has to.
+    is_more: bool,
+}
+
+impl GivenUp {
+    fn add(&mut self, key: OpKey, child: ExecutionId) {
+        if self.known.len() < TOLD_COUNT_MAX {
+            self.known.insert(key, child);
+        } else {
+            self.is_more = true;
         }
     }
 }
@@ -387,9 +409,9 @@ impl Runner {
 
     /// Tells the children what was decided. Only who has passed the whole journal knows all of them.
     fn tell_children(&mut self) {
-        if self.seat.has_tree_orders() && self.run.stage.is_live() {
-            let Run { children, given_up, .. } = &self.run;
-            self.seat.tell(&children.values().chain(given_up.values()).collect::<Vec<_>>());
+        let Run { children, given_up, stage, .. } = &self.run;
+        if self.seat.has_tree_orders() && stage.is_live() && !given_up.is_more {
+            self.seat.tell(&children.values().chain(given_up.known.values()).collect::<Vec<_>>());
         }
     }
 
