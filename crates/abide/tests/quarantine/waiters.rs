@@ -2,6 +2,9 @@
 
 use super::*;
 
+use abide_core::{Address, Body, By, ExecutionId, Message, MessageId, Name, Namespace, Payload};
+use abide_store::Submit;
+
 const WAITER_COUNT: u32 = 150;
 
 /// Waits for a signal, and takes a step when it has come.
@@ -150,4 +153,49 @@ fn who_waits_for_a_memory_to_be_cleared_says_so() {
         assert!(said_count > 0, "nobody had to wait");
         finish(&world, abide, &["long".to_owned()]).await;
     });
+}
+
+/// Waits for a signal, which another process sends when the code is called for the third time.
+#[workflow]
+async fn beckons(ctx: Ctx) -> Result<u64> {
+    let world = ctx.state::<Shared>();
+    let call_count = {
+        let mut begun = world.begun.lock().unwrap();
+        let count = begun.entry("beckons".to_owned()).or_default();
+        *count += 1;
+        *count
+    };
+    if call_count == 3 {
+        let to = Address { namespace: Namespace::default(), id: ExecutionId::new(ctx.id()).unwrap() };
+        let body = Body::Signal { name: Name::new("go").unwrap(), payload: Payload::from("7") };
+        let message = Message::new(MessageId::new("from elsewhere"), to, By::client(), body);
+        // Taken when it is asked for, whoever waits for the answer.
+        drop(world.lab.store().submit(Submit { messages: vec![message], born_to: None, alone: true }));
+    }
+    ctx.recv("go").await
+}
+
+/// What another process sends is told to nobody here. A suspect that leaves memory at that moment does not leave it behind.
+#[test]
+fn mail_from_elsewhere_reaches_a_suspect_that_parks() {
+    for make in [memory, sqlite] {
+        let silent = |clock| -> Arc<dyn Store> {
+            let chances = Chances { notice_lose_permille: 1_000, ..Chances::default() };
+            FaultyStore::seeded(make(clock), 1, chances)
+        };
+        on(1, silent, async |world| {
+            let mut workers = vec![worker(&world).await];
+            workers[0].start(beckons, ()).id("one").await.unwrap();
+            for _ in 0..2 {
+                world.lab.sleep(ms(500)).await;
+                let machine = world.machine.lock().unwrap().unwrap();
+                world.lab.crash(machine);
+                world.lab.sleep(secs(10)).await;
+                workers.push(worker(&world).await);
+            }
+            let handle = workers[2].handle::<u64>("one");
+            assert_eq!(within(&world, secs(60), handle.result()).await.unwrap(), 7);
+            assert_eq!(world.begun.lock().unwrap()["beckons"], 4, "it had left memory");
+        });
+    }
 }

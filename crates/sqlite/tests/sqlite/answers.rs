@@ -10,7 +10,7 @@ use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::block_on;
 use abide_store::{Changes, Clock, Commit, Hold, Store};
 
-use crate::aside::with_status;
+use crate::aside::{emit, with_status};
 use crate::fixture::{
     Fixture, Held, Seat, address, complete, damaged, flow, kid, look, message, name, signal, start, step,
     submit,
@@ -253,4 +253,77 @@ fn p5_a_lost_order_of_a_parent_is_told_and_given_again() {
     let store = damaged(&fixture, &store, "DELETE FROM abide_inbox WHERE execution = 2");
     let lost = r#"execution "kid": its parent "boss" has ended, and the order to wind down is lost"#;
     assert_eq!(problems(&store), [lost]);
+}
+
+/// The parent goes on in its next run.
+fn boss_continues(fixture: &Fixture, store: &Arc<SqliteStore>) {
+    submit(store, vec![signal("wake", "boss")]).expect("it is taken");
+    let mut seat = fixture.seat(store);
+    let mut boss = claimed(&mut seat, "boss");
+    seat.continue_as_new(&mut boss, Vec::new());
+    seat.retire();
+}
+
+/// The run that waited for it is over, whether it was given again before that or not.
+#[test]
+fn p4_no_answer_is_given_again_to_a_run_that_never_waited() {
+    for is_repaired_before in [false, true] {
+        let fixture = Fixture::new();
+        let store = family(&fixture);
+        kid_ends(&fixture, &store, complete());
+        let store = damaged(&fixture, &store, "DELETE FROM abide_inbox WHERE execution = 1");
+        assert_eq!(problems(&store).len(), 1);
+        let mut expected = vec!["wake"];
+        if is_repaired_before {
+            block_on(store.repair()).expect("it is repaired");
+            expected.insert(0, "done:kid:1");
+        }
+        boss_continues(&fixture, &store);
+        assert_eq!(problems(&store), Vec::<String>::new());
+        let repairs = block_on(store.repair()).expect("it is looked at");
+        assert_eq!((repairs.rebuilt, repairs.left), (Vec::new(), Vec::new()));
+        assert_eq!(unread(&store, "boss"), expected);
+    }
+}
+
+/// The run of its parent has ended, though the parent goes on.
+#[test]
+fn p5_a_lost_order_of_a_run_that_continued_is_told_and_given_again() {
+    let fixture = Fixture::new();
+    let store = family(&fixture);
+    boss_continues(&fixture, &store);
+    let lost = r#"execution "kid": its parent "boss" has ended, and the order to wind down is lost"#;
+    assert_eq!(problems(&store), [lost]);
+    let repairs = block_on(store.repair()).expect("it is repaired");
+    assert_eq!((repairs.rebuilt.len(), repairs.left), (1, Vec::new()));
+    assert_eq!(problems(&store), Vec::<String>::new());
+    let kid = look(&store, "kid");
+    let [order] = &kid.inbox.messages[..] else { panic!("it has its order") };
+    assert!(matches!(order.body, Body::Cancel { .. }) && kid.execution.is_meant_by(order), "{order:?}");
+}
+
+/// Nobody can judge it when it comes, and its sender is another run by the time that somebody can.
+#[test]
+fn p5_an_order_to_what_is_damaged_outlives_the_run_that_gave_it() {
+    let fixture = Fixture::new();
+    let store = family(&fixture);
+    let store = damaged(&fixture, &store, "UPDATE abide_executions SET state = x'00' WHERE id = 'kid'");
+    submit(&store, vec![signal("wake", "boss")]).expect("it is taken");
+    let mut seat = fixture.seat(&store);
+    let mut boss = claimed(&mut seat, "boss");
+    // The order is sent with a step before it: the fixture sends nothing with the end of a run.
+    let (now, mut later) = (fixture.clock.now(), boss.execution.clone());
+    later.decide(step(1), now).expect("it may be decided").record(&mut later, now);
+    let next = Command::ContinueAsNew { input: Payload::from("next") };
+    let tree = later.decide(next, now).expect("it may be decided").tree;
+    let order = tree.expect("it has a child").message(address("kid"));
+    assert_eq!(emit(&seat, &mut boss, order.clone()), 0);
+    seat.continue_as_new(&mut boss, Vec::new());
+    seat.retire();
+    assert_eq!(block_on(store.repair()).expect("it is repaired").left, Vec::<String>::new());
+    let kid = look(&store, "kid");
+    let [found] = &kid.inbox.messages[..] else { panic!("it has its order: {:?}", kid.inbox) };
+    assert_eq!((&found.id, &found.body, &found.descent), (&order.id, &order.body, &order.descent));
+    assert!(kid.execution.is_meant_by(found));
+    assert_eq!(problems(&store), Vec::<String>::new());
 }

@@ -34,6 +34,9 @@ table![
     everybody_of_the_namespace_is_told,
     what_its_holder_cannot_read_is_for_caretakers_only,
     what_its_holder_is_too_old_for_is_ready_again_later,
+    order_to_what_is_put_off_needs_nobody_who_can_read_it,
+    what_is_paused_is_put_off_and_offered_once,
+    deadline_of_what_is_put_off_is_seen_to,
 ];
 
 /// A session that can run nothing of what the cases start.
@@ -426,4 +429,68 @@ fn what_its_holder_is_too_old_for_is_ready_again_later(subject: &Subject) {
         1,
         "who repeats it takes nothing from the next holder"
     );
+}
+
+/// Gives up what its holder is too old to read.
+fn put_off(subject: &Subject, held: &Held) {
+    let unreadable = Unreadable::Newer("entry 7".to_owned());
+    let aside = Aside { key: held.key, lease: held.lease, unreadable };
+    block_on(subject.store.set_aside(aside)).expect("it is answered");
+}
+
+fn pass_newer_pause(subject: &Subject) {
+    subject.advance_ms(u64::try_from(NEWER_PAUSE.as_millis()).expect("a short time"));
+}
+
+fn order_to_what_is_put_off_needs_nobody_who_can_read_it(subject: &Subject) {
+    for (id, is_before) in [("before", true), ("after", false)] {
+        let (_old, held) = subject.held(id);
+        if is_before {
+            subject.send(pause(id));
+        }
+        put_off(subject, &held);
+        if !is_before {
+            subject.send(pause(id));
+        }
+        let mut seat = stranger(subject);
+        let early = look_after(&mut seat);
+        assert_eq!((early.care.len(), early.next_care_at), (0, Some(after_order(subject))), "{id}");
+        pass_order_grace(subject);
+        let mut held = Held::of(look_after(&mut seat).care.remove(0));
+        let order = held.inbox[0].control().expect("a pause is an order");
+        subject.commit(&subject.draft(&held).consuming(&["pause"]).then(order).park(), &mut held);
+        pass_newer_pause(subject);
+        let claimed = look_after(&mut subject.seat(worker()));
+        assert_eq!((claimed.leased.len(), claimed.care.len()), (0, 0), "{id}: it is paused, and in order");
+    }
+}
+
+fn what_is_paused_is_put_off_and_offered_once(subject: &Subject) {
+    let (_old, mut held) = subject.held("a");
+    subject.send(pause("a"));
+    let order = pause("a").control().expect("a pause is an order");
+    subject.commit(&subject.draft(&held).consuming(&["pause"]).then(order), &mut held);
+    put_off(subject, &held);
+    subject.send(signal("s", "a"));
+    let mut new = subject.seat(worker());
+    assert!(look_after(&mut new).leased.is_empty(), "no signal brings it back earlier: it is paused");
+    pass_newer_pause(subject);
+    let mut held = Held::of(look_after(&mut new).leased.remove(0));
+    assert_eq!(subject.look("a").summary.status, Status::Paused);
+    subject.commit(&subject.draft(&held).park(), &mut held);
+    pass_newer_pause(subject);
+    let claimed = look_after(&mut subject.seat(worker()));
+    assert!(claimed.leased.is_empty(), "who can read it leaves it where it is");
+}
+
+fn deadline_of_what_is_put_off_is_seen_to(subject: &Subject) {
+    subject.start("a", due_in(subject, 1_000));
+    let mut old = subject.seat(worker());
+    let held = old.claim_one();
+    put_off(subject, &held);
+    let mut seat = stranger(subject);
+    subject.advance_ms(1_000);
+    assert!(care_ids(&mut seat).is_empty(), "whoever has the code has its time");
+    pass_deadline_grace(subject);
+    assert_eq!(care_ids(&mut seat), ["a"], "that is before it is offered again");
 }
