@@ -18,11 +18,11 @@ use crate::sql;
 /// Names and routes by number. Both only grow.
 #[derive(Debug, Default)]
 pub(crate) struct Interned {
-    names: HashMap<Namespace, i64>,
+    names: BTreeMap<Namespace, i64>,
     namespaces: HashMap<i64, Namespace>,
     route_ids: HashMap<Route, i64>,
     routes: BTreeMap<i64, Arc<Route>>,
-    /// The route that was asked for last: most starts come in series, and to compare is cheaper than to hash.
+    /// The route of the last start: most starts come in series, and to compare is cheaper than to hash.
     last_route: Option<(Route, i64)>,
     /// The numbers of names that are damaged.
     pub(crate) damaged_names: Vec<i64>,
@@ -113,12 +113,19 @@ impl Interned {
 
     /// The number of a route that is known.
     pub(crate) fn known_route(&self, route: &Route) -> Option<i64> {
+        self.route_ids.get(route).copied()
+    }
+
+    /// The same for a start: the next one is probably of the same route.
+    pub(crate) fn route_of_start(&mut self, route: &Route) -> Option<i64> {
         if let Some((last, id)) = &self.last_route
             && last == route
         {
             return Some(*id);
         }
-        self.route_ids.get(route).copied()
+        let id = self.known_route(route)?;
+        self.last_route = Some((route.clone(), id));
+        Some(id)
     }
 
     pub(crate) fn namespace(&self, id: i64) -> Option<&Namespace> {
@@ -175,7 +182,6 @@ impl Interned {
     /// The number of a route, which is made if there is none.
     pub(crate) fn intern_route(&mut self, connection: &Connection, route: Route) -> rusqlite::Result<i64> {
         if let Some(id) = self.known_route(&route) {
-            self.last_route = Some((route, id));
             return Ok(id);
         }
         let mut max = id_max(connection, sql::ROUTE_ID_MAX)?;

@@ -80,7 +80,7 @@ fn together(records: &[Record]) -> (usize, Option<u8>) {
 }
 
 /// Seven bits a byte, the lowest first, as in the entries themselves.
-fn put_length(body: &mut Vec<u8>, mut length: usize) {
+pub(crate) fn put_length(body: &mut Vec<u8>, mut length: usize) {
     while length >= 0x80 {
         body.push(length as u8 | 0x80);
         length >>= 7;

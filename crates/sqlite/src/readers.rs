@@ -140,7 +140,7 @@ fn sheet_seeds() -> Vec<Vec<u8>> {
         7,
         Version(1),
     );
-    let mut draft = Draft::new(&execution.summary(&[]), &codec::encode(&execution));
+    let mut draft = Draft::of(&execution.summary(&[]), &execution);
     let body = draft.sealed(&cold, &anchor).to_vec();
     vec![seed::<Columned>(&(columns, false, body.clone())), seed::<Columned>(&(columns, true, body))]
 }

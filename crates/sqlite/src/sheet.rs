@@ -13,6 +13,7 @@ use rusqlite::types::Type;
 use serde::{Deserialize, Serialize};
 
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
+use crate::journal::put_length;
 use crate::place::Queue;
 use crate::rows::{blob, count, integer, text};
 
@@ -96,10 +97,25 @@ pub(crate) struct Draft {
 
 impl Draft {
     pub(crate) fn new(summary: &Summary, state: &[u8]) -> Self {
-        let mut bytes = Vec::with_capacity(state.len() + 64);
+        let mut bytes = Self::begin(summary, state.len());
+        put_length(&mut bytes, state.len());
+        bytes.extend_from_slice(state);
+        Self::prepared(bytes)
+    }
+
+    /// The same for a state that nobody has encoded yet.
+    pub(crate) fn of(summary: &Summary, execution: &Execution) -> Self {
+        const STATE_BYTES: usize = 192;
+        Self::prepared(put_part(Self::begin(summary, STATE_BYTES), execution))
+    }
+
+    fn begin(summary: &Summary, state_bytes: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(state_bytes + 128);
         bytes.extend([0; CHECKSUM_BYTES]);
-        let summary = codec::encode(summary);
-        let bytes = postcard::to_extend(&(Part(&summary), Part(state)), bytes).expect("bytes serialize");
+        put_part(bytes, summary)
+    }
+
+    fn prepared(bytes: Vec<u8>) -> Self {
         let sum = Checksum::new().bytes(&bytes[CHECKSUM_BYTES..]);
         Self { prepared: bytes.len(), bytes, sum }
     }
@@ -115,13 +131,20 @@ impl Draft {
     }
 }
 
-/// Bytes with their length before them.
-struct Part<'a>(&'a [u8]);
-
-impl Serialize for Part<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(self.0)
+/// A value with its length before it, behind the bytes that are there. The length is known last, and has one byte of most values.
+fn put_part(mut bytes: Vec<u8>, value: &impl Serialize) -> Vec<u8> {
+    let mut at = bytes.len();
+    bytes.push(0);
+    let mut bytes = codec::encode_behind(bytes, value);
+    let mut length = bytes.len() - at - 1;
+    while length >= 0x80 {
+        bytes[at] = length as u8 | 0x80;
+        length >>= 7;
+        at += 1;
+        bytes.insert(at, 0);
     }
+    bytes[at] = length as u8;
+    bytes
 }
 
 /// A sheet that was read.
@@ -239,5 +262,14 @@ mod tests {
         let sum = Checksum::new().bytes(&bytes[CHECKSUM_BYTES..prepared]).bytes(&bytes[prepared..]);
         checksum::put(&mut bytes, anchor.sum(sum));
         assert_eq!(Sheet::open(&bytes, &anchor).unwrap_err(), DecodeError::Newer);
+    }
+    #[test]
+    fn the_length_of_a_part_is_told_before_it() {
+        for length in [0, 1, 122, 123, 124, 125, 126, 127, 128, 16_379, 16_380, 16_381, 20_000, 3_000_000] {
+            let value = "x".repeat(length);
+            let bytes = put_part(vec![7], &value);
+            let (part, rest) = postcard::take_from_bytes::<&[u8]>(&bytes[1..]).unwrap();
+            assert_eq!((bytes[0], part, rest), (7, &codec::encode(&value)[..], &[][..]), "{length}");
+        }
     }
 }

@@ -256,11 +256,11 @@ FROM abide_executions
 WHERE key = ?1";
 pub(crate) const EXECUTION_KEEP: &str = "
 UPDATE abide_executions
-SET version = ?5, status = ?6, head = ?7, state = ?8
+SET version = version + 1, status = ?5, head = ?6, state = ?7
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
 pub(crate) const EXECUTION_RELEASE: &str = "
 UPDATE abide_executions
-SET version = ?5, status = ?6, head = ?7, state = ?8, place = ?9, rank = ?10, since = ?11
+SET version = version + 1, status = ?5, head = ?6, state = ?7, place = ?8, rank = ?9, since = ?10
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
 /// Without an epoch for a row that has lost it.
 pub(crate) const EXECUTION_MOVE: &str = "

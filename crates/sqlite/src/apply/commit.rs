@@ -273,19 +273,17 @@ impl CommitWork {
         let (before, status) = (integer(expected.0), changes.summary.status as u8);
         hot.state.lease.version = expected.next();
         hot.state.anchor.version = expected.next();
-        let (version, head) = (integer(expected.next().0), hot.state.anchor.head);
+        let head = hot.state.anchor.head;
         let sheet = self.sheet.sealed(&hot.state.cold, &hot.state.anchor);
         let (connection, statements) = (batch.connection, &mut batch.statements);
         let changed = match after.map(|after| after.place.columns()) {
             None => {
                 let keep = statements.get(connection, Frequent::ExecutionKeep)?;
-                keep.execute(params![key, epoch, place, before, version, status, head, sheet])?
+                keep.execute(params![key, epoch, place, before, status, head, sheet])?
             }
             Some(Columns { place: to, rank, since }) => {
                 let release = statements.get(connection, Frequent::ExecutionRelease)?;
-                release.execute(params![
-                    key, epoch, place, before, version, status, head, sheet, to, rank, since
-                ])?
+                release.execute(params![key, epoch, place, before, status, head, sheet, to, rank, since])?
             }
         };
         if changed != 1 {

@@ -52,7 +52,7 @@ impl Batch<'_> {
         judge: Judge,
     ) -> Result<Put, Stop> {
         let now = self.now();
-        let intake = self.admit(target.as_ref(), message, judge)?;
+        let intake = self.admit(target.as_ref(), message, (judge, now))?;
         let target = target.ok_or_else(|| Stop::corrupt(format!("{} is found and is not", message.to)))?;
         let key = ExecutionKey(unsigned(target.key));
         let wakes = match intake {
@@ -88,14 +88,14 @@ impl Batch<'_> {
         Ok(Put::Delivered(key))
     }
 
-    /// What becomes of a message that finds `target`.
+    /// What becomes of a message that finds `target` at `now`.
     pub(crate) fn admit(
         &mut self,
         target: Option<&Arc<Target>>,
         message: &Message,
-        judge: Judge,
+        (judge, now): (Judge, Timestamp),
     ) -> Result<Intake, Stop> {
-        let terms = (&self.shared.options.limits, self.now());
+        let terms = (&self.shared.options.limits, now);
         let mut found = target.map(|target| Finding { batch: self, target, judge });
         intake::admit(found.as_mut(), message, terms)
     }

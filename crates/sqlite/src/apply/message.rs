@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use abide_core::{
     Address, Entry, Epoch, Event, Execution, Happening, Lease, LeaseRow, Message, SessionId, Start, Status,
-    Summary, Timestamp, Version, care, codec,
+    Summary, Timestamp, Version, care,
 };
 use abide_store::{ExecutionKey, InboxPage, Leased, Record};
 use rusqlite::{OptionalExtension, params};
@@ -35,11 +35,12 @@ impl Batch<'_> {
     ) -> Result<Started, Stop> {
         let (now, address) = (self.now(), &message.to);
         // Most ids are new, and the insert finds out which are not.
-        self.admit(None, message, Judge::Always)?;
+        self.admit(None, message, (Judge::Always, now))?;
         let (execution, entry) = Execution::start(address.clone(), Arc::clone(start), now);
         let route = execution.route();
         let interned = self.caches.interned(self.connection)?;
-        if interned.known_route(&route).is_none()
+        let known_route = interned.route_of_start(&route);
+        if known_route.is_none()
             && let Some(namespace) = interned.known(&address.namespace)
             && let Some(existing) = existing(self.connection, namespace, address)?
         {
@@ -47,7 +48,10 @@ impl Batch<'_> {
             return self.attach(message, existing);
         }
         let namespace = interned.intern_name(self.connection, &address.namespace)?;
-        let route = interned.intern_route(self.connection, route)?;
+        let route = match known_route {
+            Some(known) => known,
+            None => interned.intern_route(self.connection, route)?,
+        };
         let born = Newborn { execution, entry, namespace, route, offer, now };
         if let Some(started) = self.insert(born, start)? {
             return Ok(started);
@@ -153,7 +157,7 @@ impl Batch<'_> {
     ) -> Result<usize, Stop> {
         let Inserted { key, namespace, of: (parent, parent_run), place, summary } = inserted;
         let Columns { place, rank, since } = place.columns();
-        let mut sheet = Draft::new(summary, &codec::encode(execution));
+        let mut sheet = Draft::of(summary, execution);
         let insert = self.statements.get(self.connection, Frequent::ExecutionInsert)?;
         Ok(insert.execute(params![
             key,
@@ -222,7 +226,7 @@ impl Batch<'_> {
 
     fn attach(&mut self, message: &Message, existing: Target) -> Result<Started, Stop> {
         let key = ExecutionKey(unsigned(existing.key));
-        self.admit(Some(&Arc::new(existing)), message, Judge::Always)?;
+        self.admit(Some(&Arc::new(existing)), message, (Judge::Always, self.now()))?;
         Ok(Started::Attached(key))
     }
 

@@ -39,7 +39,7 @@ impl Batch<'_> {
         journal::begin_run(self, target.key, &mut hot, &records)?;
         let summary = execution.summary_at_start(now);
         let Columns { place, rank, since } = Place::Ready(target.queue, now).columns();
-        let mut sheet = Draft::new(&summary, &abide_core::codec::encode(&execution));
+        let mut sheet = Draft::of(&summary, &execution);
         let reopened = self.connection.prepare_cached(sql::EXECUTION_REOPEN)?.execute(params![
             target.key,
             summary.status as u8,

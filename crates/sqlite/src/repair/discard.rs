@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use abide_core::{
     Address, Body, By, Command, Descent, Entry, Event, Execution, ExecutionId, Limits, Message, MessageId,
-    Parent, Payload, Route, Start, Timestamp, Version, check_reason, codec, text,
+    Parent, Payload, Route, Start, Timestamp, Version, check_reason, text,
 };
 use abide_store::{Error, Record};
 use rusqlite::{OptionalExtension, Row, params};
@@ -194,7 +194,7 @@ impl DiscardWork {
         let identity = Identity { key, namespace: damaged.namespace, id: &damaged.id, queue, parent };
         let anchor = Anchor::new(identity, head, damaged.version);
         let summary = execution.summary(&[]);
-        let mut sheet = Draft::new(&summary, &codec::encode(execution));
+        let mut sheet = Draft::of(&summary, execution);
         let Columns { place, rank, since } = Place::Finished(batch.now()).columns();
         batch.connection.prepare_cached(sql::DISCARD)?.execute(params![
             key,

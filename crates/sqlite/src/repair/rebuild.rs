@@ -260,7 +260,7 @@ fn sealed(batch: &mut Batch<'_>, case: Case<'_>) -> Result<Opened, Stop> {
     let queue = *queue.ok_or_else(|| Stop::corrupt("its route is damaged"))?;
     let parent = batch.parent_key(&truth.start, truth.namespace)?;
     let summary = truth.execution.summary_at_start(now);
-    let mut draft = Draft::new(&summary, &abide_core::codec::encode(&truth.execution));
+    let mut draft = Draft::of(&summary, &truth.execution);
     let anchor = truth.anchor((queue, parent), case.version());
     let sheet = draft.sealed(&truth.cold, &anchor).to_vec();
     Ok(Opened { summary, queue, parent, sheet, is_found: false })
