@@ -23,6 +23,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -50,7 +51,7 @@ pub(crate) struct WorkflowDriver(pub(crate) Arc<dyn WorkflowCode>);
 
 impl Driver for WorkflowDriver {
     fn begin(&self, seat: Seat, opening: Opening) -> BoxFuture<End> {
-        Box::pin(Runner::new(self.0.clone(), seat, opening).run())
+        Box::pin(Runner::new(self.0.clone(), seat, opening))
     }
 }
 
@@ -155,25 +156,18 @@ const TURN_COUNT_MAX: usize = 256;
 /// How many entries and messages may wait for the code to pause: more are committed while it goes on.
 const NEWS_COUNT_MAX: usize = 128;
 
-impl Runner {
-    fn new(code: Arc<dyn WorkflowCode>, seat: Seat, opening: Opening) -> Self {
-        let journal = Journal::new(seat.journal_of(), opening);
-        let run = Run::new(journal, code.is_strict());
-        Self { seat, code, run, signals: HashMap::new(), idle_since: None, alarm: None, bell: None }
-    }
+/// Runs until the execution is finished, released or lost. A runner is large, so that it is the future itself and is not moved into one.
+impl Future for Runner {
+    type Output = End;
 
-    /// Runs until the execution is finished, released or lost.
-    fn run(mut self) -> impl Future<Output = End> + Send {
-        std::future::poll_fn(move |cx| self.poll(cx))
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
         self.seat.enter(cx);
         for _ in 0..TURN_COUNT_MAX {
             match self.turn(cx) {
                 Turn::Progress => self.idle_since = None,
                 Turn::Idle => {
-                    self.seat.leave(self.running_count() > 0);
+                    let is_running = self.running_count() > 0;
+                    self.seat.leave(is_running);
                     return Poll::Pending;
                 }
                 Turn::End(end) => {
@@ -185,6 +179,14 @@ impl Runner {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+}
+
+impl Runner {
+    fn new(code: Arc<dyn WorkflowCode>, seat: Seat, opening: Opening) -> Self {
+        let journal = Journal::new(seat.journal_of(), opening);
+        let run = Run::new(journal, code.is_strict());
+        Self { seat, code, run, signals: HashMap::new(), idle_since: None, alarm: None, bell: None }
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> Turn {
