@@ -30,8 +30,37 @@ struct Picture {
 /// A child that a shown entry has started.
 struct Child {
     id: ExecutionId,
-    /// What became of it; `None` when it was deleted or never began.
-    found: Option<(Name, Status)>,
+    found: Found,
+}
+
+/// What became of a child.
+enum Found {
+    /// It can be read.
+    Sound(Name, Status),
+    /// It is damaged.
+    Damaged,
+    /// It cannot be read now, or not by this version.
+    Unreadable,
+    /// It was deleted, or never began.
+    Nothing,
+}
+
+impl Found {
+    fn name(&self) -> Option<&str> {
+        match self {
+            Self::Sound(name, _) => Some(name.as_str()),
+            Self::Damaged | Self::Unreadable | Self::Nothing => None,
+        }
+    }
+
+    fn status(&self) -> Option<&'static str> {
+        match self {
+            Self::Sound(_, status) => Some(status.word()),
+            Self::Damaged => Some(Status::Damaged.word()),
+            Self::Unreadable => Some("unreadable"),
+            Self::Nothing => None,
+        }
+    }
 }
 
 /// Shows an execution.
@@ -97,12 +126,16 @@ async fn children(store: &dyn Store, parent: &Execution, journal: &[Entry]) -> R
         let Event::ChildStarted { op, child: id } = &entry.event else { continue };
         let address = Address { namespace: parent.address().namespace.clone(), id: id.clone() };
         let read = Read { target: Target::Address(address), run: None, from: 0, limit: 0, with_inbox: false };
-        let found = store.read(read).await?;
-        if found.as_ref().is_some_and(|found| !found.execution.was_started_by(parent, op)) {
-            continue;
-        }
-        let found =
-            found.map(|child| (child.execution.name().clone(), child.summary.status_at(clock::now())));
+        let found = match store.read(read).await {
+            Ok(Some(found)) if !found.execution.was_started_by(parent, op) => continue,
+            Ok(Some(found)) => {
+                Found::Sound(found.execution.name().clone(), found.summary.status_at(clock::now()))
+            }
+            Ok(None) => Found::Nothing,
+            Err(Error::Corrupt { .. }) => Found::Damaged,
+            Err(error) if error.is_of_one() => Found::Unreadable,
+            Err(error) => return Err(error.into()),
+        };
         children.push(Child { id: id.clone(), found });
     }
     Ok(children)
@@ -167,11 +200,10 @@ fn holder(picture: &Picture) -> Value {
 }
 
 fn child(child: &Child) -> Value {
-    let found = child.found.as_ref();
     json!({
         "id": child.id.as_str(),
-        "name": found.map(|(name, _)| name.as_str()),
-        "status": found.map(|(_, status)| status.word()),
+        "name": child.found.name(),
+        "status": child.found.status(),
     })
 }
 

@@ -175,11 +175,9 @@ fn children(picture: &Picture) -> Option<Table> {
     }
     let mut table = Table::new(["ID", "WORKFLOW", "STATUS"]);
     for child in &picture.children {
-        let (name, status) = match &child.found {
-            Some((name, status)) => (name.to_string(), status.to_string()),
-            None => (String::new(), "not there".to_owned()),
-        };
-        table.push(vec![child.id.to_string(), name, status]);
+        let (name, status) = (child.found.name().unwrap_or_default(), child.found.status());
+        let status = status.unwrap_or("not there");
+        table.push(vec![child.id.to_string(), name.to_owned(), status.to_owned()]);
     }
     Some(table)
 }

@@ -496,7 +496,7 @@ async fn an_execution_is_shown_without_its_journal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn why_of_a_parent_names_its_damaged_child() {
+async fn why_and_show_of_a_parent_name_its_damaged_child() {
     let place = left_behind().await;
     let path = place.url().trim_start_matches("sqlite:").to_owned();
     let damage = "UPDATE abide_executions SET state = x'00' WHERE id = 'child'";
@@ -505,6 +505,8 @@ async fn why_of_a_parent_names_its_damaged_child() {
     let said = r#"workflow "family-1" is waiting for child "child", which is damaged: the state of execution "child""#;
     assert_eq!(why["status"], "waiting");
     assert!(why["why"].as_str().unwrap().starts_with(said), "{why}");
+    let shown = place.abide(&["show", "family-1", "-o", "json"]).ok().json();
+    assert_eq!(shown["children"], json!([{ "id": "child", "name": null, "status": "damaged" }]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
