@@ -88,6 +88,19 @@ async fn both(ctx: Ctx) -> Result<String> {
     Ok(joined)
 }
 
+/// Newer code cannot read what was given as the result of its step.
+#[workflow]
+async fn counts(ctx: Ctx) -> Result<String> {
+    let report = if ctx.state::<Shared>().is_new.load(Ordering::Relaxed) {
+        ctx.step("report", || async { Ok(7) }).await?.to_string()
+    } else {
+        report(&ctx, "report").await?
+    };
+    quick(&ctx, "after").await?;
+    ctx.recv::<()>("end").await?;
+    Ok(report)
+}
+
 /// A report that waits at the gate.
 async fn gated_report(ctx: &Ctx) -> Result<String> {
     let world = ctx.state::<Shared>();
@@ -288,6 +301,36 @@ fn an_edit_that_the_code_cannot_read_can_be_edited_again() {
         handle.unblock().edit("report#2", "given").await.unwrap();
         assert_eq!(ended(lab, &handle).await, "report given after");
         assert_eq!(world.take_ran(), "after", "no step ran again");
+    });
+}
+
+/// The run went on with it: what was given is a recorded result, about which nobody decides any more. Code that can read it goes on.
+#[test]
+fn p1_an_edit_that_code_went_on_with_is_a_recorded_result() {
+    on_each(async |lab, world| {
+        let (machine, abide) = worker(lab, world).await;
+        let handle = blocked(lab, &abide, counts).await;
+        handle.unblock().edit("report", "given").await.unwrap();
+        lab.sleep(secs(5)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Waiting);
+        lab.crash(machine);
+        world.is_new.store(true, Ordering::Relaxed);
+        let (_, abide) = worker(lab, world).await;
+        let handle = abide.handle::<String>("one");
+        handle.signal("end", &()).await.unwrap();
+        lab.sleep(secs(5)).await;
+        let why = handle.why().await.unwrap();
+        assert!(why.contains(r#"the recorded result of step "report" "#), "{why}");
+        let before = look(lab).await;
+        for unblock in [handle.unblock().rerun("report"), handle.unblock().edit("report", &7)] {
+            let refused = unblock.await.unwrap_err().to_string();
+            assert!(refused.contains("a recorded result never changes"), "{refused}");
+        }
+        assert_eq!(look(lab).await, before);
+        world.is_new.store(false, Ordering::Relaxed);
+        world.take_ran();
+        handle.unblock().await.unwrap();
+        assert_eq!((ended(lab, &handle).await, world.take_ran()), ("given".to_owned(), String::new()));
     });
 }
 

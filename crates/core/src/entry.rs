@@ -244,13 +244,13 @@ impl Event {
         }
     }
 
-    /// What this event says about a result that somebody gave to a step. `None`: one has to look further.
+    /// What this event, which came later, says about a result that somebody gave to a step. `None`: one has to look further.
     ///
     /// Code that cannot read such a result blocks at its step once more, before anything else of it is recorded.
-    pub fn refutes_edit_of(&self, op: &Op) -> Option<bool> {
+    pub fn tells_of_edit(&self, op: &Op) -> Option<EditFate> {
         match self {
             Self::Blocked { reason: Block::Unrecordable { op: blocked, .. }, .. } if blocked == op => {
-                Some(true)
+                Some(EditFate::Refuted)
             }
             Self::Blocked { .. }
             | Self::Unblocked { .. }
@@ -258,7 +258,7 @@ impl Event {
             | Self::Resumed { .. }
             | Self::CancelRequested { .. }
             | Self::DeadlinePassed { .. } => None,
-            _ => Some(false),
+            _ => Some(EditFate::Kept),
         }
     }
 
@@ -269,6 +269,15 @@ impl Event {
             Self::Completed { .. } | Self::Failed(_) | Self::Cancelled { .. } | Self::ContinuedAsNew { .. }
         )
     }
+}
+
+/// What became of a result that somebody gave to a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EditFate {
+    /// The code could not read it: the next decision takes its place.
+    Refuted,
+    /// The run went on with it: it is a recorded result like any other, and nothing takes its place.
+    Kept,
 }
 
 /// The final outcome of a step.

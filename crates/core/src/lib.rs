@@ -49,7 +49,7 @@ pub use answer::awaited_children;
 pub use command::{Block, By, Command, Decision, Refusal, Remedy, StepRemedy};
 pub use deadline::Witness;
 pub use digest::{Digest, Tally};
-pub use entry::{Entry, Event, Foreign, Outcome, Remedied, StepRecord, Unrecordable};
+pub use entry::{EditFate, Entry, Event, Foreign, Outcome, Remedied, StepRecord, Unrecordable};
 pub use execution::{Execution, Phase};
 pub use failure::{Details, Failure, FailureKind};
 pub use happening::Happening;

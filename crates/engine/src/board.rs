@@ -175,7 +175,7 @@ impl Interrupt {
 pub enum Delivery {
     /// A result, error or signal.
     Outcome(Outcome),
-    /// The result that somebody gave to a step whose own could not be recorded.
+    /// The result that somebody gave to a step whose own could not be recorded, and that no code has gone on with yet.
     Edited(Payload),
     /// A time has come: the end of a sleep, or of the patience for a signal.
     Due,

@@ -18,7 +18,7 @@ impl Runner {
             match Interrupt::of(&entry.event) {
                 Some(interrupt) => self.interrupt(interrupt, entry.at),
                 // Whoever waited for it may have been dropped since; then it is simply unused.
-                None => self.deliver(&entry),
+                None => self.deliver(&entry, None),
             };
             return true;
         }
@@ -138,7 +138,7 @@ impl Runner {
 
     fn deliver_all(&mut self, entries: &[Entry]) {
         for entry in entries {
-            self.deliver(entry);
+            self.deliver(entry, None);
         }
     }
 

@@ -29,8 +29,8 @@ use std::task::{Context, Poll, Waker};
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Block, Body, Command, Cursor, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher, Message,
-    MessageId, Name, Op, OpKey, Payload, Refusal, Remedied, Remedy, Timestamp, Waiting,
+    Block, Body, Command, Cursor, EditFate, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher,
+    Message, MessageId, Name, Op, OpKey, Payload, Refusal, Remedied, Remedy, Timestamp, Waiting,
 };
 use abide_store::Hold;
 
@@ -316,7 +316,7 @@ impl Runner {
     }
 
     /// Hands one recorded entry to the operation that waits for it. `false`: nobody does.
-    fn deliver(&mut self, entry: &Entry) -> bool {
+    fn deliver(&mut self, entry: &Entry, fate: Option<EditFate>) -> bool {
         let Some(op) = entry.event.op() else { return false };
         let Some(active) = self.run.stage.active_mut() else { return false };
         let Some(id) = active.slots.remove(&op.key()) else { return false };
@@ -329,7 +329,7 @@ impl Runner {
             let expected = format!("{op} with the input that it was recorded with");
             return self.block(Block::Mismatch { expected, found: format!("{op} with another input") });
         }
-        let delivery = match delivery_of(&entry.event) {
+        let delivery = match delivery_of(&entry.event, fate) {
             Ok(delivery) => delivery,
             Err(reason) => return self.block(reason),
         };
@@ -434,7 +434,7 @@ impl Drop for Runner {
 }
 
 /// What an entry means to the code.
-fn delivery_of(event: &Event) -> Result<Delivery, Block> {
+fn delivery_of(event: &Event, fate: Option<EditFate>) -> Result<Delivery, Block> {
     Ok(match event {
         Event::StepRecorded(record) => match &record.outcome {
             abide_core::Outcome::Unrecordable(lost) => {
@@ -449,7 +449,10 @@ fn delivery_of(event: &Event) -> Result<Delivery, Block> {
         Event::ChildStarted { child, .. } => Delivery::Started(child.clone()),
         Event::ChildFinished { outcome, .. } => Delivery::Outcome(outcome.clone()),
         Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(result), .. }), .. } => {
-            Delivery::Edited(result.clone())
+            match fate {
+                Some(EditFate::Kept) => Delivery::Outcome(abide_core::Outcome::Success(result.clone())),
+                _ => Delivery::Edited(result.clone()),
+            }
         }
         other => unreachable!("{} is delivered to nobody", other.word()),
     })

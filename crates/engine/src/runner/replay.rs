@@ -28,30 +28,35 @@ impl Runner {
                 Poll::Ready(Ok(entry)) => entry,
                 Poll::Ready(Err(error)) => return Some(Turn::End(End::from(error))),
             };
-            match self.poll_refuted(&entry, cx) {
+            match self.poll_edit_fate(&entry, cx) {
                 Poll::Pending => return Some(Turn::Idle),
-                Poll::Ready(Ok(true)) => self.run.cursor.refute(&entry),
-                Poll::Ready(Ok(false)) if self.pass(&entry, is_fetch) => return Some(Turn::Progress),
-                Poll::Ready(Ok(false)) => {}
+                Poll::Ready(Ok(Some(EditFate::Refuted))) => self.run.cursor.refute(&entry),
+                Poll::Ready(Ok(fate)) if self.pass(&entry, is_fetch, fate) => return Some(Turn::Progress),
+                Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Some(Turn::End(End::from(error))),
             }
         }
     }
 
-    /// Whether this is a result that somebody gave to a step and that the code could not read. A later entry says so: given to the code
-    /// again, it would block at it before it came to the decision that followed.
-    fn poll_refuted(&mut self, entry: &Entry, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
+    /// What became of a result that somebody gave to a step, if this is one and later entries say it. One that the code could not read, given to
+    /// it again, would block it before it came to the decision that followed.
+    fn poll_edit_fate(
+        &mut self,
+        entry: &Entry,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<EditFate>, Error>> {
         let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_) }), .. } = &entry.event
         else {
-            return Poll::Ready(Ok(false));
+            return Poll::Ready(Ok(None));
         };
         for seq in entry.seq + 1..=self.run.journal.end() {
             let later = std::task::ready!(self.run.journal.poll_entry(seq, cx))?;
-            if let Some(is_refuted) = later.event.refutes_edit_of(op) {
-                return Poll::Ready(Ok(is_refuted && !planted(Bug::EditNotEditable)));
+            if let Some(fate) = later.event.tells_of_edit(op) {
+                let is_unseen = fate == EditFate::Refuted && planted(Bug::EditNotEditable);
+                return Poll::Ready(Ok((!is_unseen).then_some(fate)));
             }
         }
-        Poll::Ready(Ok(false))
+        Poll::Ready(Ok(None))
     }
 
     /// Reads the first entry, which has the input, and calls the code.
@@ -84,17 +89,17 @@ impl Runner {
     }
 
     /// Passes one entry: delivers it, or keeps in mind what it says. `true`: the code has something to do.
-    fn pass(&mut self, entry: &Entry, is_fetch: bool) -> bool {
+    fn pass(&mut self, entry: &Entry, is_fetch: bool, fate: Option<EditFate>) -> bool {
         if is_fetch {
             self.run.cursor.fetched(entry);
-            return self.deliver(entry);
+            return self.deliver(entry, fate);
         }
         match self.run.cursor.offer(entry) {
             Ok(is_wanted) => {
                 self.run.follow(entry);
                 match Interrupt::of(&entry.event) {
                     Some(interrupt) => self.interrupt(interrupt, entry.at),
-                    None => is_wanted && self.deliver(entry),
+                    None => is_wanted && self.deliver(entry, fate),
                 }
             }
             Err(mismatch) => {
