@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use abide_core::{Entry, Event, FailureKind, Op, OpKind, Outcome as Recorded, Remedied, Remedy};
+use abide_core::{Entry, Event, FailureKind, Op, OpKind, Remedied, Remedy};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
@@ -21,6 +21,7 @@ use crate::program::{Child, Code, Program, Step, Transact, Work};
 use possible::{contradicts, foreign, possible};
 
 mod possible;
+mod unused;
 
 pub(crate) use possible::{number, possible_end};
 
@@ -72,7 +73,7 @@ pub(crate) enum Verdict {
 #[derive(Debug)]
 pub(crate) struct Replayed {
     pub(crate) verdict: Verdict,
-    /// The recorded operations that it has not asked for, and whether they must be told as unused.
+    /// The recorded operations whose outcome was given to nobody, and whether they must be told as unused.
     pub(crate) unused: BTreeMap<String, bool>,
 }
 
@@ -306,13 +307,7 @@ impl Model<'_> {
 
     fn replayed(&self, verdict: Verdict, pending: &[&Entry]) -> Result<Replayed, String> {
         self.check_leftovers(pending)?;
-        let unused = pending.iter().filter_map(|entry| {
-            // Somebody may have decided about what could not be recorded.
-            let is_lost = matches!(&entry.event, Event::StepRecorded(record)
-                if matches!(record.outcome, Recorded::Unrecordable(_)));
-            Some((entry.event.op()?.to_string(), !self.life.is_own(entry) && !is_lost))
-        });
-        Ok(Replayed { verdict, unused: unused.collect() })
+        Ok(Replayed { verdict, unused: unused::unused(self.life, pending) })
     }
 
     /// Gives an entry to the operation that waits for it, or says why it does not fit.

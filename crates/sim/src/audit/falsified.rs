@@ -47,6 +47,8 @@ const RULES: &[(&str, &str, Falsify)] = &[
     ("a result of no step", "belongs to nothing in the program", result_of_nothing),
     ("a transaction that happened twice", "a transaction happened 2 times", transaction_twice),
     ("another end", "is what its journal adds up to", another_end),
+    ("a used step that is told as unused", "is told as unused, but was used", used_as_unused),
+    ("a decided step that is told as unused", "is told as unused, but was used", decided_as_unused),
     ("another next run", "is what its journal adds up to", another_next),
     ("a next run of something else", "has another input than it ended with", foreign_next),
     ("an end long after the deadline", "after its deadline", end_too_late),
@@ -399,6 +401,34 @@ fn foreign_next(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()>
         start.input = another_input(&start.input)?;
     }
     Some(())
+}
+
+/// Tells the first of these operations as unused by the n-th completed run that has any.
+fn tell_as_unused(evidence: &mut Evidence, nth: usize, find: impl Fn(&Event) -> Option<&Op>) -> Option<()> {
+    let first = |journal: &[Entry]| journal.iter().find_map(|entry| find(&entry.event)).cloned();
+    let (journal, index) = nth_entry(evidence, nth, |_, journal, entry| {
+        matches!(entry.event, Event::Completed { .. }) && first(journal).is_some()
+    })?;
+    let op = first(journal)?;
+    if let Event::Completed { unused, .. } = &mut journal[index].event {
+        unused.push(op);
+    }
+    Some(())
+}
+
+fn used_as_unused(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    tell_as_unused(evidence, nth, |event| match event {
+        Event::StepRecorded(record) => Some(&record.op),
+        _ => None,
+    })
+}
+
+/// What its step gave could not be recorded, but somebody gave the result.
+fn decided_as_unused(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    tell_as_unused(evidence, nth, |event| match event {
+        Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_) }), .. } => Some(op),
+        _ => None,
+    })
 }
 
 fn end_too_late(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
