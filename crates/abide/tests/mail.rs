@@ -282,3 +282,31 @@ fn the_answer_of_a_child_that_was_given_up_is_read() {
         assert_eq!(handle.result().await.unwrap(), "on");
     });
 }
+
+/// Waits for the faster of two children when both have answered, and then for a signal.
+#[workflow]
+async fn choosy(ctx: Ctx) -> Result<String> {
+    let one = ctx.start(gives, 1).await?;
+    let two = ctx.start(gives, 2).await?;
+    ctx.sleep(secs(1)).await?;
+    {
+        let (one, two) = (pin!(one.result()), pin!(two.result()));
+        select(one, two).await;
+    }
+    ctx.recv("go").await
+}
+
+#[test]
+fn an_answer_that_has_come_before_its_child_was_given_up_is_read() {
+    for park_after in [secs(0), secs(3_600)] {
+        Lab::run(1, |lab| async move {
+            let (_, abide) = lab.worker_with(|builder| builder.park_after(park_after)).await.unwrap();
+            let handle = abide.start(choosy, ()).id("one").await.unwrap();
+            lab.sleep(secs(30)).await;
+            let found = look(&lab).await;
+            assert!(found.inbox.messages.is_empty(), "{:?}", found.inbox.messages);
+            handle.signal("go", &"on").await.unwrap();
+            assert_eq!(handle.result().await.unwrap(), "on");
+        });
+    }
+}

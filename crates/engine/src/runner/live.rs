@@ -65,8 +65,22 @@ impl Runner {
         if self.run.children.contains_key(&key) && !self.run.cursor.take_note(key).cancelled {
             // Refused while paused: asked again when the resumed code gives it up again.
             let _ = self.decide(Command::CancelChild { op, child });
+            self.drop_answer(key);
         }
         true
+    }
+
+    /// Reads the answer of a child that was given up when it had come already: nobody asks for it any longer.
+    fn drop_answer(&mut self, key: OpKey) {
+        if self.run.children.contains_key(&key) || planted(Bug::LateAnswerUnread) {
+            return;
+        }
+        if let Some(index) = self.run.answers.iter().position(|(of, _)| *of == key)
+            && let Some((_, letter)) = self.run.answers.remove(index)
+        {
+            self.run.given_up.known.remove(&key);
+            self.seat.consume(letter.message.id);
+        }
     }
 
     /// Records the outcome of one attempt that has ended.
