@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use abide_core::Limits;
-use abide_engine::Runtime;
 use abide_engine::sim::Sim;
 pub use abide_engine::sim::Skew;
+use abide_engine::{Kept, Runtime};
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Store};
 use serde::Serialize;
@@ -196,6 +196,12 @@ where
 #[doc(hidden)]
 pub fn simulated(builder: Builder, runtime: Arc<dyn Runtime>, store: Arc<dyn Store>) -> Builder {
     builder.state(BlockingPool(runtime.clone())).simulated(runtime, Some(store))
+}
+
+/// How much a process has in memory: a simulation sees that nothing grows without bound.
+#[doc(hidden)]
+pub fn kept(abide: &Abide) -> Kept {
+    abide.client_part().kept()
 }
 
 fn inside_tokio<T>(body: impl FnOnce() -> T) -> T {

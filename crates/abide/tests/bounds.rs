@@ -2,7 +2,7 @@
 
 use abide::Builder;
 use abide::prelude::*;
-use abide::testing::Lab;
+use abide::testing::{Lab, kept};
 use abide_core::{Event, Outcome};
 use abide_store::Record;
 use abide_store::conformance::recorded;
@@ -154,5 +154,29 @@ fn the_text_of_an_obstacle_is_cut() {
             _ => record.bytes.len() < ENTRY_BYTES_MAX,
         };
         assert!(records(&lab).await.iter().all(is_cut));
+    });
+}
+
+#[workflow]
+async fn doubles(_ctx: Ctx, n: u32) -> Result<u32> {
+    Ok(2 * n)
+}
+
+#[test]
+fn whoever_has_asked_for_a_result_is_forgotten() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let client = lab.client().await.unwrap();
+        for n in 0..10 {
+            let id = n.to_string();
+            assert_eq!(abide.run(doubles, n).id(&id).await.unwrap(), 2 * n);
+            for asks in [&abide, &client] {
+                assert_eq!(asks.handle::<u32>(&id).result().await.unwrap(), 2 * n);
+                assert!(asks.run(doubles, n + 1).id(&id).await.is_err(), "it was started with {n}");
+                assert!(asks.handle::<u32>("nothing").result().await.is_err());
+            }
+        }
+        assert_eq!(kept(&abide).watched_count, 0);
+        assert_eq!(kept(&client).watched_count, 0);
     });
 }

@@ -92,6 +92,8 @@ bugs! {
     StartStranded = "start-stranded",
     /// A request of unknown outcome is said to have failed.
     UnknownSubmitFailed = "unknown-submit-failed",
+    /// Callers that gave up are kept in memory for ever.
+    WatchersKept = "watchers-kept",
     /// Whoever waits for a blocked execution is told that nobody goes on with it, while somebody looks at it.
     GivenUpWhileHeld = "given-up-while-held",
     /// An execution that kills its worker keeps the application in a crash loop.

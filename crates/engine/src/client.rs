@@ -26,11 +26,11 @@ pub struct Client {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
     namespace: Namespace,
-    watchers: Arc<Watchers>,
+    pub(crate) watchers: Arc<Watchers>,
     /// Room for requests under way (`request_count_max`).
-    requests: Arc<Semaphore>,
+    pub(crate) requests: Arc<Semaphore>,
     pace: Pace,
-    engine: Option<Engine>,
+    pub(crate) engine: Option<Engine>,
 }
 
 impl Client {
@@ -103,7 +103,7 @@ impl Client {
         // Watched before it exists: what is new here needs no look into the store to see whether it has ended already.
         let watch = self.watchers.watch(id, Place::Here);
         if self.begin(id, start).await? == Place::Here
-            && let Ok(Some(event)) = watch.await
+            && let Some(event) = watch.told().await
         {
             return Ok(event);
         }
@@ -207,7 +207,7 @@ impl Client {
                 let (store, namespace) = (self.store.clone(), self.namespace.clone());
                 follow(&self.watchers, store, &self.runtime, namespace, self.pace);
             }
-            if let Ok(Some(event)) = watch.await {
+            if let Some(event) = watch.told().await {
                 return Ok(event);
             }
         }

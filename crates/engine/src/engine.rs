@@ -54,7 +54,7 @@ pub(crate) struct Inner {
     registry: Registry,
     session: AtomicU64,
     residents: Mutex<Residents>,
-    failures: Failures,
+    pub(crate) failures: Failures,
     /// When it was last said that an execution needs a newer version of abide.
     pub(crate) newer_said_at: Mutex<Option<Timestamp>>,
     resident_count: AtomicUsize,

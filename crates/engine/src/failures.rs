@@ -45,6 +45,11 @@ impl Failures {
         PAUSE_FIRST.saturating_mul(1 << (failed.count - 1).min(10)).min(PAUSE_MAX)
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
     pub(crate) fn forget(&self, key: ExecutionKey) {
         if self.exist.load(Ordering::Acquire) {
             let mut by_key = self.lock();

@@ -20,6 +20,7 @@ mod follower;
 mod heartbeat;
 mod inbox;
 mod journal;
+mod kept;
 mod ledger;
 mod mailbox;
 mod options;
@@ -46,6 +47,7 @@ pub use board::{Board, Delivery, Interrupt, OpHandle, Request, StepOptions, Turn
 pub use client::Client;
 pub use driver::{Driver, End, Opening};
 pub use engine::Engine;
+pub use kept::Kept;
 pub use mailbox::Order;
 pub use options::Options;
 pub use registry::{CodeFuture, Registry, TaskAttempt, TaskCode, WorkflowCode};

@@ -222,6 +222,11 @@ impl Residents {
         self.seats.contains_key(&key)
     }
 
+    /// How many have mail before their lease is known, and how many are looked for.
+    pub(crate) fn expected_counts(&self) -> (usize, usize) {
+        (self.early.len(), self.wanted.len())
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.seats.len()
     }

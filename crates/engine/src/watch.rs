@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Event, ExecutionId};
 use tokio::sync::{Notify, oneshot};
 
@@ -39,16 +40,52 @@ pub(crate) enum Place {
     Elsewhere,
 }
 
+/// A caller that waits. Whoever gives up, or need not wait, leaves nothing behind.
+pub(crate) struct Watch<'a> {
+    watchers: &'a Watchers,
+    id: &'a ExecutionId,
+    /// Until it is told.
+    receiver: Option<oneshot::Receiver<Option<Event>>>,
+}
+
+impl Watch<'_> {
+    /// The event that ended the execution, or `None` when it is worth looking again.
+    pub(crate) async fn told(mut self) -> Option<Event> {
+        let told = match &mut self.receiver {
+            Some(receiver) => receiver.await.ok().flatten(),
+            None => None,
+        };
+        self.receiver = None;
+        told
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if let Some(receiver) = self.receiver.take().filter(|_| !planted(Bug::WatchersKept)) {
+            drop(receiver);
+            self.watchers.sweep(self.id);
+        }
+    }
+}
+
 impl Watchers {
-    /// Resolves with the event that ended the execution, or with `None` when it is worth looking again.
-    pub(crate) fn watch(&self, id: &ExecutionId, place: Place) -> oneshot::Receiver<Option<Event>> {
+    /// Waits for an execution, which is at `place` as far as the caller knows.
+    pub(crate) fn watch<'a>(&'a self, id: &'a ExecutionId, place: Place) -> Watch<'a> {
         let (sender, receiver) = oneshot::channel();
+        self.lock().waiting.entry(id.clone()).or_default().push(Watcher { sender, place });
+        Watch { watchers: self, id, receiver: Some(receiver) }
+    }
+
+    /// Takes those out who no longer wait for `id`.
+    fn sweep(&self, id: &ExecutionId) {
         let mut state = self.lock();
-        let watchers = state.waiting.entry(id.clone()).or_default();
-        // Callers that gave up are swept out here, so that an execution asked for a million times holds one entry.
-        watchers.retain(|watcher| !watcher.sender.is_closed());
-        watchers.push(Watcher { sender, place });
-        receiver
+        if let Some(watchers) = state.waiting.get_mut(id) {
+            watchers.retain(|watcher| !watcher.sender.is_closed());
+            if watchers.is_empty() {
+                state.waiting.remove(id);
+            }
+        }
     }
 
     /// Tells everybody who waits for `id` how it ended.
@@ -73,15 +110,21 @@ impl Watchers {
 
     /// Has those look again who wait for something that is elsewhere.
     pub(crate) fn look_elsewhere(&self) {
-        for watchers in self.lock().waiting.values_mut() {
+        self.lock().waiting.retain(|_, watchers| {
             look_again(watchers.extract_if(.., |watcher| watcher.place == Place::Elsewhere));
-        }
+            !watchers.is_empty()
+        });
     }
 
     /// Has everybody look again.
     pub(crate) fn look_again(&self) {
         let all = std::mem::take(&mut self.lock().waiting);
         look_again(all.into_values().flatten());
+    }
+
+    /// For how many executions somebody waits.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().waiting.len()
     }
 
     /// Somebody waits for what is elsewhere. `true`: nobody follows the feed yet, and the caller has to see to it.
@@ -92,10 +135,6 @@ impl Watchers {
     /// Whether anybody waits for what is elsewhere. If not, the caller may end; then the next who waits begins anew.
     pub(crate) fn goes_on(&self, may_end: bool) -> bool {
         let mut state = self.lock();
-        state.waiting.retain(|_, watchers| {
-            watchers.retain(|watcher| !watcher.sender.is_closed());
-            !watchers.is_empty()
-        });
         let is_elsewhere = |watcher: &Watcher| watcher.place == Place::Elsewhere;
         let is_wanted = state.waiting.values().flatten().any(is_elsewhere);
         state.is_followed = is_wanted || !may_end;
