@@ -266,7 +266,7 @@ WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
 pub(crate) const EXECUTION_MOVE: &str = "
 UPDATE abide_executions
 SET place = ?4, rank = ?5, since = ?6
-WHERE key = ?1 AND epoch = COALESCE(?2, epoch) AND place = ?3";
+WHERE key = ?1 AND epoch IS COALESCE(?2, epoch) AND place = ?3";
 pub(crate) const RUN_ENDED: &str = "
 INSERT INTO abide_runs (execution, run, first, head, entry_count, row_count)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6)";

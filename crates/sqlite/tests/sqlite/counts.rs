@@ -12,13 +12,26 @@ use crate::aside::{emit, park, sent_once, six, with_status};
 use crate::fixture::{Fixture, Held, address, complete, damaged, signal, step, submit};
 
 /// The epoch of execution `bad`, and what is said of it.
-const EPOCHS: [(&str, &str); 3] = [
+const EPOCHS: [(&str, &str); 4] = [
     ("UPDATE abide_executions SET epoch = -126 WHERE id = 'bad'", "there is no epoch -126"),
     (
         "UPDATE abide_executions SET epoch = 9223372036854775807 WHERE id = 'bad'",
         "there is no epoch 9223372036854775807",
     ),
     ("UPDATE abide_executions SET epoch = 'x' WHERE id = 'bad'", "its epoch is a value of another type"),
+    // One byte of a row makes a NULL of any column. A statement does so only where the table allows it.
+    (
+        "PRAGMA writable_schema = ON;
+         UPDATE sqlite_schema SET sql = replace(sql, 'epoch INTEGER NOT NULL', 'epoch INTEGER         ')
+         WHERE name = 'abide_executions';
+         PRAGMA writable_schema = RESET;
+         UPDATE abide_executions SET epoch = NULL WHERE id = 'bad';
+         PRAGMA writable_schema = ON;
+         UPDATE sqlite_schema SET sql = replace(sql, 'epoch INTEGER         ', 'epoch INTEGER NOT NULL')
+         WHERE name = 'abide_executions';
+         PRAGMA writable_schema = RESET",
+        "its epoch is a value of another type",
+    ),
 ];
 
 fn problems(store: &Arc<SqliteStore>) -> String {
@@ -32,7 +45,10 @@ fn check_told(store: &Arc<SqliteStore>, told: &str) {
 
 fn repair(store: &Arc<SqliteStore>) {
     let repairs = block_on(store.repair()).expect("it is repaired");
-    assert_eq!((repairs.rebuilt.len(), repairs.left.len()), (1, 0), "{repairs:?}");
+    // SQLite asks for the indexes to be made anew where it finds a NULL that may not be.
+    let (indexes, rows): (Vec<_>, Vec<_>) =
+        repairs.rebuilt.iter().partition(|told| *told == "the indexes were made anew");
+    assert!(indexes.len() <= 1 && rows.len() == 1 && repairs.left.is_empty(), "{repairs:?}");
     assert_eq!(problems(store), "");
 }
 
