@@ -44,7 +44,7 @@ impl Unblock {
     }
 
     /// Gives the result of this step, which could not be recorded; it does not run again. What the code cannot read as the step's result
-    /// blocks it anew, and is not to be changed.
+    /// blocks it anew, and can be given again; once the code has gone on with it, it is a recorded result.
     pub fn edit<T: Serialize + ?Sized>(mut self, step: impl Into<String>, result: &T) -> Self {
         let step = step.into();
         self.decision = Some(match data::encode(&result) {

@@ -504,6 +504,30 @@ fn newer_code_that_asks_for_a_lost_result_later_is_blocked_there() {
     });
 }
 
+/// Newer code does something else first, and cannot read what was given: the next decision takes its place.
+#[test]
+fn an_edit_that_newer_code_comes_to_later_can_be_edited_again() {
+    on_each(async |lab, world| {
+        let (machine, abide) = worker(lab, world).await;
+        world.gate.add_permits(1);
+        let handle = blocked(lab, &abide, gated).await;
+        world.is_new.store(true, Ordering::Relaxed);
+        for round in 0..2 {
+            handle.unblock().edit("gated", &round).await.unwrap();
+            lab.sleep(secs(5)).await;
+            assert_eq!(obstacle(lab).await.as_deref(), Some(r#"step "gated""#), "round {round}");
+        }
+        lab.crash(machine);
+        let (_, abide) = worker(lab, world).await;
+        let handle = abide.handle("one");
+        handle.unblock().edit("gated", "given").await.unwrap();
+        assert_eq!(
+            (ended(lab, &handle).await, world.take_ran()),
+            ("given".to_owned(), "gated new".to_owned())
+        );
+    });
+}
+
 /// A machine is lost at each commit from the decision on, with the commit or without it.
 #[test]
 fn a_decision_survives_a_crash_at_any_commit() {

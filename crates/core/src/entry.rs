@@ -244,9 +244,9 @@ impl Event {
         }
     }
 
-    /// What this event, which came later, says about a result that somebody gave to a step. `None`: one has to look further.
+    /// What this event, which came later, says about a result that somebody gave to a step, if anything. That it was refuted is the last word.
     ///
-    /// Code that cannot read such a result blocks at its step once more, before anything else of it is recorded.
+    /// Code that is given such a result where it waits for it, and cannot read it, blocks at its step before anything else of it is recorded.
     pub fn tells_of_edit(&self, op: &Op) -> Option<EditFate> {
         match self {
             Self::Blocked { reason: Block::Unrecordable { op: blocked, .. }, .. } if blocked == op => {

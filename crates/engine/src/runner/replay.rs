@@ -28,7 +28,7 @@ impl Runner {
                 Poll::Ready(Ok(entry)) => entry,
                 Poll::Ready(Err(error)) => return Some(Turn::End(End::from(error))),
             };
-            match self.poll_edit_fate(&entry, cx) {
+            match self.poll_edit_fate(&entry, is_fetch, cx) {
                 Poll::Pending => return Some(Turn::Idle),
                 Poll::Ready(Ok(Some(EditFate::Refuted))) => self.run.cursor.refute(&entry),
                 Poll::Ready(Ok(fate)) if self.pass(&entry, is_fetch, fate) => return Some(Turn::Progress),
@@ -43,20 +43,23 @@ impl Runner {
     fn poll_edit_fate(
         &mut self,
         entry: &Entry,
+        is_fetch: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<EditFate>, Error>> {
         let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_) }), .. } = &entry.event
         else {
             return Poll::Ready(Ok(None));
         };
+        let mut fate = None;
         for seq in entry.seq + 1..=self.run.journal.end() {
             let later = std::task::ready!(self.run.journal.poll_entry(seq, cx))?;
-            if let Some(fate) = later.event.tells_of_edit(op) {
-                let is_unseen = fate == EditFate::Refuted && planted(Bug::EditNotEditable);
-                return Poll::Ready(Ok((!is_unseen).then_some(fate)));
+            fate = later.event.tells_of_edit(op).or(fate);
+            if fate == Some(EditFate::Refuted) {
+                return Poll::Ready(Ok(fate.filter(|_| !planted(Bug::EditNotEditable))));
             }
         }
-        Poll::Ready(Ok(None))
+        // Code that asks for it later than it came: nobody knows whether code before it went on with it.
+        Poll::Ready(Ok(fate.filter(|_| !is_fetch)))
     }
 
     /// Reads the first entry, which has the input, and calls the code.
