@@ -191,6 +191,7 @@ fn meaning(error: &rusqlite::Error) -> Meaning {
         | Sql::QueryReturnedNoRows
         | Sql::Utf8Error(..) => Meaning::Corrupt,
         other if is_unread_page(other) => Meaning::Unread,
+        other if is_forbidden_commit(other) => Meaning::Unavailable,
         other => match other.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Meaning::Busy,
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Meaning::Malformed,
@@ -207,6 +208,12 @@ fn meaning(error: &rusqlite::Error) -> Meaning {
             _ => Meaning::Unavailable,
         },
     }
+}
+
+/// Whether a statement was kept from committing by itself, because SQLite had ended its transaction.
+fn is_forbidden_commit(error: &rusqlite::Error) -> bool {
+    let code = rusqlite::ffi::SQLITE_CONSTRAINT_COMMITHOOK;
+    error.sqlite_error().is_some_and(|error| error.extended_code == code)
 }
 
 /// Whether the disk has not given a page. Any other error of the disk is of the file.

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -76,9 +75,9 @@ fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Res
         user_transaction::authorize(&told, &context)
     }))?;
     let told = Arc::clone(&rules);
-    // A statement of the user's that would commit is one that runs after another has ended the transaction. A parameter can
-    // end it as late as when it is bound, so a look before each statement is not enough.
-    connection.commit_hook(Some(move || told.guarded.load(Ordering::Relaxed)))?;
+    // A statement that would commit is one that runs after the transaction has ended: SQLite ends it by itself when a read fails, and a statement of
+    // the user's can. A parameter can end it as late as when it is bound, so a look before each statement is not enough.
+    connection.commit_hook(Some(move || told.forbid_commit()))?;
     Ok(StepConnection::new(connection, rules))
 }
 

@@ -31,6 +31,28 @@ impl StepConnection {
         Self { connection, rules, own_name_count, deadline, fault }
     }
 
+    /// Begins a transaction. Until it is committed or rolled back, no statement commits anything, whatever has become of the transaction meanwhile.
+    pub(crate) fn begin(&self) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(sql::BEGIN)?.execute([])?;
+        self.rules.open.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn commit(&self) -> rusqlite::Result<()> {
+        self.rules.open.store(false, Ordering::Relaxed);
+        self.connection.prepare_cached(sql::COMMIT)?.execute([])?;
+        Ok(())
+    }
+
+    /// Ends the transaction, unless SQLite has done so.
+    pub(crate) fn roll_back(&self) -> rusqlite::Result<()> {
+        self.rules.open.store(false, Ordering::Relaxed);
+        if !self.connection.is_autocommit() {
+            self.connection.prepare_cached(sql::ROLLBACK)?.execute([])?;
+        }
+        Ok(())
+    }
+
     /// Notes how many things have names of abide's own, before the first closure could change that.
     pub(crate) fn count_own_names(&self) -> rusqlite::Result<()> {
         if self.own_name_count.get().is_none() {
@@ -141,6 +163,8 @@ impl StepConnection {
 /// What the authorizer of the connection is told, and tells.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
+    /// Whether a transaction has begun that is to be committed whole or not at all.
+    open: AtomicBool,
     /// Whether statements are prepared under the user's rules.
     pub(crate) guarded: AtomicBool,
     /// Whether a table was altered under them.
@@ -150,6 +174,13 @@ pub(crate) struct Rules {
 impl fmt::Debug for StepConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("StepConnection")
+    }
+}
+
+impl Rules {
+    /// Whether a commit is none of the writer's: a statement commits by itself when SQLite, or another statement, has ended the transaction before.
+    pub(crate) fn forbid_commit(&self) -> bool {
+        self.open.load(Ordering::Relaxed) || self.guarded.load(Ordering::Relaxed)
     }
 }
 

@@ -197,7 +197,8 @@ impl Writer {
         };
         for (index, job) in jobs.iter_mut().enumerate() {
             let attempt = match job.apply(&mut batch) {
-                Ok(()) => continue,
+                Ok(()) if !writer.connection.is_autocommit() => continue,
+                Ok(()) => Attempt::Unclear(Failure::unavailable("SQLite has ended the transaction")),
                 Err(Failed::Broken(failure)) => Attempt::Blame(index, failure),
                 Err(Failed::Sql(failure)) => Attempt::Unclear(failure),
             };
@@ -234,9 +235,8 @@ impl Writer {
 
     fn begin(&mut self) -> Result<(), Failure> {
         self.reopen()?;
-        let connection = &self.connection.as_ref().expect("it was just opened").connection;
-        let begun = connection.prepare_cached(sql::BEGIN).and_then(|mut statement| statement.execute([]));
-        begun.map_err(|error| Failure::of(&error))?;
+        let writer = self.connection.as_ref().expect("it was just opened");
+        writer.begin().map_err(|error| Failure::of(&error))?;
         if let Err(error) = self.look_around() {
             self.roll_back();
             return Err(Failure::of(&error));
@@ -298,13 +298,11 @@ impl Writer {
         if planted(Bug::EffectiveBeforeCommit) {
             self.effects.happen(&self.shared);
         }
-        let connection = &self.connection.as_ref().expect("a transaction has a connection").connection;
+        let writer = self.connection.as_ref().expect("a transaction has a connection");
         if self.fate == Fate::Unwritten {
             return Err(Fate::unknown());
         }
-        let committed =
-            connection.prepare_cached(sql::COMMIT).and_then(|mut statement| statement.execute([]));
-        committed.map_err(|error| Failure::of_commit(&error))?;
+        writer.commit().map_err(|error| Failure::of_commit(&error))?;
         if self.fate == Fate::Unheard {
             return Err(Fate::unknown());
         }
@@ -312,7 +310,7 @@ impl Writer {
         self.tallies.keep();
         self.caches.trim();
         if let Some(wal) = &self.wal {
-            wal.committed(connection);
+            wal.committed(&writer.connection);
         }
         Ok(())
     }
@@ -323,12 +321,7 @@ impl Writer {
         self.tallies.undo();
         self.caches = Caches::default();
         let Some(writer) = &self.connection else { return };
-        if writer.connection.is_autocommit() {
-            return;
-        }
-        let rolled_back =
-            writer.connection.prepare_cached(sql::ROLLBACK).and_then(|mut statement| statement.execute([]));
-        if let Err(error) = rolled_back {
+        if let Err(error) = writer.roll_back() {
             tracing::warn!(%error, "cannot roll back; the connection is given up");
             self.give_up();
         }

@@ -6,7 +6,7 @@ use abide_store::{Agreement, Beat, Claim, Heartbeat, Notice, Retire, Store, Subm
 
 use super::*;
 use crate::SqliteStore;
-use crate::fixture::{pair, register, start, start_of, try_submit};
+use crate::fixture::{inside, pair, register, start, start_of, try_submit};
 
 /// Nobody but the poll thread looks here: this store writes nothing.
 #[test]
@@ -139,4 +139,25 @@ fn indexes_that_could_not_be_made_anew_leave_no_transaction_open() {
     writer.fate = Fate::Committed;
     drop(writer);
     start(&ours, "a");
+}
+
+/// SQLite rolls back by itself when a read fails. Whatever an operation writes after that, believing itself in a transaction, is not written.
+#[test]
+fn p3_nothing_is_written_once_sqlite_has_ended_the_transaction() {
+    let (_folder, ours, _theirs) = pair();
+    start(&ours, "a");
+    for statement in ["UPDATE abide_executions SET epoch = 7", "SELECT epoch FROM abide_executions"] {
+        let outcome = inside(&ours, move |batch| {
+            batch.connection.execute_batch("ROLLBACK")?;
+            Ok(batch.connection.execute_batch(statement)?)
+        });
+        assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{statement}: {outcome:?}");
+    }
+    let epoch = |batch: &mut Batch<'_>| {
+        Ok(batch
+            .connection
+            .query_row("SELECT epoch FROM abide_executions", [], |row| row.get::<_, i64>(0))?)
+    };
+    assert_eq!(inside(&ours, epoch).unwrap(), 0);
+    start(&ours, "b");
 }

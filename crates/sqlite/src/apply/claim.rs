@@ -311,7 +311,7 @@ fn next_care(batch: &mut Batch<'_>, session: SessionId) -> Result<Option<(Timest
 }
 
 /// What a caretaker sees, and who holds it. What cannot be read is left alone, so that it holds up nobody else.
-fn look(batch: &Batch<'_>, key: i64, now: Timestamp) -> Result<(care::Look, Option<Given>), Stop> {
+fn look(batch: &mut Batch<'_>, key: i64, now: Timestamp) -> Result<(care::Look, Option<Given>), Stop> {
     let stop = match look_closely(batch, key, now) {
         Ok(look) => return Ok(look),
         Err(error) => Stop::from(error),
@@ -320,6 +320,9 @@ fn look(batch: &Batch<'_>, key: i64, now: Timestamp) -> Result<(care::Look, Opti
         return Ok((care::Look::Later(Some(now.after(NEWER_CARE_PAUSE))), None));
     }
     if stop.is_unread() {
+        if batch.connection.is_autocommit() {
+            leave_out(batch, key, stop)?;
+        }
         // To lease it would meet the same, and leave it out.
         return Ok((care::Look::Take, None));
     }
