@@ -5,6 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use abide::prelude::*;
 use abide::testing::Lab;
+use abide_core::Limits;
+use abide_store::Store;
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
 
 #[derive(Default)]
 struct World {
@@ -366,5 +370,60 @@ fn random_orders_leave_nobody_behind() {
                 assert_eq!(abide.handle::<u64>("r").result().await.unwrap(), 7, "seed {seed}");
             }
         });
+    }
+}
+
+/// Gives a child up while a step keeps her in memory.
+#[workflow]
+async fn fickle(ctx: Ctx) -> Result<u64> {
+    let long = ctx.step("long", std::future::pending::<Result<()>>);
+    let counted = async {
+        while ctx.recv::<u64>("tick").await? < 3 {}
+        Ok::<_, Error>(())
+    };
+    let child = async {
+        abide::select! {
+            given = ctx.run(waits, ()).id("child") => given?,
+            gone = ctx.recv("go") => gone?,
+        };
+        ctx.recv::<u64>("rest").await
+    };
+    let (_, _, rest) = futures_util::join!(long, counted, child);
+    rest
+}
+
+/// The pause comes just after the child was given up, before the code has seen anything else: the child is told when she goes on.
+#[test]
+fn a_child_that_was_given_up_just_before_a_pause_is_cancelled_after_it() {
+    for (poll_count, yield_count) in (1..5).flat_map(|polls| [0, 1, 2, 3, 5].map(|yields| (polls, yields))) {
+        for seed in 0..10 {
+            let is_slow = Arc::new(AtomicBool::new(false));
+            let slow = is_slow.clone();
+            let decide = move |what: &str| match what == "commit" && slow.load(Ordering::SeqCst) {
+                true => Fault::Delay { poll_count },
+                false => Fault::None,
+            };
+            let make = |clock| -> Arc<dyn Store> {
+                FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), decide)
+            };
+            let status = Lab::run_on(seed, make, |lab| async move {
+                let (_, abide) = lab.worker_with(|builder| builder.state(State::default())).await.unwrap();
+                let handle = abide.start(fickle, ()).id("fickle").await.unwrap();
+                lab.sleep(secs(1)).await;
+                is_slow.store(true, Ordering::SeqCst);
+                handle.signal("tick", &1).await.unwrap();
+                for _ in 0..yield_count {
+                    tokio::task::yield_now().await;
+                }
+                let (told, paused) = futures_util::join!(handle.signal("go", &0), handle.pause());
+                told.and(paused).unwrap();
+                lab.sleep(secs(1)).await;
+                is_slow.store(false, Ordering::SeqCst);
+                handle.resume().await.unwrap();
+                lab.sleep(secs(20)).await;
+                abide.handle::<u64>("child").status().await.unwrap()
+            });
+            assert_eq!(status, Status::Cancelled, "{poll_count} {yield_count} {seed}");
+        }
     }
 }

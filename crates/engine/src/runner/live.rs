@@ -8,11 +8,14 @@ use abide_store::{Record, Transacted, Transaction};
 impl Runner {
     /// Does one new thing. `true`: there may be more.
     pub(super) fn live(&mut self) -> bool {
-        if self.give_up() || self.record_finished() {
+        if self.record_finished() {
             return true;
         }
         if !self.seat.may_run() {
             return false;
+        }
+        if self.give_up() {
+            return true;
         }
         if let Some(entry) = self.run.undelivered.pop_front() {
             match Interrupt::of(&entry.event) {
@@ -57,13 +60,12 @@ impl Runner {
         }
     }
 
-    /// A child that nobody waits for any longer is asked to stop.
+    /// A child that nobody waits for any longer is asked to stop. While the execution is paused it waits with everything else.
     fn give_up(&mut self) -> bool {
         let given_up = self.run.stage.active_mut().and_then(|active| active.given_up.pop());
         let Some((op, child)) = given_up else { return false };
         let key = op.key();
         if self.run.children.contains_key(&key) && !self.run.cursor.take_note(key).cancelled {
-            // Refused while paused: asked again when the resumed code gives it up again.
             let _ = self.decide(Command::CancelChild { op, child });
             self.drop_answer(key);
         }
