@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use abide::prelude::*;
 use abide::testing::{Lab, Machine};
-use abide_core::{Address, ExecutionId, Lease, Namespace};
-use abide_store::{Aside, Read, Target, Unreadable};
+use abide_core::{Address, ExecutionId, Lease, Limits, Namespace};
+use abide_store::memory::MemoryStore;
+use abide_store::{Aside, Clock, Read, Store, Target, Unreadable};
 use futures_util::join;
 use tokio::sync::{Notify, Semaphore};
 
@@ -348,8 +350,31 @@ async fn listens(ctx: Ctx) -> Result<u32> {
 
 #[test]
 fn who_waits_elsewhere_is_told_of_a_set_aside() {
-    Lab::run(1, |lab| async move {
+    let memory = |clock| -> Arc<dyn Store> { MemoryStore::new(clock, Limits::default()) };
+    // Twice as long as a client leaves the feed unread.
+    check_told_of_set_aside(memory, 0, secs(10));
+}
+
+/// The store goes through two of them for one question.
+#[test]
+fn who_waits_elsewhere_is_told_of_a_set_aside_behind_many_others() {
+    let sqlite = |clock| -> Arc<dyn Store> {
+        let options = abide_sqlite::Options { list_scan_count_max: 2, ..abide_sqlite::Options::default() };
+        abide_sqlite::SqliteStore::in_memory(clock, options).unwrap()
+    };
+    check_told_of_set_aside(sqlite, 8, secs(40));
+}
+
+fn check_told_of_set_aside(
+    make: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>,
+    other_count: u32,
+    within: Duration,
+) {
+    Lab::run_on(1, make, |lab| async move {
         let (machine, abide) = lab.worker().await.unwrap();
+        for nth in 0..other_count {
+            abide.start(listens, ()).id(format!("other-{nth}")).await.unwrap();
+        }
         abide.start(listens, ()).id("x").await.unwrap();
         let client = lab.client().await.unwrap();
         let handle = client.handle::<u32>("x");
@@ -365,8 +390,7 @@ fn who_waits_elsewhere_is_told_of_a_set_aside() {
             let aside =
                 Aside { key: found.key, lease, unreadable: Unreadable::Damaged("on purpose".to_owned()) };
             lab.store().set_aside(aside).await.unwrap();
-            // Twice as long as a client leaves the feed unread.
-            lab.sleep(secs(10)).await;
+            lab.sleep(within).await;
         };
         let told = tokio::select! {
             biased;

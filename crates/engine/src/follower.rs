@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use abide_core::{Namespace, Status};
-use abide_store::{Error, Feed, FeedCursor, FeedFrom, List, Result, Store};
+use abide_store::{Error, Feed, FeedCursor, FeedFrom, List, ListCursor, Result, Store};
 use tokio::sync::Notify;
 
 use crate::runtime::{Moment, Runtime};
@@ -53,6 +53,7 @@ pub(crate) fn follow(
         pace,
         look_again_at: moment.after(pace.look_again_every),
         go_round_at: moment.after(pace.follow_every),
+        damaged_after: None,
         was_unwanted: false,
     };
     runtime.spawn(Box::pin(follower.run(dropped)));
@@ -68,6 +69,8 @@ struct Follower {
     look_again_at: Moment,
     /// When to do next what is done by the clock and not when nothing happens: on a busy store something always does.
     go_round_at: Moment,
+    /// Where to look for damaged executions next; from the first one if nowhere.
+    damaged_after: Option<ListCursor>,
     /// Nobody waited when that was asked last.
     was_unwanted: bool,
 }
@@ -142,11 +145,16 @@ impl Follower {
         }
     }
 
-    /// Has those look whose executions were set aside, which no feed tells. One question for all.
-    async fn look_at_damaged(&self) -> Result<()> {
-        let list =
-            List { statuses: vec![Status::Damaged], ..List::of(self.namespace.clone(), DAMAGED_COUNT_MAX) };
+    /// Has those look whose executions were set aside, which no feed tells. One question for all; a store goes through so many executions for it,
+    /// and the next question goes on behind them.
+    async fn look_at_damaged(&mut self) -> Result<()> {
+        let list = List {
+            statuses: vec![Status::Damaged],
+            after: self.damaged_after.take(),
+            ..List::of(self.namespace.clone(), DAMAGED_COUNT_MAX)
+        };
         let listing = self.store.list(list).await?;
+        self.damaged_after = listing.next;
         let Some(watchers) = self.watchers.upgrade() else { return Ok(()) };
         for item in &listing.items {
             watchers.look(&item.address.id, Place::Elsewhere);
