@@ -38,7 +38,7 @@ enum Command {
     Style,
     /// Live through simulated worlds: --seed N, --seeds A..B [--record FILE], --scenario FILE, each with --shrink
     Sim {
-        /// What the simulator is told; --help lists it
+        /// What the simulator is told; `cargo xtask sim -- --help` lists it
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

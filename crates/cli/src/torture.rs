@@ -17,6 +17,9 @@ use crate::connect;
 use crate::failure::{Code, Failure};
 use crate::output;
 
+/// The shortest torture: three seconds. In less nothing happens.
+const MINUTES_MIN: f64 = 0.05;
+
 /// The longest torture: four weeks.
 const MINUTES_MAX: f64 = 28.0 * 24.0 * 60.0;
 
@@ -53,8 +56,8 @@ pub(crate) struct Args {
 
 fn minutes(text: &str) -> Result<Duration, String> {
     let minutes: f64 = text.parse().map_err(|_| "it is not a number")?;
-    if minutes.is_nan() || minutes <= 0.0 {
-        return Err("it must be more than 0".to_owned());
+    if minutes.is_nan() || minutes < MINUTES_MIN {
+        return Err(format!("it must be at least {MINUTES_MIN}, which is three seconds"));
     }
     if minutes > MINUTES_MAX {
         return Err(format!("it must be at most {MINUTES_MAX}, which is four weeks"));

@@ -22,9 +22,10 @@ fn bad_input_is_told() {
     let nowhere = place.folder().join("nowhere").join("report.json");
     let nowhere = nowhere.to_str().expect("text");
     let rows: [(&[&str], i32, &str); 9] = [
-        (&["--minutes", "0"], 2, "it must be more than 0"),
-        (&["--minutes", "-1"], 2, "it must be more than 0"),
-        (&["--minutes", "NaN"], 2, "it must be more than 0"),
+        (&["--minutes", "0"], 2, "it must be at least 0.05"),
+        (&["--minutes", "-1"], 2, "it must be at least 0.05"),
+        (&["--minutes", "0.0001"], 2, "it must be at least 0.05"),
+        (&["--minutes", "NaN"], 2, "it must be at least 0.05"),
         (&["--minutes", "1e9"], 2, "four weeks"),
         (&["--minutes", "soon"], 2, "it is not a number"),
         (&["--minutes", "1", "--seed", "x"], 2, "invalid digit"),
