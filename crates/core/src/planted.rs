@@ -112,6 +112,8 @@ bugs! {
     TerminateNeedsCode = "terminate-needs-code",
     /// An error is recorded however large it is.
     ErrorsUnbounded = "errors-unbounded",
+    /// What is urgent is claimed no sooner than everything else.
+    PriorityIgnored = "priority-ignored",
     /// A worker writes under a lease that was given to another.
     StaleEpochWrites = "stale-epoch-writes",
     /// A worker whose session has expired writes on until somebody takes over.

@@ -12,6 +12,9 @@ use crate::history::Answer;
 use crate::program::{Code, Expr, Program};
 use crate::scenario::{Action, Ask, Root, Scenario};
 
+/// Why a client cancels.
+pub(crate) const CANCEL_REASON: &str = "enough";
+
 /// Asks, and says how that was answered. `id` is the execution that the action is about, if there is any yet.
 pub(crate) async fn perform(
     abide: &Abide,
@@ -62,7 +65,7 @@ async fn steer(handle: &Handle<u64>, action: &Action, calls: &mut Vec<ApiName>) 
         Ask::Signal(_, name) => done(asked!(signal(name, &action.number))),
         Ask::Pause(_) => done(asked!(pause())),
         Ask::Resume(_) => done(asked!(resume())),
-        Ask::Cancel(_) => done(asked!(cancel("enough"))),
+        Ask::Cancel(_) => done(asked!(cancel(CANCEL_REASON))),
         Ask::Terminate(_) => done(asked!(terminate("now"))),
         Ask::Retry(_) => done(asked!(retry())),
         Ask::Unblock(_) => done(asked!(unblock())),

@@ -28,6 +28,7 @@ mod evidence;
 mod falsified;
 mod order;
 mod orders;
+mod priorities;
 pub(crate) mod table;
 
 pub(crate) use evidence::Evidence;
@@ -96,8 +97,8 @@ pub(crate) async fn audit(world: &Arc<World>, scenario: &Scenario) -> Vec<String
     found
 }
 
-/// The operations that the program of an execution waits for, as the model says from its journal.
-pub(crate) async fn open_operations(world: &World, found: &Snapshot) -> Option<Vec<String>> {
+/// The operations that the program of an execution waits for, as the model says from its journal, for each edition that may run it.
+pub(crate) async fn open_operations(world: &World, found: &Snapshot) -> Option<Vec<Vec<String>>> {
     let (address, run) = (found.execution.address(), found.execution.run());
     let records = recorded_by(&*world.store, address, run).await.ok()?;
     let journal: Vec<Entry> = records.iter().filter_map(|record| record.entry().ok()).collect();

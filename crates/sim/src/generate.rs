@@ -96,7 +96,9 @@ pub(crate) fn longer(mut scenario: Scenario, lack: &Lack, round: u64) -> Scenari
         // Twice, by two processes: one of them may be dead just then.
         for by in [Actor::Client(0), Actor::Worker(0)] {
             let number = 1 + scenario.actions.len() as u64;
-            let (at_ms, what) = (chance.below(LAST_MS), Ask::Start(nth));
+            // Later and later: everybody may be dead until then.
+            let at_ms = chance.below(LAST_MS) + (round / 4) * LAST_MS;
+            let what = Ask::Start(nth);
             scenario.actions.push(Action { number, at_ms, by, what, dropped_at_poll: None });
         }
     }

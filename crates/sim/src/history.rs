@@ -1,6 +1,6 @@
 //! What happened in a simulated world, in one order: what closures did, what the store took, what clients were told. The engine knows nothing of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,6 +32,8 @@ pub(crate) enum Happened {
     Drew { spot: Spot, value: u64 },
     /// The store gave a lease.
     Leased { machine: u32, session: SessionId, key: ExecutionKey, id: String, run: u32, epoch: u64 },
+    /// The store gave these to a worker that asked, and left those behind that were ready.
+    Claimed { given: Vec<Ready>, left: Vec<Ready> },
     /// The store took a commit.
     Committed(Box<Commit>),
     /// The store took a message that it had not seen before.
@@ -42,6 +44,20 @@ pub(crate) enum Happened {
     Wrong(String),
     /// A fault struck.
     Struck { what: String, is_under_way: bool },
+}
+
+/// An execution that a worker may claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ready {
+    pub(crate) id: String,
+    /// What it runs.
+    pub(crate) name: String,
+    pub(crate) lane: String,
+    /// What a worker has to be able to do.
+    pub(crate) requires: BTreeSet<String>,
+    pub(crate) priority: i16,
+    /// Since when it is ready, and its number in the store, unless the claim itself made it ready.
+    pub(crate) since: Option<(i64, u64)>,
 }
 
 /// A commit that the store took.
@@ -108,6 +124,8 @@ pub(crate) struct Log {
     pub(crate) open_counts: BTreeMap<u32, i64>,
     trace: DefaultHasher,
     pub(crate) operation_count: u64,
+    /// What each machine was asked that is not answered.
+    pub(crate) asked: BTreeSet<(u32, u64)>,
     /// How often two operations of one run were open at once.
     pub(crate) pairs: BTreeMap<(&'static str, &'static str), u64>,
     /// How often each thing that was asked met an execution that stood there.
@@ -123,6 +141,11 @@ impl History {
 
     pub(crate) fn add(&self, happened: Happened) {
         self.lock().items.push(happened);
+    }
+
+    /// The actions of a machine that are not answered.
+    pub(crate) fn unanswered(&self, machine: u32) -> Vec<u64> {
+        self.lock().asked.iter().filter(|(by, _)| *by == machine).map(|(_, number)| *number).collect()
     }
 
     /// Makes something part of what two runs of a seed are compared by.

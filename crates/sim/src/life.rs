@@ -17,7 +17,9 @@ use crate::generate::SESSION_TTL_MS;
 use crate::history::{Answer, Happened, OnMachine};
 use crate::machine::MachineStore;
 use crate::quiet;
+use crate::remains::Remains;
 use crate::scenario::{Action, Actor, Ask, Scenario, Target, WorkerSpec};
+use crate::why::BELIEVED_MS;
 use crate::world::World;
 
 /// The client and the first worker of those who see to the end.
@@ -25,6 +27,12 @@ const LAST: u32 = 1_000;
 
 /// How many seconds everything may take to end, once nothing goes wrong any longer. A build looks for what is blocked every five minutes at least.
 const END_SECONDS_MAX: u64 = 700;
+
+/// With so many deaths in a row an execution waits until it can run alone.
+pub(crate) const SUSPECT_TAKEOVER_COUNT: u32 = 2;
+
+/// How many seconds after the end of everything something may be kept. Whoever follows the feed asks now and then whether anybody still waits.
+const REMAIN_SECONDS_MAX: u64 = 120;
 
 impl World {
     /// Opens a machine at a place.
@@ -98,20 +106,22 @@ impl World {
             }
         }
         let (world, scenario, action) = (self.clone(), scenario.clone(), action.clone());
-        let dropped_at_poll = action.dropped_at_poll;
+        let (number, dropped_at_poll) = (action.number, action.dropped_at_poll);
         let asked = async move {
             let id = world.fitting(&action.what).await;
             world.meet(&action.what, id.as_deref()).await;
             let is_why = matches!(action.what, Ask::Why(_));
-            let asked = if is_why { world.before_why(id.as_deref()).await } else { None };
+            let asked = if is_why { world.before_why(id.as_deref()) } else { None };
             let answer = perform(&abide, &action, &scenario, id, &*world.witness(machine)).await;
             world.after_why(asked, &answer).await;
             answer
         };
-        let history = self.history.clone();
+        let (history, number) = (self.history.clone(), (machine, number));
         let asked = DropAt::new(asked, dropped_at_poll);
+        history.lock().asked.insert(number);
         self.sim.process(machine).spawn(Box::pin(async move {
             let answer = asked.await;
+            history.lock().asked.remove(&number);
             history.add(Happened::Answered { action: index, answer });
         }));
         if is_shutdown {
@@ -200,7 +210,7 @@ fn builder(spec: Option<WorkerSpec>, machine: u32, probe: Probe) -> (abide::Buil
     called!(calls, builder = Builder::failure_bytes_max(64 << 10));
     called!(calls, builder = Builder::entry_count_max(10_000_000));
     called!(calls, builder = Builder::terminate_grace_ms(2_000));
-    called!(calls, builder = Builder::suspect_takeover_count(2));
+    called!(calls, builder = Builder::suspect_takeover_count(SUSPECT_TAKEOVER_COUNT));
     called!(calls, builder = Builder::suspect_death_count_max(5));
     called!(calls, builder = Builder::busy_ms_max(5_000));
     if spec.is_none_or(|spec| spec.is_able) {
@@ -248,19 +258,42 @@ pub(crate) async fn live(world: Arc<World>, scenario: Arc<Scenario>) -> Result<(
     world.heal();
     world.boot_each_build(LAST);
     world.boot(Actor::Client(LAST));
-    see_to_the_end(&world).await
+    see_to_the_end(&world, scenario.inbox_count_max).await
+}
+
+/// Lets go of everything, and says what is kept.
+async fn see_what_remains(world: &World, inbox_count_max: usize) -> Result<(), String> {
+    let mut found = Vec::new();
+    for _ in 0..REMAIN_SECONDS_MAX {
+        found = Remains::of(world, inbox_count_max).await.check();
+        if found.is_empty() {
+            return Ok(());
+        }
+        world.runtime().sleep(secs(1)).await;
+    }
+    Err(found.join("\n"))
 }
 
 /// Lets everything end, and says what does not.
-async fn see_to_the_end(world: &World) -> Result<(), String> {
+async fn see_to_the_end(world: &World, inbox_count_max: usize) -> Result<(), String> {
     // So that what waits, waits visibly.
     world.runtime().sleep(secs(6)).await;
+    let mut found = quiet::check(world).await;
+    if !found.is_empty() {
+        // Who died last is believed to live for a while, and until then nobody else says what was to be told.
+        world.runtime().sleep(ms(BELIEVED_MS)).await;
+        let still = quiet::check(world).await;
+        found.retain(|wrong| still.contains(wrong));
+    }
+    if !found.is_empty() {
+        return Err(found.join("\n") + &told_of_open(world).await);
+    }
     let mut ending = Ending::default();
     for _ in 0..END_SECONDS_MAX {
         world.runtime().sleep(secs(1)).await;
         let open = open(executions(&*world.store, None).await.unwrap_or_default());
         if open.is_empty() {
-            return Ok(());
+            return see_what_remains(world, inbox_count_max).await;
         }
         if let Some((_, abide)) = world.at(Actor::Client(LAST)) {
             let open = quiet::helpable(world, open).await;
@@ -268,11 +301,14 @@ async fn see_to_the_end(world: &World) -> Result<(), String> {
         }
     }
     let story = format!("after {END_SECONDS_MAX} seconds without a fault it has not ended:");
+    Err(story + &told_of_open(world).await)
+}
+
+/// What is told of everything that has not ended.
+async fn told_of_open(world: &World) -> String {
+    let open = open(executions(&*world.store, None).await.unwrap_or_default());
     match world.at(Actor::Client(LAST)) {
-        Some((_, abide)) => {
-            Err(story
-                + &reasons(&abide, open(executions(&*world.store, None).await.unwrap_or_default())).await)
-        }
-        None => Err(story),
+        Some((_, abide)) => reasons(&abide, open).await,
+        None => String::new(),
     }
 }

@@ -17,6 +17,7 @@ use futures_util::FutureExt;
 
 use crate::database::{Database, Process};
 use crate::history::{self, Happened};
+use crate::queue::Queue;
 use crate::scenario::Wrong;
 use crate::world::{Verdict, World};
 
@@ -155,8 +156,11 @@ impl MachineStore {
 
 impl World {
     fn leased(&self, machine: u32, leased: &Leased) {
-        self.lock().held.insert(leased.key, machine);
         let (session, epoch) = (leased.lease.session, leased.lease.epoch.0);
+        let mut state = self.lock();
+        state.held.insert(leased.key, machine);
+        state.given.insert((leased.key, epoch));
+        drop(state);
         let (key, id, run) = (leased.key, leased.address().id.to_string(), leased.execution.run());
         self.history.add(Happened::Leased { machine, session, key, id, run, epoch });
     }
@@ -233,10 +237,18 @@ impl Store for MachineStore {
     }
 
     fn claim(&self, claim: Claim) -> Answer<Claimed> {
-        let observe = |world: &World, machine, claimed: &Claimed| {
+        let queue = Arc::new(Queue::default());
+        let seen = queue.clone();
+        let observe = move |world: &World, machine, claimed: &Claimed| {
+            world.claimed(&seen, &claimed.leased);
             claimed.leased.iter().chain(&claimed.care).for_each(|leased| world.leased(machine, leased));
         };
-        self.pass("claim", move |store| store.claim(claim.clone()), observe)
+        let world = self.world.clone();
+        let happen = move |store: &dyn Store| {
+            queue.look(&world);
+            store.claim(claim.clone())
+        };
+        self.pass("claim", happen, observe)
     }
 
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {

@@ -1,19 +1,36 @@
-//! Who may be helped to an end, once nothing goes wrong any longer: nobody whom somebody else has to tell of it.
+//! What must hold for what has not ended, once nothing has gone wrong for a while: whatever was to be told has been told by then. And who may be helped to an end:
+//! nobody whom somebody else has to tell of it.
 
 use std::collections::BTreeMap;
 
-use abide_core::Phase;
+use abide_core::{Body, Event, Phase};
 use abide_store::{Listed, Read, Snapshot, Target};
 
 use crate::ending::executions;
+use crate::life::SUSPECT_TAKEOVER_COUNT;
 use crate::world::World;
 
 /// Every execution as it stands, by its id.
 type Standing = BTreeMap<String, Snapshot>;
 
+/// Everything that is wrong with a world that is quiet.
+pub(crate) async fn check(world: &World) -> Vec<String> {
+    let standing = standing(world, Look::Whole).await;
+    let mut found = Vec::new();
+    for (id, snapshot) in standing.iter().filter(|(_, snapshot)| !is_over(snapshot)) {
+        if let Some(parent) = goes_on_without(&standing, snapshot) {
+            found.push(format!("{parent:?} is paused, but its child {id:?} is not"));
+        }
+        if leaves_unread(snapshot) {
+            found.push(format!("{id:?} leaves the answer of a child unread that it has given up"));
+        }
+    }
+    found
+}
+
 /// Those that may be helped to their end. A child whose parent has ended is left to itself: somebody has to tell it, or to have told it, without that.
 pub(crate) async fn helpable(world: &World, open: Vec<Listed>) -> Vec<Listed> {
-    let standing = standing(world).await;
+    let standing = standing(world, Look::State).await;
     let mut helpable = Vec::new();
     for item in open {
         let is_orphan = standing.get(item.address.id.as_str()).is_some_and(|it| is_orphan(&standing, it));
@@ -22,16 +39,58 @@ pub(crate) async fn helpable(world: &World, open: Vec<Listed>) -> Vec<Listed> {
     helpable
 }
 
-async fn standing(world: &World) -> Standing {
+/// How much of an execution is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    State,
+    /// Also its journal and its inbox.
+    Whole,
+}
+
+async fn standing(world: &World, look: Look) -> Standing {
     let mut standing = Standing::new();
+    let limit = if look == Look::Whole { usize::MAX } else { 0 };
     for item in executions(&*world.store, None).await.unwrap_or_default() {
         let target = Target::Key(item.key);
-        let read = Read { target, run: None, from: u64::MAX, limit: 0, with_inbox: false };
+        let read = Read { target, run: None, from: 1, limit, with_inbox: look == Look::Whole };
         if let Ok(Some(snapshot)) = world.store.read(read).await {
             standing.insert(item.address.id.to_string(), snapshot);
         }
     }
     standing
+}
+
+/// What is recorded of its run.
+fn events(snapshot: &Snapshot) -> impl Iterator<Item = Event> {
+    snapshot.journal.iter().filter_map(|record| record.entry().ok()).map(|entry| entry.event)
+}
+
+/// Whether code that is live leaves an answer unread that it will never want. One that it has not asked for yet waits for it.
+fn leaves_unread(snapshot: &Snapshot) -> bool {
+    let is_given_up = |body: &Body| match body {
+        Body::ChildDone { run, op, .. } => {
+            let is_cancelled =
+                |event| matches!(event, Event::ChildCancelled { op: given_up } if given_up == *op);
+            *run != snapshot.execution.run() || events(snapshot).any(is_cancelled)
+        }
+        _ => false,
+    };
+    matches!(snapshot.execution.phase(), Phase::Running)
+        && snapshot.inbox.messages.iter().any(|message| is_given_up(&message.body))
+}
+
+/// The parent that is paused, if this is its child and goes on all the same.
+fn goes_on_without(standing: &Standing, snapshot: &Snapshot) -> Option<String> {
+    let parent = snapshot.execution.parent()?;
+    let of_parent = standing.get(parent.id.as_str())?;
+    let is_paused = of_parent.execution.run() == parent.run
+        && matches!(of_parent.execution.phase(), Phase::Paused { .. });
+    // Who winds down is told no longer, who was retried is nobody's child, whom somebody else lets go on goes on, and whoever waits to run alone hears of it then.
+    let goes_on = matches!(snapshot.execution.phase(), Phase::Running)
+        && snapshot.execution.run() == 1
+        && snapshot.takeover_count < SUSPECT_TAKEOVER_COUNT
+        && !events(snapshot).any(|event| matches!(event, Event::Resumed { .. }));
+    (is_paused && goes_on).then(|| parent.id.to_string())
 }
 
 fn is_over(snapshot: &Snapshot) -> bool {

@@ -4,49 +4,48 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use abide::prelude::*;
-use abide_core::{Address, ExecutionId, Namespace};
-use abide_store::{Read, Snapshot, Target};
+use abide_store::{ExecutionKey, Snapshot};
 
 use crate::audit;
 use crate::generate::SESSION_TTL_MS;
-use crate::history::{Answer, Happened};
+use crate::history::{Answer, Happened, Ready};
 use crate::world::World;
 
 /// How long after its death a machine may still be believed to live: its session, and clocks that differ.
-const BELIEVED_MS: i64 = SESSION_TTL_MS as i64 + 10_000;
+pub(crate) const BELIEVED_MS: u64 = SESSION_TTL_MS + 10_000;
 
-/// What `why` was asked about, before it answered.
-pub(crate) struct Asked(Snapshot);
+/// What `why` was asked about, and who waited for a worker, before it answered.
+pub(crate) struct Asked(Snapshot, Vec<(ExecutionKey, Ready)>);
 
 impl World {
     /// Looks at what `why` is about to be asked of.
-    pub(crate) async fn before_why(&self, id: Option<&str>) -> Option<Asked> {
-        self.look(id?).await.map(Asked)
+    pub(crate) fn before_why(&self, id: Option<&str>) -> Option<Asked> {
+        Some(Asked(self.now(id?)?, self.ready()))
     }
 
     /// Compares what it said with what is known, if that has not changed meanwhile.
     pub(crate) async fn after_why(self: &Arc<Self>, asked: Option<Asked>, answer: &Answer) {
-        let (Some(Asked(before)), Answer::Told(sentence)) = (asked, answer) else { return };
+        let (Some(Asked(before, queue)), Answer::Told(sentence)) = (asked, answer) else { return };
+        let ended = awaited_child(sentence).and_then(|id| self.now(id)).filter(is_over);
         let id = before.execution.address().id.clone();
-        let Some(after) = self.look(id.as_str()).await else { return };
+        let Some(after) = self.now(id.as_str()) else { return };
         let is_same = before.lease == after.lease;
         if !is_same || before.ready_at != after.ready_at {
             return;
         }
-        let untrue = match self.untrue(sentence, &after) {
-            None => self.unwanted(sentence, &after).await,
-            found => found,
-        };
+        let mut untrue = self.untrue(sentence, &after);
+        if untrue.is_none() && queue == self.ready() {
+            untrue = wrong_place(sentence, &after, &queue);
+        }
+        if untrue.is_none() && is_resting(&after) {
+            untrue = match ended {
+                Some(child) => Some(format!("{:?} has ended", child.execution.address().id)),
+                None => self.unwanted(sentence, &after).await,
+            };
+        }
         if let Some(untrue) = untrue {
             self.history.add(Happened::Wrong(format!("why says {sentence:?}, but {untrue}")));
         }
-    }
-
-    async fn look(&self, id: &str) -> Option<Snapshot> {
-        let target =
-            Target::Address(Address { namespace: Namespace::default(), id: ExecutionId::new(id).ok()? });
-        let read = Read { target, run: None, from: 0, limit: 0, with_inbox: false };
-        self.store.read(read).await.ok().flatten()
     }
 
     /// What the simulator knows better about its state and its holder.
@@ -64,7 +63,7 @@ impl World {
     }
 
     fn untrue_holder(&self, sentence: &str, found: &Snapshot) -> Option<String> {
-        let own = sentence.split(", which ").next().unwrap_or_default();
+        let own = own_words(sentence);
         let told = [" is running on worker \"worker-", ", held by worker \"worker-"];
         let (_, rest) = told.iter().find_map(|words| own.split_once(words))?;
         let machine: u32 = rest.split('"').next()?.parse().ok()?;
@@ -74,25 +73,74 @@ impl World {
         }
         let died_at = state.deaths.get(&machine)?;
         let ago_ms = (self.now_micros() - died_at) / 1_000;
-        (ago_ms > BELIEVED_MS).then(|| format!("that machine died {ago_ms} ms ago"))
+        (ago_ms > BELIEVED_MS as i64).then(|| format!("that machine died {ago_ms} ms ago"))
     }
 
-    /// What rests waits for just what the model says that its program waits for.
+    /// What rests waits for what the model says that its program waits for.
     async fn unwanted(self: &Arc<Self>, sentence: &str, found: &Snapshot) -> Option<String> {
-        let is_resting = found.lease.session.is_none() && found.ready_at.is_none();
-        if !is_resting || !matches!(found.summary.status, Status::Waiting | Status::Sleeping) {
+        let told = told_waits(own_words(sentence));
+        if told.is_empty() {
             return None;
         }
-        let own = sentence.split(", which ").next().unwrap_or_default();
-        let wanted = |words: &str, op: &str| {
-            let (_, rest) = own.split_once(words)?;
-            Some(format!("({op:?}, \"{}\"", rest.split('"').next()?))
-        };
-        let signal = wanted("waiting for signal \"", "signal")?;
         let open = audit::open_operations(self, found).await?;
-        let is_open = open.iter().any(|op| op.starts_with(&signal));
-        (!is_open).then(|| format!("its program waits for {open:?}"))
+        let waits = |open: &Vec<String>| told.iter().all(|told| open.iter().any(|op| op.starts_with(told)));
+        let is_true = open.is_empty() || open.iter().any(waits);
+        (!is_true).then(|| format!("its program waits for {open:?}"))
     }
+}
+
+/// What is said of the execution itself, and not of the child that it waits for.
+fn own_words(sentence: &str) -> &str {
+    sentence.split(", which ").next().unwrap_or_default()
+}
+
+/// The words in quotes behind these.
+fn quoted<'a>(sentence: &'a str, words: &str) -> Option<&'a str> {
+    let (_, rest) = sentence.split_once(words)?;
+    rest.split('"').next()
+}
+
+fn awaited_child(sentence: &str) -> Option<&str> {
+    quoted(own_words(sentence), "waiting for child \"")
+}
+
+/// The operations that are told to be waited for, as the model begins their names.
+fn told_waits(own: &str) -> Vec<String> {
+    let signal = quoted(own, "waiting for signal \"").map(|name| format!("(\"signal\", {name:?}"));
+    let attempt = own.split_once(" for attempt ").and_then(|(_, rest)| quoted(rest, " of \""));
+    let attempt = attempt.map(|name| format!("(\"step\", {name:?}"));
+    let child = awaited_child(own).map(|_| "(\"result\"".to_owned());
+    let sleep = own.contains("sleeping until ").then(|| "(\"timer\"".to_owned());
+    [signal, attempt, child, sleep].into_iter().flatten().collect()
+}
+
+/// Whether nobody has it, and it is not about to be given to anybody.
+fn is_resting(found: &Snapshot) -> bool {
+    found.lease.session.is_none()
+        && found.ready_at.is_none()
+        && matches!(found.summary.status, Status::Waiting | Status::Sleeping)
+}
+
+fn is_over(found: &Snapshot) -> bool {
+    found.summary.status.is_terminal()
+}
+
+/// Whether another number of executions goes before it than it is told.
+fn wrong_place(sentence: &str, found: &Snapshot, queue: &[(ExecutionKey, Ready)]) -> Option<String> {
+    let own = own_words(sentence);
+    let told: usize = match own.split_once(" behind ") {
+        Some((_, rest)) => rest.split(' ').next()?.parse().ok()?,
+        None if own.contains(" and next in its queue ") => 0,
+        None => return None,
+    };
+    let (_, this) = queue.iter().find(|(key, _)| *key == found.key)?;
+    let is_alike = |other: &&Ready| {
+        (&other.name, &other.lane, &other.requires) == (&this.name, &this.lane, &this.requires)
+    };
+    let rank = |ready: &Ready| (-i32::from(ready.priority), ready.since.map(|(at, _)| at));
+    let others = queue.iter().filter(|(key, _)| *key != found.key).map(|(_, other)| other);
+    let ahead = others.filter(is_alike).filter(|other| rank(other) < rank(this)).count();
+    (ahead != told).then(|| format!("{ahead} are before it"))
 }
 
 /// When each machine died.

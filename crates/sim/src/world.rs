@@ -54,6 +54,8 @@ pub(crate) struct State {
     is_healed: bool,
     /// Who holds the lease of what.
     pub(crate) held: BTreeMap<ExecutionKey, u32>,
+    /// The leases that were given: what, and its epoch.
+    pub(crate) given: BTreeSet<(ExecutionKey, u64)>,
     /// Every execution that there is, in the order of their creation.
     pub(crate) known: Vec<String>,
     pub(crate) specs: Vec<WorkerSpec>,

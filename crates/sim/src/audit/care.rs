@@ -1,8 +1,12 @@
-//! What must hold for what no program says: deadlines, the next run, tasks.
+//! What must hold for what comes to an end without its code, and for what no program says: tasks, deadlines, the next run.
 
-use abide_core::{Entry, Event, FailureKind, Start};
+use std::collections::BTreeSet;
 
-use super::{Books, Past};
+use abide_core::{Entry, Event, FailureKind, Kind, Start};
+
+use super::causes::{self, Run};
+use super::{Books, Commit, Happened, Past};
+use crate::ask::CANCEL_REASON;
 use crate::history::Spot;
 use crate::model::{self, Knowledge};
 use crate::program::Job;
@@ -11,12 +15,13 @@ use crate::program::Job;
 const LATE_MS_MAX: i64 = 45_000;
 
 pub(super) fn check(books: &Books) -> Vec<String> {
-    let mut found = Vec::new();
+    let Followed { unseen, mut found, .. } = Followed::through(books);
     for past in books.pasts.values() {
         for (run, journal) in (1..).zip(&past.runs) {
             let Some(Entry { event: Event::Started(start), .. }) = journal.first() else { continue };
             let place = Place { past, run, start, journal };
-            let wrong = [place.late(), place.next(), place.task(books)];
+            let is_unseen = unseen.contains(&(past.id.clone(), run));
+            let wrong = [place.unseen(is_unseen), place.late(), place.next(), place.task(books)];
             found.extend(wrong.into_iter().flatten().map(|what| format!("{:?} run {run}: {what}", past.id)));
         }
     }
@@ -33,6 +38,16 @@ struct Place<'a> {
 impl Place<'_> {
     fn end(&self) -> Option<&Entry> {
         self.journal.last().filter(|entry| entry.event.is_terminal())
+    }
+
+    /// A cancellation is shown to code that has begun, unless it is blocked.
+    fn unseen(&self, has_begun: bool) -> Option<String> {
+        let is_shown = self
+            .journal
+            .iter()
+            .any(|entry| matches!(entry.event, Event::CancelRequested { .. } | Event::Blocked { .. }));
+        let is_wrong = has_begun && !is_shown && self.start.kind == Kind::Workflow;
+        is_wrong.then(|| "it was cancelled without its code, which had begun".to_owned())
     }
 
     /// Nothing goes on long after its deadline.
@@ -69,4 +84,68 @@ impl Place<'_> {
         let possible = outcome.and_then(|outcome| model::possible_end(outcome, &job.work, run_count));
         possible.err().map(|why| format!("its function cannot end so: {why}"))
     }
+}
+
+/// What can be said from the order in which things happened. Whatever strikes may have taken a seat out of memory: only what lies between two faults counts.
+#[derive(Default)]
+struct Followed<'a> {
+    /// The runs whose closures have begun.
+    begun: BTreeSet<Run>,
+    /// The tasks whose functions have begun: on which machine, and which run of what.
+    tasks: BTreeSet<(u32, &'a str, u32)>,
+    /// The runs that were cancelled after a closure of theirs had begun.
+    unseen: BTreeSet<Run>,
+    found: Vec<String>,
+}
+
+impl<'a> Followed<'a> {
+    fn through(books: &'a Books) -> Self {
+        let mut followed = Self::default();
+        let mut place = causes::Place::default();
+        for item in &books.items {
+            match item {
+                Happened::Leased { id, .. } => followed.tasks.retain(|(_, task, _)| task != id),
+                Happened::Struck { .. } => {
+                    followed.begun.clear();
+                    followed.tasks.clear();
+                }
+                Happened::Began { machine, spot, .. } => followed.began(books, *machine, spot),
+                _ => {}
+            }
+            place.follow(item, |run, commit| followed.committed(run, commit));
+        }
+        followed
+    }
+
+    fn began(&mut self, books: &Books, machine: u32, spot: &'a Spot) {
+        self.begun.insert((spot.id.clone(), spot.run));
+        // Its function begins once for each attempt under one lease.
+        if is_task(books, spot) && !self.tasks.insert((machine, &spot.id, spot.run)) {
+            let (id, run) = (&spot.id, spot.run);
+            self.found.push(format!("{id:?} run {run}: its function began twice under one lease"));
+        }
+    }
+
+    fn committed(&mut self, run: Run, commit: &Commit) {
+        if commit.entries.iter().any(is_failed_attempt) {
+            self.tasks.retain(|(_, id, _)| *id != run.0);
+        }
+        if commit.entries.iter().any(is_cancelled) && self.begun.contains(&run) {
+            self.unseen.insert(run);
+        }
+    }
+}
+
+fn is_failed_attempt(entry: &Entry) -> bool {
+    matches!(entry.event, Event::AttemptFailed { .. })
+}
+
+fn is_cancelled(entry: &Entry) -> bool {
+    matches!(&entry.event, Event::Cancelled { reason, .. } if reason == CANCEL_REASON)
+}
+
+fn is_task(books: &Books, spot: &Spot) -> bool {
+    let journal = books.pasts.get(&spot.id).and_then(|past| past.runs.get(spot.run as usize - 1));
+    let start = journal.and_then(|journal| journal.first());
+    matches!(start.map(|entry| &entry.event), Some(Event::Started(start)) if start.kind == Kind::Task)
 }

@@ -45,16 +45,27 @@ pub(super) fn programs(past: &Past, books: &Books) -> Vec<String> {
     found
 }
 
-/// What the program of a run waits for, as whoever wrote to it last runs it.
-pub(super) fn open_operations(books: &Books, id: &str, run: u32) -> Option<Vec<String>> {
+/// What the program of a run waits for, as each edition runs it that wrote to it: one that had nothing to record has perhaps said what it waits for. Nothing if
+/// one of them does not wait.
+pub(super) fn open_operations(books: &Books, id: &str, run: u32) -> Option<Vec<Vec<String>>> {
     let past = books.pasts.get(id)?;
     let (program, journal) = (past.program(run)?, past.runs.get(run as usize - 1)?);
-    let edition = books.authors_of(id, run).last().copied().unwrap_or_default();
     let recorded = RunOf { books, id, run, program, journal };
-    match recorded.replay(edition, journal.len()).ok()?.verdict {
-        Verdict::Open(operations) => Some(operations),
-        _ => None,
+    let mut editions = BTreeSet::new();
+    let mut place = Place::default();
+    for item in &books.items {
+        place.follow(item, |of, commit| {
+            if of.0 == id && of.1 == run {
+                editions.insert(commit.edition);
+            }
+        });
     }
+    let open =
+        editions.into_iter().map(|edition| match recorded.replay(edition, journal.len()).ok()?.verdict {
+            Verdict::Open(operations) => Some(operations),
+            _ => None,
+        });
+    open.collect()
 }
 
 struct RunOf<'a> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use abide_store::FeedFrom;
 
-use super::{Books, Happened, Past, Told, care, causes, order, pasts, table};
+use super::{Books, Happened, Past, Told, care, causes, order, pasts, priorities, table};
 use crate::ending::executions;
 use crate::scenario::Scenario;
 use crate::world::World;
@@ -41,6 +41,7 @@ impl Evidence {
         found.extend(care::check(&books));
         found.extend(order::check(&books));
         found.extend(causes::check(&books));
+        found.extend(priorities::check(&books));
         found.extend(self.told.check(&books));
         found.extend(table::check((&books.pasts, &scenario.editions), &self.counts));
         if !found.is_empty() {

@@ -3,7 +3,7 @@
 use abide_core::{By, Entry, Event, SessionId};
 
 use super::{Evidence, Happened, nth_item};
-use crate::history::{Answer, Commit};
+use crate::history::{Answer, Commit, Ready};
 use crate::scenario::{Ask, Scenario};
 
 fn nth_commit(evidence: &Evidence, nth: usize, find: impl Fn(&Commit) -> bool) -> Option<(usize, Commit)> {
@@ -212,4 +212,37 @@ pub(super) fn wrote_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> 
 
 pub(super) fn wrote_nothing(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     change_count(evidence, nth, (1, 0))
+}
+
+pub(super) fn function_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_item(evidence, nth, |item| matches!(item, Happened::Began { .. }))?;
+    let again = evidence.items[index].clone();
+    evidence.items.insert(index + 1, again);
+    Some(())
+}
+
+/// The n-th claim leaves somebody else behind, who is like the first that it gave but for this.
+fn leave_behind(evidence: &mut Evidence, nth: usize, change: impl Fn(&mut Ready)) -> Option<()> {
+    let index = nth_item(
+        evidence,
+        nth,
+        |item| matches!(item, Happened::Claimed { given, .. } if given.iter().any(|one| one.since.is_some())),
+    )?;
+    if let Happened::Claimed { given, left } = &mut evidence.items[index] {
+        let mut other = given.iter().find(|one| one.since.is_some())?.clone();
+        change(&mut other);
+        left.push(other);
+    }
+    Some(())
+}
+
+pub(super) fn left_behind(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    leave_behind(evidence, nth, |other| {
+        other.priority += 1;
+        other.since = other.since.map(|(at, key)| (at + 1, key));
+    })
+}
+
+pub(super) fn older_left_behind(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    leave_behind(evidence, nth, |other| other.since = other.since.map(|(at, key)| (at - 1, key)))
 }

@@ -1,0 +1,78 @@
+//! Who waits for a worker when one asks: seen by the store in memory, where nothing happens between the look and the claim.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use abide_core::{Address, Execution, ExecutionId, Namespace};
+use abide_store::{ExecutionKey, Leased, Read, Snapshot, Target};
+use futures_util::FutureExt;
+
+use crate::history::{Happened, Ready};
+use crate::world::World;
+
+/// Those who were ready before a claim.
+#[derive(Default)]
+pub(crate) struct Queue(Mutex<Vec<(ExecutionKey, Ready)>>);
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Vec<(ExecutionKey, Ready)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks who is ready.
+    pub(crate) fn look(&self, world: &World) {
+        *self.lock() = match world.database {
+            None => world.ready(),
+            // Others may come between the look and the claim, or after the claim in the same transaction.
+            Some(_) => Vec::new(),
+        };
+    }
+}
+
+impl World {
+    /// Everybody who is ready, and whom nobody holds.
+    pub(crate) fn ready(&self) -> Vec<(ExecutionKey, Ready)> {
+        let known = self.lock().known.clone();
+        let found = known.iter().filter_map(|id| self.now(id));
+        let ready = found.filter(|found| found.lease.session.is_none() && found.ready_at.is_some());
+        let since = |found: &Snapshot| Some((found.ready_at?.as_micros(), found.key.0));
+        ready.map(|found| (found.key, Ready::new(&found.execution, since(&found)))).collect()
+    }
+
+    /// An execution as it stands at this moment.
+    pub(crate) fn now(&self, id: &str) -> Option<Snapshot> {
+        let id = ExecutionId::new(id).ok()?;
+        let target = Target::Address(Address { namespace: Namespace::default(), id });
+        let read = Read { target, run: None, from: 0, limit: 0, with_inbox: false };
+        self.store.read(read).now_or_never()?.ok().flatten()
+    }
+
+    /// Writes down whom a claim was given, and whom it left behind. A claim that is repeated is given what it was given before.
+    pub(crate) fn claimed(&self, queue: &Queue, leased: &[Leased]) {
+        let before = queue.lock();
+        let is_new = |one: &&Leased| !self.lock().given.contains(&(one.key, one.lease.epoch.0));
+        let new: Vec<&Leased> = leased.iter().filter(is_new).collect();
+        if before.is_empty() || new.is_empty() {
+            return;
+        }
+        let since = |key| before.iter().find(|(other, _)| *other == key).and_then(|(_, ready)| ready.since);
+        let given = new.iter().map(|one| Ready::new(&one.execution, since(one.key))).collect();
+        let is_left = |key| !leased.iter().any(|one| one.key == key);
+        let left = before.iter().filter(|(key, _)| is_left(*key)).map(|(_, ready)| ready.clone()).collect();
+        self.history.add(Happened::Claimed { given, left });
+    }
+}
+
+impl Ready {
+    fn new(execution: &Execution, since: Option<(i64, u64)>) -> Self {
+        let route = execution.route();
+        Self {
+            id: execution.address().id.to_string(),
+            name: route.name.to_string(),
+            lane: route.lane.to_string(),
+            requires: route.requires.iter().map(ToString::to_string).collect::<BTreeSet<_>>(),
+            priority: execution.priority(),
+            since,
+        }
+    }
+}
