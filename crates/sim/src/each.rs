@@ -18,8 +18,9 @@ pub fn each(
     let (sender, receiver) = mpsc::channel();
     let work = |sender: mpsc::Sender<(u64, Report)>| {
         while !is_enough.load(Ordering::Relaxed) {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds.end || sender.send((seed, live(seed))).is_err() {
+            let one_more = |seed| (seed < seeds.end).then(|| seed + 1);
+            let Ok(seed) = next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) else { return };
+            if sender.send((seed, live(seed))).is_err() {
                 return;
             }
         }
@@ -72,5 +73,14 @@ mod tests {
             if seed == 10 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         assert_eq!(told, (0..=10).collect::<Vec<_>>());
+    }
+    #[test]
+    fn the_last_seeds_that_there_are_end() {
+        let mut told = Vec::new();
+        each(u64::MAX - 2..u64::MAX, report, |seed, _| {
+            told.push(seed);
+            ControlFlow::Continue(())
+        });
+        assert_eq!(told, [u64::MAX - 2, u64::MAX - 1]);
     }
 }

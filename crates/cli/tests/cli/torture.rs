@@ -21,7 +21,7 @@ fn bad_input_is_told() {
     let place = Place::new();
     let nowhere = place.folder().join("nowhere").join("report.json");
     let nowhere = nowhere.to_str().expect("text");
-    let rows: [(&[&str], i32, &str); 9] = [
+    let rows: [(&[&str], i32, &str); 10] = [
         (&["--minutes", "0"], 2, "it must be at least 0.05"),
         (&["--minutes", "-1"], 2, "it must be at least 0.05"),
         (&["--minutes", "0.0001"], 2, "it must be at least 0.05"),
