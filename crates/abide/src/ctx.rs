@@ -159,7 +159,8 @@ impl Ctx {
         }
     }
 
-    /// A random UUID (version 4) in its usual text form: the same in every replay.
+    /// A UUID (version 4) in its usual text form: the same in every replay. Like [`random`](Self::random) it follows from namespace, id and run, so
+    /// the same id in another store gives the same one.
     pub fn uuid(&self) -> String {
         let (high, low) = (self.random(), self.random());
         let high = (high & !0xf000) | 0x4000;
