@@ -116,7 +116,7 @@ async fn bulky(ctx: Ctx, ends: bool) -> Result<u32> {
 
 #[test]
 fn why_reads_a_large_journal_to_its_end() {
-    let sqlite = |clock| -> Arc<dyn abide_store::Store> {
+    let sqlite = |clock| -> Arc<dyn Store> {
         abide_sqlite::SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
     };
     Lab::run_on(1, sqlite, |lab| async move {
