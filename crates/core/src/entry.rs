@@ -244,24 +244,6 @@ impl Event {
         }
     }
 
-    /// What this event, which came later, says about a result that somebody gave to a step, if anything. That it was refuted is the last word.
-    ///
-    /// Code that is given such a result where it waits for it, and cannot read it, blocks at its step before anything else of it is recorded.
-    pub fn tells_of_edit(&self, op: &Op) -> Option<EditFate> {
-        match self {
-            Self::Blocked { reason: Block::Unrecordable { op: blocked, .. }, .. } if blocked == op => {
-                Some(EditFate::Refuted)
-            }
-            Self::Blocked { .. }
-            | Self::Unblocked { .. }
-            | Self::Paused { .. }
-            | Self::Resumed { .. }
-            | Self::CancelRequested { .. }
-            | Self::DeadlinePassed { .. } => None,
-            _ => Some(EditFate::Kept),
-        }
-    }
-
     /// Whether this event ends its run.
     pub fn is_terminal(&self) -> bool {
         matches!(
@@ -269,15 +251,6 @@ impl Event {
             Self::Completed { .. } | Self::Failed(_) | Self::Cancelled { .. } | Self::ContinuedAsNew { .. }
         )
     }
-}
-
-/// What became of a result that somebody gave to a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EditFate {
-    /// The code could not read it: the next decision takes its place.
-    Refuted,
-    /// The run went on with it: it is a recorded result like any other, and nothing takes its place.
-    Kept,
 }
 
 /// The final outcome of a step.

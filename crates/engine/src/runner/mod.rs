@@ -44,6 +44,7 @@ use crate::registry::{CodeFuture, WorkflowCode};
 use crate::runtime::{BoxFuture, Moment};
 use crate::seat::{Leave, Seat, Seated};
 use crate::tree::TOLD_COUNT_MAX;
+use replay::Edits;
 use stage::{Active, Stage, TimerKind};
 
 /// Drives the executions of one workflow.
@@ -79,6 +80,7 @@ struct Signal {
 struct Run {
     journal: Journal,
     cursor: Cursor,
+    edits: Edits,
     stage: Stage,
     /// Recorded since the journal was read, and not seen by the code: outcomes, a cancellation, the deadline.
     undelivered: VecDeque<Entry>,
@@ -97,6 +99,7 @@ impl Run {
         Self {
             journal,
             cursor: Cursor::new(is_strict),
+            edits: Edits::default(),
             stage: Stage::Absent,
             undelivered: VecDeque::new(),
             children: BTreeMap::new(),

@@ -1,8 +1,38 @@
 //! The part of a run that was recorded before.
 
 use super::*;
-use abide_core::Next;
+use abide_core::{EditFates, Next};
 use abide_store::Error;
+
+/// The look at what became of results that somebody gave to steps. The journal is gone through once for all of them, from the first on,
+/// and not at all where there is none.
+#[derive(Default)]
+pub(super) struct Edits {
+    fates: EditFates,
+    /// The last entry that was looked at, if the replay has come to an edit.
+    looked_to: Option<u64>,
+}
+
+impl Edits {
+    /// The entry to look at next, in a journal of so many.
+    fn next(&self, end: u64) -> Option<u64> {
+        self.looked_to.filter(|looked_to| *looked_to < end).map(|looked_to| looked_to + 1)
+    }
+
+    fn look_at(&mut self, entry: &Entry) {
+        self.fates.look_at(entry);
+        self.looked_to = Some(entry.seq);
+    }
+
+    /// The replay has come to this entry. `true`: it is the first edit, and what became of it is to be found out now.
+    fn begin_at(&mut self, entry: &Entry) -> bool {
+        let is_first = self.looked_to.is_none() && entry.event.is_edit();
+        if is_first {
+            self.looked_to = Some(entry.seq);
+        }
+        is_first
+    }
+}
 
 impl Runner {
     /// One turn of the replay; `None` when this turn belongs to the code.
@@ -12,6 +42,15 @@ impl Runner {
             return None;
         }
         loop {
+            if let Some(seq) = self.run.edits.next(self.run.journal.end()) {
+                return Some(match self.entry(seq, cx) {
+                    Ok(entry) => {
+                        self.run.edits.look_at(&entry);
+                        Turn::Progress
+                    }
+                    Err(turn) => turn,
+                });
+            }
             let (seq, is_fetch) = match self.run.cursor.next() {
                 Next::Fetch(seq) => (seq, true),
                 Next::Offer(seq) if seq > self.run.journal.end() => {
@@ -23,43 +62,22 @@ impl Runner {
                 }
                 Next::Offer(seq) => (seq, false),
             };
-            let entry = match self.run.journal.poll_entry(seq, cx) {
-                Poll::Pending => return Some(Turn::Idle),
-                Poll::Ready(Ok(entry)) => entry,
-                Poll::Ready(Err(error)) => return Some(Turn::End(End::from(error))),
+            let entry = match self.entry(seq, cx) {
+                Ok(entry) => entry,
+                Err(turn) => return Some(turn),
             };
-            match self.poll_edit_fate(&entry, is_fetch, cx) {
-                Poll::Pending => return Some(Turn::Idle),
-                Poll::Ready(Ok(Some(EditFate::Refuted))) => self.run.cursor.refute(&entry),
-                Poll::Ready(Ok(fate)) if self.pass(&entry, is_fetch, fate) => return Some(Turn::Progress),
-                Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(error)) => return Some(Turn::End(End::from(error))),
+            if !self.run.edits.begin_at(&entry) && self.pass(&entry, is_fetch) {
+                return Some(Turn::Progress);
             }
         }
     }
 
-    /// What became of a result that somebody gave to a step, if this is one and later entries say it. One that the code could not read, given to
-    /// it again, would block it before it came to the decision that followed.
-    fn poll_edit_fate(
-        &mut self,
-        entry: &Entry,
-        is_fetch: bool,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<EditFate>, Error>> {
-        let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_) }), .. } = &entry.event
-        else {
-            return Poll::Ready(Ok(None));
-        };
-        let mut fate = None;
-        for seq in entry.seq + 1..=self.run.journal.end() {
-            let later = std::task::ready!(self.run.journal.poll_entry(seq, cx))?;
-            fate = later.event.tells_of_edit(op).or(fate);
-            if fate == Some(EditFate::Refuted) {
-                return Poll::Ready(Ok(fate.filter(|_| !planted(Bug::EditNotEditable))));
-            }
+    /// A recorded entry, or the turn that this one is without it.
+    fn entry(&mut self, seq: u64, cx: &mut Context<'_>) -> Result<Entry, Turn> {
+        match self.run.journal.poll_entry(seq, cx) {
+            Poll::Pending => Err(Turn::Idle),
+            Poll::Ready(entry) => entry.map_err(|error| Turn::End(End::from(error))),
         }
-        // Code that asks for it later than it came: nobody knows whether code before it went on with it.
-        Poll::Ready(Ok(fate.filter(|_| !is_fetch)))
     }
 
     /// Reads the first entry, which has the input, and calls the code.
@@ -92,10 +110,17 @@ impl Runner {
     }
 
     /// Passes one entry: delivers it, or keeps in mind what it says. `true`: the code has something to do.
-    fn pass(&mut self, entry: &Entry, is_fetch: bool, fate: Option<EditFate>) -> bool {
+    fn pass(&mut self, entry: &Entry, is_fetch: bool) -> bool {
         if is_fetch {
             self.run.cursor.fetched(entry);
-            return self.deliver(entry, fate);
+            // Code that asks for it later than it came: nobody knows whether code before it went on with it.
+            return self.deliver(entry, None);
+        }
+        let fate = self.run.edits.fates.of(entry);
+        if fate == Some(EditFate::Refuted) && !planted(Bug::EditNotEditable) {
+            // Given to the code again, it would block it before it came to the decision that followed.
+            self.run.cursor.refute(entry);
+            return false;
         }
         match self.run.cursor.offer(entry) {
             Ok(is_wanted) => {

@@ -1,0 +1,140 @@
+//! What became of results that somebody gave to steps.
+
+use std::collections::HashMap;
+
+use crate::{Block, Entry, Event, KeyHasher, OpKey, Remedied, Remedy};
+
+/// What became of a result that somebody gave to a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EditFate {
+    /// The code could not read it: the next decision takes its place.
+    Refuted,
+    /// The run went on behind it. If the code waited for it when it came, it went on with it: it is a recorded result like any other, and nothing
+    /// takes its place.
+    Kept,
+}
+
+/// What a journal says about all results that were given to steps in it. Only what is recorded later says what became of one, so that
+/// whoever wants to know goes through the journal first.
+///
+/// Code that is given such a result where it waits for it, and cannot read it, blocks at its step before anything else of it is recorded.
+#[derive(Debug, Default)]
+pub struct EditFates {
+    /// Where the code was last blocked at a step that needs a decision.
+    blocked_at: HashMap<OpKey, u64, KeyHasher>,
+    /// The last entry that only code which goes on can have caused.
+    went_on_at: u64,
+}
+
+impl EditFates {
+    /// Takes in one entry.
+    pub fn look_at(&mut self, entry: &Entry) {
+        match &entry.event {
+            Event::Blocked { reason: Block::Unrecordable { op, .. }, .. } => {
+                self.blocked_at.insert(op.key(), entry.seq);
+            }
+            Event::Blocked { .. }
+            | Event::Unblocked { .. }
+            | Event::Paused { .. }
+            | Event::Resumed { .. }
+            | Event::Inherited { .. }
+            | Event::CancelRequested { .. }
+            | Event::DeadlinePassed { .. } => {}
+            _ => self.went_on_at = entry.seq,
+        }
+    }
+
+    /// What became of the result that this entry gave to a step, if it is one and something was recorded later that says it. That the code
+    /// blocked at the step is the last word: code that does something else first records that before it comes to what it cannot read.
+    pub fn of(&self, entry: &Entry) -> Option<EditFate> {
+        let Event::Unblocked { remedied: Some(Remedied { op, .. }), .. } = &entry.event else { return None };
+        if self.blocked_at.get(&op.key()).is_some_and(|blocked_at| *blocked_at > entry.seq) {
+            return Some(EditFate::Refuted);
+        }
+        (self.went_on_at > entry.seq).then_some(EditFate::Kept)
+    }
+}
+
+impl Event {
+    /// Whether somebody gave a step its result.
+    pub fn is_edit(&self) -> bool {
+        matches!(self, Self::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(_), .. }), .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{By, Name, Op, OpKind, Outcome, Payload, StepRecord, Timestamp};
+
+    fn op(name: &str) -> Op {
+        Op { kind: OpKind::Step, name: Name::new(name).unwrap(), nth: 1 }
+    }
+
+    fn by() -> By {
+        By("me".to_owned())
+    }
+
+    fn edit(step: &str) -> Event {
+        let remedied = Some(Remedied { op: op(step), remedy: Remedy::Edit(Payload::from("1")) });
+        Event::Unblocked { by: by(), remedied }
+    }
+
+    fn blocked_at(step: &str) -> Event {
+        Event::Blocked {
+            reason: Block::Unrecordable { op: op(step), reason: "too large".to_owned() },
+            build: None,
+        }
+    }
+
+    fn recorded(step: &str) -> Event {
+        let outcome = Outcome::Success(Payload::from("1"));
+        Event::StepRecorded(StepRecord { op: op(step), outcome, attempt: 1, input_hash: None })
+    }
+
+    /// What becomes of the first of these.
+    fn check(events: Vec<Event>, expected: Option<EditFate>) {
+        let entries: Vec<_> =
+            (1..).zip(events).map(|(seq, event)| Entry { seq, at: Timestamp::default(), event }).collect();
+        let mut fates = EditFates::default();
+        entries.iter().for_each(|entry| fates.look_at(entry));
+        assert_eq!(fates.of(&entries[0]), expected, "{entries:?}");
+    }
+
+    #[test]
+    fn what_was_blocked_at_later_is_refuted_and_what_the_run_went_on_behind_is_kept() {
+        check(vec![edit("a")], None);
+        check(vec![edit("a"), blocked_at("a")], Some(EditFate::Refuted));
+        check(vec![edit("a"), recorded("b")], Some(EditFate::Kept));
+        check(vec![edit("a"), blocked_at("b")], None);
+        check(vec![edit("a"), recorded("b"), blocked_at("b")], Some(EditFate::Kept));
+        // Newer code does something else first, and cannot read what was given.
+        check(
+            vec![edit("a"), recorded("b"), blocked_at("a"), edit("a"), recorded("c")],
+            Some(EditFate::Refuted),
+        );
+        check(vec![recorded("a"), recorded("b")], None);
+    }
+
+    /// These come whether the code has read it or not.
+    #[test]
+    fn what_others_do_says_nothing_about_an_edit() {
+        let others = [
+            Event::Paused { by: by(), reason: String::new() },
+            Event::Resumed { by: by() },
+            Event::Inherited { pause: Some(String::new()), by: by(), number: 1 },
+            Event::Inherited { pause: None, by: by(), number: 2 },
+            Event::CancelRequested { by: by(), reason: String::new() },
+            Event::DeadlinePassed { until: Timestamp::default() },
+            Event::Blocked { reason: Block::Limit { reason: String::new() }, build: None },
+            Event::Unblocked { by: by(), remedied: None },
+            edit("b"),
+        ];
+        for other in others {
+            check(vec![edit("a"), other.clone()], None);
+            check(vec![edit("a"), other.clone(), recorded("b")], Some(EditFate::Kept));
+            check(vec![edit("a"), other.clone(), blocked_at("a")], Some(EditFate::Refuted));
+            check(vec![edit("a"), recorded("b"), other], Some(EditFate::Kept));
+        }
+    }
+}
