@@ -10,12 +10,12 @@ use abide_core::{
 };
 use abide_store::{Error, Read, Result, Snapshot, Store, Submit, Submitted, Target};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::engine::Engine;
 use crate::follower::{Pace, follow};
 use crate::options::Options;
-use crate::request::Request;
+use crate::request::{Request, Requests};
 use crate::runtime::Runtime;
 use crate::watch::{Place, Watchers};
 use crate::{turns, why};
@@ -27,8 +27,7 @@ pub struct Client {
     runtime: Arc<dyn Runtime>,
     namespace: Namespace,
     pub(crate) watchers: Arc<Watchers>,
-    /// Room for requests under way (`request_count_max`).
-    pub(crate) requests: Arc<Semaphore>,
+    pub(crate) requests: Requests,
     pace: Pace,
     pub(crate) engine: Option<Engine>,
 }
@@ -51,8 +50,7 @@ impl Client {
     /// A client that runs nothing.
     pub fn alone(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, namespace: Namespace) -> Self {
         let options = Options::default();
-        let requests = Arc::new(Semaphore::new(options.request_count_max));
-        let pace = pace(&options);
+        let (requests, pace) = (Requests::new(options.request_count_max), pace(&options));
         Self { store, runtime, namespace, watchers: Arc::default(), requests, pace, engine: None }
     }
 
@@ -128,11 +126,7 @@ impl Client {
     /// While the store cannot say what became of the message it is submitted again: a repetition changes nothing. A caller is not kept
     /// waiting for ever; when it is told that nobody knows, the engine goes on asking.
     async fn submit(&self, message: Message) -> Result<Place> {
-        // Nothing is on its way while this waits, so that it may be dropped like anything else.
-        let permit = match self.requests.clone().try_acquire_owned() {
-            Ok(permit) => permit,
-            Err(_) => self.requests.clone().acquire_owned().await.map_err(|_| Error::Closed)?,
-        };
+        let permit = self.requests.enter().await?;
         let (client, runtime) = (self.clone(), self.runtime.clone());
         let asking = async move {
             let mut submission = Submission { client, message, tried_count: 0, unknown: None };

@@ -9,7 +9,7 @@ use abide_core::{Ability, Address, Block, Kind, Lease, LeaseRow, SessionId, Time
 use abide_store::{
     Aside, Error, ExecutionKey, Leased, Read, Retire, Snapshot, Store, Target, Unreadable, Worker,
 };
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
 use crate::caretaker::Caretaker;
 use crate::driver::{Driver, End};
@@ -19,7 +19,7 @@ use crate::mailbox::{Mailbox, Order};
 use crate::options::Options;
 use crate::quarantine::{Admission, give_back};
 use crate::registry::Registry;
-use crate::request::Request;
+use crate::request::{Request, Requests};
 use crate::residents::{Entered, Residents, Source};
 use crate::runtime::{BoxFuture, Runtime};
 use crate::seat::Seat;
@@ -49,8 +49,8 @@ pub(crate) struct Inner {
     pub(crate) watchers: Arc<Watchers>,
     /// Something changed that the dispatcher should look at.
     pub(crate) kick: Notify,
-    /// Room for requests of clients under way.
-    pub(crate) requests: Arc<Semaphore>,
+    /// Those of clients.
+    pub(crate) requests: Requests,
     registry: Registry,
     session: AtomicU64,
     residents: Mutex<Residents>,
@@ -95,14 +95,14 @@ impl Engine {
         registry: Registry,
         options: Options,
     ) -> Result<Self, Error> {
-        let request_count_max = options.request_count_max.clamp(1, Semaphore::MAX_PERMITS);
+        let requests = Requests::new(options.request_count_max);
         let inner = Arc::new(Inner {
             store,
             runtime,
             options,
             watchers: Arc::default(),
             kick: Notify::new(),
-            requests: Arc::new(Semaphore::new(request_count_max)),
+            requests,
             registry: registry.with_builtins(),
             session: AtomicU64::new(0),
             residents: Mutex::default(),

@@ -2,7 +2,6 @@
 
 use crate::client::Client;
 use crate::engine::Inner;
-use crate::options::Options;
 
 /// How many of what a process has in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,13 +24,10 @@ impl Client {
     /// How much is in memory now.
     #[doc(hidden)]
     pub fn kept(&self) -> Kept {
-        let default = Options::default().request_count_max;
-        let engine = self.engine.as_ref().map(|engine| &engine.0);
-        let request_count_max = engine.map_or(default, |inner| inner.options.request_count_max.max(1));
         Kept {
             watched_count: self.watchers.count(),
-            request_count: request_count_max.saturating_sub(self.requests.available_permits()),
-            ..engine.map(|inner| kept_by(inner)).unwrap_or_default()
+            request_count: self.requests.count(),
+            ..self.engine.as_ref().map(|engine| kept_by(&engine.0)).unwrap_or_default()
         }
     }
 }

@@ -8,8 +8,39 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::runtime::{BoxFuture, Runtime};
 use abide_core::planted::{Bug, planted};
+use abide_store::Error;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::runtime::{BoxFuture, Runtime};
+
+/// Room for requests under way (`request_count_max`).
+#[derive(Clone)]
+pub(crate) struct Requests {
+    room: Arc<Semaphore>,
+    count_max: usize,
+}
+
+impl Requests {
+    /// Room for so many, and for one at least.
+    pub(crate) fn new(count_max: usize) -> Self {
+        let count_max = count_max.clamp(1, Semaphore::MAX_PERMITS);
+        Self { room: Arc::new(Semaphore::new(count_max)), count_max }
+    }
+
+    /// Waits for room. Nothing is on its way meanwhile, so that this may be dropped like anything else.
+    pub(crate) async fn enter(&self) -> Result<OwnedSemaphorePermit, Error> {
+        match self.room.clone().try_acquire_owned() {
+            Ok(permit) => Ok(permit),
+            Err(_) => self.room.clone().acquire_owned().await.map_err(|_| Error::Closed),
+        }
+    }
+
+    /// How many are under way.
+    pub(crate) fn count(&self) -> usize {
+        self.count_max - self.room.available_permits()
+    }
+}
 
 /// A request under way. Dropping it hands it over; its outcome is then told to nobody.
 pub(crate) struct Request<T: Send + 'static> {
