@@ -1,11 +1,15 @@
 //! What is kept of what people and programs say, however much they say.
 
+use std::sync::Arc;
+
 use abide::Builder;
 use abide::prelude::*;
 use abide::testing::{Lab, kept};
-use abide_core::{Event, Outcome};
-use abide_store::Record;
+use abide_core::{Event, Limits, Outcome};
 use abide_store::conformance::recorded;
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
+use abide_store::{Record, Store};
 use serde::{Deserialize, Serialize};
 
 const BYTES_MAX: usize = 1_000;
@@ -179,4 +183,53 @@ fn whoever_has_asked_for_a_result_is_forgotten() {
         assert_eq!(kept(&abide).watched_count, 0);
         assert_eq!(kept(&client).watched_count, 0);
     });
+}
+
+#[workflow]
+async fn one_step(ctx: Ctx) -> Result<u32> {
+    ctx.step("x", || async { Ok(1) }).await
+}
+
+/// A commit fails for good, and these happen to what follows it. The execution is looked for by the worker that it failed, which then has it no longer.
+fn check_failure_is_forgotten(faults: Vec<(&'static str, Fault)>, status: Status, is_frozen: bool) {
+    let mut faults = std::collections::VecDeque::from(faults);
+    let decide = move |name| match faults.front() {
+        Some((of, _)) if *of == name => faults.pop_front().map_or(Fault::None, |(_, fault)| fault),
+        _ => Fault::None,
+    };
+    let store = |clock| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), decide)
+    };
+    Lab::run_on(1, store, |lab| async move {
+        let (machine, abide) = lab.worker_with(|builder| builder.session_ttl(secs(3))).await.unwrap();
+        let handle = abide.start(one_step, ()).id("one").await.unwrap();
+        lab.sleep(ms(100)).await;
+        assert_eq!(kept(&abide).failure_count, 1, "its commit has failed");
+        if is_frozen {
+            lab.freeze(machine);
+            let (other, _abide) = lab.worker().await.unwrap();
+            lab.sleep(secs(30)).await;
+            lab.crash(other);
+            lab.thaw(machine);
+        }
+        lab.sleep(secs(30)).await;
+        assert_eq!(handle.status().await.unwrap(), status);
+        assert_eq!(kept(&abide).failure_count, 0);
+    });
+}
+
+#[test]
+fn a_failed_commit_is_forgotten_when_somebody_else_has_gone_on() {
+    check_failure_is_forgotten(vec![("commit", Fault::Corrupt)], Status::Completed, true);
+}
+
+#[test]
+fn a_failed_commit_is_forgotten_when_its_execution_is_set_aside() {
+    let faults = vec![("commit", Fault::Corrupt), ("read", Fault::Corrupt)];
+    check_failure_is_forgotten(faults, Status::Damaged, false);
+}
+
+#[test]
+fn a_failed_commit_is_forgotten_when_it_goes_well_the_next_time() {
+    check_failure_is_forgotten(vec![("commit", Fault::Corrupt)], Status::Completed, false);
 }

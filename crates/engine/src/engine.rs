@@ -460,16 +460,19 @@ impl Inner {
             self.runtime.sleep(pause).await;
         }
         match self.held_by_us(Target::Key(key)).await {
-            Ok(found) => {
-                if let Some(leased) = found.and_then(|found| leased_to(self.session(), found)) {
-                    self.take_back(leased);
+            Ok(found) => match found.and_then(|found| leased_to(self.session(), found)) {
+                Some(leased) => self.take_back(leased),
+                // Nobody would ask after what failed here.
+                None => self.failures.forget(key),
+            },
+            Err(unreadable) => {
+                self.failures.forget(key);
+                match lease {
+                    Some(lease) => self.set_aside(Aside { key, lease, unreadable }).await,
+                    // The heartbeat finds a lease that nobody has, and knows which it is.
+                    None => tracing::error!(execution = key.0, ?unreadable, "an execution cannot be read"),
                 }
             }
-            Err(unreadable) => match lease {
-                Some(lease) => self.set_aside(Aside { key, lease, unreadable }).await,
-                // The heartbeat finds a lease that nobody has, and knows which it is.
-                None => tracing::error!(execution = key.0, ?unreadable, "an execution cannot be read"),
-            },
         }
         self.residents().forget(key);
     }
