@@ -355,14 +355,14 @@ fn who_waits_elsewhere_is_told_of_a_set_aside() {
     check_told_of_set_aside(memory, 0, secs(10));
 }
 
-/// The store goes through two of them for one question.
+/// A store that had to go through the others would look at two of them for one question.
 #[test]
 fn who_waits_elsewhere_is_told_of_a_set_aside_behind_many_others() {
     let sqlite = |clock| -> Arc<dyn Store> {
         let options = abide_sqlite::Options { list_scan_count_max: 2, ..abide_sqlite::Options::default() };
         abide_sqlite::SqliteStore::in_memory(clock, options).unwrap()
     };
-    check_told_of_set_aside(sqlite, 8, secs(40));
+    check_told_of_set_aside(sqlite, 8, secs(10));
 }
 
 fn check_told_of_set_aside(

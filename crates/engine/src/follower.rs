@@ -6,7 +6,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use abide_core::{Namespace, Status};
+use abide_core::Namespace;
 use abide_store::{Error, Feed, FeedCursor, FeedFrom, List, ListCursor, Result, Store};
 use tokio::sync::Notify;
 
@@ -145,11 +145,11 @@ impl Follower {
         }
     }
 
-    /// Has those look whose executions were set aside, which no feed tells. One question for all; a store goes through so many executions for it,
-    /// and the next question goes on behind them.
+    /// Has those look whose executions were set aside, which no feed tells. One question for all, and one that costs nothing where nothing was set
+    /// aside. Where much was, the next question goes on behind what this one told.
     async fn look_at_damaged(&mut self) -> Result<()> {
         let list = List {
-            statuses: vec![Status::Damaged],
+            set_aside: true,
             after: self.damaged_after.take(),
             ..List::of(self.namespace.clone(), DAMAGED_COUNT_MAX)
         };

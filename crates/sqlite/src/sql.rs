@@ -493,6 +493,19 @@ FROM abide_executions INDEXED BY abide_executions_trouble
 WHERE status IN (5, 7) AND status = ?1 AND key < ?2
 ORDER BY key DESC
 LIMIT ?3";
+/// Place 8 is that of what was set aside. There is little of it, so that it is sorted.
+pub(crate) const ASIDE_AFTER: &str = "
+SELECT key
+FROM abide_executions INDEXED BY abide_executions_place
+WHERE place > 4 AND place = 8 AND key > ?1
+ORDER BY key
+LIMIT ?2";
+pub(crate) const ASIDE_BEFORE: &str = "
+SELECT key
+FROM abide_executions INDEXED BY abide_executions_place
+WHERE place > 4 AND place = 8 AND key < ?1
+ORDER BY key DESC
+LIMIT ?2";
 pub(crate) const CHILDREN_AFTER: &str = "
 SELECT key
 FROM abide_executions INDEXED BY abide_executions_parent

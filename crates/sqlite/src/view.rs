@@ -291,6 +291,12 @@ impl View<'_> {
             let keys = children.query_map(params![key, parent.run, last, wanted], |row| row.get(0))?;
             return self.candidates_of(keys);
         }
+        if list.set_aside {
+            let mut aside =
+                self.connection.prepare_cached(if newest { sql::ASIDE_BEFORE } else { sql::ASIDE_AFTER })?;
+            let keys = aside.query_map([last, wanted], |row| row.get(0))?;
+            return self.candidates_of(keys);
+        }
         if let [status @ (Status::Blocked | Status::Failed)] = list.statuses.as_slice() {
             let text = if newest { sql::TROUBLED_BEFORE } else { sql::TROUBLED_AFTER };
             let mut troubled = self.connection.prepare_cached(text)?;
@@ -332,6 +338,7 @@ impl View<'_> {
         let fits = candidate.namespace.is_none_or(|found| found == namespace)
             && list.has_status_of(&candidate.summary, self.shared.clock.now())
             && (!list.top_level || candidate.cold.is_none_or(|cold| cold.top_level))
+            && (!list.set_aside || candidate.is_set_aside)
             && list.name.as_ref().is_none_or(is_named);
         if !fits {
             return Ok(false);
@@ -513,13 +520,15 @@ struct Candidate {
     route: Option<i64>,
     /// Nothing, when it cannot be read.
     cold: Option<Cold>,
+    is_set_aside: bool,
     summary: Summary,
 }
 
 impl Candidate {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let legible = LegibleRow::read(row)?;
-        let is_aside = matches!(legible.place, Some(Place::Damaged(_)) | None);
+        let is_set_aside = matches!(legible.place, Some(Place::Damaged(_)));
+        let is_astray = legible.place.is_none();
         let sheet = legible.sound().ok();
         let told = sheet.as_ref().and_then(|sheet| {
             let summary = sheet.summary().ok()?;
@@ -533,7 +542,8 @@ impl Candidate {
             name: legible.name(),
             route: legible.queue.map(|queue| queue.route),
             cold: sheet.as_ref().map(|sheet| sheet.cold),
-            summary: told.filter(|_| !is_aside).unwrap_or_else(damaged),
+            is_set_aside,
+            summary: told.filter(|_| !is_set_aside && !is_astray).unwrap_or_else(damaged),
         })
     }
 
@@ -570,4 +580,40 @@ pub(crate) fn address(interned: &Interned, namespace: i64, id: &str) -> Result<A
     let namespace = namespace.ok_or_else(|| Stop::corrupt(format!("execution {id:?} is in no namespace")))?;
     let id = ExecutionId::new(id).map_err(|error| Stop::corrupt(error.to_string()))?;
     Ok(Address { namespace, id })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::fixture::{inside, pair, start};
+
+    /// Asked every few seconds while somebody waits: the others are not looked at, however many there are.
+    #[test]
+    fn what_was_set_aside_is_found_without_a_look_at_the_others() {
+        let (_folder, ours, _theirs) = pair();
+        let cost = || {
+            inside(&ours, |batch| {
+                let (connection, step_count) = (batch.connection, Arc::new(AtomicU64::new(0)));
+                let view = View { connection, shared: batch.shared, memory: &Memory::default() };
+                let list = List { set_aside: true, ..List::of(Namespace::default(), 256) };
+                // What is prepared and remembered once is not counted.
+                view.list(&list)?;
+                let counted = step_count.clone();
+                let count = move || counted.fetch_add(1, Ordering::Relaxed) == u64::MAX;
+                connection.progress_handler(1, Some(count))?;
+                let listing = view.list(&list)?;
+                connection.progress_handler(0, None::<fn() -> bool>)?;
+                Ok((listing.items.len(), step_count.load(Ordering::Relaxed)))
+            })
+            .expect("it is listed")
+        };
+        start(&ours, "bad");
+        inside(&ours, |batch| Ok(batch.connection.execute_batch("UPDATE abide_executions SET place = 8")?))
+            .expect("it is set aside");
+        let few = cost();
+        (0..200).for_each(|nth| start(&ours, &format!("q-{nth}")));
+        assert_eq!((few.0, cost()), (1, few));
+    }
 }

@@ -152,6 +152,8 @@ pub struct List {
     pub tags: Vec<Tag>,
     /// Only those without a parent.
     pub top_level: bool,
+    /// Only those that were set aside because they are damaged. A store finds them without a look at any other, so that this can be asked often.
+    pub set_aside: bool,
     /// Only the children of this run.
     pub parent: Option<ParentRun>,
     /// In this order.
@@ -171,6 +173,7 @@ impl List {
             name: None,
             tags: Vec::new(),
             top_level: false,
+            set_aside: false,
             parent: None,
             order: ListOrder::OldestFirst,
             after: None,

@@ -3,8 +3,8 @@
 use abide_core::{ExecutionId, Kind, Namespace, Start, Status};
 
 use super::make::{child_of, complete, delayed, everything, flow, name, start_of, tag, worker};
-use super::{Subject, table};
-use crate::{List, ListOrder, ParentRun};
+use super::{Subject, block_on, table};
+use crate::{Aside, List, ListOrder, ParentRun, Unreadable};
 
 table![
     list_tells_what_an_execution_is,
@@ -15,6 +15,7 @@ table![
     list_filters_by_tags,
     list_filters_by_top_level,
     list_filters_by_parent,
+    list_filters_by_what_was_set_aside,
     list_filters_by_namespace,
     list_filters_together,
     list_pages_lose_and_repeat_nothing,
@@ -114,6 +115,27 @@ fn list_filters_by_parent(subject: &Subject) {
     assert!(of("parent", 3).is_empty());
     assert!(of("a", 1).is_empty());
     assert!(of("never", 1).is_empty());
+}
+
+fn list_filters_by_what_was_set_aside(subject: &Subject) {
+    let of = |list: List| ids(subject, List { set_aside: true, ..list });
+    let damaged = |id: &str| {
+        let (_seat, held) = subject.held(id);
+        let unreadable = Unreadable::Damaged("a hole".to_owned());
+        let aside = Aside { key: held.key, lease: held.lease, unreadable };
+        block_on(subject.store.set_aside(aside)).expect("it is answered");
+    };
+    subject.start("sound", delayed(subject.later_ms(100)));
+    assert!(of(everything()).is_empty());
+    ["b", "c", "a"].into_iter().for_each(damaged);
+    assert_eq!(of(everything()), ["b", "c", "a"]);
+    assert_eq!(of(List { order: ListOrder::NewestFirst, ..everything() }), ["a", "c", "b"]);
+    assert_eq!(of(List { statuses: vec![Status::Damaged], ..everything() }).len(), 3);
+    assert!(of(List { statuses: vec![Status::Scheduled], ..everything() }).is_empty());
+    assert!(of(List { tags: vec![tag("k", "1")], ..everything() }).is_empty());
+    let first = subject.list(List { set_aside: true, limit: 2, ..everything() });
+    assert_eq!(first.items.len(), 2);
+    assert_eq!(of(List { after: first.next, ..everything() }), ["a"]);
 }
 
 fn list_filters_by_namespace(subject: &Subject) {

@@ -95,6 +95,7 @@ fn matches(list: &List, row: &Row, now: Timestamp) -> bool {
         && list.name.as_ref().is_none_or(|name| row.execution.name() == name)
         && list.tags.iter().all(has_tag)
         && (!list.top_level || row.start.parent.is_none())
+        && (!list.set_aside || row.is_aside)
 }
 
 fn is_child_of(row: &Row, parent: Option<ExecutionKey>, run: u32) -> bool {
