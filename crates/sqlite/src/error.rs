@@ -389,6 +389,8 @@ mod tests {
         check(ffi::SQLITE_CORRUPT, ("unread", "unavailable"));
         check(ffi::SQLITE_IOERR_READ, ("unread", "unavailable"));
         check(ffi::SQLITE_IOERR_SHORT_READ, ("unread", "unavailable"));
+        check(ffi::SQLITE_IOERR_DATA, ("unread", "unavailable"));
+        check(ffi::SQLITE_IOERR_CORRUPTFS, ("unread", "unavailable"));
         check(ffi::SQLITE_IOERR_SHMMAP, ("unavailable", "unavailable"));
         check(ffi::SQLITE_CANTOPEN, ("unavailable", "unavailable"));
         check(ffi::SQLITE_BUSY, ("busy", "busy"));

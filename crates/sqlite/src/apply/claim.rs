@@ -556,7 +556,7 @@ mod tests {
     use abide_store::conformance::block_on;
 
     use super::*;
-    use crate::fixture::{inside, pair, register};
+    use crate::fixture::{inside, pair, register, start};
 
     #[test]
     fn what_could_not_be_read_is_left_out_also_when_that_has_ended_the_transaction() {
@@ -581,12 +581,43 @@ mod tests {
         let (_folder, ours, _theirs) = pair();
         let session = register(&ours, "default");
         inside(&ours, |batch| Ok(batch.left_out.put(7, Timestamp::from_micros(0)))).unwrap();
-        let claim = Claim { session, request: 1, slots: 9, care_slots: 9, with_mail: false, sweep: false };
-        block_on(ours.claim(claim)).unwrap();
-        let pause = inside(&ours, |batch| {
-            let now = batch.now();
-            Ok(batch.left_out.put(7, now).since(now))
-        });
+        block_on(ours.claim(claim(session))).unwrap();
+        let pause = inside(&ours, |batch| pause(batch, 7));
         assert_eq!(pause.unwrap(), Duration::from_secs(1), "as if it had never failed");
+    }
+
+    fn claim(session: SessionId) -> Claim {
+        Claim { session, request: 1, slots: 9, care_slots: 9, with_mail: false, sweep: false }
+    }
+
+    /// For how long it is left out from now on.
+    fn pause(batch: &mut Batch<'_>, key: i64) -> Result<Duration, Stop> {
+        let now = batch.now();
+        Ok(batch.left_out.put(key, now).since(now))
+    }
+
+    /// Nobody else would wake whoever claims: no timer, and no message.
+    #[test]
+    fn what_is_left_out_is_asked_for_again_when_its_pause_ends() {
+        let (_folder, ours, _theirs) = pair();
+        let session = register(&ours, "default");
+        let put = |batch: &mut Batch<'_>| pause(batch, 7).map(|pause| batch.now().after(pause));
+        let until = inside(&ours, put).unwrap();
+        assert_eq!(block_on(ours.claim(claim(session))).unwrap().next_wake_at, Some(until));
+    }
+
+    #[test]
+    fn what_could_be_read_again_is_left_out_no_longer_than_the_first_time() {
+        const KEY: i64 = 1;
+        let (_folder, ours, _theirs) = pair();
+        let session = register(&ours, "default");
+        start(&ours, "a");
+        let before = |batch: &mut Batch<'_>| {
+            let before = batch.now().before(Duration::from_secs(1));
+            Ok(batch.left_out.put(KEY, before) == batch.now())
+        };
+        assert!(inside(&ours, before).unwrap(), "its pause has ended");
+        assert_eq!(block_on(ours.claim(claim(session))).unwrap().leased.len(), 1);
+        assert_eq!(inside(&ours, |batch| pause(batch, KEY)).unwrap(), Duration::from_secs(1));
     }
 }
