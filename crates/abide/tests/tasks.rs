@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use abide::Builder;
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::{Address, Body, ExecutionId, Namespace};
-use abide_store::{Read, Target};
+use abide_core::{Address, Body, ExecutionId, Limits, Namespace};
+use abide_store::faults::{Fault, FaultyStore};
+use abide_store::memory::MemoryStore;
+use abide_store::{Bounds, Read, Snapshot, Store, Target};
 use tokio::sync::Semaphore;
 
 struct World {
@@ -142,12 +144,16 @@ fn signals_do_no_harm() {
     });
 }
 
-/// The signals that nobody has read, by name.
-async fn unread(lab: &Lab) -> Vec<String> {
+async fn look(lab: &Lab) -> Snapshot {
     let (namespace, id) = (Namespace::default(), ExecutionId::new("one").unwrap());
     let target = Target::Address(Address { namespace, id });
     let read = Read { target, run: None, from: 0, limit: 0, with_inbox: true };
-    let found = lab.store().read(read).await.unwrap().unwrap();
+    lab.store().read(read).await.unwrap().unwrap()
+}
+
+/// The signals that nobody has read, by name: the first page of them.
+async fn unread(lab: &Lab) -> Vec<String> {
+    let found = look(lab).await;
     let name = |body: Body| match body {
         Body::Signal { name, .. } => name.to_string(),
         other => panic!("{other:?}"),
@@ -215,6 +221,38 @@ fn signals_to_a_task_stay_unread() {
         handle.retry().await.unwrap();
         assert_eq!(handle.result().await.unwrap(), 4);
         assert_eq!(unread(&lab).await, sent, "of what is completed");
+    });
+}
+
+/// What is unread and not known to the one who parks would wake it at once. The pages of the inbox take their time.
+#[test]
+fn each_attempt_of_a_task_with_much_mail_has_one_lease() {
+    #[task]
+    async fn fails(_ctx: Ctx) -> Result<u32> {
+        Err(Error::new("no"))
+    }
+    let slow = |name| if name == "inbox" { Fault::Delay { poll_count: 3 } } else { Fault::None };
+    let bounds = Bounds { inbox_page_count_max: 1, ..Bounds::default() };
+    let store = |time| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::bounded(time, Limits::default(), bounds), slow)
+    };
+    Lab::run_on(1, store, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let retry = Retry::fixed(hours(2)).max_attempts(3);
+        let start = abide.start(fails, ()).id("one").retry(retry).delay(hours(1));
+        let handle = start.await.unwrap();
+        for _ in 0..3 {
+            handle.signal("unread", &1).await.unwrap();
+        }
+        lab.sleep(secs(60)).await;
+        let epoch_before = look(&lab).await.lease.epoch.0;
+        for attempt in 1..=3 {
+            lab.sleep(hours(2)).await;
+            let sleeps = if attempt < 3 { Status::Sleeping } else { Status::Failed };
+            assert_eq!(handle.status().await.unwrap(), sleeps);
+            assert_eq!(look(&lab).await.lease.epoch.0, epoch_before + attempt, "after attempt {attempt}");
+        }
+        assert_eq!(unread(&lab).await.len(), 1, "of a page");
     });
 }
 
