@@ -210,3 +210,46 @@ fn child(child: &Child) -> Value {
 fn failed_attempts(journal: &[Entry]) -> impl Iterator<Item = &Entry> {
     journal.iter().filter(|entry| matches!(entry.event, Event::AttemptFailed { .. }))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use abide_core::{Kind, Limits, Namespace, OpKind, Payload, Start, Timestamp};
+    use abide_store::faults::{Fault, FaultyStore};
+    use abide_store::memory::MemoryStore;
+
+    use super::*;
+
+    struct Zero;
+
+    impl abide_store::Clock for Zero {
+        fn now(&self) -> Timestamp {
+            Timestamp::default()
+        }
+    }
+
+    /// The status that a child is shown with when this happens to the look at it.
+    fn status(fault: Fault) -> Result<Option<&'static str>, Failure> {
+        let name = |text| Name::new(text).unwrap();
+        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("parent").unwrap() };
+        let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
+        let (parent, _) = Execution::start(address, start, Timestamp::default());
+        let op = Op { kind: OpKind::Child, name: name("flow"), nth: 1 };
+        let event = Event::ChildStarted { op, child: ExecutionId::new("child").unwrap() };
+        let entry = Entry { seq: 2, at: Timestamp::default(), event };
+        let store = MemoryStore::new(Arc::new(Zero), Limits::default());
+        let store = FaultyStore::scripted(store, vec![fault]);
+        let children = connect::block_on(children(&*store, &parent, &[entry]))?;
+        Ok(children.first().and_then(|child| child.found.status()))
+    }
+
+    /// Whatever is the matter with a child, its parent is shown; a store that is away is another matter.
+    #[test]
+    fn a_child_that_cannot_be_read_is_shown_as_what_it_is() {
+        assert_eq!(status(Fault::Unread).unwrap(), Some("unreadable"));
+        assert_eq!(status(Fault::Corrupt).unwrap(), Some("damaged"));
+        assert_eq!(status(Fault::None).unwrap(), None, "it was deleted");
+        assert!(status(Fault::Unavailable).is_err());
+    }
+}
