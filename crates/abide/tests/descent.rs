@@ -212,6 +212,42 @@ fn many_children_that_were_given_up_are_terminated_with_their_parent() {
     });
 }
 
+/// Gives up as many children, of which each has ended, and answers after that or has answered before.
+#[workflow]
+async fn outlives_many(ctx: Ctx, has_answered: bool) -> Result<u64> {
+    for _ in 0..GIVEN_UP_COUNT {
+        if has_answered {
+            let (one, other) = (ctx.start(undo, ()).await?, ctx.start(undo, ()).await?);
+            ctx.sleep(secs(1)).await?;
+            select(Box::pin(one.result()), Box::pin(other.result())).await;
+        } else {
+            let (run, sleep) = (ctx.run(waits, ()), ctx.sleep(ms(10)));
+            select(Box::pin(run.into_future()), Box::pin(sleep)).await;
+        }
+    }
+    ctx.recv("finish").await
+}
+
+/// Whoever has them all in memory tells them itself, and somebody else has to where they are too many. Those that have answered do not count.
+#[test]
+fn children_that_were_given_up_and_have_answered_make_room() {
+    for has_answered in [true, false] {
+        Lab::run(1, |lab| async move {
+            let (_, abide) = lab.worker_with(|builder| builder.park_after(hours(9))).await.unwrap();
+            let handle = abide.start(outlives_many, has_answered).id("mother").await.unwrap();
+            lab.sleep(minutes(5)).await;
+            handle.pause().await.unwrap();
+            lab.sleep(minutes(1)).await;
+            assert_eq!(handle.status().await.unwrap(), Status::Paused);
+            let list = abide_store::List::of(abide_core::Namespace::default(), 1_000);
+            let all = lab.store().list(list).await.unwrap().items;
+            assert!(all.len() > GIVEN_UP_COUNT as usize);
+            let is_own = |id: &str| id.starts_with("abide:");
+            assert!(!all.iter().any(|item| is_own(item.address.id.as_str())), "answered: {has_answered}");
+        });
+    }
+}
+
 /// Starts something under an id that is taken, and goes on as it is told before it hears of the refusal.
 #[workflow]
 async fn thief(ctx: Ctx, way: String) -> Result<u64> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use abide::prelude::*;
 use abide::testing::{Lab, Machine};
 use abide_core::{Address, ExecutionId, Lease, Limits, Namespace};
+use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
 use abide_store::{Aside, Clock, Read, Store, Target, Unreadable};
 use futures_util::join;
@@ -398,5 +399,33 @@ fn check_told_of_set_aside(
             () = set_aside => panic!("nobody has told"),
         };
         assert!(matches!(told, ClientError::Corrupt { .. }), "{told:?}");
+    });
+}
+
+/// A store that is away for a moment is asked again: kept, the lease would be found and the execution run into the same once more.
+#[test]
+fn what_cannot_be_read_is_set_aside_when_the_store_is_back() {
+    #[workflow]
+    async fn short(ctx: Ctx) -> Result<u32> {
+        ctx.step("x", || async { Ok(1) }).await
+    }
+    let mut faults = std::collections::VecDeque::from([
+        ("commit", Fault::Corrupt),
+        ("read", Fault::Corrupt),
+        ("set_aside", Fault::Unavailable),
+        ("set_aside", Fault::Unavailable),
+    ]);
+    let decide = move |name| match faults.front() {
+        Some((of, _)) if *of == name => faults.pop_front().map_or(Fault::None, |(_, fault)| fault),
+        _ => Fault::None,
+    };
+    let store = |clock| -> Arc<dyn Store> {
+        FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), decide)
+    };
+    Lab::run_on(1, store, |lab| async move {
+        let (_machine, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(short, ()).id("x").await.unwrap();
+        lab.sleep(minutes(2)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Damaged);
     });
 }

@@ -14,6 +14,7 @@ use abide_store::memory::MemoryStore;
 struct World {
     tick_count: AtomicU32,
     is_over: AtomicBool,
+    long_is_over: tokio::sync::Notify,
 }
 
 type State = Arc<World>;
@@ -424,6 +425,61 @@ fn a_child_that_was_given_up_just_before_a_pause_is_cancelled_after_it() {
                 abide.handle::<u64>("child").status().await.unwrap()
             });
             assert_eq!(status, Status::Cancelled, "{poll_count} {yield_count} {seed}");
+        }
+    }
+}
+
+/// Gives a child up when she is told, while a step runs until it is told, too.
+#[workflow]
+async fn busy(ctx: Ctx) -> Result<u64> {
+    let world = ctx.state::<State>();
+    let long = ctx.step("long", || async {
+        world.long_is_over.notified().await;
+        Ok(())
+    });
+    let child = async {
+        abide::select! {
+            given = ctx.run(waits, ()).id("child") => given?,
+            gone = ctx.recv("go") => gone?,
+        };
+        ctx.recv::<u64>("rest").await
+    };
+    let (_, rest) = futures_util::join!(long, child);
+    rest
+}
+
+/// The worker shuts down: a child that is given up before, meanwhile or after is cancelled, by this worker or the next, and nobody waits for it.
+#[test]
+fn a_child_that_is_given_up_beside_a_drain_is_cancelled() {
+    for go_after in [0, 1, 2, 3, 500, 2_000, 10_000] {
+        for step_ends_after in [0, 1, 1_000, 60_000] {
+            Lab::run(1, |lab| async move {
+                let world = State::default();
+                let options = |builder: abide::Builder| builder.state(world.clone()).shutdown_grace(secs(4));
+                let (_, abide) = lab.worker_with(options).await.unwrap();
+                let (_, office) = lab.worker_with(|builder| builder.lanes(["office"])).await.unwrap();
+                abide.start(busy, ()).id("mother").await.unwrap();
+                lab.sleep(secs(1)).await;
+                let handle = office.handle::<u64>("mother");
+                let telling = async {
+                    lab.sleep(ms(go_after)).await;
+                    handle.signal("go", &0).await.unwrap();
+                };
+                let ending = async {
+                    lab.sleep(ms(step_ends_after)).await;
+                    world.long_is_over.notify_one();
+                };
+                futures_util::join!(telling, ending, abide.shutdown());
+                let (_machine, _abide) = lab.worker_with(options).await.unwrap();
+                lab.sleep(secs(1)).await;
+                // The step may have been interrupted.
+                world.long_is_over.notify_one();
+                lab.sleep(secs(30)).await;
+                let found = (status(&office, "mother").await, status(&office, "child").await);
+                assert_eq!(found, (Status::Waiting, Status::Cancelled), "{go_after} {step_ends_after}");
+                handle.signal("rest", &7).await.unwrap();
+                assert_eq!(handle.result().await.unwrap(), 7);
+            });
         }
     }
 }

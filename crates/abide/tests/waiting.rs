@@ -202,6 +202,77 @@ fn nobody_follows_a_busy_store_when_nobody_waits() {
     });
 }
 
+/// What is done by the clock is not done whenever something happens: looking for what is damaged goes through the whole store.
+#[test]
+fn a_busy_store_is_not_asked_for_what_is_damaged_at_each_of_its_commits() {
+    let lists = Arc::new(AtomicUsize::new(0));
+    let counted = lists.clone();
+    let counting = move |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+        FaultyStore::deciding(memory(clock), move |what| {
+            if what == "list" {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+            Fault::None
+        })
+    };
+    Lab::run_on(1, counting, |lab| async move {
+        let (worker, watcher) = two(&lab).await;
+        worker.start(waits, 0).id("awaited").await.unwrap();
+        let handle = watcher.handle::<u64>("awaited");
+        let keep_busy = async {
+            lab.sleep(secs(1)).await;
+            let before = lists.load(Ordering::Relaxed);
+            for n in 0..200 {
+                worker.start(waits, n).id(format!("{n}")).await.unwrap();
+                lab.sleep(ms(100)).await;
+            }
+            lists.load(Ordering::Relaxed) - before
+        };
+        let count = tokio::select! {
+            biased;
+            _ = handle.result() => panic!("it has not ended"),
+            count = keep_busy => count,
+        };
+        // Twenty seconds, and the feed is read every five without a hint.
+        assert!((3..=5).contains(&count), "{count} times");
+    });
+}
+
+#[workflow]
+async fn asks(ctx: Ctx) -> Result<u64> {
+    ctx.run(waits, 1).id("child").await
+}
+
+/// One look after the other fails: those at the parent, then those at the child.
+#[test]
+fn why_says_of_the_child_that_it_cannot_be_read() {
+    let unread_at = Arc::new(AtomicUsize::new(usize::MAX));
+    let left = unread_at.clone();
+    let failing = move |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
+        FaultyStore::deciding(memory(clock), move |what| match what {
+            "read" if left.fetch_sub(1, Ordering::Relaxed) == 0 => Fault::Unread,
+            _ => Fault::None,
+        })
+    };
+    Lab::run_on(1, failing, |lab| async move {
+        let (_machine, worker) = lab.worker().await.unwrap();
+        let handle = worker.start(asks, ()).id("parent").await.unwrap();
+        lab.sleep(minutes(1)).await;
+        let mut said = Vec::new();
+        for count in 0..8 {
+            unread_at.store(count, Ordering::Relaxed);
+            said.push(handle.why().await.unwrap());
+        }
+        unread_at.store(usize::MAX, Ordering::Relaxed);
+        said.dedup();
+        let [of_parent, of_child, whole] = &said[..] else { panic!("{said:?}") };
+        assert!(of_parent.starts_with(r#""parent" cannot be read now"#), "{of_parent}");
+        let expected = r#"workflow "parent" is waiting for child "child", which cannot be read now: "#;
+        assert!(of_child.starts_with(expected), "{of_child}");
+        assert!(whole.contains(r#"child "child", which is waiting for signal "go" since"#), "{whole}");
+    });
+}
+
 /// What cannot be read beside others that can is told of by itself. A store that is out of reach is an error, whatever was asked for. The error says
 /// which it is: nothing else is asked.
 #[test]
