@@ -1,12 +1,13 @@
 //! Tests of the writer.
 
 use abide_core::{SessionId, Tally};
-use abide_store::conformance::block_on;
+use abide_store::conformance::{TestClock, block_on};
 use abide_store::{Agreement, Beat, Claim, Heartbeat, Notice, Retire, Store, Submitted};
 
 use super::*;
-use crate::SqliteStore;
 use crate::fixture::{inside, pair, register, start, start_of, try_submit};
+use crate::stepped::Stepped;
+use crate::{Options, SqliteStore};
 
 /// Nobody but the poll thread looks here: this store writes nothing.
 #[test]
@@ -160,4 +161,53 @@ fn p3_nothing_is_written_once_sqlite_has_ended_the_transaction() {
     };
     assert_eq!(inside(&ours, epoch).unwrap(), 0);
     start(&ours, "b");
+}
+
+/// Fails once, with a code of SQLite's.
+struct FailsOnce {
+    code: Option<i32>,
+    /// It can do without what made it fail.
+    learns: bool,
+}
+
+impl Operation for FailsOnce {
+    type Output = ();
+    const WHAT: &'static str = "test";
+
+    fn apply(&mut self, _: &mut Batch<'_>) -> Result<(), crate::error::Stop> {
+        let failed = |code| rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
+        self.code.take().map_or(Ok(()), |code| Err(failed(code).into()))
+    }
+
+    fn can_do_without(&mut self) -> bool {
+        std::mem::take(&mut self.learns)
+    }
+}
+
+fn stepped() -> (tempfile::TempDir, Arc<SqliteStore>) {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, clock) = (folder.path().join("a.db"), TestClock::new());
+    let store = SqliteStore::stepped(&path, clock, Options::default(), || Duration::ZERO).unwrap();
+    (folder, store)
+}
+
+/// Indexes are made anew by whoever drives the writer: it takes long where there is much, and a caller that is alone may be on a thread of its runtime.
+#[test]
+fn a_caller_that_is_alone_leaves_a_malformed_file_to_the_writer() {
+    let (_folder, store) = stepped();
+    let fails = FailsOnce { code: Some(rusqlite::ffi::SQLITE_CORRUPT), learns: false };
+    let answer = store.write(fails, Manner::Alone);
+    assert_eq!(store.step(Fate::Committed), Stepped::Done, "it waits for the writer");
+    block_on(answer).unwrap();
+}
+
+#[test]
+fn who_can_do_without_what_failed_is_done_again_also_when_nobody_is_beside_it() {
+    for learns in [true, false] {
+        let (_folder, store) = stepped();
+        let fails = FailsOnce { code: Some(rusqlite::ffi::SQLITE_IOERR_READ), learns };
+        let answer = store.write(fails, Manner::Queued);
+        assert_eq!(store.step(Fate::Committed), Stepped::Done);
+        assert_eq!(block_on(answer).is_ok(), learns);
+    }
 }

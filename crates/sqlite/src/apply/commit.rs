@@ -352,3 +352,69 @@ impl CommitWork {
         Ok(CommitOutcome::Committed(committed))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use abide_core::{Payload, codec};
+    use abide_store::conformance::block_on;
+    use abide_store::{Changes, Claim, Leased, Store};
+
+    use super::*;
+    use crate::fixture::{inside, message, name, pair, register, start};
+
+    /// A commit that changes nothing but the version.
+    fn commit_of(leased: &Leased, hold: Hold, emits: Vec<Message>) -> Commit {
+        let changes = Changes {
+            records: Vec::new(),
+            next: None,
+            state: codec::encode(&leased.execution),
+            summary: leased.execution.summary(&[]),
+            consumed: Vec::new(),
+            emits,
+        };
+        Commit {
+            key: leased.key,
+            lease: leased.lease,
+            expected: leased.version,
+            changes: Arc::new(changes),
+            born_slots: 0,
+            hold,
+            transaction: None,
+            alone: false,
+        }
+    }
+
+    /// What the writer remembers says that the lease is good, and the row says that it is not. That should never be so, and nothing is written then.
+    #[test]
+    fn p3_what_is_remembered_of_a_lease_is_compared_with_the_row() {
+        let changes = ["", "epoch = epoch + 1", "version = version + 1", "place = place + 4"];
+        let holds = [Hold::Keep, Hold::Yield, Hold::Park { seen: Vec::new() }];
+        let cases = changes.iter().flat_map(|change| holds.iter().map(move |hold| (*change, hold)));
+        for ((change, hold), sends) in cases.flat_map(|case| [(case, false), (case, true)]) {
+            let (_folder, ours, _theirs) = pair();
+            let session = register(&ours, "default");
+            start(&ours, "a");
+            start(&ours, "b");
+            let claim =
+                Claim { session, request: 1, slots: 1, care_slots: 0, with_mail: false, sweep: false };
+            let mut leased = block_on(ours.claim(claim)).unwrap().leased.remove(0);
+            block_on(ours.commit(commit_of(&leased, Hold::Keep, Vec::new()))).unwrap();
+            leased.version = leased.version.next();
+            if !change.is_empty() {
+                let text = ["UPDATE abide_executions SET ", change, " WHERE id = 'a'"].concat();
+                inside(&ours, move |batch| Ok(batch.connection.execute_batch(&text)?)).unwrap();
+            }
+            let signal = Body::Signal { name: name("s"), payload: Payload::from("1") };
+            let emits = if sends { vec![message("s", "b", signal)] } else { Vec::new() };
+            let outcome = block_on(ours.commit(commit_of(&leased, hold.clone(), emits)));
+            let case = format!("{change:?}, {hold:?}, sends: {sends}");
+            match outcome {
+                Ok(CommitOutcome::Committed(_)) if change.is_empty() => {}
+                Err(Error::Corrupt { .. }) if !change.is_empty() => {}
+                other => panic!("{case}: {other:?}"),
+            }
+        }
+    }
+}

@@ -294,11 +294,12 @@ pub(crate) fn first_start(connection: &rusqlite::Connection, key: i64, row: i64)
 
 #[cfg(test)]
 mod tests {
+    use abide_core::{Body, Payload};
     use abide_store::Error;
 
     use super::*;
     use crate::SqliteStore;
-    use crate::fixture::{inside, pair, start};
+    use crate::fixture::{inside, message, name, pair, start, submit};
 
     const KEY: i64 = 1;
 
@@ -336,6 +337,33 @@ mod tests {
             inside(&ours, move |batch| Ok(batch.connection.execute_batch(lost)?)).unwrap();
             assert!(moved(&ours, Some(Epoch(0))).is_err(), "{lost}");
             assert_eq!(moved(&ours, None).unwrap(), Place::Timer(7, Timestamp::default()), "{lost}");
+        }
+    }
+
+    /// What is remembered of a target must not be able to move what another worker holds since.
+    #[test]
+    fn p3_a_message_moves_nothing_under_another_epoch() {
+        const TAKEN: &str = "UPDATE abide_executions SET epoch = epoch + 1";
+        for (change, is_delivered) in [("", true), (TAKEN, false)] {
+            let (_folder, ours, _theirs) = pair();
+            let signal =
+                |id: &str| message(id, "a", Body::Signal { name: name("s"), payload: Payload::from("1") });
+            let (known, new) = (signal("known"), signal("new"));
+            start(&ours, "a");
+            submit(&ours, known.clone());
+            moved(&ours, Some(Epoch(0))).unwrap();
+            let delivered = inside(&ours, move |batch| {
+                // It is there already; what it found is remembered.
+                batch.put(&known)?;
+                batch.connection.execute_batch(change)?;
+                batch.put(&new)?;
+                Ok(place(batch))
+            });
+            match delivered {
+                Ok(Place::Ready(..)) if is_delivered => {}
+                Err(Error::Corrupt { .. }) if !is_delivered => {}
+                other => panic!("{change:?}: {other:?}"),
+            }
         }
     }
 }
