@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use abide_core::{
-    Body, By, Command, Failure, FailureKind, Outcome, Parent, Payload, Start, Status, Timestamp, Waiting,
+    Body, By, Command, Failure, FailureKind, Kind, Message, Outcome, Parent, Payload, Start, Status,
+    Timestamp, TreeOrder, Waiting,
 };
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::block_on;
 use abide_store::{Changes, Clock, Commit, Hold, Store};
 
-use crate::aside::{emit, with_status};
+use crate::aside::{emit, park, with_status};
 use crate::fixture::{
     Fixture, Held, Seat, address, complete, damaged, flow, kid, look, message, name, signal, start, step,
-    submit,
+    submit, worker,
 };
 
 /// A clock that tells another time whenever it is asked.
@@ -192,6 +193,28 @@ fn p5_an_answer_that_was_dropped_is_given_again() {
     assert_eq!(answer.body, Body::ChildDone { run: 1, op: kid().child_result(), outcome });
 }
 
+/// Its holder took it from the inbox, and recorded nothing of it.
+#[test]
+fn p5_an_answer_that_was_read_and_left_no_trace_is_given_again() {
+    let fixture = Fixture::new();
+    let store = family(&fixture);
+    kid_ends(&fixture, &store, complete());
+    let [answer] = &look(&store, "boss").inbox.messages[..] else { panic!("it has its answer") };
+    let mut seat = fixture.seat(&store);
+    let mut boss = claimed(&mut seat, "boss");
+    let mut commit = seat.draft(&mut boss, Vec::new());
+    Arc::get_mut(&mut commit.changes).expect("it was not sent yet").consumed.push(answer.id.clone());
+    park(&seat, commit);
+    assert_eq!((unread(&store, "boss"), problems(&store).len()), (Vec::new(), 1));
+    let repairs = block_on(store.repair()).expect("it is repaired");
+    let again = r#"execution "boss": the lost answer of its child "kid" was given again"#;
+    assert_eq!((repairs.rebuilt, repairs.left), (vec![again.to_owned()], Vec::new()));
+    assert_eq!(problems(&store), Vec::<String>::new());
+    let [found] = &look(&store, "boss").inbox.messages[..] else { panic!("it has its answer again") };
+    assert_eq!((&found.id, &found.body), (&answer.id, &answer.body));
+    claimed(&mut seat, "boss");
+}
+
 /// What it waited for was retried since: the answer was that of the run that was its child.
 #[test]
 fn p5_the_answer_of_what_was_retried_since_is_given_again() {
@@ -223,13 +246,18 @@ fn p5_a_child_that_is_gone_is_told() {
 
 /// How the parent ends, in a commit with which its child hears of it.
 fn boss_ends(fixture: &Fixture, store: &Arc<SqliteStore>) {
+    boss_ends_with(fixture, store, |order| order.message(address("kid")));
+}
+
+/// How the parent ends, in a commit with which something is sent.
+fn boss_ends_with(fixture: &Fixture, store: &Arc<SqliteStore>, sent: fn(&TreeOrder) -> Message) {
     submit(store, vec![signal("wake", "boss")]).expect("it is taken");
     let mut seat = fixture.seat(store);
     let mut boss = claimed(&mut seat, "boss");
     let tree = boss.execution.decide(complete(), fixture.clock.now()).expect("it may be decided").tree;
-    let told = tree.expect("it has a child").message(address("kid"));
+    let sent = sent(&tree.expect("it has a child"));
     let commit = seat.draft(&mut boss, vec![complete()]);
-    let changes = Changes { emits: vec![told], ..(*commit.changes).clone() };
+    let changes = Changes { emits: vec![sent], ..(*commit.changes).clone() };
     block_on(store.commit(Commit { changes: Arc::new(changes), ..commit })).expect("it has ended");
     seat.retire();
 }
@@ -251,6 +279,27 @@ fn p5_a_lost_order_of_a_parent_is_told_and_given_again() {
     assert_eq!((repairs.left, problems(&store)), (Vec::new(), Vec::new()));
     assert_eq!(look(&store, "kid").inbox.messages, std::slice::from_ref(expected));
     let store = damaged(&fixture, &store, "DELETE FROM abide_inbox WHERE execution = 2");
+    let lost = r#"execution "kid": its parent "boss" has ended, and the order to wind down is lost"#;
+    assert_eq!(problems(&store), [lost]);
+}
+
+/// Many children are told by an execution of abide's own. While that is under way, none of them has missed anything.
+#[test]
+fn p5_an_order_is_lost_only_when_whoever_was_to_tell_it_has_ended() {
+    let fixture = Fixture::new();
+    let store = family(&fixture);
+    boss_ends_with(&fixture, &store, |order| {
+        let start = Start { kind: Kind::Builtin, ..flow() };
+        message("start", order.delegate().as_str(), Body::Start(start.into()))
+    });
+    assert_eq!(problems(&store), Vec::<String>::new(), "it is yet to be told");
+    let repairs = block_on(store.repair()).expect("it is looked at");
+    assert_eq!((repairs.rebuilt, unread(&store, "kid")), (Vec::new(), Vec::new()));
+    let mut teller = worker();
+    teller.ability.runs = [(Kind::Builtin, name("flow"))].into();
+    let mut seat = fixture.seat_of(&store, teller);
+    let mut delegate = Held::from(seat.claim(true).leased.remove(0));
+    seat.record(&mut delegate, vec![complete()]);
     let lost = r#"execution "kid": its parent "boss" has ended, and the order to wind down is lost"#;
     assert_eq!(problems(&store), [lost]);
 }

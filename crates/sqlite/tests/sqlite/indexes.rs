@@ -58,7 +58,7 @@ fn done(store: &Arc<SqliteStore>) -> usize {
 }
 
 /// Changes bytes of a file.
-fn put(path: &Path, bytes: &[u8]) {
+pub(super) fn put(path: &Path, bytes: &[u8]) {
     for beside in ["abide.db-wal", "abide.db-shm"] {
         let _ = std::fs::remove_file(path.with_file_name(beside));
     }
@@ -114,10 +114,7 @@ fn what_could_not_be_read_for_a_while_is_given_later() {
     submit(&store, vec![start("q-1"), large, start("q-3")]).expect("they are taken");
     store.close();
     let whole = std::fs::read(fixture.path()).expect("it can be read");
-    let is_overflow = |page: &[u8]| page[4..].iter().all(|byte| *byte == FILL);
-    let page = whole.chunks(PAGE_BYTES).position(is_overflow).expect("the input has pages of its own");
-    let mut broken = whole.clone();
-    broken[page * PAGE_BYTES..][..4].fill(0xff);
+    let (broken, page) = break_overflow(&whole, FILL);
     put(&fixture.path(), &broken);
     let store = fixture.open();
     assert_eq!(finish(&fixture, &store), 2, "the others go on");
@@ -128,6 +125,15 @@ fn what_could_not_be_read_for_a_while_is_given_later() {
     assert_eq!((statuses(Status::Damaged), statuses(Status::Running)), (0, 1));
     mend(&fixture, (page, &whole));
     assert_eq!(finish(&fixture, &store), 3, "it goes on where it was");
+}
+
+/// The file with a page that cannot be read, among those of a payload that is nothing but `fill`; and which page that is.
+pub(super) fn break_overflow(whole: &[u8], fill: u8) -> (Vec<u8>, usize) {
+    let is_overflow = |page: &[u8]| page[4..].iter().all(|byte| *byte == fill);
+    let page = whole.chunks(PAGE_BYTES).position(is_overflow).expect("the payload has pages of its own");
+    let mut broken = whole.to_vec();
+    broken[page * PAGE_BYTES..][..4].fill(0xff);
+    (broken, page)
 }
 
 /// Puts a page back as it was. Whoever has read it before reads it again, because somebody has written.

@@ -21,6 +21,7 @@ mod journals;
 mod lists;
 mod logs;
 mod names;
+mod neighbours;
 mod opening;
 mod pages;
 mod processes;
