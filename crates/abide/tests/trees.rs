@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use abide::prelude::*;
 use abide::testing::Lab;
 use abide_core::Limits;
-use abide_store::Store;
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
+use abide_store::{Clock, Store};
 
 #[derive(Default)]
 struct World {
@@ -396,17 +396,26 @@ async fn fickle(ctx: Ctx) -> Result<u64> {
 /// The pause comes just after the child was given up, before the code has seen anything else: the child is told when she goes on.
 #[test]
 fn a_child_that_was_given_up_just_before_a_pause_is_cancelled_after_it() {
+    check_given_up_beside_pause(10, |clock| MemoryStore::new(clock, Limits::default()));
+}
+
+#[test]
+fn a_child_that_was_given_up_just_before_a_pause_is_cancelled_after_it_on_sqlite() {
+    check_given_up_beside_pause(3, |clock| {
+        abide_sqlite::SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
+    });
+}
+
+fn check_given_up_beside_pause(seed_count: u64, open: fn(Arc<dyn Clock>) -> Arc<dyn Store>) {
     for (poll_count, yield_count) in (1..5).flat_map(|polls| [0, 1, 2, 3, 5].map(|yields| (polls, yields))) {
-        for seed in 0..10 {
+        for seed in 0..seed_count {
             let is_slow = Arc::new(AtomicBool::new(false));
             let slow = is_slow.clone();
             let decide = move |what: &str| match what == "commit" && slow.load(Ordering::SeqCst) {
                 true => Fault::Delay { poll_count },
                 false => Fault::None,
             };
-            let make = |clock| -> Arc<dyn Store> {
-                FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), decide)
-            };
+            let make = |clock| -> Arc<dyn Store> { FaultyStore::deciding(open(clock), decide) };
             let status = Lab::run_on(seed, make, |lab| async move {
                 let (_, abide) = lab.worker_with(|builder| builder.state(State::default())).await.unwrap();
                 let handle = abide.start(fickle, ()).id("fickle").await.unwrap();
