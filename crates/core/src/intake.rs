@@ -56,8 +56,8 @@ pub trait Found {
     fn has_seen(&mut self, id: &MessageId) -> Result<bool, Self::Error>;
     /// How many messages are unread.
     fn unread_count(&mut self) -> Result<usize, Self::Error>;
-    /// The unread messages, in order of arrival.
-    fn unread(&mut self) -> Result<Vec<Message>, Self::Error>;
+    /// The unread orders, in order of arrival. What else is unread may be large, and decides nothing.
+    fn orders(&mut self) -> Result<Vec<Message>, Self::Error>;
     /// Passes over what cannot be read of it, where the sender could not be told: its message is delivered, and judged by whoever reads it.
     /// Any other error is given back.
     fn pass_over(&self, error: Self::Error) -> Result<(), Self::Error>;
@@ -100,7 +100,7 @@ pub fn admit<F: Found>(
 fn taken(standing: Standing, body: &Body) -> Intake {
     match body {
         Body::Retry => Intake::Retry,
-        body => Intake::Deliver { wakes: standing.listens.to(body) },
+        body => Intake::Deliver { wakes: standing.listens.to(body.sort()) },
     }
 }
 
@@ -146,8 +146,8 @@ fn refusal_of<F: Found>(
         return Ok(Some(refusal));
     }
     // A resume is in place behind a pause that nobody has read yet.
-    let unread = found.unread()?;
-    let behind = found.execution()?.after_orders(&unread, now);
+    let orders = found.orders()?;
+    let behind = found.execution()?.after_orders(&orders, now);
     Ok(behind.decide(command, now).err())
 }
 
@@ -167,10 +167,10 @@ fn has_room<F: Found>(
 }
 
 impl Execution {
-    /// What it will be when the orders among `unread` have been read.
-    fn after_orders(&self, unread: &[Message], now: Timestamp) -> Self {
+    /// What it will be when these orders have been read.
+    fn after_orders(&self, orders: &[Message], now: Timestamp) -> Self {
         let mut later = self.clone();
-        for command in unread.iter().filter(|order| self.is_meant_by(order)).filter_map(Message::control) {
+        for command in orders.iter().filter(|order| self.is_meant_by(order)).filter_map(Message::control) {
             if let Ok(decision) = later.decide(command, now) {
                 decision.record(&mut later, now);
             }

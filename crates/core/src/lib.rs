@@ -57,7 +57,7 @@ pub use failure::{Details, Failure, FailureKind};
 pub use happening::Happening;
 pub use lease::{Epoch, Fence, Lease, LeaseRow, SessionId, Version};
 pub use limits::{Limits, TooLarge};
-pub use message::{Address, Body, Message, MessageId};
+pub use message::{Address, Body, Message, MessageId, Sort};
 pub use name::{ExecutionId, InvalidName, Name, Namespace, check_reason};
 pub use op::{KeyHasher, NameClash, Op, OpKey, OpKind, OpUse, Spread, Uses};
 pub use payload::Payload;

@@ -169,18 +169,46 @@ pub enum Body {
     Retry,
 }
 
+/// What sort of message one is. A store knows it without reading what the message carries, which may be large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// For the code of any run.
+    Signal,
+    /// Any engine can apply it; see [`Message::control`].
+    Order,
+    /// For the code of one run.
+    Answer,
+    /// It never lies in an inbox.
+    Passing,
+}
+
+impl Sort {
+    /// Whether a message that a failed or cancelled run left unread is for the run that a retry opens. Orders and answers were for the
+    /// run that has ended: a late cancellation of that one must not end the new one.
+    pub fn outlives_failure(self) -> bool {
+        self == Self::Signal
+    }
+}
+
 impl Body {
-    /// Whether this is an order that any engine can apply; see [`Message::control`].
-    pub fn is_control(&self) -> bool {
+    /// What sort of message says this.
+    pub fn sort(&self) -> Sort {
         match self {
+            Self::Signal { .. } => Sort::Signal,
             Self::Pause { .. }
             | Self::Resume
             | Self::Inherit { .. }
             | Self::Cancel { .. }
             | Self::Terminate { .. }
-            | Self::Unblock { .. } => true,
-            Self::Start(_) | Self::Signal { .. } | Self::ChildDone { .. } | Self::Retry => false,
+            | Self::Unblock { .. } => Sort::Order,
+            Self::ChildDone { .. } => Sort::Answer,
+            Self::Start(_) | Self::Retry => Sort::Passing,
         }
+    }
+
+    /// Whether this is an order that any engine can apply; see [`Message::control`].
+    pub fn is_control(&self) -> bool {
+        self.sort() == Sort::Order
     }
 
     /// How many bytes it carries for the code: a value, or an error.
@@ -216,12 +244,6 @@ impl Body {
             Self::ChildDone { run, .. } => Some(*run),
             _ => None,
         }
-    }
-
-    /// Whether a message that a failed or cancelled run left unread is for the run that a retry opens. Orders and answers were for the
-    /// run that has ended: a late cancellation of that one must not end the new one.
-    pub fn outlives_failure(&self) -> bool {
-        matches!(self, Self::Signal { .. })
     }
 
     /// The word for this message in texts that people read.

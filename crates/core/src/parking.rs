@@ -1,9 +1,8 @@
 //! What becomes of an execution that its holder gives back until something comes for it.
 
-use std::borrow::Borrow;
 use std::collections::HashSet;
 
-use crate::{Body, By, Message, MessageId, Summary, Timestamp, Waiting, care, text};
+use crate::{Body, By, Message, MessageId, Sort, Summary, Timestamp, Waiting, care, text};
 
 /// How a park leaves an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,19 +13,15 @@ pub struct Parked {
     pub care_at: Option<Timestamp>,
 }
 
-/// What a park leaves that is to look like `summary`, with messages that its holder had not seen when it decided to park, in order of arrival;
-/// nothing stands for one that cannot be read: whoever looks finds out what is wrong with it.
+/// What a park leaves that is to look like `summary`, with messages of these sorts that its holder had not seen when it decided to park; nothing
+/// stands for one that cannot be read: whoever looks finds out what is wrong with it.
 ///
 /// What the holder has seen and left unread does not wake it: it would be looked at, put back and looked at again for ever.
-pub fn park<M: Borrow<Message>>(
-    summary: &Summary,
-    unseen: impl IntoIterator<Item = Option<M>>,
-    now: Timestamp,
-) -> Parked {
+pub fn park(summary: &Summary, unseen: impl IntoIterator<Item = Option<Sort>>, now: Timestamp) -> Parked {
     let mut has_unseen = false;
-    let is_ready = unseen.into_iter().any(|message| {
+    let is_ready = unseen.into_iter().any(|sort| {
         has_unseen = true;
-        message.is_none_or(|message| summary.listens.to(&message.borrow().body))
+        sort.is_none_or(|sort| summary.listens.to(sort))
     });
     Parked { is_ready, care_at: care::after_release(summary.care_at, has_unseen, now) }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
-use crate::{Body, Epoch, Execution, ExecutionId, Name, Phase, Timestamp, codec};
+use crate::{Epoch, Execution, ExecutionId, Name, Phase, Sort, Timestamp, codec};
 
 /// Where an execution stands. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -89,7 +89,7 @@ impl fmt::Display for Status {
 pub enum Listens {
     /// All of them.
     Everything,
-    /// Only [control](Body::is_control): it is paused or blocked, or its time has not come. Anything else would be looked at, put back and
+    /// Only [control](crate::Body::is_control): it is paused or blocked, or its time has not come. Anything else would be looked at, put back and
     /// looked at again for ever.
     Control,
     /// None: it has ended, or nothing may end its rest.
@@ -97,11 +97,11 @@ pub enum Listens {
 }
 
 impl Listens {
-    /// Whether a message that says this is worth a look.
-    pub fn to(self, body: &Body) -> bool {
+    /// Whether a message of this sort is worth a look.
+    pub fn to(self, sort: Sort) -> bool {
         match self {
             Self::Everything => true,
-            Self::Control => body.is_control(),
+            Self::Control => sort == Sort::Order,
             Self::Nothing => false,
         }
     }

@@ -45,7 +45,8 @@ impl Whole<'_> {
         self.check_inbox(limits)?;
         let summary = self.sound_summary()?;
         let is_finished = self.execution.is_finished();
-        let parked = parking::park(&summary, self.unread.iter().map(Some), now);
+        let parked =
+            parking::park(&summary, self.unread.iter().map(|message| Some(message.body.sort())), now);
         let is_ready = summary.status == Status::Running || self.was_ready || parked.is_ready;
         let last = self.runs.last().and_then(|run| run.last());
         Ok(Settled {

@@ -111,8 +111,8 @@ impl Found for Known {
         Ok(self.unread.len())
     }
 
-    fn unread(&mut self) -> Result<Vec<Message>, Refusal> {
-        Ok(self.unread.clone())
+    fn orders(&mut self) -> Result<Vec<Message>, Refusal> {
+        Ok(self.unread.iter().filter(|message| message.body.is_control()).cloned().collect())
     }
 
     fn pass_over(&self, error: Refusal) -> Result<(), Refusal> {
@@ -353,11 +353,11 @@ fn park_is_ready_for_what_was_not_seen_and_is_listened_to() {
         (&nothing, &[cancel()], false),
     ];
     for (summary, unseen, is_ready) in rows {
-        let parked = park(summary, unseen.iter().map(Some), at(7));
+        let parked = park(summary, unseen.iter().map(|message| Some(message.body.sort())), at(7));
         assert_eq!(parked.is_ready, is_ready, "{:?} {unseen:?}", summary.listens);
         // Whoever looks after executions does so for what the holder has not seen.
         let care_at = (!unseen.is_empty()).then(|| at(7).after(care::ORDER_GRACE));
         assert_eq!(parked.care_at, care_at, "{:?} {unseen:?}", summary.listens);
     }
-    assert!(park(&control, [None::<Message>], at(7)).is_ready, "what cannot be read is worth a look");
+    assert!(park(&control, [None], at(7)).is_ready, "what cannot be read is worth a look");
 }

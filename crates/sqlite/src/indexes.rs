@@ -5,6 +5,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use crate::batch::Batch;
+use crate::copies;
 use crate::error::Stop;
 use crate::job::Operation;
 use crate::sql;
@@ -12,11 +13,10 @@ use crate::sql;
 /// Indexes are not made anew more often than this: it takes long where there is much, and what it does not help once it does not help again.
 pub(crate) const PAUSE: Duration = Duration::from_secs(60);
 
-/// Makes every index anew from its table, inside a transaction; tells those that could not be. They are made one by one, because two rows that damage has
-/// made alike keep one index from being made and no other.
+/// Makes every index anew from its table, inside a transaction; tells those that could not be.
 pub(crate) fn rebuild(connection: &Connection) -> Vec<String> {
-    let rebuilt = sql::REINDEX.iter().map(|statement| connection.execute_batch(statement));
-    let failed: Vec<String> = rebuilt.filter_map(|done| done.err().map(|error| error.to_string())).collect();
+    let mut failed = remake(connection, &sql::REINDEX);
+    failed.extend(rebuild_inbox(connection));
     if failed.is_empty() {
         tracing::warn!("the indexes were not what the tables are, and were made anew");
     } else {
@@ -25,14 +25,39 @@ pub(crate) fn rebuild(connection: &Connection) -> Vec<String> {
     failed
 }
 
-/// Makes one index anew, by a statement of [`sql::REINDEX`].
-pub(crate) struct RebuildWork(pub(crate) &'static str);
+/// Indexes are made one by one, because two rows that damage has made alike keep one index from being made and no other.
+fn remake(connection: &Connection, statements: &[&str]) -> Vec<String> {
+    let made = statements.iter().map(|statement| connection.execute_batch(statement));
+    made.filter_map(|done| done.err().map(|error| error.to_string())).collect()
+}
+
+/// The same for the inbox, whose indexes may tell what its rows do not tell any more.
+fn rebuild_inbox(connection: &Connection) -> Vec<String> {
+    // One that cannot be read tells nothing.
+    let copies = copies::told(connection).unwrap_or_default();
+    let mut failed = remake(connection, &sql::REINDEX_INBOX);
+    failed.extend(copies::put_back(connection, &copies).err().map(|error| error.to_string()));
+    failed
+}
+
+/// Makes one index anew, by a statement of [`sql::REINDEX`], or those of the inbox.
+pub(crate) enum RebuildWork {
+    One(&'static str),
+    Inbox,
+}
 
 impl Operation for RebuildWork {
-    type Output = ();
+    /// Those that could not be.
+    type Output = Vec<String>;
     const WHAT: &'static str = "repair";
 
-    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<(), Stop> {
-        batch.readable(|batch| Ok(batch.connection.execute_batch(self.0)?))
+    fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Vec<String>, Stop> {
+        batch.readable(|batch| match self {
+            Self::One(statement) => Ok(batch.connection.execute_batch(statement).map(|()| Vec::new())?),
+            Self::Inbox => {
+                batch.caches.inboxes.clear();
+                Ok(rebuild_inbox(batch.connection))
+            }
+        })
     }
 }

@@ -12,6 +12,7 @@ mod backup;
 mod batch;
 mod caches;
 mod checksum;
+mod copies;
 mod error;
 #[cfg(test)]
 mod fixture;
@@ -24,6 +25,7 @@ mod journal;
 mod left_out;
 mod legible;
 mod lockfile;
+mod mail;
 mod notices;
 mod options;
 mod place;

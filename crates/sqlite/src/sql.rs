@@ -15,7 +15,11 @@ pub(crate) const MIGRATIONS: [&str; 1] = [MIGRATION_1];
 /// A route may stand in two rows: while one is damaged, another is made for what begins meanwhile, and then the first is put back.
 ///
 /// What is looked for among millions that are not: what is blocked (5) or has failed (7), the children of an execution, what the caretaker has to
-/// look at, the unread orders among other mail (`arrived` is odd).
+/// look at, the unread orders among other mail.
+///
+/// What a message carries may be large. It stands in the rows of the inbox alone, which are found by number: in a table that is ordered by a key of
+/// its own SQLite reads a row whole to compare its key with another. `arrived` tells the sort of a message besides, see
+/// [`crate::mail`].
 const MIGRATION_1: &str = "
 CREATE TABLE abide_names (
     id INTEGER PRIMARY KEY,
@@ -77,12 +81,12 @@ CREATE TABLE abide_inbox (
     id TEXT NOT NULL,
     arrived INTEGER NOT NULL,
     body BLOB,
-    PRIMARY KEY (execution, id)
-) WITHOUT ROWID;
-CREATE INDEX abide_inbox_unread ON abide_inbox (execution, arrived)
+    UNIQUE (execution, id)
+);
+CREATE INDEX abide_inbox_unread ON abide_inbox (execution, arrived, id)
     WHERE body IS NOT NULL;
 CREATE INDEX abide_inbox_orders ON abide_inbox (execution, arrived)
-    WHERE arrived % 2 = 1 AND body IS NOT NULL;
+    WHERE arrived % 4 = 1 AND body IS NOT NULL;
 CREATE TABLE abide_tags (
     namespace INTEGER NOT NULL,
     key TEXT NOT NULL,
@@ -143,17 +147,17 @@ pub(crate) const DATA_VERSION: &str = "PRAGMA data_version -- abide";
 pub(crate) const CHECKPOINT: &str = "PRAGMA wal_checkpoint(PASSIVE) -- abide";
 pub(crate) const PAGES_BOUND: &str = "PRAGMA max_page_count = 1 -- abide";
 pub(crate) const PAGES_UNBOUND: &str = "PRAGMA max_page_count = 4294967294 -- abide";
-pub(crate) const REINDEX: [&str; 9] = [
+pub(crate) const REINDEX: [&str; 7] = [
     "REINDEX abide_executions_place",
     "REINDEX abide_executions_trouble",
     "REINDEX abide_executions_parent",
     "REINDEX abide_executions_care",
     "REINDEX sqlite_autoindex_abide_executions_1",
-    "REINDEX abide_inbox_unread",
-    "REINDEX abide_inbox_orders",
     "REINDEX sqlite_autoindex_abide_names_1",
     "REINDEX abide_sessions_live",
 ];
+pub(crate) const REINDEX_INBOX: [&str; 3] =
+    ["REINDEX abide_inbox_unread", "REINDEX abide_inbox_orders", "REINDEX sqlite_autoindex_abide_inbox_1"];
 pub(crate) const INTEGRITY: &str = "PRAGMA integrity_check(20)";
 
 /// For every connection to a file.
@@ -315,7 +319,9 @@ pub(crate) const PUT_OFF_HELD: &str = "
 UPDATE abide_executions
 SET place = COALESCE((queue >> 16) * 4 + 2, 8), rank = 0, since = ?2,
     care_at = CASE
-        WHEN EXISTS (SELECT 1 FROM abide_inbox WHERE execution = key AND body IS NOT NULL)
+        WHEN EXISTS (
+            SELECT 1 FROM abide_inbox INDEXED BY abide_inbox_unread WHERE execution = key AND body IS NOT NULL
+        )
         THEN MIN(COALESCE(care_at, ?3), ?3)
         ELSE care_at
     END
@@ -397,10 +403,22 @@ pub(crate) const INBOX_CONSUME: &str = "
 UPDATE abide_inbox
 SET body = NULL, arrived = ?3
 WHERE execution = ?1 AND id = ?2 AND body IS NOT NULL";
+pub(crate) const INBOX_NEWEST: &str = "
+SELECT id, arrived
+FROM abide_inbox INDEXED BY abide_inbox_unread
+WHERE execution = ?1 AND body IS NOT NULL
+ORDER BY arrived DESC
+LIMIT 1";
 pub(crate) const INBOX_COUNT: &str = "
-SELECT COUNT(*), COALESCE(MAX(arrived), 0), id
+SELECT COUNT(*)
 FROM abide_inbox INDEXED BY abide_inbox_unread
 WHERE execution = ?1 AND body IS NOT NULL";
+/// Without what they carry: all of it stands in the index.
+pub(crate) const INBOX_PLACES: &str = "
+SELECT id, arrived
+FROM abide_inbox INDEXED BY abide_inbox_unread
+WHERE execution = ?1 AND body IS NOT NULL
+ORDER BY arrived";
 pub(crate) const INBOX_UNREAD: &str = "
 SELECT execution, id, arrived, body
 FROM abide_inbox INDEXED BY abide_inbox_unread
@@ -409,7 +427,7 @@ ORDER BY arrived";
 pub(crate) const INBOX_ORDERS: &str = "
 SELECT execution, id, arrived, body
 FROM abide_inbox INDEXED BY abide_inbox_orders
-WHERE execution = ?1 AND arrived % 2 = 1 AND body IS NOT NULL
+WHERE execution = ?1 AND arrived % 4 = 1 AND body IS NOT NULL
 ORDER BY arrived";
 pub(crate) const INBOX_PAGE: &str = "
 SELECT execution, id, arrived, body
@@ -460,7 +478,9 @@ pub(crate) const LEASES_RELEASE_ALL: &str = "
 UPDATE abide_executions
 SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue & 65535), 0), since = ?1,
     care_at = CASE
-        WHEN EXISTS (SELECT 1 FROM abide_inbox WHERE execution = key AND body IS NOT NULL)
+        WHEN EXISTS (
+            SELECT 1 FROM abide_inbox INDEXED BY abide_inbox_unread WHERE execution = key AND body IS NOT NULL
+        )
         THEN MIN(COALESCE(care_at, ?1), ?1)
         ELSE care_at
     END

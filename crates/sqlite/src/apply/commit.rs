@@ -5,13 +5,14 @@ use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, not_unr
 use rusqlite::params;
 
 use super::claim::{Which, leased};
-use super::inbox::{Put, read_sum};
+use super::inbox::Put;
 use super::message::Started;
 use crate::batch::{Batch, Frequent};
 use crate::caches::Hot;
 use crate::error::Stop;
 use crate::job::Operation;
 use crate::journal::{self, Pack};
+use crate::mail::read_sum;
 use crate::place::{self, Columns, Holder, Place};
 use crate::rows::{LeaseState, Target, integer};
 use crate::sheet::Draft;

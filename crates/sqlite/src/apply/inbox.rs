@@ -1,25 +1,24 @@
 //! Messages that are no starts: how they come into inboxes.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use abide_core::intake::{self, Found, Intake, Standing};
 use abide_core::{
-    Address, Execution, LeaseRow, Message, MessageId, Start, Summary, Timestamp, Version, care, codec,
+    Address, Execution, LeaseRow, Message, MessageId, Sort, Start, Summary, Timestamp, Version, care,
     parking::{self, Parked, Seen},
 };
 use abide_store::{Bounds, ExecutionKey, InboxCursor, InboxPage, InboxRead, Leased};
-use rusqlite::types::{Type, ValueRef};
-use rusqlite::{Connection, Row, params};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::message::first_start;
 use crate::batch::{Batch, Frequent};
 use crate::caches::Inbox;
-use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::error::Stop;
+use crate::mail::{ARRIVED_FAR, encoded, message, place_behind, read_sum, sort_at, sound_place};
 use crate::notices::Arrived;
 use crate::place::Place;
-use crate::rows::{Target, blob, integer, micros, number, text, unsigned};
+use crate::rows::{Target, blob, integer, micros, number, unsigned};
 use crate::sql;
 
 /// What became of a message.
@@ -151,7 +150,7 @@ impl Batch<'_> {
 
     /// Tells the newest unread message before it; `None` when the message was there before, read or unread.
     pub(super) fn insert_message(&mut self, key: i64, message: &Message) -> Result<Option<Previous>, Stop> {
-        let arrived = arrived_after(self.inbox(key)?.newest, message);
+        let arrived = place_behind(self.inbox(key)?.newest, message.body.sort());
         let body = encoded(key, message, arrived);
         let insert = self.statements.get(self.connection, Frequent::InboxInsert)?;
         if insert.execute(params![key, message.id.as_str(), arrived, body])? == 0 {
@@ -199,46 +198,54 @@ impl Batch<'_> {
         now: Timestamp,
     ) -> Result<Parked, Stop> {
         if self.inbox(key)?.unread_count == 0 {
-            return Ok(parking::park(summary, std::iter::empty::<Option<Message>>(), now));
+            return Ok(parking::park(summary, std::iter::empty(), now));
         }
         let seen = Seen::of(seen);
-        let mut statement = self.connection.prepare_cached(sql::INBOX_UNREAD)?;
-        let unread = statement.query_map([key], |row| {
-            let is_seen = row.get_ref(1)?.as_str().is_ok_and(|id| seen.has(id));
-            if is_seen { Ok(None) } else { message(row).map(Some) }
-        })?;
-        // One that cannot be read is one that nobody has seen.
-        let unseen = unread.filter_map(|read| read.map_or(Some(None), |unseen| unseen.map(Some)));
+        let mut unseen = Vec::new();
+        self.each_sort(key, |id, sort| unseen.extend((!id.is_some_and(|id| seen.has(id))).then_some(sort)))?;
         Ok(parking::park(summary, unseen, now))
+    }
+
+    /// Tells the ids of the unread messages and their sorts, as far as these can be read. What they carry is not read: it may be large.
+    pub(super) fn each_sort(
+        &self,
+        key: i64,
+        mut tell: impl FnMut(Option<&str>, Option<Sort>),
+    ) -> rusqlite::Result<()> {
+        let mut statement = self.connection.prepare_cached(sql::INBOX_PLACES)?;
+        let mut rows = statement.query([key])?;
+        while let Some(row) = rows.next()? {
+            tell(row.get_ref(0)?.as_str().ok(), number(row, 1)?.and_then(sort_at));
+        }
+        Ok(())
     }
 
     /// What is known of the unread messages of an execution.
     pub(crate) fn inbox(&mut self, key: i64) -> Result<&mut Inbox, Stop> {
         if !self.caches.inboxes.contains_key(&key) {
-            let mut statement = self.connection.prepare_cached(sql::INBOX_COUNT)?;
-            let found = statement.query_row([key], |row| {
-                let newest = match number(row, 1)?.filter(|newest| (0..ARRIVED_FAR).contains(newest)) {
-                    Some(newest) => newest,
-                    // The last one is damaged: it says nothing about where the next one is to stand.
-                    None => newest_sound(self.connection, key)?,
-                };
-                let newest_id = row.get_ref(2)?.as_str().ok();
-                Ok(Inbox {
-                    unread_count: usize::try_from(row.get::<_, i64>(0)?).unwrap_or(0),
-                    newest,
-                    newest_id: newest_id.map(MessageId::new),
-                })
-            })?;
+            let found = self.read_inbox(key)?;
             self.caches.inboxes.insert(key, found);
         }
         Ok(self.caches.inboxes.get_mut(&key).expect("it was just found"))
     }
-}
 
-/// Behind all messages that any execution has had.
-const ARRIVED_FAR: i64 = 1 << 48;
-/// The places that messages may have. Those from [`ARRIVED_FAR`] on are behind one that is damaged.
-const PLACES: Range<i64> = 1..1 << 62;
+    fn read_inbox(&self, key: i64) -> rusqlite::Result<Inbox> {
+        let mut statement = self.connection.prepare_cached(sql::INBOX_NEWEST)?;
+        let newest = statement.query_row([key], |row| {
+            let id = row.get_ref(0)?.as_str().ok().map(MessageId::new);
+            Ok((id, number(row, 1)?.filter(|newest| (0..ARRIVED_FAR).contains(newest))))
+        });
+        let Some((newest_id, newest)) = newest.optional()? else { return Ok(Inbox::default()) };
+        let newest = match newest {
+            Some(newest) => newest,
+            // The last one is damaged: it says nothing about where the next one is to stand.
+            None => newest_sound(self.connection, key)?,
+        };
+        let mut statement = self.connection.prepare_cached(sql::INBOX_COUNT)?;
+        let unread_count = statement.query_row([key], |row| row.get::<_, i64>(0))?;
+        Ok(Inbox { unread_count: usize::try_from(unread_count).unwrap_or(0), newest, newest_id })
+    }
+}
 
 /// Whether a message is put only where it was judged.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -278,8 +285,8 @@ impl Found for Finding<'_, '_> {
         Ok(self.batch.inbox(self.target.key)?.unread_count)
     }
 
-    fn unread(&mut self) -> Result<Vec<Message>, Stop> {
-        unread(self.batch.connection, self.target.key).map_err(|error| Stop::from(error).aside())
+    fn orders(&mut self) -> Result<Vec<Message>, Stop> {
+        orders(self.batch.connection, self.target.key).map_err(|error| Stop::from(error).aside())
     }
 
     fn pass_over(&self, stop: Stop) -> Result<(), Stop> {
@@ -326,50 +333,18 @@ pub(crate) fn orders(connection: &Connection, key: i64) -> rusqlite::Result<Vec<
     orders.collect()
 }
 
-/// All unread messages of an execution, in order of arrival.
-pub(crate) fn unread(connection: &Connection, key: i64) -> rusqlite::Result<Vec<Message>> {
+/// Reads the unread messages of an execution one by one, in order of arrival: all of them may be more than fits into memory.
+pub(crate) fn each_unread(
+    connection: &Connection,
+    key: i64,
+    mut read: impl FnMut(Message),
+) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(sql::INBOX_UNREAD)?;
-    let messages = statement.query_map([key], message)?;
-    messages.collect()
-}
-
-/// The unread message in a row of the inbox, `execution, id, arrived, body` in this order, if it is what was written.
-pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
-    let (key, id, arrived) = (row.get(0)?, text(row, 1)?, row.get(2)?);
-    let damaged = |problem: String| {
-        let complaint = format!("message {id:?} is damaged: {problem}");
-        rusqlite::Error::FromSqlConversionFailure(3, Type::Blob, complaint.into())
-    };
-    let sealed = Sealed { id, arrived, body: blob(row, 3)? };
-    let bytes = sealed.opened(key).ok_or_else(|| damaged("its checksum is wrong".to_owned()))?;
-    if !PLACES.contains(&arrived) {
-        return Err(damaged(format!("there is no place {arrived} in the order of arrival")));
+    let mut rows = statement.query([key])?;
+    while let Some(row) = rows.next()? {
+        read(message(row)?);
     }
-    codec::decode(bytes).map_err(|error| match error.is_newer() {
-        // It is only this program that cannot read it.
-        true => rusqlite::Error::FromSqlConversionFailure(3, Type::Blob, Box::new(error)),
-        false => damaged(error.to_string()),
-    })
-}
-
-/// An unread message, and what it is sealed with but for the execution that it is for.
-struct Sealed<'r> {
-    id: &'r str,
-    arrived: i64,
-    body: &'r [u8],
-}
-
-impl<'r> Sealed<'r> {
-    /// Nothing when a column has another type than was written.
-    fn read(row: &'r Row<'_>) -> Option<Self> {
-        Some(Self { id: text(row, 1).ok()?, arrived: row.get(2).ok()?, body: blob(row, 3).ok()? })
-    }
-
-    /// The message itself, if it was written for the execution with this number, and is what was written.
-    fn opened(&self, key: i64) -> Option<&'r [u8]> {
-        let sum = |bytes: &[u8]| unread_sum(Checksum::new().bytes(bytes), (key, self.id), self.arrived);
-        checksum::checked(self.body, sum)
-    }
+    Ok(())
 }
 
 /// The last place of those messages of an execution that are what was written.
@@ -383,47 +358,6 @@ fn newest_sound(connection: &Connection, key: i64) -> rusqlite::Result<i64> {
     Ok(newest)
 }
 
-/// The place of an unread message, if the row is what was written.
-fn sound_place(row: &Row<'_>, key: i64) -> Option<i64> {
-    let sealed = Sealed::read(row)?;
-    sealed.opened(key).map(|_| sealed.arrived).filter(|arrived| PLACES.contains(arrived))
-}
-
-/// The message that a row of the inbox carries, if it is an unread one which was written for the execution that `whose` tells. Where the row
-/// stands is not asked.
-pub(crate) fn written_for(row: &Row<'_>, whose: impl FnOnce(&Message) -> Option<i64>) -> Option<Message> {
-    let sealed = Sealed::read(row)?;
-    let message = codec::decode(sealed.body.get(CHECKSUM_BYTES..)?).ok()?;
-    let key = whose(&message)?;
-    sealed.opened(key).map(|_| message)
-}
-
-/// The place of a message in the order of arrival, behind the newest one. That of an order is odd, so that an index holds the orders alone: whoever
-/// looks after an execution reads them, and not the mail around them.
-fn arrived_after(newest: i64, message: &Message) -> i64 {
-    (newest / 2 + 1) * 2 + i64::from(message.body.is_control())
-}
-
-/// What is written of an unread message.
-fn encoded(key: i64, message: &Message, arrived: i64) -> Vec<u8> {
-    let mut body = Vec::with_capacity(192);
-    body.extend([0; CHECKSUM_BYTES]);
-    let mut body = codec::encode_behind(body, message);
-    let sum = Checksum::new().bytes(&body[CHECKSUM_BYTES..]);
-    checksum::put(&mut body, unread_sum(sum, (key, message.id.as_str()), arrived));
-    body
-}
-
-/// The checksum of an unread message.
-fn unread_sum(bytes: Checksum, (key, id): (i64, &str), arrived: i64) -> Checksum {
-    bytes.number(key).number(arrived).bytes(id.as_bytes())
-}
-
-/// What stands in place of the order of arrival once a message is read: a checksum of all that is left of it.
-pub(crate) fn read_sum(key: i64, id: &str) -> i64 {
-    i64::from(Checksum::new().number(key).bytes(id.as_bytes()).finish())
-}
-
 /// What is wrong with the messages of an execution, read or unread.
 pub(crate) fn check_inbox(connection: &Connection, key: i64) -> rusqlite::Result<Option<String>> {
     let mut statement = connection.prepare_cached(sql::VERIFY_INBOX)?;
@@ -431,7 +365,7 @@ pub(crate) fn check_inbox(connection: &Connection, key: i64) -> rusqlite::Result
     while let Some(row) = rows.next()? {
         if row.get_ref(3)? != ValueRef::Null {
             let message = message(row)?;
-            if message.body.is_control() != (row.get::<_, i64>(2)? % 2 == 1) {
+            if sort_at(row.get(2)?) != Some(message.body.sort()) {
                 let (id, word) = (&message.id, message.body.word());
                 return Ok(Some(format!("message {id:?}, a {word}, stands among messages of another kind")));
             }
@@ -453,7 +387,9 @@ mod tests {
     use rusqlite::StatementStatus;
 
     use super::*;
+    use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
     use crate::fixture::{message, name, register, start, submit};
+    use crate::mail::unread_sum;
     use crate::{Options, SqliteStore};
 
     fn signal(id: &str) -> Message {
@@ -483,10 +419,10 @@ mod tests {
         for order in &orders {
             for n in 0..500 {
                 let signal = signal(&format!("{}-{n}", order.id.as_str()));
-                arrived = arrived_after(arrived, &signal);
+                arrived = place_behind(arrived, Sort::Signal);
                 insert(&connection, &signal, (arrived, vec![0]));
             }
-            arrived = arrived_after(arrived, order);
+            arrived = place_behind(arrived, Sort::Order);
             insert(&connection, order, (arrived, encoded(7, order, arrived)));
         }
         assert_eq!(super::orders(&connection, 7).unwrap(), orders);
@@ -498,7 +434,7 @@ mod tests {
     #[test]
     fn a_message_among_those_of_another_kind_is_told() {
         let order = resume("resume");
-        for (message, arrived) in [(&order, 2), (&signal("go"), 3)] {
+        for (message, arrived) in [(&order, 4), (&order, 6), (&signal("go"), 5)] {
             let connection = connection();
             insert(&connection, message, (arrived, encoded(7, message, arrived)));
             let problem = check_inbox(&connection, 7).unwrap();

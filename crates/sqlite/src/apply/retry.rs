@@ -4,12 +4,13 @@ use abide_core::Message;
 use abide_store::{ExecutionKey, Record};
 use rusqlite::params;
 
-use super::inbox::{Put, read_sum, unread};
+use super::inbox::Put;
 use super::message::first_entry;
 use crate::batch::Batch;
 use crate::caches::Hot;
 use crate::error::Stop;
 use crate::journal;
+use crate::mail::read_sum;
 use crate::place::{Columns, Place};
 use crate::rows::{LeaseState, Target, micros, unsigned};
 use crate::sheet::Draft;
@@ -65,10 +66,18 @@ impl Batch<'_> {
 
     /// What was for the run that has ended is read for good.
     fn forget_orders(&mut self, key: i64) -> Result<(), Stop> {
+        let mut forgotten = Vec::new();
+        self.each_sort(key, |id, sort| {
+            // One that cannot be told from a signal is met by whoever reads it.
+            if let (Some(id), Some(sort)) = (id, sort)
+                && !sort.outlives_failure()
+            {
+                forgotten.push(id.to_owned());
+            }
+        })?;
         let mut consume = self.connection.prepare_cached(sql::INBOX_CONSUME)?;
-        for message in unread(self.connection, key)?.iter().filter(|message| !message.body.outlives_failure())
-        {
-            consume.execute(params![key, message.id.as_str(), read_sum(key, message.id.as_str())])?;
+        for id in forgotten {
+            consume.execute(params![key, id, read_sum(key, &id)])?;
         }
         Ok(())
     }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use abide_core::Message;
 use rusqlite::{Row, params};
 
-use crate::apply::written_for;
 use crate::batch::Batch;
 use crate::error::Stop;
+use crate::mail::written_for;
 use crate::place::Place;
 use crate::rows::{Raw, Target};
 use crate::sql;
@@ -79,7 +79,8 @@ fn wake(batch: &mut Batch<'_>, home: &Home) -> Result<(), Stop> {
     let target = Arc::new(target);
     batch.care_for(&target, message)?;
     let now = batch.now();
-    if matches!(target.place, Place::Waiting | Place::Timer(..)) && target.standing.listens.to(&message.body)
+    if matches!(target.place, Place::Waiting | Place::Timer(..))
+        && target.standing.listens.to(message.body.sort())
     {
         batch.relocate((target.key, target.epoch), (target.place, Place::Ready(target.queue, now)))?;
         batch.announce(target.queue.route)?;

@@ -8,7 +8,7 @@ use abide_store::Record;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::rebuild::is_parent_run;
-use crate::apply::{check_inbox, first_start, orders, unread};
+use crate::apply::{check_inbox, each_unread, first_start, orders};
 use crate::error::Stop;
 use crate::interned::Interned;
 use crate::journal::{self, Chain, Found, SKIP_DISTANCE};
@@ -264,8 +264,13 @@ pub(crate) fn awaited(
     if summary.waiting.is_empty() {
         return Ok(None);
     }
-    let unread = unread(connection, key)?;
-    Ok(unread.into_iter().find(|message| waits_for(summary, message)))
+    let mut awaited = None;
+    each_unread(connection, key, |message| {
+        if awaited.is_none() && waits_for(summary, &message) {
+            awaited = Some(message);
+        }
+    })?;
+    Ok(awaited)
 }
 
 /// Whether somebody looks at an execution in time, which may be too early, and at none where there is nothing to look for.
@@ -287,7 +292,7 @@ pub(crate) fn is_looked_after(
         (Some(deadline), care_at) => care_at.is_some_and(|care_at| care_at <= deadline),
         // The claim of what is ready, whose holder may have been lost, sets it anew.
         (None, Some(_)) if place.ready_at().is_some() => true,
-        (None, Some(_)) => connection.prepare_cached(sql::INBOX_UNREAD)?.exists([key])?,
+        (None, Some(_)) => connection.prepare_cached(sql::INBOX_NEWEST)?.exists([key])?,
         (None, None) => !orders(connection, key)?.iter().any(is_for_anybody),
     })
 }

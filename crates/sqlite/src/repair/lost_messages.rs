@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::discard::discarded_by;
 use super::truth::{run_before, run_to};
-use crate::apply::unread;
+use crate::apply::each_unread;
 use crate::error::Stop;
 use crate::gaps::walk;
 use crate::interned::Interned;
@@ -118,11 +118,13 @@ fn lost_answers(connection: &Connection, found: &Known) -> Result<Vec<LostMessag
     }
     let (_, journal) = run_to(connection, found.key, found.head)?;
     let awaited = awaited_children(&journal);
-    let answered = |message: Message| match message.body {
-        Body::ChildDone { run, op, .. } if run == found.execution.run() => Some(op),
-        _ => None,
-    };
-    let answered: HashSet<Op> = unread(connection, found.key)?.into_iter().filter_map(answered).collect();
+    let mut answered = HashSet::new();
+    each_unread(connection, found.key, |message| match message.body {
+        Body::ChildDone { run, op, .. } if run == found.execution.run() => {
+            answered.insert(op);
+        }
+        _ => {}
+    })?;
     let mut lost = Vec::new();
     for (op, child) in awaited.iter().filter(|(op, _)| !answered.contains(&op.child_result())) {
         lost.extend(unless_damaged(lost_answer(connection, found, (op, child)))?.flatten());

@@ -48,7 +48,7 @@ use crate::view::View;
 use crate::writer::Manner;
 use examine::{Counts, Verdict, examine};
 use names::RepairNamesWork;
-use order::{OrderWork, TABLES};
+use order::OrderWork;
 use rebuild::{Lead, RepairWork};
 use resend::ResendWork;
 use verify::{FOREIGN, check_integrity, is_schema_known, whose};
@@ -151,29 +151,24 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Puts the tables in order whose rows are not found by their keys.
+    /// Puts the earlier runs in order if they are not found by their keys.
     async fn repair_order(&self, repairs: &mut Repairs) -> Result<()> {
         let look = |view: &View<'_>| {
-            let (mut disordered, mut found) = (Vec::new(), Verification::default());
-            for table in TABLES {
-                let looked = table.is_in_order(view.connection);
-                // One that cannot be read to its end may still be written anew as far as that goes; SQLite says whether.
-                if found.told(table.name, looked)? == Some(false) {
-                    disordered.push(table);
-                }
-            }
-            Ok((disordered, found.problems))
+            let mut found = Verification::default();
+            let looked = found.told("the earlier runs", order::is_in_order(view.connection))?;
+            Ok((looked, found.problems))
         };
-        let (disordered, unread) = self.view("repair", look).await?;
+        let (is_in_order, unread) = self.view("repair", look).await?;
         repairs.left.extend(unread);
-        for table in disordered {
-            match self.write(OrderWork(table), Manner::Queued).await {
-                Ok(()) => repairs.rebuilt.push(format!("{} were put in order", table.name)),
-                Err(Error::Corrupt { what }) => {
-                    repairs.left.push(format!("{} cannot be put in order: {what}", table.name));
-                }
-                Err(error) => return Err(error),
+        if is_in_order != Some(false) {
+            return Ok(());
+        }
+        match self.write(OrderWork, Manner::Queued).await {
+            Ok(()) => repairs.rebuilt.push("the earlier runs were put in order".to_owned()),
+            Err(Error::Corrupt { what }) => {
+                repairs.left.push(format!("the earlier runs cannot be put in order: {what}"));
             }
+            Err(error) => return Err(error),
         }
         Ok(())
     }
@@ -189,14 +184,12 @@ impl SqliteStore {
         if self.view("repair", integrity).await?.is_sound() {
             return Ok(repairs);
         }
-        for statement in sql::REINDEX {
-            match self.write(RebuildWork(statement), Manner::Queued).await {
-                Ok(()) => {}
-                Err(Error::Corrupt { what }) => {
-                    repairs.left.push(format!("an index cannot be made anew: {what}"));
-                }
-                Err(error) => return Err(error),
-            }
+        for work in sql::REINDEX.map(RebuildWork::One).into_iter().chain([RebuildWork::Inbox]) {
+            let failed = match self.write(work, Manner::Queued).await {
+                Err(Error::Corrupt { what }) => vec![what],
+                done => done?,
+            };
+            repairs.left.extend(failed.iter().map(|what| format!("an index cannot be made anew: {what}")));
         }
         if repairs.left.is_empty() {
             repairs.rebuilt.push("the indexes were made anew".to_owned());

@@ -10,15 +10,15 @@ use rusqlite::types::ValueRef;
 use super::Repairs;
 use super::astray::{bring_home, is_astray};
 use super::examine::{self, Verdict, examine_one};
-use super::order;
 use super::truth::Truth;
 use crate::apply::check_inbox;
+use crate::apply::each_unread;
 use crate::apply::is_alive;
-use crate::apply::{message, unread};
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::job::Operation;
 use crate::legible::LegibleRow;
+use crate::mail::message;
 use crate::place::{Columns, Place, Queue};
 use crate::rows::{Raw, integer, micros};
 use crate::sheet::{Draft, Sheet};
@@ -349,11 +349,15 @@ fn place(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<(Place
         let ended = legible.place.filter(|place| matches!(place, Place::Finished(_)));
         return Ok((ended.unwrap_or(Place::Finished(truth.last_at)), None));
     }
-    let mail = unread(batch.connection, legible.key)?;
-    let parked = parking::park(summary, mail.iter().map(Some), now);
+    let (mut sorts, mut is_unheard) = (Vec::new(), false);
+    each_unread(batch.connection, legible.key, |message| {
+        sorts.push(Some(message.body.sort()));
+        is_unheard |= parking::waits_for(summary, &message);
+    })?;
+    let has_mail = !sorts.is_empty();
+    let parked = parking::park(summary, sorts, now);
     let is_awake = |place: Place| {
         let is_ready = place.ready_at().is_some();
-        let is_unheard = mail.iter().any(|message| parking::waits_for(summary, message));
         let is_fresh = place == Place::Waiting && legible.version == Some(Version(0));
         let fits = place.session().is_none() && place.fits(found.queue, summary, now);
         fits && (is_ready || !is_unheard) && !is_fresh
@@ -373,7 +377,7 @@ fn place(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<(Place
         {
             told
         }
-        _ => care::after_release(execution.care_at(), !mail.is_empty(), now),
+        _ => care::after_release(execution.care_at(), has_mail, now),
     };
     Ok((place, care_at))
 }
@@ -417,14 +421,8 @@ pub(super) fn drop_damaged(batch: &mut Batch<'_>, key: i64) -> Result<Vec<Droppe
     Ok(dropped)
 }
 
-/// Drops one message. One that is not found by its id has to be put where it is first.
 fn drop_one(batch: &Batch<'_>, (key, id): (i64, &Raw)) -> Result<(), Stop> {
-    let drop = || batch.connection.prepare_cached(sql::MESSAGE_DROP)?.execute(params![key, id]);
-    if drop()? > 0 {
-        return Ok(());
-    }
-    order::INBOX.put_in_order(batch)?;
-    match drop()? {
+    match batch.connection.prepare_cached(sql::MESSAGE_DROP)?.execute(params![key, id])? {
         0 => Err(Stop::corrupt(format!("message {:?} is damaged, and cannot be dropped", id.to_string()))),
         _ => Ok(()),
     }

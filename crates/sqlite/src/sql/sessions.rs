@@ -34,7 +34,9 @@ UPDATE abide_executions INDEXED BY abide_executions_place
 SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue & 65535), 0), since = ?2,
     takeover_count = COALESCE(takeover_count + ?3, ?3),
     care_at = CASE
-        WHEN EXISTS (SELECT 1 FROM abide_inbox WHERE execution = key AND body IS NOT NULL)
+        WHEN EXISTS (
+            SELECT 1 FROM abide_inbox INDEXED BY abide_inbox_unread WHERE execution = key AND body IS NOT NULL
+        )
         THEN MIN(COALESCE(care_at, ?4), ?4)
         ELSE care_at
     END

@@ -97,14 +97,22 @@ pub(crate) const REPAIR_LATER_ROW: &str = "
 SELECT MAX(row)
 FROM abide_journal
 WHERE row > ?2 AND execution = ?1";
-pub(crate) const ORDER_INBOX: &str = "
+/// By way of an index, and nothing is read but the index.
+pub(crate) const COPIES_OF_IDS: &str = "
+SELECT rowid, execution, id, NULL
+FROM abide_inbox INDEXED BY sqlite_autoindex_abide_inbox_1";
+pub(crate) const COPIES_OF_PLACES: &str = "
+SELECT rowid, execution, id, arrived
+FROM abide_inbox INDEXED BY abide_inbox_unread
+WHERE body IS NOT NULL";
+pub(crate) const INBOX_ROW: &str = "
 SELECT execution, id, arrived, body
-FROM abide_inbox NOT INDEXED";
-pub(crate) const ORDER_INBOX_CLEAR: &str = "
-DELETE FROM abide_inbox";
-pub(crate) const ORDER_INBOX_INSERT: &str = "
-INSERT INTO abide_inbox (execution, id, arrived, body)
-VALUES (?1, ?2, ?3, ?4)";
+FROM abide_inbox
+WHERE rowid = ?1";
+pub(crate) const INBOX_PUT_BACK: &str = "
+UPDATE OR IGNORE abide_inbox
+SET execution = ?2, id = ?3, arrived = ?4
+WHERE rowid = ?1";
 pub(crate) const ORDER_RUNS: &str = "
 SELECT execution, run, first, head, entry_count, row_count
 FROM abide_runs";

@@ -4,12 +4,14 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 
-use abide_core::{Body, By, Message, Namespace, Start, Tag};
+use abide_core::{Body, By, Message, MessageId, Namespace, Start, Tag};
 use abide_sqlite::{MessagesDropped, Repairs, SqliteStore};
 use abide_store::conformance::block_on;
-use abide_store::{List, Result, View};
+use abide_store::{CommitOutcome, Hold, List, Result, Store, View};
 
-use crate::fixture::{Fixture, address, complete, damaged, flow, message, name, signal, start, step, submit};
+use crate::fixture::{
+    Fixture, Held, Seat, address, complete, damaged, flow, message, name, signal, start, step, submit,
+};
 
 fn tag(nth: usize) -> Tag {
     Tag { key: name("customer"), value: name(&format!("value{nth}")) }
@@ -251,26 +253,68 @@ fn nothing_is_deleted_among_earlier_runs_that_cannot_be_read() {
     }
 }
 
-#[test]
-fn a_message_that_stands_out_of_order_is_dropped() {
+/// A message whose row is damaged, and the indexes are not. Read, if that is said.
+fn with_a_damaged_row(is_read: bool) -> (Fixture, Arc<SqliteStore>) {
     let fixture = Fixture::new();
     let store = fixture.open();
     submit(&store, vec![start("a")]).expect("it is taken");
     submit(&store, (0..10).map(|nth| signal(&format!("messageid{nth}"), "a")).collect())
         .expect("they are taken");
+    if is_read {
+        read(&mut fixture.seat(&store), "messageid5");
+    }
+    let root = root(&fixture, "abide_inbox");
     let store = changed(&fixture, &store, |bytes| {
-        // The row itself comes before the indexes that repeat its id.
-        let at = (0..bytes.len()).find(|at| bytes[*at..].starts_with(b"messageid5")).expect("it is there");
-        bytes[at] = b'z';
+        let page = &mut bytes[root..][..4_096];
+        let at = (0..page.len()).filter(|at| page[*at..].starts_with(b"messageid5")).collect::<Vec<_>>();
+        // What it carries repeats the id, and when it is read the row is written anew.
+        let flipped = if is_read { &at[..] } else { &at[..1] };
+        flipped.iter().for_each(|at| page[*at] = b'z');
     });
-    let drop = || block_on(store.drop_messages(&address("a"), By::client())).expect("it is answered");
-    let MessagesDropped::Dropped(lines) = drop() else { panic!("there is one, and nobody holds it") };
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].contains("zessageid5"), "{lines:?}");
-    assert_eq!(drop(), MessagesDropped::Dropped(Vec::new()), "what was dropped is gone");
-    repaired(&store).expect("it is repaired");
+    (fixture, store)
+}
+
+/// Claims what there is, and reads one message.
+fn read(seat: &mut Seat, id: &str) {
+    let mut held = Held::from(seat.claim(true).leased.remove(0));
+    let mut commit = seat.draft(&mut held, vec![step(1)]);
+    Arc::get_mut(&mut commit.changes).expect("it was not sent yet").consumed = vec![MessageId::new(id)];
+    commit.hold = Hold::Yield;
+    let outcome = block_on(seat.store.commit(commit)).expect("it is answered");
+    assert!(matches!(outcome, CommitOutcome::Committed(_)), "{outcome:?}");
+}
+
+fn unread_ids(seat: &mut Seat) -> Vec<String> {
+    let leased = seat.claim(true).leased.remove(0);
+    leased.inbox.messages.iter().map(|message| message.id.as_str().to_owned()).collect()
+}
+
+#[test]
+fn a_message_whose_row_is_damaged_is_put_back_by_what_its_index_tells() {
+    for is_read in [false, true] {
+        let (fixture, store) = with_a_damaged_row(is_read);
+        let problems = || store.verify().expect("it is looked at").problems;
+        assert_ne!(problems(), Vec::<String>::new(), "{is_read}");
+        let dropped = block_on(store.drop_messages(&address("a"), By::client())).expect("it is answered");
+        assert_eq!(dropped, MessagesDropped::Dropped(Vec::new()), "{is_read}");
+        assert_eq!(repaired(&store).expect("it is repaired").left, Vec::<String>::new(), "{is_read}");
+        assert_eq!(problems(), Vec::<String>::new(), "{is_read}");
+        submit(&store, vec![signal("messageid5", "a")]).expect("it is sent again");
+        let expected: Vec<_> =
+            (0..10).filter(|nth| !is_read || *nth != 5).map(|nth| format!("messageid{nth}")).collect();
+        assert_eq!(unread_ids(&mut fixture.seat(&store)), expected);
+    }
+}
+
+/// Without any repair: whoever reads it goes by the index, and the writer makes the indexes anew when it finds them wrong.
+#[test]
+fn a_message_whose_row_is_damaged_is_read_once() {
+    let (fixture, store) = with_a_damaged_row(false);
+    let mut seat = fixture.seat(&store);
+    read(&mut seat, "messageid5");
     assert_eq!(store.verify().expect("it is looked at").problems, Vec::<String>::new());
     submit(&store, vec![signal("messageid5", "a")]).expect("it is sent again");
+    assert!(!unread_ids(&mut seat).contains(&"messageid5".to_owned()), "it was read");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{Body, By, Namespace, Payload, Start, Status, Summary, Tag, Waiting};
-use abide_sqlite::{Discarded, MessagesDropped, SqliteStore};
+use abide_sqlite::{Discarded, SqliteStore};
 use abide_store::conformance::block_on;
 use abide_store::{Changes, Claim, Commit, Error, Feed, FeedFrom, Hold, List, Read, Store, Target, View};
 
@@ -197,20 +197,6 @@ fn a_tag_that_stands_out_of_order_is_put_right() {
         assert_eq!(repairs.left, Vec::<String>::new());
         assert_eq!(problems(&store), Vec::<String>::new(), "{repairs:?}");
     }
-}
-
-#[test]
-fn a_message_that_stands_out_of_order_is_dropped_when_that_is_said() {
-    let (fixture, _) = tagged();
-    let store = change_in(&fixture, "abide_inbox", (b"flipped", b"zlipped"));
-    let dropped = block_on(store.drop_messages(&address("q-5"), By::client())).expect("it is looked at");
-    let MessagesDropped::Dropped(lines) = dropped else { panic!("{dropped:?}") };
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    let repairs = block_on(store.repair()).expect("it is repaired");
-    assert_eq!(repairs.left, Vec::<String>::new());
-    assert_eq!(problems(&store), Vec::<String>::new());
-    let again = block_on(store.drop_messages(&address("q-5"), By::client())).expect("it is looked at");
-    assert_eq!(again, MessagesDropped::Dropped(Vec::new()));
 }
 
 /// What the tables are is what every look at them rests on.

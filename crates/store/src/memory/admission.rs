@@ -88,6 +88,17 @@ struct Target<'a> {
     summary: Summary,
 }
 
+impl Target<'_> {
+    fn unread(&self) -> impl Iterator<Item = &Message> {
+        let is_retried = self.pending.is_some_and(|pending| pending.retried.is_some());
+        let stays = move |message: &&Message| !is_retried || message.body.sort().outlives_failure();
+        let stored = self.row.map_or(&[][..], |row| row.inbox.as_slice());
+        let stored = stored.iter().map(|(_, message)| message).filter(stays);
+        let pending = self.pending.map_or(&[][..], |pending| pending.delivered.as_slice());
+        stored.chain(pending.iter().copied())
+    }
+}
+
 impl Found for Target<'_> {
     type Error = Refusal;
 
@@ -115,16 +126,11 @@ impl Found for Target<'_> {
     }
 
     fn unread_count(&mut self) -> Result<usize, Refusal> {
-        Ok(self.unread()?.len())
+        Ok(self.unread().count())
     }
 
-    fn unread(&mut self) -> Result<Vec<Message>, Refusal> {
-        let is_retried = self.pending.is_some_and(|pending| pending.retried.is_some());
-        let stays = |message: &&Message| !is_retried || message.body.outlives_failure();
-        let stored = self.row.map_or(&[][..], |row| row.inbox.as_slice());
-        let stored = stored.iter().map(|(_, message)| message).filter(stays);
-        let pending = self.pending.map_or(&[][..], |pending| pending.delivered.as_slice());
-        Ok(stored.chain(pending.iter().copied()).cloned().collect())
+    fn orders(&mut self) -> Result<Vec<Message>, Refusal> {
+        Ok(self.unread().filter(|message| message.body.is_control()).cloned().collect())
     }
 
     fn pass_over(&self, error: Refusal) -> Result<(), Refusal> {

@@ -141,8 +141,9 @@ impl Row {
         };
         let seen = Seen::of(seen);
         let unread = self.inbox.iter().map(|(_, message)| message);
-        let unseen = unread.filter(|message| !seen.has(message.id.as_str())).map(Some);
-        let parked = parking::park(&commit.changes.summary, unseen, now);
+        let unseen = unread.filter(|message| !seen.has(message.id.as_str()));
+        let parked =
+            parking::park(&commit.changes.summary, unseen.map(|message| Some(message.body.sort())), now);
         self.ready_at = (is_yielded || parked.is_ready).then_some(now);
         self.lease.session = None;
         self.summary.care_at = parked.care_at;
@@ -190,7 +191,7 @@ impl Row {
         self.execution = execution;
         self.finished_at = None;
         self.ready_at = Some(now);
-        self.inbox.retain(|(_, message)| message.body.outlives_failure());
+        self.inbox.retain(|(_, message)| message.body.sort().outlives_failure());
         self.open_run(records);
     }
 
