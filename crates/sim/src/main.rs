@@ -7,6 +7,7 @@ use std::io::Write;
 use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use abide_sim::scenario::Scenario;
 use abide_sim::{
@@ -38,6 +39,9 @@ struct Arguments {
     /// Cut what fails down to what it takes to fail
     #[arg(long)]
     shrink: bool,
+    /// With --shrink: begin no further world after so many seconds, and tell what was reached
+    #[arg(long, value_name = "N", default_value_t = 120, requires = "shrink")]
+    shrink_seconds: u64,
     /// Write the scenario that was run or cut down to this file
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -120,7 +124,7 @@ fn read(path: &PathBuf) -> Result<Scenario, String> {
 }
 
 fn one(arguments: &Arguments, lived: (Scenario, Report)) -> Result<(), String> {
-    let (scenario, report) = if arguments.shrink { shrink(&lived.0) } else { lived };
+    let (scenario, report) = if arguments.shrink { cut_down(&lived.0, arguments) } else { lived };
     println!("{}", story(&scenario));
     println!("{report}");
     if let Some(path) = &arguments.save {
@@ -128,6 +132,23 @@ fn one(arguments: &Arguments, lived: (Scenario, Report)) -> Result<(), String> {
         std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     if report.violations.is_empty() { Ok(()) } else { Err(format!("{} violations", report.violations.len())) }
+}
+
+/// Cuts a scenario down for as long as was asked for, and says how far that went.
+#[expect(clippy::disallowed_methods, reason = "whoever waits for the answer waits in real time")]
+fn cut_down(scenario: &Scenario, arguments: &Arguments) -> (Scenario, Report) {
+    let (began_at, seconds) = (Instant::now(), arguments.shrink_seconds);
+    let shrunk = shrink(scenario, || began_at.elapsed() < Duration::from_secs(seconds));
+    let count = shrunk.attempt_count;
+    match shrunk.is_smallest {
+        true => println!("{count} smaller ones were tried: nothing can be taken away"),
+        false => println!(
+            "{count} smaller ones were tried in {:.0} seconds; there may be smaller ones yet, \
+             which --shrink-seconds N gives time to find",
+            began_at.elapsed().as_secs_f64()
+        ),
+    }
+    (shrunk.scenario, shrunk.report)
 }
 
 fn many(arguments: &Arguments, seeds: Range<u64>) -> Result<(), String> {

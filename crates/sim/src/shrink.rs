@@ -5,44 +5,58 @@ use crate::run::{Report, run};
 use crate::scenario::{Scenario, WorkerSpec};
 
 /// How many smaller scenarios are tried at most.
-const TRY_COUNT_MAX: u32 = 3_000;
+const ATTEMPT_COUNT_MAX: u32 = 3_000;
 
-/// The smallest scenario that was found to fail in the same way, and how it fails.
-pub fn shrink(scenario: &Scenario) -> (Scenario, Report) {
-    let report = run(scenario);
-    let Some(sort) = report.violations.first().map(|violation| sort_of(violation)) else {
-        return (scenario.clone(), report);
-    };
-    let mut smallest = (scenario.clone(), report);
-    let mut tries_left = TRY_COUNT_MAX;
-    loop {
-        let mut is_smaller = false;
-        for candidate in candidates(&smallest.0) {
-            if tries_left == 0 {
-                return smallest;
-            }
-            tries_left -= 1;
-            if let Some(failing) = fails(&candidate, &sort) {
-                smallest = failing;
-                is_smaller = true;
-                break;
-            }
-        }
-        if !is_smaller {
-            return smallest;
-        }
-    }
+/// What a failing scenario was cut down to.
+#[derive(Clone, Debug)]
+pub struct Shrunk {
+    /// The smallest scenario that was found to fail in the same way.
+    pub scenario: Scenario,
+    /// How it fails.
+    pub report: Report,
+    /// How many smaller ones were tried.
+    pub attempt_count: u32,
+    /// Whether nothing smaller fails. Otherwise there was no patience left to see.
+    pub is_smallest: bool,
 }
 
-/// Whether a scenario fails in this way, under its own order of tasks or another one: whatever is taken away changes the order of the rest.
-fn fails(scenario: &Scenario, sort: &str) -> Option<(Scenario, Report)> {
+/// Cuts a scenario down for as long as `is_patient` says so before each world. One world is always lived through whole.
+pub fn shrink(scenario: &Scenario, is_patient: impl FnMut() -> bool) -> Shrunk {
+    cut_down(scenario, run, is_patient)
+}
+
+fn cut_down(
+    scenario: &Scenario,
+    mut run: impl FnMut(&Scenario) -> Report,
+    mut is_patient: impl FnMut() -> bool,
+) -> Shrunk {
+    let report = run(scenario);
+    let sort = report.violations.first().map(|violation| sort_of(violation));
+    let mut found = Shrunk { scenario: scenario.clone(), report, attempt_count: 0, is_smallest: false };
+    let Some(sort) = sort else { return Shrunk { is_smallest: true, ..found } };
+    let mut left = candidates(&found.scenario);
+    while let Some(candidate) = left.next() {
+        let mut may_try = || found.attempt_count < ATTEMPT_COUNT_MAX && is_patient();
+        let orders = orders(&candidate).take_while(|_| may_try());
+        let failing = orders
+            .map(|candidate| (run(&candidate), candidate))
+            .find(|(report, _)| report.violations.iter().any(|violation| sort_of(violation) == sort));
+        if failing.is_none() && !may_try() {
+            return found;
+        }
+        found.attempt_count += 1;
+        if let Some((report, scenario)) = failing {
+            left = candidates(&scenario);
+            found = Shrunk { scenario, report, ..found };
+        }
+    }
+    Shrunk { is_smallest: true, ..found }
+}
+
+/// A scenario under its own order of tasks, and under others: whatever is taken away changes the order of the rest.
+fn orders(scenario: &Scenario) -> impl Iterator<Item = Scenario> {
     const ORDER_COUNT: u64 = 4;
-    (0..ORDER_COUNT).find_map(|more| {
-        let candidate = Scenario { seed: scenario.seed.wrapping_add(more), ..scenario.clone() };
-        let report = run(&candidate);
-        let is_same = report.violations.iter().any(|violation| sort_of(violation) == sort);
-        is_same.then_some((candidate, report))
-    })
+    (0..ORDER_COUNT).map(|more| Scenario { seed: scenario.seed.wrapping_add(more), ..scenario.clone() })
 }
 
 /// What sort of violation it is: its words, without names and numbers.
@@ -54,7 +68,7 @@ pub(crate) fn sort_of(violation: &str) -> String {
 }
 
 /// Scenarios that are smaller by one thing; the largest cuts first.
-fn candidates(scenario: &Scenario) -> impl Iterator<Item = Scenario> + use<> {
+fn candidates(scenario: &Scenario) -> std::vec::IntoIter<Scenario> {
     let mut found = Vec::new();
     let mut add = |change: &dyn Fn(&mut Scenario)| {
         let mut candidate = scenario.clone();
@@ -190,4 +204,69 @@ fn smaller_children(child: &Child) -> Vec<Child> {
     }
     found.extend(smaller_code(&child.code).into_iter().map(|code| Child { code, ..child.clone() }));
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario;
+
+    /// A world that fails as long as anything goes wrong in it.
+    fn fails_by_faults(scenario: &Scenario) -> Report {
+        let violations = (!scenario.faults.is_empty()).then(|| "a fault struck".to_owned());
+        Report { violations: violations.into_iter().collect(), ..Report::default() }
+    }
+
+    #[test]
+    fn what_fails_by_one_thing_is_cut_down_to_it() {
+        let shrunk = cut_down(&scenario(1), fails_by_faults, || true);
+        assert!(shrunk.is_smallest && shrunk.attempt_count < ATTEMPT_COUNT_MAX);
+        assert_eq!((shrunk.scenario.faults.len(), shrunk.scenario.actions.len()), (1, 0));
+        assert_eq!(shrunk.report.violations, ["a fault struck"]);
+    }
+
+    #[test]
+    fn whoever_has_no_patience_left_gets_what_was_found_so_far() {
+        const WORLDS: u32 = 10;
+        let (mut world_count, mut left) = (0, WORLDS);
+        let run = |scenario: &Scenario| {
+            world_count += 1;
+            fails_by_faults(scenario)
+        };
+        let is_patient = || {
+            left = left.saturating_sub(1);
+            left > 0
+        };
+        let shrunk = cut_down(&scenario(1), run, is_patient);
+        assert!(!shrunk.is_smallest && world_count <= WORLDS, "{world_count} worlds");
+        assert!(shrunk.scenario.faults.len() < scenario(1).faults.len());
+        assert!(!shrunk.report.violations.is_empty());
+    }
+
+    #[test]
+    fn a_world_that_fails_in_another_way_is_no_smaller_one() {
+        // The whole one hangs; every other one only says that a fault struck.
+        let whole = scenario(1);
+        let run = |scenario: &Scenario| match *scenario == whole {
+            true => Report { violations: vec!["it hangs".to_owned()], ..Report::default() },
+            false => fails_by_faults(scenario),
+        };
+        let shrunk = cut_down(&whole, run, || true);
+        assert!(shrunk.is_smallest && shrunk.scenario == whole);
+    }
+
+    #[test]
+    fn attempts_have_a_bound_of_their_own() {
+        // Something that never comes to an end: each one that is smaller fails, and so does the first one again.
+        let mut roots = scenario(1);
+        let more: Vec<_> = (0..ATTEMPT_COUNT_MAX).map(|_| roots.faults[0]).collect();
+        roots.faults.extend(more);
+        let whole = roots.faults.len();
+        let run = |scenario: &Scenario| match scenario.faults.len() == whole {
+            true => fails_by_faults(scenario),
+            false => Report::default(),
+        };
+        let shrunk = cut_down(&roots, run, || true);
+        assert_eq!((shrunk.attempt_count, shrunk.is_smallest), (ATTEMPT_COUNT_MAX, false));
+    }
 }
