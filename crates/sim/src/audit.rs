@@ -29,6 +29,7 @@ mod falsified;
 mod order;
 mod orders;
 mod priorities;
+mod strands;
 pub(crate) mod table;
 
 pub(crate) use evidence::Evidence;
@@ -55,6 +56,13 @@ impl Past {
         self.programs.get(run as usize - 1)?.as_ref()?.as_ref().ok()
     }
 
+    /// Whether this run of a parent has started it.
+    fn is_child_of(&self, parent: &str, run: u32) -> bool {
+        let first = self.runs.first().and_then(|journal| journal.first());
+        let Some(Event::Started(start)) = first.map(|entry| &entry.event) else { return false };
+        start.parent.as_ref().is_some_and(|found| found.id.as_str() == parent && found.run == run)
+    }
+
     /// How each of its runs ended.
     pub(crate) fn ends(&self) -> impl Iterator<Item = Option<&Event>> {
         self.runs
@@ -69,6 +77,8 @@ pub(crate) struct Books {
     pub(crate) items: Vec<Happened>,
     /// The builds of the program, without the first.
     pub(super) editions: Vec<Edition>,
+    /// Whose rows were damaged: they are not among the pasts.
+    pub(super) damaged: BTreeSet<String>,
     authors: BTreeMap<causes::Run, Vec<usize>>,
     drawn: BTreeMap<Spot, u64>,
     run_counts: BTreeMap<Spot, u64>,
@@ -147,8 +157,9 @@ impl Books {
     pub(crate) fn new(pasts: BTreeMap<String, Past>, items: Vec<Happened>) -> Self {
         let (drawn, run_counts) = (BTreeMap::new(), BTreeMap::new());
         let (authors, editions) = (editions::authors(&items), Vec::new());
-        let (found, is_watched, is_at_rest) = (Vec::new(), true, true);
-        Self { pasts, items, editions, authors, drawn, run_counts, found, is_watched, is_at_rest }.counted()
+        let (damaged, found, is_watched, is_at_rest) = (BTreeSet::new(), Vec::new(), true, true);
+        Self { pasts, items, editions, damaged, authors, drawn, run_counts, found, is_watched, is_at_rest }
+            .counted()
     }
 
     /// Nobody saw what the store took, and perhaps it was interrupted.
@@ -164,10 +175,16 @@ impl Books {
             found.extend(children(past, self));
             found.extend(editions::programs(past, self));
         }
+        found.extend(names(self));
         found.extend(orders::check(self));
         found.extend(clients::check(self, scenario));
         found.extend(delays::check(self, scenario));
         found
+    }
+
+    /// Whether there is an execution of this id.
+    fn exists(&self, id: &str) -> bool {
+        self.pasts.contains_key(id) || self.damaged.contains(id)
     }
 
     /// A program as an edition runs it.
@@ -299,15 +316,19 @@ fn children(past: &Past, books: &Books) -> Vec<String> {
                     started.insert(op.child_result().to_string(), child.to_string());
                 }
                 Event::ChildFinished { op, outcome } => {
-                    let child = started.get(&op.to_string()).and_then(|id| pasts.get(id));
-                    let is_changed = editions::is_changed_child(journal, op, outcome);
-                    let is_answered = |child: &Past| child.ends().flatten().any(|end| answers(end, outcome));
-                    if !is_changed && !child.is_some_and(is_answered) {
-                        found.push(format!(
-                            "{:?} run {run}: {op} was answered with {outcome}, but did not end so",
-                            past.id
-                        ));
-                    }
+                    let id = started.get(&op.to_string());
+                    let wrong = match id.and_then(|id| pasts.get(id)) {
+                        _ if id.is_some_and(|id| books.damaged.contains(id)) => None,
+                        _ if editions::is_changed_child(journal, op, outcome) => None,
+                        Some(child) if !child.is_child_of(&past.id, run) => {
+                            (!is_refusal(outcome)).then_some("somebody else has its id")
+                        }
+                        Some(child) if child.ends().flatten().any(|end| answers(end, outcome)) => None,
+                        _ => Some("did not end so"),
+                    };
+                    found.extend(wrong.map(|wrong| {
+                        format!("{:?} run {run}: {op} was answered with {outcome}, but {wrong}", past.id)
+                    }));
                 }
                 _ => {}
             }
@@ -315,6 +336,7 @@ fn children(past: &Past, books: &Books) -> Vec<String> {
         let is_over = journal.last().is_some_and(|entry| entry.event.is_terminal());
         for id in started.values() {
             match pasts.get(id) {
+                None if books.damaged.contains(id) => {}
                 None => found.push(format!("{:?} run {run}: its child {id:?} never existed", past.id)),
                 Some(child) if is_over && books.is_at_rest && !child.status.is_terminal() => {
                     found.push(format!(
@@ -327,6 +349,34 @@ fn children(past: &Past, books: &Books) -> Vec<String> {
         }
     }
     found
+}
+
+/// Code is told the id under which its journal says that a child was started, or, where it ran ahead of its journal and was lost, one that it may have given.
+fn names(books: &Books) -> Vec<String> {
+    let mut found = Vec::new();
+    for item in &books.items {
+        let Happened::Named { parent, run, child } = item else { continue };
+        let Some(past) = books.pasts.get(parent) else { continue };
+        // A run that was never recorded was lost as a whole.
+        let Some(journal) = past.runs.get(*run as usize - 1) else { continue };
+        let is_started = |entry: &Entry| match &entry.event {
+            Event::ChildStarted { child: id, .. } => id.as_str() == child,
+            _ => false,
+        };
+        let is_own =
+            [format!("{parent}/{run}/"), format!("{parent}-{run}-")].iter().any(|own| child.starts_with(own));
+        let is_taken = || past.program(*run).is_some_and(|program| program.takes(child));
+        if !journal.iter().any(is_started) && !is_own && !is_taken() {
+            found.push(format!("{parent:?} run {run} was told that {child:?} is its child"));
+        }
+    }
+    found
+}
+
+/// What a parent is told of a child that could not be started.
+fn is_refusal(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Failure(answer) if answer.kind == FailureKind::Fatal
+        && answer.message.contains(" was not started: "))
 }
 
 /// Whether a child that ended like this answers like that.

@@ -61,6 +61,8 @@ pub(crate) trait Witness: Send + Sync {
     fn count_open(&self, change: i64);
     /// A program was given a random number or a UUID.
     fn drew(&self, spot: Spot, value: u64);
+    /// The code of a run was told the id of a child. Whoever does not watch this need not.
+    fn named(&self, _parent: &str, _run: u32, _child: &str) {}
     /// An operation of a run is opened while these are open. Whoever does not count them need not.
     fn beside(&self, _opened: &'static str, _open: &[&'static str]) {}
     /// These calls came to an outcome that is recorded. Whoever does not count them need not.
@@ -95,7 +97,7 @@ pub(crate) async fn job(ctx: Ctx, job: Job) -> Result<u64> {
     let spot = Spot { id: ctx.id().to_owned(), run: ctx.run_number(), node: job.node, edition: 0 };
     let outcome = probe.work(&job.work, spot, ctx.idempotency_key()).await;
     probe.witness.came(&[("Ctx", "state"), ("Ctx", "id"), ("Ctx", "run_number")]);
-    outcome.map(|written| written.0)
+    outcome.map(|written: Written<false>| written.0)
 }
 
 /// Reads what transaction steps have written: how often each key was.
@@ -119,7 +121,7 @@ fn count_of(table: &MemoryTable, key: &str) -> u64 {
 }
 
 impl Probe {
-    async fn work(&self, work: &Work, spot: Spot, key: String) -> Result<Written> {
+    async fn work<const TEXT: bool>(&self, work: &Work, spot: Spot, key: String) -> Result<Written<TEXT>> {
         let nth = self.witness.begin(&spot, key);
         let _open = Open::new(self);
         if work.delay_ms > 0 {
@@ -129,7 +131,7 @@ impl Probe {
     }
 }
 
-fn result_of(work: &Work, nth: u64) -> Result<Written> {
+fn result_of<const TEXT: bool>(work: &Work, nth: u64) -> Result<Written<TEXT>> {
     if nth > u64::from(work.failure_count) {
         return Ok(Written(mix(work.value, nth)));
     }
@@ -144,20 +146,25 @@ fn result_of(work: &Work, nth: u64) -> Result<Written> {
 /// The number that cannot be written down.
 const UNWRITABLE: u64 = u64::MAX;
 
-/// What a step gives.
-struct Written(u64);
+/// What a step gives: a number, or the same as a text.
+struct Written<const TEXT: bool>(u64);
 
-impl Serialize for Written {
+impl<const TEXT: bool> Serialize for Written<TEXT> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         match self.0 {
             UNWRITABLE => Err(serde::ser::Error::custom("it cannot be written")),
+            value if TEXT => value.to_string().serialize(serializer),
             value => value.serialize(serializer),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Written {
+impl<'de, const TEXT: bool> Deserialize<'de> for Written<TEXT> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        if TEXT {
+            let text = String::deserialize(deserializer)?;
+            return text.parse().map(Self).map_err(serde::de::Error::custom);
+        }
         u64::deserialize(deserializer).map(Self)
     }
 }
@@ -216,9 +223,9 @@ impl OnCtx {
         value
     }
 
-    /// The id of a child that does not have one by itself: it belongs to one place in one run.
-    fn child_id(&self, node: u32) -> String {
-        format!("{}-{}-{node}", self.0.id(), self.0.run_number())
+    /// The id that a child is given, if it does not have one by itself.
+    fn child_id(&self, child: &Child) -> Option<String> {
+        child.id(self.0.id(), self.0.run_number())
     }
 
     /// Counts calls once they come to what the journal says. An interrupt is not recorded as theirs.
@@ -241,10 +248,10 @@ impl OnCtx {
         })
     }
 
-    fn step_with<'a, 's: 'a>(
+    fn step_with<'a, 's: 'a, const TEXT: bool>(
         &'a self,
         step: &'a Step,
-        mut wanted: abide::Step<'s, Written>,
+        mut wanted: abide::Step<'s, Written<TEXT>>,
         mut calls: Vec<ApiName>,
     ) -> Outcome<'a, Self> {
         if let Some(retry) = step.retry {
@@ -260,10 +267,8 @@ impl OnCtx {
     }
 }
 
-impl Host for OnCtx {
-    type Error = Error;
-
-    fn step<'a>(&'a self, step: &'a Step, borrowed: &'a u64) -> Outcome<'a, Self> {
+impl OnCtx {
+    fn step_of<'a, const TEXT: bool>(&'a self, step: &'a Step, borrowed: &'a u64) -> Outcome<'a, Self> {
         let mut run_count_here = 0;
         let wanted = self.0.step(&step.name, move || {
             // Kept from attempt to attempt, and borrowed from whoever made the step.
@@ -271,22 +276,38 @@ impl Host for OnCtx {
             let key = self.0.idempotency_key();
             async move {
                 assert!(run_count_here > 0 && *borrowed < u64::MAX);
-                self.probe().work(&step.work, self.spot(step.node), key).await
+                self.probe().work::<TEXT>(&step.work, self.spot(step.node), key).await
             }
         });
         let calls = vec![("Ctx", "step"), ("Ctx", "idempotency_key")];
         self.step_with(step, wanted, calls)
     }
 
-    fn blocking<'a>(&'a self, step: &'a Step) -> Outcome<'a, Self> {
+    fn blocking_of<'a, const TEXT: bool>(&'a self, step: &'a Step) -> Outcome<'a, Self> {
         let (probe, spot, work) = (self.probe().clone(), self.spot(step.node), step.work);
         let key = format!("blocking {spot:?}");
         let wanted = self.0.blocking(&step.name, move || {
             let nth = probe.witness.begin(&spot, key);
             let _open = Open::new(&probe);
-            result_of(&work, nth)
+            result_of::<TEXT>(&work, nth)
         });
         self.step_with(step, wanted, vec![("Ctx", "blocking")])
+    }
+}
+
+impl Host for OnCtx {
+    type Error = Error;
+
+    fn step<'a>(&'a self, step: &'a Step, borrowed: &'a u64) -> Outcome<'a, Self> {
+        if step.is_text {
+            self.step_of::<true>(step, borrowed)
+        } else {
+            self.step_of::<false>(step, borrowed)
+        }
+    }
+
+    fn blocking<'a>(&'a self, step: &'a Step) -> Outcome<'a, Self> {
+        if step.is_text { self.blocking_of::<true>(step) } else { self.blocking_of::<false>(step) }
     }
 
     fn transact<'a>(&'a self, wanted: &'a Transact) -> Outcome<'a, Self> {
@@ -337,8 +358,8 @@ impl Host for OnCtx {
         macro_rules! run {
             ($code:expr, $input:expr) => {{
                 let mut wanted = with_options!(calls, RunChild = self.0.run($code, $input), child.options);
-                if let Some(node) = child.named {
-                    called!(calls, wanted = RunChild::id(self.child_id(node)));
+                if let Some(id) = self.child_id(child) {
+                    called!(calls, wanted = RunChild::id(id));
                 }
                 self.counted(calls, wanted)
             }};
@@ -355,8 +376,8 @@ impl Host for OnCtx {
             ($code:expr, $input:expr) => {{
                 let mut wanted =
                     with_options!(calls, StartChild = self.0.start($code, $input), child.options);
-                if let Some(node) = child.named {
-                    called!(calls, wanted = StartChild::id(self.child_id(node)));
+                if let Some(id) = self.child_id(child) {
+                    called!(calls, wanted = StartChild::id(id));
                 }
                 wanted.boxed()
             }};
@@ -369,7 +390,7 @@ impl Host for OnCtx {
             let open = self.opened("start");
             let started = wanted.await?;
             drop(open);
-            assert!(started.id().starts_with(self.0.id()), "the id of a child tells its parent");
+            self.probe().witness.named(self.0.id(), self.0.run_number(), started.id());
             self.probe().witness.came(&calls);
             let awaited: Started<'a, Self> =
                 Box::new(move || self.counted(vec![("Child", "result")], started.result()));

@@ -77,7 +77,7 @@ impl Database {
         opened.map_err(|error| error.to_string())
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.folder.path().join("world.db")
     }
 
@@ -273,7 +273,12 @@ async fn listen(world: Arc<World>, process: Arc<Process>, machine: u32) {
 pub(crate) fn verify(world: &World) -> Vec<String> {
     let Some(truth) = &world.truth else { return Vec::new() };
     match truth.verify() {
-        Ok(found) => found.problems.into_iter().map(|problem| format!("the database: {problem}")).collect(),
+        Ok(found) => {
+            let damaged = world.lock().damage.ids.clone();
+            let is_known = |problem: &String| damaged.iter().any(|id| problem.contains(&format!("{id:?}")));
+            let problems = found.problems.into_iter().filter(|problem| !is_known(problem));
+            problems.map(|problem| format!("the database: {problem}")).collect()
+        }
         Err(error) => vec![format!("the database cannot be verified: {error}")],
     }
 }

@@ -37,6 +37,8 @@ pub enum Alter {
     Retype,
     /// A step declares another input.
     Redeclare,
+    /// A step gives, and reads, a result of another type.
+    Reread,
     /// A branch is taken differently, or what was done at once is done one after the other.
     Reshape,
 }
@@ -73,6 +75,7 @@ impl Alter {
             Self::Rename => "rename",
             Self::Retype => "retype",
             Self::Redeclare => "redeclare",
+            Self::Reread => "reread",
             Self::Reshape => "reshape",
         }
     }
@@ -98,6 +101,14 @@ impl Alter {
                     step.node += REDECLARED_NODES;
                 }
             }
+            Self::Reread => {
+                // What somebody gives instead of a result that cannot be written is a number.
+                if let Expr::Step(step) | Expr::Blocking(step) = &mut parts[index]
+                    && step.work.way != Way::Unwritable
+                {
+                    step.is_text = !step.is_text;
+                }
+            }
             Self::Reshape => reshape(&mut parts[index]),
         }
     }
@@ -105,7 +116,7 @@ impl Alter {
 
 fn added(node: u32, name: String) -> Expr {
     let work = Work { value: u64::from(node), delay_ms: 0, failure_count: 0, way: Way::Error };
-    Expr::Step(Step { node, name, work, retry: None, timeout_ms: None, has_input: false })
+    Expr::Step(Step { node, name, work, retry: None, timeout_ms: None, has_input: false, is_text: false })
 }
 
 fn retype(expr: &mut Expr) {
@@ -188,7 +199,10 @@ mod tests {
         let program = Program { carry: 0, body: Expr::Sequence(parts.to_vec()), next: None };
         let edition = Edition { changes: vec![Change { at, what }] };
         let told = |expr: &Expr| match expr {
-            Expr::Step(step) => format!("{}{}", step.name, if step.has_input { "!" } else { "" }),
+            Expr::Step(step) => {
+                let text = if step.is_text { " as text" } else { "" };
+                format!("{}{}{text}", step.name, if step.has_input { "!" } else { "" })
+            }
             Expr::Transact(transact) => format!("transact {}", transact.name),
             other => format!("{other:?}").split(['(', ' ']).next().unwrap_or_default().to_owned(),
         };
@@ -209,6 +223,7 @@ mod tests {
             (Alter::Rename, 0, "an Join"),
             (Alter::Retype, 0, "transact a Join"),
             (Alter::Redeclare, 0, "a! Join"),
+            (Alter::Reread, 0, "a as text Join"),
             (Alter::Reshape, 1, "a Sequence"),
         ];
         for (what, at, expected) in rows {

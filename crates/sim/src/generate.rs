@@ -8,6 +8,8 @@ use crate::scenario::{
     Action, Actor, Ask, Deploy, Fault, Root, Scenario, SqliteSpec, StoreSpec, Target, When, WorkerSpec, Wrong,
 };
 
+mod later;
+
 /// The names of signals.
 pub(crate) const SIGNALS: [&str; 2] = ["q0", "q1"];
 
@@ -48,7 +50,7 @@ pub fn scenario(seed: u64) -> Scenario {
         store: StoreSpec::Memory,
         editions: Vec::new(),
     };
-    let scenario = relentless(with_deploys(scenario));
+    let scenario = later::more(relentless(with_deploys(scenario)));
     if seed.is_multiple_of(SQLITE_EVERY) { on_sqlite(scenario) } else { scenario }
 }
 
@@ -127,13 +129,15 @@ pub fn on_sqlite(mut scenario: Scenario) -> Scenario {
         (0..3 + chance.below(8))
             .map(|_| Fault { when: When::Batch(chance.early(200)), what: chance.wrong_batch() }),
     );
-    scenario
+    later::with_damage(scenario)
 }
 
 /// The same scenario on the store in memory, without what goes wrong only on SQLite.
 pub fn on_memory(mut scenario: Scenario) -> Scenario {
     scenario.store = StoreSpec::Memory;
-    scenario.faults.retain(|fault| !matches!(fault.when, When::Batch(_)));
+    let is_of_sqlite =
+        |fault: &Fault| matches!(fault.when, When::Batch(_)) || matches!(fault.what, Wrong::Damage { .. });
+    scenario.faults.retain(|fault| !is_of_sqlite(fault));
     scenario
 }
 
@@ -333,6 +337,7 @@ impl Chance {
             retry: self.maybe(400, Self::pauses),
             timeout_ms,
             has_input: self.is(200),
+            is_text: false,
         }
     }
 
@@ -370,7 +375,7 @@ impl Chance {
         };
         let options = self.options(&code);
         let named = self.maybe(120, Self::node);
-        Child { code, options, named }
+        Child { code, options, named, taken: None }
     }
 
     /// Every root is started once for sure; the rest is chance.

@@ -30,10 +30,14 @@ pub(crate) enum Happened {
     Began { machine: u32, spot: Spot, key: String, at: Option<Timestamp> },
     /// A program was given a random number or a UUID.
     Drew { spot: Spot, value: u64 },
+    /// The code of a run was told that this is the id of a child of it.
+    Named { parent: String, run: u32, child: String },
     /// The store gave a lease.
     Leased { machine: u32, session: SessionId, key: ExecutionKey, id: String, run: u32, epoch: u64 },
     /// The store gave these to a worker that asked, and left those behind that were ready.
     Claimed { given: Vec<Ready>, left: Vec<Ready> },
+    /// The store gave the lease of something new to whoever started it.
+    Born { id: String, at: Timestamp },
     /// The store took a commit.
     Committed(Box<Commit>),
     /// The store took a message that it had not seen before.
@@ -71,6 +75,7 @@ pub(crate) struct Commit {
     pub(crate) expected: u64,
     pub(crate) entries: Vec<Entry>,
     pub(crate) next: Option<Entry>,
+    pub(crate) at: Timestamp,
 }
 
 /// What a client was told, as far as the auditor needs it.
@@ -183,6 +188,10 @@ impl Witness for OnMachine {
 
     fn drew(&self, spot: Spot, value: u64) {
         self.history.add(Happened::Drew { spot, value });
+    }
+
+    fn named(&self, parent: &str, run: u32, child: &str) {
+        self.history.add(Happened::Named { parent: parent.to_owned(), run, child: child.to_owned() });
     }
 
     fn beside(&self, opened: &'static str, open: &[&'static str]) {

@@ -12,6 +12,7 @@ mod api;
 mod ask;
 mod audit;
 mod code;
+mod damage;
 mod database;
 mod deploy;
 mod each;

@@ -12,7 +12,7 @@ use crate::api::{ApiName, called};
 use crate::ask::{DropAt, perform};
 use crate::code::{self, Probe, Witness};
 use crate::database::Process;
-use crate::ending::{Ending, executions, open, reasons};
+use crate::ending::{Ending, executions, reasons};
 use crate::generate::SESSION_TTL_MS;
 use crate::history::{Answer, Happened, OnMachine};
 use crate::machine::MachineStore;
@@ -291,11 +291,14 @@ async fn see_to_the_end(world: &World, inbox_count_max: usize) -> Result<(), Str
     let mut ending = Ending::default();
     for _ in 0..END_SECONDS_MAX {
         world.runtime().sleep(secs(1)).await;
-        let open = open(executions(&*world.store, None).await.unwrap_or_default());
+        let open = world.open().await;
         if open.is_empty() {
             return see_what_remains(world, inbox_count_max).await;
         }
-        if let Some((_, abide)) = world.at(Actor::Client(LAST)) {
+        let Some((_, abide)) = world.at(Actor::Client(LAST)) else { continue };
+        if let Some(aside) = world.set_aside(&open) {
+            world.mend(&abide, aside).await?;
+        } else {
             let open = quiet::helpable(world, open).await;
             ending.help(&abide, &*world.runtime(), open).await;
         }
@@ -306,7 +309,7 @@ async fn see_to_the_end(world: &World, inbox_count_max: usize) -> Result<(), Str
 
 /// What is told of everything that has not ended.
 async fn told_of_open(world: &World) -> String {
-    let open = open(executions(&*world.store, None).await.unwrap_or_default());
+    let open = world.open().await;
     match world.at(Actor::Client(LAST)) {
         Some((_, abide)) => reasons(&abide, open).await,
         None => String::new(),

@@ -9,9 +9,9 @@ use abide_core::{Body, Entry, Event, SessionId};
 use abide_engine::Runtime;
 use abide_store::faults::FaultyStore;
 use abide_store::{
-    Answer, Aside, Beat, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, Hold,
-    Import, Imported, InboxPage, InboxRead, LeasePage, Leased, Leases, List, Listing, Notice, Prune, Read,
-    Registered, Retire, Snapshot, Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
+    Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
+    Hold, Import, Imported, InboxPage, InboxRead, LeasePage, Leased, Leases, List, Listing, Notice, Prune,
+    Read, Registered, Retire, Snapshot, Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
 };
 use futures_util::FutureExt;
 
@@ -160,6 +160,7 @@ impl World {
         let mut state = self.lock();
         state.held.insert(leased.key, machine);
         state.given.insert((leased.key, epoch));
+        state.damage.name(leased.key, leased.address().id.as_str());
         drop(state);
         let (key, id, run) = (leased.key, leased.address().id.to_string(), leased.execution.run());
         self.history.add(Happened::Leased { machine, session, key, id, run, epoch });
@@ -170,7 +171,11 @@ impl World {
             match answer {
                 Submitted::Started(_, leased) => {
                     self.accepted(message);
-                    leased.iter().for_each(|leased| self.leased(machine, leased));
+                    if let Some(leased) = leased {
+                        self.leased(machine, leased);
+                        let id = leased.address().id.to_string();
+                        self.history.add(Happened::Born { id, at: self.sim.now() });
+                    }
                 }
                 Submitted::Delivered(_) => self.accepted(message),
                 Submitted::Attached(_) | Submitted::Duplicate(_) => {}
@@ -202,6 +207,7 @@ impl World {
             self.history.trace((commit.key.0, entry.seq, entry.event.word()));
             if let Event::ChildStarted { child, .. } = &entry.event {
                 self.know(child.as_str());
+                self.lock().damage.adopt(commit.key, child.as_str());
             }
         }
         self.history.add(Happened::Committed(Box::new(history::Commit {
@@ -212,6 +218,7 @@ impl World {
             expected: commit.expected.0,
             entries,
             next: changes.next.as_ref().and_then(|record| record.entry().ok()),
+            at: self.sim.now(),
         })));
         let is_over = commit.hold != Hold::Keep || changes.summary.status.is_terminal();
         let mut state = self.lock();

@@ -18,7 +18,7 @@ use futures_util::future::BoxFuture;
 use crate::history::Spot;
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
 use crate::program::{Child, Code, Program, Step, Transact, Work};
-use possible::{contradicts, foreign, possible};
+use possible::{contradicts, foreign, is_readable, is_refuted, possible};
 
 mod possible;
 mod unused;
@@ -202,22 +202,21 @@ fn word_of(kind: OpKind) -> &'static str {
 /// What an operation may give.
 #[derive(Clone, Debug)]
 enum Expected {
-    Closure {
-        spot: Spot,
-        work: Work,
-        has_timeout: bool,
-        input: Option<u32>,
-    },
-    Transaction {
-        fails: bool,
-    },
+    Closure { spot: Spot, work: Work, has_timeout: bool, input: Option<u32>, is_text: bool },
+    Transaction { fails: bool },
     Timer,
-    Signal {
-        has_timeout: bool,
-    },
-    /// Under this id, if it was given one.
-    Child(Option<String>),
+    Signal { has_timeout: bool },
+    Child(Under),
     Result,
+}
+
+/// The id of a child.
+#[derive(Clone, Debug)]
+enum Under {
+    /// The code gives it.
+    Given(String),
+    /// It follows from the parent, whose id and run this is, and from the operation.
+    Own(String),
 }
 
 /// Why an operation failed, in the model.
@@ -320,6 +319,12 @@ impl Model<'_> {
         if contradicts(&slot.expected, &entry.event) {
             return Ok(Some(format!("entry {} has another input", entry.seq)));
         }
+        if is_refuted(entry, self.life.journal) {
+            return Ok(None);
+        }
+        if !is_readable(&slot.expected, &entry.event) {
+            return Ok(Some(format!("entry {} has a result of another type", entry.seq)));
+        }
         let outcome = match self.life.is_own(entry) {
             true => possible(&slot.expected, entry, self.knowledge),
             false => foreign(&slot.expected, entry),
@@ -381,10 +386,10 @@ impl Model<'_> {
         }
     }
 
-    /// The id that the code gives to a child.
-    fn child_id(&self, child: &Child) -> Option<String> {
+    /// The id under which a child is started.
+    fn child_id(&self, child: &Child) -> Under {
         let Life { id, run, .. } = self.life;
-        child.named.map(|node| format!("{id}-{run}-{node}"))
+        child.id(id, *run).map_or_else(|| Under::Own(format!("{id}/{run}")), Under::Given)
     }
 
     fn child_result(&self, nth: u32, name: &str) -> Operation {
@@ -482,8 +487,9 @@ impl Host for Model<'_> {
 
     fn step<'a>(&'a self, step: &'a Step, _borrowed: &'a u64) -> Outcome<'a, Self> {
         let (spot, work, has_timeout) = (self.spot(step.node), step.work, step.timeout_ms.is_some());
-        let input = step.has_input.then_some(step.node);
-        self.operation("step", &step.name, Expected::Closure { spot, work, has_timeout, input }).boxed()
+        let (input, is_text) = (step.has_input.then_some(step.node), step.is_text);
+        let expected = Expected::Closure { spot, work, has_timeout, input, is_text };
+        self.operation("step", &step.name, expected).boxed()
     }
 
     fn blocking<'a>(&'a self, step: &'a Step) -> Outcome<'a, Self> {

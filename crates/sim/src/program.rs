@@ -102,6 +102,9 @@ pub struct Step {
     pub timeout_ms: Option<u64>,
     /// Whether it declares its input.
     pub has_input: bool,
+    /// Whether its result is a text, and not a number.
+    #[serde(default)]
+    pub is_text: bool,
 }
 
 /// What a closure does.
@@ -160,6 +163,9 @@ pub struct Child {
     /// The place in the program that gives it an id of its own.
     #[serde(default)]
     pub named: Option<u32>,
+    /// The id that it is given instead, which somebody else may have.
+    #[serde(default)]
+    pub taken: Option<String>,
 }
 
 /// What an execution runs.
@@ -210,6 +216,14 @@ impl Program {
         found
     }
 
+    /// Whether it may give this id, which somebody else may have, to a child.
+    pub(crate) fn takes(&self, id: &str) -> bool {
+        self.exprs().into_iter().any(|expr| match expr {
+            Expr::Run(child) | Expr::Start { child, .. } => child.taken.as_deref() == Some(id),
+            _ => false,
+        })
+    }
+
     fn collect<'a>(&'a self, found: &mut Vec<&'a Expr>) {
         self.body.collect(found);
         if let Some(next) = &self.next {
@@ -240,7 +254,50 @@ impl Expr {
     }
 }
 
+impl Program {
+    /// Does something to every child of this run and of those after it, and to theirs.
+    pub fn each_child(&mut self, change: &mut dyn FnMut(&mut Child)) {
+        self.body.each_child(change);
+        if let Some(next) = &mut self.next {
+            next.each_child(change);
+        }
+    }
+}
+
+impl Expr {
+    fn each_child(&mut self, change: &mut dyn FnMut(&mut Child)) {
+        match self {
+            Self::Sequence(parts) | Self::Join(parts) | Self::Select(parts) | Self::Unordered(parts) => {
+                parts.iter_mut().for_each(|part| part.each_child(change));
+            }
+            Self::Catch { body, otherwise, .. } => {
+                body.each_child(change);
+                otherwise.each_child(change);
+            }
+            Self::Shield(cleanup) => cleanup.each_child(change),
+            Self::Run(child) => child.each_child(change),
+            Self::Start { child, meanwhile, .. } => {
+                child.each_child(change);
+                meanwhile.each_child(change);
+            }
+            _ => {}
+        }
+    }
+}
+
 impl Child {
+    fn each_child(&mut self, change: &mut dyn FnMut(&mut Child)) {
+        change(self);
+        if let Code::Workflow(program) = &mut self.code {
+            program.each_child(change);
+        }
+    }
+
+    /// The id that the code of a run gives it, if it does. One that is not taken belongs to one place in one run.
+    pub(crate) fn id(&self, parent: &str, run: u32) -> Option<String> {
+        self.taken.clone().or_else(|| Some(format!("{parent}-{run}-{}", self.named?)))
+    }
+
     fn collect<'a>(&'a self, found: &mut Vec<&'a Expr>) {
         if let Code::Workflow(program) = &self.code {
             program.collect(found);

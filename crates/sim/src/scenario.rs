@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use crate::damage::Part;
 use crate::edition::Edition;
 use crate::program::{Code, Pauses, StartWith};
 
@@ -284,6 +285,13 @@ pub enum Wrong {
         /// For so long.
         ms: u64,
     },
+    /// A byte of a row on the disk changes.
+    Damage {
+        /// Whose.
+        of: Target,
+        /// Which of its rows.
+        part: Part,
+    },
 }
 
 impl Scenario {
@@ -309,6 +317,19 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// The same, with ids that begin with this.
+    #[cfg(unix)]
+    pub(crate) fn under(mut self, prefix: &str) -> Self {
+        for root in &mut self.roots {
+            root.id.insert_str(0, prefix);
+            if let Code::Workflow(program) = &mut root.code {
+                program
+                    .each_child(&mut |child| child.taken.iter_mut().for_each(|id| id.insert_str(0, prefix)));
+            }
+        }
+        self
+    }
+
     /// The same, with everything that takes time so many times as fast. Whatever is called `ms`, or ends in `_ms`, is a time.
     pub(crate) fn faster(self, times: u64) -> Self {
         let hastened = serde_json::to_value(&self).ok().map(|mut value| {
@@ -358,6 +379,9 @@ impl Wrong {
             Self::CommitUnknown { happens: false } => "commit unwritten",
             Self::Full { .. } => "disk full",
             Self::Locked { .. } => "locked",
+            Self::Damage { part: Part::State, .. } => "damage of a state",
+            Self::Damage { part: Part::Journal, .. } => "damage of a journal",
+            Self::Damage { part: Part::Message, .. } => "damage of a message",
         }
     }
 }

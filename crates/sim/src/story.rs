@@ -62,7 +62,8 @@ fn options(with: &StartWith) -> String {
 }
 
 fn child(what: &Child) -> String {
-    format!("{}{}", code(&what.code), options(&what.options))
+    let taken = what.taken.as_ref().map(|id| format!(" under the id {id:?}")).unwrap_or_default();
+    format!("{}{}{taken}", code(&what.code), options(&what.options))
 }
 
 fn parts(word: &str, parts: &[Expr]) -> String {
@@ -72,7 +73,8 @@ fn parts(word: &str, parts: &[Expr]) -> String {
 fn step(word: &str, what: &Step) -> String {
     let retry = what.retry.map(|retry| format!(" {retry:?}")).unwrap_or_default();
     let timeout = what.timeout_ms.map(|ms| format!(" timeout {ms} ms")).unwrap_or_default();
-    format!("{word} {:?} {}{retry}{timeout}", what.name, work(&what.work))
+    let text = if what.is_text { " as text" } else { "" };
+    format!("{word} {:?} {}{retry}{timeout}{text}", what.name, work(&what.work))
 }
 
 fn work(what: &Work) -> String {

@@ -33,6 +33,13 @@ impl World {
         if !is_same || before.ready_at != after.ready_at {
             return;
         }
+        if own_words(sentence).contains(" is damaged") {
+            if !self.lock().damage.ids.contains(id.as_str()) {
+                self.history
+                    .add(Happened::Wrong(format!("why says {sentence:?}, but nobody has damaged it")));
+            }
+            return;
+        }
         let mut untrue = self.untrue(sentence, &after);
         if untrue.is_none() && queue == self.ready() {
             untrue = wrong_place(sentence, &after, &queue);

@@ -15,6 +15,7 @@ use abide_store::Store;
 use abide_store::faults::NoticeFault;
 use abide_store::memory::MemoryStore;
 
+use crate::damage::Damage;
 use crate::database::{Database, Process};
 use crate::deploy::Builds;
 use crate::history::{Happened, History};
@@ -61,6 +62,7 @@ pub(crate) struct State {
     pub(crate) specs: Vec<WorkerSpec>,
     pub(crate) builds: Builds,
     pub(crate) deaths: Deaths,
+    pub(crate) damage: Damage,
 }
 
 /// A machine.
@@ -433,6 +435,11 @@ impl World {
     }
 
     fn happen(&self, wrong: Wrong) {
+        if let Wrong::Damage { of, part } = wrong
+            && self.damage(part, of).is_none()
+        {
+            return;
+        }
         self.strike(0, wrong, "clock");
         match wrong {
             Wrong::Outage { ms: for_ms } => {

@@ -16,6 +16,8 @@ mod copies;
 mod error;
 #[cfg(test)]
 mod fixture;
+#[doc(hidden)]
+pub mod flaw;
 mod gaps;
 mod home;
 mod indexes;

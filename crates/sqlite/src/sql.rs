@@ -3,9 +3,11 @@
 //! `place`, `rank` and `since` say where an execution stands: see [`crate::place::Place`]. `queue` is a route and a priority in one number, see
 //! [`crate::place::Queue`]. `state` is a sheet with everything that needs no column of its own: see [`crate::sheet`].
 
+mod flaw;
 mod sessions;
 mod verify;
 
+pub(crate) use flaw::*;
 pub(crate) use sessions::*;
 pub(crate) use verify::*;
 

@@ -30,7 +30,7 @@ pub(super) fn check(books: &Books, scenario: &Scenario) -> Vec<String> {
                 found.push(say("the signal was taken"));
             }
             (Ask::Start(root) | Ask::Run(root), Answer::Done | Answer::Result(_))
-                if !books.pasts.contains_key(&scenario.roots[*root].id) =>
+                if !books.exists(&scenario.roots[*root].id) =>
             {
                 found.push(say("it does not exist"));
             }
@@ -59,8 +59,13 @@ fn taken_signals(books: &Books) -> BTreeSet<u64> {
 
 /// Everything that executions ended with.
 fn results(books: &Books) -> BTreeSet<u64> {
-    let ends = books.pasts.values().flat_map(|past| past.ends().flatten().collect::<Vec<_>>());
-    let results = ends.filter_map(|end| match end {
+    let recorded = books.pasts.values().flat_map(|past| past.ends().flatten().collect::<Vec<_>>());
+    // What was damaged later may have ended before.
+    let taken = books.items.iter().filter_map(|item| match item {
+        Happened::Committed(commit) => commit.entries.last().map(|entry| &entry.event),
+        _ => None,
+    });
+    let results = recorded.chain(taken.filter(|_| !books.damaged.is_empty())).filter_map(|end| match end {
         Event::Completed { result, .. } => model::number(result).ok(),
         _ => None,
     });

@@ -136,7 +136,7 @@ impl RunOf<'_> {
 
 fn is_mismatch(event: &Event) -> bool {
     let Event::Blocked { reason, .. } = event else { return false };
-    matches!(reason, Block::Mismatch { .. } | Block::NameClash(_))
+    matches!(reason, Block::Mismatch { .. } | Block::Undecodable { .. } | Block::NameClash(_))
 }
 
 /// Compares what a completed run is said to have left unused with what the model says. What was recorded for an operation that was given up

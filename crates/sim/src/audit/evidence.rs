@@ -1,11 +1,11 @@
 //! What the auditor is told of a world that has come to its end. It is data: a test falsifies it, and sees which rule complains.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use abide_store::FeedFrom;
 
-use super::{Books, Happened, Past, Told, care, causes, order, pasts, priorities, table};
+use super::{Books, Happened, Past, Told, care, causes, order, pasts, priorities, strands, table};
 use crate::ending::executions;
 use crate::scenario::Scenario;
 use crate::world::World;
@@ -18,30 +18,36 @@ pub(crate) struct Evidence {
     pub(super) told: Told,
     /// How often each transaction step has written, or why nobody knows.
     pub(super) counts: Result<BTreeMap<String, u64>, String>,
+    /// Whose rows were damaged: what is recorded of them says nothing.
+    pub(super) damaged: BTreeSet<String>,
 }
 
 impl Evidence {
     /// Looks at everything once.
     pub(crate) async fn of(world: &Arc<World>, scenario: &Scenario) -> Self {
         let executions = executions(&*world.store, None).await.unwrap_or_default();
-        let pasts = pasts(&*world.store, executions).await;
+        let damaged = world.lock().damage.ids.clone();
+        let mut pasts = pasts(&*world.store, executions).await;
+        pasts.retain(|id, _| !damaged.contains(id));
         let items = world.history.lock().items.clone();
         let told = Told::read(&*world.store, FeedFrom::Beginning).await;
         let counts = match world.any_worker() {
             Some((_, abide)) => table::counts(&abide, (&pasts, &scenario.editions), "table").await,
             None => Err("no worker is left".to_owned()),
         };
-        Self { pasts, items, told, counts }
+        Self { pasts, items, told, counts, damaged }
     }
 
     /// Everything that is wrong with it.
     pub(crate) fn check(self, scenario: &Scenario) -> Vec<String> {
-        let books = Books { editions: scenario.editions.clone(), ..Books::new(self.pasts, self.items) };
+        let (editions, damaged) = (scenario.editions.clone(), self.damaged);
+        let books = Books { editions, damaged, ..Books::new(self.pasts, self.items) };
         let mut found = books.check(scenario);
         found.extend(care::check(&books));
         found.extend(order::check(&books));
         found.extend(causes::check(&books));
         found.extend(priorities::check(&books));
+        found.extend(strands::check(&books, scenario));
         found.extend(self.told.check(&books));
         found.extend(table::check((&books.pasts, &scenario.editions), &self.counts));
         if !found.is_empty() {

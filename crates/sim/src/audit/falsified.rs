@@ -17,10 +17,10 @@ use crate::{generate, quiet_panics};
 mod history;
 
 use history::{
-    begins_twice, closure_after_record, closure_too_early, commit_after_end, end_untold, ends_twice,
-    epoch_twice, foreign_session, function_twice, left_behind, older_left_behind, result_of_nobody,
-    signal_lost, signal_not_taken, signal_refused, signals_swapped, stale_epoch, start_of_nothing,
-    version_twice, wrote_nothing, wrote_twice,
+    begins_late, begins_twice, closure_after_record, closure_too_early, commit_after_end, end_untold,
+    ends_twice, epoch_twice, foreign_session, function_twice, left_behind, older_left_behind,
+    result_of_nobody, signal_lost, signal_not_taken, signal_refused, signals_swapped, stale_epoch,
+    start_of_nothing, version_twice, wrote_nothing, wrote_twice,
 };
 
 /// Falsifies the n-th place that can be falsified so; `None` when there are no more.
@@ -41,7 +41,10 @@ const RULES: &[(&str, &str, Falsify)] = &[
     ("a signal that also timed out", "has two outcomes", two_outcomes),
     ("no start", "does not begin with its start", no_start),
     ("an answer that nobody gave", "but did not end so", foreign_answer),
+    ("the answer of somebody else", "but somebody else has its id", answer_of_another),
     ("a child that is not there", "never existed", child_gone),
+    ("a child under another id", "is waited for", child_renamed),
+    ("the id of somebody else's child", "is its child", foreign_name),
     ("an orphan", "has ended, but its child", orphan),
     ("an input that is no program", "its input is no program", no_program),
     ("a result that no closure gave", "no run of the closure gave", foreign_result),
@@ -73,6 +76,7 @@ const RULES: &[(&str, &str, Falsify)] = &[
     ("signals out of order", "is what came", signals_swapped),
     ("a signal that nobody sent", "is what came", signal_lost),
     ("a closure before its cause", "before what led there was durable", closure_too_early),
+    ("somebody who was born and begins late", "was born leased, but nobody began it", begins_late),
     ("a run that begins twice in the feed", "the feed tells 2 times", begins_twice),
     ("a run that ends twice in the feed", "the feed tells [", ends_twice),
     ("an end that the feed lacks", "the feed tells []", end_untold),
@@ -297,12 +301,46 @@ fn foreign_answer(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<(
     Some(())
 }
 
+fn answer_of_another(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) = nth_entry(evidence, nth, |_, _, entry| {
+        matches!(entry.event, Event::ChildFinished { outcome: Outcome::Success(_), .. })
+    })?;
+    let op = journal[index].event.op()?.clone();
+    let id = journal.iter().find_map(|entry| match &entry.event {
+        Event::ChildStarted { op: started, child } if started.child_result() == op => Some(child.to_string()),
+        _ => None,
+    })?;
+    let first = evidence.pasts.get_mut(&id)?.runs.first_mut()?.first_mut()?;
+    if let Event::Started(start) = &mut first.event {
+        Arc::make_mut(start).parent = None;
+    }
+    Some(())
+}
+
 fn child_gone(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     let (journal, index) =
         nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::ChildStarted { .. }))?;
     let Event::ChildStarted { child, .. } = &journal[index].event else { return None };
     let id = child.to_string();
     evidence.pasts.remove(&id);
+    Some(())
+}
+
+fn child_renamed(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let id = evidence.pasts.keys().next()?.clone();
+    let (journal, index) =
+        nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::ChildStarted { .. }))?;
+    if let Event::ChildStarted { child, .. } = &mut journal[index].event {
+        *child = abide_core::ExecutionId::new(&id).ok()?;
+    }
+    Some(())
+}
+
+fn foreign_name(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_item(evidence, nth, |item| matches!(item, Happened::Named { .. }))?;
+    if let Happened::Named { parent, child, .. } = &mut evidence.items[index] {
+        child.clone_from(parent);
+    }
     Some(())
 }
 

@@ -36,6 +36,9 @@ fn is_parent(By(name): &By) -> bool {
 fn is_founded(books: &Books, past: &Past, (journal, order): (&[Entry], &Entry)) -> bool {
     let Some(Event::Started(start)) = journal.first().map(|entry| &entry.event) else { return false };
     let Some(parent) = &start.parent else { return false };
+    if books.damaged.contains(parent.id.as_str()) {
+        return true;
+    }
     let of_parent = books.pasts.get(parent.id.as_str());
     let Some(of_parent) = of_parent.and_then(|found| found.runs.get(parent.run as usize - 1)) else {
         return false;

@@ -1,8 +1,8 @@
 //! What an operation may be given.
 
-use abide_core::{Entry, Event, FailureKind, Outcome as Recorded, Payload, Remedied, Remedy};
+use abide_core::{Block, Entry, Event, FailureKind, Op, Outcome as Recorded, Payload, Remedied, Remedy};
 
-use super::{Expected, Failed, Knowledge};
+use super::{Expected, Failed, Knowledge, Under};
 use crate::program::{Way, Work, mix};
 
 /// What an entry gives to an operation, if that is possible at all; nothing if it has to be decided about.
@@ -52,6 +52,32 @@ pub(super) fn contradicts(expected: &Expected, event: &Event) -> bool {
     !is_lost && record.input_hash.is_some_and(|hash| hash != Payload::from(input.to_string().as_str()).hash())
 }
 
+/// Whether the code can read what is recorded.
+pub(super) fn is_readable(expected: &Expected, event: &Event) -> bool {
+    let payload = match event {
+        Event::StepRecorded(record) => match &record.outcome {
+            Recorded::Success(payload) => payload,
+            _ => return true,
+        },
+        Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(payload), .. }), .. } => payload,
+        _ => return true,
+    };
+    let Expected::Closure { is_text, .. } = expected else { return true };
+    payload.as_bytes().starts_with(b"\"") == *is_text
+}
+
+/// Whether somebody gave a result that the code could not read: it was blocked at the same step later. To nobody is that result given again.
+pub(super) fn is_refuted(entry: &Entry, journal: &[Entry]) -> bool {
+    let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_) }), .. } = &entry.event
+    else {
+        return false;
+    };
+    let mut later = journal.iter().filter(|later| later.seq > entry.seq);
+    later.any(|later| {
+        matches!(&later.event, Event::Blocked { reason: Block::Unrecordable { op: again, .. }, .. } if again == op)
+    })
+}
+
 fn given(
     expected: &Expected,
     entry: &Entry,
@@ -80,13 +106,18 @@ fn given(
             Ok(Err(Failed(FailureKind::Timeout)))
         }
         (Event::SignalReceived { payload, .. }, Expected::Signal { .. }) => Ok(Ok(number(payload)?)),
-        (Event::ChildStarted { child, .. }, Expected::Child(id))
-            if id.as_ref().is_none_or(|id| child.as_str() == id) =>
-        {
+        (Event::ChildStarted { op, child }, Expected::Child(under)) if is_id(child.as_str(), op, under) => {
             Ok(Ok(0))
         }
         (Event::ChildFinished { outcome, .. }, Expected::Result) => outcome_of(outcome),
         _ => Err(format!("{expected:?} is waited for")),
+    }
+}
+
+fn is_id(child: &str, op: &Op, under: &Under) -> bool {
+    match under {
+        Under::Given(id) => child == id,
+        Under::Own(parent) => child == format!("{parent}/{}/{}", op.name, op.nth),
     }
 }
 
@@ -131,7 +162,10 @@ fn outcome_of(outcome: &Recorded) -> Result<Result<u64, Failed>, String> {
     }
 }
 
-/// The number in a payload.
+/// The number in a payload, or in the text in it.
 pub(crate) fn number(payload: &Payload) -> Result<u64, String> {
+    if let Ok(text) = serde_json::from_slice::<String>(payload.as_bytes()) {
+        return text.parse().map_err(|error| format!("{text:?}: {error}"));
+    }
     serde_json::from_slice(payload.as_bytes()).map_err(|error| format!("{}: {error}", payload.excerpt()))
 }

@@ -258,10 +258,7 @@ pub(crate) fn scenario_of(seed: u64, nth: u64, prefix: &str) -> Scenario {
     // Real processes have one program.
     scenario.editions.clear();
     scenario.actions.retain(|action| !matches!(action.what, Ask::Deploy(_)));
-    for root in &mut scenario.roots {
-        root.id = format!("{}{}", scenario_prefix(prefix, nth), root.id);
-    }
-    scenario
+    scenario.under(&scenario_prefix(prefix, nth))
 }
 
 /// What the ids of one scenario begin with.

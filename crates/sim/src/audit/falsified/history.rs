@@ -31,6 +31,15 @@ fn signal_of(item: &Happened) -> Option<u64> {
     }
 }
 
+/// Has something born long before it begins.
+pub(super) fn begins_late(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let index = nth_item(evidence, nth, |item| matches!(item, Happened::Born { .. }))?;
+    if let Happened::Born { at, .. } = &mut evidence.items[index] {
+        *at = abide_core::Timestamp::from_micros(at.as_micros() - 2_000_000);
+    }
+    Some(())
+}
+
 pub(super) fn signal_not_taken(evidence: &mut Evidence, scenario: &Scenario, nth: usize) -> Option<()> {
     let index = nth_signal(evidence, scenario, nth, &Answer::Done)?;
     let Happened::Answered { action, .. } = &evidence.items[index] else { return None };

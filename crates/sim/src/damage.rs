@@ -1,0 +1,208 @@
+//! Damage on the disk of a world: one row is no longer what was written. Whose row that is does not go on, and says so; nobody else is delayed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use abide::prelude::*;
+use abide_core::By;
+use abide_sqlite::flaw::Flaw;
+use abide_sqlite::stepped::Fate;
+use abide_sqlite::{Discarded, SqliteStore};
+use abide_store::{ExecutionKey, Listed};
+use futures_util::FutureExt;
+use serde::{Deserialize, Serialize};
+
+use crate::database::Database;
+use crate::ending::{executions, open};
+use crate::scenario::Target;
+use crate::world::World;
+
+/// A row of an execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Part {
+    /// What it has come to.
+    State,
+    /// One of its journal.
+    Journal,
+    /// An unread message.
+    Message,
+}
+
+impl Part {
+    /// The row of it that is meant.
+    fn flaw(self, Target(number): Target) -> Flaw {
+        match self {
+            Self::State => Flaw::State,
+            Self::Journal => Flaw::Journal(number as u32 % 3),
+            Self::Message => Flaw::Message,
+        }
+    }
+}
+
+/// What is known of damage.
+#[derive(Default)]
+pub(crate) struct Damage {
+    /// Whose rows were damaged.
+    pub(crate) ids: BTreeSet<String>,
+    /// Those of them that had ended by then: nothing more becomes of them.
+    over: BTreeSet<String>,
+    /// The id of everything that was ever leased.
+    names: BTreeMap<ExecutionKey, String>,
+    /// Who said to start each child. More than one may have, if its id was taken.
+    parents: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Damage {
+    pub(crate) fn name(&mut self, key: ExecutionKey, id: &str) {
+        self.names.entry(key).or_insert_with(|| id.to_owned());
+    }
+
+    pub(crate) fn adopt(&mut self, parent: ExecutionKey, child: &str) {
+        let parent = self.names.get(&parent).cloned();
+        self.parents.entry(child.to_owned()).or_default().extend(parent);
+    }
+
+    /// Everybody who waits for one of these, or whom one of these would have to tell to go on.
+    fn kin(&self, of: &BTreeSet<String>) -> BTreeSet<String> {
+        let mut kin = of.clone();
+        loop {
+            let above = kin.iter().filter_map(|id| self.parents.get(id)).flatten();
+            let more: BTreeSet<String> = above.filter(|id| !kin.contains(*id)).cloned().collect();
+            if more.is_empty() {
+                return kin;
+            }
+            kin.extend(more);
+        }
+    }
+
+    fn is_child_of_any(&self, id: &str, parents: &BTreeSet<String>) -> bool {
+        self.parents.get(id).is_some_and(|of| of.iter().any(|parent| parents.contains(parent)))
+    }
+}
+
+impl World {
+    /// Damages a row of an execution, if there is one; says whose it was.
+    pub(crate) fn damage(&self, part: Part, target: Target) -> Option<String> {
+        let (id, database) = (self.known(target)?, self.database.as_ref()?);
+        let is_done = part.flaw(target).make(&database.path(), &id, target.0);
+        is_done.then(|| {
+            self.lock().damage.ids.insert(id.clone());
+            database.wrote();
+            id
+        })
+    }
+
+    /// Everything that has not ended, as far as that can be read.
+    pub(crate) async fn open(&self) -> Vec<Listed> {
+        let mut open = open(executions(&*self.store, None).await.unwrap_or_default());
+        open.retain(|item| !self.lock().damage.over.contains(item.address.id.as_str()));
+        open
+    }
+
+    /// Of what has not ended, what is set aside as damaged, if everybody else only waits for that.
+    pub(crate) fn set_aside<'a>(&self, open: &'a [Listed]) -> Option<Vec<&'a Listed>> {
+        let is_aside = |item: &&Listed| item.summary.status == Status::Damaged;
+        let aside: Vec<&Listed> = open.iter().filter(is_aside).collect();
+        let ids: BTreeSet<String> = aside.iter().map(|item| item.address.id.to_string()).collect();
+        let state = self.lock();
+        let kin = state.damage.kin(&ids);
+        let waits = |item: &Listed| {
+            let id = item.address.id.as_str();
+            let is_told = item.summary.status == Status::Paused && state.damage.is_child_of_any(id, &kin);
+            kin.contains(id) || is_told
+        };
+        (!aside.is_empty() && open.iter().all(waits)).then_some(aside)
+    }
+
+    /// Puts back what can be, and ends what cannot. Says what is not as it must be: whoever is set aside was damaged, and says so.
+    pub(crate) async fn mend(&self, abide: &Abide, aside: Vec<&Listed>) -> Result<(), String> {
+        let Some(truth) = &self.truth else { return Ok(()) };
+        for item in &aside {
+            let id = item.address.id.as_str();
+            if !self.lock().damage.ids.contains(id) {
+                return Err(format!("{id:?} is set aside, but nobody has damaged it"));
+            }
+            let why = abide.handle::<u64>(id).why().await.unwrap_or_else(|error| error.to_string());
+            if !why.contains("damaged") {
+                return Err(format!("{id:?} is damaged, but why says {why:?}"));
+            }
+        }
+        let repaired = stepped(truth, truth.repair()).await.map_err(|error| error.to_string())?;
+        self.history.trace(repaired.rebuilt.len());
+        for item in aside {
+            let (by, reason) = (By("the world".to_owned()), "it is damaged".to_owned());
+            let discarded = stepped(truth, truth.discard(&item.address, by, reason)).await;
+            match discarded {
+                // One that was rebuilt goes on.
+                Ok(Discarded::Ended | Discarded::Sound | Discarded::Held) => {}
+                Ok(Discarded::Over) => {
+                    self.lock().damage.over.insert(item.address.id.to_string());
+                }
+                other => {
+                    return Err(format!("{:?} cannot be discarded: {other:?}", item.address.id.as_str()));
+                }
+            }
+        }
+        self.database.iter().for_each(Database::wrote);
+        Ok(())
+    }
+}
+
+/// Does what the store itself is asked for, whose writer nobody else lets work.
+async fn stepped<T>(truth: &Arc<SqliteStore>, work: impl Future<Output = T>) -> T {
+    let mut work = Box::pin(work);
+    loop {
+        if let Some(done) = (&mut work).now_or_never() {
+            return done;
+        }
+        truth.step(Fate::Committed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::{Code, Expr, Job, Program, StartWith, Way, Work};
+    use crate::scenario::{Action, Actor, Ask, Fault, Root, Scenario, StoreSpec, When, Wrong};
+    use crate::{quiet_panics, run, scenario};
+
+    /// Sleeps for four seconds, and is damaged after one; beside it a task.
+    fn damaged(part: Part) -> Scenario {
+        let sleep = Expr::Sleep { ms: 4_000, name: None };
+        let body = Expr::Sequence(vec![Expr::Now, sleep, Expr::Now]);
+        let work = Work { value: 7, delay_ms: 2_500, failure_count: 0, way: Way::Error };
+        let codes = [
+            Code::Workflow(Box::new(Program { carry: 1, body, next: None })),
+            Code::Task(Job { node: 1, work }),
+        ];
+        let options = StartWith::default();
+        let root = |(nth, code)| Root { id: format!("r{nth}"), code, options };
+        let ask = |(number, what)| Action {
+            number,
+            at_ms: number * 100,
+            by: Actor::Client(0),
+            what,
+            dropped_at_poll: None,
+        };
+        let asks = [Ask::Start(0), Ask::Signal(Target(0), "q0".to_owned()), Ask::Start(1)];
+        Scenario {
+            client_count: 1,
+            roots: (0..).zip(codes).map(root).collect(),
+            actions: (1..).zip(asks).map(ask).collect(),
+            faults: vec![Fault { when: When::Time(1_000), what: Wrong::Damage { of: Target(0), part } }],
+            store: StoreSpec::Sqlite(Default::default()),
+            editions: Vec::new(),
+            ..scenario(0)
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_says_so_and_delays_nobody() {
+        quiet_panics();
+        for part in [Part::State, Part::Journal, Part::Message] {
+            let report = run(&damaged(part));
+            assert!(report.violations.is_empty(), "{part:?}: {report}");
+            assert_eq!(report.faults.len(), 1, "{part:?}: {report}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What was added to scenarios later, each by chance of its own: whatever a seed decided before stays as it was.
+
+use abide_store::Prng;
+
+use super::Chance;
+use crate::edition::{Alter, Change};
+use crate::program::{Child, Code};
+use crate::scenario::{Fault, Part, Scenario, Target, When, Wrong};
+
+/// A scenario with all of it.
+pub(super) fn more(scenario: Scenario) -> Scenario {
+    with_calm(with_taken_ids(with_other_types(scenario)))
+}
+
+/// Some worlds are calm at first: there are rules that hold only as long as nothing goes wrong.
+fn with_calm(mut scenario: Scenario) -> Scenario {
+    if !chance(&scenario, 4).is(60) {
+        return scenario;
+    }
+    for fault in &mut scenario.faults {
+        fault.when = match fault.when {
+            When::Operation(number) => When::Operation(number + 120),
+            When::Poll(number) => When::Poll(number + 250),
+            When::Time(at_ms) => When::Time(at_ms.max(3_000)),
+            other => other,
+        };
+    }
+    scenario
+}
+
+/// On SQLite, some rows are damaged.
+pub(super) fn with_damage(mut scenario: Scenario) -> Scenario {
+    let mut chance = chance(&scenario, 3);
+    if !chance.is(300) {
+        return scenario;
+    }
+    for _ in 0..1 + chance.below(2) {
+        let part = *chance.prng.pick(&[Part::State, Part::Journal, Part::Message]);
+        let what = Wrong::Damage { of: Target(chance.index(24)), part };
+        scenario.faults.push(Fault { when: When::Time(200 + chance.below(6_000)), what });
+    }
+    scenario
+}
+
+fn chance(scenario: &Scenario, salt: u64) -> Chance {
+    Chance { prng: Prng::new(scenario.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt), next_node: 0 }
+}
+
+/// Some builds read what was recorded as another type.
+fn with_other_types(mut scenario: Scenario) -> Scenario {
+    let mut chance = chance(&scenario, 1);
+    for edition in &mut scenario.editions {
+        let count = if chance.is(400) { 1 + chance.below(2) } else { 0 };
+        let changes = (0..count).map(|_| Change { at: chance.index(12), what: Alter::Reread });
+        edition.changes.extend(changes);
+    }
+    scenario
+}
+
+/// Some children are given the id of a root: whoever is there first has it.
+fn with_taken_ids(mut scenario: Scenario) -> Scenario {
+    let mut chance = chance(&scenario, 2);
+    if !chance.is(250) {
+        return scenario;
+    }
+    let ids: Vec<String> = scenario.roots.iter().map(|root| root.id.clone()).collect();
+    let mut take =
+        |child: &mut Child| child.taken = chance.maybe(200, |chance| chance.prng.pick(&ids).clone());
+    for root in &mut scenario.roots {
+        if let Code::Workflow(program) = &mut root.code {
+            program.each_child(&mut take);
+        }
+    }
+    scenario
+}

@@ -1,0 +1,76 @@
+//! Damage on the disk, for simulations: one byte of a row is no longer what was written.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use crate::sql;
+
+/// Which row of an execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// Its state.
+    State,
+    /// The n-th row of its journal, from the end.
+    Journal(u32),
+    /// Its first unread message.
+    Message,
+}
+
+impl Flaw {
+    /// Changes a byte of that row; `place` says which, counted around. `false`: there is no such row, or somebody else writes.
+    pub fn make(self, path: &Path, id: &str, place: usize) -> bool {
+        self.try_make(path, id, place).unwrap_or(false)
+    }
+
+    fn try_make(self, path: &Path, id: &str, place: usize) -> rusqlite::Result<bool> {
+        let connection = Connection::open(path)?;
+        connection.busy_timeout(Duration::ZERO)?;
+        let (find, write, nth) = match self {
+            Self::State => (sql::FLAW_OF_STATE, sql::FLAW_STATE, 0),
+            Self::Journal(nth) => (sql::FLAW_OF_JOURNAL, sql::FLAW_JOURNAL, nth),
+            Self::Message => (sql::FLAW_OF_MESSAGE, sql::FLAW_MESSAGE, 0),
+        };
+        let read =
+            |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, Vec<u8>>(2)?));
+        let found = connection.query_row(find, params![id, nth], read).optional()?;
+        let Some((key, row, mut bytes)) = found else { return Ok(false) };
+        let place = place % bytes.len().max(1);
+        bytes.get_mut(place).into_iter().for_each(|byte| *byte ^= 0x55);
+        Ok(connection.execute(write, params![key, row, bytes])? == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{pair, start};
+
+    #[test]
+    fn a_flaw_is_found_and_is_that_of_one_execution() {
+        for flaw in [Flaw::State, Flaw::Journal(0)] {
+            let (_folder, ours, _theirs) = pair();
+            start(&ours, "a");
+            start(&ours, "b");
+            let path = ours.shared.path.clone().expect("a file");
+            assert!(flaw.make(&path, "a", 3), "{flaw:?}");
+            let problems = ours.verify().unwrap().problems;
+            assert!(
+                !problems.is_empty() && problems.iter().all(|problem| problem.contains("\"a\"")),
+                "{problems:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_has_no_flaw() {
+        let (_folder, ours, _theirs) = pair();
+        start(&ours, "a");
+        let path = ours.shared.path.clone().expect("a file");
+        for (flaw, id) in [(Flaw::State, "b"), (Flaw::Journal(9), "a"), (Flaw::Message, "a")] {
+            assert!(!flaw.make(&path, id, 0), "{flaw:?}");
+        }
+        assert!(ours.verify().unwrap().is_sound());
+    }
+}
