@@ -141,6 +141,9 @@ fn cut_down(scenario: &Scenario, arguments: &Arguments) -> (Scenario, Report) {
     let shrunk = shrink(scenario, || began_at.elapsed() < Duration::from_secs(seconds));
     let count = shrunk.attempt_count;
     match shrunk.is_smallest {
+        _ if shrunk.report.violations.is_empty() => {
+            println!("it does not fail: there is nothing to cut down");
+        }
         true => println!("{count} smaller ones were tried: nothing can be taken away"),
         false => println!(
             "{count} smaller ones were tried in {:.0} seconds; there may be smaller ones yet, \
