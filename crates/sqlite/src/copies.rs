@@ -50,11 +50,24 @@ fn better(connection: &Connection, entry: &Row<'_>) -> rusqlite::Result<Option<C
     Ok(copy.optional()?.flatten())
 }
 
-/// Puts back what the indexes have told, when they were made anew.
+/// Puts back what the indexes have told, and makes them anew; all of it or nothing. The indexes are gone meanwhile: while they are wrong, a row that is
+/// changed takes the entry of another with it.
 pub(crate) fn put_back(connection: &Connection, copies: &[Copy]) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare_cached(sql::INBOX_PUT_BACK)?;
+    connection.execute_batch(sql::REMAKE)?;
+    let done = put_back_without_indexes(connection, copies);
+    connection.execute_batch(if done.is_ok() { sql::REMAKE_RELEASE } else { sql::REMAKE_ROLLBACK })?;
+    done
+}
+
+fn put_back_without_indexes(connection: &Connection, copies: &[Copy]) -> rusqlite::Result<()> {
+    let indexes = connection
+        .prepare(sql::INBOX_INDEXES)?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<Vec<(String, String)>>>()?;
+    indexes.iter().try_for_each(|(name, _)| connection.execute_batch(&format!("DROP INDEX {name}")))?;
+    let mut put_back = connection.prepare(sql::INBOX_PUT_BACK)?;
     for Copy { row, execution, id, arrived } in copies {
-        statement.execute(params![row, execution, id, arrived])?;
+        put_back.execute(params![row, execution, id, arrived])?;
     }
-    Ok(())
+    indexes.iter().try_for_each(|(_, made)| connection.execute_batch(made))
 }

@@ -35,9 +35,10 @@ fn remake(connection: &Connection, statements: &[&str]) -> Vec<String> {
 fn rebuild_inbox(connection: &Connection) -> Vec<String> {
     // One that cannot be read tells nothing.
     let copies = copies::told(connection).unwrap_or_default();
-    let mut failed = remake(connection, &sql::REINDEX_INBOX);
-    failed.extend(copies::put_back(connection, &copies).err().map(|error| error.to_string()));
-    failed
+    if !copies.is_empty() && copies::put_back(connection, &copies).is_ok() {
+        return Vec::new();
+    }
+    remake(connection, &sql::REINDEX_INBOX)
 }
 
 /// Makes one index anew, by a statement of [`sql::REINDEX`], or those of the inbox.

@@ -82,9 +82,9 @@ CREATE TABLE abide_inbox (
     execution INTEGER NOT NULL,
     id TEXT NOT NULL,
     arrived INTEGER NOT NULL,
-    body BLOB,
-    UNIQUE (execution, id)
+    body BLOB
 );
+CREATE UNIQUE INDEX abide_inbox_ids ON abide_inbox (execution, id);
 CREATE INDEX abide_inbox_unread ON abide_inbox (execution, arrived, id)
     WHERE body IS NOT NULL;
 CREATE INDEX abide_inbox_orders ON abide_inbox (execution, arrived)
@@ -141,6 +141,9 @@ pub(crate) const ROLLBACK: &str = "ROLLBACK -- abide";
 pub(crate) const SAVEPOINT: &str = "SAVEPOINT abide_operation -- abide";
 pub(crate) const SAVEPOINT_RELEASE: &str = "RELEASE abide_operation -- abide";
 pub(crate) const SAVEPOINT_ROLLBACK: &str = "ROLLBACK TO abide_operation -- abide";
+pub(crate) const REMAKE: &str = "SAVEPOINT abide_remake -- abide";
+pub(crate) const REMAKE_RELEASE: &str = "RELEASE abide_remake -- abide";
+pub(crate) const REMAKE_ROLLBACK: &str = "ROLLBACK TO abide_remake; RELEASE abide_remake -- abide";
 pub(crate) const OWN_NAME_COUNT: &str = "
 SELECT COUNT(*)
 FROM sqlite_schema
@@ -159,7 +162,7 @@ pub(crate) const REINDEX: [&str; 7] = [
     "REINDEX abide_sessions_live",
 ];
 pub(crate) const REINDEX_INBOX: [&str; 3] =
-    ["REINDEX abide_inbox_unread", "REINDEX abide_inbox_orders", "REINDEX sqlite_autoindex_abide_inbox_1"];
+    ["REINDEX abide_inbox_unread", "REINDEX abide_inbox_orders", "REINDEX abide_inbox_ids"];
 pub(crate) const INTEGRITY: &str = "PRAGMA integrity_check(20)";
 
 /// For every connection to a file.

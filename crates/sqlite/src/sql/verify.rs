@@ -100,7 +100,7 @@ WHERE row > ?2 AND execution = ?1";
 /// By way of an index, and nothing is read but the index.
 pub(crate) const COPIES_OF_IDS: &str = "
 SELECT rowid, execution, id, NULL
-FROM abide_inbox INDEXED BY sqlite_autoindex_abide_inbox_1";
+FROM abide_inbox INDEXED BY abide_inbox_ids";
 pub(crate) const COPIES_OF_PLACES: &str = "
 SELECT rowid, execution, id, arrived
 FROM abide_inbox INDEXED BY abide_inbox_unread
@@ -109,8 +109,12 @@ pub(crate) const INBOX_ROW: &str = "
 SELECT execution, id, arrived, body
 FROM abide_inbox
 WHERE rowid = ?1";
+pub(crate) const INBOX_INDEXES: &str = "
+SELECT name, sql
+FROM sqlite_schema
+WHERE type = 'index' AND tbl_name = 'abide_inbox'";
 pub(crate) const INBOX_PUT_BACK: &str = "
-UPDATE OR IGNORE abide_inbox
+UPDATE abide_inbox
 SET execution = ?2, id = ?3, arrived = ?4
 WHERE rowid = ?1";
 pub(crate) const ORDER_RUNS: &str = "

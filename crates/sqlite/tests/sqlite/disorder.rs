@@ -261,7 +261,9 @@ fn with_a_damaged_row(is_read: bool) -> (Fixture, Arc<SqliteStore>) {
     submit(&store, (0..10).map(|nth| signal(&format!("messageid{nth}"), "a")).collect())
         .expect("they are taken");
     if is_read {
-        read(&mut fixture.seat(&store), "messageid5");
+        let mut seat = fixture.seat(&store);
+        let mut held = claimed(&mut seat);
+        read(&seat, &mut held, "messageid5");
     }
     let root = root(&fixture, "abide_inbox");
     let store = changed(&fixture, &store, |bytes| {
@@ -274,10 +276,13 @@ fn with_a_damaged_row(is_read: bool) -> (Fixture, Arc<SqliteStore>) {
     (fixture, store)
 }
 
-/// Claims what there is, and reads one message.
-fn read(seat: &mut Seat, id: &str) {
-    let mut held = Held::from(seat.claim(true).leased.remove(0));
-    let mut commit = seat.draft(&mut held, vec![step(1)]);
+fn claimed(seat: &mut Seat) -> Held {
+    Held::from(seat.claim(true).leased.remove(0))
+}
+
+/// Reads one message, and lets others have its execution.
+fn read(seat: &Seat, held: &mut Held, id: &str) {
+    let mut commit = seat.draft(held, vec![step(1)]);
     Arc::get_mut(&mut commit.changes).expect("it was not sent yet").consumed = vec![MessageId::new(id)];
     commit.hold = Hold::Yield;
     let outcome = block_on(seat.store.commit(commit)).expect("it is answered");
@@ -311,10 +316,43 @@ fn a_message_whose_row_is_damaged_is_put_back_by_what_its_index_tells() {
 fn a_message_whose_row_is_damaged_is_read_once() {
     let (fixture, store) = with_a_damaged_row(false);
     let mut seat = fixture.seat(&store);
-    read(&mut seat, "messageid5");
+    let mut held = claimed(&mut seat);
+    read(&seat, &mut held, "messageid5");
     assert_eq!(store.verify().expect("it is looked at").problems, Vec::<String>::new());
     submit(&store, vec![signal("messageid5", "a")]).expect("it is sent again");
     assert!(!unread_ids(&mut seat).contains(&"messageid5".to_owned()), "it was read");
+}
+
+/// Children share the ids of their parent's orders: with a flipped bit two rows have the same key, and the index of ids cannot be made anew.
+#[test]
+fn a_message_whose_row_became_like_that_of_a_sibling_is_read_once_and_so_is_the_other() {
+    for is_repaired in [false, true] {
+        let fixture = Fixture::new();
+        let store = fixture.open();
+        submit(&store, vec![start("other"), start("a"), start("b")]).expect("they are taken");
+        submit(&store, vec![signal("shared", "a"), signal("shared", "b")]).expect("they are taken");
+        let root = root(&fixture, "abide_inbox");
+        let store = changed(&fixture, &store, |bytes| {
+            let page = &mut bytes[root..][..4_096];
+            // The number of the execution stands before the id.
+            let is_its = |at: &usize| page[*at..].starts_with(b"\x02shared");
+            let at = (0..page.len()).find(is_its).expect("it is there");
+            page[at] = 3;
+        });
+        if is_repaired {
+            assert_eq!(repaired(&store).expect("it is repaired").left, Vec::<String>::new());
+        }
+        let mut seat = fixture.seat(&store);
+        for mut held in seat.claim(true).leased.into_iter().map(Held::from) {
+            if held.execution.address().id.as_str() != "other" {
+                read(&seat, &mut held, "shared");
+            }
+        }
+        submit(&store, vec![signal("shared", "a"), signal("shared", "b")]).expect("they are sent again");
+        let unread = seat.claim(true).leased.iter().map(|leased| leased.inbox.messages.len()).sum::<usize>();
+        assert_eq!(unread, 0, "both were read");
+        assert_eq!(store.verify().expect("it is looked at").problems, Vec::<String>::new());
+    }
 }
 
 #[test]
