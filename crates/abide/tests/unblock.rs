@@ -412,10 +412,17 @@ fn a_decision_waits_for_a_worker() {
         lab.crash(first);
         let (_, office) = lab.worker_with(|builder| builder.lanes(["office"])).await.unwrap();
         let handle = office.handle::<String>("one");
-        // Whoever comes second is too late, and changes nothing.
         handle.unblock().edit("report#2", "first").await.unwrap();
-        handle.unblock().edit("report#2", "second").await.unwrap();
-        handle.unblock().rerun("report#2").await.unwrap();
+        // Whoever comes second is too late, and is told so.
+        let late = [
+            handle.unblock().edit("report#2", "second"),
+            handle.unblock().rerun("report#2"),
+            handle.unblock(),
+        ];
+        for late in late {
+            let refused = r#"execution "one": it was unblocked already, which nobody has read yet"#;
+            assert_eq!(late.await.unwrap_err().to_string(), refused);
+        }
         world.take_ran();
         let _second = worker(lab, world).await;
         assert_eq!(ended(lab, &handle).await, "report first after");

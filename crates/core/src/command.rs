@@ -322,6 +322,8 @@ pub enum Refusal {
     },
     /// It is not blocked.
     NotBlocked,
+    /// Somebody has unblocked it already, and nobody has read that yet.
+    UnblockUnread,
     /// It has no deadline, or the deadline has not passed.
     NotDue,
     /// A task has no journal for this.
@@ -395,6 +397,7 @@ impl fmt::Display for Refusal {
             Self::Blocked => f.write_str("it is blocked"),
             Self::GivenUp { reason } => write!(f, "it is blocked: {reason}"),
             Self::NotBlocked => f.write_str("it is not blocked"),
+            Self::UnblockUnread => f.write_str("it was unblocked already, which nobody has read yet"),
             Self::NotDue => f.write_str("its deadline has not passed"),
             Self::NotAWorkflow => f.write_str("it is a task, which has no journal of its own"),
             Self::NotAChild { of } => write!(f, "it is none of the children of {of:?} that were meant"),

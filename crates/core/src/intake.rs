@@ -141,14 +141,19 @@ fn refusal_of<F: Found>(
         return Ok(Some(objection));
     }
     let Some(command) = message.control() else { return Ok(None) };
-    let Err(refusal) = found.execution()?.decide(command.clone(), now) else { return Ok(None) };
-    if found.unread_count()? == 0 {
-        return Ok(Some(refusal));
+    let refusal = found.execution()?.decide(command.clone(), now).err();
+    let is_decision = matches!(message.body, Body::Unblock { step: Some(_) });
+    if (refusal.is_none() && !is_decision) || found.unread_count()? == 0 {
+        return Ok(refusal);
     }
-    // A resume is in place behind a pause that nobody has read yet.
+    // A resume is in place behind a pause that nobody has read yet. A decision about a step is lost behind an unblock: there is nothing left to decide.
     let orders = found.orders()?;
     let behind = found.execution()?.after_orders(&orders, now);
-    Ok(behind.decide(command, now).err())
+    Ok(behind.decide(command, now).err().map(|refusal| match refusal {
+        // Whoever looks at it sees that it is blocked.
+        Refusal::NotBlocked if status == Status::Blocked => Refusal::UnblockUnread,
+        refusal => refusal,
+    }))
 }
 
 /// Whether the inbox has room for one more.

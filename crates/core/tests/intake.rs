@@ -8,7 +8,7 @@ use abide_core::parking::park;
 use abide_core::{
     Address, Block, Body, By, Command, Descent, Epoch, Execution, ExecutionId, Failure, FailureKind, Kind,
     LeaseRow, Limits, Listens, Message, MessageId, Name, Namespace, Op, OpKind, Outcome, Parent, Payload,
-    Refusal, SessionId, Start, Status, Summary, Timestamp, Version, Waiting, care,
+    Refusal, Remedy, SessionId, Start, Status, StepRemedy, Summary, Timestamp, Version, Waiting, care,
 };
 
 fn name(text: &str) -> Name {
@@ -284,6 +284,24 @@ fn order_is_judged_by_those_that_lie_unread_before_it() {
     assert_eq!(admit(&running, &resume()), Err(Refusal::NotPaused));
     assert_eq!(admit(&running.clone().unread(&[pause()]), &resume()), WOKEN);
     assert_eq!(admit(&running.unread(&[signal("s")]), &resume()), Err(Refusal::NotPaused));
+}
+
+#[test]
+fn decision_about_a_step_is_refused_behind_an_unblock_that_is_unread() {
+    let op = Op { kind: OpKind::Step, name: name("charge"), nth: 1 };
+    let reason = Block::Unrecordable { op: op.clone(), reason: "too large".to_owned() };
+    let blocked = Known::after(&[Command::block(reason)]);
+    let decide = |id: &str, step| message(id, Body::Unblock { step });
+    let remedy = StepRemedy { step: "charge".to_owned(), remedy: Remedy::Edit(Payload::from("1")) };
+    let edit = |id: &str| decide(id, Some(remedy.clone()));
+    let undecided = Refusal::Undecided { id: ExecutionId::new("order-1").expect("an id"), op };
+    assert_eq!(admit(&blocked, &edit("first")), WOKEN);
+    assert_eq!(admit(&blocked, &decide("plain", None)), Err(undecided));
+    let decided = blocked.unread(&[signal("s"), edit("first")]);
+    for again in [edit("second"), decide("plain", None)] {
+        assert_eq!(admit(&decided, &again), Err(Refusal::UnblockUnread));
+    }
+    assert_eq!(admit(&decided, &edit("first")), Ok(Intake::Duplicate));
 }
 
 /// Orders of a parent that has no such child. They lie here because the state could not be read when they arrived.
