@@ -36,7 +36,7 @@ enum Command {
     Test(Selection),
     /// Check only how the sources look: sizes, crate arrows, SQL, banned words, links
     Style,
-    /// Live through simulated worlds: --seed N, --seeds A..B [--record FILE], --scenario FILE, each with --shrink
+    /// Live through simulated worlds: --seed N or --scenario FILE, both with --shrink; --seeds A..B [--record FILE]
     Sim {
         /// What the simulator is told; `cargo xtask sim -- --help` lists it
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

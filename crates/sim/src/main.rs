@@ -21,6 +21,8 @@ use clap::{Parser, ValueEnum};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Lives through simulated worlds and says what must not be.
+// What goes with one way to choose worlds is refused with the others, and not ignored. `requires` alone does not see to this: it is not asked for what is in
+// conflict with something that was given.
 #[derive(Parser)]
 #[command(name = "abide-sim", version)]
 struct Arguments {
@@ -37,22 +39,22 @@ struct Arguments {
     #[arg(long, value_name = "STORE")]
     store: Option<StoreKind>,
     /// Cut what fails down to what it takes to fail
-    #[arg(long)]
+    #[arg(long, conflicts_with = "seeds")]
     shrink: bool,
     /// With --shrink: begin no further world after so many seconds, and tell what was reached
     #[arg(long, value_name = "N", default_value_t = 120, requires = "shrink")]
     shrink_seconds: u64,
     /// Write the scenario that was run or cut down to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     save: Option<PathBuf>,
     /// With --seeds: add a line about the range to this file
-    #[arg(long, value_name = "FILE", requires = "seeds")]
+    #[arg(long, value_name = "FILE", requires = "seeds", conflicts_with_all = ["seed", "scenario"])]
     record: Option<PathBuf>,
     /// With --seeds: fail if something never happened that this file lists; UPDATE_EXPECT=1 writes the file
-    #[arg(long, value_name = "FILE", requires = "seeds")]
+    #[arg(long, value_name = "FILE", requires = "seeds", conflicts_with_all = ["seed", "scenario"])]
     coverage: Option<PathBuf>,
     /// With --seeds: go on after a seed that fails
-    #[arg(long, requires = "seeds")]
+    #[arg(long, requires = "seeds", conflicts_with_all = ["seed", "scenario"])]
     keep_going: bool,
     /// Plant a bug first, to see that it is caught
     #[arg(long, value_name = "NAME")]

@@ -78,7 +78,7 @@ fn bad_input_is_told() {
     let broken = folder.join(format!("abide-sim-{}.json", std::process::id()));
     std::fs::write(&broken, "{\"seed\": 1}").unwrap();
     let broken = broken.to_str().unwrap();
-    let rows: [(&[&str], &str); 9] = [
+    let rows: [(&[&str], &str); 15] = [
         (&[], "say which"),
         (&["--seed", "many"], "invalid value 'many'"),
         (&["--seed", "1", "--store", "paper"], "invalid value 'paper'"),
@@ -88,6 +88,12 @@ fn bad_input_is_told() {
         (&["--scenario", broken], "is no scenario"),
         (&["--seeds", "0..1", "--coverage", "/nowhere/at/all"], "/nowhere/at/all"),
         (&["--seeds", "0..1", "--record", "/nowhere/at/all"], "/nowhere/at/all"),
+        (&["--seed", "1", "--record", broken], "cannot be used with"),
+        (&["--seed", "1", "--coverage", broken], "cannot be used with"),
+        (&["--seed", "1", "--keep-going"], "cannot be used with"),
+        (&["--scenario", broken, "--record", broken], "cannot be used with"),
+        (&["--seeds", "0..1", "--shrink"], "cannot be used with"),
+        (&["--seeds", "0..1", "--save", broken], "cannot be used with"),
     ];
     for (arguments, expected) in rows {
         let output = abide_sim(arguments);
