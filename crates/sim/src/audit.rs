@@ -12,7 +12,7 @@ use abide_store::{Feed, FeedFrom, Listed, Snapshot, View};
 
 use crate::database;
 use crate::edition::Edition;
-use crate::history::{Commit, Happened, Spot};
+use crate::history::{Commit, Draw, Happened, Spot};
 use crate::model::{self, Knowledge, Replayed, Verdict};
 use crate::program::Program;
 use crate::scenario::Scenario;
@@ -80,7 +80,7 @@ pub(crate) struct Books {
     /// Whose rows were damaged: they are not among the pasts.
     pub(super) damaged: BTreeSet<String>,
     authors: BTreeMap<causes::Run, Vec<usize>>,
-    drawn: BTreeMap<Spot, u64>,
+    drawn: BTreeMap<Draw, u64>,
     run_counts: BTreeMap<Spot, u64>,
     /// What was wrong with what closures did.
     found: Vec<String>,
@@ -91,8 +91,8 @@ pub(crate) struct Books {
 }
 
 impl Knowledge for Books {
-    fn drawn(&self, spot: &Spot) -> Option<u64> {
-        self.drawn.get(spot).copied()
+    fn drawn(&self, draw: &Draw) -> Option<u64> {
+        self.drawn.get(draw).copied()
     }
 
     fn run_count(&self, spot: &Spot) -> u64 {
@@ -200,7 +200,7 @@ impl Books {
         self.authors.get(&(id.to_owned(), run)).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Counts closures and collects what was drawn; the same place must always draw the same.
+    /// Counts closures and collects what was drawn; the same draw must always give the same.
     fn counted(mut self) -> Self {
         let mut found = Vec::new();
         let mut keys: BTreeMap<(&str, usize), &Spot> = BTreeMap::new();
@@ -213,10 +213,10 @@ impl Books {
                     }
                 }
                 Happened::Wrong(what) => found.push(what.clone()),
-                Happened::Drew { spot, value } => {
-                    let before = self.drawn.insert(spot.clone(), *value);
+                Happened::Drew { draw, value } => {
+                    let before = self.drawn.insert(draw.clone(), *value);
                     if before.is_some_and(|before| before != *value) {
-                        found.push(format!("{spot:?} drew another number in a replay"));
+                        found.push(format!("{draw:?} gave another number in a replay"));
                     }
                 }
                 _ => {}

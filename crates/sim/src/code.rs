@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::api::{ApiName, called};
 use crate::edition::Edition;
-use crate::history::Spot;
+use crate::history::{Draw, Draws, Spot};
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
 use crate::program::{Child, Code, Job, Pauses, Program, Step, Transact, Way, Work, mix};
 use crate::table;
@@ -60,7 +60,7 @@ pub(crate) trait Witness: Send + Sync {
     /// So many more closures of this machine are under way, or fewer.
     fn count_open(&self, change: i64);
     /// A program was given a random number or a UUID.
-    fn drew(&self, spot: Spot, value: u64);
+    fn drew(&self, draw: Draw, value: u64);
     /// The code of a run was told the id of a child. Whoever does not watch this need not.
     fn named(&self, _parent: &str, _run: u32, _child: &str) {}
     /// An operation of a run is opened while these are open. Whoever does not count them need not.
@@ -87,7 +87,7 @@ pub(crate) const PANIC: &str = "it panics";
 #[workflow(name = "program")]
 pub(crate) async fn program(ctx: Ctx, program: Program) -> Result<u64> {
     let program = ctx.state::<Probe>().edition.1.of(&program);
-    interpret::run(&OnCtx(ctx, Mutex::default()), &program).await
+    interpret::run(&OnCtx(ctx, Mutex::default(), Draws::default()), &program).await
 }
 
 /// Runs one closure as a task.
@@ -185,8 +185,8 @@ impl Drop for Open<'_> {
     }
 }
 
-/// The engine as a host of programs, and the operations that are open.
-struct OnCtx(Ctx, Mutex<Vec<&'static str>>);
+/// The engine as a host of programs, the operations that are open, and what was drawn.
+struct OnCtx(Ctx, Mutex<Vec<&'static str>>, Draws);
 
 /// An operation that is open: gone with it, however it ends.
 struct Beside<'a>(&'a OnCtx, &'static str);
@@ -217,8 +217,8 @@ impl OnCtx {
         Beside(self, word)
     }
 
-    fn drew(&self, node: u32, call: ApiName, value: u64) -> u64 {
-        self.probe().witness.drew(self.spot(node), value);
+    fn drew(&self, draw: Draw, call: ApiName, value: u64) -> u64 {
+        self.probe().witness.drew(draw, value);
         self.probe().witness.came(&[call]);
         value
     }
@@ -414,13 +414,15 @@ impl Host for OnCtx {
         u64::try_from(self.0.now().as_micros()).unwrap_or_default()
     }
 
-    fn random(&self, node: u32) -> u64 {
-        self.drew(node, ("Ctx", "random"), self.0.random())
+    fn random(&self) -> u64 {
+        let draw = self.2.random(self.0.id(), self.0.run_number());
+        self.drew(draw, ("Ctx", "random"), self.0.random())
     }
 
-    fn uuid(&self, node: u32) -> u64 {
+    fn uuid(&self) -> u64 {
+        let draw = self.2.uuid(self.0.id(), self.0.run_number());
         let number = self.0.uuid().bytes().fold(0, |sum, byte| mix(sum, u64::from(byte)));
-        self.drew(node, ("Ctx", "uuid"), number)
+        self.drew(draw, ("Ctx", "uuid"), number)
     }
 
     fn failure(&self, node: u32) -> Error {

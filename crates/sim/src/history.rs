@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_core::{Entry, Message, SessionId, Timestamp};
@@ -23,13 +24,39 @@ pub(crate) struct Spot {
     pub(crate) edition: usize,
 }
 
+/// A draw of chance: what it gives follows from nothing else. Code that ran ahead of its journal and was lost may have come to the same place by another way, after
+/// another count of draws.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Draw {
+    pub(crate) id: String,
+    pub(crate) run: u32,
+    /// How many draws of the run came before it.
+    pub(crate) nth: u32,
+    pub(crate) is_uuid: bool,
+}
+
+/// Counts the draws of one life of a run.
+#[derive(Default)]
+pub(crate) struct Draws(AtomicU32);
+
+impl Draws {
+    pub(crate) fn random(&self, id: &str, run: u32) -> Draw {
+        Draw { id: id.to_owned(), run, nth: self.0.fetch_add(1, Ordering::Relaxed), is_uuid: false }
+    }
+
+    /// A UUID is made of two numbers.
+    pub(crate) fn uuid(&self, id: &str, run: u32) -> Draw {
+        Draw { id: id.to_owned(), run, nth: self.0.fetch_add(2, Ordering::Relaxed), is_uuid: true }
+    }
+}
+
 /// One thing that happened.
 #[derive(Clone, Debug)]
 pub(crate) enum Happened {
     /// A closure began.
     Began { machine: u32, spot: Spot, key: String, at: Option<Timestamp> },
     /// A program was given a random number or a UUID.
-    Drew { spot: Spot, value: u64 },
+    Drew { draw: Draw, value: u64 },
     /// The code of a run was told that this is the id of a child of it.
     Named { parent: String, run: u32, child: String },
     /// The store gave a lease.
@@ -186,8 +213,8 @@ impl Witness for OnMachine {
         *self.history.lock().open_counts.entry(self.machine).or_default() += change;
     }
 
-    fn drew(&self, spot: Spot, value: u64) {
-        self.history.add(Happened::Drew { spot, value });
+    fn drew(&self, draw: Draw, value: u64) {
+        self.history.add(Happened::Drew { draw, value });
     }
 
     fn named(&self, parent: &str, run: u32, child: &str) {

@@ -23,8 +23,8 @@ pub(crate) trait Host: Sync {
     fn shield<'a>(&'a self, cleanup: Outcome<'a, Self>) -> Outcome<'a, Self>;
     fn continue_as_new(&self, next: Program) -> Outcome<'_, Self>;
     fn now_micros(&self) -> u64;
-    fn random(&self, node: u32) -> u64;
-    fn uuid(&self, node: u32) -> u64;
+    fn random(&self) -> u64;
+    fn uuid(&self) -> u64;
     fn failure(&self, node: u32) -> Self::Error;
 }
 
@@ -69,8 +69,8 @@ fn eval<'a, H: Host>(host: &'a H, expr: &'a Expr, borrowed: &'a u64) -> Outcome<
             let value = eval(host, meanwhile, borrowed).await?;
             if *is_awaited { Ok(mix(value, started().await?)) } else { Ok(value) }
         }),
-        Expr::Random(node) => Box::pin(async move { Ok(host.random(*node)) }),
-        Expr::Uuid(node) => Box::pin(async move { Ok(host.uuid(*node)) }),
+        Expr::Random(_) => Box::pin(async move { Ok(host.random()) }),
+        Expr::Uuid(_) => Box::pin(async move { Ok(host.uuid()) }),
         Expr::Now => Box::pin(async move { Ok(host.now_micros()) }),
         Expr::Fail { node } => Box::pin(async move { Err(host.failure(*node)) }),
         Expr::Shield(cleanup) => host.shield(eval(host, cleanup, borrowed)),

@@ -15,7 +15,7 @@ use abide_core::{Entry, Event, FailureKind, Op, OpKind, Remedied, Remedy};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use crate::history::Spot;
+use crate::history::{Draw, Draws, Spot};
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
 use crate::program::{Child, Code, Program, Step, Transact, Work};
 use possible::{contradicts, foreign, is_readable, is_refuted, possible};
@@ -27,8 +27,8 @@ pub(crate) use possible::{number, possible_end};
 
 /// What the auditor knows that no journal tells.
 pub(crate) trait Knowledge: Sync {
-    /// What a program was given at a place where it asked for chance.
-    fn drawn(&self, spot: &Spot) -> Option<u64>;
+    /// What a program was given when it asked for chance.
+    fn drawn(&self, draw: &Draw) -> Option<u64>;
     /// How often the closure at a place has run.
     fn run_count(&self, spot: &Spot) -> u64;
 }
@@ -260,12 +260,13 @@ struct Slot {
 struct Model<'a> {
     life: &'a Life<'a>,
     knowledge: &'a dyn Knowledge,
+    draws: Draws,
     state: Arc<Mutex<State>>,
 }
 
 impl<'a> Model<'a> {
     fn new(life: &'a Life<'a>, knowledge: &'a dyn Knowledge) -> Self {
-        let model = Self { life, knowledge, state: Arc::default() };
+        let model = Self { life, knowledge, draws: Draws::default(), state: Arc::default() };
         model.lock().now_micros = micros_of(life.journal.first());
         model
     }
@@ -555,12 +556,14 @@ impl Host for Model<'_> {
         self.lock().now_micros
     }
 
-    fn random(&self, node: u32) -> u64 {
-        self.knowledge.drawn(&self.spot(node)).unwrap_or_default()
+    fn random(&self) -> u64 {
+        let draw = self.draws.random(self.life.id, self.life.run);
+        self.knowledge.drawn(&draw).unwrap_or_default()
     }
 
-    fn uuid(&self, node: u32) -> u64 {
-        self.random(node)
+    fn uuid(&self) -> u64 {
+        let draw = self.draws.uuid(self.life.id, self.life.run);
+        self.knowledge.drawn(&draw).unwrap_or_default()
     }
 
     fn failure(&self, _node: u32) -> Failed {

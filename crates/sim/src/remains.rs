@@ -25,13 +25,12 @@ pub(crate) struct Remains {
 
 impl Remains {
     pub(crate) async fn of(world: &World, unread_count_max: usize) -> Self {
-        let (open, damaged_count): (Vec<_>, _) = {
+        let open: Vec<_> = {
             let state = world.lock();
             let open = state.machines.iter().filter_map(|(number, one)| Some((*number, one.abide.clone()?)));
-            (open.collect(), state.damage.ids.len())
+            open.collect()
         };
-        let machines = open.iter().map(|(number, abide)| (*number, but_damaged(kept(abide), damaged_count)));
-        let machines = machines.collect();
+        let machines = open.iter().map(|(number, abide)| (*number, kept(abide))).collect();
         let all = Workers { namespace: Namespace::default(), after: None, limit: usize::MAX };
         let rows = world.store.workers(all).await.unwrap_or_default();
         let leases = |row: &WorkerRow| (row.worker.name.to_string(), row.lease_count);
@@ -58,11 +57,6 @@ impl Remains {
         }
         found
     }
-}
-
-/// What is kept, but for commits to what was damaged: nobody tells the worker that somebody else has ended it.
-fn but_damaged(kept: Kept, damaged_count: usize) -> Kept {
-    Kept { failure_count: kept.failure_count.saturating_sub(damaged_count), ..kept }
 }
 
 async fn unread(world: &World) -> Vec<(String, usize)> {

@@ -29,7 +29,7 @@ type Falsify = fn(&mut Evidence, &Scenario, usize) -> Option<()>;
 /// What a rule says, and what it says it of.
 const RULES: &[(&str, &str, Falsify)] = &[
     ("a key of two steps", "belongs to two steps", key_of_two_steps),
-    ("another number in a replay", "drew another number", drew_another),
+    ("another number in a replay", "gave another number", drew_another),
     ("a wrong number", "has the number", wrong_number),
     ("an end after the end", "ends it, but 1 follow", second_end),
     ("an attempt too many", "is recorded with attempt", attempt_too_many),

@@ -13,7 +13,7 @@ use super::effects::{Effects, Line};
 use super::scenario_of;
 use crate::ask::{DropAt, perform};
 use crate::code::{CAPABILITY, LANES, PANIC, Probe, Witness};
-use crate::history::Spot;
+use crate::history::{Draw, Spot};
 use crate::scenario::{Ask, Scenario, WorkerSpec};
 
 /// How often a process tries to open its store, and how long it waits in between.
@@ -199,7 +199,7 @@ impl Witness for Outside {
         }
     }
 
-    fn drew(&self, spot: Spot, value: u64) {
-        self.tell(Line::Drew { spot, value });
+    fn drew(&self, draw: Draw, value: u64) {
+        self.tell(Line::Drew { draw, value });
     }
 }

@@ -14,7 +14,7 @@ use abide_engine::SystemClock;
 use abide_store::Clock;
 use serde::{Deserialize, Serialize};
 
-use crate::history::{Answer, Spot};
+use crate::history::{Answer, Draw, Spot};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub(crate) enum Line {
     /// A closure ended, or was given up.
     Ended { machine: u32 },
     /// A program was given a random number or a UUID.
-    Drew { spot: Spot, value: u64 },
+    Drew { draw: Draw, value: u64 },
     /// A client is about to ask.
     Asked { scenario: u64, action: usize, id: Option<String> },
     /// It was answered.

@@ -14,7 +14,7 @@ use super::report::{Report, Violation};
 use super::{Stage, Trouble, scenario_prefix};
 use crate::audit::{self, Books, Past, Told, table};
 use crate::ending::{LAST_SIGNALS, executions};
-use crate::history::{Answer, Happened};
+use crate::history::{Answer, Draw, Happened, Spot};
 use crate::model;
 use crate::scenario::{Ask, Scenario};
 use crate::story::story;
@@ -199,7 +199,9 @@ fn is_operation(line: &Line) -> bool {
 
 fn is_about(line: &Line, nth: u64, prefix: &str) -> bool {
     match line {
-        Line::Began { spot, .. } | Line::Drew { spot, .. } => spot.id.starts_with(prefix),
+        Line::Began { spot: Spot { id, .. }, .. } | Line::Drew { draw: Draw { id, .. }, .. } => {
+            id.starts_with(prefix)
+        }
         Line::Asked { scenario, .. } | Line::Answered { scenario, .. } => *scenario == nth,
         _ => false,
     }
@@ -208,7 +210,7 @@ fn is_about(line: &Line, nth: u64, prefix: &str) -> bool {
 fn happened(line: &Line) -> Option<Happened> {
     match line.clone() {
         Line::Began { machine, spot, key } => Some(Happened::Began { machine, spot, key, at: None }),
-        Line::Drew { spot, value } => Some(Happened::Drew { spot, value }),
+        Line::Drew { draw, value } => Some(Happened::Drew { draw, value }),
         Line::Answered { action, answer, .. } => Some(Happened::Answered { action, answer }),
         _ => None,
     }
