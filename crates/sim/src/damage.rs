@@ -75,6 +75,19 @@ impl Damage {
         }
     }
 
+    /// The same, and everybody below them who is paused: who paused them would have to tell them to go on.
+    fn waiting(&self, of: &BTreeSet<String>, open: &[Listed]) -> BTreeSet<String> {
+        let mut waiting = self.kin(of);
+        let paused = || open.iter().filter(|item| item.summary.status == Status::Paused);
+        while let Some(more) = paused()
+            .map(|item| item.address.id.as_str())
+            .find(|id| !waiting.contains(*id) && self.is_child_of_any(id, &waiting))
+        {
+            waiting.insert(more.to_owned());
+        }
+        waiting
+    }
+
     fn is_child_of_any(&self, id: &str, parents: &BTreeSet<String>) -> bool {
         self.parents.get(id).is_some_and(|of| of.iter().any(|parent| parents.contains(parent)))
     }
@@ -99,19 +112,30 @@ impl World {
         open
     }
 
-    /// Of what has not ended, what is set aside as damaged, if everybody else only waits for that.
-    pub(crate) fn set_aside<'a>(&self, open: &'a [Listed]) -> Option<Vec<&'a Listed>> {
-        let is_aside = |item: &&Listed| item.summary.status == Status::Damaged;
-        let aside: Vec<&Listed> = open.iter().filter(is_aside).collect();
+    /// Of what has not ended, what goes no further because it is damaged, if everybody else only waits for that.
+    pub(crate) async fn set_aside<'a>(&self, abide: &Abide, open: &'a [Listed]) -> Option<Vec<&'a Listed>> {
+        let mut aside = Vec::new();
+        for item in open {
+            if self.is_aside(abide, item).await {
+                aside.push(item);
+            }
+        }
         let ids: BTreeSet<String> = aside.iter().map(|item| item.address.id.to_string()).collect();
-        let state = self.lock();
-        let kin = state.damage.kin(&ids);
-        let waits = |item: &Listed| {
-            let id = item.address.id.as_str();
-            let is_told = item.summary.status == Status::Paused && state.damage.is_child_of_any(id, &kin);
-            kin.contains(id) || is_told
-        };
+        let waiting = self.lock().damage.waiting(&ids, open);
+        let waits = |item: &Listed| waiting.contains(item.address.id.as_str());
         (!aside.is_empty() && open.iter().all(waits)).then_some(aside)
+    }
+
+    /// Whether it is set aside, or blocked where nobody reads the row that is damaged, so that nobody sets it aside.
+    async fn is_aside(&self, abide: &Abide, item: &Listed) -> bool {
+        let id = item.address.id.as_str();
+        match item.summary.status {
+            Status::Damaged => true,
+            Status::Blocked if self.lock().damage.ids.contains(id) => {
+                abide.handle::<u64>(id).why().await.is_ok_and(|why| why.contains(" is damaged"))
+            }
+            _ => false,
+        }
     }
 
     /// Puts back what can be, and ends what cannot. Says what is not as it must be: whoever is set aside was damaged, and says so.

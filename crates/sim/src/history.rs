@@ -67,6 +67,8 @@ pub(crate) enum Happened {
     Born { id: String, at: Timestamp },
     /// The store took a commit.
     Committed(Box<Commit>),
+    /// The store refused a commit: its lease was not good at that moment.
+    Fenced { machine: u32, key: ExecutionKey },
     /// The store took a message that it had not seen before.
     Accepted { message: Box<Message> },
     /// A client was answered.

@@ -296,7 +296,7 @@ async fn see_to_the_end(world: &World, inbox_count_max: usize) -> Result<(), Str
             return see_what_remains(world, inbox_count_max).await;
         }
         let Some((_, abide)) = world.at(Actor::Client(LAST)) else { continue };
-        if let Some(aside) = world.set_aside(&open) {
+        if let Some(aside) = world.set_aside(&abide, &open).await {
             world.mend(&abide, aside).await?;
         } else {
             let open = quiet::helpable(world, open).await;

@@ -199,7 +199,10 @@ impl World {
     }
 
     fn committed(&self, machine: u32, commit: &Commit, outcome: &CommitOutcome) {
-        let CommitOutcome::Committed(committed) = outcome else { return };
+        let CommitOutcome::Committed(committed) = outcome else {
+            self.history.add(Happened::Fenced { machine, key: commit.key });
+            return;
+        };
         let changes = &commit.changes;
         let records = changes.records.iter().chain(&committed.transacted);
         let entries: Vec<Entry> = records.filter_map(|record| record.entry().ok()).collect();

@@ -1,8 +1,9 @@
 //! What must hold for what comes to an end without its code, and for what no program says: tasks, deadlines, the next run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use abide_core::{Entry, Event, FailureKind, Kind, Start};
+use abide_store::ExecutionKey;
 
 use super::causes::{self, Run};
 use super::{Books, Commit, Happened, Past};
@@ -91,6 +92,8 @@ impl Place<'_> {
 struct Followed<'a> {
     /// The runs whose closures have begun.
     begun: BTreeSet<Run>,
+    /// What everything is called.
+    names: BTreeMap<ExecutionKey, &'a str>,
     /// The tasks whose functions have begun: on which machine, and which run of what.
     tasks: BTreeSet<(u32, &'a str, u32)>,
     /// The runs that were cancelled after a closure of theirs had begun.
@@ -104,7 +107,15 @@ impl<'a> Followed<'a> {
         let mut place = causes::Place::default();
         for item in &books.items {
             match item {
-                Happened::Leased { id, .. } => followed.tasks.retain(|(_, task, _)| task != id),
+                Happened::Leased { id, key, .. } => {
+                    followed.names.insert(*key, id);
+                    followed.tasks.retain(|(_, task, _)| task != id);
+                }
+                // A session that was believed to be gone for a moment has its leases still: what it could not record runs again.
+                Happened::Fenced { machine, key } => {
+                    let name = followed.names.get(key).copied();
+                    followed.tasks.retain(|(by, task, _)| by != machine || Some(*task) != name);
+                }
                 Happened::Struck { .. } => {
                     followed.begun.clear();
                     followed.tasks.clear();

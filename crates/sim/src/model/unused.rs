@@ -8,7 +8,7 @@ use super::Life;
 
 /// The recorded operations whose outcome was given to nobody, and whether each must be told as unused; `pending` is what no operation waited for.
 pub(super) fn unused(life: &Life<'_>, pending: &[&Entry]) -> BTreeMap<String, bool> {
-    let left = pending.iter().filter(|entry| !is_lost(&entry.event));
+    let left = pending.iter().filter(|entry| !is_lost(&entry.event) && !is_withdrawn(entry, life.journal));
     let left = left.filter_map(|entry| Some((entry.event.op()?.to_string(), !life.is_own(entry))));
     undecided(life.journal).into_iter().map(|op| (op, false)).chain(left).collect()
 }
@@ -28,6 +28,16 @@ fn undecided(journal: &[Entry]) -> BTreeSet<String> {
         }
     }
     undecided
+}
+
+/// Whether somebody has decided otherwise about a step that somebody had given a result.
+fn is_withdrawn(entry: &Entry, journal: &[Entry]) -> bool {
+    let decided = |entry: &Entry| match &entry.event {
+        Event::Unblocked { remedied: Some(Remedied { op, .. }), .. } => Some(op.clone()),
+        _ => None,
+    };
+    let Some(op) = decided(entry) else { return false };
+    journal.iter().any(|later| later.seq > entry.seq && decided(later).as_ref() == Some(&op))
 }
 
 fn is_lost(event: &Event) -> bool {
