@@ -47,7 +47,10 @@ impl EditFates {
     /// What became of the result that this entry gave to a step, if it is one and something was recorded later that says it. That the code
     /// blocked at the step is the last word: code that does something else first records that before it comes to what it cannot read.
     pub fn of(&self, entry: &Entry) -> Option<EditFate> {
-        let Event::Unblocked { remedied: Some(Remedied { op, .. }), .. } = &entry.event else { return None };
+        let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_) }), .. } = &entry.event
+        else {
+            return None;
+        };
         if self.blocked_at.get(&op.key()).is_some_and(|blocked_at| *blocked_at > entry.seq) {
             return Some(EditFate::Refuted);
         }
@@ -114,6 +117,8 @@ mod tests {
             Some(EditFate::Refuted),
         );
         check(vec![recorded("a"), recorded("b")], None);
+        let rerun = Some(Remedied { op: op("a"), remedy: Remedy::Rerun });
+        check(vec![Event::Unblocked { by: by(), remedied: rerun }, blocked_at("a"), recorded("b")], None);
     }
 
     /// These come whether the code has read it or not.

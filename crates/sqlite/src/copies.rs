@@ -3,7 +3,7 @@
 //! The id of a message and its place in the order of arrival stand in its row and in an index. A flipped byte of the row leaves the index as it was,
 //! and the checksum says which of the two is right. An index that is made anew would repeat the damage, so that what it tells is kept before.
 
-use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::mail::is_sound;
 use crate::rows::{number, text};
@@ -14,40 +14,53 @@ pub(crate) struct Copy {
     row: i64,
     execution: i64,
     id: String,
-    arrived: i64,
+    /// Nothing, when the index does not tell it.
+    arrived: Option<i64>,
 }
 
-/// What the indexes tell of damaged rows.
-pub(crate) fn told(connection: &Connection) -> rusqlite::Result<Vec<Copy>> {
+/// What the indexes tell of damaged rows, as far as they can be read. Not to be asked inside of a transaction that writes: when SQLite has met an index
+/// that it cannot read, it writes nothing more in the same transaction.
+pub(crate) fn told(connection: &Connection) -> Vec<Copy> {
     let mut copies = Vec::new();
     for statement in [sql::COPIES_OF_IDS, sql::COPIES_OF_PLACES] {
-        let mut statement = connection.prepare_cached(statement)?;
-        let mut entries = statement.query([])?;
-        while let Some(entry) = entries.next()? {
-            copies.extend(better(connection, entry)?);
-        }
+        // One that cannot be read tells nothing more.
+        let _ = tell(connection, statement, &mut copies);
     }
-    Ok(copies)
+    copies
 }
 
-/// The entry of an index, if the row that it is for is damaged and would be sound with it.
-fn better(connection: &Connection, entry: &Row<'_>) -> rusqlite::Result<Option<Copy>> {
-    let (Some(row), Some(execution), Ok(id)) = (number(entry, 0)?, number(entry, 1)?, text(entry, 2)) else {
-        return Ok(None);
-    };
-    let place = number(entry, 3)?;
-    let mut statement = connection.prepare_cached(sql::INBOX_ROW)?;
-    let copy = statement.query_row([row], |found| {
-        let Some(arrived) = place.or(number(found, 2)?) else { return Ok(None) };
-        let body = found.get_ref(3)?;
-        let is_damaged = || match (number(found, 0), text(found, 1), number(found, 2)) {
-            (Ok(Some(execution)), Ok(id), Ok(Some(arrived))) => !is_sound((execution, id, arrived), body),
-            _ => true,
+fn tell(connection: &Connection, statement: &str, copies: &mut Vec<Copy>) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare_cached(statement)?;
+    let mut entries = statement.query([])?;
+    while let Some(entry) = entries.next()? {
+        let (Some(row), Some(execution), Ok(id)) = (number(entry, 0)?, number(entry, 1)?, text(entry, 2))
+        else {
+            continue;
         };
-        let is_better = is_sound((execution, id, arrived), body) && is_damaged();
-        Ok(is_better.then(|| Copy { row, execution, id: id.to_owned(), arrived }))
-    });
-    Ok(copy.optional()?.flatten())
+        let copy = Copy { row, execution, id: id.to_owned(), arrived: number(entry, 3)? };
+        if copy.place(connection)?.is_some() {
+            copies.push(copy);
+        }
+    }
+    Ok(())
+}
+
+impl Copy {
+    /// The place in the order of arrival that belongs to it, if its row is damaged and would be sound with it.
+    fn place(&self, connection: &Connection) -> rusqlite::Result<Option<i64>> {
+        let mut statement = connection.prepare_cached(sql::INBOX_ROW)?;
+        let place = statement.query_row([self.row], |found| {
+            let Some(arrived) = self.arrived.or(number(found, 2)?) else { return Ok(None) };
+            let body = found.get_ref(3)?;
+            let is_damaged = || match (number(found, 0), text(found, 1), number(found, 2)) {
+                (Ok(Some(execution)), Ok(id), Ok(Some(arrived))) => !is_sound((execution, id, arrived), body),
+                _ => true,
+            };
+            let is_better = is_sound((self.execution, &self.id, arrived), body) && is_damaged();
+            Ok(is_better.then_some(arrived))
+        });
+        Ok(place.optional()?.flatten())
+    }
 }
 
 /// Puts back what the indexes have told, and makes them anew; all of it or nothing. The indexes are gone meanwhile: while they are wrong, a row that is
@@ -66,8 +79,11 @@ fn put_back_without_indexes(connection: &Connection, copies: &[Copy]) -> rusqlit
         .collect::<rusqlite::Result<Vec<(String, String)>>>()?;
     indexes.iter().try_for_each(|(name, _)| connection.execute_batch(&format!("DROP INDEX {name}")))?;
     let mut put_back = connection.prepare(sql::INBOX_PUT_BACK)?;
-    for Copy { row, execution, id, arrived } in copies {
-        put_back.execute(params![row, execution, id, arrived])?;
+    for copy in copies {
+        // Looked at again: somebody may have written since.
+        if let Some(place) = copy.place(connection)? {
+            put_back.execute(params![copy.row, copy.execution, copy.id, place])?;
+        }
     }
     indexes.iter().try_for_each(|(_, made)| connection.execute_batch(made))
 }

@@ -257,9 +257,9 @@ impl Stop {
         Self::Broken(Failure { meaning: Meaning::Corrupt, complaint: what.into() })
     }
 
-    /// An index names an execution that is not there.
+    /// An index leads to a row of an execution, or of its inbox, that is not there.
     pub(crate) fn stale_index(key: i64) -> Self {
-        let complaint = format!("an index names execution {key}, which is not there");
+        let complaint = format!("an index leads to a row of execution {key} that is not there");
         let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
         Self::Sql(rusqlite::Error::SqliteFailure(code, Some(complaint)))
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use crate::batch::Batch;
-use crate::copies;
+use crate::copies::{self, Copy};
 use crate::error::Stop;
 use crate::job::Operation;
 use crate::sql;
@@ -13,10 +13,11 @@ use crate::sql;
 /// Indexes are not made anew more often than this: it takes long where there is much, and what it does not help once it does not help again.
 pub(crate) const PAUSE: Duration = Duration::from_secs(60);
 
-/// Makes every index anew from its table, inside a transaction; tells those that could not be.
-pub(crate) fn rebuild(connection: &Connection) -> Vec<String> {
+/// Makes every index anew from its table, inside a transaction; tells those that could not be. Where that is so with `copies`, it may succeed without them
+/// in another transaction: SQLite writes nothing more in one that has met what it cannot read.
+pub(crate) fn rebuild(connection: &Connection, copies: &[Copy]) -> Vec<String> {
     let mut failed = remake(connection, &sql::REINDEX);
-    failed.extend(rebuild_inbox(connection));
+    failed.extend(rebuild_inbox(connection, copies).unwrap_or_else(|error| vec![error.to_string()]));
     if failed.is_empty() {
         tracing::warn!("the indexes were not what the tables are, and were made anew");
     } else {
@@ -31,20 +32,18 @@ fn remake(connection: &Connection, statements: &[&str]) -> Vec<String> {
     made.filter_map(|done| done.err().map(|error| error.to_string())).collect()
 }
 
-/// The same for the inbox, whose indexes may tell what its rows do not tell any more.
-fn rebuild_inbox(connection: &Connection) -> Vec<String> {
-    // One that cannot be read tells nothing.
-    let copies = copies::told(connection).unwrap_or_default();
-    if !copies.is_empty() && copies::put_back(connection, &copies).is_ok() {
-        return Vec::new();
+/// The same for the inbox, whose indexes may have told what its rows do not tell any more.
+fn rebuild_inbox(connection: &Connection, copies: &[Copy]) -> rusqlite::Result<Vec<String>> {
+    if copies.is_empty() {
+        return Ok(remake(connection, &sql::REINDEX_INBOX));
     }
-    remake(connection, &sql::REINDEX_INBOX)
+    copies::put_back(connection, copies).map(|()| Vec::new())
 }
 
 /// Makes one index anew, by a statement of [`sql::REINDEX`], or those of the inbox.
 pub(crate) enum RebuildWork {
     One(&'static str),
-    Inbox,
+    Inbox(Vec<Copy>),
 }
 
 impl Operation for RebuildWork {
@@ -55,9 +54,9 @@ impl Operation for RebuildWork {
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Vec<String>, Stop> {
         batch.readable(|batch| match self {
             Self::One(statement) => Ok(batch.connection.execute_batch(statement).map(|()| Vec::new())?),
-            Self::Inbox => {
+            Self::Inbox(copies) => {
                 batch.caches.inboxes.clear();
-                Ok(rebuild_inbox(batch.connection))
+                Ok(rebuild_inbox(batch.connection, copies)?)
             }
         })
     }

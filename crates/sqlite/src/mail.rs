@@ -113,3 +113,34 @@ pub(crate) fn unread_sum(bytes: Checksum, (key, id): (i64, &str), arrived: i64) 
 pub(crate) fn read_sum(key: i64, id: &str) -> i64 {
     i64::from(Checksum::new().number(key).bytes(id.as_bytes()).finish())
 }
+
+#[cfg(test)]
+mod tests {
+    use abide_core::{Body, Payload};
+
+    use super::*;
+    use crate::fixture;
+
+    #[test]
+    fn a_place_tells_the_sort_of_its_message_and_comes_behind_the_one_before() {
+        let mut place = 0;
+        for sort in SORTS.into_iter().cycle().take(10) {
+            let next = place_behind(place, sort);
+            assert_eq!((next > place, sort_at(next)), (true, Some(sort)));
+            place = next;
+        }
+        assert_eq!([i64::MIN, -3, 0, 1 << 62, i64::MAX].map(sort_at), [None; 5]);
+    }
+
+    #[test]
+    fn a_message_is_sound_only_in_a_place_that_messages_have() {
+        let body = Body::Signal { name: fixture::name("go"), payload: Payload::from("1") };
+        let message = fixture::message("s", "a", body);
+        for (arrived, is_right) in [(4, true), (0, false), (-4, false), (1 << 62, false)] {
+            let body = encoded(7, &message, arrived);
+            assert_eq!(is_sound((7, "s", arrived), ValueRef::Blob(&body)), is_right, "{arrived}");
+        }
+        assert!(is_sound((7, "s", read_sum(7, "s")), ValueRef::Null));
+        assert!(!is_sound((8, "s", read_sum(7, "s")), ValueRef::Null));
+    }
+}

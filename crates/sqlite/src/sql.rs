@@ -404,10 +404,22 @@ pub(crate) const INBOX_INSERT: &str = "
 INSERT INTO abide_inbox (execution, id, arrived, body)
 VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (execution, id) DO NOTHING";
+/// Here and wherever else a row of the inbox is changed or deleted, the row itself is compared, and not only the entry of the index that led to it: an entry
+/// with a flipped bit leads to the message of somebody else.
 pub(crate) const INBOX_CONSUME: &str = "
-UPDATE abide_inbox
+UPDATE abide_inbox NOT INDEXED
 SET body = NULL, arrived = ?3
-WHERE execution = ?1 AND id = ?2 AND body IS NOT NULL";
+WHERE rowid = (SELECT rowid FROM abide_inbox INDEXED BY abide_inbox_ids WHERE execution = ?1 AND id = ?2)
+    AND execution = ?1 AND id = ?2 AND body IS NOT NULL";
+/// Whether the index of ids leads to a row that is not the one of this message.
+pub(crate) const INBOX_MISLED: &str = "
+SELECT 1
+FROM abide_inbox AS named INDEXED BY abide_inbox_ids
+WHERE named.execution = ?1 AND named.id = ?2 AND NOT EXISTS (
+    SELECT 1
+    FROM abide_inbox AS found NOT INDEXED
+    WHERE found.rowid = named.rowid AND found.execution = ?1 AND found.id = ?2
+)";
 pub(crate) const INBOX_NEWEST: &str = "
 SELECT id, arrived
 FROM abide_inbox INDEXED BY abide_inbox_unread
@@ -572,8 +584,9 @@ pub(crate) const PRUNE_EXECUTION: &str = "
 DELETE FROM abide_executions
 WHERE key = ?1";
 pub(crate) const PRUNE_INBOX: &str = "
-DELETE FROM abide_inbox
-WHERE execution = ?1";
+DELETE FROM abide_inbox NOT INDEXED
+WHERE rowid IN (SELECT rowid FROM abide_inbox INDEXED BY abide_inbox_ids WHERE execution = ?1)
+    AND execution = ?1";
 pub(crate) const PRUNE_RUNS: &str = "
 DELETE FROM abide_runs
 WHERE execution = ?1";

@@ -4,6 +4,8 @@
 //! transaction; or a caller that is alone, which saves two thread switches. A caller may only go ahead when nothing is
 //! queued and nobody holds the mutex, so operations are applied in the order of their calls.
 
+mod mend;
+
 use std::collections::VecDeque;
 use std::future::ready;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,7 +26,7 @@ use crate::step_connection::StepConnection;
 use crate::stepped::Fate;
 use crate::tallies::Tallies;
 use crate::wal::Wal;
-use crate::{indexes, schema, sql};
+use crate::{schema, sql};
 use abide_core::planted::{Bug, planted};
 
 /// How long a writer sleeps between two attempts while another process writes: short at first, because most
@@ -118,22 +120,6 @@ impl Writer {
             }
         }
         jobs
-    }
-
-    /// Makes the indexes anew, because the file seems malformed; `false` when that was done lately and did not help.
-    fn mend(&mut self) -> bool {
-        let now = self.shared.stopwatch.now();
-        if self.mended_at.is_some_and(|mended_at| now.since(mended_at) < indexes::PAUSE)
-            || self.begin().is_err()
-        {
-            return false;
-        }
-        self.mended_at = Some(now);
-        if let Some(writer) = &self.connection {
-            indexes::rebuild(&writer.connection);
-        }
-        // Nothing is remembered that was read by way of an index: what led here was rolled back.
-        self.commit().map_err(|_| self.roll_back()).is_ok()
     }
 
     /// One at a time, so that an error reaches only its own caller.

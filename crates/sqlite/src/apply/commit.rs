@@ -176,7 +176,11 @@ impl CommitWork {
         let mut statement = batch.connection.prepare_cached(sql::INBOX_CONSUME)?;
         for id in consumed {
             if statement.execute(params![self.key(), id.as_str(), read_sum(self.key(), id.as_str())])? == 0 {
-                return Err(Stop::corrupt(not_unread(self.commit.key, id)));
+                let mut misled = batch.connection.prepare_cached(sql::INBOX_MISLED)?;
+                return Err(match misled.exists(params![self.key(), id.as_str()])? {
+                    true => Stop::stale_index(self.key()),
+                    false => Stop::corrupt(not_unread(self.commit.key, id)),
+                });
             }
         }
         let Some(inbox) = batch.caches.inboxes.get_mut(&self.key()) else { return Ok(()) };

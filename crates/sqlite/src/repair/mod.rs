@@ -37,6 +37,7 @@ use std::ops::ControlFlow;
 use abide_store::{Error, Result};
 use rusqlite::Connection;
 
+use crate::copies;
 use crate::error::Stop;
 use crate::gaps::walk;
 use crate::indexes::RebuildWork;
@@ -184,18 +185,31 @@ impl SqliteStore {
         if self.view("repair", integrity).await?.is_sound() {
             return Ok(repairs);
         }
-        for work in sql::REINDEX.map(RebuildWork::One).into_iter().chain([RebuildWork::Inbox]) {
+        let copies = self.view("repair", |view| Ok(copies::told(view.connection))).await?;
+        let inbox = match self.write(RebuildWork::Inbox(copies), Manner::Queued).await {
+            // Without what the indexes told: one of them cannot even be dropped.
+            Err(Error::Corrupt { .. }) => Some(RebuildWork::Inbox(Vec::new())),
+            done => {
+                repairs.left.extend(done?.iter().map(|what| not_made(what)));
+                None
+            }
+        };
+        for work in sql::REINDEX.map(RebuildWork::One).into_iter().chain(inbox) {
             let failed = match self.write(work, Manner::Queued).await {
                 Err(Error::Corrupt { what }) => vec![what],
                 done => done?,
             };
-            repairs.left.extend(failed.iter().map(|what| format!("an index cannot be made anew: {what}")));
+            repairs.left.extend(failed.iter().map(|what| not_made(what)));
         }
         if repairs.left.is_empty() {
             repairs.rebuilt.push("the indexes were made anew".to_owned());
         }
         Ok(repairs)
     }
+}
+
+fn not_made(what: &str) -> String {
+    format!("an index cannot be made anew: {what}; `.recover` in the program sqlite3 reads the tables alone")
 }
 
 /// What was repaired, or that it could not be because SQLite cannot read it.

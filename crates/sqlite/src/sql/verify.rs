@@ -142,15 +142,18 @@ SELECT e.key, e.namespace, e.id, e.queue, e.parent, e.head, e.version, e.state, 
 FROM abide_tags AS t
 LEFT JOIN abide_executions AS e ON e.key = t.execution";
 pub(crate) const MESSAGE_DROP: &str = "
-DELETE FROM abide_inbox
-WHERE execution = ?1 AND id = ?2 AND body IS NOT NULL";
+DELETE FROM abide_inbox NOT INDEXED
+WHERE rowid = (SELECT rowid FROM abide_inbox INDEXED BY abide_inbox_ids WHERE execution = ?1 AND id = ?2)
+    AND execution = ?1 AND id = ?2 AND body IS NOT NULL";
 pub(crate) const MESSAGE_MOVE: &str = "
-UPDATE OR IGNORE abide_inbox
+UPDATE OR IGNORE abide_inbox NOT INDEXED
 SET execution = ?3
-WHERE execution = ?1 AND id = ?2";
+WHERE rowid = (SELECT rowid FROM abide_inbox INDEXED BY abide_inbox_ids WHERE execution = ?1 AND id = ?2)
+    AND execution = ?1 AND id = ?2";
 pub(crate) const MESSAGE_FORGET: &str = "
-DELETE FROM abide_inbox
-WHERE execution = ?1 AND id = ?2 AND body IS NULL";
+DELETE FROM abide_inbox NOT INDEXED
+WHERE rowid = (SELECT rowid FROM abide_inbox INDEXED BY abide_inbox_ids WHERE execution = ?1 AND id = ?2)
+    AND execution = ?1 AND id = ?2 AND body IS NULL";
 pub(crate) const DISCARD_CHILDREN: &str = "
 SELECT namespace, id, parent_run
 FROM abide_executions INDEXED BY abide_executions_parent
@@ -168,8 +171,9 @@ SELECT body
 FROM abide_inbox
 WHERE execution = ?1 AND id = ?2";
 pub(crate) const DISCARD_MESSAGE: &str = "
-DELETE FROM abide_inbox
-WHERE execution = ?1 AND id = ?2";
+DELETE FROM abide_inbox NOT INDEXED
+WHERE rowid = (SELECT rowid FROM abide_inbox INDEXED BY abide_inbox_ids WHERE execution = ?1 AND id = ?2)
+    AND execution = ?1 AND id = ?2";
 pub(crate) const DISCARD_TAGS: &str = "
 DELETE FROM abide_tags
 WHERE execution = ?1";

@@ -311,6 +311,25 @@ fn a_message_whose_row_is_damaged_is_put_back_by_what_its_index_tells() {
     }
 }
 
+#[test]
+fn a_message_whose_place_is_damaged_is_put_back_by_what_its_index_tells() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    submit(&store, vec![start("a")]).expect("it is taken");
+    let ids: Vec<_> = (0..5).map(|nth| format!("messageid{nth}")).collect();
+    submit(&store, ids.iter().map(|id| signal(id, "a")).collect()).expect("they are taken");
+    let root = root(&fixture, "abide_inbox");
+    let store = changed(&fixture, &store, |bytes| {
+        let page = &mut bytes[root..][..4_096];
+        let is_its = |at: &usize| page[*at..].starts_with(b"messageid2\x0c");
+        let at = (0..page.len()).find(is_its).expect("its place stands behind its id");
+        page[at + 10] ^= 0x40;
+    });
+    assert_eq!(repaired(&store).expect("it is repaired").left, Vec::<String>::new());
+    assert_eq!(store.verify().expect("it is looked at").problems, Vec::<String>::new());
+    assert_eq!(unread_ids(&mut fixture.seat(&store)), ids);
+}
+
 /// Without any repair: whoever reads it goes by the index, and the writer makes the indexes anew when it finds them wrong.
 #[test]
 fn a_message_whose_row_is_damaged_is_read_once() {
@@ -353,6 +372,31 @@ fn a_message_whose_row_became_like_that_of_a_sibling_is_read_once_and_so_is_the_
         assert_eq!(unread, 0, "both were read");
         assert_eq!(store.verify().expect("it is looked at").problems, Vec::<String>::new());
     }
+}
+
+/// One bit of the number of a row in the index of ids: the entry of one message leads to another.
+#[test]
+fn p2_whoever_reads_a_message_does_not_read_that_of_another_whose_row_the_index_leads_to() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    submit(&store, vec![start("other"), start("a"), start("b")]).expect("they are taken");
+    let signals = [signal("first", "other"), signal("of-a", "a"), signal("of-b", "b")];
+    submit(&store, signals.to_vec()).expect("they are taken");
+    let root = root(&fixture, "abide_inbox_ids");
+    let store = changed(&fixture, &store, |bytes| {
+        let page = &mut bytes[root..][..4_096];
+        let at = (0..page.len()).find(|at| page[*at..].starts_with(b"of-a\x02")).expect("it is there");
+        page[at + 4] = 3;
+    });
+    let mut seat = fixture.seat(&store);
+    for mut held in seat.claim(true).leased.into_iter().map(Held::from) {
+        match held.execution.address().id.as_str() {
+            "a" => read(&seat, &mut held, "of-a"),
+            "b" => read(&seat, &mut held, "of-b"),
+            _ => {}
+        }
+    }
+    assert_eq!(store.verify().expect("it is looked at").problems, Vec::<String>::new());
 }
 
 #[test]

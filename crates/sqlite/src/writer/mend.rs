@@ -1,0 +1,31 @@
+//! What the writer does about a file that seems malformed.
+
+use super::Writer;
+use crate::copies::{self, Copy};
+use crate::indexes;
+
+impl Writer {
+    /// Makes the indexes anew; `false` when that was done lately and did not help.
+    pub(super) fn mend(&mut self) -> bool {
+        let now = self.shared.stopwatch.now();
+        if self.mended_at.is_some_and(|mended_at| now.since(mended_at) < indexes::PAUSE) {
+            return false;
+        }
+        let copies = self.connection.as_ref().map(|writer| copies::told(&writer.connection));
+        self.mend_with(&copies.unwrap_or_default())
+    }
+
+    fn mend_with(&mut self, copies: &[Copy]) -> bool {
+        if self.begin().is_err() {
+            return false;
+        }
+        self.mended_at = Some(self.shared.stopwatch.now());
+        let failed = self.connection.as_ref().map(|writer| indexes::rebuild(&writer.connection, copies));
+        if !copies.is_empty() && failed.is_some_and(|failed| !failed.is_empty()) {
+            self.roll_back();
+            return self.mend_with(&[]);
+        }
+        // Nothing is remembered that was read by way of an index: what led here was rolled back.
+        self.commit().map_err(|_| self.roll_back()).is_ok()
+    }
+}
