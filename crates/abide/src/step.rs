@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Name, OpKind, Outcome, Retry};
 use abide_engine::{Delivery, OpHandle, Request, StepOptions, Turn, panics};
 use serde::Serialize;
@@ -160,6 +161,11 @@ pub(crate) fn delivered<T: DeserializeOwned>(
     match delivery {
         Delivery::Interrupted(interrupt) => Poll::Ready(Err(Error::interrupted(interrupt))),
         Delivery::Outcome(Outcome::Failure(failure)) => Poll::Ready(Err(Error::from_failure(failure))),
+        Delivery::Outcome(Outcome::Success(payload))
+            if planted(Bug::UnreadableResultFails) && data::decode::<T>(&payload).is_err() =>
+        {
+            Poll::Ready(Err(Error::fatal("the recorded result cannot be read")))
+        }
         Delivery::Outcome(Outcome::Success(payload)) => {
             let board = ctx.board().expect("only workflows open operations");
             match data::decode_or_block(

@@ -370,7 +370,8 @@ impl Execution {
             self.start_at = None;
         }
         let is_blocked = matches!(self.phase, Phase::Blocked { .. });
-        let is_decided = matches!(entry.event, Event::Unblocked { remedied: Some(_), .. });
+        let is_decided = matches!(entry.event, Event::Unblocked { remedied: Some(_), .. })
+            && !planted(Bug::DecisionLeavesTried);
         if entry.event.op().is_some() && (!is_blocked || is_decided) && !planted(Bug::TriedKept) {
             // What a block found running goes no further than the block; what somebody decided about a step does.
             self.tried = None;

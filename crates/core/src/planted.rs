@@ -134,6 +134,26 @@ bugs! {
     UnknownCommitFailed = "unknown-commit-failed",
     /// One damaged row keeps every execution of a worker from being claimed.
     DamageStarvesOthers = "damage-starves-others",
+    /// A message that is read while the store is asked for it is looked for on, and is nowhere.
+    MailFetchedAfterRead = "mail-fetched-after-read",
+    /// A build that was blocked does not try again after a decision about a step.
+    DecisionLeavesTried = "decision-leaves-tried",
+    /// Code that waits for a child which the code before it gave up waits for ever.
+    GivenUpAwaited = "given-up-awaited",
+    /// A recorded result that the code cannot read is an error of its step.
+    UnreadableResultFails = "unreadable-result-fails",
+    /// A suspect whose code stands still keeps everybody else out.
+    IdleSuspectStays = "idle-suspect-stays",
+    /// What its holder finds damaged is not set aside.
+    SetAsideUndone = "set-aside-undone",
+    /// A start under an id that somebody else has is taken for a start of that.
+    TakenIdAttached = "taken-id-attached",
+    /// A parent's order that is late reaches children which it started after it.
+    OrderReachesYounger = "order-reaches-younger",
+    /// The end of a cancelled parent ends a child that is blocked in its clean-up.
+    CleanUpGivenUp = "clean-up-given-up",
+    /// An execution is moved under an epoch that is not its own.
+    MoveIgnoresEpoch = "move-ignores-epoch",
     /// A claim carries journals and messages however large they are.
     ClaimUnbounded = "claim-unbounded",
 }

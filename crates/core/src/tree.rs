@@ -143,13 +143,14 @@ impl Execution {
     /// its clean-up that is no second cancellation, which would end it.
     fn has_heard(&self, order: &Body) -> bool {
         matches!((order, &self.phase), (Body::Cancel { .. }, Phase::Blocked { cancelling: Some(_), .. }))
+            && !planted(Bug::CleanUpGivenUp)
     }
 
     /// Whether a message for children like this is for it. The next run of what failed has no parent: nobody waits for it.
     fn descends(&self, descent: &Descent) -> bool {
         self.parent().is_some_and(|found| {
             (&found.id, found.run) == (&descent.parent, descent.run)
-                && found.entry < descent.before
+                && (found.entry < descent.before || planted(Bug::OrderReachesYounger))
                 && descent.op.as_ref().is_none_or(|op| *op == found.op)
         })
     }

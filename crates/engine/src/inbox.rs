@@ -256,7 +256,8 @@ impl Inbox {
             self.kept_bytes -= unread.kept_bytes;
         }
         // Whoever wanted it does not any longer, and soon it is nowhere to be found.
-        if self.fetching.as_ref().is_some_and(|fetching| fetching.id == *id) {
+        let is_wanted = self.fetching.as_ref().is_some_and(|fetching| fetching.id == *id);
+        if is_wanted && !planted(Bug::MailFetchedAfterRead) {
             self.fetching = None;
         }
     }

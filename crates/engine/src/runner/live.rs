@@ -232,7 +232,9 @@ impl Runner {
             Some(Wanted::Timer(after)) => self.settle_timer(id, op, note.due_at, after),
             Some(Wanted::Signal(timeout)) => self.settle_signal(id, op, note.due_at, timeout),
             Some(Wanted::Child(start, child)) => self.settle_child(op, start, child),
-            Some(Wanted::Result) if note.cancelled => self.settle_given_up(op),
+            Some(Wanted::Result) if note.cancelled && !planted(Bug::GivenUpAwaited) => {
+                self.settle_given_up(op);
+            }
             Some(Wanted::Result) | None => {}
         }
         true

@@ -78,7 +78,8 @@ impl Runner {
         let idle_since = *self.idle_since.get_or_insert(now);
         let mut ring_at = self.next_timeout();
         if !is_running && self.has_nothing_to_start() {
-            if self.sleeps_long() || (self.seat.keeps_others_out() && self.stands_still()) {
+            let is_in_the_way = self.seat.keeps_others_out() && !planted(Bug::IdleSuspectStays);
+            if self.sleeps_long() || (is_in_the_way && self.stands_still()) {
                 return self.park();
             }
             let options = &self.seat.engine.options;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Entry, Epoch, Event, Execution, Happening, Lease, LeaseRow, Message, SessionId, Start, Status,
     Summary, Timestamp, Version, care,
@@ -239,7 +240,7 @@ impl Batch<'_> {
     ) -> Result<(), Stop> {
         self.caches.targets.remove(&key);
         let (from, to) = (from.columns(), to.columns());
-        let epoch = epoch.map(|epoch| integer(epoch.0));
+        let epoch = epoch.filter(|_| !planted(Bug::MoveIgnoresEpoch)).map(|epoch| integer(epoch.0));
         let mut statement = self.connection.prepare_cached(sql::EXECUTION_MOVE)?;
         let moved = statement.execute(params![key, epoch, from.place, to.place, to.rank, to.since])?;
         if moved != 1 {
