@@ -4,13 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::json;
 
+use crate::process::{self, Group};
 use crate::workspace::Workspace;
-use crate::{Result, process, sim};
+use crate::{Result, sim};
 
 /// The table.
 const TABLE: &str = "docs/planted.md";
@@ -18,8 +19,17 @@ const TABLE: &str = "docs/planted.md";
 /// What the table says of a bug that the simulator is to catch.
 const SIMULATOR: &str = "cargo xtask sim";
 
-/// A run that takes longer hangs, which is no catch: whoever waits for it learns nothing.
-const LIMIT: Duration = Duration::from_secs(600);
+/// What the table says behind a test that a bug turns in circles: to run into the limit is its way to fail.
+const HANGS: &str = ", hangs";
+
+/// A test that takes longer hangs. The slowest one of the table gives an answer 50 s to come, and fails then.
+const TEST_LIMIT: Duration = Duration::from_secs(120);
+
+/// The same for the simulator, which lives through all its seeds in a quarter of an hour when nothing is to be found.
+const SIMULATOR_LIMIT: Duration = Duration::from_secs(1800);
+
+/// What cargo prints of a test that failed or died, and not of one that does not compile.
+const TEST_FAILED: &str = "error: test failed";
 
 /// What the simulator lives through without a bug. The test command does so with all seeds.
 const SOUND_SEEDS: &str = "0..300";
@@ -64,6 +74,8 @@ struct Row {
     bug: String,
     breaks: String,
     guard: Guard,
+    /// Whether the table says that it hangs.
+    hangs: bool,
 }
 
 /// Who is to catch a bug.
@@ -86,6 +98,13 @@ impl Guard {
         }
     }
 
+    fn limit(&self) -> Duration {
+        match self {
+            Self::Simulator => SIMULATOR_LIMIT,
+            Self::Test { .. } => TEST_LIMIT,
+        }
+    }
+
     fn text(&self) -> String {
         match self {
             Self::Simulator => SIMULATOR.to_owned(),
@@ -103,7 +122,8 @@ fn rows(text: &str) -> Result<Vec<Row>> {
             return Err(format!("{TABLE}: `{line}` has no bug, what it breaks and who catches it").into());
         };
         let (bug, breaks) = (bug.trim_matches('`').to_owned(), breaks.to_owned());
-        rows.push(Row { bug, breaks, guard: Guard::parse(guard)? });
+        let (guard, hangs) = guard.strip_suffix(HANGS).map_or((guard, false), |guard| (guard, true));
+        rows.push(Row { bug, breaks, guard: Guard::parse(guard)?, hangs });
     }
     Ok(rows)
 }
@@ -117,12 +137,37 @@ fn chosen(rows: Vec<Row>, names: &[String]) -> Result<Vec<Row>> {
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Passed,
+    Failed,
+    /// It ran into its limit, and was killed.
+    Hung,
+}
+
+/// What became of a bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// A test failed, or the simulator after so many seeds.
     Caught(Option<u64>),
     Survived,
-    /// It took too long, or the simulator died without a word.
     Hung,
+    /// Something failed, and neither a test nor a seed says that it did.
+    Unclear,
+}
+
+impl Outcome {
+    fn of(guard: &Guard, end: End, printed: &str) -> Self {
+        let seed = || printed.lines().find_map(seed_of);
+        match (end, guard) {
+            (End::Passed, _) => Self::Survived,
+            (End::Hung, _) => Self::Hung,
+            (End::Failed, Guard::Simulator) => {
+                seed().map_or(Self::Unclear, |seed| Self::Caught(Some(seed + 1)))
+            }
+            (End::Failed, Guard::Test { .. }) if printed.contains(TEST_FAILED) => Self::Caught(None),
+            (End::Failed, Guard::Test { .. }) => Self::Unclear,
+        }
+    }
 }
 
 struct Hunt<'a> {
@@ -152,8 +197,8 @@ impl Hunt<'_> {
 
     /// The table has the bugs of the program and no others.
     fn compare(&self, rows: &[Row]) -> Result<()> {
-        let (outcome, printed) = self.execute(&mut self.simulator(&["--bugs"]))?;
-        if outcome != Outcome::Survived {
+        let (end, printed) = self.execute(&mut self.simulator(&["--bugs"]), SIMULATOR_LIMIT)?;
+        if end != End::Passed {
             return Err(format!("{printed}\nthe simulator does not build").into());
         }
         let known: BTreeSet<&str> = printed.lines().collect();
@@ -168,9 +213,9 @@ impl Hunt<'_> {
     fn check_sound(&self, rows: &[Row]) -> Result<()> {
         let guards: BTreeSet<&Guard> = rows.iter().map(|row| &row.guard).collect();
         for guard in guards {
-            let (outcome, printed) = self.execute(&mut self.command(guard, None))?;
+            let (end, printed) = self.execute(&mut self.command(guard, None), guard.limit())?;
             let has_run = *guard == Guard::Simulator || printed.contains("1 passed");
-            if outcome != Outcome::Survived || !has_run {
+            if end != End::Passed || !has_run {
                 return Err(format!("{printed}\nwithout a bug, `{}` does not pass", guard.text()).into());
             }
         }
@@ -178,12 +223,9 @@ impl Hunt<'_> {
     }
 
     fn catch(&self, row: &Row) -> Result<Outcome> {
-        let (outcome, printed) = self.execute(&mut self.command(&row.guard, Some(&row.bug)))?;
-        if outcome == Outcome::Caught(None) && row.guard == Guard::Simulator {
-            let seed = printed.lines().find_map(seed_of);
-            return Ok(seed.map_or(Outcome::Hung, |seed| Outcome::Caught(Some(seed + 1))));
-        }
-        Ok(outcome)
+        let mut command = self.command(&row.guard, Some(&row.bug));
+        let (end, printed) = self.execute(&mut command, row.guard.limit())?;
+        Ok(Outcome::of(&row.guard, end, &printed))
     }
 
     fn command(&self, guard: &Guard, bug: Option<&str>) -> Command {
@@ -208,15 +250,15 @@ impl Hunt<'_> {
     }
 
     /// How a command ended, and what it printed.
-    fn execute(&self, command: &mut Command) -> Result<(Outcome, String)> {
+    fn execute(&self, command: &mut Command, limit: Duration) -> Result<(End, String)> {
         let output = File::create(&self.output)?;
-        let mut child = command.stdout(output.try_clone()?).stderr(output).spawn()?;
-        let outcome = match process::wait_within(&mut child, LIMIT) {
-            Ok(status) if status.success() => Outcome::Survived,
-            Ok(_) => Outcome::Caught(None),
-            Err(_) => Outcome::Hung,
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        let end = match Group::spawn(command)?.wait_within(limit)? {
+            Some(status) if status.success() => End::Passed,
+            Some(_) => End::Failed,
+            None => End::Hung,
         };
-        Ok((outcome, String::from_utf8_lossy(&fs::read(&self.output)?).into_owned()))
+        Ok((end, String::from_utf8_lossy(&fs::read(&self.output)?).into_owned()))
     }
 }
 
@@ -230,7 +272,7 @@ fn seed_of(line: &str) -> Option<u64> {
     line.strip_prefix("seed ")?.split_once(':')?.0.parse().ok()
 }
 
-/// What became of a bug.
+/// A bug, and what became of it.
 struct Found {
     row: Row,
     outcome: Outcome,
@@ -239,14 +281,21 @@ struct Found {
 
 impl Found {
     fn is_caught(&self) -> bool {
-        matches!(self.outcome, Outcome::Caught(_))
+        matches!(self.outcome, Outcome::Caught(_)) || self.has_hung_as_told()
+    }
+
+    /// To hang is to be caught only where the table says so: elsewhere nobody knows what would have come next.
+    fn has_hung_as_told(&self) -> bool {
+        self.outcome == Outcome::Hung && self.row.hangs
     }
 
     fn word(&self) -> &'static str {
         match self.outcome {
             Outcome::Caught(_) => "caught",
+            Outcome::Hung if self.row.hangs => "caught",
             Outcome::Survived => "SURVIVED",
             Outcome::Hung => "HUNG",
+            Outcome::Unclear => "UNCLEAR",
         }
     }
 
@@ -258,13 +307,13 @@ impl Found {
     }
 
     fn line(&self) -> String {
-        let Row { bug, breaks, guard } = &self.row;
+        let Row { bug, breaks, guard, .. } = &self.row;
         let (word, seeds, seconds) = (self.word(), self.seeds(), self.duration.as_secs_f64());
         format!("{word:<8} {bug:<32} {seeds:>5} seeds {seconds:>6.1} s  {}: {breaks}", guard.text())
     }
 
     fn json(&self) -> String {
-        let Row { bug, breaks, guard } = &self.row;
+        let Row { bug, breaks, guard, .. } = &self.row;
         let seeds = if let Outcome::Caught(seeds) = self.outcome { seeds } else { None };
         let seconds = self.duration.as_secs_f64();
         json!({
@@ -276,16 +325,18 @@ impl Found {
 
     /// Its line of the table.
     fn row(&self) -> String {
-        let Row { bug, breaks, guard } = &self.row;
+        let Row { bug, breaks, guard, .. } = &self.row;
         let (guard, seeds, seconds) = (guard.text(), self.seeds(), self.duration.as_secs_f64());
-        format!("| `{bug}` | {breaks} | `{guard}` | {seeds} | {seconds:.0} |")
+        let hangs = if self.has_hung_as_told() { HANGS } else { "" };
+        format!("| `{bug}` | {breaks} | `{guard}`{hangs} | {seeds} | {seconds:.0} |")
     }
 }
 
-/// The table with what was found.
+/// The table with what was found. The line of a bug that nobody caught stays, for somebody to look at.
 fn updated(text: &str, found: &[Found]) -> String {
     let line = |line: &str| {
-        let of_line = |found: &&Found| line.starts_with(&format!("| `{}` |", found.row.bug));
+        let of_line =
+            |found: &&Found| found.is_caught() && line.starts_with(&format!("| `{}` |", found.row.bug));
         found.iter().find(of_line).map_or_else(|| line.to_owned(), Found::row) + "\n"
     };
     text.lines().map(line).collect()
@@ -296,14 +347,16 @@ mod tests {
     use super::*;
 
     const TEXT: &str = "# Bugs\n\n| bug | breaks | caught by | seeds | s |\n|---|---|---|---|---|\n\
-        | `one` | A thing. | `cargo xtask sim` | 7 | 1 |\n| `two` | Another. | `abide care a_fact` | – | 2 |\n";
+        | `one` | A thing. | `cargo xtask sim` | 7 | 1 |\n| `two` | Another. | `abide care a_fact` | – | 2 |\n\
+        | `round` | A third. | `abide care a_circle`, hangs | – | 120 |\n";
 
     #[test]
     fn a_table_is_read() {
         let read = rows(TEXT).unwrap();
-        assert_eq!(read.len(), 2);
+        assert_eq!(read.len(), 3);
         assert_eq!((read[0].bug.as_str(), &read[0].guard), ("one", &Guard::Simulator));
-        assert_eq!(read[1].guard.text(), "abide care a_fact");
+        assert_eq!((read[1].guard.text().as_str(), read[1].hangs), ("abide care a_fact", false));
+        assert_eq!((read[2].guard.text().as_str(), read[2].hangs), ("abide care a_circle", true));
         assert!(rows("| `one` | A thing. |").is_err());
         assert!(rows("| `one` | A thing. | somebody | 1 | 1 |").is_err());
     }
@@ -315,13 +368,45 @@ mod tests {
         assert_eq!(chosen(rows(TEXT).unwrap(), &["two".to_owned()]).unwrap().len(), 1);
     }
 
+    fn found(line: usize, outcome: Outcome) -> Found {
+        Found { row: rows(TEXT).unwrap().remove(line), outcome, duration: Duration::from_secs(3) }
+    }
+
     #[test]
     fn what_was_found_goes_into_the_table() {
-        let row = rows(TEXT).unwrap().remove(0);
-        let duration = Duration::from_secs(3);
-        let found = Found { row, outcome: Outcome::Caught(Some(12)), duration };
-        let text = updated(TEXT, &[found]);
-        assert_eq!(text, TEXT.replace("| 7 | 1 |", "| 12 | 3 |"));
+        let check = |found, expected: &str| assert_eq!(updated(TEXT, &[found]), expected);
+        check(found(0, Outcome::Caught(Some(12))), &TEXT.replace("| 7 | 1 |", "| 12 | 3 |"));
+        check(found(2, Outcome::Hung), &TEXT.replace("| 120 |", "| 3 |"));
+        check(found(2, Outcome::Caught(None)), &TEXT.replace(", hangs | – | 120 |", " | – | 3 |"));
+        for outcome in [Outcome::Hung, Outcome::Survived, Outcome::Unclear] {
+            check(found(0, outcome), TEXT);
+        }
+    }
+
+    #[test]
+    fn to_hang_is_to_be_caught_only_where_the_table_says_so() {
+        let check = |line, outcome, expected| {
+            let found = found(line, outcome);
+            assert_eq!((found.word(), found.is_caught()), expected);
+        };
+        check(1, Outcome::Hung, ("HUNG", false));
+        check(2, Outcome::Hung, ("caught", true));
+        check(2, Outcome::Caught(None), ("caught", true));
+        check(2, Outcome::Survived, ("SURVIVED", false));
+        check(2, Outcome::Unclear, ("UNCLEAR", false));
+    }
+
+    #[test]
+    fn a_failure_counts_when_a_test_or_a_seed_tells_of_it() {
+        let check = |line: usize, end, printed, expected| {
+            assert_eq!(Outcome::of(&rows(TEXT).unwrap()[line].guard, end, printed), expected);
+        };
+        check(0, End::Failed, "seed 41: it hangs", Outcome::Caught(Some(42)));
+        check(0, End::Failed, "error: could not compile", Outcome::Unclear);
+        check(0, End::Hung, "seed 41: it hangs", Outcome::Hung);
+        check(1, End::Failed, "error: test failed, to rerun pass `--lib`", Outcome::Caught(None));
+        check(1, End::Failed, "error: could not compile", Outcome::Unclear);
+        check(1, End::Passed, "1 passed", Outcome::Survived);
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! Child processes and how long they take. The only place here that reads a clock.
 
+use std::io;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::Result;
 
@@ -15,19 +19,36 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 }
 
 /// Waits for the end of `child`, and ends it when it takes longer than `limit`.
-#[expect(clippy::disallowed_methods, reason = "a real process takes real time")]
 pub(crate) fn wait_within(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
-    let started_at = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
+    if let Some(status) = ended_within(child, limit)? {
+        return Ok(status);
+    }
+    child.kill()?;
+    child.wait()?;
+    Err(format!("still running after {} s", limit.as_secs()).into())
+}
+
+/// A process with everything that it starts. `cargo test` waits for a process of its own, which would outlive it when cargo alone is killed, and turn in
+/// circles for ever. The price: an interrupt from the terminal does not reach the group.
+pub(crate) struct Group {
+    leader: Child,
+}
+
+impl Group {
+    pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
+        let spawned = command.process_group(0).spawn();
+        Ok(Self { leader: spawned.map_err(|error| format!("{}: {error}", line(command)))? })
+    }
+
+    /// How the process ended, or nothing when it took longer than `limit`. Then everybody in the group has been killed.
+    pub(crate) fn wait_within(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
+        if let Some(status) = ended_within(&mut self.leader, limit)? {
+            return Ok(Some(status));
         }
-        if started_at.elapsed() > limit {
-            child.kill()?;
-            child.wait()?;
-            return Err(format!("still running after {} s", limit.as_secs()).into());
-        }
-        thread::sleep(POLL_INTERVAL);
+        // Nobody else has this number: the process keeps it until we wait for it.
+        kill_process_group(Pid::from_child(&self.leader), Signal::KILL)?;
+        self.leader.wait()?;
+        Ok(None)
     }
 }
 
@@ -39,7 +60,57 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (value, started_at.elapsed())
 }
 
+#[expect(clippy::disallowed_methods, reason = "a real process takes real time")]
+fn ended_within(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let started_at = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if started_at.elapsed() > limit {
+            return Ok(None);
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
+}
+
 fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::Stdio;
+
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdout(Stdio::piped());
+        command
+    }
+
+    #[test]
+    fn a_group_that_takes_too_long_dies_with_what_it_started() {
+        let mut group = Group::spawn(&mut shell("(echo begun; sleep 5; echo survived) & wait")).unwrap();
+        let mut printed = BufReader::new(group.leader.stdout.take().unwrap());
+        let mut begun = String::new();
+        printed.read_line(&mut begun).unwrap();
+        assert_eq!(begun, "begun\n");
+
+        assert_eq!(group.wait_within(Duration::ZERO).unwrap(), None);
+
+        let mut rest = String::new();
+        printed.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "");
+    }
+
+    #[test]
+    fn a_group_that_ends_in_time_tells_how() {
+        let mut group = Group::spawn(&mut shell("exit 3")).unwrap();
+        let status = group.wait_within(Duration::from_secs(60)).unwrap();
+        assert_eq!(status.and_then(|status| status.code()), Some(3));
+    }
 }
