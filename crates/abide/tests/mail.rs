@@ -12,7 +12,8 @@ use abide_core::{Address, ExecutionId, Limits, Namespace};
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
 use abide_store::{Bounds, Clock, Read, Snapshot, Store, Target};
-use futures_util::future::select;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 
 /// Receives from one name or the other, as it is told, and gives what it got.
@@ -84,6 +85,46 @@ fn signals_that_come_to_live_code_are_kept_to_the_bound_too() {
         let expected: Vec<_> = [99].into_iter().chain(0..20).map(|n: u32| format!("{n:04}")).collect();
         assert_eq!(handle.result().await.unwrap(), expected);
     });
+}
+
+/// Waits for all these names at once, and stays in memory meanwhile; what it got, in order.
+#[workflow]
+async fn reads_at_once(ctx: Ctx, names: Vec<String>) -> Result<Vec<String>> {
+    let mut all: FuturesUnordered<_> = names.iter().map(|name| ctx.recv::<String>(name)).collect();
+    let reading = async {
+        let mut got = Vec::new();
+        while let Some(text) = all.next().await {
+            got.push(text?[..4].to_owned());
+        }
+        Ok(got)
+    };
+    select! {
+        got = reading => got,
+        _ = ctx.step("busy", std::future::pending::<Result<()>>) => unreachable!("it never ends"),
+    }
+}
+
+/// They come together, after a pause.
+#[test]
+fn signals_of_several_names_are_received_in_the_order_of_their_arrival() {
+    for bytes in [0, 2_500, 1 << 20] {
+        Lab::run(1, |lab| async move {
+            let (_, abide) = lab.worker_with(|builder| builder.mail_bytes_max(bytes)).await.unwrap();
+            let names = ["b", "d", "a", "e", "c"];
+            let handle =
+                abide.start(reads_at_once, names.map(str::to_owned).to_vec()).id("one").await.unwrap();
+            lab.sleep(secs(1)).await;
+            handle.pause().await.unwrap();
+            for (n, name) in (0..).zip(["d", "c", "e", "a", "b"]) {
+                handle.signal(name, &large(n)).await.unwrap();
+            }
+            handle.resume().await.unwrap();
+            lab.sleep(secs(60)).await;
+            assert_eq!(handle.status().await.unwrap(), Status::Completed, "{}", handle.why().await.unwrap());
+            let expected: Vec<_> = (0..5).map(|n| format!("{n:04}")).collect();
+            assert_eq!(handle.result().await.unwrap(), expected, "{bytes}");
+        });
+    }
 }
 
 /// Receives three in each run, of the kind that the run wants.
@@ -264,7 +305,7 @@ async fn impatient(ctx: Ctx) -> Result<String> {
     {
         let child = pin!(ctx.run(stubborn, ()));
         let second = pin!(ctx.sleep(secs(1)));
-        select(child, second).await;
+        futures_util::future::select(child, second).await;
     }
     ctx.recv("go").await
 }
@@ -291,7 +332,7 @@ async fn choosy(ctx: Ctx) -> Result<String> {
     ctx.sleep(secs(1)).await?;
     {
         let (one, two) = (pin!(one.result()), pin!(two.result()));
-        select(one, two).await;
+        futures_util::future::select(one, two).await;
     }
     ctx.recv("go").await
 }

@@ -245,6 +245,11 @@ impl Inbox {
         None
     }
 
+    /// The number of a message in the store's order.
+    pub(crate) fn number(&self, id: &MessageId) -> Option<u64> {
+        self.known.get(id).copied()
+    }
+
     /// Whether a message was asked for that [`Self::poll`] does not know of yet.
     pub(crate) fn take_unasked(&mut self) -> bool {
         std::mem::take(&mut self.is_unasked)

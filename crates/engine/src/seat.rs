@@ -296,6 +296,11 @@ impl Seat {
         self.inbox.next()
     }
 
+    /// The number of a message in the store's order.
+    pub(crate) fn number(&self, id: &MessageId) -> Option<u64> {
+        self.inbox.number(id)
+    }
+
     /// A message that was left in the store; `None` while it is on its way.
     pub(crate) fn fetch(&mut self, id: &MessageId, left: Left) -> Option<Message> {
         let message = self.inbox.fetch(id, left);

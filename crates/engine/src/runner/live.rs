@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::board::{StepOptions, UserTransaction};
-use abide_core::{Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec};
+use abide_core::{MessageId, Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec};
 use abide_store::{Record, Transacted, Transaction};
 
 impl Runner {
@@ -138,18 +138,27 @@ impl Runner {
         Some(self.seat.now().after(retry.delay_after(attempt)?))
     }
 
-    /// Gives a signal or a child's result that is at hand to an operation that waits for one.
+    /// Gives a signal or a child's result that has come to an operation that waits for one: the first that came, also when what it carries is to be read
+    /// again.
     fn receive(&mut self) -> bool {
         let Some(active) = self.run.stage.active() else { return false };
-        let signal = active.signal_waiters.iter().find_map(|(name, waiters)| {
-            let id = *waiters.front()?;
-            self.signals.get(name).is_some_and(|queue| !queue.is_empty()).then(|| (name.clone(), id))
+        let number = |id: &MessageId| self.seat.number(id);
+        let signals = active.signal_waiters.iter().filter_map(|(name, waiters)| {
+            Some((&self.signals.get(name)?.front()?.id, (name, *waiters.front()?)))
         });
-        if let Some((name, id)) = signal {
-            return self.receive_signal(&name, id);
-        }
+        let signal = signals.min_by(|(one, _), (other, _)| number(one).cmp(&number(other)));
         let answer = self.run.answers.iter().position(|(key, _)| active.slots.contains_key(key));
-        answer.is_some_and(|index| self.receive_answer(index))
+        let is_before = |signal: &MessageId, answer: usize| {
+            self.run.answers.get(answer).is_none_or(|(_, letter)| number(signal) < number(&letter.message.id))
+        };
+        match (signal, answer) {
+            (Some((id, (name, waiter))), answer) if answer.is_none_or(|answer| is_before(id, answer)) => {
+                let name = name.clone();
+                self.receive_signal(&name, waiter)
+            }
+            (_, Some(answer)) => self.receive_answer(answer),
+            (_, None) => false,
+        }
     }
 
     fn deliver_all(&mut self, entries: &[Entry]) {
