@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use abide_core::{Body, Event, Phase};
+use abide_core::{Body, Event, Phase, Waiting};
 use abide_store::{Listed, Read, Snapshot, Target};
 
 use crate::ending::executions;
@@ -75,7 +75,10 @@ fn leaves_unread(snapshot: &Snapshot) -> bool {
         }
         _ => false,
     };
-    matches!(snapshot.execution.phase(), Phase::Running)
+    // Code that is left to another build is not live.
+    let is_left = snapshot.summary.waiting.iter().any(|waiting| matches!(waiting, Waiting::Build { .. }));
+    !is_left
+        && matches!(snapshot.execution.phase(), Phase::Running)
         && snapshot.inbox.messages.iter().any(|message| is_given_up(&message.body))
 }
 

@@ -85,8 +85,10 @@ impl World {
 
     /// What rests waits for what the model says that its program waits for.
     async fn unwanted(self: &Arc<Self>, sentence: &str, found: &Snapshot) -> Option<String> {
-        let told = told_waits(own_words(sentence));
-        if told.is_empty() {
+        let own = own_words(sentence);
+        let told = told_waits(own);
+        // Of what rests after deaths, what it did when its worker died is told.
+        if told.is_empty() || own.contains(" is resting until ") {
             return None;
         }
         let open = audit::open_operations(self, found).await?;
