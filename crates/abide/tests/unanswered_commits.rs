@@ -150,7 +150,8 @@ async fn wide(ctx: Ctx, width: u32) -> Result<u32> {
 /// A caller that is told that nothing was changed sends its signal again, under another id.
 #[test]
 fn a_signal_that_may_have_arrived_is_not_said_to_have_failed() {
-    for make in [memory, sqlite] {
+    let then = [Fault::Unavailable, Fault::Unread, Fault::Corrupt];
+    for (make, then) in then.into_iter().flat_map(|then| [(memory as fn(_) -> _, then), (sqlite, then)]) {
         let faults = Arc::new(AtomicU32::new(0));
         let left = faults.clone();
         let faulty = |clock| -> Arc<dyn Store> {
@@ -160,7 +161,7 @@ fn a_signal_that_may_have_arrived_is_not_said_to_have_failed() {
                 }
                 match left.fetch_sub(1, Ordering::Relaxed) {
                     FAULT_COUNT => Fault::Indeterminate,
-                    _ => Fault::Unavailable,
+                    _ => then,
                 }
             })
         };

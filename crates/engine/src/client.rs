@@ -294,9 +294,10 @@ impl Submission {
                 return Some(Err(Error::Unavailable { what, source }));
             }
             Err(error @ Error::Indeterminate { .. }) => self.unknown = Some(error),
-            // That this one did not happen says nothing about the one before it.
+            // That this one did not happen says nothing about the one before it. Only a refusal does: what was taken before is not refused.
             Err(error) if self.tried_count > 0 && error.is_transient() => {}
-            Err(error) => return Some(Err(error)),
+            Err(error @ Error::Refused(_)) => return Some(Err(error)),
+            Err(error) => return Some(Err(self.unknown.take().unwrap_or(error))),
         }
         tracing::debug!(
             tried_count = self.tried_count,
