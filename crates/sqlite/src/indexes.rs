@@ -13,6 +13,14 @@ use crate::sql;
 /// Indexes are not made anew more often than this: it takes long where there is much, and what it does not help once it does not help again.
 pub(crate) const PAUSE: Duration = Duration::from_secs(60);
 
+/// What SQLite says of a page that two tables or indexes lead to, if there is one. Whatever empties one of them then gives a page of the other back, with all
+/// that stands there: nothing may be made anew.
+pub(crate) fn shared_page(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    // How the pages hang together comes first, and all of it at once.
+    let structure: String = connection.prepare(sql::STRUCTURE)?.query_row([], |row| row.get(0))?;
+    Ok(structure.lines().find(|line| line.contains("2nd reference to page")).map(str::to_owned))
+}
+
 /// Makes every index anew from its table, inside a transaction; tells those that could not be. Where that is so with `copies`, it may succeed without them
 /// in another transaction: SQLite writes nothing more in one that has met what it cannot read.
 pub(crate) fn rebuild(connection: &Connection, copies: &[Copy]) -> Vec<String> {

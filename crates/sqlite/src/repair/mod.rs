@@ -40,7 +40,7 @@ use rusqlite::Connection;
 use crate::copies;
 use crate::error::Stop;
 use crate::gaps::walk;
-use crate::indexes::RebuildWork;
+use crate::indexes::{self, RebuildWork};
 use crate::interned::Interned;
 use crate::rows::unsigned;
 use crate::sql;
@@ -49,7 +49,7 @@ use crate::view::View;
 use crate::writer::Manner;
 use examine::{Counts, Verdict, examine};
 use names::RepairNamesWork;
-use order::OrderWork;
+use order::{OrderWork, TABLES};
 use rebuild::{Lead, RepairWork};
 use resend::ResendWork;
 use verify::{FOREIGN, check_integrity, is_schema_known, whose};
@@ -88,6 +88,11 @@ impl SqliteStore {
         match self.check_tables("repair").await {
             Err(Error::Corrupt { what }) => return Ok(Repairs { left: vec![what], ..Repairs::default() }),
             checked => checked?,
+        }
+        let shared = self.view("repair", |view| Ok(indexes::shared_page(view.connection)?)).await;
+        if let Some(complaint) = shared? {
+            let left = format!("nothing was changed, because a page belongs to two: {complaint}; {WAY_OUT}");
+            return Ok(Repairs { left: vec![left], ..Repairs::default() });
         }
         // The rest is found by way of the indexes, and by the order of the tables.
         let mut repairs = self.repair_indexes().await?;
@@ -152,24 +157,29 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Puts the earlier runs in order if they are not found by their keys.
+    /// Puts the tables in order whose rows are not found by their keys.
     async fn repair_order(&self, repairs: &mut Repairs) -> Result<()> {
         let look = |view: &View<'_>| {
-            let mut found = Verification::default();
-            let looked = found.told("the earlier runs", order::is_in_order(view.connection))?;
-            Ok((looked, found.problems))
-        };
-        let (is_in_order, unread) = self.view("repair", look).await?;
-        repairs.left.extend(unread);
-        if is_in_order != Some(false) {
-            return Ok(());
-        }
-        match self.write(OrderWork, Manner::Queued).await {
-            Ok(()) => repairs.rebuilt.push("the earlier runs were put in order".to_owned()),
-            Err(Error::Corrupt { what }) => {
-                repairs.left.push(format!("the earlier runs cannot be put in order: {what}"));
+            let (mut disordered, mut found) = (Vec::new(), Verification::default());
+            for table in TABLES {
+                let looked = table.is_in_order(view.connection);
+                // One that cannot be read to its end may still be written anew as far as that goes; SQLite says whether.
+                if found.told(table.name, looked)? == Some(false) {
+                    disordered.push(table);
+                }
             }
-            Err(error) => return Err(error),
+            Ok((disordered, found.problems))
+        };
+        let (disordered, unread) = self.view("repair", look).await?;
+        repairs.left.extend(unread);
+        for table in disordered {
+            match self.write(OrderWork(table), Manner::Queued).await {
+                Ok(()) => repairs.rebuilt.push(format!("{} were put in order", table.name)),
+                Err(Error::Corrupt { what }) => {
+                    repairs.left.push(format!("{} cannot be put in order: {what}", table.name));
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -208,8 +218,11 @@ impl SqliteStore {
     }
 }
 
+/// For what cannot be repaired in place.
+const WAY_OUT: &str = "`.dump` in the program sqlite3 reads the tables alone, for a new file";
+
 fn not_made(what: &str) -> String {
-    format!("an index cannot be made anew: {what}; `.recover` in the program sqlite3 reads the tables alone")
+    format!("an index cannot be made anew: {what}; {WAY_OUT}")
 }
 
 /// What was repaired, or that it could not be because SQLite cannot read it.

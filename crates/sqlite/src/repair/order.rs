@@ -1,9 +1,7 @@
-//! The earlier runs, whose rows stand in the order of a key of two columns.
+//! Tables whose rows stand in the order of a key that nothing else tells.
 //!
 //! A flipped byte of such a key leaves its row where it was: a walk through the table meets it, and nobody who looks for it finds it, neither to
 //! read nor to delete it. Others that stand beside it may be missed too. Written anew, every row stands where it is found.
-//!
-//! Tags stand so too, and are derived: see [`super::retag`].
 
 use rusqlite::{Connection, params_from_iter};
 
@@ -13,47 +11,80 @@ use crate::job::Operation;
 use crate::rows::Raw;
 use crate::sql;
 
-/// The columns of the key come first.
-const KEY_COUNT: usize = 2;
+/// A table in the order of its key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Table {
+    pub(crate) name: &'static str,
+    /// All keys, in the order in which the rows stand.
+    keys: &'static str,
+    has: &'static str,
+    all: &'static str,
+    clear: &'static str,
+    insert: &'static str,
+}
 
-/// Whether every earlier run is found by its key.
-pub(crate) fn is_in_order(connection: &Connection) -> Result<bool, Stop> {
-    let mut all = connection.prepare_cached(sql::ORDER_RUNS)?;
-    let mut has = connection.prepare_cached(sql::RUN_CHAIN)?;
-    let mut rows = all.query([])?;
-    while let Some(row) = rows.next()? {
-        let key = (0..KEY_COUNT).map(|index| Raw::read(row, index));
-        let key = key.collect::<rusqlite::Result<Vec<Raw>>>()?;
-        if !has.exists(params_from_iter(key))? {
-            return Ok(false);
+const INBOX: Table = Table {
+    name: "the messages",
+    keys: sql::ORDER_INBOX_KEYS,
+    has: sql::INBOX_ROW,
+    all: sql::ORDER_INBOX,
+    clear: sql::ORDER_INBOX_CLEAR,
+    insert: sql::ORDER_INBOX_INSERT,
+};
+const RUNS: Table = Table {
+    name: "the earlier runs",
+    keys: sql::ORDER_RUNS_KEYS,
+    has: sql::RUN_CHAIN,
+    all: sql::ORDER_RUNS,
+    clear: sql::ORDER_RUNS_CLEAR,
+    insert: sql::RUN_ENDED,
+};
+/// Those whose rows nothing else tells. Tags are derived: see [`super::retag`].
+pub(crate) const TABLES: [Table; 2] = [INBOX, RUNS];
+
+impl Table {
+    /// Whether every row is found by its key.
+    pub(crate) fn is_in_order(&self, connection: &Connection) -> Result<bool, Stop> {
+        let mut keys = connection.prepare_cached(self.keys)?;
+        let mut has = connection.prepare_cached(self.has)?;
+        let column_count = keys.column_count();
+        let mut rows = keys.query([])?;
+        while let Some(row) = rows.next()? {
+            let key = (0..column_count).map(|index| Raw::read(row, index));
+            let key = key.collect::<rusqlite::Result<Vec<Raw>>>()?;
+            if !has.exists(params_from_iter(key))? {
+                return Ok(false);
+            }
         }
+        Ok(true)
     }
-    Ok(true)
+
+    /// Writes every row anew. All of them are in memory for that, which only a damaged store needs.
+    pub(crate) fn put_in_order(&self, batch: &Batch<'_>) -> Result<(), Stop> {
+        let connection = batch.connection;
+        let mut all = connection.prepare_cached(self.all)?;
+        let column_count = all.column_count();
+        let read = all.query_map([], |row| (0..column_count).map(|index| Raw::read(row, index)).collect())?;
+        let rows = read.collect::<rusqlite::Result<Vec<Vec<Raw>>>>()?;
+        connection.prepare_cached(self.clear)?.execute([])?;
+        let mut insert = connection.prepare_cached(self.insert)?;
+        for row in rows {
+            insert.execute(params_from_iter(row))?;
+        }
+        Ok(())
+    }
 }
 
-/// Writes every row anew. All of them are in memory for that, which only a damaged store needs.
-fn put_in_order(connection: &Connection) -> Result<(), Stop> {
-    let mut all = connection.prepare_cached(sql::ORDER_RUNS)?;
-    let column_count = all.column_count();
-    let read = all.query_map([], |row| (0..column_count).map(|index| Raw::read(row, index)).collect())?;
-    let rows = read.collect::<rusqlite::Result<Vec<Vec<Raw>>>>()?;
-    connection.prepare_cached(sql::ORDER_RUNS_CLEAR)?.execute([])?;
-    let mut insert = connection.prepare_cached(sql::RUN_ENDED)?;
-    for row in rows {
-        insert.execute(params_from_iter(row))?;
-    }
-    Ok(())
-}
-
-/// Puts the earlier runs in order. Fails where two rows have the same key now, or one has none.
-pub(crate) struct OrderWork;
+/// Puts a table in order. Fails where two rows have the same key now, or one has none.
+pub(crate) struct OrderWork(pub(crate) Table);
 
 impl Operation for OrderWork {
     type Output = ();
     const WHAT: &'static str = "repair";
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<(), Stop> {
-        batch.readable(|batch| put_in_order(batch.connection)).map_err(|stop| match stop.damage() {
+        batch.caches.inboxes.clear();
+        batch.readable(|batch| self.0.put_in_order(batch)).map_err(|stop| match stop.damage() {
             Some(damage) => Stop::corrupt(damage),
             None => stop,
         })

@@ -117,6 +117,20 @@ pub(crate) const INBOX_PUT_BACK: &str = "
 UPDATE abide_inbox
 SET execution = ?2, id = ?3, arrived = ?4
 WHERE rowid = ?1";
+pub(crate) const ORDER_INBOX_KEYS: &str = "
+SELECT rowid
+FROM abide_inbox NOT INDEXED";
+pub(crate) const ORDER_INBOX: &str = "
+SELECT execution, id, arrived, body
+FROM abide_inbox NOT INDEXED";
+pub(crate) const ORDER_INBOX_CLEAR: &str = "
+DELETE FROM abide_inbox";
+pub(crate) const ORDER_INBOX_INSERT: &str = "
+INSERT INTO abide_inbox (execution, id, arrived, body)
+VALUES (?1, ?2, ?3, ?4)";
+pub(crate) const ORDER_RUNS_KEYS: &str = "
+SELECT execution, run
+FROM abide_runs";
 pub(crate) const ORDER_RUNS: &str = "
 SELECT execution, run, first, head, entry_count, row_count
 FROM abide_runs";

@@ -11,8 +11,17 @@ impl Writer {
         if self.mended_at.is_some_and(|mended_at| now.since(mended_at) < indexes::PAUSE) {
             return false;
         }
-        let copies = self.connection.as_ref().map(|writer| copies::told(&writer.connection));
-        self.mend_with(&copies.unwrap_or_default())
+        let Some(writer) = &self.connection else { return self.mend_with(&[]) };
+        match indexes::shared_page(&writer.connection) {
+            Ok(None) => {}
+            complaint => {
+                tracing::error!(?complaint, "the file is damaged, and nothing in it is made anew");
+                self.mended_at = Some(now);
+                return false;
+            }
+        }
+        let copies = copies::told(&writer.connection);
+        self.mend_with(&copies)
     }
 
     fn mend_with(&mut self, copies: &[Copy]) -> bool {

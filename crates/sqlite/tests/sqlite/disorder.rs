@@ -399,6 +399,33 @@ fn p2_whoever_reads_a_message_does_not_read_that_of_another_whose_row_the_index_
     assert_eq!(store.verify().expect("it is looked at").problems, Vec::<String>::new());
 }
 
+/// The number of a row says where it stands: those behind a wrong one are not found either.
+#[test]
+fn messages_whose_rows_are_not_found_by_their_numbers_are_put_in_order() {
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    for id in ["a", "b"] {
+        let ids = (0..10).map(|nth| format!("messageid{nth}"));
+        let mail = ids.map(|message| signal(&message, id));
+        submit(&store, std::iter::once(start(id)).chain(mail).collect()).expect("they are taken");
+    }
+    let root = root(&fixture, "abide_inbox");
+    let store = changed(&fixture, &store, |bytes| {
+        let page = &mut bytes[root..][..4_096];
+        assert_eq!(page[0], 13, "all of them stand in one page");
+        let cell = usize::from(u16::from_be_bytes([page[8 + 2 * 9], page[9 + 2 * 9]]));
+        // Behind the length of the row, which takes one or two bytes.
+        let number = cell + if page[cell] < 0x80 { 1 } else { 2 };
+        assert_eq!(page[number], 10);
+        page[number] |= 0x40;
+    });
+    let repairs = repaired(&store).expect("it is repaired");
+    assert_eq!(repairs.left, Vec::<String>::new(), "{repairs:?}");
+    assert_eq!(store.verify().expect("it is looked at").problems, Vec::<String>::new());
+    let leased = fixture.seat(&store).claim(true).leased;
+    assert_eq!(leased.iter().map(|leased| leased.inbox.messages.len()).collect::<Vec<_>>(), [10, 10]);
+}
+
 #[test]
 fn nothing_is_written_where_the_tables_are_not_ours() {
     let fixture = Fixture::new();
