@@ -25,7 +25,7 @@ const HANGS: &str = ", hangs";
 /// A test that takes longer hangs. The slowest one of the table gives an answer 50 s to come, and fails then.
 const TEST_LIMIT: Duration = Duration::from_secs(120);
 
-/// The same for the simulator, which lives through all its seeds in a quarter of an hour when nothing is to be found.
+/// The same for the simulator. It has ten thousand seeds when nothing is to be found, and such a build lives through ten a second.
 const SIMULATOR_LIMIT: Duration = Duration::from_secs(1800);
 
 /// What cargo prints of a test that failed or died, and not of one that does not compile.
