@@ -75,9 +75,10 @@ fn leaves_unread(snapshot: &Snapshot) -> bool {
         }
         _ => false,
     };
-    // Code that is left to another build is not live.
+    // Code that is left to another build, or waits to run alone, is not live.
     let is_left = snapshot.summary.waiting.iter().any(|waiting| matches!(waiting, Waiting::Build { .. }));
     !is_left
+        && snapshot.takeover_count < SUSPECT_TAKEOVER_COUNT
         && matches!(snapshot.execution.phase(), Phase::Running)
         && snapshot.inbox.messages.iter().any(|message| is_given_up(&message.body))
 }

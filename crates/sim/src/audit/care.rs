@@ -51,9 +51,9 @@ impl Place<'_> {
         is_wrong.then(|| "it was cancelled without its code, which had begun".to_owned())
     }
 
-    /// Nothing goes on long after its deadline.
+    /// Nothing goes on long after its deadline. One that has passed before it began, because its start was long on its way, counts from there.
     fn late(&self) -> Option<String> {
-        let (end, deadline_at) = (self.end()?, self.start.deadline_at?);
+        let (end, deadline_at) = (self.end()?, self.start.deadline_at?.max(self.journal.first()?.at));
         let is_expired =
             matches!(&end.event, Event::Failed(failure) if failure.kind == FailureKind::Deadline);
         let late_ms = (end.at.as_micros() - deadline_at.as_micros()) / 1_000;

@@ -503,6 +503,7 @@ fn end_too_late(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()>
     )?;
     if let Event::Started(start) = &mut journal[index].event {
         Arc::make_mut(start).deadline_at = Some(Timestamp::from_micros(0));
+        journal[index].at = Timestamp::from_micros(0);
     }
     Some(())
 }
