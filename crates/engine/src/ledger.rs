@@ -265,7 +265,11 @@ impl Ledger {
             self.stranded.extend(started(&flight.commit.changes.emits));
         }
         match answer {
-            Ok(CommitOutcome::Committed(committed)) => {
+            Ok(CommitOutcome::Committed(mut committed)) => {
+                if flight.failed_count > 0 {
+                    // They are looked for. What this answer tells of one may be over: it may have been found by another way, and have ended since.
+                    committed.born.clear();
+                }
                 self.version = self.version.next();
                 self.durable = self.durable.max(flight.entry_count);
                 let has_progress =
