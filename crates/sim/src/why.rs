@@ -44,7 +44,9 @@ impl World {
         if untrue.is_none() && queue == self.ready() {
             untrue = wrong_place(sentence, &after, &queue);
         }
-        if untrue.is_none() && is_resting(&after) {
+        // Of what rests after deaths, what it did when its worker died is told.
+        let is_after_deaths = own_words(sentence).contains(" is resting until ");
+        if untrue.is_none() && is_resting(&after) && !is_after_deaths {
             untrue = match ended {
                 Some(child) => Some(format!("{:?} has ended", child.execution.address().id)),
                 None => self.unwanted(sentence, &after).await,
@@ -87,8 +89,7 @@ impl World {
     async fn unwanted(self: &Arc<Self>, sentence: &str, found: &Snapshot) -> Option<String> {
         let own = own_words(sentence);
         let told = told_waits(own);
-        // Of what rests after deaths, what it did when its worker died is told.
-        if told.is_empty() || own.contains(" is resting until ") {
+        if told.is_empty() {
             return None;
         }
         let open = audit::open_operations(self, found).await?;
