@@ -10,7 +10,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::error::{OpenError, Stop};
 use crate::store::SqliteStore;
-use crate::{Options, schema, sql};
+use crate::{Options, private, schema, sql};
 
 impl SqliteStore {
     /// Copies the database as it is now into a new file, while others go on reading and writing. The copy is one plain file
@@ -75,6 +75,7 @@ fn copy_pages(
 ) -> rusqlite::Result<()> {
     // A name that no two copies share at the same time; what an interrupted one left is overwritten.
     let _ = std::fs::remove_file(partial);
+    private::create(partial);
     let mut target = Connection::open(partial)?;
     let backup = Backup::new(source, &mut target)?;
     while backup.step(-1)? != StepResult::Done {}

@@ -32,6 +32,7 @@ mod notices;
 mod options;
 mod place;
 mod poll;
+mod private;
 pub mod raw;
 mod reader;
 #[doc(hidden)]

@@ -21,6 +21,7 @@ use abide_core::SessionId;
 use abide_core::planted::{Bug, planted};
 
 use crate::home::Moment;
+use crate::private;
 
 /// Between two looks of a live process at its own files.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -41,7 +42,7 @@ impl LockFile {
         let path = path_of(database, session);
         let mut unseen = path.clone().into_os_string();
         unseen.push("-new");
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&unseen)?;
+        let file = private::options().create(true).truncate(false).write(true).open(&unseen)?;
         file.try_lock().map_err(io::Error::from)?;
         // It gets its name when it is locked: whoever found it unlocked would take the session for dead.
         std::fs::rename(&unseen, &path)?;

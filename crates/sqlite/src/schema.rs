@@ -9,6 +9,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
 use crate::error::OpenError;
 use crate::home::{self, Moment};
+use crate::private;
 use crate::rows::number;
 use crate::step_connection::{Rules, StepConnection};
 use crate::user_transaction;
@@ -39,6 +40,7 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<StepConnecti
     if path.metadata().is_ok_and(|file| file.permissions().readonly()) {
         return Err(OpenError::ReadOnly(path.to_owned()));
     }
+    private::create(path);
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;

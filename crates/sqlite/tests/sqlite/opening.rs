@@ -184,3 +184,33 @@ fn opening_a_new_file_does_not_wait_for_ever() {
     let busy = complaint(&fixture, "abide.db", Options { busy_ms_max: 50, ..Options::default() });
     assert!(busy.contains("locked"), "{busy}");
 }
+
+/// What users record is for nobody but the one who runs the program.
+#[cfg(unix)]
+#[test]
+fn every_file_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    submit(&store, vec![start("a")]).expect("it is taken");
+    let session = block_on(store.register(worker())).expect("a session");
+    let copy = fixture.folder.path().join("copy.db");
+    store.backup(&copy).expect("a backup");
+    SqliteStore::restore(&copy, &fixture.folder.path().join("again.db"), &*fixture.clock).expect("restored");
+    let mut modes = Vec::new();
+    for entry in std::fs::read_dir(fixture.folder.path()).unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+        modes.push((entry.file_name().into_string().unwrap(), format!("{mode:o}")));
+    }
+    modes.sort();
+    let names: Vec<&str> = modes.iter().map(|(name, _)| name.as_str()).collect();
+    let lock = format!("abide.db-session-{}", session.session);
+    for name in ["abide.db", "abide.db-wal", "abide.db-shm", "again.db", "copy.db", &lock] {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+    assert_eq!(
+        modes.iter().filter(|(_, mode)| mode != "600").collect::<Vec<_>>(),
+        Vec::<&(String, String)>::new()
+    );
+}
