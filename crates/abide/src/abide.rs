@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use abide_core::{ExecutionId, Kind, Payload};
+use abide_core::{Block, ExecutionId, Kind, Name, Payload};
 use abide_engine::{Client, Engine};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::client_error::ClientError;
-use crate::code::Code;
+use crate::code::{Code, KnownCode};
 use crate::data;
 use crate::filter::{Filter, Listed};
 use crate::handle::Handle;
@@ -24,8 +24,7 @@ pub struct Abide {
 struct Inner {
     client: Client,
     engine: Option<Engine>,
-    /// The names of the workflows and tasks that can be run here.
-    names: std::collections::BTreeSet<(Kind, abide_core::Name)>,
+    code: KnownCode,
     closer: Closer,
 }
 
@@ -42,21 +41,14 @@ impl Abide {
         Builder::new(url.into())
     }
 
-    /// Opens a store to start and watch executions there, but to run none.
+    /// Opens a store to start and watch executions there, but to run none. A store that is not there is
+    /// [`ClientError::NoStore`]: only a worker creates one.
     pub async fn client(url: &str) -> Result<Self, ClientError> {
         Self::builder(url).client().await
     }
 
-    pub(crate) fn new(
-        client: Client,
-        engine: Option<(Engine, abide_engine::Registry)>,
-        closer: Closer,
-    ) -> Self {
-        let (engine, names) = match engine {
-            Some((engine, registry)) => (Some(engine), registry.names()),
-            None => (None, Default::default()),
-        };
-        Self { inner: Arc::new(Inner { client, engine, names, closer }) }
+    pub(crate) fn new(client: Client, engine: Option<Engine>, code: KnownCode, closer: Closer) -> Self {
+        Self { inner: Arc::new(Inner { client, engine, code, closer }) }
     }
 
     /// Starts a workflow or task.
@@ -70,6 +62,9 @@ impl Abide {
     }
 
     /// Starts the workflow or task that is registered under `name`, for programs that learn the name at run time.
+    ///
+    /// Where its code is linked into this program, the input is checked: one that the code cannot read is refused. A client without the code asks the
+    /// store which worker has registered it, and the input is read by that worker alone: one that it cannot read blocks the execution.
     pub async fn start_named<I: Serialize, T>(
         &self,
         id: &str,
@@ -78,13 +73,20 @@ impl Abide {
     ) -> Result<Handle<T>, ClientError> {
         let client = &self.inner.client;
         let id = ExecutionId::new(id)?;
-        let wanted = abide_core::Name::new(name)?;
-        let found = self.inner.names.iter().find(|(_, known)| *known == wanted);
-        let Some((kind, _)) = found else { return Err(ClientError::UnknownCode { name: name.to_owned() }) };
+        let wanted = Name::of_field("workflow name", name)?;
         let payload: Payload = data::encode(input).map_err(|error| ClientError::Data {
             message: format!("the input of {name:?} does not serialize: {error}"),
         })?;
-        let start = StartOptions::default().start(*kind, name, payload, client.now())?;
+        let kind = match self.inner.code.find(&wanted) {
+            Some(code) => {
+                let unreadable = |block: Block| ClientError::Data { message: block.to_string() };
+                code.check(&payload).map_err(unreadable)?;
+                Some(code.kind)
+            }
+            None => client.kind_of(&wanted).await.map_err(|error| ClientError::of(id.as_str(), error))?,
+        };
+        let unknown = || ClientError::UnknownCode { name: name.to_owned() };
+        let start = StartOptions::default().start(kind.ok_or_else(unknown)?, name, payload, client.now())?;
         client.start(&id, start.into()).await.map_err(|error| ClientError::of(id.as_str(), error))?;
         Ok(Handle::new(client.clone(), Ok(id)))
     }

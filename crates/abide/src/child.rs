@@ -10,7 +10,7 @@ use abide_engine::{Delivery, OpHandle, Request, Turn};
 use serde::de::DeserializeOwned;
 
 use crate::code::Code;
-use crate::ctx::{Ctx, Opened};
+use crate::ctx::{Ctx, Opened, gone};
 use crate::data;
 use crate::error::{Error, Result};
 use crate::start::{StartOptions, start_options};
@@ -137,7 +137,11 @@ impl<T: DeserializeOwned> Future for ChildResult<T> {
         let this = self.get_mut();
         let turn = match &mut this.slot {
             Slot::Open(op) => OpHandle::poll(op, cx),
-            Slot::New | Slot::Closed => return Poll::Pending,
+            Slot::New | Slot::Closed => {
+                let board = this.ctx.board().filter(|board| board.is_gone());
+                return board
+                    .map_or(Poll::Pending, |board| Poll::Ready(Err(gone(board, "a child's result"))));
+            }
         };
         match turn {
             Turn::Delivered(delivery) => delivered(&this.ctx, &mut this.slot, delivery),

@@ -38,7 +38,7 @@ pub enum ClientError {
         /// The id.
         id: String,
     },
-    /// No workflow or task of this name is registered here.
+    /// No workflow or task of this name is registered here, or by a worker of the store.
     UnknownCode {
         /// The name.
         name: String,
@@ -64,6 +64,11 @@ pub enum ClientError {
     Data {
         /// Which value and why.
         message: String,
+    },
+    /// There is no such store, and a client creates none. A worker does, or `abide restore`.
+    NoStore {
+        /// The URL that was given.
+        url: String,
     },
     /// The store cannot be opened.
     Open {
@@ -137,10 +142,13 @@ impl fmt::Display for ClientError {
             Self::Cancelled { id, reason } => write!(f, "execution {id:?} was cancelled {reason}"),
             Self::Blocked { id, reason } => write!(f, "execution {id:?} is blocked: {reason}"),
             Self::Unknown { id } => write!(f, "there is no execution {id:?}"),
-            Self::UnknownCode { name } => write!(f, "no workflow or task {name:?} is registered here"),
+            Self::UnknownCode { name } => {
+                write!(f, "no workflow or task {name:?} is registered here or by a worker")
+            }
             Self::Conflict { message } => write!(f, "execution {message}"),
             Self::Refused { id, message } => write!(f, "execution {id:?}: {message}"),
             Self::Invalid { message } | Self::Data { message } => f.write_str(message),
+            Self::NoStore { url } => write!(f, "there is no store {url:?}: a client creates none"),
             Self::Open { url, message } => write!(f, "the store {url:?} cannot be opened: {message}"),
             Self::Unavailable { source } | Self::Indeterminate { source } | Self::Corrupt { source } => {
                 source.fmt(f)

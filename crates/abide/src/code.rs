@@ -3,11 +3,12 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use abide_core::{Block, Kind, Payload};
-use abide_engine::{Board, CodeFuture, TaskAttempt, TaskCode, WorkflowCode};
+use abide_core::{Block, InvalidName, Kind, Name, Payload};
+use abide_engine::{Board, CodeFuture, Registry, TaskAttempt, TaskCode, WorkflowCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::client_error::ClientError;
 use crate::ctx::{Ctx, State};
 use crate::data;
 
@@ -45,12 +46,14 @@ impl<T, E> Returns for Result<T, E> {
 }
 
 /// A function that was registered at link time.
+#[derive(Clone)]
 pub struct Registered {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
     pub(crate) module: &'static str,
     workflow: fn(&State) -> Arc<dyn WorkflowCode>,
     task: fn(&State) -> Arc<dyn TaskCode>,
+    check: fn(&Payload) -> Result<(), Block>,
 }
 
 inventory::collect!(Registered);
@@ -64,15 +67,45 @@ impl Registered {
             module,
             workflow: |state| Arc::new(Native::<C>::new(state)),
             task: |state| Arc::new(Native::<C>::new(state)),
+            check: |input| Native::<C>::input(input).map(drop),
         }
     }
 
-    pub(crate) fn workflow(&self, state: &State) -> Arc<dyn WorkflowCode> {
-        (self.workflow)(state)
+    /// Checks that it can be called with this input.
+    pub(crate) fn check(&self, input: &Payload) -> Result<(), Block> {
+        (self.check)(input)
+    }
+}
+
+/// The workflows and tasks that are known here, whether they are run here or not.
+#[derive(Clone, Default)]
+pub(crate) struct KnownCode(Vec<(Name, Registered)>);
+
+impl KnownCode {
+    pub(crate) fn of<'a>(all: impl Iterator<Item = &'a Registered>) -> Result<Self, ClientError> {
+        let checked = |one: &Registered| -> Result<_, InvalidName> {
+            let field = if one.kind == Kind::Task { "task name" } else { "workflow name" };
+            Ok((Name::of_field(field, one.name)?, one.clone()))
+        };
+        Ok(Self(all.map(checked).collect::<Result<_, _>>()?))
     }
 
-    pub(crate) fn task(&self, state: &State) -> Arc<dyn TaskCode> {
-        (self.task)(state)
+    /// The code of this name.
+    pub(crate) fn find(&self, name: &Name) -> Option<&Registered> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, code)| code)
+    }
+
+    /// All of it, as an engine runs it.
+    pub(crate) fn registry(&self, state: &State) -> Registry {
+        let mut registry = Registry::default();
+        for (name, code) in &self.0 {
+            match code.kind {
+                Kind::Workflow => registry.add_workflow(name.clone(), (code.workflow)(state)),
+                Kind::Task => registry.add_task(name.clone(), (code.task)(state)),
+                Kind::Builtin => unreachable!("users register workflows and tasks"),
+            };
+        }
+        registry
     }
 }
 

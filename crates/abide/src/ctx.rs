@@ -179,9 +179,13 @@ impl Ctx {
     ///
     /// # Panics
     /// If there is none of this type; the panic becomes the error of the step or workflow.
+    #[track_caller]
     pub fn state<S: Send + Sync + 'static>(&self) -> &S {
-        let missing = || panic!("no state of type {} was given to the builder", std::any::type_name::<S>());
-        self.state.get().unwrap_or_else(missing)
+        match self.state.get() {
+            Some(state) => state,
+            // Not in a closure: that would be the caller which the panic points at.
+            None => panic!("no state of type {} was given to the builder", std::any::type_name::<S>()),
+        }
     }
 
     /// The id of this execution.
@@ -219,7 +223,7 @@ impl Ctx {
         let (board, name) = match (&self.home, name) {
             (Home::Workflow(board), Ok(name)) => (board, name),
             (Home::Workflow(board), Err(invalid)) => {
-                let reason = format!("{word}: {invalid}");
+                let reason = invalid.clone().of_field(field(kind)).to_string();
                 board.block(abide_core::Block::Limit { reason });
                 return Opened::Blocked;
             }
@@ -228,11 +232,12 @@ impl Ctx {
                 return Opened::Refused(Error::fatal(reason));
             }
             (Home::Task(_), Err(invalid)) => {
-                return Opened::Refused(Error::fatal(format!("{word}: {invalid}")));
+                return Opened::Refused(Error::fatal(invalid.clone().of_field(field(kind))));
             }
         };
         match board.open(OpUse { kind, name }, request) {
             Some(handle) => Opened::Open(handle),
+            None if board.is_gone() => Opened::Refused(gone(board, format_args!("{word} {name:?}"))),
             None => Opened::Blocked,
         }
     }
@@ -242,6 +247,26 @@ impl Ctx {
             Home::Workflow(board) => Some(board),
             Home::Task(_) => None,
         }
+    }
+}
+
+/// What is said to whoever uses a context that outlived its code. Nothing would ever wake them.
+pub(crate) fn gone(board: &Board, what: impl std::fmt::Display) -> Error {
+    let id = &board.address().id;
+    Error::fatal(format!(
+        "{what} is used after its execution {id:?} has ended or left memory, where nothing can be recorded"
+    ))
+}
+
+/// What a complaint calls the name of an operation.
+fn field(kind: OpKind) -> &'static str {
+    match kind {
+        OpKind::Step => "step name",
+        OpKind::Transaction => "transaction name",
+        OpKind::Timer => "timer name",
+        OpKind::Signal => "signal name",
+        OpKind::Child | OpKind::ChildResult => "workflow name",
+        _ => "name",
     }
 }
 

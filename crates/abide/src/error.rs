@@ -103,6 +103,7 @@ impl Error {
         let (kind, message) = match interrupt {
             Interrupt::Cancel => (FailureKind::Cancelled, "the execution is being cancelled"),
             Interrupt::Deadline => (FailureKind::Deadline, "the deadline of the execution has passed"),
+            Interrupt::Gone => (FailureKind::Fatal, "the execution has ended or left memory"),
         };
         Self::from_failure(Failure::new(kind, message))
     }

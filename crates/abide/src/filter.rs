@@ -1,7 +1,9 @@
 //! Which executions to list.
 
-use abide_core::{InvalidName, Name, Namespace, Status, Tag, Timestamp, Waiting};
+use abide_core::{InvalidName, Name, Namespace, Status, Timestamp, Waiting};
 use abide_store::{List, ListOrder};
+
+use crate::start::tags;
 
 /// Which executions to list: all of them, narrowed down.
 #[derive(Clone, Debug)]
@@ -88,12 +90,11 @@ impl Filter {
     }
 
     pub(crate) fn list(&self, namespace: &Namespace) -> Result<List, InvalidName> {
-        let tag =
-            |(key, value): &(String, String)| Ok(Tag { key: Name::new(key)?, value: Name::new(value)? });
+        let workflow = |text: &String| Name::of_field("workflow name", text);
         Ok(List {
             statuses: self.statuses.clone(),
-            name: self.code.as_ref().map(Name::new).transpose()?,
-            tags: self.tags.iter().map(tag).collect::<Result<_, _>>()?,
+            name: self.code.as_ref().map(workflow).transpose()?,
+            tags: tags(&self.tags)?,
             top_level: self.top_level,
             order: if self.oldest_first { ListOrder::OldestFirst } else { ListOrder::NewestFirst },
             ..List::of(namespace.clone(), self.limit)

@@ -61,7 +61,7 @@ impl<T> Handle<T> {
     /// unread, and [`why`](Self::why) tells it.
     pub async fn signal<S: Serialize + ?Sized>(&self, name: &str, value: &S) -> Result<(), ClientError> {
         let id = self.checked_id()?;
-        let name = Name::new(name)?;
+        let name = Name::of_field("signal name", name)?;
         let payload = data::encode(&value).map_err(|error| ClientError::Data {
             message: format!("signal {name:?} does not serialize: {error}"),
         })?;

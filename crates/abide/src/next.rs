@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use abide_core::{Block, Payload};
 use abide_engine::Board;
 
+use crate::ctx::gone;
 use crate::error::{Error, Result};
 
 /// The wish to go on in another run. Await it as the last thing of a workflow; it resolves only when the execution is being cancelled, or its
@@ -44,6 +45,9 @@ impl<T> Future for ContinueAsNew<T> {
                 return Poll::Pending;
             }
         };
+        if board.is_gone() {
+            return Poll::Ready(Err(gone(board, "continue_as_new")));
+        }
         let wanted = board.want_next(input, cx.waker());
         this.is_wanted = wanted.is_ok();
         match wanted {

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{InvalidName, Kind, Name, Namespace, Retry};
-use abide_engine::{Client, Engine, Options, Registry, Runtime, TokioRuntime};
+use abide_engine::{Client, Engine, Options, Runtime, TokioRuntime};
 use abide_store::Store;
 
 use crate::abide::Abide;
 use crate::build;
 use crate::client_error::ClientError;
-use crate::code::{Registered, Task, Workflow};
+use crate::code::{KnownCode, Registered, Task, Workflow};
 use crate::ctx::State;
-use crate::store::{self, StoreBounds};
+use crate::store::{self, Purpose, StoreBounds};
 
 /// What a simulation puts in the place of the real thing.
 type Simulated = (Arc<dyn Runtime>, Option<Arc<dyn Store>>);
@@ -74,7 +74,7 @@ impl Builder {
 
     /// The name of this worker, for people.
     pub fn worker_name(mut self, name: &str) -> Self {
-        match Name::new(name) {
+        match Name::of_field("worker name", name) {
             Ok(name) => self.options.worker_name = name,
             Err(invalid) => self.problem = Some(invalid),
         }
@@ -84,7 +84,7 @@ impl Builder {
     /// The version of this program (`build`). What is blocked is tried once by each build: its code may be the fixed one. Without it, the build
     /// is taken from the executable's file and from the bounds that were set.
     pub fn build(mut self, build: &str) -> Self {
-        match Name::new(build) {
+        match Name::of_field("build", build) {
             Ok(build) => self.build = Some(build),
             Err(invalid) => self.problem = Some(invalid),
         }
@@ -93,7 +93,7 @@ impl Builder {
 
     /// The lanes that this worker serves; `default` when not said.
     pub fn lanes<'a>(mut self, lanes: impl IntoIterator<Item = &'a str>) -> Self {
-        match lanes.into_iter().map(Name::new).collect() {
+        match lanes.into_iter().map(|lane| Name::of_field("lane", lane)).collect() {
             Ok(lanes) => self.options.lanes = lanes,
             Err(invalid) => self.problem = Some(invalid),
         }
@@ -102,7 +102,7 @@ impl Builder {
 
     /// What this worker can do beside running code: `requires` asks for it.
     pub fn capabilities<'a>(mut self, capabilities: impl IntoIterator<Item = &'a str>) -> Self {
-        match capabilities.into_iter().map(Name::new).collect() {
+        match capabilities.into_iter().map(|one| Name::of_field("capability", one)).collect() {
             Ok(capabilities) => self.options.capabilities = capabilities,
             Err(invalid) => self.problem = Some(invalid),
         }
@@ -215,27 +215,35 @@ impl Builder {
 
     /// Opens the store and runs what is in it.
     pub async fn open(mut self) -> Result<Abide, ClientError> {
-        self.options.check().map_err(|message| ClientError::Invalid { message })?;
-        let (runtime, opened) = self.prepare()?;
-        let registry = self.registry()?;
+        self.check()?;
+        let (runtime, opened) = self.prepare(Purpose::Work)?;
+        let code = self.code()?;
+        let registry = code.registry(&self.state);
         self.options.build = self.build.take().unwrap_or_else(|| build::of_executable(&self.options.limits));
-        let engine = Engine::open(opened.store, runtime, registry.clone(), self.options)
+        let engine = Engine::open(opened.store, runtime, registry, self.options)
             .await
             .map_err(|error| ClientError::of("", error))?;
-        Ok(Abide::new(Client::beside(&engine), Some((engine, registry)), opened.closer))
+        Ok(Abide::new(Client::beside(&engine), Some(engine), code, opened.closer))
     }
 
-    /// Opens the store to start and watch executions, but to run none.
+    /// Opens the store to start and watch executions, but to run none. The store has to be there: a client creates none.
     pub async fn client(mut self) -> Result<Abide, ClientError> {
-        let (runtime, opened) = self.prepare()?;
+        self.check()?;
+        let (runtime, opened) = self.prepare(Purpose::Watch)?;
+        let code = self.code()?;
         let client = Client::alone(opened.store, runtime, self.options.namespace);
-        Ok(Abide::new(client, None, opened.closer))
+        Ok(Abide::new(client, None, code, opened.closer))
     }
 
-    fn prepare(&mut self) -> Result<(Arc<dyn Runtime>, Opened), ClientError> {
-        if let Some(invalid) = self.problem.take() {
-            return Err(invalid.into());
+    /// Says what was given and cannot be.
+    fn check(&mut self) -> Result<(), ClientError> {
+        match self.problem.take() {
+            Some(invalid) => Err(invalid.into()),
+            None => self.options.check().map_err(|message| ClientError::Invalid { message }),
         }
+    }
+
+    fn prepare(&mut self, purpose: Purpose) -> Result<(Arc<dyn Runtime>, Opened), ClientError> {
         let (runtime, given) = match self.simulated.take() {
             Some((runtime, given)) => (runtime, given),
             None => {
@@ -252,8 +260,7 @@ impl Builder {
             None => {
                 let bounds =
                     StoreBounds { limits: self.options.limits.clone(), busy_ms_max: self.busy_ms_max };
-                let store = store::open(&self.url, runtime.clone(), bounds)
-                    .map_err(|message| ClientError::Open { url: self.url.clone(), message })?;
+                let store = store::open(&self.url, runtime.clone(), bounds, purpose)?;
                 Opened { closer: Closer(Some(store.clone())), store }
             }
         };
@@ -261,7 +268,7 @@ impl Builder {
     }
 
     /// Everything that is linked in, with what was registered by hand in its place.
-    fn registry(&self) -> Result<Registry, ClientError> {
+    fn code(&self) -> Result<KnownCode, ClientError> {
         let mut by_name: BTreeMap<(Kind, &str), &Registered> = BTreeMap::new();
         let is_explicit =
             |one: &Registered| self.explicit.iter().any(|two| (two.kind, two.name) == (one.kind, one.name));
@@ -282,16 +289,7 @@ impl Builder {
                 return Err(ClientError::Invalid { message });
             }
         }
-        let mut registry = Registry::default();
-        for ((kind, name), code) in by_name {
-            let name = Name::new(name)?;
-            match kind {
-                Kind::Workflow => registry.add_workflow(name, code.workflow(&self.state)),
-                Kind::Task => registry.add_task(name, code.task(&self.state)),
-                Kind::Builtin => unreachable!("users register workflows and tasks"),
-            };
-        }
-        Ok(registry)
+        KnownCode::of(by_name.into_values())
     }
 }
 

@@ -117,23 +117,32 @@ impl StartOptions {
         input: Payload,
         now: Timestamp,
     ) -> Result<abide_core::Start, InvalidName> {
-        let tag =
-            |(key, value): &(String, String)| Ok(Tag { key: Name::new(key)?, value: Name::new(value)? });
+        let tags = tags(&self.tags)?;
+        Tag::check_keys(&tags)?;
+        let capability = |text: &String| Name::of_field("capability", text);
         Ok(abide_core::Start {
             kind,
-            name: Name::new(name)?,
+            name: Name::of_field(if kind == Kind::Task { "task name" } else { "workflow name" }, name)?,
             input,
-            lane: Name::new(self.lane.as_deref().unwrap_or("default"))?,
-            requires: self.requires.iter().map(Name::new).collect::<Result<_, _>>()?,
+            lane: Name::of_field("lane", self.lane.as_deref().unwrap_or("default"))?,
+            requires: self.requires.iter().map(capability).collect::<Result<_, _>>()?,
             priority: self.priority,
             start_at: self.delay.map(|delay| now.after(delay)),
             deadline_at: self.deadline.map(|deadline| now.after(deadline)),
             retry: self.retry.clone(),
-            tags: self.tags.iter().map(tag).collect::<Result<_, _>>()?,
+            tags,
             parent: None,
             discarded_at: None,
         })
     }
+}
+
+/// Tags as they were given, checked.
+pub(crate) fn tags(given: &[(String, String)]) -> Result<Vec<Tag>, InvalidName> {
+    let tag = |(key, value): &(String, String)| {
+        Ok(Tag { key: Name::of_field("tag key", key)?, value: Name::of_field("tag value", value)? })
+    };
+    given.iter().map(tag).collect()
 }
 
 /// A start that is about to be made. Await it to get a [`Handle`]; options come first.

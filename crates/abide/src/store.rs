@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use abide_core::Limits;
-use abide_sqlite::{Options, SqliteStore};
+use abide_sqlite::{OpenError, Options, SqliteStore};
 use abide_store::{Clock, Store};
 
+use crate::client_error::ClientError;
 use crate::url::{InvalidUrl, StoreUrl};
 
 /// What every kind of store is told.
@@ -15,14 +16,43 @@ pub(crate) struct StoreBounds {
     pub(crate) busy_ms_max: Option<u64>,
 }
 
+/// What a store is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To run what is in it: it is created if need be.
+    Work,
+    /// To look at it, and to send something: it has to be there. One that a mistyped path created would hide the mistake, and nobody would ever
+    /// run what is started there.
+    Watch,
+}
+
 /// Opens the store that `url` names.
-pub(crate) fn open(url: &str, clock: Arc<dyn Clock>, bounds: StoreBounds) -> Result<Arc<dyn Store>, String> {
-    let url: StoreUrl = url.parse().map_err(|error: InvalidUrl| error.to_string())?;
+pub(crate) fn open(
+    url: &str,
+    clock: Arc<dyn Clock>,
+    bounds: StoreBounds,
+    purpose: Purpose,
+) -> Result<Arc<dyn Store>, ClientError> {
+    let closed = |message| ClientError::Open { url: url.to_owned(), message };
+    let named: StoreUrl = url.parse().map_err(|error: InvalidUrl| closed(error.to_string()))?;
     let mut options = Options { limits: bounds.limits, ..Options::default() };
     options.busy_ms_max = bounds.busy_ms_max.unwrap_or(options.busy_ms_max);
-    let store = match url {
+    let store = match named {
         StoreUrl::Memory => SqliteStore::in_memory(clock, options),
-        StoreUrl::File(path) => SqliteStore::open(&path, clock, options),
+        StoreUrl::File(path) => {
+            // Looking first finds out whether it exists and is one of ours; opening for writing would make it so.
+            let look = match purpose {
+                Purpose::Work => Ok(()),
+                Purpose::Watch => {
+                    let read_only = Options { read_only: true, ..options.clone() };
+                    SqliteStore::open(&path, clock.clone(), read_only).map(|store| store.close())
+                }
+            };
+            look.and_then(|()| SqliteStore::open(&path, clock, options))
+        }
     };
-    Ok(store.map_err(|error| error.to_string())?)
+    Ok(store.map_err(|error| match error {
+        OpenError::MissingFile(_) => ClientError::NoStore { url: url.to_owned() },
+        error => closed(error.to_string()),
+    })?)
 }

@@ -32,7 +32,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::blocking::BlockingPool;
-use crate::store::{self, StoreBounds};
+use crate::store::{self, Purpose, StoreBounds};
 use crate::{Abide, Builder, ClientError, Ctx, Result, Transact};
 
 /// Runs `test` on a new engine in memory whose clock jumps to the next timer whenever nothing else is to be done.
@@ -104,7 +104,9 @@ impl Lab {
     pub fn run_on_each<Fut: Future>(seed: u64, test: impl Fn(Self) -> Fut) {
         Self::run(seed, &test);
         let bounds = StoreBounds { limits: Limits::default(), busy_ms_max: None };
-        let sqlite = |clock| store::open("sqlite::memory:", clock, bounds).expect("a store in memory opens");
+        let sqlite = |clock| {
+            store::open("sqlite::memory:", clock, bounds, Purpose::Work).expect("a store in memory opens")
+        };
         Self::run_on(seed, sqlite, &test);
     }
 

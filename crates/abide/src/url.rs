@@ -30,6 +30,7 @@ fn parse(url: &str) -> Result<StoreUrl, String> {
         return match rest.strip_prefix("//").unwrap_or(rest) {
             ":memory:" => Ok(StoreUrl::Memory),
             "" => Err("the path is missing: write sqlite:PATH or sqlite::memory:".to_owned()),
+            path if path.contains('?') => Err(parameters(path)),
             path => Ok(StoreUrl::File(path.into())),
         };
     }
@@ -50,6 +51,21 @@ fn parse(url: &str) -> Result<StoreUrl, String> {
     }
 }
 
+/// Why a path with a question mark is refused: the parameters that other programs understand would become part of the file's name.
+fn parameters(path: &str) -> String {
+    let (_, parameters) = path.split_once('?').unwrap_or_default();
+    let names = parameters.split('&').map(|one| one.split('=').next().unwrap_or_default());
+    let named: Vec<String> = names.filter(|name| !name.is_empty()).map(|name| format!("{name:?}")).collect();
+    let unknown = match named.as_slice() {
+        [] => "the question mark begins parameters".to_owned(),
+        [one] => format!("the parameter {one} is unknown"),
+        several => format!("the parameters {} are unknown", several.join(", ")),
+    };
+    format!(
+        "{unknown}: a URL of a SQLite store has none; a file whose name contains a question mark is named by its bare path"
+    )
+}
+
 impl fmt::Display for InvalidUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -66,6 +82,10 @@ mod tests {
     fn urls_are_paths_memory_or_refused() {
         let file = |path: &str| Ok(StoreUrl::File(path.into()));
         let refused = |problem: &str| Err(problem.to_owned());
+        let parameters = |problem: &str| {
+            let way_out = "a URL of a SQLite store has none; a file whose name contains a question mark is named by its bare path";
+            Err(format!("{problem}: {way_out}"))
+        };
         let rows = [
             ("sqlite:app.db", file("app.db")),
             ("sqlite:///tmp/app.db", file("/tmp/app.db")),
@@ -73,6 +93,11 @@ mod tests {
             ("sqlite://:memory:", Ok(StoreUrl::Memory)),
             ("data/app.db", file("data/app.db")),
             ("./odd:name.db", file("./odd:name.db")),
+            ("./odd?name.db", file("./odd?name.db")),
+            ("sqlite:app.db?mode=rwc", parameters(r#"the parameter "mode" is unknown"#)),
+            ("sqlite::memory:?cache=shared", parameters(r#"the parameter "cache" is unknown"#)),
+            ("sqlite:a.db?mode=ro&cache", parameters(r#"the parameters "mode", "cache" are unknown"#)),
+            ("sqlite:a.db?", parameters("the question mark begins parameters")),
             (
                 "mysql://x",
                 refused("the scheme \"mysql\" is unknown: write sqlite:PATH, sqlite::memory: or a path"),

@@ -3,8 +3,10 @@
 #![expect(clippy::disallowed_methods, reason = "workflows that await what they must not are what is tested")]
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use abide::prelude::*;
+use futures_util::FutureExt;
 use serde::{Deserialize, Serialize};
 
 #[workflow]
@@ -78,6 +80,25 @@ async fn timed(ctx: Ctx, micros: u64) -> Result<u32> {
     step.timeout(std::time::Duration::from_micros(micros)).await
 }
 
+static KEPT: Mutex<Option<Ctx>> = Mutex::new(None);
+
+/// Leaves its context behind, as code does that hands it to a task of its own.
+#[workflow]
+async fn leaves_its_ctx(ctx: Ctx) -> Result<()> {
+    *KEPT.lock().unwrap() = Some(ctx.clone());
+    ctx.step("x", || async { Ok(()) }).await
+}
+
+struct NotGiven;
+
+const STATE_IS_ASKED_FOR_IN_LINE: u32 = line!() + 4;
+
+#[workflow]
+async fn wants_state(ctx: Ctx) -> Result<()> {
+    let _: &NotGiven = ctx.state();
+    Ok(())
+}
+
 /// Waits until an execution is blocked and says why.
 async fn blocked<W: abide::Workflow>(abide: &Abide, code: W, input: W::Input) -> Result<String> {
     let handle = abide.start(code, input).id("b").await?;
@@ -103,16 +124,22 @@ async fn names_ids_and_tags_are_checked(abide: Abide) -> Result<()> {
         (start().id(""), r#"execution id "" is empty"#.to_owned()),
         (start().id("a\0b"), r#"execution id "a\0b" contains the control character U+0000"#.to_owned()),
         (start().id(&long), format!("execution id {cut:?} is too long: 256 bytes, at most 255")),
-        (start().lane(""), r#"name "" is empty"#.to_owned()),
-        (start().lane("a\nb"), r#"name "a\nb" contains the control character U+000A"#.to_owned()),
-        (start().tag("", "x"), r#"name "" is empty"#.to_owned()),
-        (start().tag("k", &long), format!("name {cut:?} is too long: 256 bytes, at most 255")),
-        (start().requires([""]), r#"name "" is empty"#.to_owned()),
+        (start().id("  "), r#"execution id "  " shows nothing"#.to_owned()),
+        (
+            start().id("a\u{200b}"),
+            r#"execution id "a\u{200b}" contains the invisible character U+200B"#.to_owned(),
+        ),
+        (start().lane(""), r#"lane "" is empty"#.to_owned()),
+        (start().lane("a\nb"), r#"lane "a\nb" contains the control character U+000A"#.to_owned()),
+        (start().tag("", "x"), r#"tag key "" is empty"#.to_owned()),
+        (start().tag("k", &long), format!("tag value {cut:?} is too long: 256 bytes, at most 255")),
+        (start().tag("k", "a").tag("l", "b").tag("k", "a"), r#"tag key "k" is given twice"#.to_owned()),
+        (start().requires([""]), r#"capability "" is empty"#.to_owned()),
     ];
     for (start, expected) in rows {
         assert_eq!(start.await.unwrap_err().to_string(), expected);
     }
-    let many = (0..10_000).fold(start(), |start, n| start.tag("k", n.to_string()));
+    let many = (0..10_000).fold(start(), |start, n| start.tag(n.to_string(), "v"));
     let error = many.id("many").await.unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -131,7 +158,7 @@ async fn signals_are_checked(abide: Abide) -> Result<()> {
     let error = abide.handle::<()>("done").signal("x", &1).await.unwrap_err();
     assert_eq!(error.to_string(), r#"execution "done": it is completed already"#);
     let error = abide.handle::<()>("done").signal("", &1).await.unwrap_err();
-    assert_eq!(error.to_string(), r#"name "" is empty"#);
+    assert_eq!(error.to_string(), r#"signal name "" is empty"#);
     let error = abide.handle::<()>("done").signal("x", &odd()).await.unwrap_err();
     assert!(error.to_string().starts_with(r#"signal "x" does not serialize"#), "{error}");
     let error = abide.handle::<()>("").status().await.unwrap_err();
@@ -146,10 +173,86 @@ async fn signals_are_checked(abide: Abide) -> Result<()> {
 #[abide::test]
 async fn an_unknown_workflow_is_refused_by_name(abide: Abide) -> Result<()> {
     let error = abide.start_named::<_, ()>("x", "nope", &1).await.unwrap_err();
-    assert_eq!(error.to_string(), r#"no workflow or task "nope" is registered here"#);
+    assert_eq!(error.to_string(), r#"no workflow or task "nope" is registered here or by a worker"#);
     let handle = abide.start_named::<_, String>("y", "fine", &"x").await?;
     assert_eq!(handle.result().await?, "fine");
     Ok(())
+}
+
+#[abide::test]
+async fn an_input_that_the_named_code_cannot_read_is_refused(abide: Abide) -> Result<()> {
+    let error = abide.start_named::<_, ()>("x", "fine", &17).await.unwrap_err();
+    assert!(matches!(error, ClientError::Data { .. }), "{error}");
+    let expected = r#"the input of workflow "fine" cannot be read: expected alloc::string::String, found 17"#;
+    assert!(error.to_string().starts_with(expected), "{error}");
+    assert_eq!(abide.list(Filter::all()).await?, []);
+    Ok(())
+}
+
+#[test]
+fn a_client_starts_what_is_linked_into_it_by_name() {
+    abide::testing::Lab::run(1, async |lab| {
+        let (_, worker) = lab.worker().await.unwrap();
+        let client = lab.client().await.unwrap();
+        let handle = client.start_named::<_, String>("y", "fine", &"x").await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), "fine");
+        let error = client.start_named::<_, String>("z", "fine", &17).await.unwrap_err();
+        assert!(matches!(error, ClientError::Data { .. }), "{error}");
+        let error = client.start_named::<_, String>("z", "nope", &17).await.unwrap_err();
+        assert!(matches!(error, ClientError::UnknownCode { .. }), "{error}");
+        worker.shutdown().await;
+    });
+}
+
+#[abide::test]
+async fn a_list_of_everything_is_one(abide: Abide) -> Result<()> {
+    abide.run(fine, "x".into()).id("a").await?;
+    let all = abide.list(Filter::all().limit(usize::MAX)).await?;
+    assert_eq!(all.len(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_creates_no_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let url = format!("sqlite:{}", path.display());
+    let error = Abide::client(&url).await.unwrap_err();
+    assert!(matches!(&error, ClientError::NoStore { url: found } if *found == url), "{error:?}");
+    assert_eq!(error.to_string(), format!("there is no store {url:?}: a client creates none"));
+    assert!(!path.exists());
+    // A file that something else may have made is left as it is.
+    std::fs::write(&path, "").unwrap();
+    let error = Abide::client(&url).await.unwrap_err();
+    assert!(error.to_string().contains("has no tables of abide"), "{error}");
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+    Abide::open(&url).await.unwrap().shutdown().await;
+    assert_eq!(Abide::client(&url).await.unwrap().list(Filter::all()).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn options_that_leave_nothing_to_do_are_refused() {
+    let memory = || Abide::builder("sqlite::memory:");
+    let rows = [
+        (memory().lanes([]), "the list of lanes is empty: a worker serves at least one"),
+        (
+            memory().payload_bytes_max(0),
+            "the payload_bytes_max is 0, but must be at least 4: even null has 4 bytes",
+        ),
+        (memory().session_ttl(ms(0)), "the session_ttl is 0 ms, but must be at least 50 ms"),
+        (memory().lanes(["a", ""]), r#"lane "" is empty"#),
+        (memory().worker_name(" "), r#"worker name " " shows nothing"#),
+        (memory().build(""), r#"build "" is empty"#),
+        (
+            memory().capabilities(["\u{202e}"]),
+            r#"capability "\u{202e}" contains the bidirectional control U+202E"#,
+        ),
+    ];
+    for (builder, expected) in rows {
+        let error = builder.open().await.unwrap_err();
+        assert!(matches!(error, ClientError::Invalid { .. }), "{error:?}");
+        assert_eq!(error.to_string(), expected);
+    }
 }
 
 #[abide::test]
@@ -234,7 +337,50 @@ async fn a_name_used_for_two_kinds_is_reported(abide: Abide) -> Result<()> {
 #[abide::test]
 async fn a_step_name_is_checked(abide: Abide) -> Result<()> {
     let why = blocked(&abide, badly_named, String::new()).await?;
-    assert_eq!(why, r#"step: name "" is empty"#);
+    assert_eq!(why, r#"step name "" is empty"#);
+    Ok(())
+}
+
+/// Nothing would ever wake it.
+#[abide::test]
+async fn a_ctx_whose_execution_has_ended_is_refused_by_name(abide: Abide) -> Result<()> {
+    abide.run(leaves_its_ctx, ()).id("gone").await?;
+    let ctx = KEPT.lock().unwrap().take().unwrap();
+    let expected = |op: &str| {
+        Some(format!(
+            r#"{op} is used after its execution "gone" has ended or left memory, where nothing can be recorded"#
+        ))
+    };
+    let said = |error: Option<Error>| error.map(|error| error.to_string());
+    let step = ctx.step("late", || async { Ok(1) }).now_or_never();
+    assert_eq!(said(step.map(Result::unwrap_err)), expected(r#"step "late""#));
+    let sleep = ctx.sleep(ms(1)).now_or_never();
+    assert_eq!(said(sleep.map(Result::unwrap_err)), expected(r#"timer "(sleep)""#));
+    let receipt = ctx.recv::<u8>("late").now_or_never();
+    assert_eq!(said(receipt.map(Result::unwrap_err)), expected(r#"signal "late""#));
+    let child = ctx.start(fine, "x".into()).now_or_never();
+    assert_eq!(said(child.map(|child| child.err().unwrap())), expected(r#"child "fine""#));
+    let next = ctx.continue_as_new::<()>(1).now_or_never();
+    assert_eq!(said(next.map(Result::unwrap_err)), expected("continue_as_new"));
+    Ok(())
+}
+
+#[abide::test]
+async fn a_panic_for_missing_state_points_at_the_caller(abide: Abide) -> Result<()> {
+    static LINE: Mutex<Option<(String, u32)>> = Mutex::new(None);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let message = panic.payload().downcast_ref::<String>();
+        if message.is_some_and(|message| message.contains("NotGiven")) {
+            *LINE.lock().unwrap() = panic.location().map(|at| (at.file().to_owned(), at.line()));
+        } else {
+            before(panic);
+        }
+    }));
+    let error = abide.run(wants_state, ()).await.unwrap_err();
+    assert!(error.to_string().contains("no state of type bad_input::NotGiven"), "{error}");
+    let expected = (file!().to_owned(), STATE_IS_ASKED_FOR_IN_LINE);
+    assert_eq!(LINE.lock().unwrap().clone(), Some(expected));
     Ok(())
 }
 
@@ -257,6 +403,10 @@ async fn urls_are_checked() {
         (
             "mysql://x",
             r#"the store "mysql://x" cannot be opened: the scheme "mysql" is unknown: write sqlite:PATH, sqlite::memory: or a path"#,
+        ),
+        (
+            "sqlite:/tmp/abide-no-such.db?mode=rwc",
+            r#"the store "sqlite:/tmp/abide-no-such.db?mode=rwc" cannot be opened: the parameter "mode" is unknown: a URL of a SQLite store has none; a file whose name contains a question mark is named by its bare path"#,
         ),
     ];
     for (url, expected) in rows {

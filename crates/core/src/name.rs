@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::Limits;
+use crate::{Limits, text};
 
 /// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -19,49 +19,71 @@ pub struct InvalidName {
     problem: String,
 }
 
+impl InvalidName {
+    /// The same, as a complaint about the field `what`.
+    pub fn of_field(self, what: &'static str) -> Self {
+        Self { what, ..self }
+    }
+
+    /// A complaint about a name that is none for another reason than its text.
+    pub(crate) fn because(what: &'static str, text: &str, problem: impl Into<String>) -> Self {
+        // The message must stay readable when the name itself is the problem.
+        Self { what, given: text.chars().take(40).collect(), problem: problem.into() }
+    }
+}
+
 impl fmt::Display for InvalidName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?} {}", self.what, self.given, self.problem)
+        write!(f, "{} {} {}", self.what, text::quoted(&self.given), self.problem)
     }
 }
 
 impl std::error::Error for InvalidName {}
 
-/// Checks `text` as a name of the kind `what`: 1 to 255 bytes without control characters.
+/// Checks `text` as a name of the kind `what`: 1 to 255 bytes that show something and hide nothing.
 fn check(what: &'static str, text: &str) -> Result<(), InvalidName> {
-    check_text(what, text, NAME_BYTES_MAX)
-}
-
-fn check_text(what: &'static str, text: &str, bytes_max: usize) -> Result<(), InvalidName> {
-    // Most names are plain, and every step has one.
-    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-    if is_plain && (1..=bytes_max).contains(&text.len()) {
+    // Most names are plain, and every step has one. One that begins with a letter or digit shows something.
+    let begins = text.as_bytes().first().is_some_and(u8::is_ascii_graphic);
+    if begins && text.len() <= NAME_BYTES_MAX && text::is_plain(text) {
         return Ok(());
     }
+    check_text((what, text), NAME_BYTES_MAX, |_| true)?;
+    let is_blank = |c: char| c.is_whitespace() || matches!(c, '\u{fe0e}' | '\u{fe0f}');
+    if text.chars().all(is_blank) {
+        return Err(InvalidName::because(what, text, "shows nothing"));
+    }
+    Ok(())
+}
+
+fn check_text(
+    (what, text): (&'static str, &str),
+    bytes_max: usize,
+    counts: impl Fn(char) -> bool,
+) -> Result<(), InvalidName> {
+    let unseen = |c: char| text::unseen(c).filter(|_| counts(c)).map(|sort| (c, sort));
     let problem = if text.is_empty() {
         "is empty".to_owned()
     } else if text.len() > bytes_max {
         format!("is too long: {} bytes, at most {bytes_max}", text.len())
-    } else if let Some(found) = text.chars().find(|c| c.is_control()) {
-        format!("contains the control character U+{:04X}", found as u32)
+    } else if let Some((found, sort)) = text.chars().find_map(unseen) {
+        format!("contains the {sort} U+{:04X}", found as u32)
     } else {
         return Ok(());
     };
-    // The message must stay readable when the name itself is the problem.
-    let given = text.chars().take(40).collect();
-    Err(InvalidName { what, given, problem })
+    Err(InvalidName::because(what, text, problem))
 }
 
-/// Checks a reason that a person or program gives: at most `REASON_BYTES_MAX`, no control characters, possibly empty.
+/// Checks a reason that a person or program gives: at most `REASON_BYTES_MAX`, no control characters, possibly empty. It is prose, in which some scripts
+/// and emoji need characters that a name must not have.
 pub fn check_reason(what: &'static str, text: &str) -> Result<(), InvalidName> {
     if text.is_empty() {
         return Ok(());
     }
-    check_text(what, text, Limits::REASON_BYTES_MAX)
+    check_text((what, text), Limits::REASON_BYTES_MAX, char::is_control)
 }
 
 /// Reads a text without a copy on the way: a journal has a name in every entry.
-fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
+fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
     struct Visitor;
     impl serde::de::Visitor<'_> for Visitor {
         type Value = Arc<str>;
@@ -80,13 +102,18 @@ macro_rules! names {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(transparent)]
-        pub struct $type(#[serde(deserialize_with = "text")] Arc<str>);
+        pub struct $type(#[serde(deserialize_with = "read")] Arc<str>);
 
         impl $type {
-            /// Checks `text`: 1 to 255 bytes, no control characters.
+            /// Checks `text`: 1 to 255 bytes that show something, without characters that nobody sees.
             pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidName> {
+                Self::of_field($what, text)
+            }
+
+            /// The same, for what a complaint calls `field`.
+            pub fn of_field(field: &'static str, text: impl AsRef<str>) -> Result<Self, InvalidName> {
                 let text = text.as_ref();
-                check($what, text)?;
+                check(field, text)?;
                 Ok(Self(text.into()))
             }
 
@@ -141,7 +168,7 @@ impl ExecutionId {
             return Ok(());
         }
         let problem = format!("begins with {:?}, as only abide's own executions do", Self::OWN_PREFIX);
-        Err(InvalidName { what: "execution id", given: self.0.chars().take(40).collect(), problem })
+        Err(InvalidName::because("execution id", &self.0, problem))
     }
 
     /// The id made of `parts`, shortened to fit: what does not fit is replaced by its hash.
@@ -178,6 +205,13 @@ mod tests {
             ("", r#"execution id "" is empty"#),
             ("a\nb", r#"execution id "a\nb" contains the control character U+000A"#),
             ("\u{7f}", r#"execution id "\u{7f}" contains the control character U+007F"#),
+            (" ", r#"execution id " " shows nothing"#),
+            ("\u{3000}\u{a0}", r#"execution id "\u{3000}\u{a0}" shows nothing"#),
+            ("\u{fe0f}", r#"execution id "\u{fe0f}" shows nothing"#),
+            ("a\u{200d}b", r#"execution id "a\u{200d}b" contains the invisible character U+200D"#),
+            ("\u{3164}", r#"execution id "\u{3164}" contains the invisible character U+3164"#),
+            ("\u{202e}a", r#"execution id "\u{202e}a" contains the bidirectional control U+202E"#),
+            ("a\u{2028}", r#"execution id "a\u{2028}" contains the line separator U+2028"#),
             (
                 &long,
                 r#"execution id "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" is too long: 256 bytes, at most 255"#,

@@ -1,10 +1,15 @@
 //! What an execution begins with.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
 use crate::planted::{Bug, planted};
-use crate::{Entry, Event, ExecutionId, Kind, Limits, Name, Op, OpKind, Payload, Refusal, Retry, Timestamp};
+use crate::{
+    Entry, Event, ExecutionId, InvalidName, Kind, Limits, Name, Op, OpKind, Payload, Refusal, Retry,
+    Timestamp,
+};
 
 /// Everything that is said when an execution is started. It becomes the first entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +53,17 @@ pub struct Tag {
     pub key: Name,
     /// The value.
     pub value: Name,
+}
+
+impl Tag {
+    /// Checks that no key is given twice: an execution is found by one value of each.
+    pub fn check_keys(tags: &[Self]) -> Result<(), InvalidName> {
+        let mut known = BTreeSet::new();
+        match tags.iter().find(|tag| !known.insert(&tag.key)) {
+            Some(tag) => Err(InvalidName::because("tag key", tag.key.as_str(), "is given twice")),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The execution that started another one and waits for it.
@@ -129,6 +145,7 @@ impl Start {
     pub fn check(&self, limits: &Limits) -> Result<(), Refusal> {
         limits.check_payload(format_args!("the input of {:?}", self.name), &self.input)?;
         limits.check("tag_count_max", "the number of tags", (self.tags.len(), limits.tag_count_max))?;
+        Tag::check_keys(&self.tags)?;
         let required = (self.requires.len(), limits.requires_count_max);
         limits.check("requires_count_max", "the number of required capabilities", required)?;
         Ok(())

@@ -5,14 +5,65 @@ use std::time::Duration;
 
 use crate::{By, ExecutionId, Name, Op, Timestamp};
 
-/// Text without control characters: what users recorded must not move the cursor of whoever reads it.
+/// Text without characters that people cannot see: they are escaped. What users recorded must not move the cursor of its reader, turn the
+/// direction of other text or hide in it. Everything from outside is printed through this.
 pub fn clean(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
+    if is_plain(text) || !text.contains(|c| unseen(c).is_some()) {
         return Cow::Borrowed(text);
     }
-    let escaped =
-        |c: char| -> String { if c.is_control() { c.escape_default().collect() } else { c.into() } };
+    let escaped = |c: char| -> String {
+        match (unseen(c), c) {
+            (None, _) => c.into(),
+            (Some(_), '\t' | '\r' | '\n') => c.escape_default().collect(),
+            (Some(_), _) => c.escape_unicode().collect(),
+        }
+    };
     Cow::Owned(text.chars().map(escaped).collect())
+}
+
+/// Text in quotes, with everything escaped that cannot be seen.
+pub fn quoted(text: &str) -> String {
+    let quoted = format!("{text:?}");
+    match clean(&quoted) {
+        Cow::Borrowed(_) => quoted,
+        Cow::Owned(cleaned) => cleaned,
+    }
+}
+
+/// Whether all of it is printable ASCII, as nearly every text is.
+pub(crate) fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+}
+
+/// What a character is called that people cannot see, or that changes how they see others. Spaces are none of them, and neither are the two selectors of
+/// emoji and text style, which belong to the character before them.
+pub fn unseen(c: char) -> Option<&'static str> {
+    match c {
+        _ if c.is_control() => Some("control character"),
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            Some("bidirectional control")
+        }
+        '\u{2028}' | '\u{2029}' => Some("line separator"),
+        // Unicode's "default ignorable" characters, the marks of interlinear notes, and a braille pattern without dots.
+        '\u{ad}'
+        | '\u{34f}'
+        | '\u{115f}'..='\u{1160}'
+        | '\u{17b4}'..='\u{17b5}'
+        | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200d}'
+        | '\u{2060}'..='\u{2065}'
+        | '\u{206a}'..='\u{206f}'
+        | '\u{2800}'
+        | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0d}'
+        | '\u{feff}'
+        | '\u{ffa0}'
+        | '\u{fff0}'..='\u{fffb}'
+        | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}'
+        | '\u{e0000}'..='\u{e0fff}' => Some("invisible character"),
+        _ => None,
+    }
 }
 
 /// The beginning of a text, on one line.
@@ -142,6 +193,23 @@ mod tests {
     fn control_characters_are_shown_and_not_obeyed() {
         assert_eq!(clean("a\u{1b}[31m\nb"), "a\\u{1b}[31m\\nb");
         assert_eq!(excerpt("größe", 3), "grö…");
+    }
+
+    #[test]
+    fn characters_that_turn_or_hide_others_are_shown() {
+        let rows = [
+            ("user\u{202e}gpj.exe", "user\\u{202e}gpj.exe"),
+            ("a\u{2066}b\u{2069}", "a\\u{2066}b\\u{2069}"),
+            ("a\u{200b}b\u{feff}", "a\\u{200b}b\\u{feff}"),
+            ("a\u{ad}\u{3164}\u{e0041}", "a\\u{ad}\\u{3164}\\u{e0041}"),
+            ("a\u{2028}b\u{85}", "a\\u{2028}b\\u{85}"),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(clean(text), expected);
+        }
+        for plain in ["größe", "日本語", "שלום", "❤\u{fe0f}", "e\u{301}", "a\u{a0}b"] {
+            assert!(matches!(clean(plain), Cow::Borrowed(_)), "{plain}");
+        }
     }
 
     #[test]

@@ -157,6 +157,8 @@ pub enum Interrupt {
     Cancel,
     /// Its deadline has passed.
     Deadline,
+    /// It has ended or left memory, and only an operation of its was kept, by a task of the user's for example.
+    Gone,
 }
 
 impl Interrupt {
@@ -252,6 +254,12 @@ impl Board {
             Some(op) => format!("{home}/{}/{}", op.name, op.nth),
             None => home,
         }
+    }
+
+    /// Whether the code that this board was made for is no longer there: its run has ended, or has left memory. Whoever kept a context waits
+    /// for nothing.
+    pub fn is_gone(&self) -> bool {
+        self.0.lock().evicting
     }
 
     /// Stops the execution until somebody changes its code or data. The caller stays pending.
@@ -382,6 +390,10 @@ impl OpHandle {
     /// Asks how it stands, and to be woken when that changes.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Turn {
         let mut state = self.board.0.lock();
+        if state.evicting {
+            self.is_open = false;
+            return Turn::Delivered(Delivery::Interrupted(Interrupt::Gone));
+        }
         let slot = state.slots.get_mut(&self.id).expect("an open operation has its slot");
         match &slot.waker {
             Some(waker) if waker.will_wake(cx.waker()) => {}
@@ -427,6 +439,9 @@ impl OpHandle {
     /// Hands over the outcome of an attempt. The runner records it and tells what follows.
     pub fn finish(&self, attempt: u32, outcome: Outcome) {
         let mut state = self.board.0.lock();
+        if state.evicting {
+            return;
+        }
         let slot = state.slots.get_mut(&self.id).expect("an open operation has its slot");
         if matches!(slot.state, SlotState::Running { attempt: running } if running == attempt) {
             slot.state = SlotState::Done { attempt, outcome };

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Address, Body, By, Event, ExecutionId, Message, MessageId, Name, Namespace, Payload, Phase, Refusal,
-    Start, Status,
+    Address, Body, By, Event, ExecutionId, Kind, Message, MessageId, Name, Namespace, Payload, Phase,
+    Refusal, Start, Status,
 };
-use abide_store::{Error, Read, Result, Snapshot, Store, Submit, Submitted, Target};
+use abide_store::{Error, Read, Result, Snapshot, Store, Submit, Submitted, Target, Workers};
 
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -107,6 +107,28 @@ impl Client {
         }
         // Rarely needed, so it takes no room in the future of every caller.
         Box::pin(self.ended(id)).await
+    }
+
+    /// What a worker of this namespace has registered under `name`: a workflow, or else a task. Also one that is not live at the moment counts, as
+    /// long as the store knows of it.
+    pub async fn kind_of(&self, name: &Name) -> Result<Option<Kind>> {
+        const PAGE_COUNT: usize = 1_000;
+        let (mut after, mut found) = (None, None);
+        loop {
+            let workers = Workers { namespace: self.namespace.clone(), after, limit: PAGE_COUNT };
+            let page = self.store.workers(workers).await?;
+            for (kind, known) in page.iter().flat_map(|row| &row.worker.ability.runs) {
+                match kind {
+                    Kind::Workflow if known == name => return Ok(Some(Kind::Workflow)),
+                    Kind::Task if known == name => found = Some(Kind::Task),
+                    _ => {}
+                }
+            }
+            after = page.last().map(|row| row.session);
+            if page.len() < PAGE_COUNT {
+                return Ok(found);
+            }
+        }
     }
 
     /// Sends a message under an id of its own: sent again after a lost answer, it arrives once.

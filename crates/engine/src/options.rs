@@ -94,8 +94,20 @@ impl Options {
     /// The shortest life of a session. Three heartbeats fit into one, each of which is written to the store.
     pub const SESSION_TTL_MIN: Duration = Duration::from_millis(50);
 
+    /// The smallest bound on payloads: that of a function without input or result.
+    pub const PAYLOAD_BYTES_MIN: usize = "null".len();
+
     /// Says what cannot be, if anything.
     pub fn check(&self) -> Result<(), String> {
+        if self.lanes.is_empty() {
+            return Err("the list of lanes is empty: a worker serves at least one".to_owned());
+        }
+        if self.limits.payload_bytes_max < Self::PAYLOAD_BYTES_MIN {
+            let (found, min) = (self.limits.payload_bytes_max, Self::PAYLOAD_BYTES_MIN);
+            return Err(format!(
+                "the payload_bytes_max is {found}, but must be at least {min}: even null has {min} bytes"
+            ));
+        }
         if self.session_ttl < Self::SESSION_TTL_MIN {
             let (found, min) = (text::duration(self.session_ttl), text::duration(Self::SESSION_TTL_MIN));
             return Err(format!("the session_ttl is {found}, but must be at least {min}"));

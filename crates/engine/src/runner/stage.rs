@@ -220,7 +220,10 @@ impl Active {
         self.board.0.lock().evicting = true;
         // User code runs in destructors too, and may panic there.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(self.future)));
-        // A slot's waker leads back to the board: left there, neither would ever be freed.
-        drop(std::mem::take(&mut self.board.0.lock().slots));
+        // A slot's waker leads back to the board: left there, neither would ever be freed. An operation that somebody kept elsewhere is told.
+        let shared = &self.board.0;
+        let slots = std::mem::take(&mut shared.lock().slots);
+        let wakers = slots.into_values().filter_map(|slot| slot.waker);
+        shared.as_polling(|| wakers.for_each(Waker::wake));
     }
 }

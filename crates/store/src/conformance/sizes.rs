@@ -13,6 +13,7 @@ table![
     p8_oversize_edit_is_refused_by_name,
     p8_oversize_reason_is_refused_by_name,
     p8_too_many_tags_are_refused_by_name,
+    tag_key_given_twice_is_refused_by_name,
     p8_too_many_capabilities_are_refused_by_name,
     p8_full_inbox_refuses_by_name,
     p8_full_inbox_can_still_be_ended,
@@ -83,11 +84,20 @@ fn p8_oversize_reason_is_refused_by_name(subject: &Subject) {
 }
 
 fn p8_too_many_tags_are_refused_by_name(subject: &Subject) {
-    let tags = |count| (0..count).map(|n| tag("k", &format!("{n}"))).collect();
+    let tags = |count| (0..count).map(|n| tag(&format!("{n}"), "v")).collect();
     let over = Start { tags: tags(10_000), ..flow() };
     check_refused(subject, vec![start_of("a", over)], "tag_count_max");
     subject.start("a", Start { tags: tags(limits().tag_count_max), ..flow() });
     assert_eq!(subject.look("a").tags.len(), limits().tag_count_max);
+}
+
+fn tag_key_given_twice_is_refused_by_name(subject: &Subject) {
+    let tags = vec![tag("customer", "c7"), tag("region", "eu"), tag("customer", "c8")];
+    check_refused(
+        subject,
+        vec![start_of("a", Start { tags, ..flow() })],
+        r#"tag key "customer" is given twice"#,
+    );
 }
 
 fn p8_too_many_capabilities_are_refused_by_name(subject: &Subject) {
