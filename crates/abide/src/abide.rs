@@ -87,8 +87,9 @@ impl Abide {
         };
         let unknown = || ClientError::UnknownCode { name: name.to_owned() };
         let start = StartOptions::default().start(kind.ok_or_else(unknown)?, name, payload, client.now())?;
-        client.start(&id, start.into()).await.map_err(|error| ClientError::of(id.as_str(), error))?;
-        Ok(Handle::new(client.clone(), Ok(id)))
+        let begun =
+            client.start(&id, start.into()).await.map_err(|error| ClientError::of(id.as_str(), error))?;
+        Ok(Handle::begun(client.clone(), id, begun))
     }
 
     /// A handle on the execution with this id, whose result is a `T`.

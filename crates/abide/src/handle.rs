@@ -1,27 +1,32 @@
 //! One execution, from outside.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
-use abide_core::{Body, By, Event, ExecutionId, InvalidName, Name, Status, text};
-use abide_engine::Client;
+use abide_core::{Body, By, Event, ExecutionId, InvalidName, Status, text};
+use abide_engine::{Begun, Client};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::client_error::ClientError;
 use crate::data;
 use crate::error::Error;
+use crate::send_signal::SendSignal;
 use crate::unblock::Unblock;
 
 /// A handle on one execution: watch it and steer it. Cheap to clone; dropping it changes nothing.
 pub struct Handle<T> {
     client: Client,
     id: Result<ExecutionId, InvalidName>,
+    /// What a start asked for in vain, if it attached.
+    attached: Option<Arc<[&'static str]>>,
     output: PhantomData<fn() -> T>,
 }
 
 impl<T> Clone for Handle<T> {
     fn clone(&self) -> Self {
-        Self { client: self.client.clone(), id: self.id.clone(), output: PhantomData }
+        let (client, id, attached) = (self.client.clone(), self.id.clone(), self.attached.clone());
+        Self { client, id, attached, output: PhantomData }
     }
 }
 
@@ -33,12 +38,34 @@ impl<T> std::fmt::Debug for Handle<T> {
 
 impl<T> Handle<T> {
     pub(crate) fn new(client: Client, id: Result<ExecutionId, InvalidName>) -> Self {
-        Self { client, id, output: PhantomData }
+        Self { client, id, attached: None, output: PhantomData }
+    }
+
+    pub(crate) fn begun(client: Client, id: ExecutionId, begun: Begun) -> Self {
+        let attached = match begun {
+            Begun::Created => None,
+            Begun::Attached { differences } => Some(differences.into()),
+        };
+        Self { attached, ..Self::new(client, Ok(id)) }
     }
 
     /// The id of the execution; empty when the one that was given is no id.
     pub fn id(&self) -> &str {
         self.id.as_ref().map(ExecutionId::as_str).unwrap_or_default()
+    }
+
+    /// Whether the start that this handle came from found the execution there already, begun with the same workflow and input. It is not so for a handle
+    /// that came from no start.
+    ///
+    /// Where the answer to a start was lost, it was sent again: it may then have attached to what it had created itself.
+    pub fn is_attached(&self) -> bool {
+        self.attached.is_some()
+    }
+
+    /// The options of a start that attached which differ from those that the execution was started with, by their names: `"lane"`, `"requires"`,
+    /// `"priority"`, `"delay"`, `"deadline"`, `"retry"`, `"tags"`. They stay as they were. A delay or deadline differs if it does by more than a second.
+    pub fn differences(&self) -> &[&'static str] {
+        self.attached.as_deref().unwrap_or_default()
     }
 
     fn checked_id(&self) -> Result<&ExecutionId, ClientError> {
@@ -58,14 +85,9 @@ impl<T> Handle<T> {
     }
 
     /// Sends a signal, for `ctx.recv` of the same name. Refused for an unknown or finished execution. What nobody receives, as of a task, stays
-    /// unread, and [`why`](Self::why) tells it.
-    pub async fn signal<S: Serialize + ?Sized>(&self, name: &str, value: &S) -> Result<(), ClientError> {
-        let id = self.checked_id()?;
-        let name = Name::of_field("signal name", name)?;
-        let payload = data::encode(&value).map_err(|error| ClientError::Data {
-            message: format!("signal {name:?} does not serialize: {error}"),
-        })?;
-        self.client.signal(id, name, payload).await.map_err(|error| ClientError::of(id.as_str(), error))
+    /// unread, and [`why`](Self::why) tells it. Await it; a key to repeat it under comes first.
+    pub fn signal<S: Serialize + ?Sized>(&self, name: &str, value: &S) -> SendSignal {
+        SendSignal::new(self.client.clone(), self.id.clone(), (name, data::encode(&value)))
     }
 
     /// Asks it to wind down: its code sees the cancellation as an error of what it awaits.

@@ -39,6 +39,7 @@ mod open;
 pub mod prelude;
 #[doc(hidden)]
 pub mod readers;
+mod send_signal;
 mod shield;
 mod signal;
 mod sleep;
@@ -61,6 +62,7 @@ pub use crate::filter::{Filter, Listed};
 pub use crate::handle::Handle;
 pub use crate::next::ContinueAsNew;
 pub use crate::open::Builder;
+pub use crate::send_signal::SendSignal;
 pub use crate::shield::Shield;
 pub use crate::signal::Receive;
 pub use crate::sleep::Sleep;

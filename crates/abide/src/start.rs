@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use abide_core::{ExecutionId, InvalidName, Kind, Name, Payload, Retry, Tag, Timestamp};
 
-use abide_engine::Client;
+use abide_engine::{Begun, Client};
 
 use crate::abide::Abide;
 use crate::client_error::ClientError;
@@ -31,7 +31,8 @@ pub(crate) struct StartOptions {
 /// The builder methods of everything that starts an execution.
 macro_rules! start_options {
     () => {
-        /// The id of the execution, unique in its namespace. Starting the same id again with the same input attaches to it.
+        /// The id of the execution, unique in its namespace. Starting the same id again with the same input attaches to it;
+        /// [`Handle::is_attached`](crate::Handle::is_attached) tells.
         ///
         /// Not so for a child, which belongs to one start in one run of its parent: another one that asks for the same id is refused,
         /// also in a later run of the same parent (a retry, [`continue_as_new`](crate::Ctx::continue_as_new)). Without an id of its own a
@@ -176,9 +177,11 @@ impl<C: Code> Start<C> {
     }
 
     async fn send(self) -> Result<Handle<C::Output>, ClientError> {
+        let is_fresh = self.options.id.is_none();
         let (client, id, start) = self.prepared()?;
-        client.start(&id, start).await.map_err(|error| ClientError::of(id.as_str(), error))?;
-        Ok(Handle::new(client, Ok(id)))
+        let begun = client.start(&id, start).await.map_err(|error| ClientError::of(id.as_str(), error))?;
+        // Nobody else has an id that was made here: what it finds there is its own, begun before an answer was lost.
+        Ok(Handle::begun(client, id, if is_fresh { Begun::Created } else { begun }))
     }
 }
 

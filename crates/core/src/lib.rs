@@ -8,6 +8,7 @@
 //! what must happen goes out as values. Two stores that only copy what this crate decides cannot disagree.
 
 mod answer;
+mod attach;
 mod bound;
 mod build;
 pub mod care;
@@ -47,6 +48,7 @@ mod tree;
 pub mod whole;
 
 pub use answer::awaited_children;
+pub use attach::start_differences;
 pub use command::{Block, By, Command, Decision, Refusal, Remedy, StepRemedy};
 pub use deadline::Witness;
 pub use digest::{Digest, Tally};

@@ -37,6 +37,11 @@ impl MessageId {
         Self(text.into())
     }
 
+    /// The id of a signal that its sender has given a key, so that sending it again changes nothing. In quotes: no two pairs have one id.
+    pub fn of_signal(name: &Name, key: &Name) -> Self {
+        Self(format!("signal {name:?} {key:?}").into())
+    }
+
     /// The text of the id.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -156,6 +156,8 @@ bugs! {
     MoveIgnoresEpoch = "move-ignores-epoch",
     /// A claim carries journals and messages however large they are.
     ClaimUnbounded = "claim-unbounded",
+    /// A signal with a key arrives as often as it is sent.
+    SignalKeyIgnored = "signal-key-ignored",
 }
 
 impl Bug {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Address, Body, By, Event, ExecutionId, Kind, Message, MessageId, Name, Namespace, Payload, Phase,
-    Refusal, Start, Status,
+    Address, Body, By, Entry, Event, ExecutionId, Kind, Message, MessageId, Name, Namespace, Payload, Phase,
+    Refusal, Start, Status, start_differences,
 };
-use abide_store::{Error, Read, Result, Snapshot, Store, Submit, Submitted, Target, Workers};
+use abide_store::{Error, Read, Record, Result, Snapshot, Store, Submit, Submitted, Target, Workers};
 
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -86,12 +86,53 @@ impl Client {
     }
 
     /// Starts an execution, or attaches to the one that began the same way.
-    pub async fn start(&self, id: &ExecutionId, start: Arc<Start>) -> Result<()> {
-        self.begin(id, start).await.map(|_| ())
+    ///
+    /// Where an answer was lost and the start sent again, what it may have created itself counts as attached to.
+    pub async fn start(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Begun> {
+        match self.begin(id, start.clone()).await? {
+            Taken { is_attached: true, .. } => {
+                Ok(Begun::Attached { differences: self.differences(id, &start).await })
+            }
+            Taken { .. } => Ok(Begun::Created),
+        }
+    }
+
+    /// What was asked for in vain, because the execution was started otherwise. It is also told to the log.
+    async fn differences(&self, id: &ExecutionId, requested: &Start) -> Vec<&'static str> {
+        let (namespace, execution) = (self.namespace.as_str(), id.as_str());
+        let target = Target::Address(self.address(id));
+        let read = Read { target, run: Some(1), from: 1, limit: 1, with_inbox: false };
+        let first = match self.store.read(read).await {
+            Ok(Some(snapshot)) => snapshot.journal.first().map(Record::entry).transpose(),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error),
+        };
+        let differences = match first {
+            Ok(Some(Entry { at, event: Event::Started(existing), .. })) => {
+                start_differences((&existing, at), (requested, self.now()))
+            }
+            Ok(_) => Vec::new(),
+            Err(error) => {
+                tracing::debug!(namespace, execution, %error, "how an execution was started cannot be read");
+                Vec::new()
+            }
+        };
+        if differences.is_empty() {
+            tracing::debug!(namespace, execution, "a start attached to an execution that was there");
+        } else {
+            let differences = differences.join(", ");
+            tracing::warn!(
+                namespace,
+                execution,
+                differences,
+                "a start attached to an execution that was started with other options, which stay as they are"
+            );
+        }
+        differences
     }
 
     /// Starts an execution, and says whether the engine beside this client runs it.
-    async fn begin(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Place> {
+    async fn begin(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Taken> {
         let body = Body::Start(start);
         self.submit(Message::new(MessageId::new("start"), self.address(id), By::client(), body)).await
     }
@@ -100,12 +141,16 @@ impl Client {
     pub async fn run(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Event> {
         // Watched before it exists: what is new here needs no look into the store to see whether it has ended already.
         let watch = self.watchers.watch(id, Place::Here);
-        if self.begin(id, start).await? == Place::Here
+        let taken = self.begin(id, start.clone()).await?;
+        if taken.place == Place::Here
             && let Some(event) = watch.told().await
         {
             return Ok(event);
         }
         // Rarely needed, so it takes no room in the future of every caller.
+        if taken.is_attached {
+            Box::pin(self.differences(id, &start)).await;
+        }
         Box::pin(self.ended(id)).await
     }
 
@@ -134,6 +179,11 @@ impl Client {
     /// Sends a message under an id of its own: sent again after a lost answer, it arrives once.
     pub async fn send(&self, id: &ExecutionId, by: By, body: Body) -> Result<()> {
         let name = MessageId::new(format!("{:016x}{:016x}", self.runtime.random(), self.runtime.random()));
+        self.send_as(name, id, (by, body)).await
+    }
+
+    /// Sends a message under an id that its sender knows: it arrives once, however often it is sent.
+    pub async fn send_as(&self, name: MessageId, id: &ExecutionId, (by, body): (By, Body)) -> Result<()> {
         let message = Message::new(name, self.address(id), by, body);
         self.submit(message).await.map(|_| ())
     }
@@ -147,7 +197,7 @@ impl Client {
     ///
     /// While the store cannot say what became of the message it is submitted again: a repetition changes nothing. A caller is not kept
     /// waiting for ever; when it is told that nobody knows, the engine goes on asking.
-    async fn submit(&self, message: Message) -> Result<Place> {
+    async fn submit(&self, message: Message) -> Result<Taken> {
         let permit = self.requests.enter().await?;
         let (client, runtime) = (self.clone(), self.runtime.clone());
         let asking = async move {
@@ -163,22 +213,26 @@ impl Client {
     }
 
     /// Runs what was born to the engine. After a lost answer it may have been born without our knowing.
-    async fn adopt(&self, submitted: Vec<Submitted>, was_repeated: bool) -> Place {
-        let Some(engine) = &self.engine else { return Place::Elsewhere };
-        let mut place = Place::Elsewhere;
+    async fn adopt(&self, submitted: Vec<Submitted>, was_repeated: bool) -> Taken {
+        let mut taken = Taken { place: Place::Elsewhere, is_attached: false };
         for one in submitted {
-            match one {
-                Submitted::Started(_, Some(leased)) => {
+            match (one, &self.engine) {
+                (Submitted::Started(_, Some(leased)), Some(engine)) => {
                     engine.0.adopt([*leased]);
-                    place = Place::Here;
+                    taken.place = Place::Here;
                 }
-                Submitted::Attached(key) if was_repeated && !engine.0.is_resident(key) => {
-                    Box::pin(engine.0.recover(key, None)).await;
+                (Submitted::Attached(key), engine) => {
+                    taken.is_attached = true;
+                    if let Some(engine) = engine.as_ref().filter(|_| was_repeated)
+                        && !engine.0.is_resident(key)
+                    {
+                        Box::pin(engine.0.recover(key, None)).await;
+                    }
                 }
                 _ => {}
             }
         }
-        place
+        taken
     }
 
     /// The execution and the entries of its journal from number `from` on, at most `limit`.
@@ -268,6 +322,25 @@ impl Client {
     }
 }
 
+/// What became of a start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// The execution was created.
+    Created,
+    /// It was there, and began with the same workflow and input.
+    Attached {
+        /// The options that it was started with and that differ from those of this start. They stay as they are.
+        differences: Vec<&'static str>,
+    },
+}
+
+/// What the store did with a message.
+struct Taken {
+    /// Who runs what it started.
+    place: Place,
+    is_attached: bool,
+}
+
 fn pace(options: &Options) -> Pace {
     Pace { follow_every: options.follow_every, look_again_every: options.look_again_every }
 }
@@ -283,7 +356,7 @@ struct Submission {
 
 impl Submission {
     /// Asks until there is an answer, or for as long as a caller is kept waiting.
-    async fn ask_for_a_while(&mut self) -> Result<Place> {
+    async fn ask_for_a_while(&mut self) -> Result<Taken> {
         const TRY_COUNT_MAX: u32 = 5;
         loop {
             if let Some(answer) = self.ask().await {
@@ -295,6 +368,14 @@ impl Submission {
         }
     }
 
+    fn tell_start(&self, submitted: &[Submitted]) {
+        if let (Body::Start(start), [Submitted::Started(..)]) = (&self.message.body, submitted) {
+            let Address { namespace, id } = &self.message.to;
+            let (namespace, execution, name) = (namespace.as_str(), id.as_str(), start.name.as_str());
+            tracing::debug!(namespace, execution, kind = start.kind.word(), name, "an execution was started");
+        }
+    }
+
     /// Asks until there is an answer: it may be a lease, which somebody has to take. No caller waits for it any longer, but it takes its room.
     async fn ask_on(mut self, _permit: OwnedSemaphorePermit) {
         while !self.client.is_closed() && self.ask().await.is_none() {}
@@ -302,7 +383,7 @@ impl Submission {
 
     /// Asks once, and pauses if nobody knows what became of it. A typed refusal such as full or busy is an answer, unless an earlier attempt may
     /// have happened.
-    async fn ask(&mut self) -> Option<Result<Place>> {
+    async fn ask(&mut self) -> Option<Result<Taken>> {
         let client = &self.client;
         let (born_to, alone) = match &client.engine {
             Some(engine) if engine.0.free_slots() > 0 => (Some(engine.0.session()), engine.0.is_idle()),
@@ -311,7 +392,10 @@ impl Submission {
         };
         let submit = Submit { messages: vec![self.message.clone()], born_to, alone };
         match client.store.submit(submit).await {
-            Ok(submitted) => return Some(Ok(client.adopt(submitted, self.tried_count > 0).await)),
+            Ok(submitted) => {
+                self.tell_start(&submitted);
+                return Some(Ok(client.adopt(submitted, self.tried_count > 0).await));
+            }
             Err(Error::Indeterminate { what, source }) if planted(Bug::UnknownSubmitFailed) => {
                 return Some(Err(Error::Unavailable { what, source }));
             }

@@ -194,7 +194,8 @@ impl Inner {
     pub(crate) async fn replace_session(&self, gone: SessionId) -> Result<(), Error> {
         let _turn = self.registering.lock().await;
         if self.session() == gone {
-            tracing::warn!(session = %gone, "the session is gone; a new one is registered");
+            let worker = self.options.worker_name.as_str();
+            tracing::warn!(session = %gone, worker, "the session was lost, and with it every lease; a new one is registered");
             self.register().await?;
             self.kick.notify_one();
         }
@@ -304,6 +305,17 @@ impl Inner {
             mailbox.order(Order::Drain);
         }
         let (lease, address) = (leased.lease, leased.address().clone());
+        if leased.takeover_count > 0 {
+            let (namespace, execution) = (address.namespace.as_str(), address.id.as_str());
+            let (count, epoch) = (leased.takeover_count, lease.epoch.0);
+            tracing::warn!(
+                namespace,
+                execution,
+                epoch,
+                takeover_count = count,
+                "an execution of a worker that died is taken over"
+            );
+        }
         // Made here and boxed by itself: inside of the task's future it would take its place several times.
         let running: BoxFuture<End> = match admission {
             None => Box::pin(suspect::take(self.clone(), mailbox.clone(), leased)),

@@ -84,7 +84,6 @@ impl Failures {
 /// Blocks an execution without running anything of it, and gives it back: whoever takes it next looks after it as after everything
 /// that is blocked.
 pub(crate) async fn block(engine: Arc<Inner>, leased: Leased, reason: Block) -> End {
-    tracing::error!(address = %leased.address(), %reason, "an execution is blocked");
     let mut ledger = Ledger::new(&engine, leased);
     // A refusal means that its phase lets nothing run anyway.
     let _ = ledger.decide(Command::block(reason));

@@ -16,6 +16,7 @@ use abide_store::{
 
 use crate::driver::End;
 use crate::engine::Inner;
+use crate::news::News;
 use crate::runtime::{BoxFuture, Runtime};
 
 /// Decides commands, collects what follows and commits it, one commit at a time.
@@ -39,6 +40,10 @@ pub(crate) struct Ledger {
     /// What the open children have to be told with the next commit.
     pub(crate) tree_orders: Vec<TreeOrder>,
     durable: u64,
+    /// What is told once it is durable.
+    news: Vec<News>,
+    /// The run that the next commit is of: one that ends a run may begin the next.
+    run_before: u32,
     in_flight: Option<InFlight>,
     /// Executions that may have been leased to us without our knowing: an answer was lost.
     stranded: Vec<Address>,
@@ -46,6 +51,8 @@ pub(crate) struct Ledger {
 
 struct InFlight {
     answer: Answer<CommitOutcome>,
+    /// What is told when it has happened, and in which run.
+    news: (Vec<News>, u32),
     /// What to send again.
     commit: Commit,
     entry_count: u64,
@@ -96,6 +103,8 @@ impl Ledger {
             lease: leased.lease,
             version: leased.version,
             durable: leased.execution.entry_count(),
+            news: Vec::new(),
+            run_before: leased.execution.run(),
             execution: leased.execution,
             records: Vec::new(),
             next: None,
@@ -128,6 +137,7 @@ impl Ledger {
         self.tree_orders.extend(decision.tree.take());
         let (entries, emits) = decision.record(&mut self.execution, now);
         self.records.extend(entries.iter().map(Record::of));
+        self.news.extend(entries.iter().filter_map(|entry| News::of(&entry.event)));
         self.emits.extend(emits);
         Ok(entries)
     }
@@ -195,6 +205,9 @@ impl Ledger {
     /// Folds the entry that a transaction gave.
     pub(crate) fn transacted(&mut self, entry: &Entry) {
         self.execution.apply(entry);
+        if let Some(news) = News::of(&entry.event) {
+            news.tell(self.execution.address(), self.execution.run());
+        }
         self.durable = entry.seq;
     }
 
@@ -222,7 +235,9 @@ impl Ledger {
     fn send(&mut self, commit: Commit) {
         let answer = self.store.commit(commit.clone());
         let entry_count = self.execution.entry_count();
-        self.in_flight = Some(InFlight { answer, commit, entry_count, pause: None, failed_count: 0 });
+        let news = (std::mem::take(&mut self.news), self.run_before);
+        self.run_before = self.execution.run();
+        self.in_flight = Some(InFlight { answer, news, commit, entry_count, pause: None, failed_count: 0 });
     }
 
     /// Asks after the commit under way. Pending also when there is none.
@@ -270,6 +285,8 @@ impl Ledger {
                     // They are looked for. What this answer tells of one may be over: it may have been found by another way, and have ended since.
                     committed.born.clear();
                 }
+                let (news, run) = flight.news;
+                news.into_iter().for_each(|one| one.tell(self.execution.address(), run));
                 self.version = self.version.next();
                 self.durable = self.durable.max(flight.entry_count);
                 let has_progress =

@@ -23,6 +23,7 @@ mod journal;
 mod kept;
 mod ledger;
 mod mailbox;
+mod news;
 mod options;
 pub mod panics;
 mod presence;
@@ -44,7 +45,7 @@ mod watch;
 pub mod why;
 
 pub use board::{Board, Delivery, Interrupt, OpHandle, Request, StepOptions, Turn, UserTransaction};
-pub use client::Client;
+pub use client::{Begun, Client};
 pub use driver::{Driver, End, Opening};
 pub use engine::Engine;
 pub use kept::Kept;

@@ -62,6 +62,9 @@ async fn steer(handle: &Handle<u64>, action: &Action, calls: &mut Vec<ApiName>) 
     }
     match &action.what {
         Ask::Result(_) => result(asked!(result())),
+        Ask::Signal(_, name) if action.number.is_multiple_of(2) => {
+            done(repeated_signal(handle, name, action.number, calls).await)
+        }
         Ask::Signal(_, name) => done(asked!(signal(name, &action.number))),
         Ask::Pause(_) => done(asked!(pause())),
         Ask::Resume(_) => done(asked!(resume())),
@@ -82,6 +85,22 @@ async fn steer(handle: &Handle<u64>, action: &Action, calls: &mut Vec<ApiName>) 
             Err(error) => refusal(&error),
         },
     }
+}
+
+/// Sends a signal twice under one key: it arrives once.
+async fn repeated_signal(
+    handle: &Handle<u64>,
+    name: &str,
+    number: u64,
+    calls: &mut Vec<ApiName>,
+) -> Result<(), ClientError> {
+    calls.push(("Handle", "signal"));
+    let mut signal = handle.signal(name, &number);
+    called!(calls, signal = SendSignal::idempotency_key(number.to_string()));
+    signal.await?;
+    // What becomes of the second one says nothing about the signal, which was taken.
+    let _ = handle.signal(name, &number).idempotency_key(number.to_string()).await;
+    Ok(())
 }
 
 /// Decides about a step whose result could not be recorded, if there is one.
@@ -116,7 +135,11 @@ async fn start(abide: &Abide, root: &Root, calls: &mut Vec<ApiName>) -> Answer {
             let answer = with_options!(calls, Start = start, root.options).await;
             if let Ok(handle) = &answer {
                 assert_eq!(handle.id(), root.id, "a handle has the id of what was started");
-                calls.push(("Handle", "id"));
+                assert!(
+                    handle.is_attached() || handle.differences().is_empty(),
+                    "only what attached differs"
+                );
+                calls.extend([("Handle", "id"), ("Handle", "is_attached"), ("Handle", "differences")]);
             }
             done(answer)
         }};

@@ -353,7 +353,7 @@ impl Runner {
 
     /// Stops until somebody changes the code or the data. What runs may end.
     fn block(&mut self, reason: Block) -> bool {
-        tracing::warn!(execution = %self.seat.execution().address(), %reason, "an execution is blocked");
+        tracing::debug!(execution = %self.seat.execution().address(), %reason, "an execution is to be blocked");
         if let Err(refusal) = self.decide(Command::block(reason)) {
             // The phase allows no block, for example because it is paused: the reason will be found again.
             tracing::debug!(execution = %self.seat.execution().address(), %refusal, "it goes no further here");

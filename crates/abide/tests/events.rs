@@ -1,0 +1,158 @@
+//! What the log of the application is told, with ids and levels.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use abide::prelude::*;
+use abide::testing::Lab;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+#[workflow]
+async fn fine(ctx: Ctx) -> Result<u32> {
+    ctx.step("x", || async { Ok(1) }).await
+}
+
+#[workflow]
+async fn fails(ctx: Ctx) -> Result<()> {
+    let again = Retry::exponential(ms(10)).max_attempts(2);
+    ctx.step("call", || async { Err(Error::new("503\u{202e}\nno")) }).retry(again).await
+}
+
+#[workflow]
+async fn clashes(ctx: Ctx) -> Result<()> {
+    ctx.step("x", || async { Ok(()) }).await?;
+    ctx.sleep(ms(1)).named("x").await
+}
+
+#[workflow]
+async fn parent(ctx: Ctx) -> Result<u32> {
+    ctx.run(fine, ()).id("child-1").await
+}
+
+#[workflow]
+async fn hangs(ctx: Ctx) -> Result<()> {
+    ctx.step("hang", std::future::pending).await
+}
+
+#[derive(Clone, Debug)]
+struct Line {
+    level: Level,
+    fields: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<Line>>>);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.fields.insert(field.name().to_owned(), format!("{value:?}"));
+    }
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.fields.insert(field.name().to_owned(), value.to_owned());
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("abide")
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line { level: *event.metadata().level(), fields: BTreeMap::new() };
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line);
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+impl Log {
+    /// The lines about one execution, as level, message and what else is said.
+    fn about(&self, id: &str) -> Vec<String> {
+        let lines = self.0.lock().unwrap().clone();
+        let lines =
+            lines.into_iter().filter(|line| line.fields.get("execution").is_some_and(|found| found == id));
+        let told = lines.map(|mut line| {
+            let message = line.fields.remove("message").unwrap_or_default();
+            line.fields.retain(|name, _| !["execution", "namespace", "epoch"].contains(&name.as_str()));
+            let rest: Vec<String> =
+                line.fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            format!("{} {message}: {}", line.level, rest.join(" "))
+        });
+        told.collect()
+    }
+
+    fn says(&self, level: Level, message: &str) -> bool {
+        let is = |line: &Line| {
+            line.level == level && line.fields.get("message").is_some_and(|m| m.contains(message))
+        };
+        self.0.lock().unwrap().iter().any(is)
+    }
+}
+
+#[test]
+fn the_log_tells_the_lives_of_executions() {
+    let log = Log::default();
+    tracing::subscriber::with_default(log.clone(), || {
+        Lab::run(1, async |lab| {
+            let (machine, worker) = lab.worker().await.unwrap();
+            worker.run(fine, ()).id("fine-1").await.unwrap();
+            worker.run(fails, ()).id("fails-1").await.unwrap_err();
+            worker.run(parent, ()).id("parent-1").await.unwrap();
+            let stuck = worker.start(clashes, ()).id("stuck-1").await.unwrap();
+            let again = worker.start(fine, ()).id("fine-1").priority(3).await.unwrap();
+            assert!(again.is_attached());
+            worker.start(hangs, ()).id("hangs-1").await.unwrap();
+            lab.sleep(secs(1)).await;
+            assert_eq!(stuck.status().await.unwrap(), Status::Blocked);
+            lab.crash(machine);
+            let (second, other) = lab.worker().await.unwrap();
+            lab.sleep(secs(60)).await;
+            other.handle::<()>("hangs-1").cancel("enough").await.unwrap();
+            lab.freeze(second);
+            lab.sleep(secs(60)).await;
+            lab.thaw(second);
+            lab.sleep(secs(60)).await;
+        });
+    });
+    assert_eq!(
+        log.about("fine-1"),
+        [
+            "DEBUG an execution was started: kind=workflow name=fine",
+            "DEBUG an execution completed: run=1",
+            "WARN a start attached to an execution that was started with other options, which stay as they are: differences=priority",
+        ]
+    );
+    assert_eq!(
+        log.about("fails-1"),
+        [
+            "DEBUG an execution was started: kind=workflow name=fails",
+            r#"WARN an attempt failed: attempt=1 error=503\u{202e}\nno op=step "call" run=1 will_retry=true"#,
+            r#"WARN an attempt failed: attempt=2 error=503\u{202e}\nno op=step "call" run=1 will_retry=false"#,
+            r"WARN an execution failed: error=503\u{202e}\nno run=1",
+        ]
+    );
+    assert_eq!(log.about("parent-1")[1], "DEBUG a child was started: child=child-1 run=1");
+    assert_eq!(log.about("child-1"), ["DEBUG an execution completed: run=1"]);
+    assert_eq!(
+        log.about("stuck-1")[1],
+        r#"WARN an execution is blocked: reason=the name "x" is used for a step and for a timer run=1"#
+    );
+    let told = log.about("hangs-1");
+    assert_eq!(
+        told[1], "WARN an execution of a worker that died is taken over: takeover_count=1",
+        "{told:?}"
+    );
+    assert!(
+        told.contains(&"INFO an execution was cancelled: by=by client: enough run=1".to_owned()),
+        "{told:?}"
+    );
+    assert!(log.says(Level::WARN, "the session was lost, and with it every lease"));
+}

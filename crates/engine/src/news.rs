@@ -1,0 +1,90 @@
+//! What happened to executions, for the logs of the application. It is told when it is durable: what was only decided may turn out otherwise.
+//!
+//! Levels: `debug` for what is as it should be, of which there is much; `info` for what somebody asked for; `warn` for what somebody should know.
+
+use abide_core::{Address, Event, Failure, Outcome, text};
+use tracing::Level;
+
+/// A turn that is worth a line.
+pub(crate) enum News {
+    ChildStarted { child: String },
+    AttemptFailed { op: String, attempt: u32, error: String, will_retry: bool },
+    Blocked { reason: String },
+    Completed,
+    Continued,
+    Failed { error: String },
+    Cancelled { by: String },
+}
+
+impl News {
+    /// What an event means for a log; nothing when nobody listens at that level.
+    pub(crate) fn of(event: &Event) -> Option<Self> {
+        match event {
+            Event::ChildStarted { child, .. } if tracing::enabled!(Level::DEBUG) => {
+                Some(Self::ChildStarted { child: child.to_string() })
+            }
+            Event::Completed { .. } if tracing::enabled!(Level::DEBUG) => Some(Self::Completed),
+            Event::ContinuedAsNew { .. } if tracing::enabled!(Level::DEBUG) => Some(Self::Continued),
+            Event::Cancelled { by, reason } if tracing::enabled!(Level::INFO) => {
+                Some(Self::Cancelled { by: text::clean(&text::by_whom(by, reason)).into_owned() })
+            }
+            Event::AttemptFailed { op, attempt, failure, .. } if tracing::enabled!(Level::WARN) => {
+                let (op, error) = (op.to_string(), said(failure));
+                Some(Self::AttemptFailed { op, attempt: *attempt, error, will_retry: true })
+            }
+            Event::StepRecorded(record) if tracing::enabled!(Level::WARN) => match &record.outcome {
+                Outcome::Failure(failure) => {
+                    let (op, attempt, error) = (record.op.to_string(), record.attempt, said(failure));
+                    Some(Self::AttemptFailed { op, attempt, error, will_retry: false })
+                }
+                Outcome::Success(_) | Outcome::Unrecordable(_) => None,
+            },
+            Event::Blocked { reason, .. } if tracing::enabled!(Level::WARN) => {
+                Some(Self::Blocked { reason: text::clean(&reason.to_string()).into_owned() })
+            }
+            Event::Failed(failure) if tracing::enabled!(Level::WARN) => {
+                Some(Self::Failed { error: said(failure) })
+            }
+            _ => None,
+        }
+    }
+
+    /// Tells it.
+    pub(crate) fn tell(self, address: &Address, run: u32) {
+        let (namespace, execution) = (address.namespace.as_str(), address.id.as_str());
+        match self {
+            Self::ChildStarted { child } => {
+                tracing::debug!(namespace, execution, run, child, "a child was started");
+            }
+            Self::AttemptFailed { op, attempt, error, will_retry } => {
+                tracing::warn!(
+                    namespace,
+                    execution,
+                    run,
+                    op,
+                    attempt,
+                    error,
+                    will_retry,
+                    "an attempt failed"
+                );
+            }
+            Self::Blocked { reason } => {
+                tracing::warn!(namespace, execution, run, reason, "an execution is blocked");
+            }
+            Self::Completed => tracing::debug!(namespace, execution, run, "an execution completed"),
+            Self::Continued => tracing::debug!(namespace, execution, run, "an execution continues as new"),
+            Self::Failed { error } => {
+                tracing::warn!(namespace, execution, run, error, "an execution failed");
+            }
+            Self::Cancelled { by } => {
+                tracing::info!(namespace, execution, run, by, "an execution was cancelled");
+            }
+        }
+    }
+}
+
+/// An error on one line that a log can bear.
+fn said(failure: &Failure) -> String {
+    const CHARS: usize = 1_000;
+    text::excerpt(&failure.to_string(), CHARS)
+}
