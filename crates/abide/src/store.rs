@@ -35,21 +35,12 @@ pub(crate) fn open(
 ) -> Result<Arc<dyn Store>, ClientError> {
     let closed = |message| ClientError::Open { url: url.to_owned(), message };
     let named: StoreUrl = url.parse().map_err(|error: InvalidUrl| closed(error.to_string()))?;
-    let mut options = Options { limits: bounds.limits, ..Options::default() };
+    let create = purpose == Purpose::Work;
+    let mut options = Options { limits: bounds.limits, create, ..Options::default() };
     options.busy_ms_max = bounds.busy_ms_max.unwrap_or(options.busy_ms_max);
     let store = match named {
         StoreUrl::Memory => SqliteStore::in_memory(clock, options),
-        StoreUrl::File(path) => {
-            // Looking first finds out whether it exists and is one of ours; opening for writing would make it so.
-            let look = match purpose {
-                Purpose::Work => Ok(()),
-                Purpose::Watch => {
-                    let read_only = Options { read_only: true, ..options.clone() };
-                    SqliteStore::open(&path, clock.clone(), read_only).map(|store| store.close())
-                }
-            };
-            look.and_then(|()| SqliteStore::open(&path, clock, options))
-        }
+        StoreUrl::File(path) => SqliteStore::open(&path, clock, options),
     };
     Ok(store.map_err(|error| match error {
         OpenError::MissingFile(_) => ClientError::NoStore { url: url.to_owned() },

@@ -26,6 +26,7 @@ async fn check(damage: &str, complaint: &str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("app.db");
     let url = format!("sqlite:{}", path.display());
+    create(&path);
     let client = Abide::client(&url).await.unwrap();
     client.start(quick, 0).id("bad").await.unwrap();
     client.handle::<u64>("bad").signal("n", &1).await.unwrap();
@@ -227,4 +228,11 @@ async fn damaged_end_of_a_journal_is_set_aside() {
     let (worker, _) = place.worker().await;
     place.is_set_aside(&worker, "long").await;
     worker.shutdown().await;
+}
+
+/// Makes an empty store: a client creates none, and a worker would take what is started.
+fn create(path: &std::path::Path) {
+    let clock = std::sync::Arc::new(abide_engine::SystemClock);
+    let store = abide_sqlite::SqliteStore::open(path, clock, abide_sqlite::Options::default());
+    store.expect("the store can be made").close();
 }

@@ -80,7 +80,7 @@ fn a_dropped_signal_arrives_and_a_dropped_wait_harms_nobody() {
         let (_, abide) = lab.worker().await.unwrap();
         let handle = abide.start(waits_for_go, ()).id("one").await.unwrap();
         assert!(!poll_and_drop(handle.result(), 2).await);
-        assert!(!poll_and_drop(handle.signal("go", &5u64), 1).await);
+        assert!(!poll_and_drop(handle.signal("go", &5u64).into_future(), 1).await);
         assert_eq!(handle.result().await.unwrap(), 5);
     });
 }

@@ -177,7 +177,7 @@ async fn slow(ctx: Ctx, n: u64) -> Result<u64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_schema_that_this_program_does_not_know_is_refused() {
     let place = Place::new();
-    place.builder().client().await.unwrap().shutdown().await;
+    create(&place.path());
     let known: i64 = {
         let sql = "SELECT value FROM abide_meta WHERE name = 'schema_version'";
         place.raw().query_row(sql, [], |row| row.get(0)).unwrap()
@@ -207,6 +207,7 @@ async fn a_schema_that_this_program_does_not_know_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_do_not_queue_behind_the_writer() {
     let place = Place::new();
+    create(&place.path());
     let client = place.builder().client().await.unwrap();
     let first = client.start(echo, 1).id("first").await.unwrap();
     let lock = place.lock();
@@ -498,6 +499,7 @@ async fn snapshots(lab: &Lab, ids: &[String]) -> Vec<Snapshot> {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_create_the_same_root_once() {
     let place = Place::new();
+    create(&place.path());
     let (one, two) = (place.builder().client().await.unwrap(), place.builder().client().await.unwrap());
     // Both have asked before either is answered.
     let lock = place.lock();
@@ -550,4 +552,10 @@ fn neither_completion_nor_renewal_is_accepted_after_a_lease_has_expired() {
         "p3_heartbeat_does_not_revive_an_expired_session",
         "p3_dead_session_claims_nothing",
     ]);
+}
+
+/// Makes an empty store: a client creates none, and a worker would take what is started.
+fn create(path: &Path) {
+    let store = SqliteStore::open(path, Arc::new(abide_engine::SystemClock), Options::default());
+    store.expect("the store can be made").close();
 }

@@ -20,6 +20,7 @@ async fn unread_signals_stay_in_the_store() {
     const COUNT: usize = 200;
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("abide.db").display());
+    create(&folder.path().join("abide.db"));
     let client = Abide::client(&url).await.unwrap();
     let handle = client.start(waits, ()).id("one").await.unwrap();
     let large = "x".repeat(200_000);
@@ -33,4 +34,11 @@ async fn unread_signals_stay_in_the_store() {
     let more = memory_peak() - before;
     assert!(more < 38, "{more} MiB more for {} MB of unread signals", COUNT / 5);
     worker.shutdown().await;
+}
+
+/// Makes an empty store: a client creates none, and a worker would take what is started.
+fn create(path: &std::path::Path) {
+    let clock = std::sync::Arc::new(abide_engine::SystemClock);
+    let store = abide_sqlite::SqliteStore::open(path, clock, abide_sqlite::Options::default());
+    store.expect("the store can be made").close();
 }

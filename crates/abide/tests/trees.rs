@@ -425,7 +425,8 @@ fn check_given_up_beside_pause(seed_count: u64, open: fn(Arc<dyn Clock>) -> Arc<
                 for _ in 0..yield_count {
                     tokio::task::yield_now().await;
                 }
-                let (told, paused) = futures_util::join!(handle.signal("go", &0), handle.pause());
+                let (told, paused) =
+                    futures_util::join!(handle.signal("go", &0).into_future(), handle.pause());
                 told.and(paused).unwrap();
                 lab.sleep(secs(1)).await;
                 is_slow.store(false, Ordering::SeqCst);

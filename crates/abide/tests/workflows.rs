@@ -228,6 +228,7 @@ async fn a_paused_workflow_starts_nothing_until_resumed(abide: Abide) -> Result<
 async fn a_pause_that_nobody_has_seen_can_be_taken_back() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("app.db").display());
+    create(&folder.path().join("app.db"));
     let client = Abide::client(&url).await.unwrap();
     let handle = client.start(pausable, ()).id("p").await.unwrap();
     handle.signal("n", &7u64).await.unwrap();
@@ -514,4 +515,11 @@ async fn joins_borrowing(ctx: Ctx, order: Vec<u32>) -> Result<u32> {
 async fn joined_steps_borrow_what_is_around_them(abide: Abide) -> Result<()> {
     assert_eq!(abide.run(joins_borrowing, vec![1, 2, 3, 4]).await?, 13);
     Ok(())
+}
+
+/// Makes an empty store: a client creates none, and a worker would take what is started.
+fn create(path: &std::path::Path) {
+    let clock = Arc::new(abide_engine::SystemClock);
+    let store = abide_sqlite::SqliteStore::open(path, clock, abide_sqlite::Options::default());
+    store.expect("the store can be made").close();
 }

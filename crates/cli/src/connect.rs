@@ -40,6 +40,17 @@ pub(crate) fn read<T>(
     })
 }
 
+/// Opens the store to look, and runs `work` with a client that sends nothing.
+pub(crate) fn watch<T>(
+    global: &Global,
+    work: impl AsyncFnOnce(Client) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    read(global, async |store| {
+        let runtime = TokioRuntime::current().ok_or_else(|| Failure::failed("there is no runtime"))?;
+        work(Client::alone(store, runtime, global.namespace.clone())).await
+    })
+}
+
 /// Opens the store to send something, and runs `work` with a client of it.
 pub(crate) fn client<T>(
     global: &Global,
@@ -49,10 +60,7 @@ pub(crate) fn client<T>(
     block_on(async {
         let runtime = TokioRuntime::current().ok_or_else(|| Failure::failed("there is no runtime"))?;
         let clock: Arc<dyn Clock> = runtime.clone();
-        let look = Options { read_only: true, ..Options::default() };
-        // Looking first finds out whether it exists and is one of ours; opening for writing would make it so.
-        SqliteStore::open(&path, clock.clone(), look)?.close();
-        let store = SqliteStore::open(&path, clock, Options::default())?;
+        let store = SqliteStore::open(&path, clock, Options { create: false, ..Options::default() })?;
         let runtime: Arc<dyn Runtime> = runtime;
         let done = work(Client::alone(store.clone(), runtime, global.namespace.clone())).await;
         store.close();

@@ -439,10 +439,8 @@ impl OpHandle {
     /// Hands over the outcome of an attempt. The runner records it and tells what follows.
     pub fn finish(&self, attempt: u32, outcome: Outcome) {
         let mut state = self.board.0.lock();
-        if state.evicting {
-            return;
-        }
-        let slot = state.slots.get_mut(&self.id).expect("an open operation has its slot");
+        // Gone with the code, where somebody kept the operation.
+        let Some(slot) = state.slots.get_mut(&self.id) else { return };
         if matches!(slot.state, SlotState::Running { attempt: running } if running == attempt) {
             slot.state = SlotState::Done { attempt, outcome };
             state.running_count -= 1;

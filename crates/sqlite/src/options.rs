@@ -39,6 +39,8 @@ pub struct Options {
     pub left_out_count_max: usize,
     /// The most executions that one page of a list looks at.
     pub list_scan_count_max: usize,
+    /// Create the store if there is none. Without this, a file that is missing or has no tables of abide is refused and left as it is.
+    pub create: bool,
     /// Only read: nothing is created, migrated or written.
     pub read_only: bool,
 }
@@ -62,6 +64,7 @@ impl Default for Options {
             due_count_max: 10_000,
             left_out_count_max: 100_000,
             list_scan_count_max: 20_000,
+            create: true,
             read_only: false,
         }
     }

@@ -40,12 +40,19 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<StepConnecti
     if path.metadata().is_ok_and(|file| file.permissions().readonly()) {
         return Err(OpenError::ReadOnly(path.to_owned()));
     }
-    private::create(path);
-    let flags =
-        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    if options.create {
+        private::create(path);
+    } else if !path.exists() {
+        return Err(OpenError::MissingFile(path.to_owned()));
+    }
+    // The file is there by now, unless it cannot be made: then SQLite says why.
+    let access = if options.create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | access;
     let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
     // Before anything is written: the very first change would be that of the journal mode.
-    check_version(&connection, path)?;
+    if check_version(&connection, path)?.is_none() && !options.create {
+        return Err(OpenError::NotAbide(path.to_owned()));
+    }
     let writer = set_up(connection, options, true).map_err(|error| explain(path, error))?;
     migrate(&writer.connection, path)?;
     Ok(writer)

@@ -36,6 +36,7 @@ enum End {
 async fn check(ttl_ms: Option<u64>, end: End) {
     let folder = tempfile::tempdir().expect("a folder");
     let url = look::url(folder.path());
+    look::create(&look::database(folder.path()));
     let client = Abide::builder(&url).busy_ms_max(BUSY_MS_MAX).client().await.expect("a client");
     let role = Role { ttl_ms, busy_ms_max: Some(BUSY_MS_MAX), ..Role::worker(folder.path()) };
     let mut worker = Process::spawn_ready(&role).await;

@@ -43,6 +43,7 @@ fn a_full_disk_loses_nothing_and_all_goes_on_when_there_is_room() {
         let disk = Disk(folder.path().to_owned());
         println!("a full disk by a tmpfs with {DISK}");
         std::fs::write(disk.0.join("ballast"), vec![1; BALLAST_BYTES]).expect("a ballast");
+        look::create(&look::database(&disk.0));
         let client = Abide::builder(look::url(&disk.0)).busy_ms_max(2_000).client().await.expect("a client");
         let role = Role { outside: outside.path().to_owned(), ..Role::worker(&disk.0) };
         let mut worker = Process::spawn_ready(&role).await;

@@ -25,7 +25,17 @@ pub(crate) fn url(folder: &Path) -> String {
 /// A client that waits for other processes for as long as a busy machine may let it.
 pub(crate) async fn client(folder: &Path) -> Abide {
     const BUSY_MS_MAX: u64 = 50_000;
+    if !database(folder).exists() {
+        create(&database(folder));
+    }
     Abide::builder(url(folder)).busy_ms_max(BUSY_MS_MAX).client().await.expect("a client")
+}
+
+/// Makes an empty store: a client creates none, and a worker would take what is started.
+pub(crate) fn create(path: &Path) {
+    let clock = Arc::new(SystemClock);
+    let store = SqliteStore::open(path, clock, Options::default());
+    store.expect("the store can be made").close();
 }
 
 /// A reader of a store that remembers what it has read.

@@ -61,6 +61,8 @@ pub(super) struct Story {
 pub(super) fn play(folder: &Path) -> Result<Evidence, Failure> {
     let stage = Stage { folder: folder.to_owned() };
     connect::block_on(async {
+        // Only a worker creates a store, and the order is to be there before the first one.
+        SqliteStore::open(&stage.file(), Arc::new(SystemClock), Options::default())?.close();
         let client = Abide::client(&stage.url()).await?;
         let order = Order { pieces: 3, cents_each: 1_499 };
         let handle = client.start(order::fulfil, order).id(order::ID).await?;

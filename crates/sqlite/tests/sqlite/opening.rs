@@ -214,3 +214,19 @@ fn every_file_is_for_its_owner_alone() {
         Vec::<&(String, String)>::new()
     );
 }
+
+#[test]
+fn what_is_not_to_be_created_is_refused_and_left_as_it_is() {
+    let fixture = Fixture::new();
+    let existing = || Options { create: false, ..Options::default() };
+    let missing = complaint(&fixture, "missing.db", existing());
+    assert_eq!(missing, r#""missing.db": there is no such file"#);
+    std::fs::write(fixture.folder.path().join("empty.db"), "").expect("a file");
+    let empty = complaint(&fixture, "empty.db", existing());
+    assert_eq!(empty, r#""empty.db": this SQLite database has no tables of abide"#);
+    let left: Vec<_> = std::fs::read_dir(fixture.folder.path()).expect("a folder").collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!(left[0].as_ref().expect("a file").metadata().expect("its size").len(), 0);
+    fixture.open().close();
+    fixture.open_with(existing()).close();
+}
