@@ -1,7 +1,7 @@
 //! Which executions to list.
 
 use abide_core::{InvalidName, Name, Namespace, Status, Timestamp, Waiting};
-use abide_store::{List, ListOrder};
+use abide_store::{ExecutionKey, List, ListCursor, ListOrder};
 
 use crate::start::tags;
 
@@ -14,6 +14,7 @@ pub struct Filter {
     top_level: bool,
     oldest_first: bool,
     limit: usize,
+    after: Option<u64>,
 }
 
 impl Filter {
@@ -29,6 +30,7 @@ impl Filter {
             top_level: false,
             oldest_first: false,
             limit: Self::LIMIT_DEFAULT,
+            after: None,
         }
     }
 
@@ -89,6 +91,12 @@ impl Filter {
         self
     }
 
+    /// Only those that follow `last` in the same order: the next page of a list that ended with it.
+    pub fn after(mut self, last: &Listed) -> Self {
+        self.after = Some(last.key);
+        self
+    }
+
     pub(crate) fn list(&self, namespace: &Namespace) -> Result<List, InvalidName> {
         let workflow = |text: &String| Name::of_field("workflow name", text);
         Ok(List {
@@ -97,6 +105,8 @@ impl Filter {
             tags: tags(&self.tags)?,
             top_level: self.top_level,
             order: if self.oldest_first { ListOrder::OldestFirst } else { ListOrder::NewestFirst },
+            after: self.after.map(|key| ListCursor(ExecutionKey(key))),
+            with_tags: true,
             ..List::of(namespace.clone(), self.limit)
         })
     }
@@ -125,12 +135,16 @@ pub struct Listed {
     pub status: Status,
     /// Its run, from 1; nothing if it cannot be read.
     pub run: Option<u32>,
+    /// What it can be found by: keys and values.
+    pub tags: Vec<(String, String)>,
     /// What it waits for; a bounded excerpt.
     pub waiting: Vec<Waiting>,
     /// When it has to be looked at again, if nothing arrives before.
     pub wake_at: Option<Timestamp>,
     /// When it was created; nothing if it cannot be read.
     pub created_at: Option<Timestamp>,
+    /// The store's number for it, for [`Filter::after`].
+    key: u64,
 }
 
 impl Listed {
@@ -141,6 +155,8 @@ impl Listed {
             name: listed.name.to_string(),
             status: listed.summary.status_at(now),
             run: listed.run,
+            tags: listed.tags.iter().map(|tag| (tag.key.to_string(), tag.value.to_string())).collect(),
+            key: listed.key.0,
             waiting: listed.summary.waiting,
             wake_at: listed.summary.wake_at,
             created_at: listed.created_at,

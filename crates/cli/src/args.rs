@@ -22,6 +22,8 @@ Exit codes:
   4  refused: it has finished already, is not paused, has not failed, the file exists …
   5  the store cannot be opened, is busy or out of reach
   6  torture found what must not be
+  7  result: the execution failed or was cancelled
+  8  result: the execution has not ended, or is blocked
 130  torture was interrupted, and had found nothing until then";
 
 /// Durable execution for Rust: look into a store, steer what is in it, see it survive a crash
@@ -32,6 +34,16 @@ pub(crate) struct Args {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Args {
+    /// The same, with what is said in two ways said in one.
+    pub(crate) fn settled(mut self) -> Self {
+        if self.global.json {
+            self.global.output = Output::Json;
+        }
+        self
+    }
 }
 
 /// What can be said to every command.
@@ -47,6 +59,9 @@ pub(crate) struct Global {
     /// How data is written to stdout
     #[arg(short, long, value_name = "FORMAT", default_value = "table", global = true)]
     pub(crate) output: Output,
+    /// The same as `--output json`
+    #[arg(long, global = true, conflicts_with = "output")]
+    pub(crate) json: bool,
 }
 
 /// How data is written: for people, as one JSON document, or as one JSON document a line.
@@ -70,6 +85,10 @@ pub(crate) enum Command {
     Show(Show),
     /// Say in one sentence why an execution is where it is
     Why(Id),
+    /// Start a workflow or task, or attach to the one that was started like it
+    Start(Start),
+    /// Print the result of an execution
+    Result(ResultOf),
     /// Send a signal to an execution
     Signal(Signal),
     /// Ask an execution to wind down: its code sees the cancellation
@@ -113,7 +132,7 @@ pub(crate) struct List {
     #[arg(long, value_name = "STATUS")]
     pub(crate) status: Vec<StatusArg>,
     /// Only of this workflow or task
-    #[arg(long, value_name = "NAME", value_parser = name)]
+    #[arg(long, value_name = "NAME", value_parser = workflow_name)]
     pub(crate) workflow: Option<Name>,
     /// Only with this tag; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
@@ -127,6 +146,9 @@ pub(crate) struct List {
     /// At most so many
     #[arg(long, value_name = "COUNT", default_value = "100")]
     pub(crate) limit: NonZeroUsize,
+    /// Only those that follow this place, which a list that was cut names
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) after: Option<u64>,
 }
 
 /// Which execution to show, and which part of its journal.
@@ -141,6 +163,46 @@ pub(crate) struct Show {
     /// The most journal entries to show; 0 shows the execution without its journal
     #[arg(long, value_name = "COUNT", default_value_t = 200)]
     pub(crate) limit: usize,
+    /// The run whose journal to show; the current one when not said
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) run: Option<u32>,
+}
+
+/// What to start.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Start {
+    /// The name of the workflow or task
+    #[arg(value_name = "WORKFLOW", value_parser = workflow_name)]
+    pub(crate) workflow: Name,
+    /// Its input, as JSON; `-` reads it from stdin
+    #[arg(value_name = "JSON", default_value = "null", allow_hyphen_values = true)]
+    pub(crate) input: String,
+    /// The id of the execution; a new one when not said
+    #[arg(long, value_name = "ID", value_parser = execution_id)]
+    pub(crate) id: Option<ExecutionId>,
+    /// It is a task, also where no worker has registered the name yet
+    #[arg(long)]
+    pub(crate) task: bool,
+    /// The lane that it waits in
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = lane)]
+    pub(crate) lane: Name,
+    /// Higher goes first within a lane
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, allow_negative_numbers = true)]
+    pub(crate) priority: i16,
+    /// Something that it can be found by; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
+    pub(crate) tag: Vec<Tag>,
+}
+
+/// Whose result to print.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ResultOf {
+    /// The execution
+    #[arg(value_parser = execution_id)]
+    pub(crate) id: ExecutionId,
+    /// Wait until it has ended
+    #[arg(long)]
+    pub(crate) wait: bool,
 }
 
 /// Which execution.
@@ -158,11 +220,14 @@ pub(crate) struct Signal {
     #[arg(value_parser = execution_id)]
     pub(crate) id: ExecutionId,
     /// The name that `ctx.recv` waits for
-    #[arg(value_parser = name)]
+    #[arg(value_parser = signal_name)]
     pub(crate) name: Name,
     /// The value, as JSON; `-` reads it from stdin
     #[arg(value_name = "JSON", default_value = "null", allow_hyphen_values = true)]
     pub(crate) value: String,
+    /// A key to repeat it under: the execution gets one signal of this name and key, however often it is sent
+    #[arg(long, value_name = "KEY", value_parser = key)]
+    pub(crate) key: Option<Name>,
 }
 
 /// An order to one execution that may have a reason.
@@ -258,8 +323,24 @@ fn execution_id(text: &str) -> Result<ExecutionId, String> {
     ExecutionId::new(text).map_err(|invalid| invalid.to_string())
 }
 
-fn name(text: &str) -> Result<Name, String> {
-    Name::new(text).map_err(|invalid| invalid.to_string())
+fn workflow_name(text: &str) -> Result<Name, String> {
+    field("workflow name", text)
+}
+
+fn signal_name(text: &str) -> Result<Name, String> {
+    field("signal name", text)
+}
+
+fn lane(text: &str) -> Result<Name, String> {
+    field("lane", text)
+}
+
+fn key(text: &str) -> Result<Name, String> {
+    field("idempotency key", text)
+}
+
+fn field(what: &'static str, text: &str) -> Result<Name, String> {
+    Name::of_field(what, text).map_err(|invalid| invalid.to_string())
 }
 
 fn namespace(text: &str) -> Result<Namespace, String> {
@@ -273,7 +354,7 @@ fn reason(text: &str) -> Result<String, String> {
 
 fn tag(text: &str) -> Result<Tag, String> {
     let (key, value) = text.split_once('=').ok_or("a tag is written KEY=VALUE")?;
-    Ok(Tag { key: name(key)?, value: name(value)? })
+    Ok(Tag { key: field("tag key", key)?, value: field("tag value", value)? })
 }
 
 #[cfg(test)]
@@ -297,6 +378,6 @@ mod tests {
     fn a_tag_needs_an_equals_sign_and_two_names() {
         assert_eq!(tag("a=b=c").unwrap().value.as_str(), "b=c");
         assert_eq!(tag("a"), Err("a tag is written KEY=VALUE".to_owned()));
-        assert_eq!(tag("=b"), Err(r#"name "" is empty"#.to_owned()));
+        assert_eq!(tag("=b"), Err(r#"tag key "" is empty"#.to_owned()));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read};
 
-use abide_core::{Body, By, ExecutionId, Payload, Remedy, StepRemedy};
+use abide_core::{Body, By, ExecutionId, MessageId, Payload, Remedy, StepRemedy};
 use serde::de::IgnoredAny;
 use serde_json::json;
 
@@ -14,7 +14,9 @@ use crate::output;
 /// `abide signal`.
 pub(crate) fn signal(global: &Global, args: &Signal) -> Result<(), Failure> {
     let payload = payload(&format!("the value of signal {:?}", args.name), &args.value)?;
-    send(global, &args.id, By("cli".to_owned()), Body::Signal { name: args.name.clone(), payload })
+    let message = args.key.as_ref().map(|key| MessageId::of_signal(&args.name, key));
+    let body = Body::Signal { name: args.name.clone(), payload };
+    send(global, &args.id, By("cli".to_owned()), (message, body))
 }
 
 /// `abide cancel`.
@@ -65,7 +67,7 @@ pub(crate) fn edited(text: &str) -> Result<(&str, &str), Failure> {
 }
 
 /// A value that was given as JSON, or as `-` for what is on stdin.
-fn payload(what: &str, text: &str) -> Result<Payload, Failure> {
+pub(crate) fn payload(what: &str, text: &str) -> Result<Payload, Failure> {
     match text {
         "-" => checked(what, &from_stdin()?),
         text => checked(what, text),
@@ -86,7 +88,7 @@ pub(crate) fn retry(global: &Global, args: &Plain) -> Result<(), Failure> {
 
 fn order(global: &Global, args: &Plain, body: Body) -> Result<(), Failure> {
     let by = By(if args.by.is_empty() { "cli".to_owned() } else { args.by.clone() });
-    send(global, &args.id, by, body)
+    send(global, &args.id, by, (None, body))
 }
 
 fn from_stdin() -> Result<String, Failure> {
@@ -100,14 +102,23 @@ fn from_stdin() -> Result<String, Failure> {
     }
 }
 
-fn send(global: &Global, id: &ExecutionId, by: By, body: Body) -> Result<(), Failure> {
+fn send(
+    global: &Global,
+    id: &ExecutionId,
+    by: By,
+    (message, body): (Option<MessageId>, Body),
+) -> Result<(), Failure> {
     let what = match &body {
         Body::Signal { name, .. } => format!("signal {:?}", name.as_str()),
         other => other.word().to_owned(),
     };
     let word = body.word();
     connect::client(global, async |client| {
-        client.send(id, by, body).await.map_err(|error| Failure::about(id, error))
+        let sent = match message {
+            Some(message) => client.send_as(message, id, (by, body)).await,
+            None => client.send(id, by, body).await,
+        };
+        sent.map_err(|error| Failure::about(id, error))
     })?;
     match global.output {
         Output::Table => output::say(format_args!("{what} was sent to {id:?}")),

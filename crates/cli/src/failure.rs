@@ -27,6 +27,10 @@ pub(crate) enum Code {
     Unavailable = 5,
     /// A torture found what must not be.
     Violated = 6,
+    /// The execution whose result was asked for failed or was cancelled.
+    Ended = 7,
+    /// The execution whose result was asked for has not ended.
+    Unfinished = 8,
     /// A torture was interrupted, and had found nothing until then: the code of whoever dies of Ctrl-C.
     Interrupted = 130,
 }
@@ -123,7 +127,8 @@ impl From<ClientError> for Failure {
             ClientError::Unknown { .. } => Code::Unknown,
             ClientError::Conflict { .. } | ClientError::Refused { .. } => Code::Refused,
             ClientError::Invalid { .. } => Code::Usage,
-            ClientError::Open { .. }
+            ClientError::NoStore { .. }
+            | ClientError::Open { .. }
             | ClientError::Unavailable { .. }
             | ClientError::Indeterminate { .. } => Code::Unavailable,
             _ => Code::Failed,

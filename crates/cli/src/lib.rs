@@ -21,9 +21,13 @@ mod maintain;
 mod output;
 #[doc(hidden)]
 pub mod readers;
+mod result;
 mod show;
+mod start;
+mod table;
 #[cfg(unix)]
 mod torture;
+mod usage;
 mod why;
 
 use std::process::ExitCode;
@@ -34,7 +38,10 @@ use failure::Failure;
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args.settled(),
+        Err(complaint) => return usage::complain(&complaint),
+    };
     match run(&args) {
         Ok(code) => code,
         Err(failure) => failure.report(),
@@ -50,6 +57,8 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         Command::List(args) => list::run(global, args),
         Command::Show(args) => show::run(global, args),
         Command::Why(args) => why::run(global, args),
+        Command::Start(args) => start::run(global, args),
+        Command::Result(args) => return result::run(global, args),
         Command::Signal(args) => control::signal(global, args),
         Command::Cancel(args) => control::cancel(global, args),
         Command::Terminate(args) => control::terminate(global, args),
@@ -71,6 +80,6 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "abide", &mut script);
+    clap_complete::generate(shell, &mut usage::visible(&Args::command()), "abide", &mut script);
     output::write(&script)
 }

@@ -1,13 +1,13 @@
 //! `abide list`.
 
-use abide_core::{Kind, Waiting};
-use abide_store::{ListOrder, Listed, Store};
+use abide_core::{Kind, Tag, Waiting};
+use abide_store::{ExecutionKey, ListCursor, ListOrder, Listed, Store};
 use serde_json::{Value, json};
 
 use crate::args::{Global, List, Output};
 use crate::failure::Failure;
-use crate::output::{self, Table};
-use crate::{clock, connect};
+use crate::table::{Fit, Table, terminal_width};
+use crate::{clock, connect, output};
 use abide_core::text;
 
 use crate::json;
@@ -17,21 +17,50 @@ const PAGE_COUNT_MAX: usize = 1_000;
 
 /// Lists executions.
 pub(crate) fn run(global: &Global, args: &List) -> Result<(), Failure> {
-    connect::read(global, async |store| match global.output {
-        Output::Table => table(&all(&*store, global, args).await?),
-        Output::Json => {
-            let items = all(&*store, global, args).await?;
-            output::document(&items.iter().map(item).collect(), Output::Json)
+    connect::read(global, async |store| {
+        let mut shown = Shown::default();
+        match global.output {
+            // A line at a time: whoever reads lines may be reading very many.
+            Output::Jsonl => {
+                let write = |page: Vec<Listed>| {
+                    let lines: String = page.iter().map(|one| format!("{}\n", item(one))).collect();
+                    output::write(output::seen(&lines).as_bytes())
+                };
+                pages(&*store, query(global, args), &mut shown, write).await?;
+            }
+            Output::Table | Output::Json => {
+                let mut items = Vec::new();
+                let keep = |page| {
+                    items.extend(page);
+                    Ok(())
+                };
+                pages(&*store, query(global, args), &mut shown, keep).await?;
+                match global.output {
+                    Output::Table => table(&items)?,
+                    format => output::document(&items.iter().map(item).collect(), format)?,
+                }
+            }
         }
-        // A line at a time: whoever reads lines may be reading very many.
-        Output::Jsonl => {
-            pages(&*store, query(global, args), |page| {
-                let lines: String = page.iter().map(|one| format!("{}\n", item(one))).collect();
-                output::write(lines.as_bytes())
-            })
-            .await
-        }
+        say_whether_it_was_cut(&shown);
+        Ok(())
     })
+}
+
+/// What was shown, and whether there is more.
+#[derive(Default)]
+struct Shown {
+    count: usize,
+    last: Option<ExecutionKey>,
+    is_cut: bool,
+}
+
+fn say_whether_it_was_cut(shown: &Shown) {
+    if let (true, Some(last), count) = (shown.is_cut, shown.last, shown.count) {
+        let key = last.0;
+        output::say(format_args!(
+            "the list was cut after {count}: go on with --after {key}, or ask for more with --limit"
+        ));
+    }
 }
 
 fn query(global: &Global, args: &List) -> abide_store::List {
@@ -41,40 +70,38 @@ fn query(global: &Global, args: &List) -> abide_store::List {
         tags: args.tag.clone(),
         top_level: args.top_level,
         order: if args.oldest_first { ListOrder::OldestFirst } else { ListOrder::NewestFirst },
+        after: args.after.map(|key| ListCursor(ExecutionKey(key))),
+        with_tags: true,
         ..abide_store::List::of(global.namespace.clone(), args.limit.get())
     }
 }
 
-async fn all(store: &dyn Store, global: &Global, args: &List) -> Result<Vec<Listed>, Failure> {
-    let mut items = Vec::new();
-    pages(store, query(global, args), |page| {
-        items.extend(page);
-        Ok(())
-    })
-    .await?;
-    Ok(items)
-}
-
-/// Hands out page after page, until there are no more or `limit` is reached.
+/// Hands out page after page, until there are no more or `limit` is reached. Then it looks whether there is one more.
 async fn pages(
     store: &dyn Store,
     mut list: abide_store::List,
+    shown: &mut Shown,
     mut take: impl FnMut(Vec<Listed>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let mut left = list.limit;
-    while left > 0 {
-        list.limit = left.min(PAGE_COUNT_MAX);
+    let limit = list.limit;
+    loop {
+        let left = limit - shown.count;
+        list.limit = left.clamp(1, PAGE_COUNT_MAX);
         let mut page = store.list(list.clone()).await?;
         // What abide does by itself is nobody's business.
         page.items.retain(|item| item.kind != Kind::Builtin);
-        left = left.saturating_sub(page.items.len());
+        if left == 0 && !page.items.is_empty() {
+            shown.is_cut = true;
+            return Ok(());
+        }
+        shown.count += page.items.len();
+        shown.last = page.items.last().map(|item| item.key).or(shown.last);
         take(page.items)?;
         list.after = page.next;
         if list.after.is_none() {
-            break;
+            return Ok(());
         }
     }
-    Ok(())
 }
 
 fn table(items: &[Listed]) -> Result<(), Failure> {
@@ -82,18 +109,36 @@ fn table(items: &[Listed]) -> Result<(), Failure> {
         output::say(format_args!("no executions"));
         return Ok(());
     }
-    let mut table = Table::new(["ID", "WORKFLOW", "STATUS", "RUN", "CREATED", "WAITING"]);
+    let is_tagged = items.iter().any(|one| !one.tags.is_empty());
+    let mut headings = vec!["ID", "WORKFLOW", "STATUS", "RUN", "CREATED", "WAITING"];
+    if is_tagged {
+        headings.insert(5, "TAGS");
+    }
+    let mut table = Table::new(headings);
     for one in items {
-        table.push(vec![
+        let mut row = vec![
             one.address.id.to_string(),
             one.name.to_string(),
             one.summary.status_at(clock::now()).to_string(),
             known(one.run),
             known(one.created_at),
             waiting(&one.summary.waiting),
-        ]);
+        ];
+        if is_tagged {
+            row.insert(5, tags(&one.tags));
+        }
+        table.push(row);
     }
+    let table = table.fitting(Fit {
+        width: terminal_width(),
+        cut: &["WAITING", "TAGS"],
+        left_out: &["CREATED", "RUN", "TAGS", "WAITING", "WORKFLOW"],
+    });
     output::write(table.to_string().as_bytes())
+}
+
+fn tags(tags: &[Tag]) -> String {
+    tags.iter().map(|tag| format!("{}={}", tag.key, tag.value)).collect::<Vec<_>>().join(" ")
 }
 
 fn known(what: Option<impl ToString>) -> String {
@@ -118,6 +163,8 @@ fn item(one: &Listed) -> Value {
         "run": one.run,
         "created_at": json::time_maybe(one.created_at),
         "wake_at": json::time_maybe(one.summary.wake_at),
+        "tags": json::tags(&one.tags),
+        "cursor": one.key.0,
         "waiting": json::waiting(&one.summary.waiting),
     })));
     Value::Object(fields)

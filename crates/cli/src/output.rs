@@ -1,8 +1,10 @@
 //! Stdout is for data, stderr for talk. Neither ever panics.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
+use abide_core::text;
 use serde_json::Value;
 
 use crate::args::Output;
@@ -20,14 +22,47 @@ pub(crate) fn write(bytes: &[u8]) -> Result<(), Failure> {
 
 /// Says something on stderr. Talk that nobody hears is lost.
 pub(crate) fn say(talk: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr().lock(), "abide: {talk}");
+    let talk = talk.to_string();
+    let _ = writeln!(io::stderr().lock(), "abide: {}", text::clean(&talk));
+}
+
+/// Writes one line of text that came from outside.
+pub(crate) fn line(text: &str) -> Result<(), Failure> {
+    write(format!("{}\n", text::clean(text)).as_bytes())
+}
+
+/// Writes one line of JSON, as it was recorded.
+pub(crate) fn json_line(json: &str) -> Result<(), Failure> {
+    write(format!("{}\n", seen(&json.replace('\n', " "))).as_bytes())
+}
+
+/// JSON in which everything that people cannot see is escaped, as JSON does it: it says the same. Lines stay lines.
+pub(crate) fn seen(json: &str) -> Cow<'_, str> {
+    let is_hidden = |c: char| c != '\n' && text::unseen(c).is_some();
+    if !json.contains(is_hidden) {
+        return Cow::Borrowed(json);
+    }
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        if matches!(c, '\t' | '\r') {
+            // Between two tokens: inside of a text they are escaped.
+            escaped.push(' ');
+        } else if is_hidden(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                escaped.push_str(&format!("\\u{unit:04x}"));
+            }
+        } else {
+            escaped.push(c);
+        }
+    }
+    Cow::Owned(escaped)
 }
 
 /// Writes one document: indented for people who asked for JSON, on one line for programs that read lines.
 pub(crate) fn document(value: &Value, output: Output) -> Result<(), Failure> {
     let mut text = if output == Output::Jsonl { value.to_string() } else { format!("{value:#}") };
     text.push('\n');
-    write(text.as_bytes())
+    write(seen(&text).as_bytes())
 }
 
 /// Whether stdout shows colours.
@@ -37,50 +72,18 @@ pub(crate) fn is_colourful() -> bool {
     io::stdout().is_terminal() && !refused && !dumb
 }
 
-/// Text in columns, each as wide as its widest cell.
-#[derive(Debug, Default)]
-pub(crate) struct Table {
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    /// A table with these headings.
-    pub(crate) fn new<'a>(headings: impl IntoIterator<Item = &'a str>) -> Self {
-        Self { rows: vec![headings.into_iter().map(str::to_owned).collect()] }
-    }
-
-    pub(crate) fn push(&mut self, row: Vec<String>) {
-        self.rows.push(row);
-    }
-}
-
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut widths: Vec<usize> = Vec::new();
-        for row in &self.rows {
-            widths.resize(widths.len().max(row.len()), 0);
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.chars().count());
-            }
-        }
-        for row in &self.rows {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-            let line = cells.collect::<Vec<_>>().join("  ");
-            writeln!(f, "{}", line.trim_end())?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
-        let mut table = Table::new(["ID", "STATUS", "WAITING"]);
-        table.push(vec!["größe".to_owned(), "running".to_owned(), String::new()]);
-        table.push(vec!["b".to_owned(), "failed".to_owned(), "x".to_owned()]);
-        assert_eq!(table.to_string(), "ID     STATUS   WAITING\ngröße  running\nb      failed   x\n");
+    fn json_says_the_same_when_what_nobody_sees_is_escaped() {
+        let value = serde_json::json!({ "a\u{202e}": "b\u{7f}\u{e0041}\u{200b}c\n", "größe": "日本" });
+        for text in [value.to_string(), format!("{value:#}")] {
+            let shown = seen(&text);
+            assert!(!shown.contains(|c| c != '\n' && text::unseen(c).is_some()), "{shown}");
+            assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), value);
+        }
+        assert!(matches!(seen("{}"), Cow::Borrowed(_)));
     }
 }

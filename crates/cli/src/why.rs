@@ -17,7 +17,7 @@ pub(crate) fn run(global: &Global, args: &Id) -> Result<(), Failure> {
     };
     let (status, sentence) = connect::read(global, explain)?;
     match global.output {
-        Output::Table => output::write(format!("{sentence}\n").as_bytes()),
+        Output::Table => output::line(&sentence),
         format => {
             let document =
                 json!({ "id": args.id.as_str(), "status": status.map(Status::word), "why": sentence });

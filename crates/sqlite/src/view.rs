@@ -246,7 +246,8 @@ impl View<'_> {
                     if candidate.summary.status == Status::Damaged && !self.finds(namespace, &candidate) {
                         candidate.name = stand_in(candidate.key);
                     }
-                    listing.items.push(candidate.listed(&interned, &list.namespace));
+                    let tags = if list.with_tags { self.legible_tags(&candidate) } else { Vec::new() };
+                    listing.items.push(Listed { tags, ..candidate.listed(&interned, &list.namespace) });
                 }
             }
             if exhausted {
@@ -255,6 +256,14 @@ impl View<'_> {
         }
         listing.next = Some(ListCursor(ExecutionKey(unsigned(last))));
         Ok(listing)
+    }
+
+    /// The tags of what is listed; none where they cannot be read, which keeps nobody from being listed.
+    fn legible_tags(&self, candidate: &Candidate) -> Vec<Tag> {
+        let Some(cold) = candidate.cold.filter(|cold| cold.tagged) else { return Vec::new() };
+        first_start(self.connection, candidate.key, cold.first)
+            .map(|start| start.tags.clone())
+            .unwrap_or_default()
     }
 
     /// Whether a row is found by its name.
@@ -564,6 +573,7 @@ impl Candidate {
             name,
             run: self.cold.map(|cold| cold.run),
             summary: self.summary,
+            tags: Vec::new(),
             created_at: self.cold.map(|cold| cold.created_at),
         }
     }

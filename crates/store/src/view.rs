@@ -156,6 +156,8 @@ pub struct List {
     pub set_aside: bool,
     /// Only the children of this run.
     pub parent: Option<ParentRun>,
+    /// Also tell their tags, which costs a read for each that has any.
+    pub with_tags: bool,
     /// In this order.
     pub order: ListOrder,
     /// After this one.
@@ -175,6 +177,7 @@ impl List {
             top_level: false,
             set_aside: false,
             parent: None,
+            with_tags: false,
             order: ListOrder::OldestFirst,
             after: None,
             limit,
@@ -235,6 +238,8 @@ pub struct Listed {
     pub run: Option<u32>,
     /// Its summary.
     pub summary: Summary,
+    /// What it can be found by, if that was asked for and can be read.
+    pub tags: Vec<Tag>,
     /// When it was created; nothing if it cannot be read.
     pub created_at: Option<Timestamp>,
 }

@@ -23,7 +23,8 @@ use setting::{Depth, Setting};
 
 use crate::args::Output;
 use crate::failure::Failure;
-use crate::output::{self, Table};
+use crate::output;
+use crate::table::Table;
 
 /// Options of `abide bench`. The output format is the global `-o`, handed to [`run`].
 #[derive(Debug, clap::Args)]

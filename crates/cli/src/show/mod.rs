@@ -2,14 +2,14 @@
 
 mod page;
 
-use abide_core::{Address, Entry, Event, Execution, ExecutionId, Name, Op, Refusal, Status};
+use abide_core::{Address, Entry, Event, Execution, ExecutionId, Name, Op, Parent, Refusal, Status};
 use abide_store::{Error, Read, Record, Snapshot, Store, Target, WorkerRow};
 use serde_json::{Value, json};
 
 use abide_engine::why;
 
 use crate::args::{Global, Output, Show};
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use crate::{clock, connect, json, output};
 
 /// How many pages of unread messages are shown beyond the first.
@@ -25,6 +25,10 @@ struct Picture {
     /// Recorded operations that the code no longer asked for when the run was completed.
     unused: Vec<Op>,
     why: String,
+    /// The run whose journal is shown.
+    run: u32,
+    /// Where the journal goes on, if not all of it is shown.
+    next: Option<u64>,
 }
 
 /// A child that a shown entry has started.
@@ -75,10 +79,17 @@ pub(crate) fn run(global: &Global, args: &Show) -> Result<(), Failure> {
 }
 
 fn say_what_is_left(picture: &Picture, args: &Show) {
-    let (entry_count, id) = (picture.snapshot.execution.entry_count(), &args.id);
-    let next = picture.journal.last().map_or(args.from, |entry| entry.seq + 1);
-    if args.limit > 0 && next <= entry_count {
-        output::say(format_args!("{id:?} has {entry_count} entries: go on with --from {next}"));
+    let (execution, id) = (&picture.snapshot.execution, &args.id);
+    match picture.next {
+        Some(next) if picture.run == execution.run() => {
+            let entry_count = execution.entry_count();
+            output::say(format_args!("{id:?} has {entry_count} entries: go on with --from {next}"));
+        }
+        Some(next) => output::say(format_args!(
+            "run {} of {id:?} has more entries: go on with --from {next}",
+            picture.run
+        )),
+        None => {}
     }
     if picture.snapshot.inbox.next.is_some() {
         let count = picture.snapshot.inbox.messages.len();
@@ -91,23 +102,37 @@ async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture
     let unknown = || Error::Refused(Refusal::Unknown { id: args.id.clone() });
     let mut snapshot = why::snapshot(store, &address).await?.ok_or_else(unknown)?;
     why::read_on(store, &mut snapshot, INBOX_PAGE_COUNT_MAX, |message| message).await?;
-    let journal = journal(store, &snapshot, args).await?;
+    let current = snapshot.execution.run();
+    let run = args.run.unwrap_or(current);
+    if run > current {
+        let message = format!("execution {:?} has no run {run}: it is in run {current}", args.id.as_str());
+        return Err(Failure::new(Code::Unknown, message));
+    }
+    let mut journal = journal(store, (&snapshot, run), args).await?;
+    // One more than is shown tells whether there is more.
+    let next = journal.get(args.limit).filter(|_| args.limit > 0).map(|entry| entry.seq);
+    journal.truncate(args.limit);
     let session = snapshot.lease.session;
     let mut workers = why::workers(store, &address, session, clock::now()).await?.into_iter();
     let holder = workers.find(|row| Some(row.session) == session);
-    let children = children(store, &snapshot.execution, &journal).await?;
-    let unused = unused(store, &snapshot).await?;
+    let children = children(store, (&snapshot.execution, run), &journal).await?;
+    let unused = if run == current { unused(store, &snapshot).await? } else { unused_at_the_end(&journal) };
     let (_, why) = why::explain(store, &address, clock::now()).await?;
-    Ok(Picture { snapshot, journal, holder, children, unused, why })
+    Ok(Picture { snapshot, journal, holder, children, unused, why, run, next })
 }
 
 /// The entries that were asked for, page by page.
-async fn journal(store: &dyn Store, snapshot: &Snapshot, args: &Show) -> Result<Vec<Entry>, Failure> {
+async fn journal(
+    store: &dyn Store,
+    (snapshot, run): (&Snapshot, u32),
+    args: &Show,
+) -> Result<Vec<Entry>, Failure> {
     let mut entries: Vec<Entry> = Vec::new();
-    while entries.len() < args.limit {
+    let wanted = if args.limit == 0 { 0 } else { args.limit.saturating_add(1) };
+    while entries.len() < wanted {
         let from = entries.last().map_or(args.from.max(1), |entry| entry.seq + 1);
-        let limit = args.limit - entries.len();
-        let read = Read { target: Target::Key(snapshot.key), run: None, from, limit, with_inbox: false };
+        let (target, limit) = (Target::Key(snapshot.key), wanted - entries.len());
+        let read = Read { target, run: Some(run), from, limit, with_inbox: false };
         let page = store.read(read).await?.map(|snapshot| snapshot.journal).unwrap_or_default();
         if page.is_empty() {
             break;
@@ -120,14 +145,22 @@ async fn journal(store: &dyn Store, snapshot: &Snapshot, args: &Show) -> Result<
 }
 
 /// The children that the entries tell of. Something else may have the id that a child was to have; that is no child.
-async fn children(store: &dyn Store, parent: &Execution, journal: &[Entry]) -> Result<Vec<Child>, Failure> {
+async fn children(
+    store: &dyn Store,
+    (parent, run): (&Execution, u32),
+    journal: &[Entry],
+) -> Result<Vec<Child>, Failure> {
+    let is_child = |found: &Execution, op: &Op| {
+        let of = |it: &Parent| it.id == parent.address().id && it.run == run && it.op == op.child_result();
+        found.parent().is_some_and(of)
+    };
     let mut children = Vec::new();
     for entry in journal {
         let Event::ChildStarted { op, child: id } = &entry.event else { continue };
         let address = Address { namespace: parent.address().namespace.clone(), id: id.clone() };
         let read = Read { target: Target::Address(address), run: None, from: 0, limit: 0, with_inbox: false };
         let found = match store.read(read).await {
-            Ok(Some(found)) if !found.execution.was_started_by(parent, op) => continue,
+            Ok(Some(found)) if !is_child(&found.execution, op) => continue,
             Ok(Some(found)) => {
                 Found::Sound(found.execution.name().clone(), found.summary.status_at(clock::now()))
             }
@@ -154,6 +187,14 @@ async fn unused(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Op>, Failu
     }
 }
 
+/// What the last entry lists, if it is among those that were asked for.
+fn unused_at_the_end(journal: &[Entry]) -> Vec<Op> {
+    match journal.last() {
+        Some(Entry { event: Event::Completed { unused, .. }, .. }) => unused.clone(),
+        _ => Vec::new(),
+    }
+}
+
 fn document(picture: &Picture) -> Value {
     let snapshot = &picture.snapshot;
     let route = snapshot.execution.route();
@@ -164,6 +205,7 @@ fn document(picture: &Picture) -> Value {
         "status": snapshot.summary.status_at(clock::now()).word(),
         "why": picture.why,
         "run": snapshot.execution.run(),
+        "shown_run": picture.run,
         "created_at": json::time(snapshot.created_at),
         "ready_at": json::time_maybe(snapshot.ready_at),
         "wake_at": json::time_maybe(snapshot.summary.wake_at),
@@ -240,7 +282,7 @@ mod tests {
         let entry = Entry { seq: 2, at: Timestamp::default(), event };
         let store = MemoryStore::new(Arc::new(Zero), Limits::default());
         let store = FaultyStore::scripted(store, vec![fault]);
-        let children = connect::block_on(children(&*store, &parent, &[entry]))?;
+        let children = connect::block_on(children(&*store, (&parent, 1), &[entry]))?;
         Ok(children.first().and_then(|child| child.found.status()))
     }
 

@@ -6,7 +6,7 @@ use abide_core::{Event, Outcome, StepRecord, Timestamp};
 use abide_store::Snapshot;
 
 use super::{Picture, failed_attempts};
-use crate::output::Table;
+use crate::table::{Fit, Table, terminal_width};
 use abide_core::text;
 
 /// The most characters of a detail.
@@ -24,7 +24,8 @@ pub(super) fn of(picture: &Picture, now: Timestamp) -> String {
 
 /// A table under a title, if it has rows.
 fn section(page: &mut String, title: &str, table: Option<Table>) {
-    if let Some(table) = table {
+    let fit = Fit { width: terminal_width(), cut: &["DETAIL", "ERROR", "NAME"], left_out: &["TIME"] };
+    if let Some(table) = table.map(|table| table.fitting(fit)) {
         let _ = write!(page, "\n{title}\n{table}");
     }
 }
@@ -33,13 +34,16 @@ fn head(picture: &Picture, now: Timestamp) -> String {
     let snapshot = &picture.snapshot;
     let (execution, summary) = (&snapshot.execution, &snapshot.summary);
     let route = execution.route();
-    let mut head = format!("{}  {}\n", execution.address().id, summary.status_at(now));
+    let mut head = format!("{}  {}\n", text::clean(execution.address().id.as_str()), summary.status_at(now));
     let mut line = |word: &str, text: String| {
-        let _ = writeln!(head, "  {word:9} {text}");
+        let _ = writeln!(head, "  {word:9} {}", text::clean(&text));
     };
     line("why", picture.why.clone());
     line(route.kind.word(), route.name.to_string());
     line("run", format!("{}, {} journal entries", execution.run(), execution.entry_count()));
+    if picture.run != execution.run() {
+        line("shown", format!("run {} of {}", picture.run, execution.run()));
+    }
     if !picture.unused.is_empty() {
         let unused = picture.unused.iter().map(ToString::to_string);
         line("unused", unused.collect::<Vec<_>>().join(", "));

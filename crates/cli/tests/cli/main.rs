@@ -3,5 +3,6 @@
 mod beside_a_worker;
 mod binary;
 mod common;
+mod scripts;
 mod store;
 mod torture;

@@ -8,6 +8,7 @@ use crate::{Aside, List, ListOrder, ParentRun, Unreadable};
 
 table![
     list_tells_what_an_execution_is,
+    list_tells_tags_if_asked,
     list_is_in_order_of_creation,
     list_filters_by_status,
     list_filters_by_the_status_of_the_moment,
@@ -37,6 +38,15 @@ fn list_tells_what_an_execution_is(subject: &Subject) {
     assert_eq!((item.key, &item.address), (key, found.execution.address()));
     assert_eq!((item.kind, &item.name, item.run), (Kind::Task, &name("flow"), Some(1)));
     assert_eq!((&item.summary, item.created_at), (&found.summary, Some(subject.now())));
+}
+
+fn list_tells_tags_if_asked(subject: &Subject) {
+    let tags = vec![tag("customer", "c7"), tag("region", "eu")];
+    subject.start("a", Start { tags: tags.clone(), ..flow() });
+    subject.start("b", flow());
+    let told = |list| -> Vec<_> { subject.list(list).items.into_iter().map(|item| item.tags).collect() };
+    assert_eq!(told(everything()), [vec![], vec![]]);
+    assert_eq!(told(List { with_tags: true, ..everything() }), [tags, vec![]]);
 }
 
 fn list_is_in_order_of_creation(subject: &Subject) {

@@ -13,8 +13,8 @@ use abide_core::{
 use super::claim::message_size;
 use super::sessions::Ending;
 use crate::{
-    Bounds, Commit, Error, ExecutionKey, Hold, InboxCursor, InboxPage, Leased, Listed, NEWER_PAUSE, Record,
-    Snapshot, Unreadable, not_unread,
+    Bounds, Commit, Error, ExecutionKey, Hold, InboxCursor, InboxPage, Leased, List, Listed, NEWER_PAUSE,
+    Record, Snapshot, Unreadable, not_unread,
 };
 
 /// Journals up to this length are folded again at every commit, to see whether the state is what they add up to.
@@ -268,7 +268,7 @@ impl Row {
         }
     }
 
-    pub(super) fn listed(&self) -> Listed {
+    pub(super) fn listed(&self, list: &List) -> Listed {
         Listed {
             key: self.key,
             address: self.address().clone(),
@@ -276,6 +276,7 @@ impl Row {
             name: self.execution.name().clone(),
             run: Some(self.execution.run()),
             summary: self.told(),
+            tags: if list.with_tags { self.start.tags.clone() } else { Vec::new() },
             created_at: Some(self.created_at),
         }
     }

@@ -40,11 +40,11 @@ impl State {
         let mut items: Vec<_> = match list.order {
             ListOrder::OldestFirst => {
                 let rest = rows.filter(|row| after.is_none_or(|after| row.key > after));
-                rest.take(list.limit.saturating_add(1)).map(Row::listed).collect()
+                rest.take(list.limit.saturating_add(1)).map(|row| row.listed(list)).collect()
             }
             ListOrder::NewestFirst => {
                 let rest = rows.rev().filter(|row| after.is_none_or(|after| row.key < after));
-                rest.take(list.limit.saturating_add(1)).map(Row::listed).collect()
+                rest.take(list.limit.saturating_add(1)).map(|row| row.listed(list)).collect()
             }
         };
         let more = items.len() > list.limit;

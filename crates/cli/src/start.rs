@@ -1,0 +1,72 @@
+//! `abide start`.
+
+use std::sync::Arc;
+
+use abide_core::{Kind, Tag};
+use abide_engine::Begun;
+use serde_json::json;
+
+use crate::args::{Global, Output, Start};
+use crate::control::payload;
+use crate::failure::Failure;
+use crate::{connect, output};
+
+/// Starts an execution, and prints its id.
+pub(crate) fn run(global: &Global, args: &Start) -> Result<(), Failure> {
+    let input = payload(&format!("the input of {:?}", args.workflow), &args.input)?;
+    Tag::check_keys(&args.tag).map_err(Failure::usage)?;
+    connect::client(global, async |client| {
+        let known = client.kind_of(&args.workflow).await?;
+        let kind = if args.task { Kind::Task } else { known.unwrap_or(Kind::Workflow) };
+        let id = args.id.clone().unwrap_or_else(|| client.fresh_id());
+        let start = abide_core::Start {
+            lane: args.lane.clone(),
+            priority: args.priority,
+            tags: args.tag.clone(),
+            ..abide_core::Start::of(kind, args.workflow.clone(), input.clone())
+        };
+        let begun = client.start(&id, Arc::new(start)).await.map_err(|error| Failure::about(&id, error))?;
+        if known.is_none() {
+            let (kind, name) = (kind.word(), &args.workflow);
+            output::say(format_args!(
+                "no worker of this store has registered {kind} {name:?}: it waits for one"
+            ));
+        }
+        tell(global, (&id, kind, args), &begun)
+    })
+}
+
+fn tell(
+    global: &Global,
+    (id, kind, args): (&abide_core::ExecutionId, Kind, &Start),
+    begun: &Begun,
+) -> Result<(), Failure> {
+    let differences: &[&str] = match begun {
+        Begun::Created => &[],
+        Begun::Attached { differences } => differences,
+    };
+    let is_attached = matches!(begun, Begun::Attached { .. });
+    if global.output == Output::Table {
+        let (kind, name) = (kind.word(), &args.workflow);
+        match differences {
+            [] if is_attached => output::say(format_args!("{kind} {name:?} was there as {id:?}")),
+            [] => output::say(format_args!("{kind} {name:?} was started as {id:?}")),
+            several => {
+                let options = several.join(", ");
+                output::say(format_args!(
+                    "{kind} {name:?} was there as {id:?}, started with another {options}"
+                ));
+            }
+        }
+        return output::line(id.as_str());
+    }
+    let document = json!({
+        "id": id.as_str(),
+        "namespace": global.namespace.as_str(),
+        "kind": kind.word(),
+        "name": args.workflow.as_str(),
+        "attached": is_attached,
+        "differences": differences,
+    });
+    output::document(&document, global.output)
+}

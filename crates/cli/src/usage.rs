@@ -1,0 +1,66 @@
+//! What is said about a command line that makes no sense.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use abide_core::text;
+use clap::error::ErrorKind;
+use clap::{Command, CommandFactory};
+
+use crate::args::Args;
+use crate::failure::Code;
+
+/// Says what is wrong with a command line, or the help that was asked for.
+pub(crate) fn complain(complaint: &clap::Error) -> ExitCode {
+    if !complaint.use_stderr() {
+        // Help and version. A reader who leaves early is no fault.
+        let _ = complaint.print();
+        return ExitCode::SUCCESS;
+    }
+    let said = match complaint.kind() {
+        // clap would list every command, also those that are nobody's business.
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let help = Args::command().render_help().to_string();
+            format!("{help}\nabide: no command is given\n")
+        }
+        _ => cleaned(&complaint.to_string()),
+    };
+    let _ = std::io::stderr().lock().write_all(said.as_bytes());
+    ExitCode::from(Code::Usage as u8)
+}
+
+/// A complaint that repeats what was given, without what people cannot see and without hidden commands.
+fn cleaned(complaint: &str) -> String {
+    let command = Args::command();
+    let hidden: Vec<&str> =
+        command.get_subcommands().filter(|one| one.is_hide_set()).map(Command::get_name).collect();
+    let is_telling = |line: &&str| {
+        let is_tip = line.trim_start().starts_with("tip:");
+        !(is_tip && hidden.iter().any(|name| line.contains(&format!("'{name}'"))))
+    };
+    complaint.lines().filter(is_telling).map(|line| format!("{}\n", text::clean(line))).collect()
+}
+
+/// The command line without its hidden commands.
+pub(crate) fn visible(command: &Command) -> Command {
+    let commands = command.get_subcommands().filter(|one| !one.is_hide_set()).cloned();
+    let arguments = command.get_arguments().cloned();
+    Command::new("abide").version(env!("CARGO_PKG_VERSION")).args(arguments).subcommands(commands)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[test]
+    fn no_complaint_names_a_hidden_command_or_shows_what_nobody_sees() {
+        for given in ["demo-worke", "torture-proces", "a\u{202e}b\u{1b}[31m", "nap"] {
+            let complaint = Args::try_parse_from(["abide", given]).unwrap_err();
+            let said = cleaned(&complaint.to_string());
+            assert!(!said.contains("'demo-worker'") && !said.contains("'torture-process'"), "{said}");
+            assert!(!said.contains(|c| c != '\n' && text::unseen(c).is_some()), "{said:?}");
+        }
+    }
+}

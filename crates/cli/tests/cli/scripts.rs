@@ -1,0 +1,236 @@
+//! What scripts and people on narrow terminals need: starts, results, pages of lists, earlier runs.
+
+use std::process::Output;
+
+use crate::common::{Place, command};
+use abide::prelude::*;
+use serde_json::{Value, json};
+
+#[workflow]
+async fn double(ctx: Ctx, number: u64) -> Result<u64> {
+    ctx.step("double", || async { Ok(number * 2) }).await
+}
+
+#[workflow]
+async fn fails_once(ctx: Ctx, _: ()) -> Result<u32> {
+    let run = ctx.run_number();
+    ctx.run(double, u64::from(run)).await?;
+    ctx.step("try", || async { if run == 1 { Err(Error::new("not yet")) } else { Ok(run) } }).await
+}
+
+#[workflow]
+async fn waits(ctx: Ctx, _: ()) -> Result<Vec<u32>> {
+    let mut all = Vec::new();
+    loop {
+        match ctx.recv::<u32>("number").await? {
+            0 => return Ok(all),
+            number => all.push(number),
+        }
+    }
+}
+
+#[task]
+async fn shout(_ctx: Ctx, text: String) -> Result<String> {
+    Ok(text.to_uppercase())
+}
+
+/// A store that has a worker no longer.
+async fn emptied() -> Place {
+    let place = Place::new();
+    place.open().await.shutdown().await;
+    place
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_prints_its_id_and_result_waits_for_the_end() {
+    let place = Place::new();
+    let abide = place.open().await;
+    let started =
+        place.abide(&["start", "double", "21", "--id", "d-1", "--tag", "k=v", "--priority", "-3"]).ok();
+    assert_eq!(started.stdout, "d-1\n");
+    assert_eq!(started.stderr, "abide: workflow \"double\" was started as \"d-1\"\n");
+    assert_eq!(place.abide(&["result", "d-1", "--wait"]).ok().stdout, "42\n");
+    let told = place.abide(&["result", "d-1", "--json"]).ok().json();
+    assert_eq!(told, json!({ "id": "d-1", "status": "completed", "result": 42 }));
+    // The kind is that of the worker's code; the input comes from stdin.
+    let task = place.abide_with(&["start", "shout", "-"], r#""hey""#).ok();
+    let id = task.stdout.trim();
+    assert_eq!(place.abide(&["result", id, "--wait"]).ok().stdout, "\"HEY\"\n");
+    let again = place.abide(&["start", "double", "21", "--id", "d-1", "--json"]).ok().json();
+    assert_eq!((&again["attached"], &again["differences"]), (&json!(true), &json!(["priority", "tags"])));
+    let conflict = place.abide(&["start", "double", "22", "--id", "d-1"]);
+    assert_eq!((conflict.code, conflict.stdout.as_str()), (4, ""), "{conflict:?}");
+    abide.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exit_codes_tell_how_an_execution_ended() {
+    let place = Place::new();
+    let abide = place.open().await;
+    abide.run(fails_once, ()).id("f-1").await.expect_err("it fails");
+    abide.start(waits, ()).id("w-1").await.expect("it waits");
+    place.abide(&["result", "f-1"]).refused(7, r#"execution "f-1" failed: not yet"#);
+    let failed = place.abide(&["result", "f-1", "--json"]);
+    assert_eq!((failed.code, &failed.json()["error"]["message"]), (7, &json!("not yet")));
+    let unfinished = place.abide(&["result", "w-1"]);
+    assert_eq!((unfinished.code, unfinished.stdout.as_str()), (8, ""));
+    assert!(unfinished.stderr.starts_with("abide: workflow \"w-1\" is "), "{unfinished:?}");
+    place.abide(&["result", "nobody"]).refused(3, r#"there is no execution "nobody""#);
+    place.abide(&["result", "nobody", "--wait"]).refused(3, r#"there is no execution "nobody""#);
+    abide.handle::<()>("w-1").terminate("enough").await.expect("it ends");
+    place
+        .abide(&["result", "w-1", "--wait"])
+        .refused(7, r#"execution "w-1" was cancelled by client: enough"#);
+    abide.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_makes_no_sense_is_refused_by_its_field() {
+    let place = emptied().await;
+    let rows: [(&[&str], &str); 8] = [
+        (&["start", "", "1"], r#"workflow name "" is empty"#),
+        (&["start", "x", "1", "--id", " "], r#"execution id " " shows nothing"#),
+        (
+            &["start", "x", "1", "--lane", "a\u{200b}"],
+            r#"lane "a\u{200b}" contains the invisible character U+200B"#,
+        ),
+        (&["start", "x", "1", "--tag", "=v"], r#"tag key "" is empty"#),
+        (&["signal", "x", "a\nb"], r#"signal name "a\nb" contains the control character U+000A"#),
+        (&["signal", "x", "y", "--key", ""], r#"idempotency key "" is empty"#),
+        (&["start", "x", "{"], "the input of \"x\" is no JSON"),
+        (&["start", "x", "--tag", "a=1", "--tag", "a=2"], r#"tag key "a" is given twice"#),
+    ];
+    for (args, expected) in rows {
+        let ran = place.abide(args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{args:?}: {ran:?}");
+        assert!(ran.stderr.contains(expected), "{args:?}: {ran:?}");
+        assert!(!ran.stderr.contains(['\u{200b}', '\u{1b}']), "{ran:?}");
+    }
+    let waiting = place.abide(&["start", "nobody-knows", "--id", "n"]).ok();
+    let note = "abide: no worker of this store has registered workflow \"nobody-knows\": it waits for one\n";
+    assert!(waiting.stderr.starts_with(note), "{waiting:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_that_is_repeated_under_its_key_arrives_once() {
+    let place = Place::new();
+    let abide = place.open().await;
+    abide.start(waits, ()).id("w-1").await.expect("it waits");
+    for _ in 0..3 {
+        place.abide(&["signal", "w-1", "number", "7", "--key", "k"]).ok();
+    }
+    place.abide(&["signal", "w-1", "number", "0"]).ok();
+    assert_eq!(place.abide(&["result", "w-1", "--wait"]).ok().stdout, "[7]\n");
+    abide.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_was_cut_says_how_to_go_on() {
+    let place = emptied().await;
+    for id in ["a", "b", "c"] {
+        place.abide(&["start", "double", "1", "--id", id, "--tag", "customer=c7"]).ok();
+    }
+    let page = |args: &[&str]| {
+        let ran =
+            place.abide(&[&["list", "-o", "jsonl", "--oldest-first", "--limit", "2"], args].concat()).ok();
+        let line = |line: &str| serde_json::from_str::<Value>(line).expect("JSON");
+        (ran.stdout.lines().map(line).collect::<Vec<_>>(), ran.stderr)
+    };
+    let (first, talk) = page(&[]);
+    assert_eq!((&first[0]["id"], &first[1]["id"], first.len()), (&json!("a"), &json!("b"), 2));
+    assert_eq!(first[0]["tags"], json!({ "customer": "c7" }));
+    let cursor = first[1]["cursor"].to_string();
+    let said = format!(
+        "abide: the list was cut after 2: go on with --after {cursor}, or ask for more with --limit\n"
+    );
+    assert_eq!(talk, said);
+    let (rest, talk) = page(&["--after", &cursor]);
+    assert_eq!((&rest[0]["id"], rest.len(), talk.as_str()), (&json!("c"), 1, ""));
+    let whole = place.abide(&["list", "--limit", "3"]).ok();
+    assert_eq!(whole.stderr, "", "three of three are all");
+    assert!(whole.stdout.contains("customer=c7"), "{whole:?}");
+    assert_eq!(
+        place.abide(&["list", "--limit", &usize::MAX.to_string(), "--json"]).ok().json()[2]["id"],
+        "a"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_fits_a_narrow_terminal() {
+    let place = emptied().await;
+    for number in 0..3 {
+        let id = format!("order-{number}");
+        place.abide(&["start", "double", "1", "--id", &id, "--tag", "customer=a-very-long-name-of-one"]).ok();
+    }
+    let width = |columns: &str| -> usize {
+        let output: Output = command(&["list"])
+            .env("ABIDE_STORE", place.url())
+            .env("COLUMNS", columns)
+            .output()
+            .expect("the binary runs");
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert!(text.lines().count() == 4 && text.contains("order-2"), "{text}");
+        text.lines().map(|line| line.chars().count()).max().unwrap_or_default()
+    };
+    assert!(width("40") <= 40);
+    assert!(width("70") <= 70);
+    assert!(width("200") > 70);
+    assert_eq!(width("0"), width("200"), "no width is none");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_earlier_run_can_be_shown() {
+    let place = Place::new();
+    let abide = place.open().await;
+    let handle = abide.start(fails_once, ()).id("f-1").await.expect("it runs");
+    handle.result().await.expect_err("it fails");
+    handle.retry().await.expect("it is retried");
+    assert_eq!(handle.result().await.expect("it ends"), 2);
+    let show = |args: &[&str]| place.abide(&[&["show", "f-1", "--json"], args].concat()).ok().json();
+    let (first, second, now) = (show(&["--run", "1"]), show(&["--run", "2"]), show(&[]));
+    let last = |shown: &Value| {
+        shown["journal"].as_array().expect("entries").last().expect("an end")["event"].clone()
+    };
+    assert_eq!(
+        (last(&first), last(&second), last(&now)),
+        (json!("failed"), json!("completed"), json!("completed"))
+    );
+    assert_eq!((&first["shown_run"], &first["run"]), (&json!(1), &json!(2)));
+    assert_eq!(first["children"][0]["id"], "f-1/1/double/1");
+    let page = place.abide(&["show", "f-1", "--run", "1", "--limit", "2"]).ok();
+    assert!(page.stdout.contains("  shown     run 1 of 2\n"), "{page:?}");
+    assert_eq!(page.stderr, "abide: run 1 of \"f-1\" has more entries: go on with --from 3\n");
+    place.abide(&["show", "f-1", "--run", "3"]).refused(3, r#"execution "f-1" has no run 3: it is in run 2"#);
+    assert_eq!(place.abide(&["show", "f-1", "--run", "0"]).code, 2);
+    abide.shutdown().await;
+}
+
+/// With a store in the environment, `clap` would list every command.
+#[test]
+fn no_command_is_no_reason_to_tell_hidden_ones() {
+    let place = Place::new();
+    for args in [vec![], vec!["--namespace", "x"], vec!["demo-worke"], vec!["--json"]] {
+        let ran = place.abide(&args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{ran:?}");
+        assert!(!ran.stderr.contains("demo-worker") && !ran.stderr.contains("torture-process"), "{ran:?}");
+    }
+    assert!(!place.abide(&["completions", "bash"]).ok().stdout.contains("demo-worker"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_is_shown_turns_or_hides_text() {
+    let place = emptied().await;
+    let input = "\"a\u{202e}b\u{200b}\"";
+    place.abide(&["start", "double", input, "--id", "x"]).ok();
+    place.abide(&["signal", "x", "note", input]).ok();
+    place.abide(&["pause", "x", "--reason", "tea\u{202e}time"]).ok();
+    for args in
+        [&["show", "x"][..], &["show", "x", "--json"], &["why", "x"], &["why", "x", "--json"], &["list"]]
+    {
+        let ran = place.abide(args).ok();
+        assert!(!ran.stdout.contains(['\u{202e}', '\u{200b}']), "{args:?}: {ran:?}");
+    }
+    let shown = place.abide(&["show", "x", "--json"]).ok().json();
+    assert_eq!(shown["journal"][0]["input"], "a\u{202e}b\u{200b}", "it says the same");
+    assert!(place.abide(&["why", "x"]).ok().stdout.contains(r"tea\u{202e}time"));
+}
