@@ -232,7 +232,7 @@ async fn damaged_end_of_a_journal_is_set_aside() {
 
 /// Makes an empty store: a client creates none, and a worker would take what is started.
 fn create(path: &std::path::Path) {
-    let clock = std::sync::Arc::new(abide_engine::SystemClock);
-    let store = abide_sqlite::SqliteStore::open(path, clock, abide_sqlite::Options::default());
+    let clock = Arc::new(abide_engine::SystemClock);
+    let store = SqliteStore::open(path, clock, Options::default());
     store.expect("the store can be made").close();
 }
