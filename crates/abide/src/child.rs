@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use abide_core::{Block, ExecutionId, Name, Op, OpKind};
+use abide_core::{Block, ExecutionId, Op, OpKind};
 use abide_engine::{Delivery, OpHandle, Request, Turn};
 use serde::de::DeserializeOwned;
 
@@ -13,8 +13,21 @@ use crate::code::Code;
 use crate::ctx::{Ctx, Opened, gone};
 use crate::data;
 use crate::error::{Error, Result};
+use crate::op_name::{OpName, op_options};
 use crate::start::{StartOptions, start_options};
 use crate::step::{Slot, delivered};
+
+/// The builder methods of children.
+macro_rules! child_options {
+    () => {
+        /// Goes on with a child that was started with another input, by code before a change. Without this the execution is
+        /// blocked there, because the recorded result is for that other input.
+        pub fn any_input(mut self) -> Self {
+            self.options.any_input = true;
+            self
+        }
+    };
+}
 
 /// A child that is about to be started. Await it to get a [`Child`]; options come first.
 ///
@@ -23,6 +36,7 @@ use crate::step::{Slot, delivered};
 #[must_use = "no child is started unless it is awaited"]
 pub struct StartChild<C: Code> {
     ctx: Ctx,
+    name: OpName,
     input: Option<C::Input>,
     options: StartOptions,
     slot: Slot,
@@ -33,10 +47,13 @@ impl<C: Code> Unpin for StartChild<C> {}
 
 impl<C: Code> StartChild<C> {
     pub(crate) fn new(ctx: Ctx, _code: C, input: C::Input) -> Self {
-        Self { ctx, input: Some(input), options: StartOptions::default(), slot: Slot::New }
+        let (name, options) = (OpName::new(C::NAME), StartOptions::default());
+        Self { ctx, name, input: Some(input), options, slot: Slot::New }
     }
 
     start_options!();
+    op_options!();
+    child_options!();
 
     /// What the runner is asked for; a problem with it blocks the execution, as its code has to change.
     fn request(
@@ -57,12 +74,13 @@ impl<C: Code> StartChild<C> {
             .map(ExecutionId::new)
             .transpose()
             .map_err(|error| limit(error.to_string()))?;
-        Ok(Request::Child { start: Box::new(start), id })
+        let (delay, deadline) = (options.delay, options.deadline);
+        Ok(Request::Child { start: Box::new(start), delay, deadline, id, any_input: options.any_input })
     }
 
-    fn open(ctx: &Ctx, options: &StartOptions, input: Option<C::Input>) -> Opened {
-        match Self::request(ctx, options, input) {
-            Ok(request) => ctx.open(OpKind::Child, &Name::new(C::NAME), request),
+    fn open(ctx: &Ctx, name: &OpName, request: std::result::Result<Request, Block>) -> Opened {
+        match request {
+            Ok(request) => ctx.open(OpKind::Child, name, request),
             Err(reason) => match ctx.board() {
                 Some(board) => {
                     board.block(reason);
@@ -79,8 +97,9 @@ impl<C: Code> Future for StartChild<C> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let (ctx, options, input) = (&this.ctx, &this.options, &mut this.input);
-        let op = match this.slot.open(|| Self::open(ctx, options, input.take())) {
+        let (ctx, name, options, input) = (&this.ctx, &this.name, &this.options, &mut this.input);
+        let open = || Self::open(ctx, name, Self::request(ctx, options, input.take()));
+        let op = match this.slot.open(open) {
             Ok(op) => op,
             Err(answer) => return answer,
         };
@@ -153,6 +172,7 @@ impl<T: DeserializeOwned> Future for ChildResult<T> {
 /// A child whose result is waited for. Await it; options come first. Dropping it cancels the child.
 #[must_use = "no child is started unless it is awaited"]
 pub struct RunChild<C: Code> {
+    name: OpName,
     options: StartOptions,
     phase: RunPhase<C>,
 }
@@ -168,10 +188,13 @@ impl<C: Code> Unpin for RunChild<C> {}
 
 impl<C: Code> RunChild<C> {
     pub(crate) fn new(ctx: Ctx, _code: C, input: C::Input) -> Self {
-        Self { options: StartOptions::default(), phase: RunPhase::New(Some((ctx, input))) }
+        let phase = RunPhase::New(Some((ctx, input)));
+        Self { name: OpName::new(C::NAME), options: StartOptions::default(), phase }
     }
 
     start_options!();
+    op_options!();
+    child_options!();
 }
 
 impl<C: Code> Future for RunChild<C> {
@@ -183,8 +206,8 @@ impl<C: Code> Future for RunChild<C> {
             this.phase = match &mut this.phase {
                 RunPhase::New(parts) => {
                     let (ctx, input) = parts.take().expect("it becomes a start once");
-                    let options = std::mem::take(&mut this.options);
-                    RunPhase::Starting(StartChild { ctx, input: Some(input), options, slot: Slot::New })
+                    let (name, options) = (this.name.clone(), std::mem::take(&mut this.options));
+                    RunPhase::Starting(StartChild { ctx, name, input: Some(input), options, slot: Slot::New })
                 }
                 RunPhase::Starting(start) => match std::task::ready!(Pin::new(start).poll(cx)) {
                     Ok(child) => RunPhase::Running(child.result()),

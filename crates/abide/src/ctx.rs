@@ -6,8 +6,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{InvalidName, Name, OpKind, OpUse, Timestamp};
-use abide_engine::{Board, OpHandle, Request, TaskAttempt};
+use abide_core::{OpKind, OpUse, Timestamp};
+use abide_engine::{Board, OpHandle, Request, TaskAttempt, run_key};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -17,6 +17,7 @@ use crate::code::Code;
 use crate::data;
 use crate::error::{Error, Result};
 use crate::next::ContinueAsNew;
+use crate::op_name::OpName;
 use crate::shield::Shield;
 use crate::signal::Receive;
 use crate::sleep::Sleep;
@@ -214,28 +215,28 @@ impl Ctx {
     }
 
     fn task_key(&self, attempt: &TaskAttempt) -> String {
-        format!("{}/{}/{}", attempt.address.namespace, attempt.address.id, attempt.run)
+        run_key(&attempt.address, attempt.run)
     }
 
     /// Opens a durable operation; an error where there is no journal.
     pub(crate) fn open(&self, kind: OpKind, name: &OpName, request: Request) -> Opened {
         let word = kind.word();
-        let (board, name) = match (&self.home, name) {
-            (Home::Workflow(board), Ok(name)) => (board, name),
+        let (board, (name, key)) = match (&self.home, &name.0) {
+            (Home::Workflow(board), Ok(named)) => (board, named),
             (Home::Workflow(board), Err(invalid)) => {
-                let reason = invalid.clone().of_field(field(kind)).to_string();
+                let reason = invalid.told(kind);
                 board.block(abide_core::Block::Limit { reason });
                 return Opened::Blocked;
             }
-            (Home::Task(_), Ok(name)) => {
+            (Home::Task(_), Ok((name, _))) => {
                 let reason = format!("{word} {name:?} needs a workflow: a task has no journal");
                 return Opened::Refused(Error::fatal(reason));
             }
             (Home::Task(_), Err(invalid)) => {
-                return Opened::Refused(Error::fatal(invalid.clone().of_field(field(kind))));
+                return Opened::Refused(Error::fatal(invalid.told(kind)));
             }
         };
-        match board.open(OpUse { kind, name }, request) {
+        match board.open(OpUse { kind, name, key: key.as_ref() }, request) {
             Some(handle) => Opened::Open(handle),
             None if board.is_gone() => Opened::Refused(gone(board, format_args!("{word} {name:?}"))),
             None => Opened::Blocked,
@@ -257,21 +258,6 @@ pub(crate) fn gone(board: &Board, what: impl std::fmt::Display) -> Error {
         "{what} is used after its execution {id:?} has ended or left memory, where nothing can be recorded"
     ))
 }
-
-/// What a complaint calls the name of an operation.
-fn field(kind: OpKind) -> &'static str {
-    match kind {
-        OpKind::Step => "step name",
-        OpKind::Transaction => "transaction name",
-        OpKind::Timer => "timer name",
-        OpKind::Signal => "signal name",
-        OpKind::Child | OpKind::ChildResult => "workflow name",
-        _ => "name",
-    }
-}
-
-/// The name of an operation, as the code gave it: whether it is one is told when the operation is opened.
-pub(crate) type OpName = std::result::Result<Name, InvalidName>;
 
 /// What became of an attempt to open an operation.
 pub(crate) enum Opened {

@@ -25,6 +25,7 @@
 mod abide;
 mod blocking;
 mod build;
+mod canonical;
 mod child;
 mod client_error;
 mod code;
@@ -35,6 +36,7 @@ mod error;
 mod filter;
 mod handle;
 mod next;
+mod op_name;
 mod open;
 pub mod prelude;
 #[doc(hidden)]

@@ -6,12 +6,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use abide_core::{Failure, FailureKind, Name, OpKind};
+use abide_core::{Failure, FailureKind, OpKind};
 use abide_engine::{Delivery, Request, Turn};
 use serde::de::DeserializeOwned;
 
-use crate::ctx::{Ctx, OpName};
+use crate::ctx::Ctx;
 use crate::error::{Error, Result};
+use crate::op_name::{OpName, op_options};
 use crate::step::{Slot, delivered};
 
 /// A wait for a signal that is about to begin. Await it. Dropping it leaves the signal for the next one.
@@ -26,8 +27,10 @@ pub struct Receive<T> {
 
 impl<T> Receive<T> {
     pub(crate) fn new(ctx: Ctx, name: &str) -> Self {
-        Self { ctx, name: Name::new(name), timeout: None, slot: Slot::New, result: PhantomData }
+        Self { ctx, name: OpName::new(name), timeout: None, slot: Slot::New, result: PhantomData }
     }
+
+    op_options!();
 
     /// Gives up after this long, with an error for which [`Error::is_timeout`] holds.
     pub fn timeout(mut self, timeout: Duration) -> Self {

@@ -4,11 +4,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use abide_core::{Name, OpKind};
+use abide_core::OpKind;
 use abide_engine::{Delivery, Request, Turn};
 
-use crate::ctx::{Ctx, OpName};
+use crate::ctx::Ctx;
 use crate::error::{Error, Result};
+use crate::op_name::{OpName, op_options};
 use crate::step::Slot;
 
 /// A sleep that is about to begin. Await it. Dropping it ends it.
@@ -22,14 +23,16 @@ pub struct Sleep {
 
 impl Sleep {
     pub(crate) fn new(ctx: Ctx, request: Request) -> Self {
-        Self { ctx, name: Name::new("(sleep)"), request: Some(request), slot: Slot::New }
+        Self { ctx, name: OpName::new("(sleep)"), request: Some(request), slot: Slot::New }
     }
 
     /// Gives it a name of its own, so that other sleeps can be added or removed before it.
     pub fn named(mut self, name: impl AsRef<str>) -> Self {
-        self.name = Name::new(name);
+        self.name.rename(name);
         self
     }
+
+    op_options!();
 }
 
 impl Future for Sleep {

@@ -10,6 +10,7 @@ use abide_core::{ExecutionId, InvalidName, Kind, Name, Payload, Retry, Tag, Time
 use abide_engine::{Begun, Client};
 
 use crate::abide::Abide;
+use crate::canonical;
 use crate::client_error::ClientError;
 use crate::code::Code;
 use crate::data;
@@ -22,10 +23,12 @@ pub(crate) struct StartOptions {
     lane: Option<String>,
     requires: Vec<String>,
     priority: i16,
-    delay: Option<Duration>,
-    deadline: Option<Duration>,
+    pub(crate) delay: Option<Duration>,
+    pub(crate) deadline: Option<Duration>,
     retry: Option<Retry>,
     tags: Vec<(String, String)>,
+    /// Of a child: whether one that was started with another input will do.
+    pub(crate) any_input: bool,
 }
 
 /// The builder methods of everything that starts an execution.
@@ -124,6 +127,7 @@ impl StartOptions {
         Ok(abide_core::Start {
             kind,
             name: Name::of_field(if kind == Kind::Task { "task name" } else { "workflow name" }, name)?,
+            input_hash: canonical::hash(&input),
             input,
             lane: Name::of_field("lane", self.lane.as_deref().unwrap_or("default"))?,
             requires: self.requires.iter().map(capability).collect::<Result<_, _>>()?,

@@ -7,14 +7,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Block, Name, OpKind, Outcome, Retry};
+use abide_core::{Block, Fingerprint, OpKind, Outcome, Retry};
 use abide_engine::{Delivery, OpHandle, Request, StepOptions, Turn, panics};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::ctx::{Ctx, OpName, Opened};
+use crate::canonical;
+use crate::ctx::{Ctx, Opened};
 use crate::data;
 use crate::error::{Error, Result};
+use crate::op_name::{OpName, op_options};
 
 /// One run of a step's closure.
 type Attempt<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
@@ -74,9 +76,11 @@ impl<'a, T> Step<'a, T> {
         Fut: Future<Output = Result<T>> + Send + 'a,
     {
         let run = Box::new(move || -> Attempt<'a, T> { Box::pin(run()) });
-        let (name, options, slot) = (Name::new(name), StepOptions::default(), Slot::New);
+        let (name, options, slot) = (OpName::new(name), StepOptions::default(), Slot::New);
         Self { ctx, name, run, options, slot, running: None }
     }
+
+    op_options!();
 
     /// When to try again after an error.
     pub fn retry(mut self, retry: Retry) -> Self {
@@ -94,7 +98,8 @@ impl<'a, T> Step<'a, T> {
     /// blocked instead of given the result of the first one.
     pub fn input<I: Serialize>(mut self, input: &I) -> Self {
         // What does not serialize has no hash and is compared with nothing.
-        self.options.input_hash = data::encode(input).ok().map(|payload| payload.hash());
+        let declared = data::encode(input).ok();
+        self.options.input = declared.map(|input| Fingerprint::new(canonical::hash(&input), &input));
         self
     }
 }

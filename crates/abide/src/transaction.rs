@@ -8,16 +8,17 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
-use abide_core::{Name, OpKind, Outcome};
+use abide_core::{OpKind, Outcome};
 use abide_engine::{Request, Turn, UserTransaction, panics};
 use abide_sqlite::{StepConnection, StepStatement};
 use rusqlite::{Params, Row};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::ctx::{Ctx, OpName};
+use crate::ctx::Ctx;
 use crate::data;
 use crate::error::{Error, Result};
+use crate::op_name::{OpName, op_options};
 use crate::step::{Slot, delivered};
 
 /// The transaction that a [`ctx.sqlite`](Ctx::sqlite) closure writes in. It commits together with the closure's recorded result.
@@ -78,6 +79,8 @@ pub struct Transact<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
+    op_options!();
+
     pub(crate) fn new<F>(ctx: Ctx, name: &str, run: F) -> Self
     where
         F: FnOnce(&SqliteTransaction<'_>) -> Result<T> + Clone + Send + 'static,
@@ -97,7 +100,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
         let original = Mutex::new(run);
         let clone = move || original.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let run: UserTransaction = Arc::new(move |connection| outcome_of(|| clone()(connection)));
-        Self { ctx, name: Name::new(name), run, slot: Slot::New, result: PhantomData }
+        Self { ctx, name: OpName::new(name), run, slot: Slot::New, result: PhantomData }
     }
 }
 

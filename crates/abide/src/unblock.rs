@@ -15,7 +15,8 @@ use crate::data;
 /// Alone it has the execution tried again, which is of use when something about the code or its limits has changed. Where a step has run
 /// and its result could not be recorded, that is refused: only [`rerun`](Self::rerun) or [`edit`](Self::edit) of that step goes on. Steps are
 /// named as `abide show` and `abide why` name them: `charge`, or `charge#2` for the second use of that name. A result that is recorded
-/// never changes; whoever names such a step is refused.
+/// never changes; whoever names such a step is refused. Where the code asks for a child or step with another input than it was recorded
+/// with, [`accept`](Self::accept) goes on with what was recorded.
 ///
 /// ```no_run
 /// # async fn run(abide: abide::Abide) -> Result<(), abide::ClientError> {
@@ -54,6 +55,13 @@ impl Unblock {
                 Err(ClientError::Data { message })
             }
         });
+        self
+    }
+
+    /// Goes on with the recorded outcome of this operation, though the code has another input for it now. Should its input change once more,
+    /// that is another decision.
+    pub fn accept(mut self, op: impl Into<String>) -> Self {
+        self.decision = Some(Ok(StepRemedy { step: op.into(), remedy: Remedy::Accept }));
         self
     }
 

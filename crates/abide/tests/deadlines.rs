@@ -485,3 +485,38 @@ fn paused_task_that_runs_has_its_grace() {
         assert_eq!(world.said(), ["begun", "task dropped"]);
     });
 }
+
+#[workflow]
+async fn late_starter(ctx: Ctx) -> Result<String> {
+    let world = ctx.state::<State>();
+    ctx.step("first", || async {
+        world.may_end.notified().await;
+        Ok(())
+    })
+    .await?;
+    ctx.run(prompt, ()).deadline(secs(10)).await
+}
+
+#[workflow]
+async fn prompt(ctx: Ctx) -> Result<String> {
+    ctx.sleep(secs(5)).await?;
+    Ok("in time".to_owned())
+}
+
+/// The step ends while its workflow is paused: what the code saw last is an hour old when it starts the child.
+#[test]
+fn the_deadline_of_a_child_counts_from_its_start() {
+    Lab::run_on_each(21, async |lab| {
+        let world = State::default();
+        let state = world.clone();
+        let (_, abide) = lab.worker_with(|builder| builder.state(state)).await.unwrap();
+        let handle = abide.start(late_starter, ()).id("p").await.unwrap();
+        lab.sleep(secs(1)).await;
+        handle.pause().await.unwrap();
+        lab.sleep(secs(1)).await;
+        world.may_end.notify_one();
+        lab.sleep(hours(1)).await;
+        handle.resume().await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), "in time");
+    });
+}

@@ -262,6 +262,9 @@ pub(crate) struct Unblock {
     /// Give the result of this step, which could not be recorded; `STEP=-` reads the JSON from stdin
     #[arg(long, value_name = "STEP=JSON", allow_hyphen_values = true)]
     pub(crate) edit: Option<String>,
+    /// Accept what is recorded of this operation, though the code has another input for it now
+    #[arg(long, value_name = "OP", conflicts_with_all = ["rerun", "edit"], allow_hyphen_values = true)]
+    pub(crate) accept: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]

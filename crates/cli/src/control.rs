@@ -41,14 +41,15 @@ pub(crate) fn resume(global: &Global, args: &Plain) -> Result<(), Failure> {
 
 /// `abide unblock`.
 pub(crate) fn unblock(global: &Global, args: &Unblock) -> Result<(), Failure> {
-    let step = match (&args.rerun, &args.edit) {
-        (Some(step), _) => Some(StepRemedy { step: step.clone(), remedy: Remedy::Rerun }),
-        (None, Some(edit)) => {
+    let step = match (&args.rerun, &args.edit, &args.accept) {
+        (Some(step), ..) => Some(StepRemedy { step: step.clone(), remedy: Remedy::Rerun }),
+        (_, _, Some(op)) => Some(StepRemedy { step: op.clone(), remedy: Remedy::Accept }),
+        (None, Some(edit), _) => {
             let (step, json) = edited(edit)?;
             let result = payload(&format!("the result of step {step:?}"), json)?;
             Some(StepRemedy { step: step.to_owned(), remedy: Remedy::Edit(result) })
         }
-        (None, None) => None,
+        (None, None, None) => None,
     };
     order(global, &args.plain, Body::Unblock { step })
 }

@@ -128,7 +128,9 @@ fn details(event: &Event) -> Value {
         Event::SignalReceived { message, payload: value, .. } => {
             json!({ "message": message.as_str(), "payload": payload(value) })
         }
-        Event::ChildStarted { child, .. } => json!({ "child": child.as_str() }),
+        Event::ChildStarted { child, input, .. } => {
+            json!({ "child": child.as_str(), "input": input.excerpt })
+        }
         Event::ChildFinished { outcome: end, .. } => json!({ "outcome": outcome(end) }),
         Event::TimerFired { .. } | Event::ChildCancelled { .. } => json!({}),
         Event::Paused { by, reason }
@@ -178,6 +180,7 @@ fn block(reason: &Block, build: Option<&Name>) -> Value {
         Block::Mismatch { expected, found } | Block::Undecodable { expected, found, .. } => {
             (Some(expected), Some(found))
         }
+        Block::OtherInput { recorded, declared, .. } => (Some(&recorded.excerpt), Some(&declared.excerpt)),
         _ => (None, None),
     };
     json!({ "reason": reason.to_string(), "expected": expected, "found": found, "build": build.map(Name::as_str) })
@@ -192,11 +195,12 @@ fn outcome(outcome: &Outcome) -> Value {
     }
 }
 
-/// What was decided about a step whose result could not be recorded: `"rerun"`, or its result as `edit`.
+/// What was decided about an operation: `"rerun"`, its result as `edit`, or `"accept"`.
 fn remedy(remedy: &Remedy) -> Value {
     match remedy {
         Remedy::Rerun => json!("rerun"),
         Remedy::Edit(result) => json!({ "edit": payload(result) }),
+        Remedy::Accept => json!("accept"),
     }
 }
 

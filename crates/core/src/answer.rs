@@ -40,11 +40,11 @@ pub fn awaited_children<'a>(journal: impl IntoIterator<Item = &'a Entry>) -> Vec
     let mut open = BTreeMap::new();
     for entry in journal {
         match &entry.event {
-            Event::ChildStarted { op, child } => {
-                open.insert(op.child_result().key(), (entry.seq, op.clone(), child.clone()));
+            Event::ChildStarted { op, child, .. } => {
+                open.insert(op.child_result().index(), (entry.seq, op.clone(), child.clone()));
             }
             Event::ChildFinished { op, .. } | Event::ChildCancelled { op } => {
-                open.remove(&op.key());
+                open.remove(&op.index());
             }
             _ => {}
         }
@@ -61,10 +61,10 @@ mod tests {
 
     #[test]
     fn a_run_waits_for_children_that_have_neither_answered_nor_been_given_up() {
-        let op = |nth| Op { kind: OpKind::Child, name: Name::new("kid").expect("a name"), nth };
+        let op = |nth| Op { kind: OpKind::Child, name: Name::new("kid").expect("a name"), key: None, nth };
         let started = |nth: u32| {
             let child = ExecutionId::new(format!("kid-{nth}")).expect("an id");
-            Event::ChildStarted { op: op(nth), child }
+            Event::ChildStarted { op: op(nth), child, input: crate::Fingerprint::of(&Payload::from("1")) }
         };
         let outcome = Outcome::Success(Payload::from("1"));
         let events = [

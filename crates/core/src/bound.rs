@@ -24,9 +24,9 @@ impl Command {
     /// The same command, with every text in it cut to its bound.
     pub fn bounded(self, limits: &Limits) -> Self {
         match self {
-            Self::RecordStep(StepRecord { op, outcome, attempt, input_hash }) => {
+            Self::RecordStep(StepRecord { op, outcome, attempt, input }) => {
                 let outcome = outcome.bounded(limits);
-                Self::RecordStep(StepRecord { op, outcome, attempt, input_hash })
+                Self::RecordStep(StepRecord { op, outcome, attempt, input })
             }
             Self::FailAttempt { op, attempt, failure, retry_at } => {
                 Self::FailAttempt { op, attempt, failure: failure.bounded(limits), retry_at }
@@ -149,6 +149,8 @@ impl Block {
             Self::Misplaced { op, place } => Self::Misplaced { op: short(op), place: short(place) },
             Self::Limit { reason } => Self::Limit { reason: short(reason) },
             Self::Poison { reason } => Self::Poison { reason: short(reason) },
+            // An excerpt is short.
+            Self::OtherInput { .. } => self,
         }
     }
 }

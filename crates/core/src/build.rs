@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn what_is_recorded_while_it_is_blocked_makes_nobody_try_again() {
         let mut execution = execution();
-        let op = Op { kind: OpKind::Step, name: name("charge"), nth: 1 };
+        let op = Op { kind: OpKind::Step, name: name("charge"), key: None, nth: 1 };
         let (failure, retry_at) = (Failure::new(FailureKind::Error, "no"), Timestamp::from_millis(3));
         let attempt = Command::FailAttempt { op, attempt: 1, failure, retry_at };
         decide(&mut execution, block("a"));
@@ -122,9 +122,9 @@ mod tests {
     #[test]
     fn a_decision_about_a_step_lets_each_build_try_again() {
         let mut execution = execution();
-        let op = Op { kind: OpKind::Step, name: name("charge"), nth: 1 };
+        let op = Op { kind: OpKind::Step, name: name("charge"), key: None, nth: 1 };
         let lost = Outcome::Unrecordable(Unrecordable { reason: "too large".to_owned() });
-        let record = StepRecord { op: op.clone(), outcome: lost, attempt: 1, input_hash: None };
+        let record = StepRecord { op: op.clone(), outcome: lost, attempt: 1, input: None };
         decide(&mut execution, Command::RecordStep(record));
         let reason = Block::Unrecordable { op, reason: "too large".to_owned() };
         decide(&mut execution, Command::Block { reason, build: Some(name("a")) });

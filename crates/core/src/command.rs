@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Event, ExecutionId, Failure, Foreign, InvalidName, Message, MessageId, Name, NameClash, Op, Outcome,
-    Payload, Start, Status, StepRecord, Timestamp, TooLarge, TreeOrder, text,
+    ContentHash, Event, ExecutionId, Failure, Fingerprint, Foreign, InvalidName, Message, MessageId, Name,
+    NameClash, Op, Outcome, Payload, Start, Status, StepRecord, Timestamp, TooLarge, TreeOrder, text,
 };
 
 /// Something that the holder of the lease wants to record.
@@ -153,14 +153,16 @@ pub struct StepRemedy {
     pub remedy: Remedy,
 }
 
-/// What becomes of a step that has run and whose result could not be recorded. The order of the variants is written to disk: new
-/// ones go last.
+/// What becomes of an operation that the execution is blocked at: a step that has run and whose result could not be recorded, or anything
+/// that was recorded with another input. The order of the variants is written to disk: new ones go last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Remedy {
     /// It runs once more, and its new result is recorded.
     Rerun,
     /// It does not run again: this is its result.
     Edit(Payload),
+    /// What was recorded is accepted, though the code has another input for it now.
+    Accept,
 }
 
 impl fmt::Display for Remedy {
@@ -168,6 +170,7 @@ impl fmt::Display for Remedy {
         match self {
             Self::Rerun => f.write_str("to run again"),
             Self::Edit(result) => write!(f, "with the result {}", result.excerpt()),
+            Self::Accept => f.write_str("with the outcome that was recorded"),
         }
     }
 }
@@ -252,6 +255,15 @@ pub enum Block {
         /// How often, when, and what it was last seen doing.
         reason: String,
     },
+    /// The code asks for an operation with another input than it was recorded with.
+    OtherInput {
+        /// The operation.
+        op: Op,
+        /// The input that it was recorded with.
+        recorded: Fingerprint,
+        /// The input that the code has for it.
+        declared: Fingerprint,
+    },
 }
 
 impl Block {
@@ -259,6 +271,15 @@ impl Block {
     pub fn lost(&self) -> Option<&Op> {
         match self {
             Self::Unrecordable { op, .. } => Some(op),
+            _ => None,
+        }
+    }
+
+    /// The operation that somebody may decide about, and the input that the code has for it if that is in the way.
+    pub(crate) fn decidable(&self) -> Option<(&Op, Option<ContentHash>)> {
+        match self {
+            Self::Unrecordable { op, .. } => Some((op, None)),
+            Self::OtherInput { op, declared, .. } => Some((op, Some(declared.hash))),
             _ => None,
         }
     }
@@ -284,6 +305,10 @@ impl fmt::Display for Block {
             Self::NameClash(clash) => clash.fmt(f),
             Self::Misplaced { op, place } => write!(f, "{op} is used {place}, where nothing can be recorded"),
             Self::Limit { reason } | Self::Poison { reason } => f.write_str(reason),
+            Self::OtherInput { op, recorded, declared } => write!(
+                f,
+                "the code no longer matches its journal: {op} was recorded with input {recorded}, the code has {declared}"
+            ),
         }
     }
 }
@@ -361,6 +386,15 @@ pub enum Refusal {
         /// The step that it is blocked at, if it is blocked at one.
         op: Option<Op>,
     },
+    /// It is blocked at this operation, but nothing like that may be decided about it.
+    NotThisWay {
+        /// What was decided.
+        remedy: Remedy,
+        /// What it is blocked by.
+        block: String,
+        /// What can be decided.
+        ways_on: String,
+    },
     /// What is said of it does not fit together.
     Unsound {
         /// The execution.
@@ -406,13 +440,16 @@ impl fmt::Display for Refusal {
             }
             Self::Unknown { id } => write!(f, "there is no execution {id:?}"),
             Self::Undecided { id, op } => {
-                let ways_on = text::ways_on(id, op);
+                let ways_on = text::ways_on_without_result(id, op);
                 write!(f, "{op} has run, but its result could not be recorded; to go on: {ways_on}")
             }
             Self::NotThisStep { step, op } => {
                 let step = text::excerpt(step, 80);
                 write!(f, "it is not blocked at a step {step:?}, and a recorded result never changes")?;
                 op.iter().try_for_each(|op| write!(f, "; it is blocked at {op}"))
+            }
+            Self::NotThisWay { remedy, block, ways_on } => {
+                write!(f, "it cannot go on {remedy}: {block}; to go on: {ways_on}")
             }
             Self::Unsound { id, what } => write!(f, "{id:?} cannot be taken: {what}"),
             Self::TooLarge(large) => large.fmt(f),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{Block, Entry, Event, KeyHasher, OpKey, Remedied, Remedy};
+use crate::{Block, ContentHash, Entry, Event, KeyHasher, Op, OpIndex, Remedied, Remedy};
 
 /// What became of a result that somebody gave to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +21,11 @@ pub enum EditFate {
 #[derive(Debug, Default)]
 pub struct EditFates {
     /// Where the code was last blocked at a step that needs a decision.
-    blocked_at: HashMap<OpKey, u64, KeyHasher>,
+    blocked_at: HashMap<OpIndex, u64, KeyHasher>,
     /// The last entry that only code which goes on can have caused.
     went_on_at: u64,
+    /// Operations that somebody accepted as recorded, with the input that the code had for them.
+    accepted: HashMap<OpIndex, Vec<ContentHash>, KeyHasher>,
 }
 
 impl EditFates {
@@ -31,7 +33,10 @@ impl EditFates {
     pub fn look_at(&mut self, entry: &Entry) {
         match &entry.event {
             Event::Blocked { reason: Block::Unrecordable { op, .. }, .. } => {
-                self.blocked_at.insert(op.key(), entry.seq);
+                self.blocked_at.insert(op.index(), entry.seq);
+            }
+            Event::Unblocked { remedied: Some(Remedied { op, declared: Some(declared), .. }), .. } => {
+                self.accepted.entry(op.index()).or_default().push(*declared);
             }
             Event::Blocked { .. }
             | Event::Unblocked { .. }
@@ -47,14 +52,20 @@ impl EditFates {
     /// What became of the result that this entry gave to a step, if it is one and something was recorded later that says it. That the code
     /// blocked at the step is the last word: code that does something else first records that before it comes to what it cannot read.
     pub fn of(&self, entry: &Entry) -> Option<EditFate> {
-        let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_) }), .. } = &entry.event
+        let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_), .. }), .. } =
+            &entry.event
         else {
             return None;
         };
-        if self.blocked_at.get(&op.key()).is_some_and(|blocked_at| *blocked_at > entry.seq) {
+        if self.blocked_at.get(&op.index()).is_some_and(|blocked_at| *blocked_at > entry.seq) {
             return Some(EditFate::Refuted);
         }
         (self.went_on_at > entry.seq).then_some(EditFate::Kept)
+    }
+
+    /// Whether somebody accepted what is recorded of an operation for code that has this input for it.
+    pub fn is_accepted(&self, op: &Op, declared: ContentHash) -> bool {
+        self.accepted.get(&op.index()).is_some_and(|accepted| accepted.contains(&declared))
     }
 }
 
@@ -71,7 +82,7 @@ mod tests {
     use crate::{By, Name, Op, OpKind, Outcome, Payload, StepRecord, Timestamp};
 
     fn op(name: &str) -> Op {
-        Op { kind: OpKind::Step, name: Name::new(name).unwrap(), nth: 1 }
+        Op { kind: OpKind::Step, name: Name::new(name).unwrap(), key: None, nth: 1 }
     }
 
     fn by() -> By {
@@ -79,7 +90,8 @@ mod tests {
     }
 
     fn edit(step: &str) -> Event {
-        let remedied = Some(Remedied { op: op(step), remedy: Remedy::Edit(Payload::from("1")) });
+        let remedied =
+            Some(Remedied { op: op(step), remedy: Remedy::Edit(Payload::from("1")), declared: None });
         Event::Unblocked { by: by(), remedied }
     }
 
@@ -92,7 +104,7 @@ mod tests {
 
     fn recorded(step: &str) -> Event {
         let outcome = Outcome::Success(Payload::from("1"));
-        Event::StepRecorded(StepRecord { op: op(step), outcome, attempt: 1, input_hash: None })
+        Event::StepRecorded(StepRecord { op: op(step), outcome, attempt: 1, input: None })
     }
 
     /// What becomes of the first of these.
@@ -117,7 +129,7 @@ mod tests {
             Some(EditFate::Refuted),
         );
         check(vec![recorded("a"), recorded("b")], None);
-        let rerun = Some(Remedied { op: op("a"), remedy: Remedy::Rerun });
+        let rerun = Some(Remedied { op: op("a"), remedy: Remedy::Rerun, declared: None });
         check(vec![Event::Unblocked { by: by(), remedied: rerun }, blocked_at("a"), recorded("b")], None);
     }
 

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
 use crate::{
-    Block, By, ExecutionId, Failure, MessageId, Name, Op, OpKind, Payload, Remedy, Start, Timestamp,
+    Block, By, ContentHash, ExecutionId, Failure, Fingerprint, MessageId, Name, Op, OpKind, Payload, Remedy,
+    Start, Timestamp,
 };
 
 /// One numbered entry of a run's journal.
@@ -71,6 +72,8 @@ pub enum Event {
         op: Op,
         /// The id of the child.
         child: ExecutionId,
+        /// What it was started with.
+        input: Fingerprint,
     },
     /// A child that was waited for has its outcome, or could not be started.
     ChildFinished {
@@ -161,13 +164,15 @@ pub enum Event {
     },
 }
 
-/// A decision about a step that has run and whose result could not be recorded.
+/// A decision about an operation that the execution was blocked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remedied {
-    /// The step.
+    /// The operation.
     pub op: Op,
     /// What becomes of it.
     pub remedy: Remedy,
+    /// The input that the code declared, if the decision accepts what was recorded with another one.
+    pub declared: Option<ContentHash>,
 }
 
 /// An entry of a driver's own kind. Whoever does not know the driver can still number, show, copy and fold it.
@@ -262,12 +267,12 @@ pub struct StepRecord {
     pub outcome: Outcome,
     /// The number of the attempt that gave it, from 1.
     pub attempt: u32,
-    /// A hash of the step's declared input.
-    pub input_hash: Option<u64>,
+    /// The input that the code declared for the step, if it did.
+    pub input: Option<Fingerprint>,
 }
 
 growable!(StepRecord {
-    fields: op, outcome, attempt, input_hash;
+    fields: op, outcome, attempt, input;
     gained: ;
 });
 
@@ -299,14 +304,13 @@ impl fmt::Display for Outcome {
     }
 }
 
-impl Entry {
-    /// Whether a step's recorded input hash contradicts the one that the code declares now.
-    pub fn contradicts_input(&self, declared: Option<u64>) -> bool {
-        match &self.event {
-            Event::StepRecorded(StepRecord { input_hash: Some(recorded), op, .. }) => {
-                op.kind != OpKind::Task && declared.is_some_and(|hash| hash != *recorded)
-            }
-            _ => false,
+impl Event {
+    /// The input that was recorded with this, if it is compared with what the code declares.
+    pub fn input(&self) -> Option<&Fingerprint> {
+        match self {
+            Self::StepRecorded(StepRecord { input, op, .. }) if op.kind != OpKind::Task => input.as_ref(),
+            Self::ChildStarted { input, .. } => Some(input),
+            _ => None,
         }
     }
 }

@@ -9,8 +9,8 @@ use crate::planted::{Bug, planted};
 use crate::tree::Inherited;
 use crate::{
     Address, Block, Body, By, Command, Decision, Descent, Entry, Event, Failure, FailureKind, Kind, Message,
-    MessageId, Name, Parent, Payload, Refusal, Remedied, Retry, Route, Start, Status, StepRecord, StepRemedy,
-    Timestamp, text,
+    MessageId, Name, Parent, Payload, Refusal, Remedied, Remedy, Retry, Route, Start, Status, StepRecord,
+    StepRemedy, Timestamp, text,
 };
 
 /// The state of one execution: what its journal adds up to.
@@ -275,16 +275,21 @@ impl Execution {
     /// Code may have been fixed meanwhile, but the effect of a step whose result could not be recorded has happened: whether it may
     /// happen again, only somebody can know.
     fn unblock(&self, current: &Block, by: By, step: Option<StepRemedy>) -> Result<Decision, Refusal> {
-        let remedied = match (current.lost(), step) {
-            (None, None) => None,
-            (Some(op), Some(StepRemedy { step, remedy })) if op.is_called(&step) => {
-                Some(Remedied { op: op.clone(), remedy })
+        let id = &self.address.id;
+        let remedied = match (current.decidable(), step) {
+            (Some((op, _)), None) if current.lost().is_some() => {
+                return Err(Refusal::Undecided { id: id.clone(), op: op.clone() });
             }
-            (op, Some(StepRemedy { step, .. })) => {
-                return Err(Refusal::NotThisStep { step, op: op.cloned() });
+            (_, None) => None,
+            (Some((op, declared)), Some(StepRemedy { step, remedy })) if op.is_called(&step) => {
+                if declared.is_some() != (remedy == Remedy::Accept) {
+                    let ways_on = text::ways_on(id, current).unwrap_or_default();
+                    return Err(Refusal::NotThisWay { remedy, block: current.to_string(), ways_on });
+                }
+                Some(Remedied { op: op.clone(), remedy, declared })
             }
-            (Some(op), None) => {
-                return Err(Refusal::Undecided { id: self.address.id.clone(), op: op.clone() });
+            (found, Some(StepRemedy { step, .. })) => {
+                return Err(Refusal::NotThisStep { step, op: found.map(|(op, _)| op.clone()) });
             }
         };
         Ok(Event::Unblocked { by, remedied }.into())
@@ -309,8 +314,9 @@ impl Execution {
                 Ok(Event::SignalReceived { op, message, payload }.into())
             }
             Command::StartChild { op, child, start } => {
+                let input = start.fingerprint();
                 let message = self.message_to(child.clone(), "start", (self.as_parent(), Body::Start(start)));
-                Ok(Decision::new(Event::ChildStarted { op, child }, vec![message]))
+                Ok(Decision::new(Event::ChildStarted { op, child, input }, vec![message]))
             }
             Command::FinishChild { op, outcome } => Ok(Event::ChildFinished { op, outcome }.into()),
             Command::CancelChild { op, child } => {

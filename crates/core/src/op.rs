@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Name;
 use crate::hash::Hash;
+use crate::planted::{Bug, planted};
 
 /// What sort of durable operation. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -55,40 +56,65 @@ impl OpKind {
     }
 }
 
-/// The identity of an operation within a run: its kind, its name and the how-many-th use of that name it is.
+/// The identity of an operation within a run: its kind, its name, the key that the code gave it, and
+/// a number that counts the uses of the three.
 ///
 /// Names rather than positions, so that inserting or reordering other operations in new code does not break
-/// executions that are under way.
+/// executions that are under way. Keys for operations that share a name, so that one which new code
+/// inserts does not shift the others.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Op {
     /// What sort of operation.
     pub kind: OpKind,
     /// Its name.
     pub name: Name,
-    /// The how-many-th use of the name, from 1.
+    /// What tells it apart from others of its name, if the code says so.
+    pub key: Option<Name>,
+    /// Which use of the name and key it is, from 1.
     pub nth: u32,
 }
 
 impl Op {
     /// The number that stands for this operation in the replay index.
-    pub fn key(&self) -> OpKey {
-        let hash = Hash::new().with(&[self.kind as u8]).with(self.name.as_str().as_bytes());
-        OpKey(hash.with(&self.nth.to_le_bytes()).finish())
+    pub fn index(&self) -> OpIndex {
+        let mut hash = Hash::new().with(&[self.kind as u8]).with(self.name.as_str().as_bytes());
+        if let Some(key) = &self.key {
+            // No name has a byte of zero.
+            hash = hash.with(&[0]).with(key.as_str().as_bytes()).with(&[0]);
+        }
+        OpIndex(hash.with(&self.nth.to_le_bytes()).finish())
     }
 
-    /// The shortest way in which people write this operation: its name, with its number if it is not the first of that name.
+    /// The shortest way in which people write this operation: its name, its key in brackets, and its number if
+    /// that is not 1.
     pub fn label(&self) -> String {
-        if self.nth > 1 { format!("{}#{}", self.name, self.nth) } else { self.name.to_string() }
+        let Self { name, nth, .. } = self;
+        let key = self.key.as_ref().map(|key| format!("[{key}]")).unwrap_or_default();
+        if *nth > 1 { format!("{name}{key}#{nth}") } else { format!("{name}{key}") }
     }
 
-    /// Whether people may mean this operation when they write `text`: its name, alone if it is the first of that name, or with its
+    /// The part of a composed id, or of a key for other services, that names this operation within its run. Two operations of
+    /// one kind never have the same: what separates the parts is escaped within them.
+    pub fn path(&self) -> String {
+        let mut path = escaped(self.name.as_str()).into_owned();
+        if let Some(key) = &self.key {
+            path.push('=');
+            path.push_str(&escaped(key.as_str()));
+        }
+        path.push('/');
+        path.push_str(&self.nth.to_string());
+        path
+    }
+
+    /// Whether people may mean this operation when they write `text`: its name with its key, alone if its number is 1, or with its
     /// number as in `name#2`; or what is shown of it, as in `name #2`, `"name" #2` and `step "name" #2`.
     pub fn is_called(&self, text: &str) -> bool {
-        let Self { kind, name, nth } = self;
+        let Self { kind, nth, .. } = self;
         let shown = self.to_string();
         let without_kind = shown.strip_prefix(kind.word()).map(str::trim_start);
-        let numbered = |between: &str| text == format!("{name}{between}#{nth}");
-        (*nth == 1 && text == name.as_str())
+        let first = Self { nth: 1, ..self.clone() }.label();
+        let numbered = |between: &str| text == format!("{first}{between}#{nth}");
+        (*nth == 1 && text == first)
             || numbered("")
             || numbered(" ")
             || text == shown
@@ -104,6 +130,7 @@ impl Op {
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}", self.kind.word(), self.name.as_str())?;
+        self.key.iter().try_for_each(|key| write!(f, " [{key}]"))?;
         if self.nth > 1 { write!(f, " #{}", self.nth) } else { Ok(()) }
     }
 }
@@ -114,9 +141,17 @@ impl fmt::Debug for Op {
     }
 }
 
+/// The text with everything escaped that separates the parts of a path.
+pub fn escaped(text: &str) -> std::borrow::Cow<'_, str> {
+    if !text.contains(['%', '/', '=']) {
+        return text.into();
+    }
+    text.replace('%', "%25").replace('/', "%2F").replace('=', "%3D").into()
+}
+
 /// A 64-bit stand-in for an [`Op`]. What is found by key is compared by name before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OpKey(pub(crate) u64);
+pub struct OpIndex(pub(crate) u64);
 
 /// How a workflow names one operation, before it is counted.
 #[derive(Clone, Copy, Debug)]
@@ -125,6 +160,8 @@ pub struct OpUse<'a> {
     pub kind: OpKind,
     /// Its name.
     pub name: &'a Name,
+    /// What tells it apart from others of its name.
+    pub key: Option<&'a Name>,
 }
 
 /// Counts the uses of each name in one run.
@@ -152,16 +189,24 @@ impl Uses {
         let name_hash = crate::hash::of(wanted.name.as_str().as_bytes());
         self.check_kind(wanted, name_hash)?;
         self.kinds |= 1 << wanted.kind as u8;
-        let key = use_key(wanted.kind, name_hash);
         self.make_room();
-        let nth = if self.once.insert(key) {
-            1
-        } else {
-            let count = self.more.entry(key).or_insert(1);
-            *count += 1;
-            *count
-        };
-        Ok(Op { kind: wanted.kind, name: wanted.name.clone(), nth })
+        let mut use_key = use_key(wanted.kind, name_hash);
+        if let Some(key) = wanted.key.filter(|_| !planted(Bug::KeyIgnored)) {
+            // Its name is taken for its kind, which does not count as a use without a key.
+            self.once.insert(use_key ^ KEYED);
+            use_key = Hash::new().with(&use_key.to_le_bytes()).with(key.as_str().as_bytes()).finish();
+        }
+        let nth = self.count(use_key);
+        Ok(Op { kind: wanted.kind, name: wanted.name.clone(), key: wanted.key.cloned(), nth })
+    }
+
+    fn count(&mut self, use_key: u64) -> u32 {
+        if self.once.insert(use_key) {
+            return 1;
+        }
+        let count = self.more.entry(use_key).or_insert(1);
+        *count += 1;
+        *count
     }
 
     /// Makes room for all names at once, as soon as it is clear that a run uses many of them.
@@ -189,7 +234,8 @@ impl Uses {
         }
         let taken = |kind: &OpKind| {
             let is_used = *kind != wanted.kind && self.kinds & (1 << *kind as u8) != 0;
-            is_used && self.once.contains(&use_key(*kind, name_hash))
+            let use_key = use_key(*kind, name_hash);
+            is_used && (self.once.contains(&use_key) || self.once.contains(&(use_key ^ KEYED)))
         };
         match NAMED.into_iter().find(taken) {
             None => Ok(()),
@@ -197,6 +243,9 @@ impl Uses {
         }
     }
 }
+
+/// Sets the mark of a name that was used with keys apart from its use without one.
+const KEYED: u64 = 0x5bd1_e995_9e37_79b9;
 
 /// Only kept in memory, so it may change.
 fn use_key(kind: OpKind, name_hash: u64) -> u64 {
@@ -249,7 +298,48 @@ mod tests {
 
     fn used(uses: &mut Uses, kind: OpKind, name: &str) -> String {
         let name = Name::new(name).expect("a name");
-        uses.next(OpUse { kind, name: &name }).map_or_else(|clash| clash.to_string(), |op| op.to_string())
+        let wanted = OpUse { kind, name: &name, key: None };
+        uses.next(wanted).map_or_else(|clash| clash.to_string(), |op| op.to_string())
+    }
+
+    fn keyed(uses: &mut Uses, name: &str, key: &str) -> String {
+        let (name, key) = (Name::new(name).expect("a name"), Name::new(key).expect("a key"));
+        uses.next(OpUse { kind: OpKind::Step, name: &name, key: Some(&key) }).expect("no clash").to_string()
+    }
+
+    #[test]
+    fn operations_with_keys_are_counted_by_their_keys() {
+        let mut uses = Uses::default();
+        assert_eq!(keyed(&mut uses, "pay", "ann"), r#"step "pay" [ann]"#);
+        assert_eq!(keyed(&mut uses, "pay", "bob"), r#"step "pay" [bob]"#);
+        assert_eq!(keyed(&mut uses, "pay", "ann"), r#"step "pay" [ann] #2"#);
+        // Neither shifts the other.
+        assert_eq!(used(&mut uses, OpKind::Step, "pay"), r#"step "pay""#);
+        let clash = r#"the name "pay" is used for a step and for a timer"#;
+        assert_eq!(used(&mut uses, OpKind::Timer, "pay"), clash);
+        let mut uses = Uses::default();
+        keyed(&mut uses, "pay", "ann");
+        assert_eq!(used(&mut uses, OpKind::Timer, "pay"), clash);
+    }
+
+    #[test]
+    fn no_two_operations_have_the_same_path() {
+        let op = |name: &str, key: Option<&str>, nth| {
+            let text = |text: &str| Name::new(text).expect("a name");
+            Op { kind: OpKind::Step, name: text(name), key: key.map(text), nth }
+        };
+        let ops = [
+            (op("a", None, 1), "a/1"),
+            (op("a", None, 2), "a/2"),
+            (op("a/1", None, 2), "a%2F1/2"),
+            (op("a%2F1", None, 2), "a%252F1/2"),
+            (op("a", Some("1"), 2), "a=1/2"),
+            (op("a=1", None, 2), "a%3D1/2"),
+            (op("a", Some("b/1"), 1), "a=b%2F1/1"),
+        ];
+        for (op, path) in ops {
+            assert_eq!(op.path(), path);
+        }
     }
 
     #[test]
@@ -274,12 +364,16 @@ mod tests {
 
     #[test]
     fn an_operation_is_known_by_everything_that_is_shown_of_it() {
-        let op = |name: &str, nth| Op { kind: OpKind::Step, name: Name::new(name).expect("a name"), nth };
+        let named = |name: &str| Name::new(name).expect("a name");
+        let op = |name: &str, nth| Op { kind: OpKind::Step, name: named(name), key: None, nth };
+        let keyed = |nth| Op { key: Some(named("ann")), ..op("pay", nth) };
         let rows = [
             (op("big", 1), vec!["big", "big#1", "big #1", r#""big""#, r#"step "big""#]),
             (op("big", 2), vec!["big#2", "big #2", r#""big" #2"#, r#"step "big" #2"#]),
             // A name may look like a number of another one; what is blocked is one of them.
             (op("big#2", 1), vec!["big#2", r#"step "big#2""#]),
+            (keyed(1), vec!["pay[ann]", "pay[ann]#1", r#""pay" [ann]"#, r#"step "pay" [ann]"#]),
+            (keyed(2), vec!["pay[ann]#2", "pay[ann] #2", r#"step "pay" [ann] #2"#]),
             (op("a \"b\" c", 1), vec!["a \"b\" c", r#"step "a \"b\" c""#]),
         ];
         for (op, texts) in rows {

@@ -158,6 +158,10 @@ bugs! {
     ClaimUnbounded = "claim-unbounded",
     /// A signal with a key arrives as often as it is sent.
     SignalKeyIgnored = "signal-key-ignored",
+    /// A child, or a step with a declared input, is given the result that was recorded for another input.
+    OtherInputTaken = "other-input-taken",
+    /// Operations of one name are counted, whatever their keys are.
+    KeyIgnored = "key-ignored",
 }
 
 impl Bug {

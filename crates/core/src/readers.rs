@@ -200,7 +200,7 @@ fn name(bytes: &[u8]) -> Verdict {
     }
     let Ok(name) = found else { return Verdict::Refused };
     for (kind, nth) in [(OpKind::Step, 1), (OpKind::Transaction, 2), (OpKind::Step, u32::MAX)] {
-        let op = Op { kind, name: name.clone(), nth };
+        let op = Op { kind, name: name.clone(), key: None, nth };
         assert!(op.is_called(&op.label()) && op.is_called(&op.to_string()), "{op} is called by its names");
         let child = child_id(&ExecutionId::composed(text), u32::MAX, &op);
         assert!(ExecutionId::new(child.as_str()).is_ok(), "{child:?} is an id");

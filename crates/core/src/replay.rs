@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 
-use crate::{Block, Entry, Event, Failure, KeyHasher, Op, OpKey, Outcome, Remedied, StepRecord, Timestamp};
+use crate::{Block, Entry, Event, Failure, KeyHasher, Op, OpIndex, Outcome, Remedied, StepRecord, Timestamp};
 
 /// Walks a journal beside the workflow that is replayed from it.
 ///
@@ -78,7 +78,7 @@ impl Cursor {
     }
 
     /// The workflow waits for the outcome of an operation.
-    pub fn open(&mut self, key: OpKey) {
+    pub fn open(&mut self, key: OpIndex) {
         self.open.insert(key.0);
         if let Some(seq) = self.skipped.get(&key.0) {
             self.wanted.insert((*seq, key.0));
@@ -86,7 +86,7 @@ impl Cursor {
     }
 
     /// The workflow no longer waits for it.
-    pub fn close(&mut self, key: OpKey) {
+    pub fn close(&mut self, key: OpIndex) {
         self.open.remove(&key.0);
         if let Some(seq) = self.skipped.get(&key.0) {
             self.wanted.remove(&(*seq, key.0));
@@ -109,7 +109,7 @@ impl Cursor {
     /// What the run cannot get past: a result that could not be recorded, that is wanted and that nobody has decided about. To be asked
     /// when the journal is over, because a decision comes after what it is about.
     pub fn obstacle(&self) -> Option<Block> {
-        let is_wanted = |lost: &&Lost| lost.is_awaited || self.open.contains(&lost.op.key().0);
+        let is_wanted = |lost: &&Lost| lost.is_awaited || self.open.contains(&lost.op.index().0);
         let Lost { op, reason, .. } = self.lost.iter().find(is_wanted)?;
         Some(Block::Unrecordable { op: op.clone(), reason: reason.clone() })
     }
@@ -133,7 +133,7 @@ impl Cursor {
             _ => {}
         }
         let Some(op) = entry.event.op() else { return Ok(false) };
-        let key = op.key().0;
+        let key = op.index().0;
         if !entry.event.is_delivery() {
             self.note(key, &entry.event);
             return Ok(false);
@@ -158,7 +158,7 @@ impl Cursor {
 
     /// Keeps in mind that the result of this operation could not be recorded. What failed before counts no longer.
     fn lose(&mut self, seq: u64, op: &Op, reason: &str) -> Result<bool, Mismatch> {
-        let key = op.key().0;
+        let key = op.index().0;
         self.notes.remove(&key);
         let is_awaited = self.open.contains(&key);
         if self.strict && !is_awaited {
@@ -171,7 +171,7 @@ impl Cursor {
     /// Takes an entry that [`Next::Fetch`] asked for; it is to be delivered.
     pub fn fetched(&mut self, entry: &Entry) {
         let Some(op) = entry.event.op() else { return };
-        let key = op.key().0;
+        let key = op.index().0;
         self.open.remove(&key);
         if let Some(seq) = self.skipped.remove(&key) {
             self.wanted.remove(&(seq, key));
@@ -193,13 +193,13 @@ impl Cursor {
     }
 
     /// What is recorded of an operation that turned out to have no outcome yet.
-    pub fn take_note(&mut self, key: OpKey) -> Note {
+    pub fn take_note(&mut self, key: OpIndex) -> Note {
         self.notes.remove(&key.0).unwrap_or_default()
     }
 
     /// Whether the journal has an outcome of this operation that nobody has asked for.
-    pub fn is_skipped(&self, key: OpKey) -> bool {
-        self.skipped.contains_key(&key.0) || self.lost.iter().any(|lost| lost.op.key() == key)
+    pub fn is_skipped(&self, key: OpIndex) -> bool {
+        self.skipped.contains_key(&key.0) || self.lost.iter().any(|lost| lost.op.index() == key)
     }
 
     /// The numbers of entries that were passed and never asked for, in order, at most `limit`.

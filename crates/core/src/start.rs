@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::grow::growable;
 use crate::planted::{Bug, planted};
 use crate::{
-    Entry, Event, ExecutionId, InvalidName, Kind, Limits, Name, Op, OpKind, Payload, Refusal, Retry,
-    Timestamp,
+    ContentHash, Entry, Event, ExecutionId, Fingerprint, InvalidName, Kind, Limits, Name, Op, OpKind,
+    Payload, Refusal, Retry, Timestamp,
 };
 
 /// Everything that is said when an execution is started. It becomes the first entry of the journal.
@@ -20,6 +20,8 @@ pub struct Start {
     pub name: Name,
     /// What it is called with.
     pub input: Payload,
+    /// By which that is compared with the input of another start.
+    pub input_hash: ContentHash,
     /// The queue it waits in.
     pub lane: Name,
     /// What a worker must be able to do to take it.
@@ -42,7 +44,7 @@ pub struct Start {
 }
 
 growable!(Start {
-    fields: kind, name, input, lane, requires, priority, start_at, deadline_at, retry, tags, parent;
+    fields: kind, name, input, input_hash, lane, requires, priority, start_at, deadline_at, retry, tags, parent;
     gained: 1 => discarded_at;
 });
 
@@ -97,7 +99,7 @@ impl Parent {
     /// Several starts may name the child. All but one found its id taken and have that for an outcome, so it came from the first that has none.
     pub fn told_by((id, run): (ExecutionId, u32), journal: &[Entry], child: &ExecutionId) -> Option<Self> {
         let starts = journal.iter().filter_map(|entry| match &entry.event {
-            Event::ChildStarted { op, child: started } if started == child => {
+            Event::ChildStarted { op, child: started, .. } if started == child => {
                 Some((op.child_result(), entry.seq))
             }
             _ => None,
@@ -118,11 +120,12 @@ impl Parent {
 }
 
 impl Start {
-    /// A start that says no more than what is to run: in lane `default`, at once, and for nobody.
+    /// A start that says no more than what is to run: in lane `default`, at once, and for nobody. Its input is compared byte for byte.
     pub fn of(kind: Kind, name: Name, input: Payload) -> Self {
         Self {
             kind,
             name,
+            input_hash: ContentHash::of(input.as_bytes()),
             input,
             lane: Name::new("default").expect("a literal name"),
             requires: Vec::new(),
@@ -134,6 +137,11 @@ impl Start {
             parent: None,
             discarded_at: None,
         }
+    }
+
+    /// What the parent records of the input.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::new(self.input_hash, &self.input)
     }
 
     /// Whether something may begin like this once more. What was discarded may not: it would give keys and ids of its lost runs a second time.
@@ -169,7 +177,7 @@ pub fn start_matches(id: &ExecutionId, existing: &Start, requested: &Start) -> S
     let same = existing.may_be_repeated().is_ok()
         && existing.kind == requested.kind
         && existing.name == requested.name
-        && existing.input == requested.input
+        && existing.input_hash == requested.input_hash
         && match (&existing.parent, &requested.parent) {
             (Some(existing), Some(requested)) => existing.is(requested),
             (existing, requested) => existing.is_none() && requested.is_none(),
@@ -197,8 +205,7 @@ fn describe(start: &Start) -> String {
 /// The id of a child that was not given one: unique to the parent, its run and the operation.
 pub fn child_id(parent: &ExecutionId, run: u32, op: &Op) -> ExecutionId {
     // Not by `format!`: see `Execution::message_to`.
-    let (run, nth) = (run.to_string(), op.nth.to_string());
-    ExecutionId::composed(&[parent.as_str(), "/", &run, "/", op.name.as_str(), "/", &nth].concat())
+    ExecutionId::composed(&[parent.as_str(), "/", &run.to_string(), "/", &op.path()].concat())
 }
 
 #[cfg(test)]
@@ -211,11 +218,12 @@ mod tests {
     }
 
     fn op(nth: u32) -> Op {
-        Op { kind: OpKind::Child, name: Name::new("kid").expect("a name"), nth }
+        Op { kind: OpKind::Child, name: Name::new("kid").expect("a name"), key: None, nth }
     }
 
     fn started(nth: u32, child: &str) -> Event {
-        Event::ChildStarted { op: op(nth), child: id(child) }
+        let input = Fingerprint::of(&Payload::from("1"));
+        Event::ChildStarted { op: op(nth), child: id(child), input }
     }
 
     fn ended(nth: u32) -> Event {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::{By, ExecutionId, Name, Op, Timestamp};
+use crate::{Block, By, ExecutionId, Name, Op, Timestamp};
 
 /// Text without characters that people cannot see: they are escaped. What users recorded must not move the cursor of its reader, turn the
 /// direction of other text or hide in it. Everything from outside is printed through this.
@@ -127,8 +127,23 @@ pub fn names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
     names.into_iter().map(|name| format!("{:?}", name.as_str())).collect::<Vec<_>>().join(", ")
 }
 
+/// What can be decided about what is in the way, if anything can.
+pub fn ways_on(id: &ExecutionId, block: &Block) -> Option<String> {
+    match block {
+        Block::Unrecordable { op, .. } => Some(ways_on_without_result(id, op)),
+        Block::OtherInput { op, .. } => Some(ways_on_with_other_input(id, op)),
+        _ => None,
+    }
+}
+
+/// What can be done about an operation that was recorded with another input.
+fn ways_on_with_other_input(id: &ExecutionId, op: &Op) -> String {
+    let (id, label) = (argument(id.as_str()), op.label());
+    format!("abide unblock {id} --accept {}, or code that has the recorded input", argument(&label))
+}
+
 /// What can be done about a step whose result could not be recorded.
-pub fn ways_on(id: &ExecutionId, op: &Op) -> String {
+pub(crate) fn ways_on_without_result(id: &ExecutionId, op: &Op) -> String {
     let (id, label) = (argument(id.as_str()), op.label());
     let (step, edit) = (argument(&label), argument(&format!("{label}=JSON")).into_owned());
     format!("abide unblock {id} --rerun {step}, or abide unblock {id} --edit {edit}")
@@ -236,8 +251,8 @@ mod tests {
         ];
         for (id, name, nth, rerun, edit) in rows {
             let id = ExecutionId::new(id).expect("an id");
-            let op = Op { kind: crate::OpKind::Step, name: Name::new(name).expect("a name"), nth };
-            let said = ways_on(&id, &op);
+            let op = Op { kind: crate::OpKind::Step, name: Name::new(name).expect("a name"), key: None, nth };
+            let said = ways_on_without_result(&id, &op);
             assert!(said.starts_with(&format!("abide unblock {rerun}, or ")), "{said}");
             assert!(said.ends_with(&format!(" --edit {edit}")), "{said}");
         }

@@ -223,12 +223,12 @@ mod tests {
 
     fn with_child() -> Execution {
         let mut execution = execution();
-        let op = Op { kind: OpKind::Child, name: name("kid"), nth: 1 };
+        let op = Op { kind: OpKind::Child, name: name("kid"), key: None, nth: 1 };
         let child = ExecutionId::new("kid").expect("an id");
         execution.apply(&Entry {
             seq: 2,
             at: Timestamp::default(),
-            event: Event::ChildStarted { op, child },
+            event: Event::ChildStarted { op, child, input: crate::Fingerprint::of(&Payload::from("1")) },
         });
         execution
     }
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn an_order_that_was_overtaken_changes_nothing_in_the_next_run_either() {
-        let op = Op { kind: OpKind::Child, name: name("kid"), nth: 1 };
+        let op = Op { kind: OpKind::Child, name: name("kid"), key: None, nth: 1 };
         let parent = Parent::new(ExecutionId::new("parent").expect("an id"), 1, op, 2);
         let flow = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
         let start = Start { parent: Some(parent), ..flow };
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn a_message_for_children_is_for_nobody_else() {
         let id = |text: &str| ExecutionId::new(text).expect("an id");
-        let op = |nth| Op { kind: OpKind::ChildResult, name: name("kid"), nth };
+        let op = |nth| Op { kind: OpKind::ChildResult, name: name("kid"), key: None, nth };
         let flow = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
         let start = Start { parent: Some(Parent::new(id("parent"), 2, op(1), 7)), ..flow };
         let child = Execution::start(execution().address().clone(), start, Timestamp::default()).0;

@@ -4,10 +4,10 @@
 //! after a change of a type, the change needs a new format version, not a new golden file.
 
 use abide_core::{
-    Ability, Address, Block, Body, By, Command, Descent, Details, Entry, Epoch, Event, Execution,
-    ExecutionId, Failure, FailureKind, Foreign, Happening, Kind, Message, MessageId, Name, NameClash,
-    Namespace, Op, OpKind, Outcome, Parent, Payload, Remedied, Remedy, Retry, Route, Start, StepRecord,
-    StepRemedy, Summary, Tag, Timestamp, Unrecordable, Waiting, codec,
+    Ability, Address, Block, Body, By, Command, ContentHash, Descent, Details, Entry, Epoch, Event,
+    Execution, ExecutionId, Failure, FailureKind, Fingerprint, Foreign, Happening, Kind, Message, MessageId,
+    Name, NameClash, Namespace, Op, OpKind, Outcome, Parent, Payload, Remedied, Remedy, Retry, Route, Start,
+    StepRecord, StepRemedy, Summary, Tag, Timestamp, Unrecordable, Waiting, codec,
 };
 use expect_test::expect_file;
 use serde::Serialize;
@@ -22,7 +22,7 @@ fn name(text: &str) -> Name {
 }
 
 fn op(kind: OpKind) -> Op {
-    Op { kind, name: name("größe"), nth: 300 }
+    Op { kind, name: name("größe"), key: None, nth: 300 }
 }
 
 fn by() -> By {
@@ -45,6 +45,7 @@ fn start() -> Start {
         kind: Kind::Task,
         name: name("mail"),
         input: Payload::from(r#"{"to":"ann"}"#),
+        input_hash: ContentHash::of(br#"{"to":"ann"}"#),
         lane: name("slow, but sure"),
         requires: vec![name("smtp")],
         priority: -3,
@@ -63,6 +64,10 @@ fn start() -> Start {
     }
 }
 
+fn fingerprint(input: &str) -> Fingerprint {
+    Fingerprint::of(&Payload::from(input))
+}
+
 fn events() -> Vec<Event> {
     let child = ExecutionId::new("order-1/2/mail/1").expect("an id");
     let record = |outcome| {
@@ -70,14 +75,21 @@ fn events() -> Vec<Event> {
             op: op(OpKind::Step),
             outcome,
             attempt: 2,
-            input_hash: Some(u64::MAX),
+            input: Some(fingerprint("7")),
         })
     };
     let lost = Unrecordable { reason: "too large".to_owned() };
     let reason = || "lunch".to_owned();
     let text = |text: &str| text.to_owned();
-    let remedied =
-        |remedy| Event::Unblocked { by: by(), remedied: Some(Remedied { op: op(OpKind::Step), remedy }) };
+    let remedied = |remedy| {
+        let remedied = Remedied { op: op(OpKind::Step), remedy, declared: None };
+        Event::Unblocked { by: by(), remedied: Some(remedied) }
+    };
+    let accepted = Remedied {
+        op: Op { key: Some(name("ann")), ..op(OpKind::Child) },
+        remedy: Remedy::Accept,
+        declared: Some(fingerprint("8").hash),
+    };
     let clash = NameClash { name: name("x"), first: OpKind::Step, second: OpKind::Promise };
     vec![
         Event::Started(start().into()),
@@ -97,7 +109,16 @@ fn events() -> Vec<Event> {
             message: MessageId::new("m-1"),
             payload: Payload::from("true"),
         },
-        Event::ChildStarted { op: op(OpKind::Child), child },
+        Event::ChildStarted { op: op(OpKind::Child), child, input: fingerprint("7") },
+        Event::Unblocked { by: by(), remedied: Some(accepted) },
+        Event::Blocked {
+            reason: Block::OtherInput {
+                op: op(OpKind::Child),
+                recorded: fingerprint("7"),
+                declared: fingerprint("8"),
+            },
+            build: None,
+        },
         Event::ChildFinished {
             op: op(OpKind::ChildResult),
             outcome: Outcome::Success(Payload::from("null")),

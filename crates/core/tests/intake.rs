@@ -41,7 +41,7 @@ fn cancel() -> Message {
 }
 
 fn answer(run: u32) -> Message {
-    let op = Op { kind: OpKind::ChildResult, name: name("mail"), nth: 1 };
+    let op = Op { kind: OpKind::ChildResult, name: name("mail"), key: None, nth: 1 };
     message("done", Body::ChildDone { run, op, outcome: Outcome::Success(Payload::from("1")) })
 }
 
@@ -241,7 +241,7 @@ fn answer_to_another_run_is_refused() {
 #[test]
 fn cancellation_that_a_child_has_heard_of_is_refused_for_what_it_is() {
     let id = |text| ExecutionId::new(text).expect("an id");
-    let op = Op { kind: OpKind::ChildResult, name: name("mail"), nth: 1 };
+    let op = Op { kind: OpKind::ChildResult, name: name("mail"), key: None, nth: 1 };
     let begin = Start { parent: Some(Parent::new(id("mother"), 1, op, 2)), ..start("1") };
     let by = || By("ann".to_owned());
     let block = Command::block(Block::Limit { reason: "full".to_owned() });
@@ -288,7 +288,7 @@ fn order_is_judged_by_those_that_lie_unread_before_it() {
 
 #[test]
 fn decision_about_a_step_is_refused_behind_an_unblock_that_is_unread() {
-    let op = Op { kind: OpKind::Step, name: name("charge"), nth: 1 };
+    let op = Op { kind: OpKind::Step, name: name("charge"), key: None, nth: 1 };
     let reason = Block::Unrecordable { op: op.clone(), reason: "too large".to_owned() };
     let blocked = Known::after(&[Command::block(reason)]);
     let decide = |id: &str, step| message(id, Body::Unblock { step });

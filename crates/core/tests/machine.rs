@@ -20,7 +20,7 @@ fn address() -> Address {
 }
 
 fn op(kind: OpKind) -> Op {
-    Op { kind, name: name("charge"), nth: 1 }
+    Op { kind, name: name("charge"), key: None, nth: 1 }
 }
 
 fn by() -> By {
@@ -28,20 +28,8 @@ fn by() -> By {
 }
 
 fn start(kind: Kind) -> Start {
-    Start {
-        kind,
-        name: name("order"),
-        input: Payload::from("{}"),
-        lane: name("default"),
-        requires: Vec::new(),
-        priority: 0,
-        start_at: None,
-        deadline_at: Some(at(1_000)),
-        retry: Some(Retry::never()),
-        tags: Vec::new(),
-        parent: None,
-        discarded_at: None,
-    }
+    let start = Start::of(kind, name("order"), Payload::from("{}"));
+    Start { deadline_at: Some(at(1_000)), retry: Some(Retry::never()), ..start }
 }
 
 fn at(millis: i64) -> Timestamp {
@@ -55,7 +43,7 @@ fn commands() -> Vec<(&'static str, Command)> {
         op: op(OpKind::Step),
         outcome: Outcome::Success(Payload::from("1")),
         attempt: 1,
-        input_hash: None,
+        input: None,
     };
     let child = ExecutionId::new("child").expect("an id");
     let block = |reason: &str| Command::block(Block::Limit { reason: reason.to_owned() });
@@ -135,10 +123,10 @@ fn commands() -> Vec<(&'static str, Command)> {
 /// A step that has run, and whose result could not be recorded.
 fn lost_step() -> StepRecord {
     StepRecord {
-        op: Op { kind: OpKind::Step, name: name("report"), nth: 2 },
+        op: Op { kind: OpKind::Step, name: name("report"), key: None, nth: 2 },
         outcome: Outcome::Unrecordable(Unrecordable { reason: "large".to_owned() }),
         attempt: 1,
-        input_hash: None,
+        input: None,
     }
 }
 

@@ -7,7 +7,7 @@ use abide_core::{
 use proptest::prelude::*;
 
 fn op(name: &str) -> Op {
-    Op { kind: OpKind::Step, name: Name::new(name).expect("a name"), nth: 1 }
+    Op { kind: OpKind::Step, name: Name::new(name).expect("a name"), key: None, nth: 1 }
 }
 
 fn recorded(names: &[&str]) -> Vec<Entry> {
@@ -18,7 +18,7 @@ fn recorded(names: &[&str]) -> Vec<Entry> {
             op: op(name),
             outcome: Outcome::Success(Payload::from("1")),
             attempt: 1,
-            input_hash: None,
+            input: None,
         }),
     };
     names.iter().enumerate().map(number).collect()
@@ -29,7 +29,7 @@ fn replayed(journal: &[Entry], asked: &[&str]) -> String {
     let mut cursor = Cursor::new(false);
     let mut story = Vec::new();
     for name in asked {
-        cursor.open(op(name).key());
+        cursor.open(op(name).index());
         let delivered = loop {
             match cursor.next() {
                 Next::Fetch(seq) => {
@@ -45,7 +45,7 @@ fn replayed(journal: &[Entry], asked: &[&str]) -> String {
             }
         };
         story.push(format!("{name} {}", if delivered { "replayed" } else { "runs" }));
-        cursor.close(op(name).key());
+        cursor.close(op(name).index());
     }
     let unused: Vec<_> = cursor.unused(9).iter().map(u64::to_string).collect();
     format!(
@@ -74,8 +74,8 @@ fn changed_code_continues_by_name() {
 fn the_earliest_recorded_entry_of_an_open_operation_comes_first() {
     let journal = recorded(&["b", "a"]);
     let mut cursor = Cursor::new(false);
-    cursor.open(op("a").key());
-    cursor.open(op("b").key());
+    cursor.open(op("a").index());
+    cursor.open(op("b").index());
     assert_eq!(cursor.next(), Next::Offer(1));
     assert_eq!(cursor.offer(&journal[0]), Ok(true));
     assert_eq!(cursor.offer(&journal[1]), Ok(true));
@@ -85,7 +85,7 @@ fn the_earliest_recorded_entry_of_an_open_operation_comes_first() {
 fn a_strict_cursor_names_what_it_expected() {
     let journal = recorded(&["a", "b"]);
     let mut cursor = Cursor::new(true);
-    cursor.open(op("b").key());
+    cursor.open(op("b").index());
     let mismatch = cursor.offer(&journal[0]).expect_err("a was not asked for");
     assert_eq!(mismatch.to_string(), r#"the journal has step "a""#);
 }
@@ -101,7 +101,7 @@ fn notes_tell_what_is_recorded_of_an_operation_without_an_outcome() {
     };
     let mut cursor = Cursor::new(false);
     assert_eq!(cursor.offer(&Entry { seq: 1, at: Timestamp::default(), event }), Ok(false));
-    let note = cursor.take_note(op("a").key());
+    let note = cursor.take_note(op("a").index());
     assert_eq!(
         (note.attempt_count, note.failure, note.due_at),
         (3, Some(failure), Some(Timestamp::from_millis(7)))
@@ -116,16 +116,19 @@ fn journal(events: Vec<Event>) -> Vec<Entry> {
 
 fn success(name: &str, result: &str) -> Event {
     let outcome = Outcome::Success(Payload::from(result));
-    Event::StepRecorded(StepRecord { op: op(name), outcome, attempt: 1, input_hash: None })
+    Event::StepRecorded(StepRecord { op: op(name), outcome, attempt: 1, input: None })
 }
 
 fn lost(name: &str) -> Event {
     let outcome = Outcome::Unrecordable(Unrecordable { reason: "large".to_owned() });
-    Event::StepRecorded(StepRecord { op: op(name), outcome, attempt: 1, input_hash: None })
+    Event::StepRecorded(StepRecord { op: op(name), outcome, attempt: 1, input: None })
 }
 
 fn decided(name: &str, remedy: Remedy) -> Event {
-    Event::Unblocked { by: By("ann".to_owned()), remedied: Some(Remedied { op: op(name), remedy }) }
+    Event::Unblocked {
+        by: By("ann".to_owned()),
+        remedied: Some(Remedied { op: op(name), remedy, declared: None }),
+    }
 }
 
 fn edited(name: &str) -> Event {
@@ -135,7 +138,7 @@ fn edited(name: &str) -> Event {
 /// Replays code that asks for all of `asked` at once. What was delivered, and what blocks.
 fn joined(journal: &[Entry], asked: &[&str]) -> (Vec<Event>, Option<Block>) {
     let mut cursor = Cursor::new(true);
-    asked.iter().for_each(|name| cursor.open(op(name).key()));
+    asked.iter().for_each(|name| cursor.open(op(name).index()));
     let is_delivered = |entry: &&Entry| cursor.offer(entry).expect("everything is asked for");
     let delivered = journal.iter().filter(is_delivered).map(|entry| entry.event.clone()).collect();
     (delivered, cursor.obstacle())
@@ -177,8 +180,8 @@ fn a_lost_result_that_nobody_asks_for_is_unused() {
 fn a_lost_result_blocks_who_asks_for_it_late() {
     let mut cursor = Cursor::new(false);
     assert_eq!(cursor.offer(&journal(vec![lost("a")])[0]), Ok(false));
-    assert!(cursor.obstacle().is_none() && cursor.is_skipped(op("a").key()));
-    cursor.open(op("a").key());
+    assert!(cursor.obstacle().is_none() && cursor.is_skipped(op("a").index()));
+    cursor.open(op("a").index());
     assert!(cursor.obstacle().is_some());
 }
 
@@ -186,13 +189,13 @@ fn a_lost_result_blocks_who_asks_for_it_late() {
 #[test]
 fn a_cancellation_takes_the_place_of_a_lost_result() {
     let mut cursor = Cursor::new(false);
-    cursor.open(op("a").key());
+    cursor.open(op("a").index());
     let cancel = Event::CancelRequested { by: By("ann".to_owned()), reason: String::new() };
     let events = journal(vec![lost("a"), cancel]);
     assert_eq!(cursor.offer(&events[0]), Ok(false));
     assert!(cursor.obstacle().is_some());
     assert_eq!(cursor.offer(&events[1]), Ok(true));
-    cursor.close(op("a").key());
+    cursor.close(op("a").index());
     assert!(cursor.obstacle().is_none());
 }
 
@@ -205,7 +208,7 @@ fn a_rerun_begins_with_the_first_attempt() {
     for entry in journal(vec![failed, lost("a"), decided("a", Remedy::Rerun)]) {
         assert_eq!(cursor.offer(&entry), Ok(false));
     }
-    assert_eq!(cursor.take_note(op("a").key()), abide_core::Note::default());
+    assert_eq!(cursor.take_note(op("a").index()), abide_core::Note::default());
 }
 
 /// How a step came to its outcome.
@@ -278,8 +281,8 @@ proptest! {
 fn what_is_added_beside_something_recorded_is_noticed_by_the_entry_after_both() {
     let journal = recorded(&["a", "c"]);
     let mut strict = Cursor::new(true);
-    strict.open(op("b").key());
-    strict.open(op("a").key());
+    strict.open(op("b").index());
+    strict.open(op("a").index());
     assert_eq!(strict.offer(&journal[0]), Ok(true), "b may not have ended");
     let mismatch = strict.offer(&journal[1]).expect_err("c came after both");
     assert_eq!(mismatch.expected, op("c"));

@@ -22,11 +22,8 @@ fn by() -> By {
 
 /// A start that says everything that can be said.
 fn start() -> Start {
-    let op = Op { kind: OpKind::ChildResult, name: name("order"), nth: 1 };
+    let op = Op { kind: OpKind::ChildResult, name: name("order"), key: None, nth: 1 };
     Start {
-        kind: Kind::Workflow,
-        name: name("order"),
-        input: Payload::from("1"),
         lane: name("slow"),
         requires: vec![name("cuda")],
         priority: 7,
@@ -35,7 +32,7 @@ fn start() -> Start {
         retry: Some(Retry::fixed(Duration::from_secs(1))),
         tags: vec![Tag { key: name("k"), value: name("v") }],
         parent: Some(Parent::new(ExecutionId::new("parent").expect("an id"), 3, op, 2)),
-        discarded_at: None,
+        ..Start::of(Kind::Workflow, name("order"), Payload::from("1"))
     }
 }
 

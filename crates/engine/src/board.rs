@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Block, Event, Execution, ExecutionId, Failure, FailureKind, KeyHasher, Op, OpUse, Outcome,
-    Payload, Retry, Start, Timestamp, Uses,
+    Address, Block, ContentHash, Event, Execution, ExecutionId, Failure, FailureKind, Fingerprint, KeyHasher,
+    Op, OpUse, Outcome, Payload, Retry, Start, Timestamp, Uses, escaped,
 };
 
 use crate::mailbox::Mailbox;
@@ -108,10 +108,16 @@ pub enum Request {
     },
     /// To start a child.
     Child {
-        /// How; its parent is filled in.
+        /// How; its parent is filled in, and so are the times that count from its start.
         start: Box<Start>,
+        /// Not before this long from its start.
+        delay: Option<Duration>,
+        /// Failed if not finished this long from its start.
+        deadline: Option<Duration>,
         /// Its id, if it is to have a certain one.
         id: Option<ExecutionId>,
+        /// Whether a child that was recorded with another input will do.
+        any_input: bool,
     },
     /// To wait for the result of a child.
     ChildResult {
@@ -130,8 +136,8 @@ pub struct StepOptions {
     pub retry: Option<Retry>,
     /// How long one attempt may take.
     pub timeout: Option<Duration>,
-    /// A hash of the declared input.
-    pub input_hash: Option<u64>,
+    /// The declared input.
+    pub input: Option<Fingerprint>,
 }
 
 /// Where an operation stands.
@@ -249,9 +255,9 @@ impl Board {
     /// other step. Elsewhere: a name for the run.
     pub fn idempotency_key(&self) -> String {
         let Shared { address, run, .. } = &*self.0;
-        let home = format!("{}/{}/{run}", address.namespace, address.id);
+        let home = run_key(address, *run);
         match &self.0.lock().in_step {
-            Some(op) => format!("{home}/{}/{}", op.name, op.nth),
+            Some(op) => format!("{home}/{}", op.path()),
             None => home,
         }
     }
@@ -554,6 +560,12 @@ impl Wake for Shared {
     }
 }
 
+/// The beginning of every idempotency key of a run. No other run has it: what separates its parts is escaped within them.
+pub fn run_key(address: &Address, run: u32) -> String {
+    let Address { namespace, id } = address;
+    format!("{}/{}/{run}", escaped(namespace.as_str()), escaped(id.as_str()))
+}
+
 /// Why an attempt was given up.
 pub(crate) fn timed_out(after: Duration) -> Failure {
     Failure::new(FailureKind::Timeout, format!("the attempt took longer than {after:?}"))
@@ -590,10 +602,20 @@ fn this_thread() -> u64 {
 }
 
 impl Slot {
-    /// What the code declared as this step's input.
-    pub(crate) fn input_hash(&self) -> Option<u64> {
+    /// The hash of the input that the code declared for this operation, if it is compared.
+    pub(crate) fn input_hash(&self) -> Option<ContentHash> {
         match &self.request {
-            Request::Step(options) => options.input_hash,
+            Request::Step(options) => options.input.as_ref().map(|input| input.hash),
+            Request::Child { start, any_input: false, .. } => Some(start.input_hash),
+            _ => None,
+        }
+    }
+
+    /// The input that the code declared, for people too.
+    pub(crate) fn input(&self) -> Option<Fingerprint> {
+        match &self.request {
+            Request::Step(options) => options.input.clone(),
+            Request::Child { start, .. } => Some(start.fingerprint()),
             _ => None,
         }
     }

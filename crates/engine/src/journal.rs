@@ -229,9 +229,9 @@ mod tests {
 
     fn steps(count: u32) -> Vec<Command> {
         let step = |nth| {
-            let op = Op { kind: OpKind::Step, name: name("step"), nth };
+            let op = Op { kind: OpKind::Step, name: name("step"), key: None, nth };
             let outcome = Outcome::Success(Payload::from("1"));
-            Command::RecordStep(StepRecord { op, outcome, attempt: 1, input_hash: None })
+            Command::RecordStep(StepRecord { op, outcome, attempt: 1, input: None })
         };
         (1..=count).map(step).collect()
     }

@@ -44,7 +44,7 @@ mod turns;
 mod watch;
 pub mod why;
 
-pub use board::{Board, Delivery, Interrupt, OpHandle, Request, StepOptions, Turn, UserTransaction};
+pub use board::{Board, Delivery, Interrupt, OpHandle, Request, StepOptions, Turn, UserTransaction, run_key};
 pub use client::{Begun, Client};
 pub use driver::{Driver, End, Opening};
 pub use engine::Engine;

@@ -164,7 +164,7 @@ impl TaskRunner {
         let name = execution.name().clone();
         let Some(delay) = delay else { return self.end_with(Command::Fail(failure)) };
         let retry_at = self.seat.now().after(delay);
-        let op = Op { kind: OpKind::Task, name: name.clone(), nth: 1 };
+        let op = Op { kind: OpKind::Task, name: name.clone(), key: None, nth: 1 };
         let Ok(entries) = self.seat.decide(Command::FailAttempt { op, attempt, failure, retry_at }) else {
             return;
         };

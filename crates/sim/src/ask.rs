@@ -109,9 +109,15 @@ async fn decide(
     action: &Action,
     calls: &mut Vec<ApiName>,
 ) -> Result<Option<()>, ClientError> {
-    let Some(step) = undecided_step(&handle.why().await?) else { return Ok(None) };
-    calls.push(("Handle", "unblock"));
+    let why = handle.why().await?;
     let mut unblock = handle.unblock();
+    if let Some(op) = advised(&why, " --accept ") {
+        calls.push(("Handle", "unblock"));
+        called!(calls, unblock = Unblock::accept(op));
+        return unblock.await.map(Some);
+    }
+    let Some(step) = undecided_step(&why) else { return Ok(None) };
+    calls.push(("Handle", "unblock"));
     if let Ask::Rerun(_) = action.what {
         called!(calls, unblock = Unblock::rerun(step));
     } else {
@@ -122,8 +128,13 @@ async fn decide(
 
 /// The step that somebody has to decide about, as `why` names it in the command that it advises.
 pub(crate) fn undecided_step(why: &str) -> Option<String> {
-    let (_, rest) = why.split_once(" --rerun ")?;
-    rest.split_once(", or ").map(|(step, _)| step.to_owned())
+    advised(why, " --rerun ")
+}
+
+/// The operation behind an option of a command that `why` advises; it stands in quotes where a shell needs them.
+fn advised(why: &str, option: &str) -> Option<String> {
+    let (_, rest) = why.split_once(option)?;
+    rest.split_once(", or ").map(|(op, _)| op.trim_matches('\'').to_owned())
 }
 
 async fn start(abide: &Abide, root: &Root, calls: &mut Vec<ApiName>) -> Answer {

@@ -312,7 +312,7 @@ fn children(past: &Past, books: &Books) -> Vec<String> {
         let mut started: BTreeMap<String, String> = BTreeMap::new();
         for entry in journal {
             match &entry.event {
-                Event::ChildStarted { op, child } => {
+                Event::ChildStarted { op, child, .. } => {
                     started.insert(op.child_result().to_string(), child.to_string());
                 }
                 Event::ChildFinished { op, outcome } => {

@@ -15,7 +15,7 @@ use crate::api::{ApiName, called};
 use crate::edition::Edition;
 use crate::history::{Draw, Draws, Spot};
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
-use crate::program::{Child, Code, Job, Pauses, Program, Step, Transact, Way, Work, mix};
+use crate::program::{Child, Code, Job, Pauses, Program, Step, Transact, Way, Work, keyed, mix};
 use crate::table;
 
 /// A start, a run or a child with its options: builders of four types with the same methods.
@@ -263,6 +263,9 @@ impl OnCtx {
         if step.has_input {
             called!(calls, wanted = Step::input(&step.node));
         }
+        if let Some(key) = keyed(&step.name).1 {
+            called!(calls, wanted = Step::key(key));
+        }
         self.counted(calls, async move { wanted.await.map(|written| written.0) })
     }
 }
@@ -270,7 +273,7 @@ impl OnCtx {
 impl OnCtx {
     fn step_of<'a, const TEXT: bool>(&'a self, step: &'a Step, borrowed: &'a u64) -> Outcome<'a, Self> {
         let mut run_count_here = 0;
-        let wanted = self.0.step(&step.name, move || {
+        let wanted = self.0.step(keyed(&step.name).0, move || {
             // Kept from attempt to attempt, and borrowed from whoever made the step.
             run_count_here += 1;
             let key = self.0.idempotency_key();
@@ -286,7 +289,7 @@ impl OnCtx {
     fn blocking_of<'a, const TEXT: bool>(&'a self, step: &'a Step) -> Outcome<'a, Self> {
         let (probe, spot, work) = (self.probe().clone(), self.spot(step.node), step.work);
         let key = format!("blocking {spot:?}");
-        let wanted = self.0.blocking(&step.name, move || {
+        let wanted = self.0.blocking(keyed(&step.name).0, move || {
             let nth = probe.witness.begin(&spot, key);
             let _open = Open::new(&probe);
             result_of::<TEXT>(&work, nth)
@@ -312,18 +315,27 @@ impl Host for OnCtx {
 
     fn transact<'a>(&'a self, wanted: &'a Transact) -> Outcome<'a, Self> {
         let (key, fails) = (table_key(&self.spot(wanted.node)), wanted.fails);
+        let (name, own) = keyed(&wanted.name);
         let given = move |count| if fails { Err(Error::fatal("it wrote, and fails")) } else { Ok(count) };
         if self.probe().is_sqlite {
-            let counted = self.0.sqlite(&wanted.name, move |table| given(table::count_up(table, &key)?));
-            return self.counted(vec![("Ctx", "sqlite")], counted);
+            let mut counted = self.0.sqlite(name, move |table| given(table::count_up(table, &key)?));
+            let mut calls = vec![("Ctx", "sqlite")];
+            if let Some(own) = own {
+                called!(calls, counted = Transact::key(own));
+            }
+            return self.counted(calls, counted);
         }
-        let counted = transact(&self.0, &wanted.name, move |table| {
+        let counted = transact(&self.0, name, move |table| {
             let table: &MemoryTable =
                 table.downcast_ref().ok_or_else(|| Error::fatal("there is no table"))?;
             let count = count_of(table, &key) + 1;
             table.put(&key, &count.to_string());
             given(count)
         });
+        let counted = match own {
+            Some(own) => counted.key(own),
+            None => counted,
+        };
         Box::pin(async move {
             let _open = self.opened("sqlite");
             counted.await
@@ -333,8 +345,11 @@ impl Host for OnCtx {
     fn sleep<'a>(&'a self, duration_ms: u64, name: Option<&'a str>) -> Outcome<'a, Self> {
         let mut calls = vec![("Ctx", "sleep")];
         let mut sleep = self.0.sleep(ms(duration_ms));
-        if let Some(name) = name {
+        if let Some((name, key)) = name.map(keyed) {
             called!(calls, sleep = Sleep::named(name));
+            if let Some(key) = key {
+                called!(calls, sleep = Sleep::key(key));
+            }
         }
         self.counted(calls, async move { sleep.await.map(|()| 0) })
     }
@@ -346,7 +361,11 @@ impl Host for OnCtx {
 
     fn receive<'a>(&'a self, name: &'a str, timeout_ms: Option<u64>) -> Outcome<'a, Self> {
         let mut calls = vec![("Ctx", "recv")];
+        let (name, key) = keyed(name);
         let mut wanted = self.0.recv::<u64>(name);
+        if let Some(key) = key {
+            called!(calls, wanted = Receive::key(key));
+        }
         if let Some(timeout_ms) = timeout_ms {
             called!(calls, wanted = Receive::timeout(ms(timeout_ms)));
         }
@@ -360,6 +379,12 @@ impl Host for OnCtx {
                 let mut wanted = with_options!(calls, RunChild = self.0.run($code, $input), child.options);
                 if let Some(id) = self.child_id(child) {
                     called!(calls, wanted = RunChild::id(id));
+                }
+                if let Some(key) = child.key {
+                    called!(calls, wanted = RunChild::key(&key));
+                }
+                if child.is_any {
+                    called!(calls, wanted = RunChild::any_input());
                 }
                 self.counted(calls, wanted)
             }};
@@ -378,6 +403,12 @@ impl Host for OnCtx {
                     with_options!(calls, StartChild = self.0.start($code, $input), child.options);
                 if let Some(id) = self.child_id(child) {
                     called!(calls, wanted = StartChild::id(id));
+                }
+                if let Some(key) = child.key {
+                    called!(calls, wanted = StartChild::key(&key));
+                }
+                if child.is_any {
+                    called!(calls, wanted = StartChild::any_input());
                 }
                 wanted.boxed()
             }};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::program::{Expr, Program, Step, Transact, Way, Work};
+use crate::program::{Expr, Program, Step, Transact, Way, Work, keyed};
 
 /// A build of the program: what it changes in every workflow. The first one, number 0, changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,7 +91,9 @@ impl Alter {
             }
             Self::Rename => {
                 if let Expr::Step(step) | Expr::Blocking(step) = &mut parts[index] {
-                    step.name.push('n');
+                    // Before its key, if it has one.
+                    let end = keyed(&step.name).0.len();
+                    step.name.insert(end, 'n');
                 }
             }
             Self::Retype => retype(&mut parts[index]),

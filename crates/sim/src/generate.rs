@@ -261,7 +261,10 @@ impl Chance {
             27..33 => self.transact(),
             33..40 => Expr::Sleep {
                 ms: self.pause(),
-                name: self.maybe(500, |chance| format!("z{}", chance.below(3))),
+                name: self.maybe(500, |chance| {
+                    let name = format!("z{}", chance.below(3));
+                    chance.keyed(name)
+                }),
             },
             40..43 => Expr::SleepUntil { ms: self.pause() },
             43..50 => self.receive(),
@@ -310,12 +313,20 @@ impl Chance {
     fn receive(&mut self) -> Expr {
         let name = self.prng.pick(&SIGNALS).to_string();
         let timeout_ms = self.maybe(600, |chance| 50 + chance.pause());
-        Expr::Receive { name, timeout_ms }
+        Expr::Receive { name: self.keyed(name), timeout_ms }
     }
 
     fn transact(&mut self) -> Expr {
         let name = format!("t{}", self.below(2));
-        Expr::Transact(Transact { node: self.node(), name, fails: self.is(120) })
+        Expr::Transact(Transact { node: self.node(), name: self.keyed(name), fails: self.is(120) })
+    }
+
+    /// The name of an operation, sometimes with a key.
+    fn keyed(&mut self, name: String) -> String {
+        match self.maybe(150, |chance| chance.below(3)) {
+            Some(key) => format!("{name}[{key}]"),
+            None => name,
+        }
     }
 
     fn step(&mut self, letter: &str) -> Step {
@@ -332,7 +343,7 @@ impl Chance {
         }
         Step {
             node: self.node(),
-            name,
+            name: self.keyed(name),
             work,
             retry: self.maybe(400, Self::pauses),
             timeout_ms,
@@ -375,7 +386,8 @@ impl Chance {
         };
         let options = self.options(&code);
         let named = self.maybe(120, Self::node);
-        Child { code, options, named, taken: None }
+        let (key, is_any) = (self.maybe(150, |chance| chance.below(3)), self.is(100));
+        Child { code, options, named, key, is_any, taken: None }
     }
 
     /// Every root is started once for sure; the rest is chance.

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use abide_core::{Entry, Message, SessionId, Timestamp};
+use abide_core::{Entry, Message, Op, SessionId, Timestamp};
 use abide_engine::sim::Sim;
 use abide_store::{Clock, ExecutionKey};
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,13 @@ pub(crate) struct Spot {
     /// The edition of the program that runs there.
     #[serde(default)]
     pub(crate) edition: usize,
+}
+
+/// The idempotency key of a step: what separates its parts stands for nothing else in them.
+pub(crate) fn key_of(id: &str, run: u32, op: &Op) -> String {
+    let escaped = |text: &str| text.replace('%', "%25").replace('/', "%2F").replace('=', "%3D");
+    let key = op.key.as_ref().map(|key| format!("={}", escaped(key.as_str()))).unwrap_or_default();
+    format!("default/{}/{run}/{}{key}/{}", escaped(id), escaped(op.name.as_str()), op.nth)
 }
 
 /// A draw of chance: what it gives follows from nothing else. Code that ran ahead of its journal and was lost may have come to the same place by another way, after

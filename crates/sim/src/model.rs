@@ -17,7 +17,7 @@ use futures_util::future::BoxFuture;
 
 use crate::history::{Draw, Draws, Spot};
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
-use crate::program::{Child, Code, Program, Step, Transact, Work};
+use crate::program::{Child, Code, Program, Step, Transact, Work, keyed};
 use possible::{contradicts, foreign, is_readable, is_refuted, possible};
 
 mod possible;
@@ -184,7 +184,8 @@ fn micros_of(entry: Option<&Entry>) -> u64 {
 type Id = (&'static str, String, u32);
 
 fn id_of(op: &Op) -> Id {
-    (word_of(op.kind), op.name.to_string(), op.nth)
+    let key = op.key.as_ref().map(|key| format!("[{key}]")).unwrap_or_default();
+    (word_of(op.kind), format!("{}{key}", op.name), op.nth)
 }
 
 fn word_of(kind: OpKind) -> &'static str {
@@ -206,7 +207,7 @@ enum Expected {
     Transaction { fails: bool },
     Timer,
     Signal { has_timeout: bool },
-    Child(Under),
+    Child { under: Under, input: Option<abide_core::ContentHash> },
     Result,
 }
 
@@ -317,7 +318,7 @@ impl Model<'_> {
         let Some(slot) = entry.event.op().and_then(|op| state.open.get_mut(&id_of(op))) else {
             return Ok(None);
         };
-        if contradicts(&slot.expected, &entry.event) {
+        if contradicts(&slot.expected, entry, self.life.journal) {
             return Ok(Some(format!("entry {} has another input", entry.seq)));
         }
         if is_refuted(entry, self.life.journal) {
@@ -418,8 +419,9 @@ impl Operation {
                 "transaction" => "step",
                 _ => "",
             };
-            if state.uses.contains_key(&(other, self.name.clone())) {
-                state.clash = Some(self.name.clone());
+            let (name, _) = keyed(&self.name);
+            if state.uses.keys().any(|(kind, used)| *kind == other && keyed(used).0 == name) {
+                state.clash = Some(name.to_owned());
             }
             let count = state.uses.entry((self.kind, self.name.clone())).or_default();
             *count += 1;
@@ -476,11 +478,12 @@ impl Drop for Operation {
     }
 }
 
-fn code_name(child: &Child) -> &'static str {
-    match child.code {
+fn code_name(child: &Child) -> String {
+    let name = match child.code {
         Code::Workflow(_) => "program",
         Code::Task(_) => "job",
-    }
+    };
+    child.key.map_or_else(|| name.to_owned(), |key| format!("{name}[{key}]"))
 }
 
 impl Host for Model<'_> {
@@ -524,10 +527,12 @@ impl Host for Model<'_> {
     fn start<'a>(&'a self, child: &'a Child) -> BoxFuture<'a, Result<Started<'a, Self>, Failed>> {
         Box::pin(async move {
             let name = code_name(child);
-            let mut start = self.operation("child", name, Expected::Child(self.child_id(child)));
+            let input = (!child.is_any).then(|| possible::input_hash(child));
+            let expected = Expected::Child { under: self.child_id(child), input };
+            let mut start = self.operation("child", &name, expected);
             (&mut start).await?;
             let nth = start.nth();
-            let awaited: Started<'a, Self> = Box::new(move || self.child_result(nth, name).boxed());
+            let awaited: Started<'a, Self> = Box::new(move || self.child_result(nth, &name).boxed());
             Ok(awaited)
         })
     }

@@ -163,9 +163,23 @@ pub struct Child {
     /// The place in the program that gives it an id of its own.
     #[serde(default)]
     pub named: Option<u32>,
+    /// What tells it apart from other children.
+    #[serde(default)]
+    pub key: Option<u64>,
+    /// Whether one that was started with another input will do.
+    #[serde(default)]
+    pub is_any: bool,
     /// The id that it is given instead, which somebody else may have.
     #[serde(default)]
     pub taken: Option<String>,
+}
+
+/// The name of an operation and its key: a program writes both as one name, such as `s0[1]`.
+pub(crate) fn keyed(name: &str) -> (&str, Option<&str>) {
+    match name.strip_suffix(']').and_then(|name| name.split_once('[')) {
+        Some((name, key)) => (name, Some(key)),
+        None => (name, None),
+    }
 }
 
 /// What an execution runs.

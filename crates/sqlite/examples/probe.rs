@@ -190,9 +190,9 @@ fn commit(
 }
 
 fn step(nth: u32) -> Command {
-    let op = Op { kind: OpKind::Step, name: name("step"), nth };
+    let op = Op { kind: OpKind::Step, name: name("step"), key: None, nth };
     let outcome = Outcome::Success(Payload::from(vec![b'y'; 100]));
-    Command::RecordStep(StepRecord { op, outcome, attempt: 1, input_hash: None })
+    Command::RecordStep(StepRecord { op, outcome, attempt: 1, input: None })
 }
 
 fn complete() -> Command {

@@ -156,7 +156,7 @@ async fn children(
     };
     let mut children = Vec::new();
     for entry in journal {
-        let Event::ChildStarted { op, child: id } = &entry.event else { continue };
+        let Event::ChildStarted { op, child: id, .. } = &entry.event else { continue };
         let address = Address { namespace: parent.address().namespace.clone(), id: id.clone() };
         let read = Read { target: Target::Address(address), run: None, from: 0, limit: 0, with_inbox: false };
         let found = match store.read(read).await {
@@ -277,8 +277,12 @@ mod tests {
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new("parent").unwrap() };
         let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
         let (parent, _) = Execution::start(address, start, Timestamp::default());
-        let op = Op { kind: OpKind::Child, name: name("flow"), nth: 1 };
-        let event = Event::ChildStarted { op, child: ExecutionId::new("child").unwrap() };
+        let op = Op { kind: OpKind::Child, name: name("flow"), key: None, nth: 1 };
+        let event = Event::ChildStarted {
+            op,
+            child: ExecutionId::new("child").unwrap(),
+            input: abide_core::Fingerprint::of(&Payload::from("1")),
+        };
         let entry = Entry { seq: 2, at: Timestamp::default(), event };
         let store = MemoryStore::new(Arc::new(Zero), Limits::default());
         let store = FaultyStore::scripted(store, vec![fault]);

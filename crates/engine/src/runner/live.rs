@@ -40,7 +40,7 @@ impl Runner {
                     self.signals.entry(name.clone()).or_default().push_back(signal);
                 }
                 Body::ChildDone { run, op, .. } => {
-                    let key = op.key();
+                    let key = op.index();
                     let is_of_run = *run == self.seat.execution().run();
                     if is_of_run && self.run.children.contains_key(&key) {
                         self.run.answers.push_back((key, letter));
@@ -64,7 +64,7 @@ impl Runner {
     fn give_up(&mut self) -> bool {
         let given_up = self.run.stage.active_mut().and_then(|active| active.given_up.pop());
         let Some((op, child)) = given_up else { return false };
-        let key = op.key();
+        let key = op.index();
         if self.run.children.contains_key(&key) && !self.run.cursor.take_note(key).cancelled {
             let _ = self.decide(Command::CancelChild { op, child });
             self.drop_answer(key);
@@ -73,7 +73,7 @@ impl Runner {
     }
 
     /// Reads the answer of a child that was given up when it had come already: nobody asks for it any longer.
-    fn drop_answer(&mut self, key: OpKey) {
+    fn drop_answer(&mut self, key: OpIndex) {
         if self.run.children.contains_key(&key) || planted(Bug::LateAnswerUnread) {
             return;
         }
@@ -104,7 +104,7 @@ impl Runner {
         let outcome = self.checked(&op, outcome);
         if let Some(retry_at) = self.retry_at(&outcome, attempt, &options) {
             let Outcome::Failure(failure) = outcome else { unreachable!("only failures are retried") };
-            let key = op.key();
+            let key = op.index();
             if self.decide(Command::FailAttempt { op, attempt, failure, retry_at }).is_ok()
                 && let Some(active) = self.run.stage.active_mut()
             {
@@ -113,7 +113,7 @@ impl Runner {
             }
             return true;
         }
-        let record = StepRecord { op: op.clone(), outcome, attempt, input_hash: options.input_hash };
+        let record = StepRecord { op: op.clone(), outcome, attempt, input: options.input };
         if let Ok(entries) = self.decide(Command::RecordStep(record)) {
             self.run.undelivered.extend(entries);
         }
@@ -235,7 +235,7 @@ impl Runner {
         if let Some(reason) = self.run.cursor.obstacle() {
             return self.block(reason);
         }
-        let note = self.run.cursor.take_note(op.key());
+        let note = self.run.cursor.take_note(op.index());
         match self.request(id) {
             Some(Wanted::Closure) => self.settle_closure(id, &note),
             Some(Wanted::Timer(after)) => self.settle_timer(id, op, note.due_at, after),
@@ -255,7 +255,7 @@ impl Runner {
             return;
         }
         let child =
-            self.run.given_up.known.get(&op.key()).map(|child| format!(" {child:?}")).unwrap_or_default();
+            self.run.given_up.known.get(&op.index()).map(|child| format!(" {child:?}")).unwrap_or_default();
         let message = format!("child{child} was given up before this code waited for it");
         let outcome = Outcome::Failure(Failure::new(FailureKind::Cancelled, message));
         if let Ok(entries) = self.decide(Command::FinishChild { op, outcome }) {
@@ -271,7 +271,7 @@ impl Runner {
             _ => return None,
         };
         let other = of_kind(op, kind);
-        self.run.cursor.is_skipped(other.key()).then_some(other)
+        self.run.cursor.is_skipped(other.index()).then_some(other)
     }
 
     fn request(&mut self, id: u64) -> Option<Wanted> {
@@ -282,7 +282,14 @@ impl Runner {
             Request::Sleep(duration) => Wanted::Timer(Due::After(*duration)),
             Request::SleepUntil(at) => Wanted::Timer(Due::At(*at)),
             Request::Signal { timeout } => Wanted::Signal(*timeout),
-            Request::Child { start, id } => Wanted::Child(start.clone(), id.clone()),
+            Request::Child { start, id, delay, deadline, .. } => {
+                // What counts from its start begins now, however long ago the code asked for it.
+                let now = self.seat.now();
+                let mut start = start.clone();
+                start.start_at = delay.map(|delay| now.after(delay));
+                start.deadline_at = deadline.map(|deadline| now.after(deadline));
+                Wanted::Child(start, id.clone())
+            }
             Request::ChildResult { .. } => Wanted::Result,
         })
     }
@@ -393,7 +400,7 @@ impl Runner {
     fn transact(&mut self, op: Op, transaction: UserTransaction) {
         let (before, now) = (self.seat.execution().clone(), self.seat.now());
         let limits = self.seat.engine.options.limits.clone();
-        self.run.stage.transact(op.key());
+        self.run.stage.transact(op.index());
         let run = move |connection: &dyn std::any::Any| {
             let mut execution = before.clone();
             let (keep, outcome) = transaction(connection);
@@ -407,7 +414,7 @@ impl Runner {
                 }
                 _ => (keep, outcome),
             };
-            let record = StepRecord { op: op.clone(), outcome, attempt: 1, input_hash: None };
+            let record = StepRecord { op: op.clone(), outcome, attempt: 1, input: None };
             let command = Command::RecordStep(record).bounded(&limits);
             let decision = execution.decide(command, now).unwrap_or_default();
             let (entries, _) = decision.record(&mut execution, now);
@@ -441,7 +448,7 @@ impl Runner {
         self.run.stage.go_live();
         if let Some(op) = op {
             let outcome = Outcome::Failure(fatal(refusal.to_string()));
-            let record = StepRecord { op: op.clone(), outcome, attempt: 1, input_hash: None };
+            let record = StepRecord { op: op.clone(), outcome, attempt: 1, input: None };
             if let Ok(entries) = self.decide(Command::RecordStep(record)) {
                 self.run.undelivered.extend(entries);
             }

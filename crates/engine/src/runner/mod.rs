@@ -30,7 +30,7 @@ use std::task::{Context, Poll, Waker};
 use abide_core::planted::{Bug, planted};
 use abide_core::{
     Block, Body, Command, Cursor, EditFate, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher,
-    Message, MessageId, Name, Op, OpKey, Payload, Refusal, Remedied, Remedy, Timestamp, Waiting,
+    Message, MessageId, Name, Op, OpIndex, Payload, Refusal, Remedied, Remedy, Timestamp, Waiting,
 };
 use abide_store::Hold;
 
@@ -85,10 +85,10 @@ struct Run {
     /// Recorded since the journal was read, and not seen by the code: outcomes, a cancellation, the deadline.
     undelivered: VecDeque<Entry>,
     /// Children that were started and have no outcome yet.
-    children: BTreeMap<OpKey, ExecutionId>,
+    children: BTreeMap<OpIndex, ExecutionId>,
     given_up: GivenUp,
     /// Outcomes of children that nobody has asked for yet, in order of arrival.
-    answers: VecDeque<(OpKey, Letter)>,
+    answers: VecDeque<(OpIndex, Letter)>,
     /// Recorded operations that the code has not asked for until its end, as far as they were read again.
     unused: Vec<Op>,
     published: Option<Vec<Waiting>>,
@@ -113,12 +113,12 @@ impl Run {
     /// Looks at an entry that was just recorded or passed: which children are open follows from it.
     fn follow(&mut self, entry: &Entry) {
         match &entry.event {
-            Event::ChildStarted { op, child } => {
-                self.children.insert(op.child_result().key(), child.clone());
+            Event::ChildStarted { op, child, .. } => {
+                self.children.insert(op.child_result().index(), child.clone());
             }
-            Event::ChildFinished { op, .. } => _ = self.children.remove(&op.key()),
+            Event::ChildFinished { op, .. } => _ = self.children.remove(&op.index()),
             Event::ChildCancelled { op } => {
-                if let Some((key, child)) = self.children.remove_entry(&op.key()) {
+                if let Some((key, child)) = self.children.remove_entry(&op.index()) {
                     self.given_up.add(key, child);
                 }
             }
@@ -131,13 +131,13 @@ impl Run {
 /// them too. No journal tells that one of them has ended, so that a replay finds all that there ever were.
 #[derive(Default)]
 struct GivenUp {
-    known: BTreeMap<OpKey, ExecutionId>,
+    known: BTreeMap<OpIndex, ExecutionId>,
     /// There are more than a seat tells something itself: whoever asks the store for all children has to.
     is_more: bool,
 }
 
 impl GivenUp {
-    fn add(&mut self, key: OpKey, child: ExecutionId) {
+    fn add(&mut self, key: OpIndex, child: ExecutionId) {
         if self.known.len() < TOLD_COUNT_MAX {
             self.known.insert(key, child);
         } else {
@@ -322,16 +322,11 @@ impl Runner {
     fn deliver(&mut self, entry: &Entry, fate: Option<EditFate>) -> bool {
         let Some(op) = entry.event.op() else { return false };
         let Some(active) = self.run.stage.active_mut() else { return false };
-        let Some(id) = active.slots.remove(&op.key()) else { return false };
+        let Some(id) = active.slots.remove(&op.index()) else { return false };
         if active.unsettled.front() == Some(&id) {
             active.unsettled.pop_front();
         }
         let shared = active.board.0.clone();
-        let declared = shared.lock().slots.get(&id).and_then(|slot| slot.input_hash());
-        if entry.contradicts_input(declared) {
-            let expected = format!("{op} with the input that it was recorded with");
-            return self.block(Block::Mismatch { expected, found: format!("{op} with another input") });
-        }
         let delivery = match delivery_of(&entry.event, fate) {
             Ok(delivery) => delivery,
             Err(reason) => return self.block(reason),

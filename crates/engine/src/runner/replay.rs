@@ -4,12 +4,12 @@ use super::*;
 use abide_core::{EditFates, Next};
 use abide_store::Error;
 
-/// The look at what became of results that somebody gave to steps. The journal is gone through once for all of them, from the first on,
-/// and not at all where there is none.
+/// The look at what somebody decided about operations. The journal is gone through once for all decisions, from the first entry that
+/// depends on one, and not at all where there is none.
 #[derive(Default)]
 pub(super) struct Edits {
     fates: EditFates,
-    /// The last entry that was looked at, if the replay has come to an edit.
+    /// The last entry that was looked at, if the replay has come to one that depends on a decision.
     looked_to: Option<u64>,
 }
 
@@ -24,12 +24,11 @@ impl Edits {
         self.looked_to = Some(entry.seq);
     }
 
-    /// The replay has come to this entry. `true`: it is the first edit, and what became of it is to be found out now.
+    /// The replay has come to this entry, which depends on what was decided later. `true`: it is the first, and the journal is to be
+    /// looked through now.
     fn begin_at(&mut self, entry: &Entry) -> bool {
-        let is_first = self.looked_to.is_none() && entry.event.is_edit();
-        if is_first {
-            self.looked_to = Some(entry.seq);
-        }
+        let is_first = self.looked_to.is_none();
+        self.looked_to.get_or_insert(entry.seq);
         is_first
     }
 }
@@ -66,7 +65,16 @@ impl Runner {
                 Ok(entry) => entry,
                 Err(turn) => return Some(turn),
             };
-            if !self.run.edits.begin_at(&entry) && self.pass(&entry, is_fetch) {
+            let contradiction = self.contradiction(&entry);
+            let depends = entry.event.is_edit() || contradiction.is_some();
+            if depends && self.run.edits.begin_at(&entry) {
+                continue;
+            }
+            if let Some(reason) = contradiction {
+                self.block(reason);
+                return Some(Turn::Progress);
+            }
+            if self.pass(&entry, is_fetch) {
                 return Some(Turn::Progress);
             }
         }
@@ -135,6 +143,20 @@ impl Runner {
                 self.block(Block::Mismatch { expected: mismatch.expected.to_string(), found })
             }
         }
+    }
+
+    /// Why this entry is not for the open operation that it belongs to: the code has another input for it, and nobody has accepted that.
+    fn contradiction(&self, entry: &Entry) -> Option<Block> {
+        let recorded = entry.event.input()?;
+        let (op, active) = (entry.event.op()?, self.run.stage.active()?);
+        let id = active.slots.get(&op.index())?;
+        let state = active.board.0.lock();
+        let slot = state.slots.get(id)?;
+        let declared = slot.input_hash().filter(|declared| *declared != recorded.hash)?;
+        if self.run.edits.fates.is_accepted(op, declared) || planted(Bug::OtherInputTaken) {
+            return None;
+        }
+        Some(Block::OtherInput { op: op.clone(), recorded: recorded.clone(), declared: slot.input()? })
     }
 
     /// What the code asks for now, for messages.

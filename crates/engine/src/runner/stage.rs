@@ -11,7 +11,7 @@ pub(super) enum Stage {
     /// New things are done.
     Live(Active),
     /// A transaction of this operation is being committed. Closures go on, and nothing is numbered until its entry has its number.
-    Transacting(Active, OpKey),
+    Transacting(Active, OpIndex),
     /// Its code goes no further here, because something is in the way. Closures that run end and are recorded, and then it leaves memory.
     Halted(Active),
 }
@@ -70,7 +70,7 @@ impl Stage {
         }
     }
 
-    pub(super) fn transact(&mut self, op: OpKey) {
+    pub(super) fn transact(&mut self, op: OpIndex) {
         if let Some(active) = self.take() {
             *self = Self::Transacting(active, op);
         }
@@ -86,7 +86,7 @@ pub(super) struct Active {
     /// What it returned.
     pub(super) result: Option<Result<Payload, Failure>>,
     /// Open operations.
-    pub(super) slots: HashMap<OpKey, u64, KeyHasher>,
+    pub(super) slots: HashMap<OpIndex, u64, KeyHasher>,
     /// Opened operations that the journal knows nothing of, to be started.
     pub(super) unsettled: VecDeque<u64>,
     /// Closures that may start as soon as everything before them is durable.
@@ -167,13 +167,13 @@ impl Active {
         let State { opened, slots, .. } = &mut *state;
         for id in opened.drain(..) {
             let Some(slot) = slots.get(&id) else { continue };
-            let key = slot.op.key();
+            let key = slot.op.index();
             self.slots.insert(key, id);
             cursor.open(key);
             self.unsettled.push_back(id);
         }
         for slot in std::mem::take(&mut state.dropped) {
-            let key = slot.op.key();
+            let key = slot.op.index();
             self.slots.remove(&key);
             cursor.close(key);
             if let Request::ChildResult { child } = slot.request {
@@ -200,7 +200,7 @@ impl Active {
                 }
                 slot.state = SlotState::Interrupted;
                 ids.push(*id);
-                let key = slot.op.key();
+                let key = slot.op.index();
                 self.slots.remove(&key);
                 cursor.close(key);
             }

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use abide_core::{
-    Block, Body, By, Entry, Event, ExecutionId, Kind, Message, Phase, Route, Status, StepRemedy, Timestamp,
-    Waiting, care,
+    Body, By, Entry, Event, ExecutionId, Kind, Message, Phase, Route, Status, StepRemedy, Timestamp, Waiting,
+    care,
 };
 use abide_store::{Snapshot, WorkerRow};
 
@@ -162,20 +162,15 @@ fn blocked(facts: &Facts) -> String {
     let paused = paused.as_ref().map_or_else(String::new, |(by, reason)| {
         format!("; it was paused {} and stays so when it is unblocked", by_whom(by, reason))
     });
-    match reason.as_ref() {
-        Block::Unrecordable { op, .. } => {
-            let ways_on = text::ways_on(&execution.address().id, op);
-            format!("is blocked{since}: {reason}; to go on: {ways_on}{cancelling}{paused}")
-        }
-        reason => {
-            let tried = match execution.tried() {
-                // The one that is blocked.
-                [] | [_] => String::new(),
-                builds => format!("; builds {} have tried", text::names(builds)),
-            };
-            format!("is blocked{since}: {reason}{tried}{cancelling}{paused}")
-        }
-    }
+    let tried = match execution.tried() {
+        // Somebody has to decide, or it is the one that is blocked.
+        _ if reason.lost().is_some() => String::new(),
+        [] | [_] => String::new(),
+        builds => format!("; builds {} have tried", text::names(builds)),
+    };
+    let ways_on = text::ways_on(&execution.address().id, reason);
+    let ways_on = ways_on.map_or_else(String::new, |ways_on| format!("; to go on: {ways_on}"));
+    format!("is blocked{since}: {reason}{tried}{ways_on}{cancelling}{paused}")
 }
 
 fn active(facts: &Facts) -> String {

@@ -134,7 +134,7 @@ fn what_is_stopped_says_by_whom_and_why() {
 
 #[test]
 fn what_is_blocked_at_a_step_says_how_to_go_on() {
-    let op = Op { kind: OpKind::Step, name: name("report"), nth: 2 };
+    let op = Op { kind: OpKind::Step, name: name("report"), key: None, nth: 2 };
     let block = Block::Unrecordable { op, reason: "large".to_owned() };
     let mut blocked = facts(vec![Event::Blocked { reason: block, build: None }], &[]);
     let said = r#"workflow "x" is blocked since 1970-01-01T00:00:01.000Z (1 min 39 s ago): step "report" #2 has run, but its result could not be recorded: large; to go on: abide unblock x --rerun report#2, or abide unblock x --edit report#2=JSON"#;
@@ -231,7 +231,7 @@ fn what_sleeps_says_until_when_and_whether_anybody_can_wake_it() {
 
 #[test]
 fn a_failed_attempt_is_the_reason_for_the_next() {
-    let op = Op { kind: OpKind::Step, name: name("charge"), nth: 1 };
+    let op = Op { kind: OpKind::Step, name: name("charge"), key: None, nth: 1 };
     let failure = Failure::new(FailureKind::Error, "503");
     let failed = Event::AttemptFailed { op, attempt: 2, failure, retry_at: at(130) };
     let mut retries =
@@ -252,9 +252,9 @@ fn a_failed_attempt_is_the_reason_for_the_next() {
 
 #[test]
 fn what_is_held_says_by_whom() {
-    let op = Op { kind: OpKind::Step, name: name("charge"), nth: 1 };
+    let op = Op { kind: OpKind::Step, name: name("charge"), key: None, nth: 1 };
     let outcome = abide_core::Outcome::Success(Payload::from("1"));
-    let record = abide_core::StepRecord { op, outcome, attempt: 1, input_hash: None };
+    let record = abide_core::StepRecord { op, outcome, attempt: 1, input: None };
     let mut held = facts(vec![Event::StepRecorded(record)], &[]);
     held.snapshot.lease.session = Some(SessionId(3));
     check(&held, r#"workflow "x" is held by session 3, of which nothing is known."#);

@@ -96,5 +96,6 @@ fn is_reached(books: &Books, spot: &Spot, length: u64, key: &str) -> bool {
     let (Some(nth), Some(name)) = (parts.next().and_then(|nth| nth.parse().ok()), parts.next()) else {
         return true;
     };
-    model::reaches(&life, books, (name, nth))
+    let name = name.split_once('=').map_or_else(|| name.to_owned(), |(name, key)| format!("{name}[{key}]"));
+    model::reaches(&life, books, (&name, nth))
 }

@@ -166,7 +166,7 @@ pub(super) fn is_changed_child(journal: &[Entry], op: &Op, outcome: &Outcome) ->
         return true;
     }
     let started = |entry: &Entry| match &entry.event {
-        Event::ChildStarted { op, child } => Some((op.child_result(), child.clone())),
+        Event::ChildStarted { op, child, .. } => Some((op.child_result(), child.clone())),
         _ => None,
     };
     let all: Vec<_> = journal.iter().filter_map(started).collect();

@@ -169,7 +169,7 @@ fn nth_item(evidence: &Evidence, nth: usize, find: impl Fn(&Happened) -> bool) -
 }
 
 fn nothing_like_it() -> Op {
-    Op { kind: OpKind::Step, name: Name::new("nothing-like-it").expect("a name"), nth: 1 }
+    Op { kind: OpKind::Step, name: Name::new("nothing-like-it").expect("a name"), key: None, nth: 1 }
 }
 
 fn payload(value: u64) -> Payload {
@@ -221,7 +221,7 @@ fn attempt_too_many(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option
 }
 
 fn rerun_of_nothing(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
-    let remedied = Some(Remedied { op: nothing_like_it(), remedy: Remedy::Rerun });
+    let remedied = Some(Remedied { op: nothing_like_it(), remedy: Remedy::Rerun, declared: None });
     insert_before_end(nth_ended(evidence, nth)?, Event::Unblocked { by: By("me".to_owned()), remedied });
     Some(())
 }
@@ -307,7 +307,9 @@ fn answer_of_another(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Optio
     })?;
     let op = journal[index].event.op()?.clone();
     let id = journal.iter().find_map(|entry| match &entry.event {
-        Event::ChildStarted { op: started, child } if started.child_result() == op => Some(child.to_string()),
+        Event::ChildStarted { op: started, child, .. } if started.child_result() == op => {
+            Some(child.to_string())
+        }
         _ => None,
     })?;
     let first = evidence.pasts.get_mut(&id)?.runs.first_mut()?.first_mut()?;
@@ -475,7 +477,7 @@ fn used_as_unused(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<(
 /// What its step gave could not be recorded, but somebody gave the result.
 fn decided_as_unused(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     tell_as_unused(evidence, nth, |event| match event {
-        Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_) }), .. } => Some(op),
+        Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_), .. }), .. } => Some(op),
         _ => None,
     })
 }

@@ -6,6 +6,7 @@ use abide_core::{Body, Event, Remedied, Remedy, SessionId};
 use abide_store::ExecutionKey;
 
 use super::{Books, Commit, Happened};
+use crate::history::key_of;
 use crate::model;
 
 pub(super) fn check(books: &Books) -> Vec<String> {
@@ -86,13 +87,13 @@ impl Book {
                 self.ended.insert((*key, run));
             }
             if let Event::StepRecorded(record) = &entry.event {
-                let step = format!("default/{id}/{run}/{}/{}", record.op.name, record.op.nth);
+                let step = key_of(&id, run, &record.op);
                 self.recorded.insert(step, *epoch);
             }
-            if let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Rerun }), .. } =
+            if let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Rerun, .. }), .. } =
                 &entry.event
             {
-                self.recorded.remove(&format!("default/{id}/{run}/{}/{}", op.name, op.nth));
+                self.recorded.remove(&key_of(&id, run, op));
             }
         }
         if commit.next.is_some() {

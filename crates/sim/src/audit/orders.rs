@@ -45,7 +45,7 @@ fn is_founded(books: &Books, past: &Past, (journal, order): (&[Entry], &Entry)) 
     };
     // It says which entry started it; whether that is so is seen here.
     let started = of_parent.iter().find(|entry| {
-        matches!(&entry.event, Event::ChildStarted { op, child }
+        matches!(&entry.event, Event::ChildStarted { op, child, .. }
             if op.child_result() == parent.op && child.as_str() == past.id)
     });
     let Some(started) = started else { return false };

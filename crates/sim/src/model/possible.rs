@@ -1,9 +1,12 @@
 //! What an operation may be given.
 
-use abide_core::{Block, Entry, Event, FailureKind, Op, Outcome as Recorded, Payload, Remedied, Remedy};
+use abide_core::{
+    Block, ContentHash, Entry, Event, FailureKind, Op, Outcome as Recorded, Payload, Remedied, Remedy,
+};
+use serde_json::Value;
 
 use super::{Expected, Failed, Knowledge, Under};
-use crate::program::{Way, Work, mix};
+use crate::program::{Child, Code, Way, Work, mix};
 
 /// What an entry gives to an operation, if that is possible at all; nothing if it has to be decided about.
 pub(super) fn possible(
@@ -41,15 +44,50 @@ pub(super) fn foreign(expected: &Expected, entry: &Entry) -> Result<Option<Resul
     }
 }
 
-/// Whether a step declares another input than the one that is recorded.
-pub(super) fn contradicts(expected: &Expected, event: &Event) -> bool {
-    let (Expected::Closure { input: Some(input), .. }, Event::StepRecorded(record)) = (expected, event)
-    else {
-        return false;
+/// Whether a step or child has another input than the one that is recorded, and nobody has accepted that.
+pub(super) fn contradicts(expected: &Expected, entry: &Entry, journal: &[Entry]) -> bool {
+    let (declared, recorded) = match (expected, &entry.event) {
+        // What could not be recorded is compared with nothing: somebody decides about it.
+        (_, Event::StepRecorded(record)) if matches!(record.outcome, Recorded::Unrecordable(_)) => {
+            return false;
+        }
+        (Expected::Closure { input: Some(input), .. }, Event::StepRecorded(record)) => {
+            (ContentHash::of(input.to_string().as_bytes()), record.input.as_ref())
+        }
+        (Expected::Child { input: Some(declared), .. }, Event::ChildStarted { input, .. }) => {
+            (*declared, Some(input))
+        }
+        _ => return false,
     };
-    // What could not be recorded is compared with nothing: somebody decides about it.
-    let is_lost = matches!(record.outcome, Recorded::Unrecordable(_));
-    !is_lost && record.input_hash.is_some_and(|hash| hash != Payload::from(input.to_string().as_str()).hash())
+    let accepts = |later: &Entry| match &later.event {
+        Event::Unblocked { remedied: Some(Remedied { op, declared: accepted, .. }), .. } => {
+            Some(op) == entry.event.op() && *accepted == Some(declared)
+        }
+        _ => false,
+    };
+    recorded.is_some_and(|recorded| recorded.hash != declared) && !journal.iter().any(accepts)
+}
+
+/// By what the input of a child is compared: its members in order, without those that are null.
+pub(super) fn input_hash(child: &Child) -> ContentHash {
+    let mut input = match &child.code {
+        Code::Workflow(program) => serde_json::to_value(program),
+        Code::Task(job) => serde_json::to_value(job),
+    }
+    .expect("programs are JSON");
+    strip(&mut input);
+    ContentHash::of(input.to_string().as_bytes())
+}
+
+fn strip(value: &mut Value) {
+    match value {
+        Value::Array(parts) => parts.iter_mut().for_each(strip),
+        Value::Object(members) => {
+            members.retain(|_, member| !member.is_null());
+            members.values_mut().for_each(strip);
+        }
+        _ => {}
+    }
 }
 
 /// Whether the code can read what is recorded.
@@ -68,7 +106,7 @@ pub(super) fn is_readable(expected: &Expected, event: &Event) -> bool {
 
 /// Whether somebody gave a result that the code could not read: it was blocked at the same step later. To nobody is that result given again.
 pub(super) fn is_refuted(entry: &Entry, journal: &[Entry]) -> bool {
-    let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_) }), .. } = &entry.event
+    let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_), .. }), .. } = &entry.event
     else {
         return false;
     };
@@ -106,7 +144,9 @@ fn given(
             Ok(Err(Failed(FailureKind::Timeout)))
         }
         (Event::SignalReceived { payload, .. }, Expected::Signal { .. }) => Ok(Ok(number(payload)?)),
-        (Event::ChildStarted { op, child }, Expected::Child(under)) if is_id(child.as_str(), op, under) => {
+        (Event::ChildStarted { op, child, .. }, Expected::Child { under, .. })
+            if is_id(child.as_str(), op, under) =>
+        {
             Ok(Ok(0))
         }
         (Event::ChildFinished { outcome, .. }, Expected::Result) => outcome_of(outcome),
@@ -117,7 +157,10 @@ fn given(
 fn is_id(child: &str, op: &Op, under: &Under) -> bool {
     match under {
         Under::Given(id) => child == id,
-        Under::Own(parent) => child == format!("{parent}/{}/{}", op.name, op.nth),
+        Under::Own(parent) => {
+            let key = op.key.as_ref().map(|key| format!("={key}")).unwrap_or_default();
+            child == format!("{parent}/{}{key}/{}", op.name, op.nth)
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use super::report::{Report, Violation};
 use super::{Stage, Trouble, scenario_prefix};
 use crate::audit::{self, Books, Past, Told, table};
 use crate::ending::{LAST_SIGNALS, executions};
-use crate::history::{Answer, Draw, Happened, Spot};
+use crate::history::{Answer, Draw, Happened, Spot, key_of};
 use crate::model;
 use crate::scenario::{Ask, Scenario};
 use crate::story::story;
@@ -73,7 +73,7 @@ impl Seen {
         if let Event::StepRecorded(record) = &entry.event
             && !matches!(record.outcome, Outcome::Unrecordable(_))
         {
-            let step = format!("default/{id}/{run}/{}/{}", record.op.name, record.op.nth);
+            let step = key_of(id, *run, &record.op);
             self.recorded.entry(step).or_insert(machine);
         }
     }
@@ -354,7 +354,7 @@ mod tests {
 
     fn fired(seq: u64, name: &str) -> Entry {
         let name = abide_core::Name::new(name).unwrap();
-        let op = abide_core::Op { kind: abide_core::OpKind::Timer, name, nth: 1 };
+        let op = abide_core::Op { kind: abide_core::OpKind::Timer, name, key: None, nth: 1 };
         Entry { seq, at: abide::Timestamp::from_micros(1), event: Event::TimerFired { op } }
     }
 

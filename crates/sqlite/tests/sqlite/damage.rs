@@ -85,7 +85,7 @@ fn standing(change: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<()>) 
     block_on(store.commit(Commit { hold: Hold::Park { seen: Vec::new() }, ..park })).expect("it is parked");
     seat.retire();
     let start_at = Some(fixture.clock.now().after(Duration::from_secs(3_600)));
-    let op = Op { kind: OpKind::ChildResult, name: name("child"), nth: 1 };
+    let op = Op { kind: OpKind::ChildResult, name: name("child"), key: None, nth: 1 };
     let parent = Some(Parent::new(address("ready").id, 1, op, 2));
     let begin = |id: &str, start: Start| message("start", id, Body::Start(start.into()));
     let messages = vec![

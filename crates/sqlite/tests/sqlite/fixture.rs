@@ -54,7 +54,7 @@ impl Fixture {
 
 /// The child that a parent starts.
 pub(crate) fn kid() -> Op {
-    Op { kind: OpKind::Child, name: name("child"), nth: 1 }
+    Op { kind: OpKind::Child, name: name("child"), key: None, nth: 1 }
 }
 
 /// The store after somebody else wrote to its file.
@@ -110,9 +110,9 @@ pub(crate) fn look(store: &Arc<SqliteStore>, id: &str) -> Snapshot {
 }
 
 pub(crate) fn step(nth: u32) -> Command {
-    let op = Op { kind: OpKind::Step, name: name("step"), nth };
+    let op = Op { kind: OpKind::Step, name: name("step"), key: None, nth };
     let outcome = Outcome::Success(Payload::from("3"));
-    Command::RecordStep(StepRecord { op, outcome, attempt: 1, input_hash: None })
+    Command::RecordStep(StepRecord { op, outcome, attempt: 1, input: None })
 }
 
 pub(crate) fn complete() -> Command {
@@ -248,9 +248,9 @@ impl Seat {
             let outcome = work(connection);
             let keep = outcome.is_ok();
             let text = outcome.err().map_or_else(|| "ok".to_owned(), |error| error.to_string());
-            let op = Op { kind: OpKind::Transaction, name: name("tx"), nth: 1 };
+            let op = Op { kind: OpKind::Transaction, name: name("tx"), key: None, nth: 1 };
             let outcome = Outcome::Success(Payload::from(text.as_str()));
-            let record = StepRecord { op, outcome, attempt: 1, input_hash: None };
+            let record = StepRecord { op, outcome, attempt: 1, input: None };
             let decision =
                 after.execution.decide(Command::RecordStep(record), now).expect("it may be decided");
             let (entries, _) = decision.record(&mut after.execution, now);

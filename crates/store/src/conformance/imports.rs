@@ -172,11 +172,10 @@ fn import_of_a_long_journal_can_be_read_from_anywhere(subject: &Subject) {
     let source = elsewhere(subject);
     let (_seat, mut held) = source.held("a");
     for nth in 1..=COUNT {
-        let op = Op { kind: OpKind::Step, name: name("large"), nth };
+        let op = Op { kind: OpKind::Step, name: name("large"), key: None, nth };
         // Each has a row of its own.
         let outcome = Outcome::Success(Payload::from("x".repeat(20_000).as_str()));
-        source
-            .record(&mut held, Command::RecordStep(StepRecord { op, outcome, attempt: 1, input_hash: None }));
+        source.record(&mut held, Command::RecordStep(StepRecord { op, outcome, attempt: 1, input: None }));
     }
     moved(&source, subject, "a");
     for from in [1, 2, 127, 128, 129, 200, 256, 257, 301] {
@@ -232,7 +231,7 @@ fn signals_that_were_read_elsewhere_are_no_news(subject: &Subject) {
     let source = elsewhere(subject);
     let (_seat, mut held) = source.held("a");
     source.send(signal("s", "a"));
-    let op = Op { kind: OpKind::Signal, name: name("note"), nth: 1 };
+    let op = Op { kind: OpKind::Signal, name: name("note"), key: None, nth: 1 };
     let received = Command::ReceiveSignal { op, message: signal("s", "a").id, payload: Payload::from("s") };
     source.commit(&source.draft(&held).then(received).consuming(&["s"]).park(), &mut held);
     moved(&source, subject, "a");
@@ -244,7 +243,7 @@ fn import_is_woken_for_a_timer_that_its_summary_does_not_tell(subject: &Subject)
     let source = elsewhere(subject);
     let (_seat, mut held) = source.held("a");
     let due_at = source.later_ms(500);
-    let op = Op { kind: OpKind::Timer, name: name("sleep"), nth: 1 };
+    let op = Op { kind: OpKind::Timer, name: name("sleep"), key: None, nth: 1 };
     let draft = source.draft(&held).then(Command::SetTimer { op, due_at });
     let waiting = abide_core::Waiting::Signal { name: name("note"), until: None };
     source.commit(&draft.waiting(waiting).park(), &mut held);

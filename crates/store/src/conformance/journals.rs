@@ -1,6 +1,6 @@
 //! How journals are read.
 
-use abide_core::{Command, Op, OpKind, Outcome, Payload, StepRecord};
+use abide_core::{Command, Fingerprint, Op, OpKind, Outcome, Payload, StepRecord};
 
 use super::held::Held;
 use super::make::{address, name, step};
@@ -136,10 +136,10 @@ fn lease_brings_the_beginning_of_the_journal(subject: &Subject) {
 fn large_entry_is_kept(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
     let bytes: Vec<u8> = (0..1_000_000_u32).map(|n| n.to_le_bytes()[0]).collect();
-    let op = Op { kind: OpKind::Step, name: name("large"), nth: 1 };
+    let op = Op { kind: OpKind::Step, name: name("large"), key: None, nth: 1 };
     let outcome = Outcome::Success(Payload::from(bytes));
-    subject
-        .record(&mut held, Command::RecordStep(StepRecord { op, outcome, attempt: 1, input_hash: Some(7) }));
+    let input = Some(Fingerprint::of(&Payload::from("7")));
+    subject.record(&mut held, Command::RecordStep(StepRecord { op, outcome, attempt: 1, input }));
     let draft = subject.draft(&held).then(step("after"));
     subject.commit(&draft, &mut held);
     let journal = subject.look("a").journal;

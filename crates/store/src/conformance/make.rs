@@ -46,7 +46,7 @@ pub(crate) fn delayed(start_at: Timestamp) -> Start {
 
 /// A start whose outcome `parent` waits for, under the operation `op`.
 pub(crate) fn child_of(parent: &str, op: &str) -> Start {
-    let op = Op { kind: OpKind::ChildResult, name: name(op), nth: 1 };
+    let op = Op { kind: OpKind::ChildResult, name: name(op), key: None, nth: 1 };
     Start { parent: Some(Parent::new(address(parent).id, 1, op, 2)), ..flow() }
 }
 
@@ -103,9 +103,9 @@ pub(crate) fn terminate(to: &str) -> Message {
 }
 
 pub(crate) fn step(text: &str) -> Command {
-    let op = Op { kind: OpKind::Step, name: name(text), nth: 1 };
+    let op = Op { kind: OpKind::Step, name: name(text), key: None, nth: 1 };
     let outcome = Outcome::Success(Payload::from(text));
-    Command::RecordStep(StepRecord { op, outcome, attempt: 1, input_hash: None })
+    Command::RecordStep(StepRecord { op, outcome, attempt: 1, input: None })
 }
 
 pub(crate) fn complete() -> Command {

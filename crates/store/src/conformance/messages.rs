@@ -229,7 +229,7 @@ fn blocked_execution_is_woken_by_unblock_and_not_by_a_signal(subject: &Subject) 
 
 fn p1_only_the_step_that_blocks_can_be_decided_about(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
-    let op = Op { kind: OpKind::Step, name: name("report"), nth: 2 };
+    let op = Op { kind: OpKind::Step, name: name("report"), key: None, nth: 2 };
     let block = Command::block(Block::Unrecordable { op, reason: "large".to_owned() });
     subject.commit(&subject.draft(&held).then(step("sound")).then(block).park(), &mut held);
     let before = subject.picture();

@@ -368,7 +368,7 @@ fn p4_repeated_retry_is_a_duplicate(subject: &Subject) {
 
 fn retried_run_reads_signals_but_no_old_orders(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
-    let op = Op { kind: OpKind::ChildResult, name: name("child"), nth: 1 };
+    let op = Op { kind: OpKind::ChildResult, name: name("child"), key: None, nth: 1 };
     let outcome = Outcome::Success(Payload::from("1"));
     subject.send(signal("s1", "a"));
     subject.send(cancel("a"));

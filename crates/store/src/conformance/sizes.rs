@@ -57,7 +57,7 @@ fn p8_oversize_signal_is_refused_by_name(subject: &Subject) {
 
 fn p8_oversize_edit_is_refused_by_name(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
-    let op = Op { kind: OpKind::Step, name: name("report"), nth: 1 };
+    let op = Op { kind: OpKind::Step, name: name("report"), key: None, nth: 1 };
     let block = Command::block(Block::Unrecordable { op, reason: "large".to_owned() });
     subject.commit(&subject.draft(&held).then(block).park(), &mut held);
     let edit = |bytes| {

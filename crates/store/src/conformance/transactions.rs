@@ -55,9 +55,9 @@ pub(super) fn transaction(
     let (before, now) = (held.execution.clone(), subject.now());
     let run = move |table: &dyn Any| {
         let keep = work(table);
-        let op = Op { kind: OpKind::Transaction, name: name("tx"), nth: 1 };
+        let op = Op { kind: OpKind::Transaction, name: name("tx"), key: None, nth: 1 };
         let outcome = Outcome::Success(Payload::from(if keep { "kept" } else { "undone" }));
-        let record = StepRecord { op, outcome, attempt: 1, input_hash: None };
+        let record = StepRecord { op, outcome, attempt: 1, input: None };
         let mut after = before.clone();
         let decision = after.decide(Command::RecordStep(record), now).expect("a step may be recorded");
         let (entries, _) = decision.record(&mut after, now);

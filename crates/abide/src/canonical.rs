@@ -1,0 +1,242 @@
+//! When two inputs are the same: their canonical JSON is.
+//!
+//! The members of objects are sorted by their names, and members that are `null` are left out, so
+//! that neither the order of a `HashMap` nor a new optional field makes another input of it. White
+//! space and the way in which a character is escaped do not count. Everything else does: the order
+//! of sequences, and how a number is written.
+
+use abide_core::{ContentHash, Name, Payload};
+use serde::Serialize;
+
+use crate::data;
+
+/// The hash by which an input is compared.
+pub(crate) fn hash(input: &Payload) -> ContentHash {
+    let json = input.as_bytes();
+    match is_canonical(json).then(|| json.to_vec()).or_else(|| canonical(json)) {
+        Some(text) => ContentHash::of(&text),
+        // It is no JSON, or nested deeper than it could be read back: compared as it is.
+        None => ContentHash::of(json),
+    }
+}
+
+/// What tells an operation apart from others of its name, as a short text.
+///
+/// A string stands for itself and everything else for its canonical JSON. What is long, or has characters that are not in names, is
+/// known by its hash.
+pub(crate) fn key<K: Serialize + ?Sized>(key: &K) -> Result<Name, String> {
+    const KEY_BYTES_MAX: usize = 64;
+    let json = data::encode(&key).map_err(|error| format!("its key does not serialize: {error}"))?;
+    let text = canonical(json.as_bytes()).unwrap_or_else(|| json.as_bytes().to_vec());
+    let plain = serde_json::from_slice::<String>(&text)
+        .ok()
+        .or_else(|| String::from_utf8(text.clone()).ok())
+        .filter(|plain| plain.len() <= KEY_BYTES_MAX);
+    match plain.map(Name::new) {
+        Some(Ok(name)) => Ok(name),
+        _ => Ok(Name::new(format!("{:?}", ContentHash::of(&text))).expect("hexadecimal digits are a name")),
+    }
+}
+
+/// Whether nothing in this JSON could be written otherwise: it has no objects, no escapes and no white space.
+fn is_canonical(json: &[u8]) -> bool {
+    !json.iter().any(|byte| matches!(byte, b'{' | b'\\' | b' ' | b'\t' | b'\n' | b'\r'))
+}
+
+fn canonical(json: &[u8]) -> Option<Vec<u8>> {
+    let mut reader = Reader { json, at: 0, depth: 0 };
+    let mut text = Vec::with_capacity(json.len());
+    reader.value(&mut text)?;
+    (reader.peek().is_none()).then_some(text)
+}
+
+/// Goes through JSON and writes it canonically. `None`: this is no JSON.
+struct Reader<'a> {
+    json: &'a [u8],
+    at: usize,
+    depth: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// As deep as `serde_json` reads.
+    const DEPTH_MAX: usize = 128;
+
+    /// The next byte that is no white space.
+    fn peek(&mut self) -> Option<u8> {
+        let rest = &self.json[self.at..];
+        self.at += rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        self.json.get(self.at).copied()
+    }
+
+    /// Passes this byte, if it is the next.
+    fn pass(&mut self, byte: u8) -> bool {
+        let is_next = self.peek() == Some(byte);
+        self.at += usize::from(is_next);
+        is_next
+    }
+
+    fn value(&mut self, text: &mut Vec<u8>) -> Option<()> {
+        self.depth += 1;
+        if self.depth > Self::DEPTH_MAX {
+            return None;
+        }
+        match self.peek()? {
+            b'{' => self.object(text)?,
+            b'[' => self.array(text)?,
+            b'"' => self.string(text)?,
+            _ => text.extend_from_slice(self.word()?),
+        }
+        self.depth -= 1;
+        Some(())
+    }
+
+    fn object(&mut self, text: &mut Vec<u8>) -> Option<()> {
+        self.at += 1;
+        let mut members = Vec::new();
+        while !self.pass(b'}') {
+            if !members.is_empty() && !self.pass(b',') {
+                return None;
+            }
+            let (mut name, mut value) = (Vec::new(), Vec::new());
+            self.string(&mut name)?;
+            if !self.pass(b':') {
+                return None;
+            }
+            self.value(&mut value)?;
+            members.push((name, value));
+        }
+        members.retain(|(_, value)| value != b"null");
+        members.sort();
+        text.push(b'{');
+        for (nth, (name, value)) in members.iter().enumerate() {
+            if nth > 0 {
+                text.push(b',');
+            }
+            text.extend_from_slice(name);
+            text.push(b':');
+            text.extend_from_slice(value);
+        }
+        text.push(b'}');
+        Some(())
+    }
+
+    fn array(&mut self, text: &mut Vec<u8>) -> Option<()> {
+        self.at += 1;
+        text.push(b'[');
+        let mut is_first = true;
+        while !self.pass(b']') {
+            if !is_first {
+                if !self.pass(b',') {
+                    return None;
+                }
+                text.push(b',');
+            }
+            self.value(text)?;
+            is_first = false;
+        }
+        text.push(b']');
+        Some(())
+    }
+
+    /// A string, escaped as `serde_json` does it.
+    fn string(&mut self, text: &mut Vec<u8>) -> Option<()> {
+        if self.peek()? != b'"' {
+            return None;
+        }
+        let rest = &self.json[self.at..];
+        let mut end = 1;
+        let mut is_escaped = false;
+        while *rest.get(end)? != b'"' {
+            let is_escape = rest[end] == b'\\';
+            is_escaped |= is_escape;
+            end += if is_escape { 2 } else { 1 };
+        }
+        let quoted = &rest[..=end];
+        self.at += end + 1;
+        if is_escaped {
+            let plain: String = serde_json::from_slice(quoted).ok()?;
+            text.extend_from_slice(&serde_json::to_vec(&plain).ok()?);
+        } else {
+            text.extend_from_slice(quoted);
+        }
+        Some(())
+    }
+
+    /// A number, `true`, `false` or `null`.
+    fn word(&mut self) -> Option<&'a [u8]> {
+        let rest = &self.json[self.at..];
+        let is_in_word = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
+        let length = rest.iter().take_while(is_in_word).count();
+        self.at += length;
+        (length > 0).then_some(&rest[..length])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn what_does_not_count_is_left_out() {
+        let rows = [
+            (r#"{"b":1,"a":2}"#, r#"{"a":2,"b":1}"#),
+            (r#"{"a":null}"#, "{}"),
+            (r#"{"a":null,"b":[null,{"c":null}]}"#, r#"{"b":[null,{}]}"#),
+            ("null", "null"),
+            (" [ 1 , 2.50 ,\t-3e4 ] ", "[1,2.50,-3e4]"),
+            (r#"{ "b" : { "d":1, "c":"x y" } }"#, r#"{"b":{"c":"x y","d":1}}"#),
+            (r#""\u0061\/\"""#, r#""a/\"""#),
+            (r#"{"\u0062":1,"a":2}"#, r#"{"a":2,"b":1}"#),
+            ("340282366920938463463374607431768211455", "340282366920938463463374607431768211455"),
+        ];
+        for (json, expected) in rows {
+            let text = canonical(json.as_bytes()).expect(json);
+            assert_eq!(String::from_utf8_lossy(&text), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_no_json_has_no_canonical_form() {
+        let deep = "[".repeat(200) + &"]".repeat(200);
+        for text in ["", "{", "[1", "[1 2]", r#"{"a" 1}"#, r#"{"a":1"#, r#""a"#, r#""\""#, "1 2", "}", &deep]
+        {
+            assert_eq!(canonical(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn keys_are_short_and_people_can_read_them() {
+        let long = "x".repeat(65);
+        let read = |key: Result<Name, String>| key.expect("a key").to_string();
+        assert_eq!(read(key("ann")), "ann");
+        assert_eq!(read(key(&7)), "7");
+        assert_eq!(read(key(&("a", 1))), r#"["a",1]"#);
+        assert_eq!((read(key(&long)).len(), read(key("a\nb")).len(), read(key("")).len()), (32, 32, 32));
+        assert_ne!(key(&long), key(&"y".repeat(65)));
+    }
+
+    proptest! {
+        /// However the members of a value are ordered and spaced, its canonical form is one, and reads as the value without its nulls.
+        #[test]
+        fn the_canonical_form_is_one(pairs in proptest::collection::vec((".{0,6}", -9..9_i32), 0..6), turn in 0..6_usize) {
+            let unique: std::collections::BTreeMap<_, _> = pairs.into_iter().collect();
+            let mut members: Vec<String> = unique
+                .iter()
+                .map(|(name, value)| format!("{} : {value}", serde_json::to_string(name).unwrap()))
+                .collect();
+            let sorted = format!("{{{}}}", members.join(","));
+            let turn = turn.min(members.len());
+            members.rotate_left(turn);
+            let turned = format!(" {{ {} }}", members.join(" , "));
+            let text = canonical(sorted.as_bytes()).unwrap();
+            prop_assert_eq!(&text, &canonical(turned.as_bytes()).unwrap());
+            prop_assert_eq!(
+                serde_json::from_slice::<Value>(&text).unwrap(),
+                serde_json::from_str::<Value>(&sorted).unwrap()
+            );
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What code calls an operation: its name, and the key that tells it apart from others of that name.
+
+use abide_core::{InvalidName, Name, OpKind};
+use serde::Serialize;
+
+use crate::canonical;
+
+/// What the code calls an operation. Whether that is a name is told when the operation is opened.
+#[derive(Clone)]
+pub(crate) struct OpName(pub(crate) Result<(Name, Option<Name>), NoName>);
+
+/// Why an operation cannot be called so.
+#[derive(Clone)]
+pub(crate) enum NoName {
+    Name(InvalidName),
+    Key { name: Name, reason: String },
+}
+
+impl NoName {
+    /// In words, for an operation of this kind.
+    pub(crate) fn told(&self, kind: OpKind) -> String {
+        match self {
+            Self::Name(invalid) => invalid.clone().of_field(field(kind)).to_string(),
+            Self::Key { name, reason } => format!("{} {name:?}: {reason}", kind.word()),
+        }
+    }
+}
+
+impl OpName {
+    pub(crate) fn new(name: impl AsRef<str>) -> Self {
+        Self(Name::new(name).map(|name| (name, None)).map_err(NoName::Name))
+    }
+
+    /// The same operation under another name.
+    pub(crate) fn rename(&mut self, name: impl AsRef<str>) {
+        let Self(renamed) = Self::new(name);
+        self.0 = match (renamed, self.0.clone()) {
+            (Ok((name, _)), Ok((_, key))) => Ok((name, key)),
+            (Err(no_name), _) | (_, Err(no_name)) => Err(no_name),
+        };
+    }
+
+    pub(crate) fn set_key<K: Serialize + ?Sized>(&mut self, key: &K) {
+        if let Ok((name, _)) = &self.0 {
+            let name = name.clone();
+            self.0 = match canonical::key(key) {
+                Ok(key) => Ok((name, Some(key))),
+                Err(reason) => Err(NoName::Key { name, reason }),
+            };
+        }
+    }
+}
+
+/// The builder methods of every operation that has a name.
+macro_rules! op_options {
+    () => {
+        /// Tells this operation apart from others of its name, for example in a loop: by the id of the
+        /// order that it is for. Without a key operations of one name are counted, so that one which new
+        /// code inserts shifts those behind it.
+        pub fn key<K: serde::Serialize + ?Sized>(mut self, key: &K) -> Self {
+            self.name.set_key(key);
+            self
+        }
+    };
+}
+pub(crate) use op_options;
+
+/// What a complaint calls the name of an operation.
+fn field(kind: OpKind) -> &'static str {
+    match kind {
+        OpKind::Step => "step name",
+        OpKind::Transaction => "transaction name",
+        OpKind::Timer => "timer name",
+        OpKind::Signal => "signal name",
+        OpKind::Child | OpKind::ChildResult => "workflow name",
+        _ => "name",
+    }
+}

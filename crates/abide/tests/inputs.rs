@@ -1,0 +1,277 @@
+//! Operations and the inputs that they were recorded with: what is compared, by what, and who may waive it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use abide::prelude::*;
+use abide::testing::Lab;
+use abide::{ClientError, Status, Workflow};
+use serde::{Deserialize, Serialize};
+
+/// Who was paid, in order.
+#[derive(Clone, Default)]
+struct Paid(Arc<Mutex<Vec<String>>>);
+
+impl Paid {
+    fn all(&self) -> String {
+        self.0.lock().unwrap().join(" ")
+    }
+}
+
+#[task]
+async fn pay(ctx: Ctx, to: String) -> Result<String> {
+    ctx.state::<Paid>().0.lock().unwrap().push(to.clone());
+    Ok(format!("paid {to}"))
+}
+
+async fn go(ctx: &Ctx) -> Result<()> {
+    ctx.recv("go").await
+}
+
+async fn pay_each(ctx: &Ctx, people: &[&str]) -> Result<String> {
+    let mut receipts = Vec::new();
+    for person in people {
+        receipts.push(ctx.run(pay, (*person).to_owned()).await?);
+    }
+    Ok(receipts.join(", "))
+}
+
+async fn pay_each_by_key(ctx: &Ctx, people: &[&str]) -> Result<String> {
+    let mut receipts = Vec::new();
+    for person in people {
+        receipts.push(ctx.run(pay, (*person).to_owned()).key(person).await?);
+    }
+    Ok(receipts.join(", "))
+}
+
+#[workflow(name = "payroll")]
+async fn two(ctx: Ctx) -> Result<String> {
+    let receipts = pay_each(&ctx, &["bob", "cyd"]).await?;
+    go(&ctx).await?;
+    Ok(receipts)
+}
+
+/// The next deploy pays somebody before the others.
+#[workflow(name = "payroll")]
+async fn three(ctx: Ctx) -> Result<String> {
+    let receipts = pay_each(&ctx, &["ann", "bob", "cyd"]).await?;
+    go(&ctx).await?;
+    Ok(receipts)
+}
+
+#[workflow(name = "payroll", strict)]
+async fn three_strictly(ctx: Ctx) -> Result<String> {
+    let receipts = pay_each(&ctx, &["ann", "bob", "cyd"]).await?;
+    go(&ctx).await?;
+    Ok(receipts)
+}
+
+#[workflow(name = "payroll")]
+async fn two_by_key(ctx: Ctx) -> Result<String> {
+    let receipts = pay_each_by_key(&ctx, &["bob", "cyd"]).await?;
+    go(&ctx).await?;
+    Ok(receipts)
+}
+
+#[workflow(name = "payroll")]
+async fn three_by_key(ctx: Ctx) -> Result<String> {
+    let receipts = pay_each_by_key(&ctx, &["ann", "bob", "cyd"]).await?;
+    go(&ctx).await?;
+    Ok(receipts)
+}
+
+#[workflow(name = "payroll")]
+async fn one_renamed(ctx: Ctx) -> Result<String> {
+    let receipts = [ctx.run(pay, "Bob".to_owned()).any_input().await?, ctx.run(pay, "cyd".to_owned()).await?];
+    go(&ctx).await?;
+    Ok(receipts.join(", "))
+}
+
+/// Runs `before` until it waits, takes its machine away, and goes on with `after`.
+async fn change<B, A>(lab: &Lab, before: B, after: A) -> (Paid, Handle<String>)
+where
+    B: Workflow<Input = (), Output = String>,
+    A: Workflow<Input = (), Output = String>,
+{
+    let paid = Paid::default();
+    let state = paid.clone();
+    let (machine, abide) =
+        lab.worker_with(|builder| builder.workflow(before).task(pay).state(state)).await.unwrap();
+    abide.start_named::<_, String>("march", "payroll", &()).await.unwrap();
+    while abide.handle::<String>("march").status().await.unwrap() != Status::Waiting
+        || paid.0.lock().unwrap().len() < 2
+    {
+        lab.sleep(ms(10)).await;
+    }
+    lab.sleep(secs(1)).await;
+    lab.crash(machine);
+    lab.sleep(minutes(1)).await;
+    let state = paid.clone();
+    let (_, abide) = lab.worker_with(|builder| builder.workflow(after).task(pay).state(state)).await.unwrap();
+    let handle = abide.handle("march");
+    handle.signal("go", &()).await.unwrap();
+    lab.sleep(secs(5)).await;
+    (paid, handle)
+}
+
+const ANOTHER: &str = r#"the code no longer matches its journal: child "pay" was recorded with input "bob", the code has "ann""#;
+
+#[test]
+fn a_child_with_another_input_is_not_given_the_result_of_the_first() {
+    Lab::run_on_each(1, async |lab| {
+        let (paid, handle) = change(&lab, two, three).await;
+        assert_eq!((handle.status().await.unwrap(), paid.all().as_str()), (Status::Blocked, "bob cyd"));
+        let why = handle.why().await.unwrap();
+        assert!(why.contains(ANOTHER), "{why}");
+        let ways_on = "to go on: abide unblock march --accept pay, or code that has the recorded input";
+        assert!(why.contains(ways_on), "{why}");
+        assert!(matches!(handle.result().await, Err(ClientError::Blocked { .. })));
+    });
+}
+
+#[test]
+fn a_strict_workflow_is_blocked_by_another_input_too() {
+    Lab::run(2, async |lab| {
+        let (paid, handle) = change(&lab, two, three_strictly).await;
+        assert_eq!((handle.status().await.unwrap(), paid.all().as_str()), (Status::Blocked, "bob cyd"));
+        assert!(handle.why().await.unwrap().contains(ANOTHER));
+    });
+}
+
+#[test]
+fn operations_with_keys_are_not_shifted_by_one_that_is_inserted() {
+    Lab::run_on_each(3, async |lab| {
+        let (paid, handle) = change(&lab, two_by_key, three_by_key).await;
+        assert_eq!(paid.all(), "bob cyd ann");
+        assert_eq!(handle.result().await.unwrap(), "paid ann, paid bob, paid cyd");
+    });
+}
+
+#[test]
+fn code_can_do_with_any_input() {
+    Lab::run(4, async |lab| {
+        let (paid, handle) = change(&lab, two, one_renamed).await;
+        assert_eq!(handle.result().await.unwrap(), "paid bob, paid cyd");
+        assert_eq!(paid.all(), "bob cyd");
+    });
+}
+
+#[test]
+fn an_operator_can_accept_what_was_recorded_with_another_input() {
+    Lab::run_on_each(5, async |lab| {
+        let (paid, handle) = change(&lab, two, three).await;
+        for wrong in ["pay#2", "pay[ann]", "ship"] {
+            let refused = handle.unblock().accept(wrong).await.unwrap_err().to_string();
+            assert!(refused.contains(r#"it is blocked at child "pay""#), "{refused}");
+        }
+        let refused = handle.unblock().rerun("pay").await.unwrap_err().to_string();
+        assert!(refused.contains("it cannot go on to run again"), "{refused}");
+        // The second child has another input as well, which is another decision.
+        handle.unblock().accept("pay").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let why = handle.why().await.unwrap();
+        assert!(why.contains(r#"child "pay" #2 was recorded with input "cyd", the code has "bob""#), "{why}");
+        handle.unblock().accept("pay#2").await.unwrap();
+        lab.sleep(secs(5)).await;
+        assert_eq!(handle.result().await.unwrap(), "paid bob, paid cyd, paid cyd");
+        assert_eq!(paid.all(), "bob cyd cyd");
+    });
+}
+
+/// An input whose members come in another order each time, and that has gained a field.
+#[derive(Serialize, Deserialize)]
+struct Order {
+    items: HashMap<String, u32>,
+    note: Option<String>,
+}
+
+fn order(seed: u32) -> Order {
+    let items = (0..50).map(|n| (n + seed) % 50).map(|n| (format!("item-{n}"), n));
+    Order { items: items.collect(), note: None }
+}
+
+#[workflow]
+async fn checkout(ctx: Ctx, order: Order) -> Result<usize> {
+    let sum = ctx.step("sum", || async { Ok(order.items.len()) }).input(&order).await?;
+    let again = ctx.run(count, self::order(7)).await?;
+    go(&ctx).await?;
+    Ok(sum + again)
+}
+
+#[workflow]
+async fn count(_ctx: Ctx, order: Order) -> Result<usize> {
+    Ok(order.items.len())
+}
+
+#[test]
+fn neither_the_order_of_a_map_nor_an_optional_field_makes_another_input() {
+    Lab::run_on_each(6, async |lab| {
+        let codes = |builder: abide::Builder| builder.workflow(two);
+        let (machine, abide) = lab.worker_with(codes).await.unwrap();
+        let handle = abide.start(checkout, order(0)).id("o").await.unwrap();
+        // The same again attaches.
+        abide.start(checkout, order(31)).id("o").await.unwrap();
+        let items: HashMap<_, _> = order(3).items;
+        let older = HashMap::from([("items", items)]);
+        abide.start_named::<_, usize>("o", "checkout", &older).await.unwrap();
+        lab.sleep(secs(5)).await;
+        lab.crash(machine);
+        let (_, abide) = lab.worker_with(codes).await.unwrap();
+        lab.sleep(minutes(1)).await;
+        // Replayed with maps of another order, it does not contradict itself.
+        let handle = abide.handle::<usize>(handle.id());
+        handle.signal("go", &()).await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), 100);
+        let other = abide.start(checkout, Order { note: Some("now".to_owned()), ..order(0) }).id("o").await;
+        assert!(matches!(other, Err(ClientError::Conflict { .. })), "another note is another order");
+    });
+}
+
+#[workflow]
+async fn keys(ctx: Ctx, step: String) -> Result<String> {
+    ctx.step(&step, || async { Ok(ctx.idempotency_key()) }).await
+}
+
+#[test]
+fn ids_and_names_with_slashes_give_keys_of_their_own() {
+    Lab::run(7, async |lab| {
+        let (_, abide) = lab.worker_with(|builder| builder.workflow(two)).await.unwrap();
+        let one = abide.run(keys, "charge/1/pay".to_owned()).id("o1").await.unwrap();
+        let other = abide.run(keys, "pay".to_owned()).id("o1/1/charge").await.unwrap();
+        assert_eq!(
+            (one.as_str(), other.as_str()),
+            ("default/o1/1/charge%2F1%2Fpay/1", "default/o1%2F1%2Fcharge/1/pay/1")
+        );
+    });
+}
+
+#[workflow]
+async fn everything_keyed(ctx: Ctx) -> Result<Vec<String>> {
+    let mut seen = Vec::new();
+    for key in ["x", "y"] {
+        let idempotency_key = || ctx.idempotency_key();
+        seen.push(ctx.step("s", || async { Ok(idempotency_key()) }).key(key).await?);
+        seen.push(ctx.run(pay, key.to_owned()).key(&(key, 1)).await?);
+        ctx.sleep(ms(10)).key(key).await?;
+        seen.push(ctx.recv::<String>("word").key(key).await?);
+    }
+    Ok(seen)
+}
+
+#[test]
+fn every_operation_takes_a_key() {
+    Lab::run_on_each(8, async |lab| {
+        let paid = Paid::default();
+        let (_, abide) = lab.worker_with(|builder| builder.workflow(two).state(paid)).await.unwrap();
+        let handle = abide.start(everything_keyed, ()).id("k").await.unwrap();
+        for word in ["one", "two"] {
+            handle.signal("word", &word).await.unwrap();
+        }
+        let seen = handle.result().await.unwrap();
+        let expected = ["default/k/1/s=x/1", "paid x", "one", "default/k/1/s=y/1", "paid y", "two"];
+        assert_eq!(seen, expected);
+        let children = abide.list(Filter::all()).await.unwrap();
+        let ids: Vec<_> = children.iter().map(|listed| listed.id.as_str()).collect();
+        assert!(ids.contains(&r#"k/1/pay=["x",1]/1"#), "{ids:?}");
+    });
+}
