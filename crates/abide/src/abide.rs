@@ -124,6 +124,11 @@ impl Abide {
         self.inner.closer.close();
     }
 
+    /// Whether a workflow or task of this name can be run here.
+    pub(crate) fn has(&self, kind: Kind, name: &Name) -> bool {
+        self.inner.code.has(kind, name)
+    }
+
     pub(crate) fn client_part(&self) -> &Client {
         &self.inner.client
     }

@@ -136,7 +136,9 @@ impl<T: DeserializeOwned> Child<T> {
     /// Waits for its result. Dropping the future cancels the child.
     pub fn result(self) -> ChildResult<T> {
         let board = self.ctx.board().expect("only workflows have children");
-        let slot = board.open_result(&self.start, self.id).map_or(Slot::Closed, Slot::Open);
+        let opened = board.open_result(&self.start, self.id);
+        opened.iter().for_each(|handle| self.ctx.see(handle));
+        let slot = opened.map_or(Slot::Closed, Slot::Open);
         ChildResult { ctx: self.ctx, slot, output: PhantomData }
     }
 }

@@ -1,5 +1,6 @@
 //! Functions that can be run durably.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ impl<T, E> Returns for Result<T, E> {
 }
 
 /// A function that was registered at link time.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub struct Registered {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
@@ -95,17 +96,60 @@ impl KnownCode {
         self.0.iter().find(|(known, _)| known == name).map(|(_, code)| code)
     }
 
-    /// All of it, as an engine runs it.
-    pub(crate) fn registry(&self, state: &State) -> Registry {
+    /// Whether there is code of this kind and name.
+    pub(crate) fn has(&self, kind: Kind, name: &Name) -> bool {
+        self.0.iter().any(|(known, code)| (known, code.kind) == (name, kind))
+    }
+
+    /// All of it, as an engine runs it: with mocks in the place of some tasks.
+    pub(crate) fn registry(&self, state: &State, mocks: &BTreeMap<String, Arc<dyn TaskCode>>) -> Registry {
         let mut registry = Registry::default();
         for (name, code) in &self.0 {
             match code.kind {
                 Kind::Workflow => registry.add_workflow(name.clone(), (code.workflow)(state)),
-                Kind::Task => registry.add_task(name.clone(), (code.task)(state)),
+                Kind::Task => {
+                    let mock = mocks.get(name.as_str()).cloned();
+                    registry.add_task(name.clone(), mock.unwrap_or_else(|| (code.task)(state)))
+                }
                 Kind::Builtin => unreachable!("users register workflows and tasks"),
             };
         }
         registry
+    }
+}
+
+/// What runs in the place of a task in a test.
+pub(crate) struct MockTask<F, I> {
+    name: String,
+    mock: F,
+    input: std::marker::PhantomData<fn(I)>,
+}
+
+impl<F, I> MockTask<F, I> {
+    pub(crate) fn new(name: &str, mock: F) -> Self {
+        Self { name: name.to_owned(), mock, input: std::marker::PhantomData }
+    }
+}
+
+impl<F, I, T> TaskCode for MockTask<F, I>
+where
+    F: Fn(I) -> crate::Result<T> + Send + Sync + 'static,
+    I: DeserializeOwned + Send + 'static,
+    T: Serialize + 'static,
+{
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn call(&self, _attempt: TaskAttempt, input: &Payload) -> Result<CodeFuture, Block> {
+        let what = format!("the input of the mock of task {:?}", self.name);
+        let input: I = data::decode(input).map_err(|error| data::undecodable::<I>(&what, input, &error))?;
+        let encoded = (self.mock)(input).map_err(crate::Error::into_failure).and_then(|output| {
+            let describe =
+                |error| format!("the result of the mock of task {:?} does not serialize: {error}", self.name);
+            data::encode(&output).map_err(|error| crate::Error::fatal(describe(error)).into_failure())
+        });
+        Ok(Box::pin(std::future::ready(encoded)))
     }
 }
 

@@ -6,8 +6,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{OpKind, OpUse, Timestamp};
-use abide_engine::{Board, OpHandle, Request, TaskAttempt, run_key};
+use abide_core::{Op, OpKind, OpUse, Timestamp};
+use abide_engine::{Board, OpHandle, Request, TaskAttempt, UserTransaction, run_key};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -18,6 +18,7 @@ use crate::data;
 use crate::error::{Error, Result};
 use crate::next::ContinueAsNew;
 use crate::op_name::OpName;
+use crate::probe::{Probe, Stead};
 use crate::shield::Shield;
 use crate::signal::Receive;
 use crate::sleep::Sleep;
@@ -41,17 +42,26 @@ enum Home {
 
 /// The application's own values, shared with every workflow and task by type.
 #[derive(Clone, Default)]
-pub struct State(Arc<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>);
+pub struct State {
+    values: Arc<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
+    /// What a test sees and replaces.
+    probe: Option<Arc<Probe>>,
+}
 
 impl State {
     pub(crate) fn with<S: Send + Sync + 'static>(&self, value: S) -> Self {
-        let mut values = (*self.0).clone();
+        let mut values = (*self.values).clone();
         values.insert(TypeId::of::<S>(), Arc::new(value));
-        Self(Arc::new(values))
+        Self { values: Arc::new(values), probe: self.probe.clone() }
+    }
+
+    /// The same values, in a test.
+    pub(crate) fn probed(&self, probe: &Arc<Probe>) -> Self {
+        Self { values: self.values.clone(), probe: Some(probe.clone()) }
     }
 
     fn get<S: 'static>(&self) -> Option<&S> {
-        self.0.get(&TypeId::of::<S>())?.downcast_ref()
+        self.values.get(&TypeId::of::<S>())?.downcast_ref()
     }
 }
 
@@ -237,9 +247,32 @@ impl Ctx {
             }
         };
         match board.open(OpUse { kind, name, key: key.as_ref() }, request) {
-            Some(handle) => Opened::Open(handle),
+            Some(handle) => {
+                self.see(&handle);
+                Opened::Open(handle)
+            }
             None if board.is_gone() => Opened::Refused(gone(board, format_args!("{word} {name:?}"))),
             None => Opened::Blocked,
+        }
+    }
+
+    /// Lets a test see what was opened.
+    pub(crate) fn see(&self, handle: &OpHandle) {
+        if let Some(probe) = &self.state.probe {
+            probe.open(self.id(), handle.op());
+        }
+    }
+
+    /// What a test has in the place of the closure of an attempt, if anything.
+    pub(crate) fn stead(&self, op: &Op, attempt: u32) -> Option<Stead> {
+        self.state.probe.as_ref()?.stead(self.id(), op, attempt)
+    }
+
+    /// What a transaction step asks for.
+    pub(crate) fn transaction(&self, name: &OpName, run: &UserTransaction) -> Request {
+        match &self.state.probe {
+            Some(probe) => probe.transaction(self.id(), name, run),
+            None => Request::Transaction(run.clone()),
         }
     }
 

@@ -39,6 +39,7 @@ mod next;
 mod op_name;
 mod open;
 pub mod prelude;
+mod probe;
 #[doc(hidden)]
 pub mod readers;
 mod send_signal;

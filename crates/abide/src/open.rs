@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{InvalidName, Kind, Name, Namespace, Retry};
-use abide_engine::{Client, Engine, Options, Runtime, TokioRuntime};
-use abide_store::Store;
+use abide_core::{InvalidName, Kind, Limits, Name, Namespace, Retry};
+use abide_engine::{Client, Engine, Options, Runtime, TaskCode, TokioRuntime};
+use abide_store::{Clock, Store};
 
 use crate::abide::Abide;
 use crate::build;
@@ -29,6 +29,17 @@ pub struct Builder {
     busy_ms_max: Option<u64>,
     problem: Option<InvalidName>,
     build: Option<Name>,
+    /// What runs in the place of tasks, by name.
+    mocks: BTreeMap<String, Arc<dyn TaskCode>>,
+    /// The one workflow that is to be run, and no other.
+    only: Option<String>,
+}
+
+/// What a test says to its builder.
+pub(crate) struct TestParts {
+    pub(crate) state: State,
+    pub(crate) explicit: Vec<Registered>,
+    pub(crate) tasks: BTreeMap<String, Arc<dyn TaskCode>>,
 }
 
 impl Builder {
@@ -42,7 +53,24 @@ impl Builder {
             busy_ms_max: None,
             problem: None,
             build: None,
+            mocks: BTreeMap::new(),
+            only: None,
         }
+    }
+
+    pub(crate) fn for_test(self, parts: TestParts) -> Self {
+        Self { state: parts.state, explicit: parts.explicit, mocks: parts.tasks, ..self }
+    }
+
+    /// Runs this workflow and nothing else.
+    pub(crate) fn only(self, workflow: &str) -> Self {
+        Self { only: Some(workflow.to_owned()), ..self }
+    }
+
+    /// For a virtual clock: nothing recurs, and whoever ends a worker ends its session.
+    pub(crate) fn without_recurrence(mut self) -> Self {
+        self.options = self.options.without_recurrence();
+        self
     }
 
     /// Registers a workflow by hand; it takes the place of a linked one of the same name.
@@ -218,7 +246,7 @@ impl Builder {
         self.check()?;
         let (runtime, opened) = self.prepare(Purpose::Work)?;
         let code = self.code()?;
-        let registry = code.registry(&self.state);
+        let registry = code.registry(&self.state, &self.mocks);
         self.options.build = self.build.take().unwrap_or_else(|| build::of_executable(&self.options.limits));
         let engine = Engine::open(opened.store, runtime, registry, self.options)
             .await
@@ -289,8 +317,33 @@ impl Builder {
                 return Err(ClientError::Invalid { message });
             }
         }
+        self.check_mocks(&by_name)?;
+        if let Some(only) = &self.only {
+            by_name.retain(|(kind, name), _| *kind == Kind::Workflow && name == only);
+        }
         KnownCode::of(by_name.into_values())
     }
+
+    /// Every mock has a task that it stands for.
+    fn check_mocks(&self, by_name: &BTreeMap<(Kind, &str), &Registered>) -> Result<(), ClientError> {
+        let is_task = |name: &str| by_name.contains_key(&(Kind::Task, name));
+        let Some(name) = self.mocks.keys().find(|name| !is_task(name)) else { return Ok(()) };
+        let tasks = by_name.keys().filter(|(kind, _)| *kind == Kind::Task);
+        let tasks: Vec<_> = tasks.map(|(_, name)| format!("{name:?}")).collect();
+        let there = match tasks.is_empty() {
+            true => "there is no task".to_owned(),
+            false => format!("there are {}", tasks.join(", ")),
+        };
+        Err(ClientError::Invalid { message: format!("there is no task {name:?} to mock; {there}") })
+    }
+}
+
+/// An empty store in memory, without threads.
+pub(crate) fn store_in_memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
+    // A history may come from a store with other bounds.
+    let limits = Limits { payload_bytes_max: usize::MAX, ..Limits::default() };
+    let bounds = StoreBounds { limits, busy_ms_max: None };
+    store::open("sqlite::memory:", clock, bounds, Purpose::Work).expect("a store in memory opens")
 }
 
 /// A store, and how to close it.

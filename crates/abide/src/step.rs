@@ -17,6 +17,7 @@ use crate::ctx::{Ctx, Opened};
 use crate::data;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
+use crate::probe::Stead;
 
 /// One run of a step's closure.
 type Attempt<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
@@ -129,6 +130,12 @@ where
             }
             Turn::Running(attempt) => attempt,
             Turn::Go(attempt) => {
+                if let Some(stead) = ctx.stead(op.op(), attempt) {
+                    if let Stead::Outcome(outcome) = stead {
+                        op.finish(attempt, outcome);
+                    }
+                    return Poll::Pending;
+                }
                 let run = &mut this.run;
                 match op.poll_closure(|_| Poll::Ready(catch_unwind(AssertUnwindSafe(run)))) {
                     Poll::Ready(Ok(future)) => this.running = Some((attempt, future)),

@@ -16,6 +16,12 @@
 //! }
 //! ```
 
+mod crash;
+mod history;
+mod replay;
+mod tap;
+mod test;
+
 use std::any::Any;
 use std::future::Future;
 use std::sync::Arc;
@@ -23,39 +29,37 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use abide_core::Limits;
-use abide_engine::sim::Sim;
 pub use abide_engine::sim::Skew;
+use abide_engine::sim::{Sim, Skipping};
 use abide_engine::{Kept, Runtime};
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Store};
+pub use crash::{Survived, crash_everywhere};
+pub use history::{History, InvalidHistory};
+pub use replay::{Replay, replay};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+pub use test::Test;
 
 use crate::blocking::BlockingPool;
+pub use crate::probe::MockCall;
 use crate::store::{self, Purpose, StoreBounds};
 use crate::{Abide, Builder, ClientError, Ctx, Result, Transact};
 
 /// Runs `test` on a new engine in memory whose clock jumps to the next timer whenever nothing else is to be done.
 ///
-/// Steps may use tokio; while one waits for the outside world the clock waits for it, for a moment. This is what
-/// [`#[abide::test]`](macro@crate::test) expands to.
+/// Steps may use tokio: while one waits for the outside world, virtual time passes as real time does. A test in which
+/// nothing can happen any more panics with the sentence of [`why`](crate::Handle::why) of everything that is open. This
+/// is what [`#[abide::test]`](macro@crate::test) expands to; [`Test`] has options.
 ///
 /// # Panics
-/// If the store cannot be made, or the test panics.
+/// If the store cannot be made, or the test panics or stands still.
 pub fn run<F, Fut>(test: F) -> Fut::Output
 where
     F: FnOnce(Abide) -> Fut,
     Fut: Future,
 {
-    const PATIENCE: Duration = Duration::from_millis(200);
-    let sim = Sim::with_patience(0, PATIENCE);
-    inside_tokio(|| {
-        sim.block_on(async {
-            let builder = Abide::builder("sqlite::memory:").simulated(sim.process(1), None);
-            let abide = builder.open().await.expect("a store in memory opens");
-            test(abide).await
-        })
-    })
+    Test::new().run(test)
 }
 
 /// Several simulated machines on one store in memory: workers can be added, and crashed at any moment.
@@ -79,7 +83,19 @@ impl Lab {
         F: FnOnce(Self) -> Fut,
         Fut: Future,
     {
-        Self::run_on(seed, |clock| MemoryStore::new(clock, Limits::default()), test)
+        let sim = Sim::new(seed);
+        let store = MemoryStore::new(Arc::new(sim.clone()), Limits::default());
+        sim.skip_rests(Idle(store.clone()));
+        Self::run_in(&sim, store, test)
+    }
+
+    fn run_in<F, Fut>(sim: &Sim, store: Arc<dyn Store>, test: F) -> Fut::Output
+    where
+        F: FnOnce(Self) -> Fut,
+        Fut: Future,
+    {
+        let lab = Self { sim: sim.clone(), store, machine_count: Arc::default() };
+        inside_tokio(|| sim.block_on(test(lab)))
     }
 
     /// Runs `test` in a new laboratory on another store, for example one that injects faults.
@@ -95,8 +111,7 @@ impl Lab {
     {
         let sim = Sim::new(seed);
         let store = make(Arc::new(sim.clone()));
-        let lab = Self { sim: sim.clone(), store, machine_count: Arc::default() };
-        inside_tokio(|| sim.block_on(test(lab)))
+        Self::run_in(&sim, store, test)
     }
 
     /// Runs `test` on each store, in a laboratory of its own.
@@ -183,6 +198,19 @@ impl Lab {
     }
 }
 
+/// The store of a [`Lab`] while nothing happens there.
+struct Idle(Arc<MemoryStore>);
+
+impl Skipping for Idle {
+    fn change_count(&self) -> u64 {
+        self.0.change_count()
+    }
+
+    fn skip(&self, by: Duration) -> bool {
+        self.0.skip(by)
+    }
+}
+
 /// A transaction step that gets whatever its store hands out: a `MemoryTable` in a [`Lab`], a `StepConnection` on SQLite.
 #[doc(hidden)]
 pub fn transact<F, T>(ctx: &Ctx, name: &str, run: F) -> Transact<T>
@@ -198,6 +226,12 @@ where
 #[doc(hidden)]
 pub fn simulated(builder: Builder, runtime: Arc<dyn Runtime>, store: Arc<dyn Store>) -> Builder {
     builder.state(BlockingPool(runtime.clone())).simulated(runtime, Some(store))
+}
+
+/// The store behind an [`Abide`].
+#[doc(hidden)]
+pub fn store(abide: &Abide) -> Arc<dyn Store> {
+    abide.client_part().store().clone()
 }
 
 /// How much a process has in memory: a simulation sees that nothing grows without bound.

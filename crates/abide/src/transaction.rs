@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use abide_core::{OpKind, Outcome};
-use abide_engine::{Request, Turn, UserTransaction, panics};
+use abide_engine::{Turn, UserTransaction, panics};
 use abide_sqlite::{StepConnection, StepStatement};
 use rusqlite::{Params, Row};
 use serde::Serialize;
@@ -123,11 +123,10 @@ impl<T: DeserializeOwned> Future for Transact<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
         let (ctx, name, run) = (&this.ctx, &this.name, &this.run);
-        let op =
-            match this.slot.open(|| ctx.open(OpKind::Transaction, name, Request::Transaction(run.clone()))) {
-                Ok(op) => op,
-                Err(answer) => return answer,
-            };
+        let op = match this.slot.open(|| ctx.open(OpKind::Transaction, name, ctx.transaction(name, run))) {
+            Ok(op) => op,
+            Err(answer) => return answer,
+        };
         match op.poll(cx) {
             Turn::Delivered(delivery) => delivered(&this.ctx, &mut this.slot, delivery),
             Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,

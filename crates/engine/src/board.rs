@@ -3,9 +3,11 @@
 //! The code opens operations and waits for them; the runner decides what happens to them. Both take turns on one
 //! thread at a time, inside the runner's poll, so the lock is never contended. Only wakers come from elsewhere.
 
+mod closure;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use abide_core::{
 };
 
 use crate::mailbox::Mailbox;
+use closure::StepWaker;
 
 /// The code's side of an execution.
 #[derive(Clone)]
@@ -89,6 +92,8 @@ pub(crate) struct Slot {
     pub(crate) shielded: bool,
     pub(crate) waker: Option<Waker>,
     pub(crate) attempt_count: u32,
+    /// What its closure is polled with, once it was.
+    closure: Option<Weak<StepWaker>>,
 }
 
 /// What the code wants.
@@ -308,7 +313,8 @@ impl Board {
         let slot = if is_interrupted { SlotState::Interrupted } else { SlotState::Waiting };
         let id = state.next_slot;
         state.next_slot += 1;
-        let slot = Slot { op: op.clone(), request, state: slot, shielded, waker: None, attempt_count: 0 };
+        let (op_of_slot, waker, closure) = (op.clone(), None, None);
+        let slot = Slot { op: op_of_slot, request, state: slot, shielded, waker, attempt_count: 0, closure };
         state.slots.insert(id, Box::new(slot));
         if !is_interrupted {
             state.opened.push(id);
@@ -433,10 +439,15 @@ impl OpHandle {
     /// Polls the closure of this operation: with a waker of its own, and marked as being inside a step.
     pub fn poll_closure<T>(&mut self, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
         let shared = &self.board.0;
-        let outer = shared.lock().in_step.replace(self.op.clone());
         let id = self.id;
-        let waker =
-            self.waker.get_or_insert_with(|| Waker::from(Arc::new(StepWaker { shared: shared.clone(), id })));
+        let waker = self.waker.get_or_insert_with(|| {
+            let waker = Arc::new(StepWaker { shared: shared.clone(), id });
+            if let Some(slot) = shared.lock().slots.get_mut(&id) {
+                slot.closure = Some(Arc::downgrade(&waker));
+            }
+            Waker::from(waker)
+        });
+        let outer = shared.lock().in_step.replace(self.op.clone());
         let result = poll(&mut Context::from_waker(waker));
         shared.lock().in_step = outer;
         result
@@ -569,23 +580,6 @@ pub fn run_key(address: &Address, run: u32) -> String {
 /// Why an attempt was given up.
 pub(crate) fn timed_out(after: Duration) -> Failure {
     Failure::new(FailureKind::Timeout, format!("the attempt took longer than {after:?}"))
-}
-
-/// The waker that a step's closure is polled with.
-struct StepWaker {
-    shared: Arc<Shared>,
-    id: u64,
-}
-
-impl Wake for StepWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.shared.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(self.id);
-        self.shared.mailbox.task.wake();
-    }
 }
 
 /// A number for the current thread, never 0.

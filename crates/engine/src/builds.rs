@@ -34,7 +34,7 @@ pub(crate) async fn try_blocked(engine: Weak<Inner>) {
             0 => every,
             _ => (pause * 2).clamp(every, ROUND_PAUSE_MAX.max(every)),
         };
-        let sleep = held.runtime.sleep(pause);
+        let sleep = held.runtime.rest(pause);
         drop(held);
         sleep.await;
     }

@@ -143,7 +143,7 @@ impl Client {
         let watch = self.watchers.watch(id, Place::Here);
         let taken = self.begin(id, start.clone()).await?;
         if taken.place == Place::Here
-            && let Some(event) = watch.told().await
+            && let Some(event) = watch.told(&*self.runtime).await
         {
             return Ok(event);
         }
@@ -277,7 +277,7 @@ impl Client {
                 let (store, namespace) = (self.store.clone(), self.namespace.clone());
                 follow(&self.watchers, store, &self.runtime, namespace, self.pace);
             }
-            if let Some(event) = watch.told().await {
+            if let Some(event) = watch.told(&*self.runtime).await {
                 return Ok(event);
             }
         }

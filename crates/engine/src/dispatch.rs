@@ -79,7 +79,7 @@ impl Dispatcher {
             self.look_again_at = moment.after(self.engine.options.look_again_every);
             self.engine.watchers.look_again();
         }
-        let recurring = self.engine.runtime.sleep(self.sweep_at.min(self.look_again_at).since(moment));
+        let recurring = self.engine.runtime.rest(self.sweep_at.min(self.look_again_at).since(moment));
         let alarm = self.alarm();
         let kicked = self.engine.kick.notified();
         tokio::select! {

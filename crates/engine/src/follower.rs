@@ -98,7 +98,7 @@ impl Follower {
                 biased;
                 () = dropped.notified() => true,
                 told = told => matches!(told, Err(Error::Closed)),
-                () = self.runtime.sleep(self.pace.follow_every) => false,
+                () = self.runtime.rest(self.pace.follow_every) => false,
             };
             if is_over {
                 break;

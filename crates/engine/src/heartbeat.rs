@@ -32,7 +32,7 @@ async fn run(engine: Weak<Inner>, mut gone: oneshot::Receiver<()>) {
         let is_deserted = tokio::select! {
             biased;
             _ = &mut gone => true,
-            () = runtime.sleep(pause) => false,
+            () = runtime.rest(pause) => false,
         };
         let Some(engine) = engine.upgrade().filter(|engine| !engine.is_closed()) else { return };
         if is_deserted {

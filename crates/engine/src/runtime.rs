@@ -44,6 +44,12 @@ pub trait Runtime: Clock {
     /// Resolves after `duration`, whatever happens to the wall clock.
     fn sleep(&self, duration: Duration) -> BoxFuture<()>;
 
+    /// The same for the pauses of what recurs, such as a heartbeat: what follows changes nothing unless
+    /// somebody else did something meanwhile. A virtual clock need not stop for it.
+    fn rest(&self, duration: Duration) -> BoxFuture<()> {
+        self.sleep(duration)
+    }
+
     /// How far the monotonic clock is.
     fn moment(&self) -> Moment;
 
@@ -56,9 +62,41 @@ pub trait Runtime: Clock {
     /// A random number.
     fn random(&self) -> u64;
 
+    /// Whether the clock depends on who waits for the outside world, as only a virtual one does.
+    fn minds_outside(&self) -> bool {
+        false
+    }
+
     /// User code began (+1) or ceased (-1) to wait for the outside world. A virtual clock does not run ahead of it.
     fn count_outside(&self, change: i64) {
         let _ = change;
+    }
+
+    /// A wait for something that happens in this engine begins or ceases to hold the waker whose data is at this
+    /// address. Whoever else holds it is outside.
+    fn wait_inside(&self, waker: usize, is_waiting: bool) {
+        let _ = (waker, is_waiting);
+    }
+
+    /// How many such waits hold that waker.
+    fn inside_count(&self, waker: usize) -> usize {
+        let _ = waker;
+        0
+    }
+}
+
+/// How long something takes in real time, for a virtual clock that has to wait for it.
+pub(crate) struct Stopwatch(Instant);
+
+impl Stopwatch {
+    #[expect(clippy::disallowed_methods, reason = "this is the home of the monotonic clock")]
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the home of the monotonic clock")]
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.0.elapsed()
     }
 }
 

@@ -3,15 +3,20 @@
 //! One thread polls all tasks, in an order that the seed decides. When nothing is ready the clock jumps to the next timer.
 //! Tasks belong to groups; killing a group is the crash of a process.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod outside;
+mod state;
+
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use abide_core::Timestamp;
 use abide_store::Clock;
+
+pub use outside::Outside;
+use state::{Due, State, TimerKey};
 
 use crate::runtime::{BoxFuture, Moment, Runtime};
 
@@ -23,35 +28,26 @@ struct World {
     state: Mutex<State>,
     /// Signalled when something outside of the simulation wakes a task.
     woken: Condvar,
-    /// How long to wait, in real time, for user code that waits for the outside world before the clock jumps.
-    patience: Duration,
+    /// What lies outside of the simulation, if it is minded at all.
+    outside: Option<Outside>,
     /// Whoever is told of each poll.
     observer: Mutex<Option<Observer>>,
+    /// The store whose time may be skipped.
+    skipping: OnceLock<Box<dyn Skipping>>,
+}
+
+/// Sees to it that nothing is missed while a virtual clock skips the rests of everybody.
+pub trait Skipping: Send + Sync {
+    /// Counts what has changed, but for the heartbeats of sessions.
+    fn change_count(&self) -> u64;
+
+    /// Gives every session as much more time as is to be skipped, because its heartbeats will be missing. `false`: not
+    /// now, one of them is missing already.
+    fn skip(&self, by: Duration) -> bool;
 }
 
 /// Is told, before each poll, of which process it is; 0 for the caller of `block_on`. It may [kill](Sim::kill) or [freeze](Sim::freeze) that one: then it is not polled.
 type Observer = Box<dyn FnMut(u32) + Send>;
-
-struct State {
-    moment: Moment,
-    /// What the wall clock shows at the first moment. Somebody may set it.
-    wall: Timestamp,
-    /// By how many microseconds the wall clocks of processes differ from that of the world.
-    skews: BTreeMap<u32, i64>,
-    random: u64,
-    next_task: u64,
-    tasks: BTreeMap<u64, Task>,
-    ready: BTreeSet<u64>,
-    /// Processes that are stopped, and what of them would be ready.
-    frozen: BTreeMap<u32, BTreeSet<u64>>,
-    timers: BTreeMap<(Moment, u64), Waker>,
-    /// Those of them that follow the wall clock.
-    wall_timers: BTreeSet<(Moment, u64)>,
-    next_timer: u64,
-    outside_count: i64,
-    /// The process that is being killed.
-    dying: Option<u32>,
-}
 
 struct Task {
     group: u32,
@@ -65,28 +61,25 @@ const MAIN: u64 = 0;
 impl Sim {
     /// A world that begins at a fixed time and whose every choice follows from `seed`.
     pub fn new(seed: u64) -> Self {
-        Self::with_patience(seed, Duration::ZERO)
+        Self::make(seed, None)
     }
 
-    /// A world whose clock waits, in real time, for closures that wait for the outside world.
-    pub fn with_patience(seed: u64, patience: Duration) -> Self {
-        let state = State {
-            moment: Moment::new(Duration::ZERO),
-            wall: Timestamp::from_millis(1_750_000_000_000),
-            skews: BTreeMap::new(),
-            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
-            next_task: MAIN + 1,
-            tasks: BTreeMap::new(),
-            ready: BTreeSet::new(),
-            frozen: BTreeMap::new(),
-            timers: BTreeMap::new(),
-            wall_timers: BTreeSet::new(),
-            next_timer: 0,
-            outside_count: 0,
-            dying: None,
-        };
-        let (state, observer) = (Mutex::new(state), Mutex::default());
-        Self(Arc::new(World { state, woken: Condvar::new(), patience, observer }))
+    /// A world beside an outside world. While a closure waits for that, virtual time passes as real time
+    /// does. When nothing can happen any more, [`try_block_on`](Sim::try_block_on) ends.
+    pub fn beside(seed: u64, outside: Outside) -> Self {
+        Self::make(seed, Some(outside))
+    }
+
+    fn make(seed: u64, outside: Option<Outside>) -> Self {
+        let (state, observer) = (Mutex::new(State::new(seed)), Mutex::default());
+        let (woken, skipping) = (Condvar::new(), OnceLock::new());
+        Self(Arc::new(World { state, woken, outside, observer, skipping }))
+    }
+
+    /// Skips idle time from now on. What recurs and finds nothing (heartbeats, looks for dead sessions) is not gone
+    /// through: months pass as fast as a minute. `skipping` speaks for the store that all processes share.
+    pub fn skip_rests(&self, skipping: impl Skipping + 'static) {
+        let _ = self.0.skipping.set(Box::new(skipping));
     }
 
     /// Has `observer` told of each poll, before it happens, of which process it is; 0 for the caller of [`block_on`](Sim::block_on). It may kill or freeze
@@ -170,38 +163,48 @@ impl Sim {
     /// # Panics
     /// If nothing can ever move again.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        let mut future = pin!(future);
+        let still = "the simulation stands still: nothing is ready and no timer is set";
+        self.try_block_on(pin!(future)).expect(still)
+    }
+
+    /// The same, until nothing can ever move again.
+    pub fn try_block_on<T>(&self, mut future: Pin<&mut impl Future<Output = T>>) -> Result<T, Still> {
         self.lock().ready.insert(MAIN);
+        let main = Arc::new(SimWaker { world: self.0.clone(), id: MAIN });
         loop {
-            let Some(id) = self.next_ready() else { continue };
-            let waker = Waker::from(Arc::new(SimWaker { world: self.0.clone(), id }));
-            let mut cx = Context::from_waker(&waker);
-            if id == MAIN {
-                self.tell_observer(0);
-                if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
-                    return value;
-                }
-                continue;
-            }
-            if !self.may_poll(id) {
-                continue;
-            }
-            let Some(mut running) = self.lock().tasks.get_mut(&id).and_then(|task| task.future.take()) else {
-                continue;
-            };
-            let polled = running.as_mut().poll(&mut cx);
-            let mut state = self.lock();
-            match polled {
-                Poll::Ready(()) => drop(state.tasks.remove(&id)),
-                // It may have been killed while it ran.
-                Poll::Pending => match state.tasks.get_mut(&id) {
-                    Some(task) => task.future = Some(running),
-                    None => {
-                        drop(state);
-                        drop(running);
+            match self.next(&main) {
+                Next::Again => {}
+                Next::Still => return Err(Still),
+                Next::Poll(MAIN) => {
+                    self.tell_observer(0);
+                    let waker = Waker::from(main.clone());
+                    if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                        return Ok(value);
                     }
-                },
+                }
+                Next::Poll(id) if self.may_poll(id) => self.poll_task(id),
+                Next::Poll(_) => {}
             }
+        }
+    }
+
+    fn poll_task(&self, id: u64) {
+        let waker = Waker::from(Arc::new(SimWaker { world: self.0.clone(), id }));
+        let Some(mut running) = self.lock().tasks.get_mut(&id).and_then(|task| task.future.take()) else {
+            return;
+        };
+        let polled = running.as_mut().poll(&mut Context::from_waker(&waker));
+        let mut state = self.lock();
+        match polled {
+            Poll::Ready(()) => drop(state.tasks.remove(&id)),
+            // It may have been killed while it ran.
+            Poll::Pending => match state.tasks.get_mut(&id) {
+                Some(task) => task.future = Some(running),
+                None => {
+                    drop(state);
+                    drop(running);
+                }
+            },
         }
     }
 
@@ -225,31 +228,52 @@ impl Sim {
     }
 
     /// A task that is ready, chosen by chance; lets time pass if there is none.
-    fn next_ready(&self) -> Option<u64> {
+    fn next(&self, main: &Arc<SimWaker>) -> Next {
         let mut state = self.lock();
-        if state.ready.is_empty() && state.outside_count > 0 && !self.0.patience.is_zero() {
-            let waited =
-                self.0.woken.wait_timeout_while(state, self.0.patience, |state| state.ready.is_empty());
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
         if state.ready.is_empty() {
-            let due = state.pass_time();
-            // Wakers lock the state themselves.
-            drop(state);
-            due.into_iter().for_each(Waker::wake);
-            return None;
+            return self.let_time_pass(state, main);
         }
         let nth = usize::try_from(state.next_random() % state.ready.len() as u64).unwrap_or_default();
-        let id = state.ready.iter().nth(nth).copied()?;
+        let Some(id) = state.ready.iter().nth(nth).copied() else { return Next::Again };
         state.ready.remove(&id);
         let group = state.tasks.get(&id).map(|task| task.group);
         match group.and_then(|group| state.frozen.get_mut(&group)) {
             Some(held) => {
                 held.insert(id);
-                None
+                Next::Again
             }
-            None => Some(id),
+            None => Next::Poll(id),
         }
+    }
+
+    fn let_time_pass<'a>(&'a self, mut state: MutexGuard<'a, State>, main: &Arc<SimWaker>) -> Next {
+        if let Some(outside) = &self.0.outside {
+            if state.outside_count > 0 && state.waited < outside.patience {
+                state = outside.follow(&self.0.woken, state);
+                if !state.ready.is_empty() || state.next_at().is_none_or(|at| state.moment < at) {
+                    return Next::Again;
+                }
+            } else if state.next_event_at().is_none() {
+                return outside.wait_for_main(&self.0.woken, state, main);
+            }
+        }
+        if let Some(skipping) = self.0.skipping.get() {
+            // It looks at the clock, which locks the state.
+            drop(state);
+            let change_count = skipping.change_count();
+            let by = self.lock().skippable(change_count);
+            let by = by.filter(|by| skipping.skip(*by));
+            state = self.lock();
+            by.into_iter().for_each(|by| state.skip(by));
+        }
+        let due = state.pass_time();
+        // Wakers lock the state themselves.
+        drop(state);
+        match due {
+            Some(due) => due.into_iter().for_each(Waker::wake),
+            None => return Next::Still,
+        }
+        Next::Again
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -257,59 +281,18 @@ impl Sim {
     }
 }
 
-impl State {
-    /// Jumps to the next timer and takes the wakers that are due then.
-    fn pass_time(&mut self) -> Vec<Waker> {
-        let Some((&(at, _), _)) = self.timers.first_key_value() else {
-            panic!("the simulation stands still: nothing is ready and no timer is set");
-        };
-        self.moment = self.moment.max(at);
-        let later = self.timers.split_off(&(at, u64::MAX));
-        self.wall_timers = self.wall_timers.split_off(&(at, u64::MAX));
-        std::mem::replace(&mut self.timers, later).into_values().collect()
-    }
+/// Nothing can ever move again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Still;
 
-    /// What the wall clock of the world shows.
-    fn now(&self) -> Timestamp {
-        self.wall.after(self.moment.since(Moment::new(Duration::ZERO)))
-    }
-
-    /// What the wall clock of a process shows.
-    fn now_of(&self, group: u32) -> Timestamp {
-        let skew = self.skews.get(&group).copied().unwrap_or_default();
-        Timestamp::from_micros(self.now().as_micros().saturating_add(skew))
-    }
-
-    /// Sets a timer, unless it is due.
-    fn set_timer(&mut self, due: Due, waker: &Waker) -> Option<(Moment, u64)> {
-        let at = match due {
-            Due::At { at, group } => self.moment.after(at.since(self.now_of(group))),
-            Due::Moment(at) => at,
-        };
-        if at <= self.moment {
-            return None;
-        }
-        self.next_timer += 1;
-        let timer = (at, self.next_timer);
-        self.timers.insert(timer, waker.clone());
-        if let Due::At { .. } = due {
-            self.wall_timers.insert(timer);
-        }
-        Some(timer)
-    }
-
-    fn forget_timer(&mut self, timer: (Moment, u64)) -> Option<Waker> {
-        self.wall_timers.remove(&timer);
-        self.timers.remove(&timer)
-    }
-
-    /// xorshift64*: short, and good enough to vary an order.
-    fn next_random(&mut self) -> u64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
+/// What a world does next.
+enum Next {
+    /// To poll this task.
+    Poll(u64),
+    /// To look again.
+    Again,
+    /// Nothing: nothing can happen any more.
+    Still,
 }
 
 struct SimWaker {
@@ -376,6 +359,11 @@ impl Runtime for SimProcess {
         Box::pin(SimSleep { sim: self.sim.clone(), due, timer: None })
     }
 
+    fn rest(&self, duration: Duration) -> BoxFuture<()> {
+        let due = Due::Rest(self.sim.lock().rest_moment().after(duration));
+        Box::pin(SimSleep { sim: self.sim.clone(), due, timer: None })
+    }
+
     fn moment(&self) -> Moment {
         self.sim.lock().moment
     }
@@ -401,24 +389,27 @@ impl Runtime for SimProcess {
         self.sim.random()
     }
 
+    fn minds_outside(&self) -> bool {
+        self.sim.0.outside.is_some()
+    }
+
     fn count_outside(&self, change: i64) {
         self.sim.lock().outside_count += change;
     }
-}
 
-/// When a wait is over.
-#[derive(Clone, Copy)]
-enum Due {
-    /// When the wall clock of a process shows this.
-    At { at: Timestamp, group: u32 },
-    /// When so much time has passed.
-    Moment(Moment),
+    fn wait_inside(&self, waker: usize, is_waiting: bool) {
+        self.sim.lock().count_inside(waker, is_waiting);
+    }
+
+    fn inside_count(&self, waker: usize) -> usize {
+        self.sim.lock().inside.get(&waker).copied().unwrap_or_default()
+    }
 }
 
 struct SimSleep {
     sim: Sim,
     due: Due,
-    timer: Option<(Moment, u64)>,
+    timer: Option<TimerKey>,
 }
 
 impl Future for SimSleep {

@@ -3,14 +3,14 @@
 use std::future::{Future, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Command, Entry, Event, Failure, Op, OpKind, Payload, Waiting};
 use abide_store::Hold;
 
 use crate::driver::{Driver, End, Opening};
-use crate::mailbox::Order;
+use crate::mailbox::{Mailbox, Order};
 use crate::panics;
 use crate::registry::{CodeFuture, TaskAttempt, TaskCode};
 use crate::runtime::BoxFuture;
@@ -27,7 +27,9 @@ impl Driver for TaskDriver {
             Err(error) => return over(End::from(error)),
         };
         let (code, input) = (self.0.clone(), start.input.clone());
-        let mut runner = TaskRunner { seat, code, input, future: None, deadline: None };
+        let is_minded = seat.engine.runtime.minds_outside();
+        let waker = is_minded.then(|| Arc::new(CodeWaker(seat.mailbox().clone())));
+        let mut runner = TaskRunner { seat, code, input, future: None, deadline: None, waker };
         runner.set_deadline();
         Box::pin(runner.run())
     }
@@ -44,6 +46,17 @@ struct TaskRunner {
     future: Option<CodeFuture>,
     /// Wakes when the deadline is to be seen to.
     deadline: Option<BoxFuture<()>>,
+    /// What the code is polled with, where it matters who waits for the outside world.
+    waker: Option<Arc<CodeWaker>>,
+}
+
+/// Wakes the task of a runner on behalf of its code.
+struct CodeWaker(Arc<Mailbox>);
+
+impl Wake for CodeWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.task.wake();
+    }
 }
 
 impl TaskRunner {
@@ -53,7 +66,10 @@ impl TaskRunner {
             self.seat.enter(cx);
             let polled = self.poll(cx);
             match &polled {
-                Poll::Pending => self.seat.leave(self.future.is_some()),
+                Poll::Pending => {
+                    let waits_outside = self.waits_outside();
+                    self.seat.leave(waits_outside);
+                }
                 Poll::Ready(_) => self.seat.vacate(),
             }
             polled
@@ -96,6 +112,16 @@ impl TaskRunner {
         }
     }
 
+    /// Whether the code waits for the outside world, where anybody minds; see
+    /// [`waits_outside`](crate::board::Shared::waits_outside).
+    fn waits_outside(&self) -> bool {
+        let runtime = &self.seat.engine.runtime;
+        let waits = |waker: &Arc<CodeWaker>| {
+            Arc::strong_count(waker) > 1 + runtime.inside_count(Arc::as_ptr(waker).addr())
+        };
+        self.future.is_some() && self.waker.as_ref().is_some_and(waits)
+    }
+
     fn set_deadline(&mut self) {
         self.deadline = self.seat.expires_at().map(|at| self.seat.sleep_until(at));
     }
@@ -134,7 +160,9 @@ impl TaskRunner {
             }
         }
         let Some(future) = &mut self.future else { return Poll::Pending };
-        let result = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        let own = self.waker.clone().map(Waker::from);
+        let mut cx = Context::from_waker(own.as_ref().unwrap_or(cx.waker()));
+        let result = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(result)) => result.map_err(TaskEnd::Failure),
             Err(panic) => Err(TaskEnd::Failure(panics::failure(panic.as_ref()))),

@@ -4,11 +4,15 @@
 //! many wait: nobody asks the store again and again for each of them.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Event, ExecutionId};
 use tokio::sync::{Notify, oneshot};
+
+use crate::runtime::Runtime;
 
 /// Callers that wait, by the id that they wait for.
 #[derive(Debug, Default)]
@@ -50,13 +54,50 @@ pub(crate) struct Watch<'a> {
 
 impl Watch<'_> {
     /// The event that ended the execution, or `None` when it is worth looking again.
-    pub(crate) async fn told(mut self) -> Option<Event> {
+    pub(crate) async fn told(mut self, runtime: &dyn Runtime) -> Option<Event> {
         let told = match &mut self.receiver {
-            Some(receiver) => receiver.await.ok().flatten(),
+            Some(receiver) => Telling { receiver, runtime, held: None }.await,
             None => None,
         };
         self.receiver = None;
         told
+    }
+}
+
+/// The wait itself. It says to a virtual clock that nobody outside of this engine is waited for.
+struct Telling<'a> {
+    receiver: &'a mut oneshot::Receiver<Option<Event>>,
+    runtime: &'a dyn Runtime,
+    /// Where the data of the waker is that it holds, where anybody minds.
+    held: Option<usize>,
+}
+
+impl Telling<'_> {
+    fn hold(&mut self, waker: Option<&Waker>) {
+        if let Some(held) = self.held.take() {
+            self.runtime.wait_inside(held, false);
+        }
+        if let Some(waker) = waker.filter(|_| self.runtime.minds_outside()) {
+            let waker = waker.data().addr();
+            self.runtime.wait_inside(waker, true);
+            self.held = Some(waker);
+        }
+    }
+}
+
+impl Future for Telling<'_> {
+    type Output = Option<Event>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let told = Pin::new(&mut *self.receiver).poll(cx);
+        self.hold(told.is_pending().then_some(cx.waker()));
+        told.map(|told| told.ok().flatten())
+    }
+}
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        self.hold(None);
     }
 }
 

@@ -7,7 +7,9 @@ use proc_macro::TokenStream;
 use proc_macro2::TokenStream as Tokens;
 use quote::{ToTokens, quote};
 use syn::parse::{Parse, ParseStream};
-use syn::{Error, FnArg, Ident, ItemFn, LitStr, Pat, Result, ReturnType, Token, Type, parse_macro_input};
+use syn::{
+    Error, Expr, FnArg, Ident, ItemFn, LitStr, Pat, Result, ReturnType, Token, Type, parse_macro_input,
+};
 
 /// Registers an async function as a workflow: `async fn name(ctx: Ctx, input: T) -> Result<U>`.
 ///
@@ -33,14 +35,14 @@ pub fn task(arguments: TokenStream, item: TokenStream) -> TokenStream {
 }
 
 /// Runs an async test on an in-memory engine with a virtual clock: `async fn name(abide: Abide)`, with or without a `Result`.
+///
+/// `#[abide::test(state = App::new())]` shares a value with every workflow and task, as the builder's `state` does; it may
+/// be repeated.
 #[proc_macro_attribute]
 pub fn test(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    let arguments = parse_macro_input!(arguments as TestArguments);
     let function = parse_macro_input!(item as ItemFn);
-    let made = match arguments.is_empty() {
-        true => virtual_test(&function),
-        false => Err(Error::new_spanned(&function.sig.ident, "#[abide::test] takes no arguments")),
-    };
-    made.unwrap_or_else(Error::into_compile_error).into()
+    virtual_test(&arguments, &function).unwrap_or_else(Error::into_compile_error).into()
 }
 
 /// What is written in the attribute's parentheses.
@@ -68,6 +70,29 @@ impl Parse for Arguments {
             }
         }
         Ok(arguments)
+    }
+}
+
+/// What is written in the parentheses of `#[abide::test]`.
+struct TestArguments {
+    states: Vec<Expr>,
+}
+
+impl Parse for TestArguments {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let mut states = Vec::new();
+        while !input.is_empty() {
+            let word: Ident = input.parse()?;
+            if word != "state" {
+                return Err(Error::new_spanned(&word, "expected `state = …`"));
+            }
+            input.parse::<Token![=]>()?;
+            states.push(input.parse()?);
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        Ok(Self { states })
     }
 }
 
@@ -182,7 +207,7 @@ fn is_ctx(ty: &Type) -> bool {
     matches!(ty, Type::Path(path) if path.path.segments.last().is_some_and(|last| last.ident == "Ctx"))
 }
 
-fn virtual_test(function: &ItemFn) -> Result<Tokens> {
+fn virtual_test(arguments: &TestArguments, function: &ItemFn) -> Result<Tokens> {
     check(function)?;
     let ItemFn { attrs, vis, sig, block, .. } = function;
     let (ident, output) = (&sig.ident, &sig.output);
@@ -191,11 +216,12 @@ fn virtual_test(function: &ItemFn) -> Result<Tokens> {
         Some(FnArg::Typed(typed)) if sig.inputs.len() == 1 => (*typed.pat).clone(),
         Some(_) => return Err(Error::new_spanned(&sig.inputs, "expected `(abide: Abide)`")),
     };
+    let states = &arguments.states;
     Ok(quote! {
         #(#attrs)*
         #[::core::prelude::v1::test]
         #vis fn #ident() #output {
-            ::abide::testing::run(|#abide: ::abide::Abide| async move #block)
+            ::abide::testing::Test::new()#(.state(#states))*.run(|#abide: ::abide::Abide| async move #block)
         }
     })
 }

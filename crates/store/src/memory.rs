@@ -9,6 +9,7 @@ use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use abide_core::{Limits, SessionId, Timestamp};
 
@@ -48,6 +49,17 @@ impl MemoryStore {
     /// An empty store whose answers are as large as `bounds` says.
     pub fn bounded(clock: Arc<dyn Clock>, limits: Limits, bounds: Bounds) -> Arc<Self> {
         Arc::new(Self { clock, state: Arc::new(Mutex::new(State::new(limits, bounds))) })
+    }
+
+    /// Counts what has changed, but for heartbeats.
+    pub fn change_count(&self) -> u64 {
+        lock(&self.state).change_count
+    }
+
+    /// For a virtual clock that is about to skip so much time: lengthens every session by it. `false`, and nothing
+    /// changes: somebody has missed a heartbeat, or has died and was not found yet by those who live.
+    pub fn skip(&self, by: Duration) -> bool {
+        lock(&self.state).skip(by, self.clock.now())
     }
 
     fn apply<T: Send + 'static>(

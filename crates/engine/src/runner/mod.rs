@@ -169,8 +169,8 @@ impl Future for Runner {
             match self.turn(cx) {
                 Turn::Progress => self.idle_since = None,
                 Turn::Idle => {
-                    let is_running = self.running_count() > 0;
-                    self.seat.leave(is_running);
+                    let waits_outside = self.waits_outside();
+                    self.seat.leave(waits_outside);
                     return Poll::Pending;
                 }
                 Turn::End(end) => {

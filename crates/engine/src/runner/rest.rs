@@ -152,6 +152,13 @@ impl Runner {
         self.run.stage.active().map_or(0, Active::running_count)
     }
 
+    /// Whether a closure waits for the outside world, where anybody minds.
+    pub(super) fn waits_outside(&self) -> bool {
+        let runtime = &*self.seat.engine.runtime;
+        let waits = |active: &Active| active.running_count() > 0 && active.board.0.waits_outside(runtime);
+        runtime.minds_outside() && self.run.stage.active().is_some_and(waits)
+    }
+
     fn has_nothing_to_start(&self) -> bool {
         self.run.stage.active().is_none_or(|active| active.startable.is_empty())
     }

@@ -28,6 +28,8 @@ pub(super) struct State {
     pub(super) notices: Notices,
     /// What transaction steps have written.
     pub(super) table: MemoryTable,
+    /// Counts changes of executions and of who is there.
+    pub(super) change_count: u64,
     last_key: u64,
     last_position: u64,
     last_session: u64,
@@ -48,6 +50,7 @@ impl State {
             sessions: BTreeMap::new(),
             notices: Notices::default(),
             table: MemoryTable::default(),
+            change_count: 0,
             last_key: 0,
             last_position: 0,
             last_session: 0,
@@ -99,6 +102,7 @@ impl State {
     }
 
     pub(super) fn insert(&mut self, row: Row) {
+        self.change_count += 1;
         row.check();
         let key = row.key;
         let taken = self.by_address.insert(row.address().clone(), key);
@@ -112,6 +116,7 @@ impl State {
 
     /// The only way to change a row: indexes follow, invariants are checked, those whom it concerns are told.
     pub(super) fn change(&mut self, key: ExecutionKey, change: impl FnOnce(&mut Row)) {
+        self.change_count += 1;
         self.unindex(key);
         let row = self.rows.get_mut(&key).expect("a key that was found belongs to a row");
         let (before, was, care_at) = (row.marks(), (row.place(), row.timer()), row.summary.care_at);
@@ -131,6 +136,7 @@ impl State {
     }
 
     pub(super) fn remove(&mut self, key: ExecutionKey) {
+        self.change_count += 1;
         self.unindex(key);
         let row = self.rows.remove(&key).expect("a key that was found belongs to a row");
         assert!(row.finished_at.is_some(), "only what has ended is deleted");

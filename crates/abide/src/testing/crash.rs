@@ -1,0 +1,260 @@
+//! Crashes at every position of a journal.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+
+use abide_core::{
+    Address, Body, By, Entry, Event, ExecutionId, Message, MessageId, Namespace, Start, Timestamp,
+};
+use abide_engine::sim::{Sim, Still};
+use abide_engine::{Client, Runtime};
+use abide_store::{Commit, ExecutionKey, Retire, Store, Submit, Workers, export};
+
+use super::tap::{Passage, Tap};
+use super::test::{Test, opened, stands_still};
+use crate::code::Workflow;
+use crate::handle::result_of;
+use crate::open::store_in_memory;
+use crate::probe::Probe;
+use crate::start::StartOptions;
+use crate::{ClientError, data};
+
+/// Runs a workflow once per position of its journal, crashes it there, resumes it, and checks that its result and every
+/// recorded entry are the same as without a crash. [`Test::crash_everywhere`] has options.
+///
+/// # Panics
+/// If something differs. The message names the position and shows both sides.
+pub fn crash_everywhere<W: Workflow>(workflow: W, input: W::Input) -> Survived<W::Output> {
+    Test::new().crash_everywhere(workflow, input)
+}
+
+/// What came of a workflow that was crashed everywhere.
+#[derive(Debug)]
+pub struct Survived<T> {
+    /// Its result, which was the same each time.
+    pub result: Result<T, ClientError>,
+    /// How many entries its journal has: it was crashed before and after each of them.
+    pub position_count: u64,
+}
+
+impl Test {
+    /// Runs a workflow once per position of its journal, crashes it there, resumes it, and checks that its result and
+    /// every recorded entry are the same as without a crash. Times are not compared, nor is the order of what happened
+    /// after the crash, because operations that are open together may end in any order.
+    ///
+    /// A step whose result was not recorded runs again after a crash. So it must return the same each time, or be
+    /// [mocked](Test::mock_step); state is shared by all runs. [`signal`](Test::signal) sends what the workflow waits for.
+    ///
+    /// # Panics
+    /// If something differs, or a run stands still. The message names the position and shows both sides.
+    pub fn crash_everywhere<W: Workflow>(self, _workflow: W, input: W::Input) -> Survived<W::Output> {
+        let input =
+            data::encode(&input).unwrap_or_else(|error| panic!("the input does not serialize: {error}"));
+        let start = |now| {
+            let start = StartOptions::default().start(W::KIND, W::NAME, input.clone(), now);
+            Arc::new(start.unwrap_or_else(|error| panic!("{error}")))
+        };
+        let calm = Life::live(&self, &start, None).expect("without a crash it ends");
+        let entries: Vec<_> = calm.runs.iter().flatten().collect();
+        for (entry, position) in entries.iter().zip(1..).skip(1) {
+            for crash in [Crash::Before(position), Crash::After(position)] {
+                if let Some(life) = Life::live(&self, &start, Some(crash)) {
+                    let place = format!("{crash} ({})", describe(&entry.event));
+                    calm.compare(&life, &place);
+                }
+            }
+        }
+        let position_count = entries.len() as u64;
+        Survived { result: result_of(&root().id, calm.end), position_count }
+    }
+}
+
+fn root() -> Address {
+    let id = ExecutionId::new("crash-everywhere").expect("a literal id");
+    Address { namespace: Namespace::default(), id }
+}
+
+/// Where a process dies: at which of the entries that it records, counted over all runs.
+#[derive(Clone, Copy)]
+enum Crash {
+    Before(u64),
+    After(u64),
+}
+
+impl fmt::Display for Crash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Before(position) => write!(f, "a crash before position {position}"),
+            Self::After(position) => write!(f, "a crash after position {position}"),
+        }
+    }
+}
+
+/// One life of the workflow, to its end.
+struct Life {
+    end: Event,
+    runs: Vec<Vec<Entry>>,
+}
+
+impl Life {
+    /// `None`: it ended before the crash.
+    fn live(test: &Test, start: &dyn Fn(Timestamp) -> Arc<Start>, crash: Option<Crash>) -> Option<Self> {
+        test.inside(|sim| {
+            let store = store_in_memory(Arc::new(sim.clone()));
+            let probe = test.probe(false);
+            let key = sim.block_on(begin(sim, &store, start, test));
+            let tap = Tap::new(store.clone(), dying(key, crash));
+            let (seen, world) = (tap.clone(), sim.clone());
+            sim.observe(move |group| {
+                if group == 1 && seen.is_dead() {
+                    world.kill(1);
+                }
+            });
+            let first = Self::end(test, &probe, (sim, 1), tap.clone());
+            let end = match first {
+                Ok(_) if crash.is_some() => return None,
+                Ok(end) => end,
+                Err(Still) if tap.is_dead() => {
+                    sim.kill(1);
+                    sim.block_on(bury(&*store));
+                    let crash = crash.expect("it dies by a crash only");
+                    Self::end(test, &probe, (sim, 2), store.clone()).unwrap_or_else(|Still| {
+                        panic!("after {crash}: {}", stands_still(sim, &*store, &root().namespace))
+                    })
+                }
+                Err(Still) => panic!("{}", stands_still(sim, &*store, &root().namespace)),
+            };
+            let whole = sim.block_on(export(&*store, &root())).expect("a store in memory can be read");
+            let runs = whole.expect("it was started").runs;
+            let decoded = |record: &abide_store::Record| record.entry().expect("it was just written");
+            let runs = runs.iter().map(|run| run.iter().map(decoded).collect()).collect();
+            Some(Self { end, runs })
+        })
+    }
+
+    /// Runs it in a process until it has ended, or the process is dead.
+    fn end(
+        test: &Test,
+        probe: &Arc<Probe>,
+        (sim, group): (&Sim, u32),
+        store: Arc<dyn Store>,
+    ) -> Result<Event, Still> {
+        let builder = test.builder(probe).simulated(sim.process(group), Some(store)).without_recurrence();
+        let mut body = pin!(async {
+            let abide = opened(builder).await;
+            abide.client_part().ended(&root().id).await
+        });
+        let ended = sim.try_block_on(body.as_mut())?;
+        Ok(ended.unwrap_or_else(|error| panic!("{}", ClientError::of(root().id.as_str(), error))))
+    }
+
+    /// Compares a life with a crash with this one.
+    fn compare(&self, other: &Self, place: &str) {
+        let mut sides = Vec::new();
+        for index in 0..self.runs.len().max(other.runs.len()) {
+            let of = |life: &Self| life.runs.get(index).cloned().unwrap_or_default();
+            let (calm, crashed) = (of(self), of(other));
+            sides.extend(missing(&calm, &crashed).map(|text| format!("  without the crash: {text}")));
+            sides.extend(missing(&crashed, &calm).map(|text| format!("  with the crash:    {text}")));
+        }
+        if !sides.is_empty() {
+            panic!("{place} changes what is recorded:\n{}", sides.join("\n"));
+        }
+    }
+}
+
+/// Starts the workflow, and sends it its signals.
+async fn begin(
+    sim: &Sim,
+    store: &Arc<dyn Store>,
+    start: &dyn Fn(Timestamp) -> Arc<Start>,
+    test: &Test,
+) -> ExecutionKey {
+    let process: Arc<dyn Runtime> = sim.process(3);
+    let start = Body::Start(start(process.now()));
+    let signals = test.signals.iter().cloned();
+    let bodies = std::iter::once(start).chain(signals.map(|(name, payload)| Body::Signal { name, payload }));
+    // Each has the same id in every life, because that is recorded.
+    let message =
+        |(number, body)| Message::new(MessageId::new(format!("{number}")), root(), By::client(), body);
+    for message in bodies.enumerate().map(message) {
+        let submit = Submit { messages: vec![message], born_to: None, alone: true };
+        store.submit(submit).await.unwrap_or_else(|error| panic!("{error}"));
+    }
+    let client = Client::alone(store.clone(), process, root().namespace);
+    client.read(&root().id, 0, 0).await.expect("it was just started").key
+}
+
+/// Ends the sessions of dead processes, so that others need not wait until these have expired: no time passes.
+async fn bury(store: &dyn Store) {
+    let workers = Workers { namespace: root().namespace, after: None, limit: 10 };
+    for worker in store.workers(workers).await.expect("a store in memory can be read") {
+        let retire = Retire { session: worker.session, reason: "it crashed".to_owned() };
+        store.retire(retire).await.expect("a session can be ended");
+    }
+}
+
+/// Has the process die at one of the entries that it records.
+fn dying(key: ExecutionKey, crash: Option<Crash>) -> impl FnMut(&Commit) -> Passage + Send + 'static {
+    // The start was recorded by whoever submitted it.
+    let mut count = 1;
+    move |commit| {
+        if commit.key != key {
+            return Passage::Through;
+        }
+        let changes = &commit.changes;
+        count += changes.records.len() as u64
+            + u64::from(changes.next.is_some())
+            + u64::from(commit.transaction.is_some());
+        match crash {
+            Some(Crash::Before(position)) if position <= count => Passage::Lost,
+            Some(Crash::After(position)) if position <= count => Passage::Unheard,
+            _ => Passage::Through,
+        }
+    }
+}
+
+/// What is recorded here and not there.
+fn missing<'a>(here: &'a [Entry], there: &'a [Entry]) -> impl Iterator<Item = String> + 'a {
+    let mut counts = BTreeMap::<String, usize>::new();
+    for entry in there {
+        *counts.entry(timeless(&entry.event)).or_default() += 1;
+    }
+    here.iter().filter_map(move |entry| {
+        let count = counts.entry(timeless(&entry.event)).or_default();
+        let is_missing = *count == 0;
+        *count = count.saturating_sub(1);
+        is_missing.then(|| format!("entry {}, {}", entry.seq, describe(&entry.event)))
+    })
+}
+
+/// All of an event but its times.
+fn timeless(event: &Event) -> String {
+    let mut event = event.clone();
+    match &mut event {
+        Event::AttemptFailed { retry_at: at, .. }
+        | Event::TimerSet { due_at: at, .. }
+        | Event::DeadlinePassed { until: at } => *at = Timestamp::from_micros(0),
+        _ => {}
+    }
+    format!("{event:?}")
+}
+
+/// An event for people.
+pub(super) fn describe(event: &Event) -> String {
+    let op = event.op().map(|op| format!(" {op}")).unwrap_or_default();
+    let what = match event {
+        Event::StepRecorded(record) => format!(": {}", record.outcome),
+        Event::ChildFinished { outcome, .. } => format!(": {outcome}"),
+        Event::SignalReceived { payload, .. } => format!(": {}", payload.excerpt()),
+        Event::AttemptFailed { attempt, failure, .. } => format!(", attempt {attempt}: {failure}"),
+        Event::ContinuedAsNew { input } => format!(": {}", input.excerpt()),
+        Event::Completed { result, .. } => format!(": {}", result.excerpt()),
+        Event::Failed(failure) => format!(": {failure}"),
+        Event::Blocked { reason, .. } => format!(": {reason}"),
+        _ => String::new(),
+    };
+    format!("{}{op}{what}", event.word())
+}

@@ -1,0 +1,234 @@
+//! New code against what an execution has recorded.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::future::pending;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use abide_core::{Entry, Epoch, Event, Execution, Kind, Op, Start, Version};
+use abide_engine::sim::Sim;
+use abide_store::{Clock, Commit, Import, Record};
+
+use super::crash::describe;
+use super::history::History;
+use super::tap::{Passage, Tap};
+use super::test::{Test, opened};
+use crate::open::store_in_memory;
+
+/// Replays the workflow that is registered now on what an execution has recorded, without running any of its closures,
+/// children or tasks, and tells whether it fits. `history` is the text that `abide export ID` writes, or the path of a file
+/// that has it. [`Test::replay`] has options.
+///
+/// # Panics
+/// If `history` cannot be read, or names a workflow that is not registered.
+pub fn replay(history: impl AsRef<str>) -> Replay {
+    Test::new().replay(history)
+}
+
+/// What came of a replay.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replay {
+    /// What blocks the code.
+    pub blocked: Option<String>,
+    /// Recorded operations that the code did not ask for before it came to something new, or to its end.
+    pub unused: Vec<String>,
+    /// How the end of the code differs from the one that was recorded.
+    pub differs: Option<String>,
+    /// What the code does after everything that was recorded, if that is not its end.
+    pub goes_on: Option<String>,
+}
+
+impl Replay {
+    /// Whether the code goes on from what was recorded as if it had recorded it itself.
+    pub fn fits(&self) -> bool {
+        self.blocked.is_none() && self.unused.is_empty() && self.differs.is_none()
+    }
+
+    /// Panics with what does not fit.
+    #[track_caller]
+    pub fn assert_fits(&self) {
+        assert!(self.fits(), "the code does not fit what was recorded: {self}");
+    }
+}
+
+impl fmt::Display for Replay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        parts.extend(self.blocked.as_ref().map(|reason| format!("it is blocked: {reason}")));
+        if !self.unused.is_empty() {
+            parts.push(format!("it does not ask for {}", self.unused.join(", ")));
+        }
+        parts.extend(self.differs.clone());
+        if parts.is_empty() {
+            parts.push("it fits".to_owned());
+        }
+        parts.extend(self.goes_on.as_ref().map(|next| format!("it goes on with {next}")));
+        f.write_str(&parts.join("; "))
+    }
+}
+
+impl Test {
+    /// Replays the workflow that is registered now on what an execution has recorded, as [`replay`] does. Mocked steps
+    /// give their results, so that the code goes on through steps that are new.
+    ///
+    /// # Panics
+    /// If `history` cannot be read, or names a workflow that is not registered.
+    pub fn replay(self, history: impl AsRef<str>) -> Replay {
+        let text = history.as_ref();
+        let read;
+        let text = if text.trim_start().starts_with('{') {
+            text
+        } else {
+            read = std::fs::read_to_string(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            &read
+        };
+        let history = History::parse(text).unwrap_or_else(|error| panic!("{error}"));
+        let mut last = Replay::default();
+        for count in 1..=history.runs.len() {
+            last = self.replay_run(&history, count);
+            if !last.fits() {
+                break;
+            }
+        }
+        last
+    }
+
+    /// Replays the last of the first so many runs.
+    fn replay_run(&self, history: &History, count: usize) -> Replay {
+        let part = Part::of(history, count);
+        let id = history.address.id.as_str();
+        let start = part.start();
+        assert_eq!(start.kind, Kind::Workflow, "{id:?} is a task, which has no journal to replay");
+        let probe = self.probe(true);
+        let news = Arc::new(Mutex::new(Vec::new()));
+        self.inside(|sim| {
+            part.set_clock(sim);
+            let store = store_in_memory(Arc::new(sim.clone()));
+            let imported = sim.block_on(store.import(part.import(history, count)));
+            imported.unwrap_or_else(|error| panic!("the history cannot be taken: {error}"));
+            let tap = Tap::new(store, until_news(&news));
+            let (seen, world) = (tap.clone(), sim.clone());
+            sim.observe(move |group| {
+                if group == 1 && seen.is_dead() {
+                    world.kill(1);
+                }
+            });
+            let builder = self.builder(&probe).only(start.name.as_str());
+            let builder = builder.namespace(history.address.namespace.as_str()).lanes([start.lane.as_str()]);
+            let builder = builder.capabilities(start.requires.iter().map(abide_core::Name::as_str));
+            let builder = builder.simulated(sim.process(1), Some(tap)).without_recurrence();
+            let mut body = pin!(async {
+                let abide = opened(builder).await;
+                let is_there = abide.has(start.kind, &start.name);
+                assert!(is_there, "no workflow {:?} is registered", start.name);
+                pending::<()>().await;
+            });
+            // It goes on until there is something new, or nothing can happen any more.
+            let _ = sim.try_block_on(body.as_mut());
+        });
+        let news = std::mem::take(&mut *news.lock().unwrap_or_else(PoisonError::into_inner));
+        part.judge(&probe.opened_by(id), &news)
+    }
+}
+
+/// Stops at the first commit that records something new, but for the results of mocked steps, and keeps that.
+fn until_news(news: &Arc<Mutex<Vec<Entry>>>) -> impl FnMut(&Commit) -> Passage + Send + 'static {
+    let news = news.clone();
+    move |commit| {
+        let entries: Vec<_> =
+            commit.changes.records.iter().filter_map(|record| record.entry().ok()).collect();
+        if entries.iter().all(|entry| matches!(entry.event, Event::StepRecorded(_))) {
+            return Passage::Through;
+        }
+        *news.lock().unwrap_or_else(PoisonError::into_inner) = entries;
+        Passage::Lost
+    }
+}
+
+/// What is replayed of a run.
+struct Part {
+    entries: Vec<Entry>,
+    /// How the run ended, if it did.
+    end: Option<Event>,
+}
+
+impl Part {
+    /// A run up to where its code could still go on.
+    fn of(history: &History, count: usize) -> Self {
+        let mut entries = history.runs[count - 1].clone();
+        let end = entries.last().map(|entry| entry.event.clone()).filter(Event::is_terminal);
+        let is_active = |entries: &[Entry]| {
+            let folded = Execution::fold(history.address.clone(), 1, entries);
+            folded.is_none_or(|execution| execution.phase().is_active())
+        };
+        while entries.len() > 1 && !is_active(&entries) {
+            entries.pop();
+        }
+        Self { entries, end }
+    }
+
+    fn start(&self) -> Arc<Start> {
+        match self.entries.first().map(|entry| &entry.event) {
+            Some(Event::Started(start)) => start.clone(),
+            _ => unreachable!("a history was checked when it was read"),
+        }
+    }
+
+    /// Sets the clock to when the last entry was recorded, so that nothing is due that was not due then.
+    fn set_clock(&self, sim: &Sim) {
+        if let Some(last) = self.entries.last() {
+            let now = sim.now();
+            sim.set_clock_forward(last.at.since(now));
+            sim.set_clock_back(now.since(last.at));
+        }
+    }
+
+    fn import(&self, history: &History, count: usize) -> Import {
+        let run = u32::try_from(count).unwrap_or(u32::MAX);
+        let execution = Execution::fold(history.address.clone(), run, &self.entries);
+        let execution = execution.expect("a history was checked when it was read");
+        let records = |run: &Vec<Entry>| run.iter().map(Record::of).collect();
+        let mut runs: Vec<Vec<Record>> = history.runs[..count - 1].iter().map(records).collect();
+        runs.push(records(&self.entries));
+        Import {
+            runs,
+            summary: execution.summary_at_rest(),
+            execution,
+            unread: Vec::new(),
+            epoch: Epoch(1),
+            version: Version(1),
+            takeover_count: 0,
+            was_ready: true,
+        }
+    }
+
+    fn judge(&self, opened: &[Op], news: &[Entry]) -> Replay {
+        let asked: HashSet<&Op> = opened.iter().collect();
+        let recorded = || self.entries.iter().filter(|entry| entry.event.is_delivery());
+        let recorded_ops: HashSet<&Op> = recorded().filter_map(|entry| entry.event.op()).collect();
+        let mut replay = Replay::default();
+        let unasked = recorded().filter(|entry| entry.event.op().is_some_and(|op| !asked.contains(op)));
+        replay.unused = unasked.map(|entry| describe(&entry.event)).collect();
+        replay.blocked = news.iter().find_map(|entry| match &entry.event {
+            Event::Blocked { reason, .. } => Some(reason.to_string()),
+            _ => None,
+        });
+        let ended = news.iter().map(|entry| &entry.event).find(|event| event.is_terminal());
+        if replay.blocked.is_none() && ended.is_none() {
+            let new = opened.iter().find(|op| !recorded_ops.contains(op));
+            replay.goes_on = new.map(Op::to_string);
+        }
+        let is_same = |end: &Event, ended: &Event| describe(end) == describe(ended);
+        replay.differs = match (&self.end, ended) {
+            _ if replay.blocked.is_some() => None,
+            (Some(end), Some(ended)) if is_same(end, ended) => None,
+            (Some(end), Some(ended)) => {
+                Some(format!("it was recorded as {}, and is {}", describe(end), describe(ended)))
+            }
+            (Some(Event::Cancelled { .. } | Event::Failed(_)), None) | (None, _) => None,
+            (Some(end), None) => Some(format!("it was recorded as {}, and does not end", describe(end))),
+        };
+        replay
+    }
+}

@@ -1,0 +1,212 @@
+//! A test with options.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use abide_core::{Kind, Name, Namespace, Payload};
+use abide_engine::sim::{Outside, Sim, Still};
+use abide_engine::{TaskCode, why};
+use abide_store::{Clock, List, Store};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
+
+use super::inside_tokio;
+use crate::code::{MockTask, Registered, Task, Workflow};
+use crate::ctx::State;
+use crate::open::TestParts;
+use crate::probe::{MockCall, Probe, StepMock};
+use crate::{Abide, Builder, Result, data};
+
+/// A test with options: state of the application, mocks, another builder. End with [`run`](Test::run),
+/// [`crash_everywhere`](Test::crash_everywhere) or [`replay`](Test::replay).
+#[must_use = "nothing is tested until `run` is called"]
+pub struct Test {
+    state: State,
+    explicit: Vec<Registered>,
+    options: Vec<Box<dyn Fn(Builder) -> Builder>>,
+    steps: BTreeMap<String, StepMock>,
+    tasks: BTreeMap<String, Arc<dyn TaskCode>>,
+    pub(super) signals: Vec<(Name, Payload)>,
+    patience: Duration,
+}
+
+impl Default for Test {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Test {
+    /// How long, in real time, the virtual clock waits for steps that wait for the outside world.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A test without options.
+    pub fn new() -> Self {
+        Self {
+            state: State::default(),
+            explicit: Vec::new(),
+            options: Vec::new(),
+            steps: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            signals: Vec::new(),
+            patience: Self::PATIENCE,
+        }
+    }
+
+    /// Shares a value with every workflow and task: `ctx.state::<S>()`.
+    pub fn state<S: Send + Sync + 'static>(mut self, value: S) -> Self {
+        self.state = self.state.with(value);
+        self
+    }
+
+    /// Registers a workflow by hand; it takes the place of a linked one of the same name.
+    pub fn workflow<W: Workflow>(mut self, _workflow: W) -> Self {
+        self.explicit.push(Registered::of::<W>("the test"));
+        self
+    }
+
+    /// Registers a task by hand; it takes the place of a linked one of the same name.
+    pub fn task<T: Task>(mut self, _task: T) -> Self {
+        self.explicit.push(Registered::of::<T>("the test"));
+        self
+    }
+
+    /// Sets any other option of the [`Builder`].
+    pub fn with(mut self, options: impl Fn(Builder) -> Builder + 'static) -> Self {
+        self.options.push(Box::new(options));
+        self
+    }
+
+    /// Records what `mock` returns as the result of every step, blocking step or transaction of this name. The closure
+    /// in the workflow is not run. A mock that no step used by the end of the test is an error.
+    pub fn mock_step<T: Serialize>(
+        mut self,
+        name: &str,
+        mock: impl Fn(MockCall) -> Result<T> + Send + Sync + 'static,
+    ) -> Self {
+        self.steps.insert(name.to_owned(), Arc::new(move |call| data::outcome_of(mock(call))));
+        self
+    }
+
+    /// Runs `mock` in the place of the task of this name. A name that no task has is an error.
+    pub fn mock_task<I, T>(
+        mut self,
+        name: &str,
+        mock: impl Fn(I) -> Result<T> + Send + Sync + 'static,
+    ) -> Self
+    where
+        I: DeserializeOwned + Send + 'static,
+        T: Serialize + 'static,
+    {
+        self.tasks.insert(name.to_owned(), Arc::new(MockTask::new(name, mock)));
+        self
+    }
+
+    /// Sends a signal to the workflow of [`crash_everywhere`](Test::crash_everywhere), right after its start.
+    ///
+    /// # Panics
+    /// If `name` is no name, or `value` does not serialize.
+    pub fn signal<S: Serialize + ?Sized>(mut self, name: &str, value: &S) -> Self {
+        let name = Name::new(name).unwrap_or_else(|invalid| panic!("{invalid}"));
+        let payload = data::encode(&value);
+        let payload = payload.unwrap_or_else(|error| panic!("signal {name:?} does not serialize: {error}"));
+        self.signals.push((name, payload));
+        self
+    }
+
+    /// How long, in real time, the virtual clock waits for a step that waits for the outside world (60 seconds). Then it
+    /// jumps to the next timer.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Runs `test` on a new engine in memory whose clock jumps to the next timer whenever nothing else is to be done.
+    ///
+    /// # Panics
+    /// If the engine cannot be opened, the test panics, a mock was never used, or nothing can happen any more while the
+    /// test still waits.
+    pub fn run<F, Fut>(self, test: F) -> Fut::Output
+    where
+        F: FnOnce(Abide) -> Fut,
+        Fut: Future,
+    {
+        let probe = self.probe(false);
+        let output = self.inside(|sim| {
+            let builder = self.builder(&probe).simulated(sim.process(1), None);
+            let store = OnceLock::new();
+            let mut body = pin!(async {
+                let abide = opened(builder).await;
+                let client = abide.client_part();
+                let _ = store.set((client.store().clone(), client.namespace().clone()));
+                test(abide).await
+            });
+            sim.try_block_on(body.as_mut()).unwrap_or_else(|Still| match store.get() {
+                Some((store, namespace)) => panic!("{}", stands_still(sim, &**store, namespace)),
+                None => panic!("the engine of the test does not open"),
+            })
+        });
+        if let Some(unused) = probe.unused() {
+            panic!("{unused}");
+        }
+        output
+    }
+
+    /// What the test sees and replaces.
+    pub(super) fn probe(&self, is_replay: bool) -> Arc<Probe> {
+        Arc::new(Probe::new(self.steps.clone(), is_replay))
+    }
+
+    pub(super) fn builder(&self, probe: &Arc<Probe>) -> Builder {
+        let parts = TestParts {
+            state: self.state.probed(probe),
+            explicit: self.explicit.clone(),
+            tasks: self.tasks.clone(),
+        };
+        let builder = Abide::builder("sqlite::memory:").for_test(parts);
+        self.options.iter().fold(builder, |builder, options| options(builder))
+    }
+
+    /// Runs `body` beside a new simulated world.
+    pub(super) fn inside<T>(&self, body: impl FnOnce(&Sim) -> T) -> T {
+        inside_tokio(|| {
+            let tokio = Handle::current();
+            let is_busy = Box::new(move || tokio.metrics().num_alive_tasks() > 0);
+            body(&Sim::beside(0, Outside { patience: self.patience, is_busy }))
+        })
+    }
+}
+
+/// Opens a worker.
+pub(super) async fn opened(builder: Builder) -> Abide {
+    builder.open().await.unwrap_or_else(|error| panic!("the engine of the test does not open: {error}"))
+}
+
+/// Why the test goes no further: the sentence of everything that is open.
+pub(super) fn stands_still(sim: &Sim, store: &dyn Store, namespace: &Namespace) -> String {
+    const SENTENCE_COUNT_MAX: usize = 20;
+    let sentences = sim.block_on(async {
+        let list = List::of(namespace.clone(), 1_000);
+        let items = store.list(list).await.map(|listing| listing.items).unwrap_or_default();
+        let open = items.into_iter().filter(|item| item.kind != Kind::Builtin);
+        let mut sentences = Vec::new();
+        for item in open.filter(|item| !item.summary.status.is_terminal()) {
+            let said = why::explain(store, &item.address, sim.now()).await;
+            sentences.push(said.map_or_else(|error| error.to_string(), |(_, sentence)| sentence));
+        }
+        sentences
+    });
+    let more = sentences.len().saturating_sub(SENTENCE_COUNT_MAX);
+    let mut lines = vec!["nothing can happen any more, and the test still waits".to_owned()];
+    lines.extend(sentences.iter().take(SENTENCE_COUNT_MAX).map(|sentence| format!("  {sentence}")));
+    match (sentences.is_empty(), more) {
+        (true, _) => lines.push("  No execution is open: the test waits for something else.".to_owned()),
+        (false, 0) => {}
+        (false, more) => lines.push(format!("  … and {more} more")),
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,338 @@
+//! What users test their workflows with: state, mocks, crashes at every position, and replays of recorded histories.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use abide::prelude::*;
+use abide::testing::{History, MockCall, Replay, Test, crash_everywhere, replay};
+use abide_core::{Address, ExecutionId, Namespace};
+
+/// The message that `test` panics with.
+fn panic_of<T>(test: impl FnOnce() -> T) -> String {
+    let panic = catch_unwind(AssertUnwindSafe(test)).err().expect("it panics");
+    panic
+        .downcast_ref::<String>()
+        .cloned()
+        .unwrap_or_else(|| panic.downcast_ref::<&str>().unwrap().to_string())
+}
+
+#[derive(Clone, Default)]
+struct Effects(Arc<Mutex<Vec<String>>>);
+
+impl Effects {
+    fn add(&self, effect: &str) {
+        self.0.lock().unwrap().push(effect.to_owned());
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+struct Price(u64);
+
+#[task(name = "testing-mail")]
+async fn mail(ctx: Ctx, to: String) -> Result<String> {
+    ctx.state::<Effects>().add("mail");
+    Ok(format!("a real mail to {to}"))
+}
+
+#[workflow(name = "testing-order")]
+async fn order(ctx: Ctx, count: u64) -> Result<String> {
+    let effects = ctx.state::<Effects>().clone();
+    let price = ctx.state::<Price>().0;
+    let paid: u64 = ctx
+        .step("charge", || async {
+            effects.add("charge");
+            Ok(count * price)
+        })
+        .await?;
+    ctx.sleep(days(1)).await?;
+    let mailed = ctx.run(mail, "ann".to_owned()).await?;
+    Ok(format!("{paid}, {mailed}"))
+}
+
+#[abide::test(state = Effects::default(), state = Price(5))]
+async fn a_test_has_the_state_that_its_attribute_gives(abide: Abide) -> Result<()> {
+    assert_eq!(abide.run(order, 3).await?, "15, a real mail to ann");
+    Ok(())
+}
+
+#[test]
+fn a_mocked_step_and_task_do_not_run_and_what_the_mock_gives_is_recorded() {
+    let effects = Effects::default();
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let seen = calls.clone();
+    let test = Test::new().state(effects.clone()).state(Price(5)).mock_step("charge", move |call| {
+        seen.lock().unwrap().push(call);
+        Ok(7)
+    });
+    let test = test.mock_task("testing-mail", |to: String| Ok(format!("a mock for {to}")));
+    let given = test.run(async |abide: Abide| abide.run(order, 3).id("o-1").await);
+    assert_eq!(given.unwrap(), "7, a mock for ann");
+    assert_eq!(effects.all(), [""; 0]);
+    let call = MockCall { id: "o-1".to_owned(), name: "charge".to_owned(), attempt: 1 };
+    assert_eq!(*calls.lock().unwrap(), [call]);
+}
+
+#[workflow(name = "testing-retried")]
+async fn retried(ctx: Ctx) -> Result<u64> {
+    ctx.step("flaky", || async { Ok(0) }).retry(Retry::fixed(hours(1)).max_attempts(3)).await
+}
+
+#[test]
+fn a_mock_may_fail_and_is_tried_again_as_a_step_is() {
+    let flaky = |call: MockCall| match call.attempt {
+        3 => Ok(33),
+        _ => Err(Error::new("not yet")),
+    };
+    let given = Test::new().mock_step("flaky", flaky).run(async |abide: Abide| abide.run(retried, ()).await);
+    assert_eq!(given.unwrap(), 33);
+}
+
+#[workflow(name = "testing-stock")]
+async fn stock(ctx: Ctx) -> Result<i64> {
+    ctx.sqlite("reserve", |tx| Ok(tx.query_row("SELECT count FROM nowhere", [], |row| row.get(0))?)).await
+}
+
+#[test]
+fn a_transaction_is_mocked_like_a_step() {
+    let given =
+        Test::new().mock_step("reserve", |_| Ok(9)).run(async |abide: Abide| abide.run(stock, ()).await);
+    assert_eq!(given.unwrap(), 9);
+}
+
+#[test]
+fn a_mock_of_an_unknown_task_is_told() {
+    let test = Test::new().mock_task("testing-mial", |_: String| Ok(0));
+    let said = panic_of(|| test.run(async |_| ()));
+    assert!(said.contains("there is no task \"testing-mial\" to mock; there are "), "{said}");
+    assert!(said.contains("\"testing-mail\""), "{said}");
+}
+
+#[test]
+fn a_mock_of_an_unknown_step_is_told() {
+    let test = Test::new().mock_step("flakey", |_| Ok(0));
+    let said = panic_of(|| test.run(async |abide: Abide| abide.run(retried, ()).await));
+    assert_eq!(said, "the mock of step \"flakey\" was never used: the code came to \"flaky\"");
+}
+
+#[workflow(name = "testing-pair")]
+async fn pair(ctx: Ctx, amount: u64) -> Result<u64> {
+    let one: u64 = ctx.step("one", || async { Ok(amount + 1) }).await?;
+    let one = i64::try_from(one)?;
+    let reserved: i64 =
+        ctx.sqlite("reserve", move |tx| Ok(tx.query_row("SELECT ?1 + 1", [one], |row| row.get(0))?)).await?;
+    ctx.sleep(days(30)).await?;
+    let (left, right) = tokio::join!(ctx.run(double, u64::try_from(reserved)?), ctx.recv::<u64>("bonus"));
+    let flaky = ctx.step("two", || async { Ok(1) }).await?;
+    Ok(left? + right? + flaky)
+}
+
+#[workflow(name = "testing-double")]
+async fn double(ctx: Ctx, number: u64) -> Result<u64> {
+    ctx.step("double", || async { Ok(number * 2) }).await
+}
+
+#[test]
+fn a_deterministic_workflow_survives_a_crash_at_every_position() {
+    let survived = Test::new().signal("bonus", &100).crash_everywhere(pair, 5);
+    assert_eq!(survived.result.unwrap(), 7 * 2 + 100 + 1);
+    // Started; one; reserve; sleep set and over; child started and finished; signal; two; completed.
+    assert_eq!(survived.position_count, 10);
+}
+
+#[workflow(name = "testing-chain")]
+async fn chain(ctx: Ctx, left: u64) -> Result<u64> {
+    ctx.step("link", || async { Ok(left) }).await?;
+    match left {
+        0 => Ok(0),
+        left => ctx.continue_as_new(left - 1).await,
+    }
+}
+
+#[test]
+fn positions_are_counted_over_all_runs() {
+    let survived = crash_everywhere(chain, 2);
+    assert_eq!(survived.result.unwrap(), 0);
+    assert_eq!(survived.position_count, 9);
+}
+
+#[workflow(name = "testing-failing")]
+async fn failing(ctx: Ctx) -> Result<()> {
+    ctx.step("fail", || async { Err(Error::fatal("no money")) }).await
+}
+
+#[test]
+fn a_workflow_that_fails_fails_the_same_way_each_time() {
+    let error = crash_everywhere(failing, ()).result.unwrap_err();
+    assert!(error.to_string().contains("no money"), "{error}");
+}
+
+static CALL_COUNT: AtomicU64 = AtomicU64::new(0);
+
+#[workflow(name = "testing-fickle")]
+async fn fickle(ctx: Ctx) -> Result<u64> {
+    ctx.step("first", || async { Ok(1) }).await?;
+    // Each call of this code takes another way.
+    let way = CALL_COUNT.fetch_add(1, Ordering::Relaxed);
+    ctx.step(&format!("way-{way}"), || async { Ok(1) }).await
+}
+
+#[test]
+fn a_crash_that_changes_what_is_recorded_is_told_with_its_position_and_both_sides() {
+    let said = panic_of(|| crash_everywhere(fickle, ()));
+    assert!(
+        said.starts_with(
+            "a crash before position 2 (step-recorded step \"first\": 1) changes what is recorded:"
+        ),
+        "{said}"
+    );
+    assert!(said.contains("\n  without the crash: entry 3, step-recorded step \"way-0\": 1"), "{said}");
+    assert!(said.contains("\n  with the crash:    entry 3, step-recorded step \"way-"), "{said}");
+}
+
+#[test]
+fn a_workflow_that_waits_for_what_never_comes_is_told() {
+    let said = panic_of(|| crash_everywhere(pair, 5));
+    assert!(said.contains("is waiting for signal \"bonus\""), "{said}");
+}
+
+/// Code as it was, and as it is after several changes. Each is registered under the same name by its test.
+mod versions {
+    use super::*;
+
+    #[workflow(name = "testing-versioned")]
+    pub(crate) async fn first(ctx: Ctx, amount: u64) -> Result<u64> {
+        let charged: u64 = ctx.step("charge", || async { Ok(amount) }).await?;
+        ctx.sleep(days(1)).await?;
+        let shipped: u64 = ctx.step("ship", || async { Ok(charged + 1) }).await?;
+        ctx.recv::<u64>("approval").await?;
+        Ok(shipped)
+    }
+
+    macro_rules! version {
+        ($module:ident, $ctx:ident, $body:block) => {
+            pub(crate) mod $module {
+                use super::*;
+
+                pub(crate) struct Version;
+
+                impl abide::Code for Version {
+                    type Input = u64;
+                    type Output = u64;
+                    const NAME: &'static str = "testing-versioned";
+                    const KIND: abide::Kind = abide::Kind::Workflow;
+                    const STRICT: bool = false;
+
+                    async fn call($ctx: Ctx, _amount: u64) -> Result<u64> $body
+                }
+
+                impl abide::Workflow for Version {}
+            }
+        };
+    }
+
+    version!(renamed, ctx, { ctx.step("pay", || async { panic!("a replay runs no closure") }).await });
+
+    version!(retyped, ctx, {
+        let _: String = ctx.step("charge", || async { panic!("a replay runs no closure") }).await?;
+        Ok(0)
+    });
+
+    version!(longer, ctx, {
+        let charged: u64 = ctx.step("charge", || async { panic!("a replay runs no closure") }).await?;
+        ctx.sleep(days(1)).await?;
+        let shipped: u64 = ctx.step("ship", || async { panic!("a replay runs no closure") }).await?;
+        ctx.recv::<u64>("approval").await?;
+        let extra: u64 = ctx.step("extra", || async { panic!("a replay runs no closure") }).await?;
+        Ok(charged + shipped + extra)
+    });
+}
+
+/// What the first version has recorded after `approval`, or before it.
+fn history(is_approved: bool) -> String {
+    Test::new().run(async |abide: Abide| {
+        let handle = abide.start(versions::first, 20).id("v-1").await.unwrap();
+        if is_approved {
+            handle.signal("approval", &1).await.unwrap();
+            assert_eq!(handle.result().await.unwrap(), 21);
+        } else {
+            // Whoever waits longer has it past the sleep.
+            let longer = abide.run(sleeper, 2).await;
+            longer.unwrap();
+        }
+        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("v-1").unwrap() };
+        let store = abide::testing::store(&abide);
+        History::of(&abide_store::export(&*store, &address).await.unwrap().unwrap()).unwrap().to_string()
+    })
+}
+
+#[workflow(name = "testing-sleeper")]
+async fn sleeper(ctx: Ctx, count: u64) -> Result<()> {
+    ctx.sleep(days(count)).await
+}
+
+#[test]
+fn unchanged_code_fits_what_it_recorded() {
+    let ended = replay(history(true));
+    assert_eq!(ended, Replay::default());
+    assert_eq!(ended.to_string(), "it fits");
+    let under_way = replay(history(false));
+    under_way.assert_fits();
+    assert_eq!(under_way.to_string(), "it fits; it goes on with signal \"approval\"");
+}
+
+#[test]
+fn a_history_may_be_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("v-1.json");
+    std::fs::write(&file, history(true)).unwrap();
+    replay(file.to_str().unwrap()).assert_fits();
+}
+
+#[test]
+fn a_renamed_step_leaves_its_entry_unused() {
+    let found = Test::new().workflow(versions::renamed::Version).replay(history(false));
+    assert!(!found.fits());
+    assert_eq!(found.unused.first().unwrap(), "step-recorded step \"charge\": 20");
+    assert_eq!(found.goes_on.as_deref(), Some("step \"pay\""));
+}
+
+#[test]
+fn a_result_of_another_type_is_told_as_what_blocks() {
+    let found = Test::new().workflow(versions::retyped::Version).replay(history(false));
+    assert!(found.blocked.as_ref().unwrap().contains("the recorded result of step \"charge\""), "{found}");
+    let said = panic_of(|| found.assert_fits());
+    assert!(said.starts_with("the code does not fit what was recorded: it is blocked: "), "{said}");
+}
+
+#[test]
+fn new_code_at_the_end_fits_what_is_under_way_and_not_what_has_ended() {
+    let found = Test::new().workflow(versions::longer::Version).replay(history(false));
+    found.assert_fits();
+    let found = Test::new().workflow(versions::longer::Version).replay(history(true));
+    assert_eq!(found.goes_on.as_deref(), Some("step \"extra\""));
+    assert_eq!(found.differs.as_deref(), Some("it was recorded as completed: 21, and does not end"));
+    let mocked = Test::new().workflow(versions::longer::Version).mock_step("extra", |_| Ok(1));
+    let found = mocked.replay(history(true));
+    assert_eq!(found.differs.as_deref(), Some("it was recorded as completed: 21, and is completed: 42"));
+}
+
+#[test]
+fn a_history_that_is_none_is_told() {
+    let said = panic_of(|| replay("{}"));
+    assert!(said.starts_with("this is no history of abide: "), "{said}");
+    let said = panic_of(|| replay("/nowhere/at/all.json"));
+    assert!(said.starts_with("/nowhere/at/all.json: "), "{said}");
+}
+
+#[test]
+fn a_history_of_a_workflow_that_is_not_registered_is_told() {
+    let gone = history(false).replace("testing-versioned", "x");
+    let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let gone = gone.replace(&hex("testing-versioned"), &hex("testing-unversione"[..17].trim()));
+    let said = panic_of(|| replay(gone));
+    assert!(said.contains("no workflow \"testing-unversion\" is registered"), "{said}");
+}

@@ -1,0 +1,204 @@
+//! The clock of tests: what it waits for, what it skips, and what it does when nothing can happen any more.
+
+#![expect(clippy::disallowed_methods, reason = "steps that take real time are what is tested here")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use abide::prelude::*;
+use abide::testing::{self, Lab};
+
+#[workflow]
+async fn approved(ctx: Ctx) -> Result<u64> {
+    ctx.recv::<u64>("approval").await
+}
+
+#[workflow]
+async fn waits_for_child(ctx: Ctx) -> Result<u64> {
+    ctx.run(approved, ()).await
+}
+
+#[workflow]
+async fn never_ends(ctx: Ctx) -> Result<()> {
+    ctx.step("lost", std::future::pending::<Result<()>>).await
+}
+
+#[task]
+async fn never_answers(_ctx: Ctx) -> Result<()> {
+    std::future::pending().await
+}
+
+/// The panic of a test that stands still, which must come at once.
+fn still<Fut: Future>(test: impl FnOnce(Abide) -> Fut) -> String {
+    let began = Instant::now();
+    let panic = catch_unwind(AssertUnwindSafe(|| testing::run(test))).err().expect("it stands still");
+    assert!(began.elapsed() < secs(10), "it took {:?}", began.elapsed());
+    panic.downcast_ref::<String>().expect("a text").clone()
+}
+
+#[test]
+fn a_test_that_waits_for_a_signal_which_nobody_sends_fails_with_why() {
+    let said = still(async |abide: Abide| abide.run(approved, ()).id("a").await);
+    assert_eq!(
+        said,
+        "nothing can happen any more, and the test still waits\n  \
+         workflow \"a\" is waiting for signal \"approval\" since 2025-06-15T15:06:40.000Z (1.0 s ago)."
+    );
+}
+
+#[test]
+fn a_test_that_stands_still_names_everything_that_is_open() {
+    let said = still(async |abide: Abide| {
+        let handle = abide.start(waits_for_child, ()).id("parent").await?;
+        abide.start(never_ends, ()).id("step").await?;
+        abide.start(never_answers, ()).id("task").await?;
+        handle.result().await
+    });
+    for part in
+        ["\"parent\" is waiting for child", "signal \"approval\"", "\"step\" is held", "\"task\" is held"]
+    {
+        assert!(said.contains(part), "{part} is missing in {said}");
+    }
+}
+
+#[test]
+fn several_waits_that_are_polled_together_stand_still_together() {
+    let said = still(async |abide: Abide| {
+        let all = ["a", "b"].map(|id| abide.run(approved, ()).id(id).into_future());
+        futures_util::future::join_all(all).await
+    });
+    assert!(said.contains("\"a\" is waiting for") && said.contains("\"b\" is waiting for"), "{said}");
+}
+
+#[workflow]
+async fn slow(ctx: Ctx, real_ms: u64) -> Result<String> {
+    select! {
+        done = ctx.step("slow", || async move {
+            tokio::time::sleep(ms(real_ms)).await;
+            Ok(())
+        }).timeout(minutes(5)) => done.map(|()| "step".to_owned()),
+        _ = ctx.sleep(minutes(1)) => Ok("timer".to_owned()),
+    }
+}
+
+#[abide::test]
+async fn a_step_that_takes_real_time_is_not_overtaken_by_the_virtual_clock(abide: Abide) -> Result<()> {
+    assert_eq!(abide.run(slow, 1_500).await?, "step");
+    Ok(())
+}
+
+#[task]
+async fn slow_task(_ctx: Ctx, real_ms: u64) -> Result<String> {
+    tokio::time::sleep(ms(real_ms)).await;
+    Ok("task".to_owned())
+}
+
+#[abide::test]
+async fn nor_is_a_task(abide: Abide) -> Result<()> {
+    assert_eq!(abide.run(slow_task, 1_000).deadline(minutes(5)).await?, "task");
+    Ok(())
+}
+
+#[workflow]
+async fn blocking(ctx: Ctx) -> Result<String> {
+    let work = || {
+        std::thread::sleep(ms(600));
+        Ok("blocking".to_owned())
+    };
+    ctx.blocking("work", work).timeout(secs(60)).await
+}
+
+#[abide::test]
+async fn nor_is_a_thread(abide: Abide) -> Result<()> {
+    assert_eq!(abide.run(blocking, ()).await?, "blocking");
+    Ok(())
+}
+
+#[workflow]
+async fn impatient(ctx: Ctx) -> Result<bool> {
+    let forever = ctx.step("slow", || async {
+        tokio::time::sleep(hours(1)).await;
+        Ok(())
+    });
+    Ok(forever.timeout(ms(100)).await.is_err_and(|error| error.is_timeout()))
+}
+
+#[abide::test]
+async fn a_timeout_over_real_time_comes_when_that_time_is_over(abide: Abide) -> Result<()> {
+    let began = Instant::now();
+    assert!(abide.run(impatient, ()).await?);
+    assert!(began.elapsed() < secs(20), "it took {:?}", began.elapsed());
+    Ok(())
+}
+
+#[workflow]
+async fn month(ctx: Ctx) -> Result<u64> {
+    ctx.sleep(days(30)).await?;
+    Ok(30)
+}
+
+/// The step waits for virtual time: neither may wait for the other.
+#[test]
+fn a_step_that_waits_for_another_execution_does_not_hold_the_clock() {
+    let began = Instant::now();
+    let place = std::sync::Arc::new(std::sync::OnceLock::<Abide>::new());
+    let given = testing::Test::new().state(place.clone()).run(async |abide: Abide| {
+        place.set(abide.clone()).unwrap();
+        abide.run(asks_inside_a_step, ()).await
+    });
+    assert_eq!(given.unwrap(), 30);
+    assert!(began.elapsed() < secs(10), "it took {:?}", began.elapsed());
+}
+
+#[workflow]
+async fn asks_inside_a_step(ctx: Ctx) -> Result<u64> {
+    let abide = ctx.state::<std::sync::Arc<std::sync::OnceLock<Abide>>>().get().unwrap().clone();
+    ctx.step("ask", || async { Ok(abide.run(month, ()).await?) }).await
+}
+
+/// Something outside that may still act is waited for.
+#[abide::test]
+async fn a_signal_from_a_task_of_tokio_is_waited_for(abide: Abide) -> Result<()> {
+    let handle = abide.start(approved, ()).await?;
+    let other = handle.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(ms(300)).await;
+        other.signal("approval", &7).await
+    });
+    assert_eq!(handle.result().await?, 7);
+    Ok(())
+}
+
+#[abide::test]
+async fn a_test_may_wait_in_real_time_itself(abide: Abide) -> Result<()> {
+    let handle = abide.start(approved, ()).await?;
+    let waited = tokio::time::timeout(ms(200), handle.result()).await;
+    assert!(waited.is_err(), "{waited:?}");
+    Ok(())
+}
+
+#[workflow]
+async fn days_go_by(ctx: Ctx, count: u64) -> Result<u64> {
+    for _ in 0..count {
+        ctx.sleep(days(1)).await?;
+    }
+    Ok(count)
+}
+
+#[test]
+fn thirty_days_with_ten_workers_are_over_in_a_second() {
+    let began = Instant::now();
+    let slept = Lab::run(1, async |lab: Lab| {
+        let mut workers = Vec::new();
+        for _ in 0..10 {
+            workers.push(lab.worker().await?.1);
+        }
+        let daily = workers[0].start(days_go_by, 30).await?;
+        lab.sleep(days(30)).await;
+        lab.sleep(minutes(1)).await;
+        daily.result().await
+    });
+    assert_eq!(slept.unwrap(), 30);
+    // Less than a second on a machine that does nothing else; gone through, they take many minutes.
+    assert!(began.elapsed() < secs(10), "it took {:?}", began.elapsed());
+}

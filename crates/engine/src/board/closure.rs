@@ -1,0 +1,38 @@
+//! Closures of steps, and who may wake them.
+
+use std::sync::{Arc, PoisonError};
+use std::task::Wake;
+
+use super::{Shared, SlotState};
+use crate::runtime::Runtime;
+
+/// The waker that a step's closure is polled with.
+pub(super) struct StepWaker {
+    pub(super) shared: Arc<Shared>,
+    pub(super) id: u64,
+}
+
+impl Wake for StepWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.shared.woken.lock().unwrap_or_else(PoisonError::into_inner).push(self.id);
+        self.shared.mailbox.task.wake();
+    }
+}
+
+impl Shared {
+    /// Whether a closure waits for the outside world. One whose waker nobody has, or only waits for something in
+    /// this engine have, does not: nothing outside will ever wake it.
+    pub(crate) fn waits_outside(&self, runtime: &dyn Runtime) -> bool {
+        self.lock().slots.values().filter(|slot| matches!(slot.state, SlotState::Running { .. })).any(
+            |slot| {
+                slot.closure.as_ref().is_some_and(|waker| {
+                    waker.strong_count() > 1 + runtime.inside_count(waker.as_ptr().addr())
+                })
+            },
+        )
+    }
+}

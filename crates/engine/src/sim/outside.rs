@@ -1,0 +1,65 @@
+//! The outside world of a simulation: real time, and threads that are none of its own.
+
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::state::State;
+use super::{Next, SimWaker};
+use crate::runtime::Stopwatch;
+
+/// What lies outside of a simulated world.
+pub struct Outside {
+    /// How long, in real time, the clock waits for the outside world to wake somebody before it jumps.
+    pub patience: Duration,
+    /// Whether something runs there that may still do something here.
+    pub is_busy: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+/// How often to ask whether something still runs outside: what ends there wakes nobody here.
+const ASK_EVERY: Duration = Duration::from_millis(5);
+
+impl Outside {
+    /// Waits for the outside world, for as long as it would be until the next timer. So long as it lasts, virtual time
+    /// passes as real time does: a timeout is neither early nor late.
+    pub(super) fn follow<'a>(&self, woken: &Condvar, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let left = self.patience.saturating_sub(state.waited);
+        let until_timer = state.next_at().map(|at| at.since(state.moment));
+        let longest = until_timer.map_or(left, |until_timer| until_timer.min(left));
+        let stopwatch = Stopwatch::start();
+        let mut state = wait(woken, state, longest);
+        let is_woken = !state.ready.is_empty();
+        // Never beyond the next timer: whoever is due at that moment is woken at it.
+        let passed = if is_woken { stopwatch.elapsed().min(longest) } else { longest };
+        state.waited = if is_woken { Duration::ZERO } else { state.waited + passed };
+        state.moment = state.moment.after(passed);
+        state
+    }
+
+    /// Nothing can happen in this world. The future that it runs may wait for something outside.
+    pub(super) fn wait_for_main(
+        &self,
+        woken: &Condvar,
+        mut state: MutexGuard<'_, State>,
+        main: &Arc<SimWaker>,
+    ) -> Next {
+        let stopwatch = Stopwatch::start();
+        loop {
+            if !state.ready.is_empty() {
+                return Next::Again;
+            }
+            // One is ours. Somebody outside has another, unless a wait for something in this world has.
+            let held_count = Arc::strong_count(main) - 1;
+            let is_awaited = held_count > state.inside.values().sum() || (self.is_busy)();
+            if !is_awaited || stopwatch.elapsed() >= self.patience {
+                return Next::Still;
+            }
+            state = wait(woken, state, ASK_EVERY);
+        }
+    }
+}
+
+/// Waits until something is ready, for at most so long.
+fn wait<'a>(woken: &Condvar, state: MutexGuard<'a, State>, longest: Duration) -> MutexGuard<'a, State> {
+    let waited = woken.wait_timeout_while(state, longest, |state| state.ready.is_empty());
+    waited.unwrap_or_else(PoisonError::into_inner).0
+}
