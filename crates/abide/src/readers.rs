@@ -1,19 +1,50 @@
 //! What reads bytes here, for tests and fuzzers; see [`abide_core::readers`]. Not for use by hand.
 
-use abide_core::Payload;
 use abide_core::readers::{Reader, Verdict};
+use abide_core::{
+    Address, Command, Execution, ExecutionId, Kind, Name, Namespace, Payload, Start, Timestamp,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::StoreUrl;
 use crate::data::{decode, encode};
+use crate::testing::History;
 
 /// The readers of this crate.
-pub const ALL: [Reader; 2] = [
+pub const ALL: [Reader; 3] = [
+    Reader { name: "history", read: history, seeds: history_seeds },
     Reader { name: "store_url", read: store_url, seeds: store_url_seeds },
     Reader { name: "payload", read: payload, seeds: payload_seeds },
 ];
+
+/// What is read is written as it was read.
+fn history(bytes: &[u8]) -> Verdict {
+    let Ok(text) = std::str::from_utf8(bytes) else { return Verdict::Refused };
+    match History::parse(text) {
+        Ok(history) => {
+            assert_eq!(History::parse(&history.to_string()).as_ref(), Ok(&history));
+            Verdict::Read
+        }
+        Err(problem) => {
+            assert!(!problem.to_string().is_empty());
+            Verdict::Refused
+        }
+    }
+}
+
+fn history_seeds() -> Vec<Vec<u8>> {
+    let start = Start::of(Kind::Workflow, Name::new("flow").expect("a name"), Payload::from("1"));
+    let address = Address { namespace: Namespace::default(), id: ExecutionId::new("x").expect("an id") };
+    let now = Timestamp::from_millis(1_000);
+    let (mut execution, first) = Execution::start(address.clone(), start, now);
+    let completed = Command::Complete { result: Payload::from("2"), unused: Vec::new() };
+    let decision = execution.decide(completed, now).expect("a fresh one takes it");
+    let (entries, _) = decision.record(&mut execution, now);
+    let run = [vec![first], entries].concat();
+    vec![History { address, runs: vec![run] }.to_string().into_bytes()]
+}
 
 fn store_url(bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Verdict::Refused };

@@ -89,6 +89,8 @@ pub(crate) enum Command {
     Start(Start),
     /// Print the result of an execution
     Result(ResultOf),
+    /// Write what an execution recorded, for a test that replays it
+    Export(Export),
     /// Send a signal to an execution
     Signal(Signal),
     /// Ask an execution to wind down: its code sees the cancellation
@@ -211,6 +213,17 @@ pub(crate) struct Id {
     /// The execution
     #[arg(value_parser = execution_id)]
     pub(crate) id: ExecutionId,
+}
+
+/// What to export.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Export {
+    /// The execution
+    #[arg(value_parser = execution_id)]
+    pub(crate) id: ExecutionId,
+    /// The new file, which must not exist yet; stdout when not said
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 /// A signal.

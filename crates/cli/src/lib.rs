@@ -14,6 +14,7 @@ mod clock;
 mod connect;
 mod control;
 mod demo;
+mod export;
 mod failure;
 mod json;
 mod list;
@@ -59,6 +60,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
         Command::Why(args) => why::run(global, args),
         Command::Start(args) => start::run(global, args),
         Command::Result(args) => return result::run(global, args),
+        Command::Export(args) => export::run(global, args),
         Command::Signal(args) => control::signal(global, args),
         Command::Cancel(args) => control::cancel(global, args),
         Command::Terminate(args) => control::terminate(global, args),

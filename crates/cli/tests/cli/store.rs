@@ -91,6 +91,31 @@ async fn left_behind() -> Place {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn export_writes_what_a_test_can_replay() {
+    let place = left_behind().await;
+    let text = place.abide(&["export", "greet-1"]).ok().stdout;
+    let history: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(history["id"], "greet-1");
+    let entries: Vec<_> = history["runs"][0].as_array().unwrap().iter().map(|line| &line["entry"]).collect();
+    let expected = [
+        r#"1 started workflow "greet""#,
+        r#"2 step-recorded step "format": "Hello, World!""#,
+        r#"3 completed: "Hello, World!""#,
+    ];
+    assert_eq!(entries, expected);
+
+    let file = place.folder().join("nap.json").display().to_string();
+    place.abide(&["export", "nap-1", "--out", &file]).ok();
+    assert_eq!(place.abide(&["export", "nap-1", "--out", &file]).code, 4, "it is not written over");
+    assert_eq!(place.abide(&["export", "nobody"]).code, 3);
+    // A replay has a runtime of its own, which must not end inside of another one.
+    tokio::task::block_in_place(|| {
+        abide::testing::replay(text).assert_fits();
+        abide::testing::replay(file).assert_fits();
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn list_shows_and_filters() {
     let place = left_behind().await;
     let ids = |args: &[&str]| -> Vec<String> {
