@@ -315,7 +315,7 @@ fn a_strict_workflow_continues_unchanged() {
 fn a_step_with_another_declared_input_blocks() {
     assert_eq!(
         changed(with_input, with_other_input),
-        r#"ran [], blocked: the code no longer matches its journal: expected step "a" with the input that it was recorded with, found step "a" with another input"#
+        r#"ran [], blocked: the code no longer matches its journal: step "a" was recorded with input "one", the code has "other""#
     );
     assert_eq!(changed(with_input, with_input), "ran [], completed: A");
 }
