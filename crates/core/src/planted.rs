@@ -98,6 +98,10 @@ bugs! {
     GivenUpWhileHeld = "given-up-while-held",
     /// An execution that kills its worker keeps the application in a crash loop.
     SuspectNeverRests = "suspect-never-rests",
+    /// Progress beside a step that kills its worker clears the count of the deaths.
+    ProgressClearsPoison = "progress-clears-poison",
+    /// A pause and a resume clear the count of the deaths of an execution that kills its worker.
+    OrdersClearSuspicion = "orders-clear-suspicion",
     /// The children of a run that has ended are not told.
     ChildrenOutliveRun = "children-outlive-run",
     /// The children of what is paused go on.

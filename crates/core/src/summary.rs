@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
-use crate::{Epoch, Execution, ExecutionId, Name, Phase, Sort, Timestamp, codec};
+use crate::{Epoch, Execution, ExecutionId, Name, Phase, Sort, Suspicion, Timestamp, codec};
 
 /// Where an execution stands. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -215,11 +215,13 @@ pub struct Summary {
     pub waiting: Vec<Waiting>,
     /// The lease of the caretaker who wrote this, if nobody but caretakers held the execution until then: its code was never called.
     pub cared_epoch: Option<Epoch>,
+    /// Set if the execution is still suspected of killing its workers after this commit. Otherwise a store counts the deaths of its holders from zero.
+    pub suspicion: Option<Suspicion>,
 }
 
 growable!(Summary {
     fields: status, listens, wake_at, care_at, waiting;
-    gained: 1 => cared_epoch;
+    gained: 1 => cared_epoch, 2 => suspicion;
 });
 
 impl Summary {
@@ -271,6 +273,7 @@ impl Execution {
             care_at: self.care_at(),
             waiting: Vec::new(),
             cared_epoch: None,
+            suspicion: None,
         }
     }
 
@@ -285,6 +288,7 @@ impl Execution {
             care_at: self.care_at(),
             waiting: if active { excerpt(waiting) } else { Vec::new() },
             cared_epoch: None,
+            suspicion: None,
         }
     }
 
@@ -326,5 +330,39 @@ fn status_of(waiting: &[Waiting]) -> Status {
         Status::Sleeping
     } else {
         Status::Waiting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Address, Kind, Namespace, Payload, Start};
+
+    #[test]
+    fn code_stands_still_at_waits_with_no_closure_behind_them() {
+        let name = || Name::new("x").unwrap();
+        let at = Timestamp::from_millis(1_000_000);
+        let signal = || Waiting::Signal { name: name(), until: None };
+        let retry = || Waiting::Retry { name: name(), attempt: 2, at };
+        let start = Start::of(Kind::Workflow, name(), Payload::from("1"));
+        let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
+        let (execution, _) = Execution::start(address, start, Timestamp::from_millis(1));
+        // The last is beyond what a summary tells.
+        let mut many = vec![signal(); Summary::WAITING_COUNT_MAX];
+        many.push(retry());
+        let cases: [(&[Waiting], bool); 9] = [
+            (&many, false),
+            (&[signal()], true),
+            (&[Waiting::Sleep { until: at }], true),
+            (&[Waiting::Child { id: ExecutionId::new("c").unwrap() }, Waiting::Sleep { until: at }], true),
+            (&[], false),
+            (&[Waiting::Sleep { until: at }, retry()], false),
+            (&[signal(), Waiting::Step { name: name(), attempt: 1 }], false),
+            (&[Waiting::Suspect { died_at: Vec::new(), until: Some(at) }], false),
+            (&[Waiting::Build { until: at }], false),
+        ];
+        for (waiting, expected) in cases {
+            assert_eq!(execution.summary(waiting).stands_still(), expected, "{waiting:?}");
+        }
     }
 }

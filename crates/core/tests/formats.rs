@@ -6,8 +6,8 @@
 use abide_core::{
     Ability, Address, Block, Body, By, Command, ContentHash, Descent, Details, Entry, Epoch, Event,
     Execution, ExecutionId, Failure, FailureKind, Fingerprint, Foreign, Happening, Kind, Message, MessageId,
-    Name, NameClash, Namespace, Op, OpKind, Outcome, Parent, Payload, Remedied, Remedy, Retry, Route, Start,
-    StepRecord, StepRemedy, Summary, Tag, Timestamp, Unrecordable, Waiting, codec,
+    Name, NameClash, Namespace, Op, OpKind, Outcome, Parent, Payload, Remedied, Remedy, Retry, Route, Stand,
+    Start, StepRecord, StepRemedy, Summary, Suspicion, Tag, Timestamp, Unrecordable, Waiting, codec,
 };
 use expect_test::expect_file;
 use serde::Serialize;
@@ -255,9 +255,15 @@ fn check<T: DeserializeOwned + PartialEq + Debug>(lines: &mut std::str::Lines<'_
     assert_eq!(&read::<T>(lines, what), value);
 }
 
-fn summaries() -> [Summary; 2] {
+fn summaries() -> [Summary; 3] {
     let summary = executions()[0].summary(&waits());
-    [summary.clone(), Summary { cared_epoch: Some(Epoch(3)), ..summary }]
+    let died_at = vec![Timestamp::from_millis(5)];
+    let suspicion = Some(Suspicion { died_at, stand: Stand::Alone { takeover_count: 3 } });
+    [
+        summary.clone(),
+        Summary { cared_epoch: Some(Epoch(3)), ..summary.clone() },
+        Summary { suspicion, ..summary },
+    ]
 }
 
 fn entry(event: Event) -> Entry {

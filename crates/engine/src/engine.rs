@@ -579,6 +579,7 @@ fn leased_to(session: SessionId, snapshot: Snapshot) -> Option<Leased> {
         lease: Lease { session, epoch: snapshot.lease.epoch },
         version: snapshot.lease.version,
         takeover_count: snapshot.takeover_count,
+        suspicion: snapshot.summary.suspicion,
         // Whatever was lost with its answer may have called its code before.
         is_first: false,
         execution: snapshot.execution,

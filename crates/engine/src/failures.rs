@@ -81,14 +81,13 @@ impl Failures {
     }
 }
 
-/// Blocks an execution without running anything of it, and gives it back: whoever takes it next looks after it as after everything
-/// that is blocked.
+/// Blocks an execution without running anything of it, and leaves it to whoever orders something. An order that came before is heard at once.
 pub(crate) async fn block(engine: Arc<Inner>, leased: Leased, reason: Block) -> End {
     let mut ledger = Ledger::new(&engine, leased);
     // A refusal means that its phase lets nothing run anyway.
     let _ = ledger.decide(Command::block(reason));
     let summary = ledger.execution().summary(&[]);
-    ledger.leave(summary, Hold::Yield).await
+    ledger.leave(summary, Hold::Park { seen: Vec::new() }).await
 }
 
 #[cfg(test)]
@@ -111,6 +110,7 @@ mod tests {
             lease: Lease { session: SessionId(1), epoch: Epoch(1) },
             version: Version(version),
             takeover_count: 0,
+            suspicion: None,
             execution: Execution::start(address, start, Timestamp::default()).0,
             journal: Vec::new(),
             first: None,

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Body, Command, Entry, Epoch, Execution, Lease, Limits, Message, MessageId, Name, Payload,
-    Refusal, Start, Summary, Timestamp, TreeOrder, Version, codec,
+    Address, Body, Command, Entry, Epoch, Execution, Lease, Limits, Message, MessageId, Name, Payload, Proof,
+    Refusal, Start, Summary, Suspicion, Timestamp, TreeOrder, Version, codec,
 };
 use abide_store::{
     Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Store,
@@ -44,6 +44,12 @@ pub(crate) struct Ledger {
     news: Vec<News>,
     /// The run that the next commit is of: one that ends a run may begin the next.
     run_before: u32,
+    /// What is to be carried on until the execution has proven that it can be lived with.
+    suspicion: Option<Suspicion>,
+    /// Something that was decided is the work of the execution's code.
+    has_work: bool,
+    /// A closure that was open when the last holder died is open again.
+    has_open: bool,
     in_flight: Option<InFlight>,
     /// Executions that may have been leased to us without our knowing: an answer was lost.
     stranded: Vec<Address>,
@@ -63,7 +69,7 @@ struct InFlight {
 /// What became of a commit.
 pub(crate) enum Flushed {
     /// It is durable.
-    Committed { committed: Committed, has_progress: bool },
+    Committed { committed: Committed, ends_suspicion: bool },
     /// The store refused it.
     Refused(Refusal),
     /// The store will never take it: forget everything that is in memory, and begin with what is recorded.
@@ -105,6 +111,9 @@ impl Ledger {
             durable: leased.execution.entry_count(),
             news: Vec::new(),
             run_before: leased.execution.run(),
+            suspicion: (leased.takeover_count > 0).then(|| leased.suspicion.unwrap_or_default()),
+            has_work: false,
+            has_open: false,
             execution: leased.execution,
             records: Vec::new(),
             next: None,
@@ -136,6 +145,7 @@ impl Ledger {
         let mut decision = self.execution.decide(command, now)?;
         self.tree_orders.extend(decision.tree.take());
         let (entries, emits) = decision.record(&mut self.execution, now);
+        self.has_work |= entries.iter().any(|entry| entry.event.is_work());
         self.records.extend(entries.iter().map(Record::of));
         self.news.extend(entries.iter().filter_map(|entry| News::of(&entry.event)));
         self.emits.extend(emits);
@@ -159,6 +169,21 @@ impl Ledger {
     /// Sends a message with the next commit.
     pub(crate) fn emit(&mut self, message: Message) {
         self.emits.push(message);
+    }
+
+    /// Whether a session has died while holding the execution, and it may happen again.
+    pub(crate) fn is_suspected(&self) -> bool {
+        self.suspicion.is_some()
+    }
+
+    /// Whether a closure that was open when the last holder died is open again.
+    pub(crate) fn set_open(&mut self, has_open: bool) {
+        self.has_open = has_open;
+    }
+
+    /// Others are in memory beside the execution from now on: a death tells nothing about it any longer.
+    pub(crate) fn stand_aside(&mut self) {
+        self.suspicion = self.suspicion.take().map(Suspicion::left);
     }
 
     /// Whether everything that was decided is durable.
@@ -213,6 +238,7 @@ impl Ledger {
 
     fn commit(&mut self, terms: Terms, transaction: Option<Transaction>) -> Commit {
         debug_assert!(self.in_flight.is_none(), "one commit at a time");
+        let summary = self.suspected(terms.summary, (&terms.hold, transaction.is_some()));
         Commit {
             key: self.key,
             lease: self.lease,
@@ -221,7 +247,7 @@ impl Ledger {
                 records: std::mem::take(&mut self.records),
                 next: self.next.take(),
                 state: codec::encode(&self.execution),
-                summary: terms.summary,
+                summary,
                 consumed: std::mem::take(&mut self.consumed),
                 emits: std::mem::take(&mut self.emits),
             }),
@@ -230,6 +256,24 @@ impl Ledger {
             transaction,
             alone: terms.alone,
         }
+    }
+
+    /// The summary of a commit, with what is left of the suspicion after it.
+    fn suspected(&mut self, summary: Summary, (hold, is_transaction): (&Hold, bool)) -> Summary {
+        let has_work = std::mem::take(&mut self.has_work) || is_transaction;
+        let Some(suspicion) = self.suspicion.take() else { return summary };
+        let proof = Proof {
+            is_over: self.execution.is_finished() || self.next.is_some(),
+            has_work,
+            is_still: matches!(hold, Hold::Park { .. }) && summary.stands_still(),
+            has_open: self.has_open,
+        };
+        if proof.suffices() {
+            return summary;
+        }
+        let suspicion = if *hold == Hold::Keep { suspicion } else { suspicion.left() };
+        self.suspicion = Some(suspicion.clone());
+        suspicion.told_in(summary)
     }
 
     fn send(&mut self, commit: Commit) {
@@ -289,9 +333,8 @@ impl Ledger {
                 news.into_iter().for_each(|one| one.tell(self.execution.address(), run));
                 self.version = self.version.next();
                 self.durable = self.durable.max(flight.entry_count);
-                let has_progress =
-                    flight.commit.transaction.is_some() || !flight.commit.changes.records.is_empty();
-                Flushed::Committed { committed, has_progress }
+                let ends_suspicion = flight.commit.ends_suspicion();
+                Flushed::Committed { committed, ends_suspicion }
             }
             Ok(CommitOutcome::Fenced(fence)) => {
                 Flushed::Lost(format!("execution {} was fenced: {fence}", self.execution.address()))

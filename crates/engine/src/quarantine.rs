@@ -2,7 +2,7 @@
 //!
 //! A suspect is an execution with which several sessions in a row died before it made progress. Whether it killed them or was merely in the
 //! same process cannot be told from outside, so it runs alone: if it kills the process again, it takes nobody with it, and if it
-//! makes progress, it is no suspect any longer. One after the other:
+//! makes progress, it is no suspect any longer (see [`abide_core::Proof`]). One after the other:
 //!
 //! 1. It waits aside, leased but not begun, while the others go on. A poison that went first in every life of a process would kill each of
 //!    them before anybody else had a turn.

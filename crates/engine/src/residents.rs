@@ -282,6 +282,7 @@ mod tests {
             lease: Lease { session: SessionId(1), epoch: Epoch(epoch) },
             version: Version(0),
             takeover_count: 0,
+            suspicion: None,
             is_first: epoch == 1,
             execution: Execution::start(address, start, Timestamp::default()).0,
             journal: Vec::new(),

@@ -191,10 +191,9 @@ impl Seat {
 
     fn flushed(&mut self, flushed: Flushed) -> Seated {
         match flushed {
-            Flushed::Committed { committed, has_progress } => {
+            Flushed::Committed { committed, ends_suspicion } => {
                 self.engine.adopt(committed.born);
-                if has_progress && self.engine.is_shut() {
-                    // What has made progress is no suspect any longer.
+                if ends_suspicion && self.engine.is_shut() {
                     self.engine.reopen(self.ledger.key);
                 }
                 match self.closing.take() {
@@ -387,6 +386,17 @@ impl Seat {
         self.engine.is_shut() && self.engine.residents().quarantine.is_turn_of(self.key())
     }
 
+    /// Whether a session has died while holding the execution, and it has not proven since that it can be lived with.
+    pub(crate) fn is_suspected(&self) -> bool {
+        self.ledger.is_suspected()
+    }
+
+    /// Says before a commit of what [is suspected](Self::is_suspected) whether a closure that was open when the last holder died is open again, and
+    /// neither recorded nor given up.
+    pub(crate) fn set_open(&mut self, has_open: bool) {
+        self.ledger.set_open(has_open);
+    }
+
     /// Whether children have to be told something.
     pub(crate) fn has_tree_orders(&self) -> bool {
         !self.ledger.tree_orders.is_empty()
@@ -419,6 +429,9 @@ impl Seat {
             self.execution().summary_at_rest()
         };
         let summary = Summary { cared_epoch: self.cared_epoch, ..summary };
+        if self.is_suspected() && !self.keeps_others_out() {
+            self.ledger.stand_aside();
+        }
         // What gives others something to do is no longer alone.
         let alone = self.ledger.has_little_news() && self.engine.is_alone();
         let terms = Terms { summary, hold: leave.hold, born_slots: self.engine.free_slots(), alone };

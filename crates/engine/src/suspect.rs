@@ -1,16 +1,16 @@
 //! What becomes of an execution that kills its worker, across starts of the process.
 //!
 //! The quarantine lets a suspect run alone. If the process dies then, the death is the suspect's own. How often that happened has to outlive
-//! the process, and so it stands in the summary of the execution, as one more thing that it waits for ([`Waiting::Suspect`]): written before the
-//! suspect begins alone, and gone with the next commit of its own. Whoever leases a suspect and finds the mark of a lone run knows that its
-//! worker died. The suspect then rests, parked, for twice as long after each such death, on whatever worker; after a bounded number it is
-//! blocked, so that the application lives.
+//! the process, and so it stands in the summary of the execution ([`Suspicion`]), which every holder carries on until the execution has proven that it can
+//! be lived with. That it runs alone is written there before the suspect begins: whoever leases it, finds that and sees that one more session has died
+//! knows whose death it was. The suspect then rests, parked, for twice as long after each such death, on whatever worker; after a bounded number it
+//! is blocked, so that the application lives.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Block, Summary, Timestamp, Waiting, text};
+use abide_core::{Block, Listens, Stand, Summary, Suspicion, Timestamp, Waiting, text};
 use abide_store::{Error, Hold, Leased, Read, Result, Target};
 
 use crate::driver::End;
@@ -27,8 +27,7 @@ const REST_MAX: Duration = Duration::from_secs(600);
 /// What is known of a suspect from its earlier lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// When its worker was found dead after it ran alone, oldest first.
-    pub(crate) died_at: Vec<Timestamp>,
+    pub(crate) suspicion: Suspicion,
     /// What it was last seen waiting for.
     pub(crate) waiting: Vec<Waiting>,
 }
@@ -44,48 +43,53 @@ enum Verdict {
     Block,
 }
 
-/// Judges a suspect by its summary.
-fn judge(summary: &Summary, now: Timestamp, options: &Options) -> (Record, Verdict) {
-    let mut record = Record::default();
-    let mut mark = None;
-    for wait in &summary.waiting {
-        match wait {
-            Waiting::Suspect { died_at, until } => {
-                record.died_at.clone_from(died_at);
-                mark = Some(*until);
-            }
-            other => record.waiting.push(other.clone()),
-        }
-    }
-    let verdict = match mark.filter(|_| !planted(Bug::SuspectNeverRests)) {
-        Some(Some(until)) if until > now => Verdict::Rest(until),
-        None | Some(Some(_)) => Verdict::Run,
-        Some(None) => {
-            record.died_at.push(now);
-            let count = u32::try_from(record.died_at.len()).unwrap_or(u32::MAX);
+/// Judges a suspect by its summary, and by how many sessions in a row have died with it.
+fn judge(summary: Summary, takeover_count: u32, now: Timestamp, options: &Options) -> (Record, Verdict) {
+    let Suspicion { mut died_at, stand } = summary.suspicion.unwrap_or_default();
+    let is_mark = |wait: &Waiting| matches!(wait, Waiting::Suspect { .. });
+    let waiting = summary.waiting.into_iter().filter(|wait| !is_mark(wait)).collect();
+    let verdict = match stand {
+        _ if planted(Bug::SuspectNeverRests) => Verdict::Run,
+        Stand::Resting(until) if until > now => Verdict::Rest(until),
+        // Without a death since then, its holder has only begun anew.
+        Stand::Alone { takeover_count: before } if takeover_count > before => {
+            died_at.push(now);
+            let count = u32::try_from(died_at.len()).unwrap_or(u32::MAX);
             if count >= options.suspect_death_count_max {
+                // What is unblocked and kills again adds to them without end.
+                died_at.drain(..died_at.len() - options.suspect_death_count_max as usize);
                 Verdict::Block
             } else {
                 let rest = options.suspect_rest.saturating_mul(1 << (count - 1).min(16)).min(REST_MAX);
                 Verdict::Rest(now.after(rest))
             }
         }
+        Stand::Aside | Stand::Alone { .. } | Stand::Resting(_) => Verdict::Run,
     };
-    (record, verdict)
+    let stand = match verdict {
+        Verdict::Rest(until) => Stand::Resting(until),
+        Verdict::Run | Verdict::Block => Stand::Aside,
+    };
+    (Record { suspicion: Suspicion { died_at, stand }, waiting }, verdict)
 }
 
 impl Record {
-    fn summary(&self, leased: &Leased, until: Option<Timestamp>) -> Summary {
-        let mark = Waiting::Suspect { died_at: self.died_at.clone(), until };
-        let mut waiting = vec![mark];
-        waiting.extend(self.waiting.iter().cloned());
-        let summary = leased.execution.summary(&waiting);
-        // What it waited for in its last life wakes nobody: it would be put back at once.
-        Summary { wake_at: until, ..summary }
+    /// How a suspect looks whose code does not run yet. What it waited for in its last life wakes nobody: it would be put back at once.
+    fn summary(&self, leased: &Leased) -> Summary {
+        Summary { wake_at: None, ..leased.execution.summary(&self.waiting) }
+    }
+
+    /// How a suspect looks that rests. It listens to nothing, whatever its phase, and nothing is lost by that: it is woken when its rest is over, and orders
+    /// that need no code are a caretaker's.
+    fn summary_at_rest(&self, leased: &Leased, until: Timestamp) -> Summary {
+        let mark = Waiting::Suspect { died_at: self.suspicion.died_at.clone(), until: Some(until) };
+        let waiting: Vec<_> = std::iter::once(mark).chain(self.waiting.iter().cloned()).collect();
+        let listens = Listens::Nothing;
+        Summary { wake_at: Some(until), listens, ..leased.execution.summary(&waiting) }
     }
 
     fn block(&self) -> Block {
-        let times: Vec<_> = self.died_at.iter().map(Timestamp::to_string).collect();
+        let times: Vec<_> = self.suspicion.died_at.iter().map(Timestamp::to_string).collect();
         let seen: Vec<_> = self.waiting.iter().map(Waiting::to_string).collect();
         let seen = if seen.is_empty() { String::new() } else { format!("; last seen {}", seen.join(", ")) };
         let (count, times) = (times.len(), times.join(", "));
@@ -96,12 +100,13 @@ impl Record {
 }
 
 /// Does with a suspect what its record calls for.
-pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leased) -> End {
+pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: Leased) -> End {
     let summary = match summary(&engine, &leased).await {
         Ok(summary) => summary,
         Err(error) => return End::from(error),
     };
-    let (record, verdict) = judge(&summary, engine.runtime.now(), &engine.options);
+    let (record, verdict) = judge(summary, leased.takeover_count, engine.runtime.now(), &engine.options);
+    leased.suspicion = Some(record.suspicion.clone());
     match verdict {
         Verdict::Block => {
             let block = record.block();
@@ -111,8 +116,7 @@ pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leas
             let address = leased.address().clone();
             let rest = text::when(until, engine.runtime.now());
             tracing::warn!(%address, rest, "an execution that killed its worker rests");
-            let summary = record.summary(&leased, Some(until));
-            // It listens to nothing, and nothing is lost by that: it is woken when its rest is over.
+            let summary = record.summary_at_rest(&leased, until);
             Ledger::new(&engine, leased).leave(summary, Hold::Park { seen: Vec::new() }).await
         }
         Verdict::Run => match engine.admit_suspect(&leased) {
@@ -124,18 +128,19 @@ pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leas
 
 /// Gives a suspect back without running anything of it; its record stays.
 pub(crate) async fn give_back(engine: &Inner, leased: Leased, record: &Record) -> End {
-    let now = engine.runtime.now();
-    let summary = record.summary(&leased, Some(now));
+    let summary = record.summary(&leased);
     Ledger::new(engine, leased).leave(summary, Hold::Yield).await
 }
 
-/// Writes down that a suspect runs alone from now on. If the next who leases it finds that, its worker has died.
+/// Writes down that a suspect runs alone from now on.
 pub(crate) async fn mark(
     engine: &Inner,
     leased: &mut Leased,
     record: &Record,
 ) -> std::result::Result<(), End> {
-    let summary = record.summary(leased, None);
+    let stand = Stand::Alone { takeover_count: leased.takeover_count };
+    leased.suspicion = Some(Suspicion { stand, ..record.suspicion.clone() });
+    let summary = record.summary(leased);
     let mut ledger = Ledger::new(engine, leased.clone());
     match ledger.flushed(Terms { summary, hold: Hold::Keep, born_slots: 0, alone: false }).await {
         Flushed::Committed { .. } => {
@@ -156,45 +161,63 @@ async fn summary(engine: &Inner, leased: &Leased) -> Result<Summary> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abide_core::{Listens, Status};
+    use abide_core::Status;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_millis(seconds * 1_000)
     }
 
-    fn check(mark: Option<(&[i64], Option<i64>)>, now: i64) -> (usize, Verdict) {
+    fn check(died_at: &[i64], stand: Stand, now: i64) -> (usize, Stand, Verdict) {
         let options = Options {
             suspect_rest: Duration::from_secs(1),
             suspect_death_count_max: 3,
             ..Options::default()
         };
-        let waiting = mark.map(|(died_at, until)| Waiting::Suspect {
-            died_at: died_at.iter().copied().map(at).collect(),
-            until: until.map(at),
-        });
+        let died_at = died_at.iter().copied().map(at).collect();
         let summary = Summary {
             status: Status::Running,
             listens: Listens::Everything,
             wake_at: None,
             care_at: None,
-            waiting: waiting.into_iter().collect(),
+            waiting: Vec::new(),
             cared_epoch: None,
+            suspicion: Some(Suspicion { died_at, stand }),
         };
-        let (record, verdict) = judge(&summary, at(now), &options);
-        (record.died_at.len(), verdict)
+        let (record, verdict) = judge(summary, 7, at(now), &options);
+        (record.suspicion.died_at.len(), record.suspicion.stand, verdict)
+    }
+
+    fn alone(takeover_count: u32) -> Stand {
+        Stand::Alone { takeover_count }
+    }
+
+    fn rests(until: i64) -> (Stand, Verdict) {
+        (Stand::Resting(at(until)), Verdict::Rest(at(until)))
     }
 
     #[test]
     fn deaths_are_its_own_when_it_ran_alone() {
-        assert_eq!(check(None, 10), (0, Verdict::Run));
-        assert_eq!(check(Some((&[], None)), 10), (1, Verdict::Rest(at(11))));
-        assert_eq!(check(Some((&[1], None)), 10), (2, Verdict::Rest(at(12))));
-        assert_eq!(check(Some((&[1, 2], None)), 10), (3, Verdict::Block));
+        let check = |died_at, stand| {
+            let (death_count, stand, verdict) = check(died_at, stand, 10);
+            (death_count, (stand, verdict))
+        };
+        assert_eq!(check(&[], Stand::Aside), (0, (Stand::Aside, Verdict::Run)));
+        assert_eq!(check(&[], alone(6)), (1, rests(11)));
+        assert_eq!(check(&[1], alone(6)), (2, rests(12)));
+        assert_eq!(check(&[1, 2], alone(6)), (3, (Stand::Aside, Verdict::Block)));
+        assert_eq!(check(&[1], alone(7)), (1, (Stand::Aside, Verdict::Run)), "nobody died since");
+        assert_eq!(check(&[1, 2, 3], Stand::Aside), (3, (Stand::Aside, Verdict::Run)), "it was unblocked");
+        assert_eq!(
+            check(&[1, 2, 3], alone(6)),
+            (3, (Stand::Aside, Verdict::Block)),
+            "the last three are kept"
+        );
     }
 
     #[test]
     fn a_rest_lasts_whoever_looks() {
-        assert_eq!(check(Some((&[1], Some(12))), 11), (1, Verdict::Rest(at(12))));
-        assert_eq!(check(Some((&[1], Some(12))), 12), (1, Verdict::Run));
+        let resting = Stand::Resting(at(12));
+        assert_eq!(check(&[1], resting, 11), (1, resting, Verdict::Rest(at(12))));
+        assert_eq!(check(&[1], resting, 12), (1, Stand::Aside, Verdict::Run));
     }
 }

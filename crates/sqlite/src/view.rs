@@ -517,6 +517,7 @@ fn damaged() -> Summary {
         care_at: None,
         waiting: Vec::new(),
         cared_epoch: None,
+        suspicion: None,
     }
 }
 

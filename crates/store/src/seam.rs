@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{
-    Address, Entry, Epoch, Execution, Fence, Lease, Message, MessageId, SessionId, Summary, Timestamp,
-    Version, codec,
+    Address, Entry, Epoch, Execution, Fence, Lease, Message, MessageId, SessionId, Summary, Suspicion,
+    Timestamp, Version, codec,
 };
 
 use crate::{
@@ -226,8 +226,10 @@ pub struct Leased {
     pub lease: Lease,
     /// How many commits it has had.
     pub version: Version,
-    /// How often in a row a session died while holding it, without a commit that appended something.
+    /// How often in a row a session died while holding it, without a commit that [ends](Commit::ends_suspicion) the suspicion.
     pub takeover_count: u32,
+    /// What its last holder [wrote](Summary::suspicion) about that.
+    pub suspicion: Option<Suspicion>,
     /// Whether it is the [first](Lease::is_first) lease but for those of caretakers, so that none of its code was ever called.
     pub is_first: bool,
     /// Its state.
@@ -263,10 +265,9 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// Whether the holder has lived through what it held: it recorded something, or parks code that stands still.
+    /// Whether the deaths of the execution's holders are counted from zero after it.
     pub fn ends_suspicion(&self) -> bool {
-        let is_parked = matches!(self.hold, Hold::Park { .. });
-        !self.changes.records.is_empty() || (is_parked && self.changes.summary.stands_still())
+        self.changes.summary.suspicion.is_none()
     }
 }
 

@@ -105,38 +105,72 @@ async fn deadly(ctx: Ctx) -> Result<()> {
     .await
 }
 
+/// Records something every 50 ms.
+async fn tick(ctx: &Ctx) -> Result<()> {
+    loop {
+        ctx.sleep(ms(50)).await?;
+    }
+}
+
+/// Kills every process that runs it, and records something every 50 ms until then.
+#[workflow]
+async fn busy_deadly(ctx: Ctx) -> Result<()> {
+    let bench = ctx.state::<Bench>();
+    let abort = ctx.step("abort", || async {
+        bench.effects.happen(ctx.id(), ctx.idempotency_key(), "abort");
+        pause(ms(200)).await;
+        std::process::abort()
+    });
+    tokio::try_join!(tick(&ctx), abort).map(|((), ())| ())
+}
+
 #[test]
 fn a_step_that_always_aborts_is_blocked_and_its_application_lives() {
     in_turn(async {
         let folder = tempfile::tempdir().expect("a folder");
         let client = look::client(folder.path()).await;
         client.start(deadly, ()).id("deadly").await.expect("a start");
-        let watch = Stopwatch::start();
-        let handle = client.handle::<()>("deadly");
-        let mut death_count = 0;
-        let mut process = Process::spawn(&Role::worker(folder.path()));
-        while handle.status().await.expect("a status") != Status::Blocked {
-            assert!(
-                watch.elapsed() < secs(180),
-                "{death_count} deaths, {}",
-                handle.why().await.expect("a reason")
-            );
-            if process.is_alive() {
-                pause(ms(10)).await;
-            } else {
-                death_count += 1;
-                process = Process::spawn(&Role { generation: death_count, ..Role::worker(folder.path()) });
-            }
-        }
-        let elapsed = watch.elapsed();
-        println!("{death_count} deaths in {elapsed:?}: {}", handle.why().await.expect("a reason"));
-        // Twice beside others, five times alone; its rests are half a second, one, two and four.
-        assert_eq!(effects::read(folder.path()).len(), 7);
-        assert!(elapsed > ms(7_500), "{elapsed:?}");
-        let other = client.start(innocent, 3).id("other").await.expect("a start");
-        assert_eq!(within("a result", other.result()).await.expect("a result"), 3);
-        assert!(process.is_alive());
+        check_blocked(folder.path(), &client, "deadly").await;
     });
+}
+
+#[test]
+fn a_step_that_aborts_beside_progress_is_blocked_and_its_application_lives() {
+    in_turn(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let client = look::client(folder.path()).await;
+        client.start(busy_deadly, ()).id("busy").await.expect("a start");
+        check_blocked(folder.path(), &client, "busy").await;
+    });
+}
+
+/// Starts a process whenever one has died, until this is blocked; then everything else goes on.
+async fn check_blocked(folder: &Path, client: &Abide, id: &str) {
+    let watch = Stopwatch::start();
+    let handle = client.handle::<()>(id);
+    let mut death_count = 0;
+    let mut process = Process::spawn(&Role::worker(folder));
+    while handle.status().await.expect("a status") != Status::Blocked {
+        assert!(
+            watch.elapsed() < secs(180) && death_count < 20,
+            "{death_count} deaths, {}",
+            handle.why().await.expect("a reason")
+        );
+        if process.is_alive() {
+            pause(ms(10)).await;
+        } else {
+            death_count += 1;
+            process = Process::spawn(&Role { generation: death_count, ..Role::worker(folder) });
+        }
+    }
+    let elapsed = watch.elapsed();
+    println!("{death_count} deaths in {elapsed:?}: {}", handle.why().await.expect("a reason"));
+    // Twice beside others, five times alone; its rests are half a second, one, two and four.
+    assert_eq!(effects::read(folder).len(), 7);
+    assert!(elapsed > ms(7_500), "{elapsed:?}");
+    let other = client.start(innocent, 3).id("other").await.expect("a start");
+    assert_eq!(within("a result", other.result()).await.expect("a result"), 3);
+    assert!(process.is_alive());
 }
 
 const WAITER_COUNT: u64 = 150;

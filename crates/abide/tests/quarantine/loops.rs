@@ -87,6 +87,171 @@ fn progress_clears_a_suspect() {
     });
 }
 
+/// Records something every 50 ms.
+async fn tick(ctx: &Ctx) -> Result<()> {
+    loop {
+        ctx.sleep(ms(50)).await?;
+        ctx.step("tick", async || Ok(())).await?;
+    }
+}
+
+/// Kills its process so many times, records something every 50 ms beside that, and then waits for a signal.
+#[workflow]
+async fn busy(ctx: Ctx, deadly_count: u32) -> Result<u64> {
+    let world = ctx.state::<Shared>();
+    *world.begun.lock().unwrap().entry(ctx.id().to_owned()).or_default() += 1;
+    let kill = ctx.step("kill", || async {
+        let _mark = world.enter(&ctx).await;
+        let nth = world.begun.lock().unwrap()[ctx.id()];
+        world.lab.sleep(ms(500)).await;
+        if nth <= deadly_count {
+            world.die().await;
+        }
+        Ok(())
+    });
+    tokio::select! {
+        biased;
+        killed = kill => killed?,
+        never = tick(&ctx) => never?,
+    }
+    ctx.recv("n").await
+}
+
+#[test]
+fn progress_beside_poison_clears_nothing() {
+    on_both(async |world| {
+        let mut workers = vec![same_build(&world).await];
+        workers[0].start(busy, u32::MAX).id("busy").await.unwrap();
+        for _ in 0..DEATH_COUNT {
+            within(&world, secs(600), world.died.notified()).await;
+            workers.push(same_build(&world).await);
+        }
+        keep_alive(&world, &mut workers, secs(60)).await;
+        let handle = workers.last().unwrap().handle::<u64>("busy");
+        let why = handle.why().await.unwrap();
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{why}");
+        assert!(why.contains("its worker died 5 times while it ran alone, at 2025-06-15T"), "{why}");
+        assert!(why.contains("running step \"kill\""), "{why}");
+        let company = world.company("busy");
+        assert_eq!(company.len(), DEATH_COUNT);
+        assert!(company[2..].iter().all(Company::is_nobody), "{company:?}");
+    });
+}
+
+#[test]
+fn a_closure_that_is_recorded_at_last_clears_a_busy_suspect() {
+    on_both(async |world| {
+        let mut workers = vec![same_build(&world).await];
+        // Its last death is one before the last that it may have.
+        workers[0].start(busy, 6).id("busy").await.unwrap();
+        keep_alive(&world, &mut workers, secs(120)).await;
+        let handle = workers.last().unwrap().handle::<u64>("busy");
+        assert_eq!(handle.status().await.unwrap(), Status::Waiting, "{}", handle.why().await.unwrap());
+        let found = world.snapshot("busy").await;
+        assert_eq!((found.takeover_count, found.summary.suspicion), (0, None));
+        assert_eq!(world.company("busy").len(), 7);
+    });
+}
+
+/// Whom its environment kills, however often, is not blocked for that: what ran is recorded at some time.
+#[test]
+fn what_is_merely_killed_is_never_blocked() {
+    on_both(async |world| {
+        let mut workers = vec![same_build(&world).await];
+        start_all(&workers[0], &ids("other", 4), (60, 400)).await;
+        workers[0].start(busy, 0).id("busy").await.unwrap();
+        for _ in 0..30 {
+            world.lab.sleep(ms(1_300)).await;
+            let machine = world.machine.lock().unwrap().unwrap();
+            world.lab.crash(machine);
+            workers.push(same_build(&world).await);
+        }
+        world.lab.sleep(secs(120)).await;
+        let abide = workers.last().unwrap();
+        assert_eq!(abide.handle::<u64>("busy").status().await.unwrap(), Status::Waiting);
+        for id in ids("other", 4) {
+            assert_eq!(abide.handle::<u32>(&id).status().await.unwrap(), Status::Completed, "{id}");
+        }
+    });
+}
+
+/// A pause, a resume and an unblock are what others want. The code has got nothing done.
+#[test]
+fn a_pause_and_a_resume_clear_nothing() {
+    // While it rests, when it runs, and whenever it dies.
+    for pause_ms in [0, 700, 2_000, 5_100] {
+        on_both(async |world| {
+            let mut workers = vec![same_build(&world).await];
+            workers[0].start(poison, u32::MAX).id("poison").await.unwrap();
+            for _ in 0..6 {
+                within(&world, secs(600), world.died.notified()).await;
+                workers.push(same_build(&world).await);
+            }
+            keep_alive(&world, &mut workers, ms(pause_ms)).await;
+            let handle = workers.last().unwrap().handle::<u64>("poison");
+            handle.pause().await.unwrap();
+            keep_alive(&world, &mut workers, secs(20)).await;
+            let handle = workers.last().unwrap().handle::<u64>("poison");
+            assert_eq!(handle.status().await.unwrap(), Status::Paused, "{}", handle.why().await.unwrap());
+            handle.resume().await.unwrap();
+            keep_alive(&world, &mut workers, secs(60)).await;
+            let handle = workers.last().unwrap().handle::<u64>("poison");
+            assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{}", handle.why().await.unwrap());
+            let death_count = world.company("poison").len();
+            // One that dies after the pause was heard, and before it ended, had no mark.
+            assert!((DEATH_COUNT..=DEATH_COUNT + 1).contains(&death_count), "{death_count} deaths");
+        });
+    }
+}
+
+#[test]
+fn a_resume_does_not_end_a_rest() {
+    on_both(async |world| {
+        let mut workers = vec![same_build(&world).await];
+        workers[0].start(poison, u32::MAX).id("poison").await.unwrap();
+        // After the fourth death of its own it rests for four seconds.
+        for _ in 0..6 {
+            within(&world, secs(600), world.died.notified()).await;
+            workers.push(same_build(&world).await);
+        }
+        let handle = workers.last().unwrap().handle::<u64>("poison");
+        let rests = async {
+            while handle.status().await.unwrap() != Status::Sleeping {
+                world.lab.sleep(ms(10)).await;
+            }
+        };
+        within(&world, secs(20), rests).await;
+        handle.pause().await.unwrap();
+        world.lab.sleep(ms(500)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Paused);
+        handle.resume().await.unwrap();
+        world.lab.sleep(ms(2_500)).await;
+        assert_eq!(world.company("poison").len(), 6, "it did not run");
+        let why = handle.why().await.unwrap();
+        assert!(why.contains("resting until") && why.contains("after 4 deaths of its worker"), "{why}");
+        world.lab.sleep(secs(2)).await;
+        assert_eq!(world.company("poison").len(), 7);
+    });
+}
+
+#[test]
+fn what_is_unblocked_and_kills_again_is_blocked_after_one_death() {
+    on_both(async |world| {
+        let mut workers = vec![same_build(&world).await];
+        workers[0].start(poison, u32::MAX).id("poison").await.unwrap();
+        keep_alive(&world, &mut workers, secs(60)).await;
+        for more_count in 1..3 {
+            let handle = workers.last().unwrap().handle::<u64>("poison");
+            assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{}", handle.why().await.unwrap());
+            handle.unblock().await.unwrap();
+            keep_alive(&world, &mut workers, secs(60)).await;
+            let handle = workers.last().unwrap().handle::<u64>("poison");
+            assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{}", handle.why().await.unwrap());
+            assert_eq!(world.company("poison").len(), DEATH_COUNT + more_count);
+        }
+    });
+}
+
 /// Keeps a worker alive for so long.
 async fn keep_alive(world: &Shared, workers: &mut Vec<Abide>, time: Duration) {
     let mut is_over = Box::pin(world.lab.sleep(time));

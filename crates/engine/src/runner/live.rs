@@ -295,7 +295,12 @@ impl Runner {
     }
 
     fn settle_closure(&mut self, id: u64, note: &Note) {
+        let is_doubted =
+            self.seat.is_suspected() && note.due_at.is_none_or(|retry_at| retry_at <= self.seat.now());
         let Some(active) = self.run.stage.active_mut() else { return };
+        if is_doubted {
+            active.doubt(id, note.attempt_count);
+        }
         if let Some(slot) = active.board.0.lock().slots.get_mut(&id) {
             slot.attempt_count = if planted(Bug::AttemptsForgotten) { 0 } else { note.attempt_count };
         }
@@ -400,7 +405,8 @@ impl Runner {
     fn transact(&mut self, op: Op, transaction: UserTransaction) {
         let (before, now) = (self.seat.execution().clone(), self.seat.now());
         let limits = self.seat.engine.options.limits.clone();
-        self.run.stage.transact(op.index());
+        let key = op.index();
+        self.run.stage.transact(key);
         let run = move |connection: &dyn std::any::Any| {
             let mut execution = before.clone();
             let (keep, outcome) = transaction(connection);
@@ -423,6 +429,7 @@ impl Runner {
             Transacted { keep, record, state: codec::encode(&execution) }
         };
         let waiting = self.waiting();
+        self.tell_open(Some(key));
         self.seat.transact(&waiting, Transaction(Arc::new(run)));
     }
 

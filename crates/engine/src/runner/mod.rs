@@ -420,8 +420,18 @@ impl Runner {
         let is_parked = matches!(hold, Hold::Park { .. });
         let waiting = if is_parked { self.waiting_at_rest() } else { self.waiting() };
         let wake_at = self.next_timer();
+        self.tell_open(None);
         self.seat.send(Leave { hold, waiting: &waiting, wake_at, end });
         self.run.published = Some(waiting);
+    }
+
+    /// Tells the seat of what is suspected which of its closures are open, before a commit; of a transaction's, apart from its own.
+    fn tell_open(&mut self, transaction: Option<OpIndex>) {
+        if self.seat.is_suspected() {
+            let active = self.run.stage.active_mut();
+            let has_open = active.is_some_and(|active| active.has_unproven(transaction));
+            self.seat.set_open(has_open);
+        }
     }
 }
 

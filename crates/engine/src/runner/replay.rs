@@ -53,6 +53,9 @@ impl Runner {
             let (seq, is_fetch) = match self.run.cursor.next() {
                 Next::Fetch(seq) => (seq, true),
                 Next::Offer(seq) if seq > self.run.journal.end() => {
+                    if let Some(active) = self.run.stage.active_mut() {
+                        active.replayed_to = active.unsettled.back().copied();
+                    }
                     self.run.stage.go_live();
                     if let Some(reason) = self.run.cursor.obstacle() {
                         self.block(reason);

@@ -95,6 +95,11 @@ pub(super) struct Active {
     /// When attempts take too long: the slot and the number of the attempt.
     pub(super) timeouts: BinaryHeap<Reverse<(Moment, u64, u32)>>,
     pub(super) signal_waiters: BTreeMap<Name, VecDeque<u64>>,
+    /// The last slot that was opened before everything recorded was delivered.
+    pub(super) replayed_to: Option<u64>,
+    /// Of what is suspected, the closures that were open when the last holder died, as far as they may have run: the slot, and how many attempts have
+    /// failed.
+    unproven: Vec<(u64, u32)>,
     /// Results of children that the code gave up waiting for.
     pub(super) given_up: Vec<(Op, ExecutionId)>,
 }
@@ -126,8 +131,30 @@ impl Active {
             timers: BinaryHeap::new(),
             timeouts: BinaryHeap::new(),
             signal_waiters: BTreeMap::new(),
+            replayed_to: None,
+            unproven: Vec::new(),
             given_up: Vec::new(),
         }
+    }
+
+    /// A closure is to begin that may have run before: a replay knows which were open, because everything before them was recorded.
+    pub(super) fn doubt(&mut self, id: u64, attempt_count: u32) {
+        if self.replayed_to.is_some_and(|last| id <= last) {
+            self.unproven.push((id, attempt_count));
+        }
+    }
+
+    /// Whether a closure that was open when the last holder died is open again, apart from this operation.
+    pub(super) fn has_unproven(&mut self, apart_from: Option<OpIndex>) -> bool {
+        let state = self.board.0.lock();
+        self.unproven.retain(|(id, attempt_count)| {
+            let slot = state.slots.get(id).filter(|slot| slot.attempt_count == *attempt_count);
+            slot.is_some_and(|slot| !matches!(slot.state, SlotState::Delivered(_) | SlotState::Interrupted))
+        });
+        let is_other = |(id, _): &(u64, u32)| {
+            apart_from.is_none_or(|key| state.slots.get(id).is_some_and(|slot| slot.op.index() != key))
+        };
+        self.unproven.iter().any(is_other)
     }
 
     /// The operation in a slot, while it waits.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Address, Epoch, Execution, ExecutionId, Lease, LeaseRow, MessageId, SessionId, Timestamp, Version, care,
+    Address, Epoch, Execution, ExecutionId, Lease, LeaseRow, MessageId, SessionId, Suspicion, Timestamp,
+    Version, care,
 };
 use abide_store::{Claim, Claimed, ExecutionKey, Leased, NEWER_PAUSE};
 use rusqlite::OptionalExtension;
@@ -482,6 +483,7 @@ pub(crate) fn leased(
         version: Version,
         takeover_count: u32,
         cared_epoch: Option<Epoch>,
+        suspicion: Option<Suspicion>,
         chain: Chain,
         execution: Execution,
     }
@@ -491,14 +493,16 @@ pub(crate) fn leased(
         let sheet = base.sheet()?;
         let execution = sheet.execution()?;
         let epoch = epoch(row, 8)?;
+        // Nobody has written one of what nobody has held, and nothing needs to be decoded to know that.
+        let summary = if epoch == Epoch::default() { None } else { Some(sheet.summary()?) };
         Ok(Found {
             namespace: base.namespace,
             id: base.id.to_owned(),
             epoch,
             version: base.anchor.version,
             takeover_count: row.get(9)?,
-            // Nobody has cared for what nobody has held, and nothing needs to be decoded to know that.
-            cared_epoch: if epoch == Epoch::default() { None } else { sheet.summary()?.cared_epoch },
+            cared_epoch: summary.as_ref().and_then(|summary| summary.cared_epoch),
+            suspicion: summary.and_then(|summary| summary.suspicion),
             chain: Chain::of(&base, &sheet.cold, &execution),
             execution,
         })
@@ -523,6 +527,7 @@ pub(crate) fn leased(
         lease,
         version: found.version,
         takeover_count: found.takeover_count,
+        suspicion: found.suspicion,
         is_first: lease.is_first(found.cared_epoch),
         execution: found.execution.at(Address { namespace, id }),
         journal,

@@ -315,9 +315,7 @@ impl CommitWork {
         if let Some(After { care_at, .. }) = after {
             self.care(batch, hot, care_at)?;
         }
-        // The entry of a transaction is among the packs only.
-        let ends_suspicion = !self.packs.is_empty() || self.commit.ends_suspicion();
-        if hot.state.takeover_count > 0 && ends_suspicion {
+        if hot.state.takeover_count > 0 && self.commit.ends_suspicion() {
             batch.connection.prepare_cached(sql::EXECUTION_PROGRESS)?.execute([self.key()])?;
             hot.state.takeover_count = 0;
         }

@@ -120,6 +120,7 @@ impl Batch<'_> {
             lease: Lease { session, epoch },
             version: Version(0),
             takeover_count: 0,
+            suspicion: None,
             is_first: true,
             execution,
             journal: vec![record],

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use abide_core::{
-    Command, Entry, Epoch, Execution, Lease, Message, MessageId, Payload, Start, Summary, Timestamp, Version,
-    Waiting, codec,
+    Command, Entry, Epoch, Execution, Lease, Message, MessageId, Payload, Start, Summary, Suspicion,
+    Timestamp, Version, Waiting, codec,
 };
 
 use crate::{Changes, Commit, ExecutionKey, Hold, Leased, Record};
@@ -16,6 +16,7 @@ pub(crate) struct Held {
     pub(crate) lease: Lease,
     pub(crate) version: Version,
     pub(crate) takeover_count: u32,
+    pub(crate) suspicion: Option<Suspicion>,
     /// What its current run began with.
     pub(crate) start: Start,
     pub(crate) execution: Execution,
@@ -24,11 +25,11 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn of(leased: Leased) -> Self {
-        let Leased { key, lease, version, takeover_count, execution, .. } = leased;
+        let Leased { key, lease, version, takeover_count, suspicion, execution, .. } = leased;
         let first = leased.journal.first().expect("the first page has the first entry");
         let start = start_of(&first.entry().expect("it can be read"));
         let inbox = leased.inbox.messages;
-        Self { key, lease, version, takeover_count, start, execution, inbox }
+        Self { key, lease, version, takeover_count, suspicion, start, execution, inbox }
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -46,6 +47,7 @@ impl Held {
             waiting: Vec::new(),
             care_at: None,
             cared_epoch: None,
+            suspicion: None,
             consumed: Vec::new(),
             emits: Vec::new(),
             born_slots: 0,
@@ -81,6 +83,7 @@ pub(crate) struct Draft {
     waiting: Vec<Waiting>,
     care_at: Option<Timestamp>,
     cared_epoch: Option<Epoch>,
+    suspicion: Option<Suspicion>,
     consumed: Vec<MessageId>,
     emits: Vec<Message>,
     born_slots: usize,
@@ -143,6 +146,12 @@ impl Draft {
         self
     }
 
+    /// It is suspected after this commit too.
+    pub(crate) fn suspected(mut self, suspicion: Suspicion) -> Self {
+        self.suspicion = Some(suspicion);
+        self
+    }
+
     pub(crate) fn consuming(mut self, ids: &[&str]) -> Self {
         self.consumed.extend(ids.iter().map(|id| MessageId::new(*id)));
         self
@@ -187,7 +196,7 @@ impl Draft {
     fn summary(&self) -> Summary {
         let summary = self.after.summary(&self.waiting);
         let (care_at, cared_epoch) = (self.care_at.or(summary.care_at), self.cared_epoch);
-        Summary { care_at, cared_epoch, ..summary }
+        Summary { care_at, cared_epoch, suspicion: self.suspicion.clone(), ..summary }
     }
 
     /// The commit, ready to be sent; as often as wanted.

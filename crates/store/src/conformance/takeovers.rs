@@ -1,22 +1,24 @@
 //! What becomes of the work of the dead.
 
-use abide_core::{Epoch, ExecutionId, Name, Summary, Version, Waiting};
+use abide_core::{Epoch, Stand, Suspicion, Version};
 
 use super::held::{Draft, Held};
 use super::make::{complete, flow, step, worker};
 use super::subject::ids;
+use super::transactions::{committed, transaction};
 use super::{Subject, table};
-use crate::Heartbeat;
+use crate::{Changes, Commit, Heartbeat};
 
 table![
     expired_session_keeps_its_leases_until_somebody_sweeps,
     live_session_is_not_swept,
     takeover_continues_at_the_recorded_state,
     takeovers_are_counted,
-    takeover_count_is_reset_by_progress,
+    takeover_count_is_reset_by_a_commit_without_suspicion,
+    takeover_count_is_reset_by_a_transaction_without_suspicion,
+    takeover_count_is_kept_by_a_commit_with_suspicion,
+    suspicion_is_told_to_the_next_holder,
     orderly_end_is_no_takeover,
-    takeover_count_is_not_reset_by_an_empty_commit,
-    takeover_count_is_reset_by_a_park_that_stands_still,
     heartbeat_keeps_all_leases,
     retired_session_gives_everything_back_at_once,
     swept_work_is_ready_since_the_sweep,
@@ -68,62 +70,75 @@ fn takeovers_are_counted(subject: &Subject) {
     assert_eq!(subject.look("a").takeover_count, 3);
 }
 
-fn takeover_count_is_reset_by_progress(subject: &Subject) {
-    subject.start("a", flow());
-    pass_on(subject);
-    let mut seat = subject.seat(worker());
-    let mut held = Held::of(seat.sweep(1).leased.remove(0));
-    assert_eq!(held.takeover_count, 1);
+/// An execution whose holder died, taken over by another.
+fn taken(subject: &Subject, id: &str) -> Held {
+    subject.start(id, flow());
+    subject.seat(worker()).sweep(9);
+    subject.advance_ms(10_000);
+    let leased = subject.seat(worker()).sweep(9).leased.into_iter();
+    let held = leased.map(Held::of).find(|held| held.id() == id).expect("its holder died");
+    assert_eq!((held.takeover_count, &held.suspicion), (1, &None));
+    held
+}
+
+fn suspicion(subject: &Subject) -> Suspicion {
+    Suspicion { died_at: vec![subject.now()], stand: Stand::Alone { takeover_count: 1 } }
+}
+
+/// Whoever commits says whether that proves anything. A store does not look.
+fn takeover_count_is_reset_by_a_commit_without_suspicion(subject: &Subject) {
+    let mut held = taken(subject, "empty");
+    subject.commit(&subject.draft(&held).park(), &mut held);
+    assert_eq!(subject.look("empty").takeover_count, 0);
+    let mut held = taken(subject, "progress");
     subject.record(&mut held, step("progress"));
-    assert_eq!(subject.look("a").takeover_count, 0);
+    assert_eq!(subject.look("progress").takeover_count, 0);
     subject.advance_ms(10_000);
     assert_eq!(pass_on(subject).takeover_count, 1);
+}
+
+fn takeover_count_is_reset_by_a_transaction_without_suspicion(subject: &Subject) {
+    let held = taken(subject, "a");
+    committed(subject, transaction(subject, &held, |_| true));
+    assert_eq!(subject.look("a").takeover_count, 0);
+    let held = taken(subject, "b");
+    let commit = transaction(subject, &held, |_| true);
+    let summary = subject.draft(&held).suspected(suspicion(subject)).commit().changes.summary.clone();
+    let changes = Changes { summary, ..(*commit.changes).clone() };
+    committed(subject, Commit { changes: changes.into(), ..commit });
+    assert_eq!(subject.look("b").takeover_count, 1);
+}
+
+fn takeover_count_is_kept_by_a_commit_with_suspicion(subject: &Subject) {
+    let holds: [fn(Draft) -> Draft; 3] = [|draft| draft, Draft::park, Draft::yielded];
+    for (nth, hold) in holds.into_iter().enumerate() {
+        let id = format!("{nth}");
+        let mut held = taken(subject, &id);
+        subject.commit(&subject.draft(&held).suspected(suspicion(subject)), &mut held);
+        assert_eq!(subject.look(&id).takeover_count, 1, "{id}");
+        let draft = hold(subject.draft(&held).then(step("more"))).suspected(suspicion(subject));
+        subject.commit(&draft, &mut held);
+        assert_eq!(subject.look(&id).takeover_count, 1, "{id}");
+    }
+}
+
+fn suspicion_is_told_to_the_next_holder(subject: &Subject) {
+    let mut held = taken(subject, "a");
+    let suspicion = suspicion(subject);
+    subject.commit(&subject.draft(&held).suspected(suspicion.clone()), &mut held);
+    assert_eq!(subject.look("a").summary.suspicion.as_ref(), Some(&suspicion));
+    subject.advance_ms(10_000);
+    let mut seat = subject.seat(worker());
+    let mut held = Held::of(seat.sweep(1).leased.remove(0));
+    assert_eq!((held.takeover_count, held.suspicion.as_ref()), (2, Some(&suspicion)));
+    subject.commit(&subject.draft(&held).then(step("one")).yielded(), &mut held);
+    assert_eq!((seat.claim_one().suspicion, subject.look("a").takeover_count), (None, 0));
 }
 
 fn orderly_end_is_no_takeover(subject: &Subject) {
     let (seat, _held) = subject.held("a");
     seat.retire();
     assert_eq!(subject.seat(worker()).claim_one().takeover_count, 0, "a deploy makes nobody a suspect");
-}
-
-fn takeover_count_is_not_reset_by_an_empty_commit(subject: &Subject) {
-    subject.start("a", flow());
-    pass_on(subject);
-    let mut seat = subject.seat(worker());
-    let mut held = Held::of(seat.sweep(1).leased.remove(0));
-    subject.commit(&subject.draft(&held).yielded(), &mut held);
-    assert_eq!(seat.claim_one().takeover_count, 1);
-}
-
-fn takeover_count_is_reset_by_a_park_that_stands_still(subject: &Subject) {
-    let name = || Name::new("x").expect("a name");
-    let at = subject.later_ms(1_000_000);
-    // The last is beyond what a summary tells.
-    let mut many = vec![Waiting::Signal { name: name(), until: None }; Summary::WAITING_COUNT_MAX];
-    many.push(Waiting::Retry { name: name(), attempt: 2, at });
-    let cases: [(&[Waiting], u32); 9] = [
-        (&many, 1),
-        (&[Waiting::Signal { name: name(), until: None }], 0),
-        (&[Waiting::Sleep { until: at }], 0),
-        (&[Waiting::Child { id: ExecutionId::new("c").expect("an id") }, Waiting::Sleep { until: at }], 0),
-        (&[], 1),
-        (&[Waiting::Sleep { until: at }, Waiting::Retry { name: name(), attempt: 2, at }], 1),
-        (&[Waiting::Signal { name: name(), until: None }, Waiting::Step { name: name(), attempt: 1 }], 1),
-        (&[Waiting::Suspect { died_at: Vec::new(), until: Some(at) }], 1),
-        (&[Waiting::Build { until: at }], 1),
-    ];
-    for (nth, (waiting, expected)) in cases.into_iter().enumerate() {
-        let id = format!("{nth}");
-        subject.start(&id, flow());
-        pass_on(subject);
-        let mut held = Held::of(subject.seat(worker()).sweep(1).leased.remove(0));
-        let draft = waiting.iter().cloned().fold(subject.draft(&held), Draft::waiting);
-        subject.commit(&draft, &mut held);
-        assert_eq!(subject.look(&id).takeover_count, 1, "it is still held: {waiting:?}");
-        let draft = waiting.iter().cloned().fold(subject.draft(&held), Draft::waiting);
-        subject.commit(&draft.park(), &mut held);
-        assert_eq!(subject.look(&id).takeover_count, expected, "{waiting:?}");
-    }
 }
 
 fn heartbeat_keeps_all_leases(subject: &Subject) {

@@ -74,7 +74,7 @@ fn putting(subject: &Subject, held: &Held, value: &'static str) -> Commit {
     })
 }
 
-fn committed(subject: &Subject, commit: Commit) -> Committed {
+pub(super) fn committed(subject: &Subject, commit: Commit) -> Committed {
     match block_on(subject.store.commit(commit)).expect("a commit is answered") {
         CommitOutcome::Committed(committed) => committed,
         CommitOutcome::Fenced(fence) => panic!("expected a commit: {fence}"),

@@ -35,12 +35,13 @@ pub(super) fn submitted(names: &impl Names, submitted: &Submitted) -> String {
 fn leased(names: &impl Names, leased: &Leased) -> String {
     let ids: Vec<_> = leased.inbox.messages.iter().map(|message| message.id.as_str()).collect();
     format!(
-        "{} by {} epoch {} version {} takeovers {} state {:?} first {:?} inbox {ids:?}",
+        "{} by {} epoch {} version {} takeovers {} {:?} state {:?} first {:?} inbox {ids:?}",
         leased.address(),
         names.session(leased.lease.session),
         leased.lease.epoch,
         leased.version,
         leased.takeover_count,
+        leased.suspicion,
         leased.execution,
         leased.journal.first(),
     )
