@@ -149,7 +149,7 @@ impl Inner {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    async fn shut_down(&self) {
+    async fn shut_down(self: &Arc<Self>) {
         if self.is_closing() && planted(Bug::SecondShutdownHurries) {
             return;
         }
@@ -161,7 +161,11 @@ impl Inner {
         self.kick.notify_one();
         self.order_all(Order::Drain);
         // The heart beats on meanwhile: what ends within the grace period is recorded under a live session.
-        self.wait_until_empty(self.options.shutdown_grace).await;
+        tokio::select! {
+            biased;
+            () = self.wait_until_empty(self.options.shutdown_grace) => {}
+            never = heartbeat::tell_draining(self) => match never {},
+        }
         self.order_all(Order::Leave);
         self.wait_until_empty(Duration::from_secs(5)).await;
         self.order_all(Order::Abandon);

@@ -1,5 +1,6 @@
 //! Keeps a session, and with it every lease, alive.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -54,12 +55,22 @@ async fn run(engine: Weak<Inner>, mut gone: oneshot::Receiver<()>) {
 /// One heartbeat; a session that is gone is replaced. What the session believes it holds goes with it.
 async fn beat(engine: &Arc<Inner>) -> abide_store::Result<()> {
     let (session, digest) = engine.residents().beat();
-    send(engine, Beat { session, digest: Some(digest) }).await
+    send(engine, Beat { session, digest: Some(digest), is_draining: engine.is_closing() }).await
 }
 
 /// A sign of life between two heartbeats; a session that is gone is replaced.
 pub(crate) async fn keep_alive(engine: &Arc<Inner>) -> abide_store::Result<()> {
-    send(engine, Beat { session: engine.session(), digest: None }).await
+    send(engine, Beat { is_draining: engine.is_closing(), ..Beat::of(engine.session()) }).await
+}
+
+/// Says that the session takes nothing more, sooner than its next heartbeat would: `why` then names no
+/// worker that shuts down as the next to run something. It never returns, because a shutdown waits for
+/// its residents and not for this answer.
+pub(crate) async fn tell_draining(engine: &Arc<Inner>) -> Infallible {
+    if let Err(error) = keep_alive(engine).await {
+        tracing::debug!(%error, "the next heartbeat tells that the session drains");
+    }
+    std::future::pending().await
 }
 
 async fn send(engine: &Arc<Inner>, beat: Beat) -> abide_store::Result<()> {

@@ -105,6 +105,7 @@ CREATE TABLE abide_sessions (
     registered_at INTEGER NOT NULL,
     expires_at INTEGER NOT NULL,
     taken INTEGER NOT NULL DEFAULT 0,
+    draining INTEGER NOT NULL DEFAULT 0,
     retired TEXT
 );
 CREATE INDEX abide_sessions_live ON abide_sessions (id)

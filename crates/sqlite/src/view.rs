@@ -466,7 +466,7 @@ impl Lease {
     }
 }
 
-/// A session, as far as its row can be read: `id, name, ability, ttl_us, registered_at, expires_at, retired`, in this order. One that cannot be hides no
+/// A session, as far as its row can be read: `id, name, ability, ttl_us, registered_at, expires_at, retired, draining`, in this order. One that cannot be hides no
 /// other.
 fn registered(row: &Row<'_>, namespace: &Namespace) -> rusqlite::Result<WorkerRow> {
     let session = SessionId(unsigned(row.get(0)?));
@@ -481,6 +481,7 @@ fn registered(row: &Row<'_>, namespace: &Namespace) -> rusqlite::Result<WorkerRo
         registered_at: timestamp(row, 4).unwrap_or_default(),
         expires_at: timestamp(row, 5).unwrap_or_default(),
         retired: row.get(6).unwrap_or_else(|_| Some("?".to_owned())),
+        is_draining: row.get(7).unwrap_or_default(),
         lease_count: 0,
         damage,
     })
@@ -493,6 +494,7 @@ pub(crate) fn worker(row: &Row<'_>) -> rusqlite::Result<Worker> {
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(1, Type::Text, error.into()))?;
     // Read, so that a row in which one of them is something else is told as damaged.
     let (_, _, _) = (timestamp(row, 4)?, timestamp(row, 5)?, row.get::<_, Option<String>>(6)?);
+    let _: bool = row.get(7)?;
     Ok(Worker { name, ability: decoded(row, 2)?, ttl: Duration::from_micros(count(row, 3)?) })
 }
 

@@ -80,7 +80,7 @@ fn what_is_held_is_counted_anew_after_a_commit_of_unknown_outcome() {
     let mut believed = Tally::default();
     let beat = |believed: &mut Tally| {
         let digest = Some(believed.beat());
-        block_on(ours.heartbeat(Beat { session, digest })).unwrap()
+        block_on(ours.heartbeat(Beat { digest, ..Beat::of(session) })).unwrap()
     };
     beat(&mut believed);
     deny_next_commit(&ours);

@@ -33,6 +33,16 @@ pub struct Beat {
     pub session: SessionId,
     /// What the session believes it holds, as [`abide_core::Tally::beat`] gives it. Without one, nothing is compared, and no lease grows older by it.
     pub digest: Option<Digest>,
+    /// It takes nothing more, because it shuts down. A session that has said so once drains until it
+    /// ends, also when a beat that was sent before arrives later.
+    pub is_draining: bool,
+}
+
+impl Beat {
+    /// A sign of life, and nothing else.
+    pub fn of(session: SessionId) -> Self {
+        Self { session, digest: None, is_draining: false }
+    }
 }
 
 /// The answer to a heartbeat.
@@ -131,6 +141,8 @@ pub struct WorkerRow {
     pub expires_at: Timestamp,
     /// Why it was retired.
     pub retired: Option<String>,
+    /// Whether it shuts down: it keeps what it holds for a while, and takes nothing more.
+    pub is_draining: bool,
     /// How many executions it holds.
     pub lease_count: u64,
     /// Why what it offers cannot be told: its row is damaged, or a newer version of abide wrote it. Then it offers nothing that is known here.
@@ -141,5 +153,10 @@ impl WorkerRow {
     /// Whether the session may write at `now`.
     pub fn is_live(&self, now: Timestamp) -> bool {
         self.retired.is_none() && now < self.expires_at
+    }
+
+    /// Whether the session may still take something at `now`.
+    pub fn takes_more(&self, now: Timestamp) -> bool {
+        self.is_live(now) && !self.is_draining
     }
 }

@@ -79,9 +79,14 @@ impl Facts {
         may_run && self.snapshot.lease.session.is_none() && ready_since(self).is_some()
     }
 
-    /// The live workers that can run it.
+    /// The live workers that can run it, and still take something.
     pub(super) fn able(&self, route: &Route) -> impl Iterator<Item = &WorkerRow> {
-        self.workers.iter().filter(move |row| row.is_live(self.now) && row.worker.ability.serves(route))
+        self.workers.iter().filter(move |row| row.takes_more(self.now) && row.worker.ability.serves(route))
+    }
+
+    /// Whether a worker is there that applies what needs no code. One that shuts down looks after nothing.
+    fn has_caretaker(&self) -> bool {
+        self.workers.iter().any(|row| row.takes_more(self.now))
     }
 }
 
@@ -370,9 +375,15 @@ fn overdue(facts: &Facts) -> String {
     let Some(at) = passed.filter(|_| !matches!(execution.phase(), Phase::Expiring { .. })) else {
         return String::new();
     };
-    let is_live = facts.workers.iter().any(|row| row.is_live(facts.now));
-    let nobody = if is_live { "" } else { ", and no worker is live to apply it" };
+    let is_applied = facts.has_caretaker() || is_held_live(facts);
+    let nobody = if is_applied { "" } else { ", and no worker is live to apply it" };
     format!("; its deadline passed at {}{nobody}", text::when(at, facts.now))
+}
+
+/// Whether its holder lives, and so applies what is due.
+fn is_held_live(facts: &Facts) -> bool {
+    let holder = facts.snapshot.lease.session;
+    facts.workers.iter().any(|row| Some(row.session) == holder && row.is_live(facts.now))
 }
 
 fn deaths(facts: &Facts) -> String {
@@ -440,7 +451,6 @@ fn who_reads(facts: &Facts) -> String {
     let is_for_code =
         |message: &Message| message.body.is_control() && !care::applies(&message.body, ends_unseen);
     let is_for_code = inbox.messages.iter().any(is_for_code);
-    let nobody_lives = !facts.workers.iter().any(|row| row.is_live(facts.now));
     // What is paused or blocked says nothing about workers by itself, yet somebody must read this.
     let is_stopped = matches!(summary.status, Status::Paused | Status::Blocked);
     match (is_for_code, is_stopped) {
@@ -448,7 +458,7 @@ fn who_reads(facts: &Facts) -> String {
             format!(", which is for its code to see, and no live worker can run it: {objections}")
         }
         (true, false) => ", which is for its code to see".to_owned(),
-        (false, true) if nobody_lives => format!(", and no live worker can read it: {objections}"),
+        (false, true) if !facts.has_caretaker() => format!(", and no live worker can read it: {objections}"),
         (false, _) => String::new(),
     }
 }
@@ -467,7 +477,7 @@ fn objections(facts: &Facts) -> Option<String> {
         if let Some(damage) = &row.damage {
             return format!("what session {} offers cannot be told: {damage}", row.session);
         }
-        let objection = row.worker.ability.objection(&route);
+        let objection = row.worker.ability.objection(&route).or_else(|| draining(row));
         format!("{} {}", worker_name(row), objection.unwrap_or_else(|| "serves another namespace".to_owned()))
     });
     let mut words = told.collect::<Vec<_>>().join(", ");
@@ -475,6 +485,10 @@ fn objections(facts: &Facts) -> Option<String> {
         let _ = write!(words, " and {} more", live.len() - OBJECTION_COUNT_MAX);
     }
     Some(words)
+}
+
+fn draining(row: &WorkerRow) -> Option<String> {
+    row.is_draining.then(|| "is shutting down".to_owned())
 }
 
 fn worker_name(row: &WorkerRow) -> String {

@@ -76,6 +76,7 @@ fn worker(session: u64, workflow: &str, lane: &str) -> WorkerRow {
         registered_at: at(0),
         expires_at: at(110),
         retired: None,
+        is_draining: false,
         lease_count: 0,
         damage: None,
     }
@@ -170,6 +171,30 @@ fn what_is_ready_says_who_could_run_it() {
     check(
         &ready,
         r#"workflow "x" is queued since 1970-01-01T00:00:40.000Z (1 min ago) behind at least 7 others for worker "w" (session 5)."#,
+    );
+}
+
+#[test]
+fn a_worker_that_shuts_down_takes_nothing_more() {
+    let mut ready = facts(Vec::new(), &[]);
+    ready.snapshot.ready_at = Some(at(40));
+    ready.workers = vec![WorkerRow { is_draining: true, ..worker(4, "order", "default") }];
+    check(
+        &ready,
+        r#"workflow "x" is ready since 1970-01-01T00:00:40.000Z (1 min ago), but no live worker can run it: worker "w" (session 4) is shutting down."#,
+    );
+    ready.workers.push(worker(5, "order", "default"));
+    check(
+        &ready,
+        r#"workflow "x" is ready since 1970-01-01T00:00:40.000Z (1 min ago) and next in its queue for worker "w" (session 5)."#,
+    );
+    let paused = Event::Paused { by: By("ann".to_owned()), reason: "audit".to_owned() };
+    let mut paused = facts(vec![paused], &[]);
+    paused.snapshot.inbox.messages = vec![message("bob", Body::Resume)];
+    paused.workers = vec![WorkerRow { is_draining: true, ..worker(4, "order", "default") }];
+    check(
+        &paused,
+        r#"workflow "x" is paused since 1970-01-01T00:00:01.000Z (1 min 39 s ago) by ann: audit; unread: resume by bob, and no live worker can read it: worker "w" (session 4) is shutting down."#,
     );
 }
 

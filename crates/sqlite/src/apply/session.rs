@@ -83,13 +83,14 @@ impl Operation for HeartbeatWork {
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Heartbeat, Stop> {
         let now = batch.now();
-        let Beat { session: id, digest } = self.0;
+        let Beat { session: id, digest, is_draining } = self.0;
         let Some(session) = batch.live_session(id, now)? else { return Ok(Heartbeat::NotRegistered) };
         // A clock that was set back must not take away what was promised.
         let expires_at = session.expires_at.max(now.after(session.ttl));
         session.expires_at = expires_at;
         let mut extend = batch.connection.prepare_cached(sql::SESSION_EXTEND)?;
-        let taken = extend.query_row([integer(id.0), expires_at.as_micros()], |row| row.get(0))?;
+        let extended = [integer(id.0), expires_at.as_micros(), i64::from(is_draining)];
+        let taken = extend.query_row(extended, |row| row.get(0))?;
         drop(extend);
         let leases = match digest {
             Some(believed) => compare(batch, id, (believed, tallies::taken_digest(taken)))?,

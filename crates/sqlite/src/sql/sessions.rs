@@ -13,7 +13,7 @@ FROM abide_sessions
 WHERE id = ?1 AND retired IS NULL";
 pub(crate) const SESSION_EXTEND: &str = "
 UPDATE abide_sessions
-SET expires_at = ?2
+SET expires_at = ?2, draining = draining OR ?3
 WHERE id = ?1
 RETURNING taken";
 pub(crate) const SESSION_TAKEN: &str = "
@@ -63,7 +63,7 @@ FROM abide_sessions INDEXED BY abide_sessions_live
 WHERE retired IS NULL
 ORDER BY id";
 pub(crate) const SESSIONS: &str = "
-SELECT id, name, ability, ttl_us, registered_at, expires_at, retired
+SELECT id, name, ability, ttl_us, registered_at, expires_at, retired, draining
 FROM abide_sessions
 WHERE namespace = ?1 AND id > ?2
 ORDER BY id

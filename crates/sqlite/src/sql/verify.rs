@@ -70,7 +70,7 @@ FROM abide_tags
 WHERE execution NOT IN (SELECT key FROM abide_executions)
 LIMIT 10";
 pub(crate) const VERIFY_SESSIONS: &str = "
-SELECT id, name, ability, ttl_us, registered_at, expires_at, retired
+SELECT id, name, ability, ttl_us, registered_at, expires_at, retired, draining
 FROM abide_sessions
 ORDER BY id";
 pub(crate) const SESSION_EXPIRY: &str = "

@@ -390,6 +390,7 @@ fn a_session_that_cannot_be_read_is_listed_and_told() {
         ("UPDATE abide_sessions SET ttl_us = 'soon' WHERE id = 1", "ttl_us"),
         ("UPDATE abide_sessions SET expires_at = 'soon' WHERE id = 1", "expires_at"),
         ("UPDATE abide_sessions SET retired = x'ff' WHERE id = 1", "retired"),
+        ("UPDATE abide_sessions SET draining = 'soon' WHERE id = 1", "draining"),
     ];
     for (damage, told) in damages {
         let fixture = Fixture::new();

@@ -16,7 +16,7 @@ use crate::fixture::{Fixture, Held, Seat, message, start, step, submit, worker};
 pub(super) fn believe(seat: &Seat, held: &[&Held]) -> Agreement {
     let digests = held.iter().map(|held| Digest::of(held.key.0, held.lease.epoch));
     let digest = Some(digests.fold(Digest::default(), Digest::plus));
-    match block_on(seat.store.heartbeat(Beat { session: seat.session, digest })).expect("it is answered") {
+    match block_on(seat.store.heartbeat(Beat { digest, ..Beat::of(seat.session) })).expect("it is answered") {
         Heartbeat::Refreshed { leases, .. } => leases,
         Heartbeat::NotRegistered => panic!("expected session {} to live", seat.session),
     }
@@ -78,7 +78,7 @@ fn a_session_that_cannot_be_read_is_over() {
         let seat = fixture.seat(&store);
         let held = seat.born("a");
         fixture.raw().execute_batch(damage).expect("the damage can be done");
-        let beat = block_on(store.heartbeat(Beat { session: seat.session, digest: None }));
+        let beat = block_on(store.heartbeat(Beat::of(seat.session)));
         assert_eq!(beat.expect("it is answered"), Heartbeat::NotRegistered, "{damage}");
         let (session, request) = (seat.session, 1);
         let claim = Claim { session, request, slots: 1, care_slots: 1, with_mail: true, sweep: true };
@@ -118,7 +118,7 @@ fn what_was_not_counted_is_counted_from_the_rows() {
     let elsewhere = fixture.open();
     let digest = |held: &Held| Digest::of(held.key.0, held.lease.epoch);
     let beat = |digest| {
-        let beat = Beat { session: seat.session, digest: Some(digest) };
+        let beat = Beat { digest: Some(digest), ..Beat::of(seat.session) };
         match block_on(elsewhere.heartbeat(beat)).expect("it is answered") {
             Heartbeat::Refreshed { leases, .. } => leases,
             Heartbeat::NotRegistered => panic!("it lives"),
@@ -141,7 +141,7 @@ fn a_heartbeat_costs_at_most_a_millisecond_with_100_000_leases() {
     let session = block_on(store.register(worker())).expect("a worker is registered").session;
     let beat = |digest| {
         let begun = Instant::now();
-        let answer = block_on(store.heartbeat(Beat { session, digest: Some(digest) }));
+        let answer = block_on(store.heartbeat(Beat { digest: Some(digest), ..Beat::of(session) }));
         let Ok(Heartbeat::Refreshed { leases, .. }) = answer else { panic!("it lives: {answer:?}") };
         (leases, begun.elapsed())
     };

@@ -50,7 +50,7 @@ fn finish(fixture: &Fixture, store: &Arc<SqliteStore>) -> usize {
             let _ = block_on(store.commit(commit));
         }
         fixture.clock.advance(Duration::from_secs(8));
-        let _ = block_on(store.heartbeat(Beat { session: seat.session, digest: None }));
+        let _ = block_on(store.heartbeat(Beat::of(seat.session)));
     }
     done(store)
 }

@@ -72,7 +72,7 @@ fn stale_worker_of_another_process_cannot_write() {
         CommitOutcome::Fenced(Fence::StaleEpoch { .. }) => {}
         other => panic!("expected it to be fenced: {other:?}"),
     }
-    let beat = Beat { session: old.session, digest: None };
+    let beat = Beat::of(old.session);
     assert!(matches!(block_on(one.heartbeat(beat)).unwrap(), Heartbeat::NotRegistered));
     assert_eq!(look(&one, "a").journal.len(), 3);
 }

@@ -151,7 +151,7 @@ fn finish(fixture: &Fixture, seat: &mut Seat) {
             let _ = block_on(seat.store.commit(commit));
         }
         fixture.clock.advance(Duration::from_secs(8));
-        let beat = Beat { session: seat.session, digest: None };
+        let beat = Beat::of(seat.session);
         block_on(seat.store.heartbeat(beat)).expect("it is answered");
     }
 }

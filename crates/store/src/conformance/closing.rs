@@ -16,7 +16,7 @@ fn closed_store_refuses_everything(subject: &Subject) {
     assert!(is_closed(block_on(store.submit(submit)).err()));
     assert!(is_closed(block_on(store.commit(commit)).err()));
     assert!(is_closed(block_on(store.register(worker())).err()));
-    assert!(is_closed(block_on(store.heartbeat(Beat { session: seat.session, digest: None })).err()));
+    assert!(is_closed(block_on(store.heartbeat(Beat::of(seat.session))).err()));
     assert!(is_closed(block_on(store.list(everything())).err()));
     assert!(is_closed(block_on(store.inbox(InboxRead::first(held.key))).err()));
     assert!(is_closed(block_on(store.feed(Feed { from: FeedFrom::Beginning, limit: 1 })).err()));

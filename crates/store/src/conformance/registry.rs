@@ -13,6 +13,7 @@ table![
     registration_expires_after_its_ttl,
     sessions_are_numbered_anew,
     heartbeat_lengthens_a_session,
+    session_that_drains_says_so_until_it_ends,
     heartbeat_of_a_retired_session_is_not_registered,
     heartbeat_of_an_unknown_session_is_not_registered,
     leases_are_counted,
@@ -32,7 +33,7 @@ fn all(subject: &Subject) -> Vec<WorkerRow> {
 }
 
 fn beat_of(subject: &Subject, session: SessionId) -> Heartbeat {
-    block_on(subject.store.heartbeat(Beat { session, digest: None })).expect("a heartbeat is answered")
+    block_on(subject.store.heartbeat(Beat::of(session))).expect("a heartbeat is answered")
 }
 
 fn registered_worker_is_listed(subject: &Subject) {
@@ -46,6 +47,7 @@ fn registered_worker_is_listed(subject: &Subject) {
         registered_at: subject.now(),
         expires_at: subject.now().after(TTL),
         retired: None,
+        is_draining: false,
         lease_count: 0,
         damage: None,
     };
@@ -78,6 +80,23 @@ fn heartbeat_lengthens_a_session(subject: &Subject) {
     assert_eq!(all(subject)[0].expires_at, expires_at);
     subject.advance_ms(9_999);
     assert!(matches!(seat.heartbeat(), Heartbeat::Refreshed { .. }));
+}
+
+fn session_that_drains_says_so_until_it_ends(subject: &Subject) {
+    let (seat, other) = (subject.seat(worker()), subject.seat(worker()));
+    let takes_more = || all(subject).iter().map(|row| row.takes_more(subject.now())).collect::<Vec<_>>();
+    assert_eq!(takes_more(), [true, true]);
+    let drain = Beat { is_draining: true, ..Beat::of(seat.session) };
+    let refreshed = Heartbeat::Refreshed { expires_at: subject.now().after(TTL), leases: Agreement::Agreed };
+    assert_eq!(block_on(subject.store.heartbeat(drain)).expect("a heartbeat is answered"), refreshed);
+    assert_eq!(takes_more(), [false, true]);
+    // One that was sent before comes later.
+    assert_eq!(beat_of(subject, seat.session), refreshed);
+    assert_eq!(takes_more(), [false, true]);
+    assert!(all(subject)[0].is_live(subject.now()), "it keeps what it holds");
+    seat.retire();
+    other.retire();
+    assert_eq!(takes_more(), [false, false]);
 }
 
 fn heartbeat_of_a_retired_session_is_not_registered(subject: &Subject) {

@@ -313,7 +313,7 @@ impl Seat<'_> {
     }
 
     fn beat(&self, digest: Option<Digest>) -> Heartbeat {
-        let beat = Beat { session: self.session, digest };
+        let beat = Beat { digest, ..Beat::of(self.session) };
         block_on(self.subject.store.heartbeat(beat)).expect("a heartbeat is answered")
     }
 

@@ -18,6 +18,7 @@ pub(super) struct Session {
     pub(super) registered_at: Timestamp,
     pub(super) expires_at: Timestamp,
     pub(super) retired: Option<String>,
+    pub(super) is_draining: bool,
     pub(super) held: BTreeSet<ExecutionKey>,
     /// The same, for the heartbeat.
     pub(super) tally: Tally,
@@ -53,6 +54,7 @@ impl State {
             registered_at: now,
             expires_at,
             retired: None,
+            is_draining: false,
             held: BTreeSet::new(),
             tally: Tally::default(),
             request: 0,
@@ -76,6 +78,7 @@ impl State {
             Some(found) if found.is_live(now) => {
                 // A clock that was set back must not take away what was promised.
                 found.expires_at = found.expires_at.max(now.after(found.worker.ttl));
+                found.is_draining |= beat.is_draining;
                 let leases = match beat.digest {
                     None => Agreement::Agreed,
                     Some(believed) => {
@@ -173,6 +176,7 @@ impl State {
             registered_at: found.registered_at,
             expires_at: found.expires_at,
             retired: found.retired.clone(),
+            is_draining: found.is_draining,
             lease_count: found.held.len() as u64,
             damage: None,
         };

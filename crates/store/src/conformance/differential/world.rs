@@ -115,7 +115,7 @@ impl World {
         let leases = self.subject.leases(session);
         let old = leases.iter().filter(|lease| lease.given_beat < beat_count);
         let digest = old.fold(Digest::default(), |sum, lease| sum.plus(Digest::of(lease.key.0, lease.epoch)));
-        let beat = block_on(self.subject.store.heartbeat(Beat { session, digest: Some(digest) }));
+        let beat = block_on(self.subject.store.heartbeat(Beat { digest: Some(digest), ..Beat::of(session) }));
         let beat = beat.expect("a heartbeat is answered");
         if let Heartbeat::Refreshed { leases, .. } = &beat {
             self.seats[index].beat_count += 1;

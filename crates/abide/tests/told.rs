@@ -1,0 +1,56 @@
+//! What `why` says of workers and of trees, whoever asks.
+
+use std::sync::Arc;
+
+use abide::prelude::*;
+use abide::testing::Lab;
+use futures_util::join;
+use tokio::sync::Semaphore;
+
+/// Lets the step "long" end.
+type Gate = Arc<Semaphore>;
+
+#[workflow]
+async fn long(ctx: Ctx) -> Result<()> {
+    let gate = ctx.state::<Gate>();
+    ctx.step("long", || async {
+        gate.acquire().await?.forget();
+        Ok(())
+    })
+    .await
+}
+
+#[workflow]
+async fn quick(_ctx: Ctx) -> Result<u32> {
+    Ok(1)
+}
+
+#[test]
+fn a_worker_that_shuts_down_is_next_for_nothing() {
+    Lab::run_on_each(1, |lab| async move {
+        let gate = Gate::new(Semaphore::new(0));
+        let options = |builder: abide::Builder| builder.state(gate.clone()).shutdown_grace(hours(1));
+        let (_, worker) = lab.worker_with(options).await.unwrap();
+        worker.start(long, ()).id("held").await.unwrap();
+        lab.sleep(secs(1)).await;
+        let client = lab.client().await.unwrap();
+        let look = async {
+            // Sooner than the next heartbeat, and after several.
+            for wait in [ms(100), secs(60)] {
+                lab.sleep(wait).await;
+                let queued = client.start(quick, ()).id("queued").await.unwrap();
+                for asked in [&client, &worker] {
+                    let why = asked.handle::<u32>("queued").why().await.unwrap();
+                    let end =
+                        "but no live worker can run it: worker \"worker\" (session 1) is shutting down.";
+                    assert!(why.ends_with(end), "{why}");
+                }
+                let held = client.handle::<()>("held").why().await.unwrap();
+                assert!(held.contains("held by worker \"worker\" (session 1)"), "{held}");
+                drop(queued);
+            }
+            gate.add_permits(1);
+        };
+        join!(worker.shutdown(), look);
+    });
+}
