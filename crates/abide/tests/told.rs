@@ -20,6 +20,18 @@ async fn long(ctx: Ctx) -> Result<()> {
     .await
 }
 
+/// Awaits what it must not, and is blocked.
+#[workflow]
+async fn stops(ctx: Ctx) -> Result<()> {
+    ctx.sleep(ms(50)).await?;
+    std::future::pending().await
+}
+
+#[workflow]
+async fn stopping_child(ctx: Ctx) -> Result<()> {
+    ctx.run(stops, ()).id("child").await
+}
+
 #[workflow]
 async fn quick(_ctx: Ctx) -> Result<u32> {
     Ok(1)
@@ -52,5 +64,25 @@ fn a_worker_that_shuts_down_is_next_for_nothing() {
             gate.add_permits(1);
         };
         join!(worker.shutdown(), look);
+    });
+}
+
+#[test]
+fn a_parents_pause_is_told_of_a_blocked_child() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let parent = abide.start(stopping_child, ()).id("parent").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let child = abide.handle::<()>("child");
+        assert_eq!(child.status().await.unwrap(), Status::Blocked);
+        parent.pause().await.unwrap();
+        lab.sleep(secs(5)).await;
+        let why = child.why().await.unwrap();
+        assert!(why.contains("; its parent was paused by "), "{why}");
+        assert!(why.ends_with(" and so is it when it is unblocked."), "{why}");
+        parent.resume().await.unwrap();
+        lab.sleep(secs(5)).await;
+        let why = child.why().await.unwrap();
+        assert!(!why.contains("paused"), "{why}");
     });
 }

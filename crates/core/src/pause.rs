@@ -49,15 +49,19 @@ impl Execution {
         }
     }
 
+    /// Who paused its parent, and why, while that holds.
+    pub fn inherited_pause(&self) -> Option<&(By, String)> {
+        self.inherited.as_ref().and_then(|inherited| inherited.pause.as_ref())
+    }
+
     /// Where it is when nothing of its own is in the way: its parent may be paused.
     pub(crate) fn unhindered(&self) -> Phase {
-        paused(&self.inherited.as_ref().and_then(|inherited| inherited.pause.clone()))
+        paused(&self.inherited_pause().cloned())
     }
 
     /// Whether it starts nothing new because somebody paused it, or its parent.
     pub(crate) fn is_paused(&self) -> bool {
-        let is_inherited = self.inherited.as_ref().is_some_and(|inherited| inherited.pause.is_some());
-        is_inherited || self.own_pause().is_some()
+        self.inherited_pause().is_some() || self.own_pause().is_some()
     }
 }
 

@@ -167,6 +167,10 @@ fn blocked(facts: &Facts) -> String {
     let paused = paused.as_ref().map_or_else(String::new, |(by, reason)| {
         format!("; it was paused {} and stays so when it is unblocked", by_whom(by, reason))
     });
+    let inherited = execution.inherited_pause().map_or_else(String::new, |(by, reason)| {
+        format!("; its parent was paused {}, and so is it when it is unblocked", by_whom(by, reason))
+    });
+    let paused = paused + &inherited;
     let tried = match execution.tried() {
         // Somebody has to decide, or it is the one that is blocked.
         _ if reason.lost().is_some() => String::new(),

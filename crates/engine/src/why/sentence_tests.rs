@@ -388,6 +388,21 @@ fn what_is_blocked_while_it_is_being_cancelled_says_both() {
 }
 
 #[test]
+fn what_is_blocked_while_its_parent_is_paused_says_both() {
+    let block = || Event::Blocked { reason: Block::Limit { reason: "full".to_owned() }, build: None };
+    let inherited =
+        || Event::Inherited { by: By("ann".to_owned()), number: 7, pause: Some("audit".to_owned()) };
+    let parent = "; its parent was paused by ann: audit, and so is it when it is unblocked";
+    let said = r#"workflow "x" is blocked since 1970-01-01T00:00:01.000Z (1 min 39 s ago): full"#;
+    check(&facts(vec![block(), inherited()], &[]), &format!("{said}{parent}."));
+    let own = Event::Paused { by: By("bob".to_owned()), reason: String::new() };
+    let own_words = "; it was paused by bob and stays so when it is unblocked";
+    check(&facts(vec![block(), own, inherited()], &[]), &format!("{said}{own_words}{parent}."));
+    let lifted = Event::Inherited { by: By("ann".to_owned()), number: 8, pause: None };
+    check(&facts(vec![block(), inherited(), lifted], &[]), &format!("{said}."));
+}
+
+#[test]
 fn a_cancellation_under_way_is_told() {
     let cancel = Event::CancelRequested { by: By("ann".to_owned()), reason: "changed my mind".to_owned() };
     let mut cancelling = facts(vec![cancel], &[]);
