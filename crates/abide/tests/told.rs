@@ -20,6 +20,11 @@ async fn long(ctx: Ctx) -> Result<()> {
     .await
 }
 
+#[workflow]
+async fn long_child(ctx: Ctx) -> Result<()> {
+    ctx.run(long, ()).id("child").await
+}
+
 /// Awaits what it must not, and is blocked.
 #[workflow]
 async fn stops(ctx: Ctx) -> Result<()> {
@@ -84,5 +89,20 @@ fn a_parents_pause_is_told_of_a_blocked_child() {
         lab.sleep(secs(5)).await;
         let why = child.why().await.unwrap();
         assert!(!why.contains("paused"), "{why}");
+    });
+}
+
+#[test]
+fn the_holder_of_a_parent_is_not_told_behind_that_of_its_child() {
+    Lab::run(1, |lab| async move {
+        let gate = Gate::new(Semaphore::new(0));
+        let options = |builder: abide::Builder| builder.state(gate.clone()).park_after(hours(1));
+        let (_, abide) = lab.worker_with(options).await.unwrap();
+        let parent = abide.start(long_child, ()).id("parent").await.unwrap();
+        lab.sleep(secs(5)).await;
+        let expected = "workflow \"parent\" is held by worker \"worker\" (session 1), \
+             waiting for child \"child\", which is running on worker \"worker\" (session 1) since entry 1 (started) at ";
+        let why = parent.why().await.unwrap();
+        assert!(why.starts_with(expected) && why.ends_with(" ago)."), "{why}");
     });
 }

@@ -189,14 +189,18 @@ impl fmt::Display for Waiting {
             }
             Self::Child { id } => write!(f, "waiting for child {id:?}"),
             Self::Suspect { died_at, until: Some(until) } => {
-                write!(f, "resting until {until} after {} deaths of its worker", died_at.len())
+                write!(f, "resting until {until} after {} of its worker", deaths(died_at.len()))
             }
             Self::Suspect { died_at, until: None } => {
-                write!(f, "running alone after {} deaths of its worker", died_at.len())
+                write!(f, "running alone after {} of its worker", deaths(died_at.len()))
             }
             Self::Build { until } => write!(f, "left to another build until {until}"),
         }
     }
+}
+
+fn deaths(count: usize) -> String {
+    if count == 1 { "1 death".to_owned() } else { format!("{count} deaths") }
 }
 
 /// What a store keeps in the indexed row of an execution, beside its state.

@@ -261,6 +261,10 @@ fn held(facts: &Facts) -> String {
     let is_step = |wait: &Waiting| matches!(wait, Waiting::Step { .. });
     let is_running = facts.is_seated == Some(true) || !facts.snapshot.summary.waiting.iter().any(is_step);
     match waits(facts) {
+        // What is said of a child ends with who holds that.
+        Some(waits) if is_running && !is_suspect(facts) && facts.child.is_some() => {
+            format!("is held by {name}, {waits}")
+        }
         Some(waits) if is_running && !is_suspect(facts) => format!("is {waits}, held by {name}"),
         Some(waits) => format!("is held by {name}, last seen {waits}"),
         None if is_suspect(facts) => format!("is held by {name}"),

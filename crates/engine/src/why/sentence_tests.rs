@@ -378,6 +378,34 @@ fn a_chain_of_children_is_followed() {
 }
 
 #[test]
+fn the_holder_of_a_parent_is_told_before_its_child() {
+    let hold = |mut facts: Facts| {
+        facts.snapshot.lease.session = Some(SessionId(1));
+        facts.workers = vec![worker(1, "order", "default")];
+        facts
+    };
+    let mut parent = hold(facts(Vec::new(), &[Waiting::Child { id: ExecutionId::new("c").unwrap() }]));
+    let child = hold(facts(Vec::new(), &[Waiting::Step { name: name("ship"), attempt: 1 }]));
+    parent.child = Some(Child::Known(Box::new(child)));
+    check(
+        &parent,
+        r#"workflow "x" is held by worker "w" (session 1), waiting for child "c", which is running step "ship", held by worker "w" (session 1)."#,
+    );
+}
+
+#[test]
+fn deaths_are_counted_in_words() {
+    for (count, words) in [(1, "1 death"), (2, "2 deaths")] {
+        let died_at = vec![at(1); count];
+        let rests = Waiting::Suspect { died_at: died_at.clone(), until: Some(at(9)) };
+        let expected = format!("resting until 1970-01-01T00:00:09.000Z after {words} of its worker");
+        assert_eq!(rests.to_string(), expected);
+        let runs = Waiting::Suspect { died_at, until: None };
+        assert_eq!(runs.to_string(), format!("running alone after {words} of its worker"));
+    }
+}
+
+#[test]
 fn what_is_blocked_while_it_is_being_cancelled_says_both() {
     let cancel = Event::CancelRequested { by: By("ann".to_owned()), reason: "too late".to_owned() };
     let block = Event::Blocked { reason: Block::Limit { reason: "full".to_owned() }, build: None };
