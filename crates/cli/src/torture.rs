@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -78,14 +79,25 @@ pub(crate) fn run(global: &Global, args: &Args) -> Result<(), Failure> {
     // Torn down, the runtime once met the heartbeat's thread asleep on its timer, which panicked.
     std::mem::forget(runtime);
     let document = report.document();
-    if let Some(file) = &mut file {
-        file.write(&format!("{document:#}\n"))?;
+    // The file cannot take the report away from stdout, nor stdout from the file: each may fail after hours of work.
+    let printed = match (args.json, global.output) {
+        (false, Output::Table) => output::write(page(&report).as_bytes()),
+        (true, Output::Table) => output::document(&document, Output::Json),
+        (_, format) => output::document(&document, format),
+    };
+    let kept = file.as_mut().map_or(Ok(()), |file| file.write(&format!("{document:#}\n")));
+    match verdict(&report) {
+        Ok(()) => kept.and(printed),
+        Err(found) => {
+            if let Err(unwritten) = kept {
+                unwritten.report();
+            }
+            Err(found)
+        }
     }
-    match (args.json, global.output) {
-        (false, Output::Table) => output::write(page(&report).as_bytes())?,
-        (true, Output::Table) => output::document(&document, Output::Json)?,
-        (_, format) => output::document(&document, format)?,
-    }
+}
+
+fn verdict(report: &Report) -> Result<(), Failure> {
     match (report.violations.len(), report.is_interrupted) {
         (0, false) => Ok(()),
         (0, true) => Err(Failure::new(Code::Interrupted, "interrupted; nothing was found until then")),
@@ -178,9 +190,24 @@ impl ReportFile {
     }
 
     fn write(&mut self, text: &str) -> Result<(), Failure> {
-        let written = self.file.set_len(0).and_then(|()| self.file.write_all(text.as_bytes()));
         self.is_written = true;
-        written.map_err(|error| unwritable(&self.path, &error))
+        self.replace(text).map_err(|error| unwritable(&self.path, &error))
+    }
+
+    fn replace(&mut self, text: &str) -> io::Result<()> {
+        if !self.is_in_place() {
+            self.file = File::create(&self.path)?;
+        }
+        self.file.set_len(0)?;
+        self.file.write_all(text.as_bytes())
+    }
+
+    /// Whether the path still leads to the open file. Nobody would find what is written to one that was
+    /// removed or moved meanwhile.
+    fn is_in_place(&self) -> bool {
+        let place = |found: std::fs::Metadata| (found.dev(), found.ino());
+        let (open, there) = (self.file.metadata().map(place), std::fs::metadata(&self.path).map(place));
+        open.is_ok_and(|open| there.is_ok_and(|there| there == open))
     }
 }
 
@@ -192,7 +219,7 @@ impl Drop for ReportFile {
     }
 }
 
-fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
+fn unwritable(path: &Path, error: &io::Error) -> Failure {
     Failure::failed(format!("the report {path:?} cannot be written: {error}"))
 }
 
@@ -204,14 +231,14 @@ struct Teller {
 
 impl Teller {
     fn new() -> Self {
-        Self { is_terminal: std::io::stderr().is_terminal(), told: Cell::new(None) }
+        Self { is_terminal: io::stderr().is_terminal(), told: Cell::new(None) }
     }
 
     fn tell(&self, progress: &Progress<'_>) {
         let is_due = self.told.get().is_none_or(|told| progress.elapsed.saturating_sub(told) >= LINE_EVERY);
         if self.is_terminal {
             // Talk that nobody hears is lost.
-            let _ = write!(std::io::stderr().lock(), "\r\x1b[K{} {}", bar(progress), line(progress));
+            let _ = write!(io::stderr().lock(), "\r\x1b[K{} {}", bar(progress), line(progress));
         } else if is_due {
             self.told.set(Some(progress.elapsed));
             output::say(format_args!("{}", line(progress)));
@@ -220,7 +247,7 @@ impl Teller {
 
     fn end(&self) {
         if self.is_terminal {
-            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
+            let _ = write!(io::stderr().lock(), "\r\x1b[K");
         }
     }
 }

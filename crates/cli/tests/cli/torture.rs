@@ -123,6 +123,45 @@ fn what_must_not_be_is_told_with_its_story() {
     );
 }
 
+/// A device that takes nothing stands for a disk that is full after hours of work.
+#[test]
+fn a_report_file_that_fails_at_the_end_loses_no_report() {
+    let place = Place::new();
+    let ran =
+        place.abide(&["torture", "--minutes", "0.05", "--seed", "3", "--json", "--report", "/dev/full"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stderr.contains("the report \"/dev/full\" cannot be written: "), "{ran:?}");
+    assert_eq!(ran.json()["sound"], true);
+}
+
+#[test]
+fn a_folder_that_is_removed_meanwhile_is_told() {
+    let place = Place::new();
+    let folder = place.folder().join("reports");
+    std::fs::create_dir(&folder).expect("a folder");
+    let report = folder.join("report.json");
+    let args = ["--minutes", "0.05", "--seed", "3", "--json", "--report", report.to_str().expect("text")];
+    let mut running = start(&place, &args);
+    until("the report is opened", || report.exists().then_some(()));
+    std::fs::remove_dir_all(&folder).expect("it is there");
+    assert_eq!(outcome(&place, &mut running, 1)["sound"], true);
+    let talk = std::fs::read_to_string(talk(&place)).expect("text");
+    assert!(talk.contains("report.json\" cannot be written: No such file or directory"), "{talk}");
+}
+
+/// A log that is turned over: the name is free, and gets the report.
+#[test]
+fn a_report_file_that_is_moved_meanwhile_is_made_anew() {
+    let place = Place::new();
+    let (report, moved) = (place.folder().join("report.json"), place.folder().join("moved.json"));
+    let args = ["--minutes", "0.05", "--seed", "3", "--json", "--report", report.to_str().expect("text")];
+    let mut running = start(&place, &args);
+    until("the report is opened", || std::fs::rename(&report, &moved).ok());
+    let printed = outcome(&place, &mut running, 0);
+    let written: Value = serde_json::from_slice(&std::fs::read(&report).expect("a report")).expect("JSON");
+    assert_eq!(written, printed);
+}
+
 #[test]
 fn an_interrupt_ends_its_processes_and_reports_what_was_done() {
     let place = Place::new();
