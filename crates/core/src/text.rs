@@ -150,7 +150,7 @@ pub(crate) fn ways_on_without_result(id: &ExecutionId, op: &Op) -> String {
 }
 
 /// A text as one argument of a command line: in quotes where a shell would read it as something else.
-fn argument(text: &str) -> Cow<'_, str> {
+pub fn argument(text: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@+,".contains(c);
     // A number sign begins a comment only where a word begins.
     if text.chars().enumerate().all(|(at, c)| is_plain(c) || (c == '#' && at > 0)) {

@@ -2,8 +2,8 @@
 
 mod page;
 
-use abide_core::{Address, Entry, Event, Execution, ExecutionId, Name, Op, Parent, Refusal, Status};
-use abide_store::{Error, Read, Record, Snapshot, Store, Target, WorkerRow};
+use abide_core::{Address, Entry, Event, Execution, ExecutionId, Name, Op, Parent, Refusal, Status, text};
+use abide_store::{Error, InboxRead, Read, Record, Snapshot, Store, Target, WorkerRow};
 use serde_json::{Value, json};
 
 use abide_engine::why;
@@ -14,6 +14,8 @@ use crate::{clock, connect, json, output};
 
 /// How many pages of unread messages are shown beyond the first.
 const INBOX_PAGE_COUNT_MAX: usize = 3;
+/// How many unread messages are shown of an inbox that cannot be read by pages.
+const MESSAGE_COUNT_MAX: usize = 1_000;
 
 /// What is shown.
 struct Picture {
@@ -29,6 +31,29 @@ struct Picture {
     run: u32,
     /// Where the journal goes on, if not all of it is shown.
     next: Option<u64>,
+    damage: Damage,
+}
+
+/// What cannot be read of an execution, and why. The rest of it is shown.
+#[derive(Default)]
+struct Damage(Vec<String>);
+
+impl Damage {
+    /// Keeps an error that concerns this execution alone; returns any other.
+    fn note(&mut self, error: Error) -> Result<(), Failure> {
+        if !error.is_of_one() {
+            return Err(error.into());
+        }
+        let words = match error {
+            Error::Corrupt { what } => what,
+            error => error.to_string(),
+        };
+        let words = text::clean(&words).into_owned();
+        if !self.0.contains(&words) {
+            self.0.push(words);
+        }
+        Ok(())
+    }
 }
 
 /// A child that a shown entry has started.
@@ -74,8 +99,17 @@ pub(crate) fn run(global: &Global, args: &Show) -> Result<(), Failure> {
         Output::Table => output::write(page::of(&picture, clock::now()).as_bytes())?,
         format => output::document(&document(&picture), format)?,
     }
-    say_what_is_left(&picture, args);
-    Ok(())
+    if picture.damage.0.is_empty() {
+        say_what_is_left(&picture, args);
+        return Ok(());
+    }
+    let what = format!("not all of execution {:?} can be read", args.id);
+    Err(Failure::failed(with_ways_on(&what, &args.id)))
+}
+
+fn with_ways_on(what: &str, id: &ExecutionId) -> String {
+    let id = text::argument(id.as_str());
+    format!("{what}; abide why {id} says what can be done, and abide verify what is wrong")
 }
 
 fn say_what_is_left(picture: &Picture, args: &Show) {
@@ -100,15 +134,22 @@ fn say_what_is_left(picture: &Picture, args: &Show) {
 async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture, Failure> {
     let address = Address { namespace: global.namespace.clone(), id: args.id.clone() };
     let unknown = || Error::Refused(Refusal::Unknown { id: args.id.clone() });
-    let mut snapshot = why::snapshot(store, &address).await?.ok_or_else(unknown)?;
-    why::read_on(store, &mut snapshot, INBOX_PAGE_COUNT_MAX, |message| message).await?;
+    let mut damage = Damage::default();
+    let (found, has_inbox) = match why::snapshot(store, &address).await {
+        Err(error) if error.is_of_one() => (without_inbox(store, &address).await?, false),
+        found => (found?, true),
+    };
+    let mut snapshot = found.ok_or_else(unknown)?;
+    if !has_inbox || !read_on(store, &mut snapshot).await? {
+        inbox_by_one(store, &mut snapshot, &mut damage).await?;
+    }
     let current = snapshot.execution.run();
     let run = args.run.unwrap_or(current);
     if run > current {
         let message = format!("execution {:?} has no run {run}: it is in run {current}", args.id.as_str());
         return Err(Failure::new(Code::Unknown, message));
     }
-    let mut journal = journal(store, (&snapshot, run), args).await?;
+    let mut journal = journal(store, (&snapshot, run), args, &mut damage).await?;
     // One more than is shown tells whether there is more.
     let next = journal.get(args.limit).filter(|_| args.limit > 0).map(|entry| entry.seq);
     journal.truncate(args.limit);
@@ -116,32 +157,95 @@ async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture
     let mut workers = why::workers(store, &address, session, clock::now()).await?.into_iter();
     let holder = workers.find(|row| Some(row.session) == session);
     let children = children(store, (&snapshot.execution, run), &journal).await?;
-    let unused = if run == current { unused(store, &snapshot).await? } else { unused_at_the_end(&journal) };
+    let unused = match run == current {
+        true => unused(store, &snapshot).await.or_else(|error| damage.note(error).map(|()| Vec::new()))?,
+        false => unused_at_the_end(&journal),
+    };
     let (_, why) = why::explain(store, &address, clock::now()).await?;
-    Ok(Picture { snapshot, journal, holder, children, unused, why, run, next })
+    Ok(Picture { snapshot, journal, holder, children, unused, why, run, next, damage })
 }
 
-/// The entries that were asked for, page by page.
+/// An execution one of whose messages may be what cannot be read.
+async fn without_inbox(store: &dyn Store, address: &Address) -> Result<Option<Snapshot>, Failure> {
+    let target = Target::Address(address.clone());
+    let read = Read { target, run: None, from: 0, limit: 0, with_inbox: false };
+    store.read(read).await.map_err(|error| match error {
+        Error::Corrupt { .. } => Failure::failed(with_ways_on(&error.to_string(), &address.id)),
+        error => error.into(),
+    })
+}
+
+/// Reads on in the inbox; says whether that could be done.
+async fn read_on(store: &dyn Store, snapshot: &mut Snapshot) -> Result<bool, Failure> {
+    match why::read_on(store, snapshot, INBOX_PAGE_COUNT_MAX, |message| message).await {
+        Err(error) if error.is_of_one() => Ok(false),
+        read => Ok(read.map(|()| true)?),
+    }
+}
+
+/// The unread messages up to the first that cannot be read: nothing tells where the next one stands.
+async fn inbox_by_one(
+    store: &dyn Store,
+    snapshot: &mut Snapshot,
+    damage: &mut Damage,
+) -> Result<(), Failure> {
+    for _ in 0..MESSAGE_COUNT_MAX {
+        let read = InboxRead { key: snapshot.key, after: snapshot.inbox.next, limit: 1 };
+        match store.inbox(read).await {
+            Err(error) => return damage.note(error),
+            Ok(page) => {
+                snapshot.inbox.messages.extend(page.messages);
+                snapshot.inbox.next = page.next;
+            }
+        }
+        if snapshot.inbox.next.is_none() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The entries that were asked for and one more, page by page, and one by one where a page cannot be read.
 async fn journal(
     store: &dyn Store,
     (snapshot, run): (&Snapshot, u32),
     args: &Show,
+    damage: &mut Damage,
 ) -> Result<Vec<Entry>, Failure> {
     let mut entries: Vec<Entry> = Vec::new();
+    let (mut from, mut is_careful) = (args.from.max(1), false);
+    let mut missing_count = 0;
     let wanted = if args.limit == 0 { 0 } else { args.limit.saturating_add(1) };
-    while entries.len() < wanted {
-        let from = entries.last().map_or(args.from.max(1), |entry| entry.seq + 1);
-        let (target, limit) = (Target::Key(snapshot.key), wanted - entries.len());
-        let read = Read { target, run: Some(run), from, limit, with_inbox: false };
-        let page = store.read(read).await?.map(|snapshot| snapshot.journal).unwrap_or_default();
-        if page.is_empty() {
-            break;
-        }
-        for record in &page {
-            entries.push(record.entry()?);
+    // How long an earlier run was is told by nothing but its journal.
+    let is_current = run == snapshot.execution.run();
+    let last = if is_current { snapshot.execution.entry_count() } else { u64::MAX };
+    while entries.len() + missing_count < wanted && from <= last {
+        let limit = if is_careful { 1 } else { wanted - entries.len() };
+        match page(store, (snapshot, run), (from, limit)).await {
+            Ok(page) if page.is_empty() => break,
+            Ok(page) => {
+                from = page.last().map_or(from, |entry| entry.seq) + 1;
+                entries.extend(page);
+            }
+            Err(error) if error.is_of_one() && !is_careful => is_careful = true,
+            Err(error) => {
+                damage.note(error)?;
+                missing_count += 1;
+                from += 1;
+            }
         }
     }
     Ok(entries)
+}
+
+async fn page(
+    store: &dyn Store,
+    (snapshot, run): (&Snapshot, u32),
+    (from, limit): (u64, usize),
+) -> Result<Vec<Entry>, Error> {
+    let read = Read { target: Target::Key(snapshot.key), run: Some(run), from, limit, with_inbox: false };
+    let page = store.read(read).await?.map(|snapshot| snapshot.journal).unwrap_or_default();
+    page.iter().map(Record::entry).collect()
 }
 
 /// The children that the entries tell of. Something else may have the id that a child was to have; that is no child.
@@ -175,7 +279,7 @@ async fn children(
 }
 
 /// What the last entry lists, whichever entries were asked for.
-async fn unused(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Op>, Failure> {
+async fn unused(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Op>, Error> {
     if snapshot.summary.status != Status::Completed {
         return Ok(Vec::new());
     }
@@ -204,6 +308,7 @@ fn document(picture: &Picture) -> Value {
         "name": route.name.as_str(),
         "status": snapshot.summary.status_at(clock::now()).word(),
         "why": picture.why,
+        "damage": picture.damage.0,
         "run": snapshot.execution.run(),
         "shown_run": picture.run,
         "created_at": json::time(snapshot.created_at),

@@ -39,6 +39,9 @@ fn head(picture: &Picture, now: Timestamp) -> String {
         let _ = writeln!(head, "  {word:9} {}", text::clean(&text));
     };
     line("why", picture.why.clone());
+    for damage in &picture.damage.0 {
+        line("damage", damage.clone());
+    }
     line(route.kind.word(), route.name.to_string());
     line("run", format!("{}, {} journal entries", execution.run(), execution.entry_count()));
     if picture.run != execution.run() {

@@ -512,6 +512,50 @@ async fn a_damaged_message_is_dropped_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_execution_with_a_damaged_message_is_shown_without_it() {
+    let place = left_behind().await;
+    place.abide(&["signal", "family-1", "first"]).ok();
+    place.abide(&["signal", "family-1", "second"]).ok();
+    let sound = place.abide(&["show", "family-1", "-o", "json"]).ok().json();
+    assert_eq!(sound["damage"], json!([]));
+    let path = place.url().trim_start_matches("sqlite:").to_owned();
+    let damage = "UPDATE abide_inbox SET body = x'00'
+        WHERE arrived = (SELECT MAX(arrived) FROM abide_inbox WHERE body IS NOT NULL)";
+    abide::rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
+    let shown = place.abide(&["show", "family-1"]);
+    assert_eq!(shown.code, 1, "{shown:?}");
+    let said = "not all of execution \"family-1\" can be read; abide why family-1 says what can be done, \
+                and abide verify what is wrong";
+    assert!(shown.stderr.contains(said), "{shown:?}");
+    for part in
+        ["family-1  waiting", "  damage    message ", "JOURNAL", "child-started", "UNREAD MESSAGES", "first"]
+    {
+        assert!(shown.stdout.contains(part), "{part}: {shown:?}");
+    }
+    let shown = place.abide(&["show", "family-1", "-o", "json"]).json();
+    assert!(shown["damage"][0].as_str().unwrap().contains("is damaged: its checksum is wrong"), "{shown}");
+    assert_eq!((&shown["journal"], &shown["inbox"]), (&sound["journal"], &json!([sound["inbox"][0]])));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_execution_with_a_damaged_entry_is_shown_without_it() {
+    let place = left_behind().await;
+    let sound = place.abide(&["show", "family-1", "-o", "json"]).ok().json();
+    let path = place.url().trim_start_matches("sqlite:").to_owned();
+    let damage = "UPDATE abide_journal SET body = x'00' WHERE execution = (SELECT key FROM abide_executions
+        WHERE id = 'family-1') AND row = (SELECT MAX(row) FROM abide_journal WHERE execution = (SELECT key FROM
+        abide_executions WHERE id = 'family-1'))";
+    abide::rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
+    let shown = place.abide(&["show", "family-1", "-o", "json"]);
+    assert_eq!(shown.code, 1, "{shown:?}");
+    let shown = shown.json();
+    assert_eq!(shown["journal"][0], sound["journal"][0], "{shown}");
+    assert!(shown["journal"].as_array().unwrap().len() < sound["journal"].as_array().unwrap().len());
+    assert!(shown["damage"][0].as_str().unwrap().contains("damaged"), "{shown}");
+    assert_eq!(shown["id"], "family-1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_execution_is_shown_without_its_journal() {
     let place = left_behind().await;
     let shown = place.abide(&["show", "nap-1", "--limit", "0", "-o", "json"]).ok().json();
