@@ -177,9 +177,9 @@ impl Builder {
         self
     }
 
-    /// The most executions in memory at a time (`execution_count_max`, 5,000).
+    /// The most executions in memory at a time (`execution_count_max`, 5,000; at least 1).
     pub fn execution_count_max(mut self, count: usize) -> Self {
-        self.options.execution_count_max = count.max(1);
+        self.options.execution_count_max = count;
         self
     }
 
@@ -190,9 +190,9 @@ impl Builder {
         self
     }
 
-    /// The most requests to the store that are under way at a time (`request_count_max`, 50,000); further ones wait for their turn.
+    /// The most requests to the store that are under way at a time (`request_count_max`, 50,000; at least 1); further ones wait for their turn.
     pub fn request_count_max(mut self, count: usize) -> Self {
-        self.options.request_count_max = count.max(1);
+        self.options.request_count_max = count;
         self
     }
 

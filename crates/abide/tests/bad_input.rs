@@ -149,6 +149,24 @@ async fn names_ids_and_tags_are_checked(abide: Abide) -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn bounds_of_zero_are_refused_by_name() {
+    let builder = || Abide::builder("sqlite::memory:");
+    let rows = [
+        (builder().execution_count_max(0), "the execution_count_max is 0, but must be at least 1"),
+        (builder().request_count_max(0), "the request_count_max is 0, but must be at least 1"),
+    ];
+    for (builder, expected) in rows {
+        assert_eq!(builder.open().await.err().map(|error| error.to_string()).as_deref(), Some(expected));
+    }
+    let client = builder().request_count_max(0).client().await;
+    assert_eq!(
+        client.err().map(|error| error.to_string()).as_deref(),
+        Some("the request_count_max is 0, but must be at least 1")
+    );
+    builder().execution_count_max(1).request_count_max(1).open().await.unwrap().shutdown().await;
+}
+
 #[abide::test]
 async fn signals_are_checked(abide: Abide) -> Result<()> {
     let error = abide.handle::<()>("nobody").signal("x", &1).await.unwrap_err();

@@ -112,7 +112,14 @@ impl Options {
             let (found, min) = (text::duration(self.session_ttl), text::duration(Self::SESSION_TTL_MIN));
             return Err(format!("the session_ttl is {found}, but must be at least {min}"));
         }
-        Ok(())
+        let bounds = [
+            ("execution_count_max", self.execution_count_max),
+            ("request_count_max", self.request_count_max),
+        ];
+        match bounds.into_iter().find(|(_, count)| *count == 0) {
+            Some((name, _)) => Err(format!("the {name} is 0, but must be at least 1")),
+            None => Ok(()),
+        }
     }
 
     /// For a virtual clock: nothing that recurs, because such a clock jumps from one timer to the next, and a month of heartbeats
