@@ -41,6 +41,7 @@ pub fn scenario(seed: u64) -> Scenario {
     let inbox_count_max = if chance.is(100) { 4 } else { 10_000 };
     let scenario = Scenario {
         seed,
+        order: 0,
         workers: (0..worker_count).map(|_| chance.worker()).collect(),
         client_count: u32::try_from(client_count).unwrap_or(1),
         roots,

@@ -167,6 +167,8 @@ pub(crate) struct Log {
     pub(crate) operation_count: u64,
     /// What each machine was asked that is not answered.
     pub(crate) asked: BTreeSet<(u32, u64)>,
+    /// The execution that each action turned out to be about, by the number of the action.
+    pub(crate) targets: BTreeMap<u64, String>,
     /// How often two operations of one run were open at once.
     pub(crate) pairs: BTreeMap<(&'static str, &'static str), u64>,
     /// How often each thing that was asked met an execution that stood there.

@@ -43,7 +43,7 @@ mod world;
 pub use each::each;
 pub use full::{FAULT_COUNT_MIN, OPERATION_COUNT_MIN, live};
 pub use generate::{on_memory, on_sqlite, scenario};
-pub use run::{Report, quiet_panics, run};
+pub use run::{Answered, Report, Targets, quiet_panics, run};
 pub use shrink::{Shrunk, shrink};
 pub use story::story;
 pub use totals::Totals;

@@ -109,6 +109,9 @@ impl World {
         let (number, dropped_at_poll) = (action.number, action.dropped_at_poll);
         let asked = async move {
             let id = world.fitting(&action.what).await;
+            if let Some(id) = &id {
+                world.history.lock().targets.insert(action.number, id.clone());
+            }
             world.meet(&action.what, id.as_deref()).await;
             let is_why = matches!(action.what, Ask::Why(_));
             let asked = if is_why { world.before_why(id.as_deref()) } else { None };

@@ -14,7 +14,8 @@ use abide_sim::{
     FAULT_COUNT_MIN, OPERATION_COUNT_MIN, Report, Totals, each, live, on_memory, on_sqlite, run, shrink,
     story,
 };
-use clap::{Parser, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, ValueEnum};
 
 /// Worlds are made of small things that come and go: the system's allocator takes a tenth of the time longer for them.
 #[global_allocator]
@@ -70,6 +71,15 @@ enum StoreKind {
     Sqlite,
 }
 
+impl StoreKind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Sqlite => "sqlite",
+        }
+    }
+}
+
 impl Arguments {
     /// A scenario on the store that was asked for.
     fn placed(&self, scenario: Scenario) -> Scenario {
@@ -81,6 +91,19 @@ impl Arguments {
     }
 }
 
+impl Arguments {
+    /// The command that lives through one of many seeds once more. Only a build for that has bugs to plant.
+    fn repeat(&self, seed: u64) -> String {
+        let build = match self.plant {
+            None => "cargo xtask sim",
+            Some(_) => "cargo run --package abide-sim --features planted --",
+        };
+        let store = self.store.map(|store| format!(" --store {}", store.word())).unwrap_or_default();
+        let plant = self.plant.as_ref().map(|bug| format!(" --plant {bug}")).unwrap_or_default();
+        format!("{build} --seed {seed} --shrink{store}{plant}")
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     abide_sim::quiet_panics();
@@ -89,21 +112,27 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let planted = arguments.plant.as_deref().map_or(Ok(()), plant::plant);
-    let outcome = planted.and_then(|()| match (&arguments.seeds, &arguments.scenario, arguments.seed) {
-        (Some(seeds), _, _) => many(&arguments, seeds.clone()),
-        (None, Some(path), _) => read(path).and_then(|scenario| {
-            let scenario = arguments.placed(scenario);
-            let report = run(&scenario);
-            one(&arguments, (scenario, report))
-        }),
-        (None, None, Some(seed)) => one(&arguments, live(seed, |scenario| arguments.placed(scenario))),
-        (None, None, None) => Err("say which: --seed N, --seeds A..B or --scenario FILE".to_owned()),
-    });
-    match outcome {
+    match planted.and_then(|()| chosen(&arguments)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Lives through what was chosen.
+fn chosen(arguments: &Arguments) -> Result<(), String> {
+    match (&arguments.seeds, &arguments.scenario, arguments.seed) {
+        (Some(seeds), _, _) => many(arguments, seeds.clone()),
+        (None, Some(path), _) => {
+            let scenario = arguments.placed(read(path)?);
+            one(arguments, || (scenario.clone(), run(&scenario)))
+        }
+        (None, None, Some(seed)) => one(arguments, || live(seed, |scenario| arguments.placed(scenario))),
+        (None, None, None) => {
+            let what = "say which: --seed N, --seeds A..B or --scenario FILE";
+            Arguments::command().error(ErrorKind::MissingRequiredArgument, what).exit()
         }
     }
 }
@@ -125,9 +154,12 @@ fn read(path: &PathBuf) -> Result<Scenario, String> {
     Ok(scenario)
 }
 
-fn one(arguments: &Arguments, lived: (Scenario, Report)) -> Result<(), String> {
+fn one(arguments: &Arguments, live: impl FnOnce() -> (Scenario, Report)) -> Result<(), String> {
+    // Before minutes of work, and not after them.
+    arguments.save.as_ref().map(open).transpose()?;
+    let lived = live();
     let (scenario, report) = if arguments.shrink { cut_down(&lived.0, arguments) } else { lived };
-    println!("{}", story(&scenario));
+    println!("{}", story(&scenario, &report.targets));
     println!("{report}");
     if let Some(path) = &arguments.save {
         let text = serde_json::to_string_pretty(&scenario).map_err(|error| error.to_string())?;
@@ -158,7 +190,8 @@ fn cut_down(scenario: &Scenario, arguments: &Arguments) -> (Scenario, Report) {
 
 fn many(arguments: &Arguments, seeds: Range<u64>) -> Result<(), String> {
     // Before hours of work, and not after them.
-    let mut record = arguments.record.as_ref().map(open_record).transpose()?;
+    let mut record = arguments.record.as_ref().map(open).transpose()?;
+    let coverage = arguments.coverage.as_ref().map(Coverage::open).transpose()?;
     let mut totals = Totals::default();
     let mut failed = Vec::new();
     let lived = |seed| live(seed, |scenario| arguments.placed(scenario)).1;
@@ -180,37 +213,82 @@ fn many(arguments: &Arguments, seeds: Range<u64>) -> Result<(), String> {
         let (from, to, trace) = (seeds.start, seeds.end, totals.trace_hash);
         let version = env!("CARGO_PKG_VERSION");
         let line = serde_json::json!({
-            "seeds": format!("{from}..{to}"), "store": arguments.store.map(|store| format!("{store:?}").to_lowercase()),
+            "seeds": format!("{from}..{to}"), "store": arguments.store.map(StoreKind::word),
             "sqlite": totals.sqlite_count, "version": version, "trace": format!("{trace:016x}"),
             "operations": totals.operation_count, "faults": totals.fault_count(), "failed": failed,
         });
         writeln!(record, "{line}").map_err(|error| format!("the record cannot be written: {error}"))?;
     }
     match failed.first() {
-        None => arguments.coverage.as_ref().map_or(Ok(()), |path| check_coverage(path, &totals)),
-        Some(seed) => Err(format!(
-            "{} of the seeds fail; to repeat: cargo xtask sim --seed {seed} --shrink",
-            failed.len()
-        )),
+        None => coverage.map_or(Ok(()), |coverage| coverage.check(&totals)),
+        Some(seed) => {
+            Err(format!("{} of the seeds fail; to repeat: {}", failed.len(), arguments.repeat(*seed)))
+        }
     }
 }
 
-fn open_record(path: &PathBuf) -> Result<File, String> {
+/// Opens a file that is written later. What is in it stays until then.
+fn open(path: &PathBuf) -> Result<File, String> {
     let opened = OpenOptions::new().create(true).append(true).open(path);
     opened.map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// What was ever seen to happen must go on to happen: a fault that strikes nobody any longer proves nothing.
-fn check_coverage(path: &PathBuf, totals: &Totals) -> Result<(), String> {
-    let told = |error: std::io::Error| format!("{}: {error}", path.display());
-    if std::env::var_os("UPDATE_EXPECT").is_some() {
+enum Coverage {
+    /// What the file lists.
+    Expected(String),
+    /// The file is to be written.
+    Update(PathBuf),
+}
+
+impl Coverage {
+    /// Reads the file, or sees that it can be written.
+    fn open(path: &PathBuf) -> Result<Self, String> {
+        if std::env::var_os("UPDATE_EXPECT").is_some() {
+            return open(path).map(|_| Self::Update(path.clone()));
+        }
+        let read = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
+        read.map(Self::Expected)
+    }
+
+    fn check(&self, totals: &Totals) -> Result<(), String> {
         // What happens rarely may not happen at all after the next change of the engine.
         const OFTEN: u64 = 20;
-        let lines: String = totals.cells(OFTEN).iter().map(|cell| format!("{cell}\n")).collect();
-        return std::fs::write(path, lines).map_err(told);
+        match self {
+            Self::Update(path) => {
+                let lines: String = totals.cells(OFTEN).iter().map(|cell| format!("{cell}\n")).collect();
+                std::fs::write(path, lines).map_err(|error| format!("{}: {error}", path.display()))
+            }
+            Self::Expected(expected) => {
+                let cells = totals.cells(1);
+                let missing: Vec<&str> = expected.lines().filter(|line| !cells.contains(*line)).collect();
+                if missing.is_empty() {
+                    Ok(())
+                } else {
+                    Err(format!("it never happened: {}", missing.join(", ")))
+                }
+            }
+        }
     }
-    let expected = std::fs::read_to_string(path).map_err(told)?;
-    let cells = totals.cells(1);
-    let missing: Vec<&str> = expected.lines().filter(|line| !cells.contains(*line)).collect();
-    if missing.is_empty() { Ok(()) } else { Err(format!("it never happened: {}", missing.join(", "))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeat_plants_the_same_bug_on_the_same_store() {
+        let rows: [(&[&str], &str); 3] = [
+            (&[], "cargo xtask sim --seed 7 --shrink"),
+            (&["--store", "sqlite"], "cargo xtask sim --seed 7 --shrink --store sqlite"),
+            (
+                &["--plant", "timer-set-again"],
+                "cargo run --package abide-sim --features planted -- --seed 7 --shrink --plant timer-set-again",
+            ),
+        ];
+        for (given, expected) in rows {
+            let all = ["abide-sim", "--seeds", "0..9"].iter().chain(given);
+            assert_eq!(Arguments::parse_from(all).repeat(7), expected);
+        }
+    }
 }

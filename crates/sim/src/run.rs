@@ -29,7 +29,9 @@ pub struct Report {
     /// Each fault that struck, with where, and whether the machine had work under way.
     pub faults: Vec<(String, bool)>,
     /// Each thing that was asked from outside, and how it was answered.
-    pub answers: Vec<String>,
+    pub answers: Vec<Answered>,
+    /// The execution that each action turned out to be about, by the number of the action.
+    pub targets: Targets,
     /// Each event that was recorded, and the phase that its execution was in.
     pub events: Vec<String>,
     /// Each two operations of one run that were open at once, and how often.
@@ -40,13 +42,35 @@ pub struct Report {
     pub calls: Vec<(String, u64)>,
 }
 
+/// The ids of executions, by the number of the action that was about them.
+pub type Targets = BTreeMap<u64, String>;
+
+/// Something that was asked from outside, and how it was answered.
+#[derive(Clone, Debug)]
+pub struct Answered {
+    /// The number of the action.
+    pub action: u64,
+    /// What was asked, in a word.
+    pub ask: &'static str,
+    /// How it was answered, in a word.
+    pub answer: &'static str,
+}
+
+impl Answered {
+    /// Its name in tables.
+    pub fn word(&self) -> String {
+        format!("{}: {}", self.ask, self.answer)
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (what, is_under_way) in &self.faults {
             writeln!(f, "struck: {what}{}", if *is_under_way { ", with work under way" } else { "" })?;
         }
-        for answer in &self.answers {
-            writeln!(f, "asked: {answer}")?;
+        for Answered { action, ask, answer } in &self.answers {
+            let of = self.targets.get(action).map(|id| format!(" of {id}")).unwrap_or_default();
+            writeln!(f, "asked (action {action}): {ask}{of}: {answer}")?;
         }
         for violation in &self.violations {
             writeln!(f, "WRONG: {violation}")?;
@@ -93,6 +117,7 @@ fn live(scenario: &Scenario) -> Report {
         operation_count: log.operation_count,
         faults: faults_of(&log),
         answers: answers_of(&log, &scenario),
+        targets: log.targets.clone(),
         events: events_of(&log),
         pairs: log.pairs.iter().map(|((one, two), count)| (format!("{one} beside {two}"), *count)).collect(),
         met: log.met.iter().map(|((what, stood), count)| (format!("{what} ({stood})"), *count)).collect(),
@@ -135,10 +160,11 @@ fn faults_of(log: &Log) -> Vec<(String, bool)> {
     faults.collect()
 }
 
-fn answers_of(log: &Log, scenario: &Scenario) -> Vec<String> {
+fn answers_of(log: &Log, scenario: &Scenario) -> Vec<Answered> {
     let answers = log.items.iter().filter_map(|item| match item {
         Happened::Answered { action, answer } => {
-            Some(format!("{}: {}", scenario.actions[*action].what.word(), answer.word()))
+            let asked = &scenario.actions[*action];
+            Some(Answered { action: asked.number, ask: asked.what.word(), answer: answer.word() })
         }
         _ => None,
     });

@@ -12,6 +12,10 @@ use crate::program::{Code, Pauses, StartWith};
 pub struct Scenario {
     /// What the order of tasks, and every random number, follow from.
     pub seed: u64,
+    /// Another order of tasks than the one that the seed gives, by this number. What is cut down keeps its
+    /// seed, and may need another order to fail.
+    #[serde(default)]
+    pub order: u64,
     /// The workers; one that died comes back as another machine.
     pub workers: Vec<WorkerSpec>,
     /// How many processes there are that only start and watch.

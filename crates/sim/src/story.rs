@@ -2,18 +2,29 @@
 
 use std::fmt::Write as _;
 
-use crate::program::{Child, Code, Expr, Program, StartWith, Step, Work};
-use crate::scenario::{Action, Actor, Ask, Scenario};
+use crate::edition::{Alter, Change};
+use crate::program::{Child, Code, Expr, Pauses, Program, StartWith, Step, Way, Work};
+use crate::run::Targets;
+use crate::scenario::{
+    Action, Actor, Ask, Deploy, Fault, Scenario, SqliteSpec, StoreSpec, Target, When, WorkerSpec, Wrong,
+};
 
-/// What happens in a scenario, line by line.
-pub fn story(scenario: &Scenario) -> String {
-    let mut told = format!("seed {} on {:?}\n", scenario.seed, scenario.store);
-    for (index, worker) in scenario.workers.iter().enumerate() {
-        let _ = writeln!(told, "worker {index}: {worker:?}");
+/// What happens in a scenario, line by line. `targets` are the executions that its actions turned out to
+/// be about when it was lived through.
+pub fn story(scenario: &Scenario, targets: &Targets) -> String {
+    let order = match scenario.order {
+        0 => String::new(),
+        order => format!(", tasks in order {order}"),
+    };
+    let mut told = format!("seed {} on {}{order}\n", scenario.seed, store(scenario.store));
+    for (index, spec) in scenario.workers.iter().enumerate() {
+        let _ = writeln!(told, "worker {index}: {}", worker(spec));
     }
-    let _ = writeln!(told, "{} clients, inbox_count_max {}", scenario.client_count, scenario.inbox_count_max);
+    let clients = if scenario.client_count == 1 { "client" } else { "clients" };
+    let _ =
+        writeln!(told, "{} {clients}, inbox_count_max {}", scenario.client_count, scenario.inbox_count_max);
     for (number, edition) in (1..).zip(&scenario.editions) {
-        let _ = writeln!(told, "edition {number}: {:?}", edition.changes);
+        let _ = writeln!(told, "edition {number}: {}", list(edition.changes.iter().map(change)));
     }
     for root in &scenario.roots {
         let _ = writeln!(told, "{}: {}{}", root.id, code(&root.code), options(&root.options));
@@ -21,15 +32,102 @@ pub fn story(scenario: &Scenario) -> String {
     let mut actions: Vec<&Action> = scenario.actions.iter().collect();
     actions.sort_by_key(|action| action.at_ms);
     for action in actions {
-        let _ = writeln!(told, "{}", asked(action, scenario));
+        let _ = writeln!(told, "{}", asked(action, scenario, targets));
     }
     for fault in &scenario.faults {
-        let _ = writeln!(told, "{:?}: {:?}", fault.when, fault.what);
+        let _ = writeln!(told, "{}", wrong(*fault));
     }
     told
 }
 
-fn asked(action: &Action, scenario: &Scenario) -> String {
+fn list(parts: impl IntoIterator<Item = String>) -> String {
+    parts.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+fn store(spec: StoreSpec) -> String {
+    let StoreSpec::Sqlite(spec) = spec else { return "the store in memory".to_owned() };
+    let usual = SqliteSpec::default();
+    let set = [
+        ("queue_count_max", spec.queue_count_max as u64, usual.queue_count_max as u64),
+        ("batch_count_max", spec.batch_count_max as u64, usual.batch_count_max as u64),
+        ("log_bytes_max", spec.log_bytes_max, usual.log_bytes_max),
+    ];
+    let set = set.into_iter().filter(|(_, value, usual)| value != usual);
+    let set = list(set.map(|(name, value, _)| format!("{name} {value}")));
+    if set.is_empty() { "SQLite".to_owned() } else { format!("SQLite with {set}") }
+}
+
+fn worker(spec: &WorkerSpec) -> String {
+    let skew = match spec.skew_ms {
+        0 => None,
+        ms if ms < 0 => Some(format!("clock {} ms behind", ms.unsigned_abs())),
+        ms => Some(format!("clock {ms} ms ahead")),
+    };
+    let set = [
+        Some(format!("parks after {} ms", spec.park_after_ms)),
+        Some(format!("grace {} ms", spec.grace_ms)),
+        Some(format!("execution_count_max {}", spec.execution_count_max)),
+        Some(format!("request_count_max {}", spec.request_count_max)),
+        skew,
+        (!spec.is_able).then(|| "serves no other lane and lacks the capability".to_owned()),
+        spec.mail_bytes_max.map(|bytes| format!("mail_bytes_max {bytes}")),
+        spec.deadline_grace_ms.map(|ms| format!("deadline_grace_ms {ms}")),
+        spec.default_retry.map(|pauses| format!("default {}", retry(pauses))),
+    ];
+    list(set.into_iter().flatten())
+}
+
+fn change(change: &Change) -> String {
+    let what = match change.what {
+        Alter::Add => "a step more",
+        Alter::AddAlike => "a step more, under a name that others have",
+        Alter::Remove => "an operation less",
+        Alter::Swap => "two operations change places",
+        Alter::Rename => "a step renamed",
+        Alter::Retype => "a step made a transaction, or the other way round",
+        Alter::Redeclare => "a step with another input",
+        Alter::Reread => "a step with a result of another type",
+        Alter::Reshape => "a branch taken differently",
+    };
+    format!("{what} (place {})", change.at)
+}
+
+fn retry(Pauses { attempt_count_max, delay_ms }: Pauses) -> String {
+    format!("retry up to {attempt_count_max} attempts, {delay_ms} ms apart")
+}
+
+fn wrong(fault: Fault) -> String {
+    let when = match fault.when {
+        When::Operation(nth) => format!("operation {nth} of the store"),
+        When::Poll(nth) => format!("poll {nth} of a busy worker"),
+        When::Notice(nth) => format!("notice {nth}"),
+        When::Time(ms) => format!("{ms} ms"),
+        When::Batch(nth) => format!("transaction {nth} of a writer"),
+        When::Record(nth) => format!("commit {nth} that records"),
+    };
+    let detail = match fault.what {
+        Wrong::AnswerLate { ms }
+        | Wrong::HappensLate { ms }
+        | Wrong::Freeze { ms }
+        | Wrong::Outage { ms }
+        | Wrong::Full { ms }
+        | Wrong::Locked { ms } => format!(", {ms} ms"),
+        Wrong::Skew { ms } | Wrong::ClockStep { ms } => format!(" by {ms} ms"),
+        Wrong::KillBefore { restart_ms } | Wrong::Kill { restart_ms } | Wrong::KillInBatch { restart_ms } => {
+            format!(", back after {restart_ms} ms")
+        }
+        Wrong::Damage { of, .. } => format!(" of {}", nth(of)),
+        _ => String::new(),
+    };
+    format!("at {when}: {}{detail}", fault.what.word())
+}
+
+/// A target whose id nobody knows, because it was not asked for.
+fn nth(Target(number): Target) -> String {
+    format!("execution number {number} of those that exist, counted around")
+}
+
+fn asked(action: &Action, scenario: &Scenario, targets: &Targets) -> String {
     let who = match action.by {
         Actor::Client(index) => format!("client {index}"),
         Actor::Worker(index) => format!("worker {index}"),
@@ -38,10 +136,22 @@ fn asked(action: &Action, scenario: &Scenario) -> String {
         Ask::Start(root) | Ask::Run(root) | Ask::Named(root) | Ask::Conflict(root) => {
             format!("{} {}", action.what.word(), scenario.roots[*root].id)
         }
-        other => format!("{other:?}"),
+        Ask::Deploy(Deploy { edition, is_killed }) => {
+            let way = if *is_killed { "a kill" } else { "a shutdown" };
+            format!("deploy edition {edition} after {way}")
+        }
+        Ask::Signal(target, name) => format!("signal {name:?} to {}", target_id(action, *target, targets)),
+        other => match other.target() {
+            Some(target) => format!("{} {}", other.word(), target_id(action, target, targets)),
+            None => other.word().to_owned(),
+        },
     };
     let dropped = action.dropped_at_poll.map(|poll| format!(", dropped at poll {poll}")).unwrap_or_default();
     format!("{:>6} ms {who}: {what} (action {}){dropped}", action.at_ms, action.number)
+}
+
+fn target_id(action: &Action, target: Target, targets: &Targets) -> String {
+    targets.get(&action.number).cloned().unwrap_or_else(|| nth(target))
 }
 
 fn code(what: &Code) -> String {
@@ -58,7 +168,17 @@ fn program(what: &Program) -> String {
 }
 
 fn options(with: &StartWith) -> String {
-    if *with == StartWith::default() { String::new() } else { format!(" with {with:?}") }
+    let set = [
+        (with.priority != 0).then(|| format!("priority {}", with.priority)),
+        with.delay_ms.map(|ms| format!("delay {ms} ms")),
+        with.deadline_ms.map(|ms| format!("deadline {ms} ms")),
+        with.retry.map(retry),
+        with.is_aside.then(|| "another lane".to_owned()),
+        with.is_demanding.then(|| "a required capability".to_owned()),
+        with.is_tagged.then(|| "a tag".to_owned()),
+    ];
+    let set = list(set.into_iter().flatten());
+    if set.is_empty() { String::new() } else { format!(" with {set}") }
 }
 
 fn child(what: &Child) -> String {
@@ -71,7 +191,7 @@ fn parts(word: &str, parts: &[Expr]) -> String {
 }
 
 fn step(word: &str, what: &Step) -> String {
-    let retry = what.retry.map(|retry| format!(" {retry:?}")).unwrap_or_default();
+    let retry = what.retry.map(|pauses| format!(" {}", retry(pauses))).unwrap_or_default();
     let timeout = what.timeout_ms.map(|ms| format!(" timeout {ms} ms")).unwrap_or_default();
     let text = if what.is_text { " as text" } else { "" };
     format!("{word} {:?} {}{retry}{timeout}{text}", what.name, work(&what.work))
@@ -83,7 +203,13 @@ fn work(what: &Work) -> String {
         let _ = write!(told, " after {} ms", what.delay_ms);
     }
     if what.failure_count > 0 {
-        let _ = write!(told, ", first {} times {:?}", what.failure_count, what.way);
+        let way = match what.way {
+            Way::Error => "an error",
+            Way::Fatal => "a fatal error",
+            Way::Panic => "a panic",
+            Way::Unwritable => "a result that cannot be recorded",
+        };
+        let _ = write!(told, ", the first {} times {way}", what.failure_count);
     }
     told
 }

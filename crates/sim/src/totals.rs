@@ -56,7 +56,7 @@ impl Totals {
             }
         }
         for answer in &report.answers {
-            *self.answers.entry(answer.clone()).or_default() += 1;
+            *self.answers.entry(answer.word()).or_default() += 1;
         }
         for event in &report.events {
             *self.events.entry(event.clone()).or_default() += 1;

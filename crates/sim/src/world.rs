@@ -115,7 +115,7 @@ impl State {
 
 impl World {
     pub(crate) fn new(scenario: &Scenario) -> Arc<Self> {
-        let sim = Sim::new(scenario.seed);
+        let sim = Sim::new(scenario.seed.wrapping_add(scenario.order));
         let limits = Limits { inbox_count_max: scenario.inbox_count_max, ..Limits::default() };
         let polled = Arc::new(AtomicU32::new(0));
         let clock = Arc::new(ClockOfWhoAsks { sim: sim.clone(), polled: polled.clone() });

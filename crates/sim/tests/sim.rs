@@ -15,8 +15,8 @@ fn seeds_end_well_and_most_kills_hit_work_under_way() {
     let mut totals = Totals::default();
     for seed in SEEDS {
         let (scenario, report) = live(seed, |scenario| scenario);
-        assert!(report.violations.is_empty(), "{}\n{report}", story(&scenario));
-        assert!(report.is_enough(), "{}\n{report}", story(&scenario));
+        assert!(report.violations.is_empty(), "{}\n{report}", story(&scenario, &report.targets));
+        assert!(report.is_enough(), "{}\n{report}", story(&scenario, &report.targets));
         totals.add(&report);
     }
     let (kills, busy) = totals.kills();
@@ -101,6 +101,51 @@ fn bad_input_is_told() {
         assert!(!output.status.success() && told.contains(expected), "{arguments:?}: {told}");
     }
     std::fs::remove_file(Path::new(broken)).unwrap();
+}
+
+#[test]
+fn what_makes_no_sense_has_the_exit_code_of_a_usage_error() {
+    for arguments in [&[][..], &["--seed", "many"], &["--shrink"]] {
+        assert_eq!(abide_sim(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+/// Living through a world takes time; a path that leads nowhere is known before.
+#[test]
+fn paths_are_checked_before_a_world_is_lived_through() {
+    let rows: [&[&str]; 3] = [
+        &["--seed", "1", "--save", "/nowhere/at/all"],
+        &["--seeds", "0..1", "--coverage", "/nowhere/at/all"],
+        &["--seeds", "0..1", "--record", "/nowhere/at/all"],
+    ];
+    for arguments in rows {
+        let output = abide_sim(arguments);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && told.contains("/nowhere/at/all"), "{arguments:?}: {told}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{arguments:?}");
+    }
+}
+
+/// Nobody who reads a story has to know the types of the simulator.
+#[test]
+fn a_story_names_what_it_tells_of() {
+    let output = abide_sim(&["--seed", "2"]);
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(told.starts_with("seed 2 on "), "{told}");
+    for word in
+        ["Target(", "Some(", "None", "StartWith", "WorkerSpec", "Pauses", "Operation(", " { ms", "Memory"]
+    {
+        assert!(!told.contains(word), "{word}: {told}");
+    }
+    // What was asked of an execution names it, and its answer names the question.
+    let answers =
+        told.lines().filter_map(|line| line.strip_prefix("asked (action ")?.split_once("): pause of "));
+    let answers: Vec<_> = answers.collect();
+    assert!(!answers.is_empty(), "nothing is paused: {told}");
+    for (number, rest) in answers {
+        let id = rest.split(": ").next().unwrap_or_default();
+        assert!(told.contains(&format!(": pause {id} (action {number})")), "{number}: {told}");
+    }
 }
 
 fn abide_sim(arguments: &[&str]) -> Output {

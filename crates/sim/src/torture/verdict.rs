@@ -303,7 +303,11 @@ fn sent<'a>(scenario: &'a Scenario, lines: &[&'a Effect]) -> Vec<Sent<'a>> {
 
 /// The scenario, what happened in it, and what is recorded.
 fn tell(scenario: &Scenario, books: &Books, lines: &[&Effect]) -> String {
-    let mut told = story(&Scenario { faults: Vec::new(), ..scenario.clone() });
+    let targets = lines.iter().filter_map(|effect| match &effect.line {
+        Line::Asked { action, id: Some(id), .. } => Some((scenario.actions.get(*action)?.number, id.clone())),
+        _ => None,
+    });
+    let mut told = story(&Scenario { faults: Vec::new(), ..scenario.clone() }, &targets.collect());
     for effect in lines.iter().take(STORY_LINE_COUNT_MAX) {
         let _ = writeln!(told, "{} {:?}", abide::Timestamp::from_micros(effect.at_us), effect.line);
     }
