@@ -179,7 +179,8 @@ struct Hunt<'a> {
 impl Hunt<'_> {
     /// Builds everything once, for as long as that takes: what is run later is there, and has a limit.
     fn build(&self, rows: &[Row]) -> Result<()> {
-        let build = "build --quiet --package abide-sim --features planted";
+        // Not quietly: it takes minutes.
+        let build = "build --package abide-sim --features planted";
         process::run(&mut self.workspace.cargo(build.split(' ')))?;
         let mut targets: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for row in rows {
@@ -188,7 +189,7 @@ impl Hunt<'_> {
             }
         }
         for (package, targets) in targets {
-            let test = ["test", "--quiet", "--no-run", "--features", "planted", "--package", package];
+            let test = ["test", "--no-run", "--features", "planted", "--package", package];
             let targets = targets.into_iter().flat_map(target_arguments);
             process::run(&mut self.workspace.cargo(test.into_iter().chain(targets)))?;
         }
