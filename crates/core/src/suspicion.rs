@@ -117,12 +117,8 @@ mod tests {
         let reason = || "lunch".to_owned();
         let op = || Op { kind: OpKind::Step, name: Name::new("s").unwrap(), key: None, nth: 1 };
         let at = Timestamp::from_millis(1);
-        let record = StepRecord {
-            op: op(),
-            outcome: Outcome::Success(Payload::from("1")),
-            attempt: 1,
-            input: None,
-        };
+        let record =
+            StepRecord { op: op(), outcome: Outcome::Success(Payload::from("1")), attempt: 1, input: None };
         let failure = Failure::new(FailureKind::Fatal, "no");
         let remedied = Remedied { op: op(), remedy: Remedy::Edit(Payload::from("1")), declared: None };
         for (event, expected) in [
