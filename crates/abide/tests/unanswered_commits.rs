@@ -1,7 +1,7 @@
 //! What happens to a workflow while a commit of its own is under way: there is one at a time, and nothing is told before it is durable.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use abide::prelude::*;
 use abide::testing::Lab;
@@ -352,5 +352,44 @@ fn a_child_that_was_looked_for_and_told_of_runs_once() {
             });
             assert_eq!(ran.run_count.load(Ordering::Relaxed), 1, "seed {seed}");
         }
+    }
+}
+
+/// The commit that starts a child has happened, and is said to have failed. The answer to its repetition tells of the child and is late: meanwhile the session is
+/// over, and another worker has run the child to its end.
+#[test]
+fn a_child_that_has_ended_is_not_begun_by_a_late_answer() {
+    for make in [memory, sqlite] {
+        let (world, store) = (World::new(), Arc::new(OnceLock::new()));
+        let (ran, healed) = (world.clone(), store.clone());
+        let mut commit_count = 0;
+        let faulty = move |clock| {
+            let faulty = FaultyStore::deciding(make(clock), move |name| {
+                commit_count += u32::from(name == "commit");
+                match (name, commit_count) {
+                    ("commit", 1) => Fault::Indeterminate,
+                    ("commit", 2) => Fault::Hold,
+                    ("heartbeat", _) => Fault::Unavailable,
+                    _ => Fault::None,
+                }
+            });
+            store.get_or_init(|| faulty).clone() as Arc<dyn Store>
+        };
+        Lab::run_on(1, faulty, |lab| async move {
+            let lives = |ttl| {
+                let world = world.clone();
+                move |builder: abide::Builder| builder.state(world).session_ttl(ttl)
+            };
+            let (_, abide) = lab.worker_with(lives(secs(3))).await.unwrap();
+            let parent = abide.start(parent_of_one, ()).id("parent").await.unwrap();
+            lab.sleep(secs(5)).await;
+            assert_eq!(world.run_count.load(Ordering::Relaxed), 0, "nobody knows of the child");
+            let _other = lab.worker_with(lives(hours(1))).await.unwrap();
+            lab.sleep(secs(10)).await;
+            assert_eq!(parent.status().await.unwrap(), Status::Completed, "{}", parent.why().await.unwrap());
+            healed.get().unwrap().heal();
+            lab.sleep(secs(10)).await;
+        });
+        assert_eq!(ran.run_count.load(Ordering::Relaxed), 1, "the child ran once more after its end");
     }
 }

@@ -166,6 +166,8 @@ bugs! {
     OtherInputTaken = "other-input-taken",
     /// Operations of one name are counted, whatever their keys are.
     KeyIgnored = "key-ignored",
+    /// A child that a repeated commit had started is begun by the late answer, though it has ended since.
+    RepeatedCommitBegins = "repeated-commit-begins",
 }
 
 impl Bug {

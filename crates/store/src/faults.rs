@@ -4,11 +4,11 @@
 //! that a failing run can be repeated.
 
 use std::collections::VecDeque;
-use std::future::{Future, ready};
+use std::future::{Future, poll_fn, ready};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use abide_core::SessionId;
 
@@ -34,6 +34,8 @@ pub enum Fault {
         /// How often the answer is polled in vain. It wakes its task each time; no clock takes part.
         poll_count: u32,
     },
+    /// It happens at once, and its answer is there when the store is [healed](FaultyStore::heal). Time passes meanwhile.
+    Hold,
     /// It does not happen: [`Error::Unavailable`].
     Unavailable,
     /// It does not happen, and others may: [`Error::Unread`].
@@ -88,6 +90,8 @@ pub struct FaultyStore {
     decide: Mutex<Decide>,
     notices: Arc<Disturbance>,
     healed: Arc<AtomicBool>,
+    /// Who waits until it is healed.
+    held: Arc<Mutex<Vec<Waker>>>,
     tally: Tally,
 }
 
@@ -132,12 +136,15 @@ impl FaultyStore {
 
     fn assemble(inner: Arc<dyn Store>, decide: Decide, notices: Disturbance) -> Arc<Self> {
         let (decide, notices) = (Mutex::new(decide), Arc::new(notices));
-        Arc::new(Self { inner, decide, notices, healed: Arc::default(), tally: Tally::default() })
+        let (healed, held) = (Arc::default(), Arc::default());
+        Arc::new(Self { inner, decide, notices, healed, held, tally: Tally::default() })
     }
 
     /// No more faults from now on.
     pub fn heal(&self) {
         self.healed.store(true, Ordering::SeqCst);
+        let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
+        held.into_iter().for_each(Waker::wake);
     }
 
     /// How often what was done so far.
@@ -162,6 +169,14 @@ impl FaultyStore {
         match fault {
             Fault::None => operation(&*self.inner),
             Fault::Delay { poll_count } => Box::pin(Delayed { answer: operation(&*self.inner), poll_count }),
+            Fault::Hold => {
+                let (answer, healed) = (operation(&*self.inner), self.until_healed());
+                Box::pin(async move {
+                    let answer = answer.await;
+                    healed.await;
+                    answer
+                })
+            }
             Fault::Unavailable => {
                 Box::pin(ready(Err(Error::Unavailable { what, source: "an injected fault".into() })))
             }
@@ -171,6 +186,18 @@ impl FaultyStore {
                 Box::pin(ready(Err(Error::Corrupt { what: format!("an injected fault of {what}") })))
             }
         }
+    }
+
+    fn until_healed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (healed, held) = (self.healed.clone(), self.held.clone());
+        poll_fn(move |context| {
+            let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+            if healed.load(Ordering::SeqCst) {
+                return Poll::Ready(());
+            }
+            held.push(context.waker().clone());
+            Poll::Pending
+        })
     }
 
     fn next_fault(&self, what: &'static str) -> Fault {
@@ -207,7 +234,7 @@ impl Tally {
         self.operations.fetch_add(1, Ordering::SeqCst);
         let counter = match fault {
             Fault::None => return,
-            Fault::Delay { .. } => &self.delayed,
+            Fault::Delay { .. } | Fault::Hold => &self.delayed,
             Fault::Unavailable | Fault::Unread => &self.unavailable,
             Fault::Indeterminate => &self.indeterminate,
             Fault::Corrupt => &self.corrupt,
