@@ -168,6 +168,8 @@ bugs! {
     KeyIgnored = "key-ignored",
     /// A child that a repeated commit had started is begun by the late answer, though it has ended since.
     RepeatedCommitBegins = "repeated-commit-begins",
+    /// A worker makes an index anew that leads to a page of a table, and destroys what stands there.
+    SharedPageGivenBack = "shared-page-given-back",
 }
 
 impl Bug {

@@ -13,12 +13,21 @@ use crate::sql;
 /// Indexes are not made anew more often than this: it takes long where there is much, and what it does not help once it does not help again.
 pub(crate) const PAUSE: Duration = Duration::from_secs(60);
 
+/// How much SQLite tells of what is wrong with a file, at most: the number in [`sql::STRUCTURE`].
+const COMPLAINT_COUNT_MAX: usize = 100_000;
+
 /// What SQLite says of a page that two tables or indexes lead to, if there is one. Whatever empties one of them then gives a page of the other back, with all
 /// that stands there: nothing may be made anew.
 pub(crate) fn shared_page(connection: &Connection) -> rusqlite::Result<Option<String>> {
     // How the pages hang together comes first, and all of it at once.
     let structure: String = connection.prepare(sql::STRUCTURE)?.query_row([], |row| row.get(0))?;
-    Ok(structure.lines().find(|line| line.contains("2nd reference to page")).map(str::to_owned))
+    Ok(shared_in(&structure).map(str::to_owned))
+}
+
+/// The complaint of a shared page. Where there are so many that SQLite has left some out, it may be among those.
+fn shared_in(complaints: &str) -> Option<&str> {
+    let shared = complaints.lines().find(|line| line.contains("2nd reference to page"));
+    shared.or_else(|| complaints.lines().nth(COMPLAINT_COUNT_MAX - 1))
 }
 
 /// Makes every index anew from its table, inside a transaction; tells those that could not be. Where that is so with `copies`, it may succeed without them
@@ -67,5 +76,61 @@ impl Operation for RebuildWork {
                 Ok(rebuild_inbox(batch.connection, copies)?)
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE_BYTES: usize = 4_096;
+
+    /// Four tables, each of several pages.
+    const TABLES: &str = "
+CREATE TABLE a (x);
+WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 2000) INSERT INTO a SELECT x FROM n;
+CREATE TABLE b AS SELECT x FROM a;
+CREATE TABLE c AS SELECT x FROM a;
+CREATE TABLE d AS SELECT x FROM a;
+";
+
+    /// Where the numbers stand of the pages right below the one that a table begins with.
+    fn numbers(path: &std::path::Path, bytes: &[u8], table: &str) -> Vec<usize> {
+        let found = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
+        let raw = Connection::open(path).unwrap();
+        let root: u32 = raw.query_row(found, [table], |row| row.get(0)).unwrap();
+        let begin = (root as usize - 1) * PAGE_BYTES;
+        let number = |at: usize| usize::from(u16::from_be_bytes(bytes[at..][..2].try_into().unwrap()));
+        (0..number(begin + 3)).map(|nth| begin + number(begin + 12 + 2 * nth)).collect()
+    }
+
+    fn below(bytes: &[u8], cell: usize) -> usize {
+        (u32::from_be_bytes(bytes[cell..][..4].try_into().unwrap()) as usize - 1) * PAGE_BYTES
+    }
+
+    /// Two tables lead to one page, and all cells of some other pages stand nowhere: SQLite complains of each of them.
+    #[test]
+    fn a_shared_page_is_told_however_much_else_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        Connection::open(&path).unwrap().execute_batch(TABLES).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let [of_a, of_b, of_c, of_d] = ["a", "b", "c", "d"].map(|table| numbers(&path, &bytes, table));
+        let leaf: [u8; 4] = bytes[of_b[0]..][..4].try_into().unwrap();
+        bytes[of_c[0]..][..4].copy_from_slice(&leaf);
+        for leaf in [of_a[1], of_b[1], of_c[1], of_d[1]].map(|cell| below(&bytes, cell)) {
+            bytes[leaf + 8..][..400].fill(0xff);
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let told = shared_page(&Connection::open(&path).unwrap()).unwrap();
+        assert!(told.is_some_and(|told| told.contains("2nd reference to page")));
+    }
+
+    #[test]
+    fn too_many_complaints_are_taken_for_a_shared_page() {
+        assert!(sql::STRUCTURE.contains(&COMPLAINT_COUNT_MAX.to_string()));
+        let complaints = |count| vec!["Tree 2 page 7: somewhere else"; count].join("\n");
+        assert_eq!(shared_in(&complaints(COMPLAINT_COUNT_MAX - 1)), None);
+        assert_eq!(shared_in(&complaints(COMPLAINT_COUNT_MAX)), Some("Tree 2 page 7: somewhere else"));
     }
 }

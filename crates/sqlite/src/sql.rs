@@ -164,7 +164,7 @@ pub(crate) const REINDEX: [&str; 7] = [
 ];
 pub(crate) const REINDEX_INBOX: [&str; 3] =
     ["REINDEX abide_inbox_unread", "REINDEX abide_inbox_orders", "REINDEX abide_inbox_ids"];
-pub(crate) const STRUCTURE: &str = "PRAGMA quick_check(100)";
+pub(crate) const STRUCTURE: &str = "PRAGMA quick_check(100000)";
 pub(crate) const INTEGRITY: &str = "PRAGMA integrity_check(20)";
 
 /// For every connection to a file.

@@ -1,11 +1,11 @@
 //! Tests of the writer.
 
-use abide_core::{SessionId, Tally};
+use abide_core::{Body, Payload, SessionId, Tally};
 use abide_store::conformance::{TestClock, block_on};
 use abide_store::{Agreement, Beat, Claim, Heartbeat, Notice, Retire, Store, Submitted};
 
 use super::*;
-use crate::fixture::{inside, pair, register, start, start_of, try_submit};
+use crate::fixture::{inside, message, name, pair, register, start, start_of, submit, try_submit};
 use crate::stepped::Stepped;
 use crate::{Options, SqliteStore};
 
@@ -210,4 +210,51 @@ fn who_can_do_without_what_failed_is_done_again_also_when_nobody_is_beside_it() 
         assert_eq!(store.step(Fate::Committed), Stepped::Done);
         assert_eq!(block_on(answer).is_ok(), learns);
     }
+}
+
+const PAGE_BYTES: usize = 4_096;
+
+/// The first page below the one where a table or index begins, and where its number stands in the file.
+fn first_child(path: &std::path::Path, bytes: &[u8], name: &str) -> (usize, [u8; 4]) {
+    let found = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
+    let raw = rusqlite::Connection::open(path).unwrap();
+    let root: u32 = raw.query_row(found, [name], |row| row.get(0)).unwrap();
+    let begin = (root as usize - 1) * PAGE_BYTES;
+    assert!([2, 5].contains(&bytes[begin]), "{name} has pages below its first");
+    let at = begin + usize::from(u16::from_be_bytes(bytes[begin + 12..][..2].try_into().unwrap()));
+    (at, bytes[at..][..4].try_into().unwrap())
+}
+
+/// An index leads to a page of its table. Whoever makes it anew gives that page back, with everything that stands there.
+#[test]
+fn p2_a_worker_makes_nothing_anew_that_leads_to_the_pages_of_a_table() {
+    let (folder, ours, theirs) = pair();
+    for nth in 0..120 {
+        let id = format!("q-{nth}");
+        start(&ours, &id);
+        for nth in 0..5 {
+            let body = Body::Signal { name: name("s"), payload: Payload::from("1") };
+            submit(&ours, message(&format!("messageid{nth}"), &id, body));
+        }
+    }
+    ours.close();
+    theirs.close();
+    let path = folder.path().join("a.db");
+    let raw = || rusqlite::Connection::open(&path).unwrap();
+    raw().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let (at, _) = first_child(&path, &bytes, "abide_inbox_ids");
+    let (_, leaf) = first_child(&path, &bytes, "abide_inbox");
+    bytes[at..][..4].copy_from_slice(&leaf);
+    std::fs::write(&path, &bytes).unwrap();
+    let count = "SELECT COUNT(*) FROM abide_inbox NOT INDEXED";
+    let count = || raw().query_row(count, [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(count(), 600);
+    let store = SqliteStore::stepped(&path, TestClock::new(), Options::default(), || Duration::ZERO).unwrap();
+    let fails = FailsOnce { code: Some(rusqlite::ffi::SQLITE_CORRUPT), learns: false };
+    let answer = store.write(fails, Manner::Queued);
+    assert_eq!(store.step(Fate::Committed), Stepped::Done);
+    drop(answer);
+    store.close();
+    assert_eq!(count(), 600, "signals that were taken are gone");
 }

@@ -1,5 +1,7 @@
 //! What the writer does about a file that seems malformed.
 
+use abide_core::planted::{Bug, planted};
+
 use super::Writer;
 use crate::copies::{self, Copy};
 use crate::indexes;
@@ -14,6 +16,7 @@ impl Writer {
         let Some(writer) = &self.connection else { return self.mend_with(&[]) };
         match indexes::shared_page(&writer.connection) {
             Ok(None) => {}
+            _ if planted(Bug::SharedPageGivenBack) => {}
             complaint => {
                 tracing::error!(?complaint, "the file is damaged, and nothing in it is made anew");
                 self.mended_at = Some(now);
