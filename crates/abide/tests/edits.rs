@@ -40,6 +40,20 @@ async fn strict(ctx: Ctx) -> Result<String> {
     Ok(report)
 }
 
+/// Newer code asks for the report later.
+#[workflow]
+async fn moved(ctx: Ctx) -> Result<String> {
+    let is_new = ctx.state::<IsNew>().load(Ordering::Relaxed);
+    let early = if is_new { None } else { Some(report(&ctx, "report").await?) };
+    ctx.step("after", || async { Ok(()) }).await?;
+    let report = match early {
+        Some(report) => report,
+        None => report(&ctx, "report").await?,
+    };
+    ctx.recv::<()>("end").await?;
+    Ok(report)
+}
+
 #[workflow]
 async fn parent(ctx: Ctx) -> Result<String> {
     ctx.run(one, ()).id("one").await
@@ -218,5 +232,24 @@ fn strict_code_is_given_an_edit_where_it_stands_and_keeps_it() {
         is_new.store(false, Ordering::Relaxed);
         let (_, abide) = again(lab, machine, is_new).await;
         assert_eq!(ended(lab, &abide.handle("one")).await, "given");
+    });
+}
+
+/// Nothing records that code has read a result that was given. Code that asks for the step elsewhere
+/// and cannot read it is blocked there, and somebody decides again.
+#[test]
+fn an_edit_is_open_again_for_code_that_asks_for_it_elsewhere_and_cannot_read_it() {
+    run(async |lab, is_new| {
+        let (machine, abide) = worker(lab, is_new).await;
+        let handle = abide.start(moved, ()).id("one").await.unwrap();
+        edit(lab, &handle, "report", "given").await;
+        lab.sleep(secs(5)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Waiting, "it went on");
+        is_new.store(true, Ordering::Relaxed);
+        let (_, abide) = again(lab, machine, is_new).await;
+        abide.handle::<String>("one").signal("end", &()).await.unwrap();
+        edit(lab, &abide.handle("one"), "report", &7).await;
+        lab.sleep(secs(30)).await;
+        assert_eq!(abide.handle::<String>("one").result().await.unwrap(), "7");
     });
 }
