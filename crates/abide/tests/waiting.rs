@@ -1,15 +1,15 @@
 //! One follower of the feed serves everybody who waits for what runs elsewhere.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::Limits;
+use abide_core::{Ability, Kind, Limits, Name, Namespace};
 use abide_sqlite::SqliteStore;
 use abide_store::faults::{Chances, Fault, FaultyStore, NoticeFault};
 use abide_store::memory::MemoryStore;
-use abide_store::{Clock, Notice, Store};
+use abide_store::{Aside, Claim, Clock, Leased, Notice, Store, Unreadable, Worker};
 
 const COUNT: u64 = 100;
 
@@ -202,7 +202,7 @@ fn nobody_follows_a_busy_store_when_nobody_waits() {
     });
 }
 
-/// What is done by the clock is not done whenever something happens: looking for what is damaged goes through the whole store.
+/// What is done by the clock is not done whenever something happens: each look at what is damaged is a question to the store.
 #[test]
 fn a_busy_store_is_not_asked_for_what_is_damaged_at_each_of_its_commits() {
     let lists = Arc::new(AtomicUsize::new(0));
@@ -236,6 +236,62 @@ fn a_busy_store_is_not_asked_for_what_is_damaged_at_each_of_its_commits() {
         // Twenty seconds, and the feed is read every five without a hint.
         assert!((3..=5).contains(&count), "{count} times");
     });
+}
+
+/// Sets everything aside that a worker can claim.
+async fn set_all_aside(store: &dyn Store) -> usize {
+    let ability = Ability {
+        namespace: Namespace::default(),
+        lanes: [Name::new("default").unwrap()].into(),
+        runs: [(Kind::Workflow, Name::new("waits").unwrap())].into(),
+        capabilities: [].into(),
+        build: None,
+    };
+    let worker = Worker { name: Name::new("other").unwrap(), ability, ttl: minutes(1) };
+    let session = store.register(worker).await.unwrap().session;
+    let (mut request, mut count) = (0, 0);
+    loop {
+        request += 1;
+        let claim = Claim { session, request, slots: 1_000, care_slots: 0, with_mail: false, sweep: false };
+        let claimed = store.claim(claim).await.unwrap();
+        for Leased { key, lease, .. } in claimed.leased {
+            let unreadable = Unreadable::Damaged("a hole".to_owned());
+            store.set_aside(Aside { key, lease, unreadable }).await.unwrap();
+            count += 1;
+        }
+        if !claimed.more {
+            return count;
+        }
+    }
+}
+
+/// More is damaged than one question tells of, and the last of it is waited for.
+#[test]
+fn whoever_waits_for_something_damaged_is_told_however_much_is() {
+    const DAMAGED_COUNT: u64 = 600;
+    for make in [memory as fn(_) -> _, sqlite] {
+        let store = Arc::new(OnceLock::new());
+        let made = store.clone();
+        let keeping = move |clock| made.get_or_init(|| make(clock)).clone();
+        Lab::run_on(1, keeping, |lab| async move {
+            let (_, watcher) = lab.worker_with(|builder| builder.lanes(["none"])).await.unwrap();
+            for n in 0..DAMAGED_COUNT {
+                watcher.start(waits, n).id(format!("{n}")).await.unwrap();
+            }
+            let handle = watcher.handle::<u64>(&format!("{}", DAMAGED_COUNT - 1));
+            let damaging = async {
+                lab.sleep(secs(1)).await;
+                assert_eq!(set_all_aside(&**store.get().unwrap()).await as u64, DAMAGED_COUNT);
+                // Three questions, and long before everybody looks again.
+                lab.sleep(secs(20)).await;
+            };
+            tokio::select! {
+                biased;
+                result = handle.result() => assert!(matches!(result, Err(ClientError::Corrupt { .. })), "{result:?}"),
+                () = damaging => panic!("nobody tells that it is damaged"),
+            }
+        });
+    }
 }
 
 #[workflow]
