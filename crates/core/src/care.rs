@@ -35,7 +35,7 @@ pub fn applies(order: &Body, ends_unseen: bool) -> bool {
         | Body::Inherit { .. }
         | Body::Terminate { .. }
         | Body::Unblock { .. } => true,
-        Body::Cancel { .. } => ends_unseen,
+        Body::Cancel { .. } => ends_unseen || planted(Bug::CareTakesCancel),
         Body::Start(_) | Body::Signal { .. } | Body::ChildDone { .. } | Body::Retry => false,
     }
 }

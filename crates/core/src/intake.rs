@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::planted::{Bug, planted};
 use crate::{
     Body, Execution, Kind, Limits, Listens, Message, MessageId, Refusal, Start, StartMatch, Status,
     Timestamp, TooLarge, start_matches,
@@ -142,7 +143,8 @@ fn refusal_of<F: Found>(
     }
     let Some(command) = message.control() else { return Ok(None) };
     let refusal = found.execution()?.decide(command.clone(), now).err();
-    let is_decision = matches!(message.body, Body::Unblock { step: Some(_) });
+    let is_decision =
+        matches!(message.body, Body::Unblock { step: Some(_) }) && !planted(Bug::DecisionBehindUnblock);
     if (refusal.is_none() && !is_decision) || found.unread_count()? == 0 {
         return Ok(refusal);
     }

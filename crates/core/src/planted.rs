@@ -170,6 +170,16 @@ bugs! {
     RepeatedCommitBegins = "repeated-commit-begins",
     /// A worker makes an index anew that leads to a page of a table, and destroys what stands there.
     SharedPageGivenBack = "shared-page-given-back",
+    /// A terminate of a parent reaches its children as a cancellation.
+    TerminateGoesDownAsCancel = "terminate-goes-down-as-cancel",
+    /// A caretaker takes a cancellation that is for the code to see.
+    CareTakesCancel = "care-takes-cancel",
+    /// A parent that goes on lifts the pause of its child which somebody else had put on it.
+    ResumeLiftsOwnPause = "resume-lifts-own-pause",
+    /// A decision about a step is acknowledged behind an unblock that is unread, and lost.
+    DecisionBehindUnblock = "decision-behind-unblock",
+    /// A run that continues as new leaves its children running.
+    ContinuedKeepsChildren = "continued-keeps-children",
 }
 
 impl Bug {

@@ -168,6 +168,7 @@ impl Execution {
         let pause = pause.map(|reason| (by.clone(), reason.clone()));
         self.phase = match (std::mem::replace(&mut self.phase, Phase::Running), &pause) {
             (Phase::Running | Phase::Paused { is_own: false, .. }, _) => paused(&pause),
+            (Phase::Paused { .. }, _) if planted(Bug::ResumeLiftsOwnPause) => paused(&pause),
             (other, _) => other,
         };
         self.inherited = Some(Inherited { number, pause });
@@ -179,9 +180,12 @@ impl Execution {
         let change = match event {
             event if event.is_terminal() && planted(Bug::ChildrenOutliveRun) => return None,
             Event::Paused { .. } | Event::Inherited { .. } if planted(Bug::PauseSkipsTree) => return None,
-            event if event.is_terminal() && is_terminate => TreeChange::Terminate,
+            event if event.is_terminal() && is_terminate && !planted(Bug::TerminateGoesDownAsCancel) => {
+                TreeChange::Terminate
+            }
             Event::CancelRequested { .. } => cancel("its parent is being cancelled"),
             Event::DeadlinePassed { .. } => cancel("its parent is past its deadline"),
+            Event::ContinuedAsNew { .. } if planted(Bug::ContinuedKeepsChildren) => return None,
             Event::ContinuedAsNew { .. } => cancel("its parent has continued as new"),
             event if event.is_terminal() => cancel("its parent has ended"),
             Event::Paused { reason, .. } | Event::Inherited { pause: Some(reason), .. }

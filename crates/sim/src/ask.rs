@@ -15,6 +15,9 @@ use crate::scenario::{Action, Ask, Root, Scenario};
 /// Why a client cancels.
 pub(crate) const CANCEL_REASON: &str = "enough";
 
+/// Why a client terminates.
+pub(crate) const TERMINATE_REASON: &str = "now";
+
 /// Asks, and says how that was answered. `id` is the execution that the action is about, if there is any yet.
 pub(crate) async fn perform(
     abide: &Abide,
@@ -69,7 +72,7 @@ async fn steer(handle: &Handle<u64>, action: &Action, calls: &mut Vec<ApiName>) 
         Ask::Pause(_) => done(asked!(pause())),
         Ask::Resume(_) => done(asked!(resume())),
         Ask::Cancel(_) => done(asked!(cancel(CANCEL_REASON))),
-        Ask::Terminate(_) => done(asked!(terminate("now"))),
+        Ask::Terminate(_) => done(asked!(terminate(TERMINATE_REASON))),
         Ask::Retry(_) => done(asked!(retry())),
         Ask::Unblock(_) => done(asked!(unblock())),
         Ask::Rerun(_) | Ask::Edit(_) => match decide(handle, action, calls).await {

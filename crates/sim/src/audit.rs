@@ -21,13 +21,16 @@ use crate::world::World;
 mod care;
 mod causes;
 mod clients;
+mod decisions;
 mod delays;
 mod editions;
 mod evidence;
 #[cfg(test)]
 mod falsified;
+mod kin;
 mod order;
 mod orders;
+mod pauses;
 mod priorities;
 mod strands;
 pub(crate) mod table;

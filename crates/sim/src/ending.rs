@@ -18,6 +18,9 @@ pub(crate) const LAST_SIGNALS: u64 = 1_000_000;
 /// Why what is blocked, and stays so, is terminated at last.
 pub(crate) const GIVEN_UP: &str = "no build goes on with it";
 
+/// Why what cannot be sent a signal is terminated at last.
+pub(crate) const INBOX_FULL: &str = "nothing that it waits for can be sent";
+
 /// The most that is asked for at once.
 const PAGE: usize = 1_000;
 
@@ -63,7 +66,7 @@ impl Ending {
             self.signal += 1;
             // An inbox that is full of what nobody waits for takes no more.
             if let Err(ClientError::Refused { .. }) = handle.signal(&name, &self.signal).await {
-                drop(handle.terminate("nothing that it waits for can be sent").await);
+                drop(handle.terminate(INBOX_FULL).await);
             }
         }
     }

@@ -68,6 +68,8 @@ pub(crate) enum Happened {
     Named { parent: String, run: u32, child: String },
     /// The store gave a lease.
     Leased { machine: u32, session: SessionId, key: ExecutionKey, id: String, run: u32, epoch: u64 },
+    /// The store gave a lease to a caretaker, which has none of the code: the one that was told last.
+    Cared { key: ExecutionKey, epoch: u64 },
     /// The store gave these to a worker that asked, and left those behind that were ready.
     Claimed { given: Vec<Ready>, left: Vec<Ready> },
     /// The store gave the lease of something new to whoever started it.
@@ -111,6 +113,8 @@ pub(crate) struct Commit {
     pub(crate) expected: u64,
     pub(crate) entries: Vec<Entry>,
     pub(crate) next: Option<Entry>,
+    /// What it tells children, or whoever is to tell them: that their parent has ended, or wants them no longer.
+    pub(crate) told: Vec<Message>,
     pub(crate) at: Timestamp,
 }
 

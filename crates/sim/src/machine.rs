@@ -5,7 +5,7 @@ use std::future::{pending, ready};
 use std::sync::Arc;
 
 use abide::ms;
-use abide_core::{Body, Entry, Event, SessionId};
+use abide_core::{Body, Entry, Event, Kind, SessionId};
 use abide_engine::Runtime;
 use abide_store::faults::FaultyStore;
 use abide_store::{
@@ -221,6 +221,7 @@ impl World {
             expected: commit.expected.0,
             entries,
             next: changes.next.as_ref().and_then(|record| record.entry().ok()),
+            told: changes.emits.iter().filter(|message| is_for_children(&message.body)).cloned().collect(),
             at: self.sim.now(),
         })));
         let is_over = commit.hold != Hold::Keep || changes.summary.status.is_terminal();
@@ -233,6 +234,15 @@ impl World {
         if !changes.records.is_empty() || committed.transacted.is_some() {
             self.recorded(machine);
         }
+    }
+}
+
+/// Whether children are told so that they end, or somebody is started who tells them.
+fn is_for_children(body: &Body) -> bool {
+    match body {
+        Body::Cancel { .. } | Body::Terminate { .. } => true,
+        Body::Start(start) => start.kind == Kind::Builtin,
+        _ => false,
     }
 }
 
@@ -251,7 +261,12 @@ impl Store for MachineStore {
         let seen = queue.clone();
         let observe = move |world: &World, machine, claimed: &Claimed| {
             world.claimed(&seen, &claimed.leased);
-            claimed.leased.iter().chain(&claimed.care).for_each(|leased| world.leased(machine, leased));
+            claimed.leased.iter().for_each(|leased| world.leased(machine, leased));
+            for leased in &claimed.care {
+                world.leased(machine, leased);
+                let (key, epoch) = (leased.key, leased.lease.epoch.0);
+                world.history.add(Happened::Cared { key, epoch });
+            }
         };
         let world = self.world.clone();
         let happen = move |store: &dyn Store| {

@@ -98,6 +98,8 @@ struct Followed<'a> {
     tasks: BTreeSet<(u32, &'a str, u32)>,
     /// The runs that were cancelled after a closure of theirs had begun.
     unseen: BTreeSet<Run>,
+    /// The leases of caretakers.
+    cared: BTreeSet<(ExecutionKey, u64)>,
     found: Vec<String>,
 }
 
@@ -110,6 +112,9 @@ impl<'a> Followed<'a> {
                 Happened::Leased { id, key, .. } => {
                     followed.names.insert(*key, id);
                     followed.tasks.retain(|(_, task, _)| task != id);
+                }
+                Happened::Cared { key, epoch } => {
+                    followed.cared.insert((*key, *epoch));
                 }
                 // A session that was believed to be gone for a moment has its leases still: what it could not record runs again.
                 Happened::Fenced { machine, key } => {
@@ -138,6 +143,14 @@ impl<'a> Followed<'a> {
     }
 
     fn committed(&mut self, run: Run, commit: &Commit) {
+        let is_requested = |entry: &&Entry| matches!(entry.event, Event::CancelRequested { .. });
+        if self.cared.contains(&(commit.key, commit.epoch))
+            && commit.entries.iter().any(|entry| is_requested(&entry))
+        {
+            let (id, run) = &run;
+            self.found
+                .push(format!("{id:?} run {run}: a caretaker took a cancellation, which is for the code"));
+        }
         if commit.entries.iter().any(is_failed_attempt) {
             self.tasks.retain(|(_, id, _)| *id != run.0);
         }
@@ -155,7 +168,7 @@ fn is_cancelled(entry: &Entry) -> bool {
     matches!(&entry.event, Event::Cancelled { reason, .. } if reason == CANCEL_REASON)
 }
 
-fn is_task(books: &Books, spot: &Spot) -> bool {
+pub(super) fn is_task(books: &Books, spot: &Spot) -> bool {
     let journal = books.pasts.get(&spot.id).and_then(|past| past.runs.get(spot.run as usize - 1));
     let start = journal.and_then(|journal| journal.first());
     matches!(start.map(|entry| &entry.event), Some(Event::Started(start)) if start.kind == Kind::Task)

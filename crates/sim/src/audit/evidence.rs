@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use abide_store::FeedFrom;
 
-use super::{Books, Happened, Past, Told, care, causes, order, pasts, priorities, strands, table};
+use super::{
+    Books, Happened, Past, Told, care, causes, decisions, kin, order, pasts, pauses, priorities, strands,
+    table,
+};
 use crate::ending::executions;
 use crate::scenario::Scenario;
 use crate::world::World;
@@ -46,6 +49,9 @@ impl Evidence {
         found.extend(care::check(&books));
         found.extend(order::check(&books));
         found.extend(causes::check(&books));
+        found.extend(kin::check(&books));
+        found.extend(pauses::check(&books));
+        found.extend(decisions::check(&books));
         found.extend(priorities::check(&books));
         found.extend(strands::check(&books, scenario));
         found.extend(self.told.check(&books));

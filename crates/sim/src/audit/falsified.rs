@@ -14,8 +14,13 @@ use crate::run::evidence;
 use crate::scenario::Scenario;
 use crate::{generate, quiet_panics};
 
+mod family;
 mod history;
 
+use family::{
+    begins_paused, cancel_of_nobody, cancelled_by_care, child_untold, decision_lost, decision_twice,
+    terminate_as_cancel,
+};
 use history::{
     begins_late, begins_twice, closure_after_record, closure_too_early, commit_after_end, end_untold,
     ends_twice, epoch_twice, foreign_session, function_twice, left_behind, older_left_behind,
@@ -61,6 +66,13 @@ const RULES: &[(&str, &str, Falsify)] = &[
     ("a function that began twice", "began twice under one lease", function_twice),
     ("a result that no function gave", "its function cannot end so", foreign_task_result),
     ("an order that nobody gave", "by a parent that gave it no such order", foreign_order),
+    ("a terminate that went down as a cancel", "by a parent that gave it no such order", terminate_as_cancel),
+    ("a child that was not told", "was not told", child_untold),
+    ("a cancellation that nobody sent", "which nobody has sent", cancel_of_nobody),
+    ("a cancellation without the code", "a caretaker took a cancellation", cancelled_by_care),
+    ("a closure of what is paused", "was paused", begins_paused),
+    ("a decision behind another", "and another one behind it", decision_twice),
+    ("a decision that is lost", "taken and never followed", decision_lost),
     ("somebody urgent who is left behind", "although it has the higher priority", left_behind),
     ("somebody older who is left behind", "although it has been ready for longer", older_left_behind),
     ("a signal that was not taken", "the signal was never taken", signal_not_taken),

@@ -3,6 +3,8 @@
 use abide_core::{By, Entry, Event, Parent};
 
 use super::{Books, Past};
+use crate::ask::TERMINATE_REASON;
+use crate::ending::{GIVEN_UP, INBOX_FULL};
 
 pub(super) fn check(books: &Books) -> Vec<String> {
     let mut found = Vec::new();
@@ -61,10 +63,31 @@ fn leads_to(cause: &Entry, (order, parent): (&Entry, &Parent)) -> bool {
             _ => false,
         },
         (Event::Inherited { .. }, _) => false,
-        (_, Event::ChildCancelled { op }) => *op == parent.op,
-        (_, event) => {
-            event.is_terminal()
-                || matches!(event, Event::CancelRequested { .. } | Event::DeadlinePassed { .. })
+        (_, Event::ChildCancelled { op }) if *op != parent.op => false,
+        (Event::CancelRequested { reason, .. } | Event::Cancelled { reason, .. }, event) => {
+            words_of(event) == Some(reason)
         }
+        _ => false,
     }
+}
+
+/// What the children hear because of this entry: a terminate as a terminate, and every other end as a cancellation.
+fn words_of(cause: &Event) -> Option<&'static str> {
+    Some(match cause {
+        Event::ChildCancelled { .. } => "no longer wanted by its parent",
+        Event::CancelRequested { .. } => "its parent is being cancelled",
+        Event::DeadlinePassed { .. } => "its parent is past its deadline",
+        Event::ContinuedAsNew { .. } => "its parent has continued as new",
+        Event::Cancelled { reason, .. } if is_terminate(reason) => TERMINATED,
+        event if event.is_terminal() => "its parent has ended",
+        _ => return None,
+    })
+}
+
+/// What a terminate says that comes from a parent.
+const TERMINATED: &str = "its parent was terminated";
+
+/// Whether whoever ended something for this reason has terminated it.
+pub(super) fn is_terminate(reason: &str) -> bool {
+    [TERMINATED, TERMINATE_REASON, GIVEN_UP, INBOX_FULL].contains(&reason)
 }

@@ -1,0 +1,48 @@
+//! What must hold for decisions about steps: one that the store took is the one that is followed, unless the execution ends before.
+
+use std::collections::BTreeMap;
+
+use abide_core::{Body, Event};
+
+use super::causes::Place;
+use super::{Books, Happened};
+
+pub(super) fn check(books: &Books) -> Vec<String> {
+    let mut place = Place::default();
+    // The steps that something is decided about, and nobody has read it.
+    let mut unread: BTreeMap<String, &str> = BTreeMap::new();
+    let mut found = Vec::new();
+    for item in &books.items {
+        if let Happened::Accepted { message } = item
+            && let Body::Unblock { step: Some(remedy) } = &message.body
+        {
+            let id = message.to.id.to_string();
+            if let Some(before) = unread.insert(id.clone(), &remedy.step) {
+                found.push(format!(
+                    "{id:?}: a decision about {before:?} was taken, and another one behind it"
+                ));
+            }
+        }
+        place.follow(item, |(id, _), commit| {
+            for entry in &commit.entries {
+                match &entry.event {
+                    Event::Unblocked { remedied: None, .. } if unread.contains_key(&id) => {
+                        found.push(format!("{id:?}: a decision was taken, but it went on without"));
+                    }
+                    Event::Unblocked { .. }
+                    | Event::CancelRequested { .. }
+                    | Event::DeadlinePassed { .. } => {
+                        unread.remove(&id);
+                    }
+                    event if event.is_terminal() => drop(unread.remove(&id)),
+                    _ => {}
+                }
+            }
+        });
+    }
+    let lost = unread.into_iter().filter(|(id, _)| books.pasts.contains_key(id));
+    found.extend(
+        lost.map(|(id, step)| format!("{id:?}: a decision about {step:?} was taken and never followed")),
+    );
+    found
+}

@@ -1,0 +1,69 @@
+//! What must hold for what is paused: no closure of it begins until whoever paused it lets it go on. A parent that goes on lifts nobody's pause but its own.
+
+use std::collections::BTreeMap;
+
+use abide_core::{Entry, Event};
+
+use super::care::is_task;
+use super::causes::{Place, Run};
+use super::{Books, Happened};
+use crate::history::Spot;
+
+pub(super) fn check(books: &Books) -> Vec<String> {
+    let (mut place, mut pauses): (Place, BTreeMap<Run, Pauses>) = Default::default();
+    let mut known_epochs: BTreeMap<(u32, &str), u64> = BTreeMap::new();
+    let mut found = Vec::new();
+    for item in &books.items {
+        match item {
+            Happened::Leased { machine, id, epoch, .. } => {
+                let known = known_epochs.entry((*machine, id)).or_default();
+                *known = (*known).max(*epoch);
+            }
+            Happened::Began { machine, spot, key, .. } => {
+                let known = known_epochs.get(&(*machine, spot.id.as_str())).copied().unwrap_or_default();
+                let paused = pauses.get(&(spot.id.clone(), spot.run)).and_then(Pauses::since);
+                // Whoever has lost the lease does not know of the pause.
+                if paused.is_some_and(|epoch| known >= epoch) && is_seen(books, spot, key) {
+                    found.push(format!("{key} began on machine {machine} while {:?} was paused", spot.id));
+                }
+            }
+            _ => {}
+        }
+        place.follow(item, |run, commit| {
+            let pauses = pauses.entry(run).or_default();
+            commit.entries.iter().for_each(|entry| pauses.follow(entry, commit.epoch));
+        });
+    }
+    found
+}
+
+/// Whether it can be seen that a closure began behind a pause. The function of a task may begin before the resume that lets it is durable, and a
+/// blocking closure waits for a thread when it was begun.
+fn is_seen(books: &Books, spot: &Spot, key: &str) -> bool {
+    books.pasts.contains_key(&spot.id) && !is_task(books, spot) && !key.starts_with("blocking ")
+}
+
+/// The pauses of a run, by the epoch under which each was recorded.
+#[derive(Default)]
+struct Pauses {
+    own: Option<u64>,
+    of_parent: Option<u64>,
+}
+
+impl Pauses {
+    fn since(&self) -> Option<u64> {
+        [self.own, self.of_parent].into_iter().flatten().max()
+    }
+
+    fn follow(&mut self, entry: &Entry, epoch: u64) {
+        match &entry.event {
+            Event::Paused { .. } => self.own = Some(epoch),
+            Event::Inherited { pause, .. } => self.of_parent = pause.as_ref().map(|_| epoch),
+            // Code that winds down is not paused.
+            Event::Resumed { .. } | Event::CancelRequested { .. } | Event::DeadlinePassed { .. } => {
+                *self = Self::default();
+            }
+            _ => {}
+        }
+    }
+}
