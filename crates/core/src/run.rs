@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::{By, ContentHash, Entry, Event, Execution, Parent, Payload, Phase, Refusal, Start, Timestamp};
+use crate::{By, Entry, Event, Execution, Parent, Payload, Phase, Refusal, Start, Timestamp};
 
 /// How and when a run began: what its first entry says.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +37,7 @@ impl Execution {
         let heard = self.inherited.as_ref().map(|inherited| inherited.number);
         let parent = start.parent.clone().map(|parent| Parent { heard, ..parent });
         // Whoever starts it again is compared with the first run.
-        let input_hash = ContentHash::of(input.as_bytes());
-        let start = Start { input, input_hash, start_at: None, parent, ..start.clone() };
+        let start = Start { start_at: None, parent, ..start.clone().with_input(input) };
         Self::begin(self.address().clone(), self.run() + 1, Arc::new(start), now)
     }
 

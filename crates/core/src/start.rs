@@ -139,6 +139,11 @@ impl Start {
         }
     }
 
+    /// The same start with another input, which is compared byte for byte.
+    pub fn with_input(self, input: Payload) -> Self {
+        Self { input_hash: ContentHash::of(input.as_bytes()), input, ..self }
+    }
+
     /// What the parent records of the input.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::new(self.input_hash, &self.input)

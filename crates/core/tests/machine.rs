@@ -183,7 +183,7 @@ fn phases(kind: Kind) -> Vec<(&'static str, Execution)> {
 /// A start of an id that exists is compared with the one it began with, whatever the phase.
 fn starts(kind: Kind) -> [(&'static str, String); 2] {
     let existing = start(kind);
-    let other = Start { input: Payload::from("[]"), ..existing.clone() };
+    let other = existing.clone().with_input(Payload::from("[]"));
     let outcome = |requested: &Start| match start_matches(&address().id, &existing, requested) {
         StartMatch::Attach => "attached to what is there".to_owned(),
         StartMatch::Conflict(refusal) => format!("refused: {refusal}"),

@@ -61,7 +61,8 @@ fn start_of(entry: &Entry) -> &Start {
 fn continued_run_begins_like_the_one_before_it_with_another_input() {
     let (execution, emits) = after(Command::ContinueAsNew { input: Payload::from("2") });
     let (next, first) = execution.continued(&start(), Payload::from("2"), at(2_000));
-    assert_eq!(*start_of(&first), Start { input: Payload::from("2"), start_at: None, ..start() });
+    let expected = Start { start_at: None, ..start().with_input(Payload::from("2")) };
+    assert_eq!(*start_of(&first), expected);
     assert_eq!((first.seq, first.at), (1, at(2_000)));
     assert_eq!((next.run(), next.entry_count(), next.route()), (2, 1, execution.route()));
     assert_eq!(Execution::fold(next.address().clone(), 2, [&first]).as_ref(), Some(&next));

@@ -114,7 +114,7 @@ pub(crate) async fn order(ctx: Ctx, n: u64) -> Result<Receipt> {
         .await?;
     let (effects, id) = (bench.effects.clone(), ctx.id().to_owned());
     let crunched = ctx.blocking("crunch", move || {
-        let nonce = effects.happen(&id, format!("default/{id}/1/crunch/1"), "ran");
+        let nonce = effects.happen(&id, format!("default/{}/1/crunch/1", id.replace('/', "%2F")), "ran");
         Ok(Ran { value: 9, nonce })
     });
     sum += crunched.await?.value;
@@ -192,7 +192,7 @@ pub(crate) async fn gated_hard(ctx: Ctx, _n: u64) -> Result<(Ran, Ran)> {
     let bench = ctx.state::<Bench>();
     let (of_thread, id) = (bench.clone(), ctx.id().to_owned());
     let wait = move || {
-        let key = format!("default/{id}/1/first/1");
+        let key = format!("default/{}/1/first/1", id.replace('/', "%2F"));
         of_thread.effects.happen(&id, key.clone(), "begin");
         of_thread.gate_of_thread();
         Ok(Ran { value: 1, nonce: of_thread.effects.happen(&id, key, "end") })

@@ -169,7 +169,11 @@ pub(crate) fn check_silence(look: &Look, folder: &Path, generation: u32, seen: &
 
 /// The keys of the tasks that have ended.
 fn ended_tasks(look: &Look) -> impl Iterator<Item = String> {
-    look.ends().into_keys().map(|id| format!("default/{id}/1")).collect::<Vec<_>>().into_iter()
+    look.ends()
+        .into_keys()
+        .map(|id| format!("default/{}/1", id.replace('/', "%2F")))
+        .collect::<Vec<_>>()
+        .into_iter()
 }
 
 fn count_open(look: &Look) -> usize {
@@ -232,7 +236,7 @@ pub(crate) fn check_steps(look: &Look, effects: &[Effect]) {
         assert!(last.at_us <= record.at_us, "{key} ran {} us after its record", last.at_us - record.at_us);
     }
     for (id, ends) in look.ends() {
-        if let Some(last) = last_runs.get(format!("default/{id}/1").as_str()) {
+        if let Some(last) = last_runs.get(format!("default/{}/1", id.replace('/', "%2F")).as_str()) {
             assert!(last.at_us <= ends[0], "task {id} ran again after its end");
         }
     }

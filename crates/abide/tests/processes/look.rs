@@ -77,7 +77,7 @@ impl Look {
             let run = runs.entry(id).or_default();
             *run += u32::from(entry.seq == 1);
             let Event::StepRecorded(StepRecord { op, outcome, attempt, .. }) = &entry.event else { continue };
-            let key = format!("default/{id}/{run}/{}/{}", op.name, op.nth);
+            let key = format!("default/{}/{run}/{}/{}", id.replace('/', "%2F"), op.name, op.nth);
             let at_us = entry.at.as_micros();
             let record = Recorded { at_us, attempt: *attempt, outcome: outcome.clone() };
             assert!(recorded.insert(key, record).is_none(), "{op} of {id} was recorded twice");

@@ -29,13 +29,7 @@ fn a_refusal_in_a_batch_leaves_no_trace_and_costs_the_others_nothing() {
     let store = fixture.open();
     submit(&store, vec![start("taken")]).unwrap();
     let other = blocked(&fixture);
-    let conflict = || {
-        message(
-            "start",
-            "taken",
-            Body::Start(abide_core::Start { input: Payload::from("9"), ..flow() }.into()),
-        )
-    };
+    let conflict = || message("start", "taken", Body::Start(flow().with_input(Payload::from("9")).into()));
     let before = queue(&store, vec![start("a"), signal("s1", "a")]);
     let refused = queue(&store, vec![start("half"), signal("s2", "half"), conflict()]);
     let after = queue(&store, vec![start("b"), signal("s3", "b")]);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{Body, Message, Payload, SessionId, Start};
+use abide_core::{Body, Message, Payload, SessionId};
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::block_on;
 use abide_store::{Claim, Store};
@@ -19,7 +19,7 @@ fn large_ones(fixture: &Fixture, count: usize) -> Arc<SqliteStore> {
     let store = fixture.open();
     let input = Payload::from(String::from_utf8(vec![FILL; 20_000]).expect("it is a text").as_str());
     let large = |nth: usize| {
-        let start = Start { input: input.clone(), ..flow() };
+        let start = flow().with_input(input.clone());
         message("start", &format!("large-{nth}"), Body::Start(start.into()))
     };
     for begin in (0..count).map(large).chain([start("sound")]) {

@@ -167,7 +167,7 @@ fn what_was_discarded_without_its_input_is_neither_retried_nor_found_by_a_start(
         other => panic!("expected a refusal, found {other:?}"),
     };
     assert_eq!(refused(message("again", "bad", Body::Retry)), "it was damaged, and was discarded");
-    let null = Start { input: Payload::from("null"), ..flow() };
+    let null = flow().with_input(Payload::from("null"));
     let asked = refused(message("start", "bad", Body::Start(null.into())));
     let exists = r#""bad" exists as workflow "flow", which was damaged and discarded, the request is for workflow "flow" with input null"#;
     assert_eq!(asked, exists);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{Body, Namespace, Payload, Start, Status};
+use abide_core::{Body, Namespace, Payload, Status};
 use abide_sqlite::{SqliteStore, Verification};
 use abide_store::conformance::block_on;
 use abide_store::{Beat, Claim, List, Store, View};
@@ -195,7 +195,7 @@ fn what_could_not_be_read_for_a_while_is_given_later() {
     let fixture = Fixture::new();
     let store = fixture.open();
     let input = Payload::from(String::from_utf8(vec![FILL; 20_000]).expect("it is a text").as_str());
-    let large = message("start", "large", Body::Start(Start { input, ..flow() }.into()));
+    let large = message("start", "large", Body::Start(flow().with_input(input).into()));
     submit(&store, vec![start("q-1"), large, start("q-3")]).expect("they are taken");
     store.close();
     let whole = std::fs::read(fixture.path()).expect("it can be read");

@@ -1,6 +1,6 @@
 //! The write-ahead log: large enough to be fast, and no larger.
 
-use abide_core::{Body, Payload, Start};
+use abide_core::{Body, Payload};
 use abide_sqlite::Options;
 
 use crate::fixture::{Fixture, flow, message, submit};
@@ -13,7 +13,7 @@ fn log_bytes(fixture: &Fixture) -> u64 {
 
 fn write_kilobytes(store: &std::sync::Arc<abide_sqlite::SqliteStore>, (round, count): (u32, u32)) {
     for nth in 0..count {
-        let start = Start { input: Payload::from(vec![b'x'; 1_000]), ..flow() };
+        let start = flow().with_input(Payload::from(vec![b'x'; 1_000]));
         let start = message("start", &format!("{round}-{nth}"), Body::Start(start.into()));
         submit(store, vec![start]).expect("it is started");
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use abide_core::{Body, Payload, SessionId, Start};
+use abide_core::{Body, Payload, SessionId};
 use abide_sqlite::stepped::{Fate, Stepped};
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::block_on;
@@ -60,7 +60,7 @@ fn stepped(fixture: &Fixture) -> Arc<SqliteStore> {
 
 fn large(id: &str, byte_count: usize) -> abide_core::Message {
     let text = String::from_utf8(vec![LARGE; byte_count]).expect("it is a text");
-    message("start", id, Body::Start(Start { input: Payload::from(text.as_str()), ..flow() }.into()))
+    message("start", id, Body::Start(flow().with_input(Payload::from(text.as_str())).into()))
 }
 
 /// A row that finds no room has SQLite roll back all that came before it in the same transaction.

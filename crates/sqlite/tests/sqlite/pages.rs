@@ -67,7 +67,7 @@ fn beside_an_unreadable_journal() -> (Fixture, Arc<SqliteStore>) {
     let fixture = Fixture::new();
     let store = fixture.open();
     let input = Payload::from(String::from_utf8(vec![FILL; 20_000]).expect("it is a text").as_str());
-    let large = message("start", "large", Body::Start(Start { input, ..flow() }.into()));
+    let large = message("start", "large", Body::Start(flow().with_input(input).into()));
     submit(&store, vec![start("q-1"), large, signal("s", "large"), start("q-3")]).expect("they are taken");
     store.close();
     let damage = "UPDATE abide_executions SET status = 9 WHERE id = 'q-3'";

@@ -169,7 +169,7 @@ fn a_refused_submit_counts_nothing(subject: &Subject) {
     let seat = subject.seat(worker());
     let mut other = subject.seat(worker());
     other.claim(1);
-    let conflict = start_of("a", abide_core::Start { input: "other".into(), ..flow() });
+    let conflict = start_of("a", flow().with_input("other".into()));
     let messages = vec![start_of("b", flow()), conflict];
     let submit = Submit { messages, born_to: Some(seat.session), alone: false };
     block_on(subject.store.submit(submit)).expect_err("an id that is taken refuses all of them");

@@ -154,7 +154,7 @@ fn refusals(found: &Snapshot) -> Vec<(String, String)> {
 
 fn refused_child_start_comes_back_as_a_failure(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
-    subject.start("taken", Start { input: Payload::from("other"), ..flow() });
+    subject.start("taken", flow().with_input(Payload::from("other")));
     let before = subject.look("taken");
     let draft = subject.draft(&held).then(step("one")).emitting(start_of("taken", child_of("a", "child")));
     assert_eq!(subject.commit(&draft, &mut held).dropped_count, 0, "it comes back, it is not dropped");
@@ -169,7 +169,7 @@ fn refused_child_start_comes_back_as_a_failure(subject: &Subject) {
 fn oversize_child_start_comes_back_as_a_failure(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
     let input = Payload::from(vec![b'1'; super::limits().payload_bytes_max + 1]);
-    let start = Start { input, ..child_of("a", "child") };
+    let start = child_of("a", "child").with_input(input);
     subject.commit(&subject.draft(&held).emitting(start_of("child", start)), &mut held);
     assert!(!subject.exists("child"));
     assert!(refusals(&subject.look("a"))[0].1.contains("payload_bytes_max"));
@@ -199,7 +199,7 @@ fn refused_child_start_makes_a_parked_parent_ready(subject: &Subject) {
 fn refused_start_that_nobody_waits_for_is_dropped(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
     subject.start("taken", flow());
-    let detached = Start { input: Payload::from("other"), ..flow() };
+    let detached = flow().with_input(Payload::from("other"));
     let draft = subject.draft(&held).emitting(start_of("taken", detached));
     assert_eq!(subject.commit(&draft, &mut held).dropped_count, 1);
     assert!(subject.unread("a").is_empty());

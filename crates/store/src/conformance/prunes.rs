@@ -87,7 +87,7 @@ fn pruned_id_may_be_used_again(subject: &Subject) {
     finish(subject, "a");
     subject.advance_ms(1);
     subject.prune(subject.now(), 10);
-    subject.start("a", Start { input: "another".into(), ..flow() });
+    subject.start("a", flow().with_input("another".into()));
     let found = subject.look("a");
     assert_eq!((found.lease.version, found.journal.len(), found.tags.len()), (Version(0), 1, 0));
     for id in ["read", "unread"] {

@@ -205,7 +205,7 @@ fn continue_can_park_and_wakes_by_its_deadline(subject: &Subject) {
 
 fn continue_sends_its_messages_when_the_next_run_has_begun(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
-    subject.start("taken", Start { input: Payload::from("other"), ..flow() });
+    subject.start("taken", flow().with_input(Payload::from("other")));
     let draft = subject
         .draft(&held)
         .emitting(start_of("child", child_of("a", "child")))
@@ -271,7 +271,7 @@ fn start_is_compared_with_what_the_first_run_began_with(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
     let check = |word: &str| {
         assert!(matches!(subject.send(start_of("a", flow())), Submitted::Attached(_)), "{word}");
-        let other = Start { input: Payload::from(word), ..flow() };
+        let other = flow().with_input(Payload::from(word));
         let refusal = subject.refusal(vec![start_of("a", other)]);
         assert!(refusal.contains("with input 1,"), "{refusal}");
     };

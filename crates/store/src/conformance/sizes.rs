@@ -35,15 +35,15 @@ fn payload(bytes: usize) -> Payload {
 }
 
 fn p8_oversize_input_is_refused_by_name(subject: &Subject) {
-    let start = Start { input: payload(limits().payload_bytes_max + 1), ..flow() };
+    let start = flow().with_input(payload(limits().payload_bytes_max + 1));
     check_refused(subject, vec![start_of("a", start)], "payload_bytes_max");
 }
 
 fn p8_largest_input_is_accepted(subject: &Subject) {
     let input = payload(limits().payload_bytes_max);
-    subject.start("a", Start { input: input.clone(), ..flow() });
+    subject.start("a", flow().with_input(input.clone()));
     let entry = subject.look("a").journal[0].entry().expect("it can be read");
-    assert_eq!(entry.event, abide_core::Event::Started(Start { input, ..flow() }.into()));
+    assert_eq!(entry.event, abide_core::Event::Started(flow().with_input(input).into()));
 }
 
 fn p8_oversize_signal_is_refused_by_name(subject: &Subject) {

@@ -92,7 +92,7 @@ fn p4_other_start_of_a_finished_execution_is_refused(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
     subject.record(&mut held, complete());
     let before = subject.picture();
-    subject.refusal(vec![start_of("a", Start { input: Payload::from("2"), ..flow() })]);
+    subject.refusal(vec![start_of("a", flow().with_input(Payload::from("2")))]);
     assert_eq!(subject.picture(), before);
 }
 
@@ -113,7 +113,7 @@ fn p6_submit_with_a_refused_first_message_writes_nothing(subject: &Subject) {
 }
 
 fn p6_conflicting_starts_in_one_submit_write_nothing(subject: &Subject) {
-    let other = Start { input: Payload::from("2"), ..flow() };
+    let other = flow().with_input(Payload::from("2"));
     subject.refusal(vec![start_of("a", flow()), start_of("a", other)]);
     assert!(!subject.exists("a"));
 }
@@ -153,7 +153,7 @@ fn empty_submit_does_nothing(subject: &Subject) {
 
 fn ids_are_separate_by_namespace(subject: &Subject) {
     let key = subject.start("a", flow());
-    let mut other = start_of("a", Start { input: Payload::from("2"), ..flow() });
+    let mut other = start_of("a", flow().with_input(Payload::from("2")));
     other.to.namespace = Namespace::new("tenant").expect("a name");
     let submitted = subject.send(other);
     assert!(matches!(submitted, Submitted::Started(found, None) if found != key), "{submitted:?}");
