@@ -93,7 +93,11 @@ impl World {
             return None;
         }
         let open = audit::open_operations(self, found).await?;
-        let waits = |open: &Vec<String>| told.iter().all(|told| open.iter().any(|op| op.starts_with(told)));
+        // Of an operation with a key the name is told.
+        let is_told = |op: &String, told: &String| {
+            op.starts_with(told) || op.starts_with(&format!("{}[", told.trim_end_matches('"')))
+        };
+        let waits = |open: &Vec<String>| told.iter().all(|told| open.iter().any(|op| is_told(op, told)));
         let is_true = open.is_empty() || open.iter().any(waits);
         (!is_true).then(|| format!("its program waits for {open:?}"))
     }

@@ -92,7 +92,7 @@ pub(super) fn epoch_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> 
 
 /// A commit without entries, behind the n-th one.
 fn add_commit(evidence: &mut Evidence, nth: usize, change: impl Fn(&mut Commit)) -> Option<()> {
-    let (index, mut commit) = nth_commit(evidence, nth, |commit| commit.epoch > 1)?;
+    let (index, mut commit) = nth_commit(evidence, nth, |commit| commit.epoch > 1 && commit.expected > 0)?;
     commit.entries.clear();
     commit.next = None;
     change(&mut commit);
