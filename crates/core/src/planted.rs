@@ -180,6 +180,8 @@ bugs! {
     DecisionBehindUnblock = "decision-behind-unblock",
     /// A run that continues as new leaves its children running.
     ContinuedKeepsChildren = "continued-keeps-children",
+    /// A run whose code wants the next one receives signals, which are lost with it.
+    OldRunReceives = "old-run-receives",
 }
 
 impl Bug {

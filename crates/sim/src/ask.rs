@@ -32,7 +32,7 @@ pub(crate) async fn perform(
         Ask::Run(root) => run(abide, &scenario.roots[*root], &mut calls).await,
         Ask::Named(root) => start_named(abide, &scenario.roots[*root], &mut calls).await,
         Ask::Conflict(root) => {
-            let other = Program { carry: u64::MAX, body: Expr::Value(1), next: None };
+            let other = Program { carry: u64::MAX, body: Expr::Value(1), next: None, held: None };
             done(abide.start(code::program, other).id(&scenario.roots[*root].id).await)
         }
         Ask::List => {

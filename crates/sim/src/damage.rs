@@ -196,7 +196,7 @@ mod tests {
         let body = Expr::Sequence(vec![Expr::Now, sleep, Expr::Now]);
         let work = Work { value: 7, delay_ms: 2_500, failure_count: 0, way: Way::Error };
         let codes = [
-            Code::Workflow(Box::new(Program { carry: 1, body, next: None })),
+            Code::Workflow(Box::new(Program { carry: 1, body, next: None, held: None })),
             Code::Task(Job { node: 1, work }),
         ];
         let options = StartWith::default();

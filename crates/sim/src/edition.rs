@@ -198,7 +198,7 @@ mod tests {
 
     fn edited(what: Alter, at: usize) -> String {
         let parts = [added(1, "a".to_owned()), Expr::Join(vec![Expr::Now, Expr::Sequence(vec![Expr::Now])])];
-        let program = Program { carry: 0, body: Expr::Sequence(parts.to_vec()), next: None };
+        let program = Program { carry: 0, body: Expr::Sequence(parts.to_vec()), next: None, held: None };
         let edition = Edition { changes: vec![Change { at, what }] };
         let told = |expr: &Expr| match expr {
             Expr::Step(step) => {

@@ -246,7 +246,7 @@ impl Chance {
             let depth = Depth { expr: depth.expr.saturating_sub(1), ..depth };
             Box::new(chance.program(depth))
         });
-        Program { carry: self.below(1_000), body, next }
+        Program { carry: self.below(1_000), body, next, held: None }
     }
 
     fn sequence(&mut self, depth: Depth) -> Expr {

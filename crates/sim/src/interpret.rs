@@ -1,6 +1,9 @@
 //! Runs a program on a host: on the engine's `Ctx`, or on the oracle's model of it. What a program means is said once, so that the two can only differ in what
 //! a host does.
 
+use std::future::poll_fn;
+use std::task::Poll;
+
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, join, join_all};
 use futures_util::stream::FuturesUnordered;
@@ -43,11 +46,35 @@ pub(crate) trait Trouble: Send {
 
 /// Runs a program to its end.
 pub(crate) async fn run<H: Host>(host: &H, program: &Program) -> Result<u64, H::Error> {
-    let value = mix(program.carry, eval(host, &program.body, &program.carry).await?);
+    let mut held = program.held.as_ref().map(|held| eval(host, held, &program.carry));
+    let mut seen = 0;
+    let body = beside::<H>(eval(host, &program.body, &program.carry), (&mut held, &mut seen)).await?;
+    let value = mix(mix(program.carry, body), seen);
     match &program.next {
         None => Ok(value),
-        Some(next) => host.continue_as_new(Program { carry: value, ..(**next).clone() }).await,
+        Some(next) => {
+            let next = host.continue_as_new(Program { carry: value, ..(**next).clone() });
+            beside::<H>(next, (&mut held, &mut seen)).await
+        }
     }
+}
+
+/// Runs `main` while `held` goes on. Should `held` end first, `seen` is its value.
+async fn beside<H: Host>(
+    mut main: Outcome<'_, H>,
+    (held, seen): (&mut Option<Outcome<'_, H>>, &mut u64),
+) -> Result<u64, H::Error> {
+    poll_fn(|cx| {
+        if let Poll::Ready(result) = main.as_mut().poll(cx) {
+            return Poll::Ready(result);
+        }
+        if let Some(Poll::Ready(result)) = held.as_mut().map(|held| held.as_mut().poll(cx)) {
+            *held = None;
+            *seen = result.unwrap_or_else(|error| error.number());
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// Evaluates one expression. `borrowed` is a local variable of the caller's, which closures of steps borrow.

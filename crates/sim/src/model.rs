@@ -123,6 +123,9 @@ fn play(model: &Model<'_>) -> Result<Replayed, String> {
             if skipped.contains(&entry.seq) && life.is_own(entry) {
                 return Err(format!("entry {} was recorded before its operation was asked for", entry.seq));
             }
+            if life.is_own(entry) && model.lock().next.is_some() && is_taken(&entry.event) {
+                return Err(format!("entry {} was recorded though the next run was wanted", entry.seq));
+            }
             if let Some(why) = model.deliver(entry)? {
                 return Ok(Replayed::stuck(why));
             }
@@ -165,6 +168,12 @@ fn is_delivery(event: &Event) -> bool {
             | Event::ChildFinished { .. }
             | Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(_), .. }), .. }
     )
+}
+
+/// Whether an event takes something for the code, or begins something. The result of a closure that
+/// had ended is recorded in any case.
+fn is_taken(event: &Event) -> bool {
+    matches!(event, Event::SignalReceived { .. } | Event::ChildFinished { .. } | Event::ChildStarted { .. })
 }
 
 /// What code sees that is to wind down.

@@ -11,6 +11,9 @@ pub struct Program {
     pub body: Expr,
     /// What the next run does: this one ends by continue-as-new.
     pub next: Option<Box<Program>>,
+    /// What goes on beside the body, and is still alive when the next run is wanted.
+    #[serde(default)]
+    pub held: Option<Box<Expr>>,
 }
 
 /// Something that gives a number or an error. Numbers are mixed in the order in which they come, so that the result of a run is a fingerprint of everything that
@@ -238,8 +241,19 @@ impl Program {
         })
     }
 
+    /// Does something to this run and to those after it.
+    pub fn each_run(&mut self, change: &mut dyn FnMut(&mut Self)) {
+        change(self);
+        if let Some(next) = &mut self.next {
+            next.each_run(change);
+        }
+    }
+
     fn collect<'a>(&'a self, found: &mut Vec<&'a Expr>) {
         self.body.collect(found);
+        if let Some(held) = &self.held {
+            held.collect(found);
+        }
         if let Some(next) = &self.next {
             next.collect(found);
         }
@@ -272,6 +286,9 @@ impl Program {
     /// Does something to every child of this run and of those after it, and to theirs.
     pub fn each_child(&mut self, change: &mut dyn FnMut(&mut Child)) {
         self.body.each_child(change);
+        if let Some(held) = &mut self.held {
+            held.each_child(change);
+        }
         if let Some(next) = &mut self.next {
             next.each_child(change);
         }

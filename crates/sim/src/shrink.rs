@@ -136,6 +136,9 @@ fn smaller_programs(program: &Program) -> Vec<Program> {
             found.push(Program { next: Some(Box::new(next)), ..program.clone() });
         }
     }
+    if program.held.is_some() {
+        found.push(Program { held: None, ..program.clone() });
+    }
     found.extend(smaller_exprs(&program.body).into_iter().map(|body| Program { body, ..program.clone() }));
     found
 }

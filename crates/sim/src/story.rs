@@ -164,7 +164,8 @@ fn code(what: &Code) -> String {
 fn program(what: &Program) -> String {
     let next =
         what.next.as_ref().map(|next| format!("; continue_as_new {}", program(next))).unwrap_or_default();
-    format!("{{ {}{next} }}", expr(&what.body))
+    let held = what.held.as_ref().map(|held| format!(" beside {}", expr(held))).unwrap_or_default();
+    format!("{{ {}{held}{next} }}", expr(&what.body))
 }
 
 fn options(with: &StartWith) -> String {

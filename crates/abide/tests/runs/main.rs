@@ -1,6 +1,7 @@
 //! Continue-as-new and retry: what goes from one run to the next, and what does not. On the in-memory store and on SQLite.
 
 mod crashes;
+mod held;
 mod retries;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -17,16 +17,22 @@ impl Runner {
         if self.give_up() {
             return true;
         }
-        if let Some(entry) = self.run.undelivered.pop_front() {
-            match Interrupt::of(&entry.event) {
-                Some(interrupt) => self.interrupt(interrupt, entry.at),
-                // Whoever waited for it may have been dropped since; then it is simply unused.
-                None => self.deliver(&entry, None),
-            };
+        if self.deliver_recorded() {
             return true;
         }
         self.take_mail();
         self.receive() || self.settle() || self.start_closures()
+    }
+
+    /// Lets the code see the first thing that is recorded and that it has not seen.
+    pub(super) fn deliver_recorded(&mut self) -> bool {
+        let Some(entry) = self.run.undelivered.pop_front() else { return false };
+        match Interrupt::of(&entry.event) {
+            Some(interrupt) => self.interrupt(interrupt, entry.at),
+            // Whoever waited for it may have been dropped since; then it is simply unused.
+            None => self.deliver(&entry, None),
+        };
+        true
     }
 
     /// Sorts what arrived. Only here: who cannot use a message leaves it unread, so that it is there when somebody can.
@@ -61,7 +67,7 @@ impl Runner {
     }
 
     /// A child that nobody waits for any longer is asked to stop. While the execution is paused it waits with everything else.
-    fn give_up(&mut self) -> bool {
+    pub(super) fn give_up(&mut self) -> bool {
         let given_up = self.run.stage.active_mut().and_then(|active| active.given_up.pop());
         let Some((op, child)) = given_up else { return false };
         let key = op.index();

@@ -8,6 +8,7 @@
 //! - a closure starts only when everything before it is durable;
 //! - what was recorded is delivered before a cancellation or a deadline that came after it, and nothing starts in between;
 //! - nothing is numbered while a transaction is under way;
+//! - once the code wants its next run, nothing more is received or begun for this one;
 //! - when something is in the way, the closures that run end and are recorded, and nothing else happens.
 //!
 //! What belongs to the execution whatever computes its commands is the [`Seat`]'s business.
@@ -214,7 +215,11 @@ impl Runner {
             if let Some(turn) = self.replay(cx) {
                 return turn;
             }
-        } else if self.obey() || self.fire_timers() || self.fire_timeouts() {
+        } else if self.obey() {
+            return Turn::Progress;
+        } else if self.wants_next() {
+            return self.end_for_next(cx);
+        } else if self.fire_timers() || self.fire_timeouts() {
             return Turn::Progress;
         }
         if self.seat.news_count() >= NEWS_COUNT_MAX && !self.seat.is_busy() {

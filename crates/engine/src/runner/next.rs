@@ -9,6 +9,25 @@ impl Runner {
         self.run.stage.active()?.board.0.lock().next_input()
     }
 
+    /// Whether the code wants a next run and may have it now.
+    pub(super) fn wants_next(&self) -> bool {
+        let is_live = self.run.stage.is_live() && self.seat.may_run() && !planted(Bug::OldRunReceives);
+        is_live && self.run.stage.active().is_some_and(|active| active.board.0.lock().wants_next())
+    }
+
+    /// One turn of a run whose code wants the next one. Operations may still be open, but no code
+    /// will see their outcomes: a signal that one of them received would be lost to the next run.
+    /// Outcomes that are recorded are delivered, because a replay delivers them before it comes to
+    /// the end of the journal, and because one of them may be a cancellation, which refuses the
+    /// next run.
+    pub(super) fn end_for_next(&mut self, cx: &mut Context<'_>) -> Turn {
+        let is_polled = self.is_code_ready() && self.poll_code();
+        if is_polled || self.record_finished() || self.give_up() || self.deliver_recorded() {
+            return Turn::Progress;
+        }
+        self.rest(cx)
+    }
+
     /// Ends the run and begins the next one. Its code runs at once; its first closure waits, like every other, until everything
     /// before it is durable.
     pub(super) fn continue_as_new(&mut self, input: Payload, cx: &mut Context<'_>) -> Turn {

@@ -4,12 +4,31 @@ use abide_store::Prng;
 
 use super::Chance;
 use crate::edition::{Alter, Change};
-use crate::program::{Child, Code};
+use crate::program::{Child, Code, Expr, Program};
 use crate::scenario::{Fault, Part, Scenario, Target, When, Wrong};
 
 /// A scenario with all of it.
 pub(super) fn more(scenario: Scenario) -> Scenario {
-    with_calm(with_taken_ids(with_other_types(scenario)))
+    with_held_waits(with_calm(with_taken_ids(with_other_types(scenario))))
+}
+
+/// Some runs still wait for something when they want the next one.
+fn with_held_waits(mut scenario: Scenario) -> Scenario {
+    let mut chance = chance(&scenario, 5);
+    let mut hold = |program: &mut Program| {
+        if program.next.is_some() && chance.is(500) {
+            program.held = Some(Box::new(match chance.is(700) {
+                true => chance.receive(),
+                false => Expr::Sleep { ms: chance.pause(), name: None },
+            }));
+        }
+    };
+    for root in &mut scenario.roots {
+        if let Code::Workflow(program) = &mut root.code {
+            program.each_run(&mut hold);
+        }
+    }
+    scenario
 }
 
 /// Some worlds are calm at first: there are rules that hold only as long as nothing goes wrong.
