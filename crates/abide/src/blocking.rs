@@ -1,8 +1,13 @@
 //! The blocking pool, for `ctx.blocking`.
+//!
+//! A job waits in the pool's queue for a thread. Dropping its future does not take it out of there, so
+//! that job and future share a [`Ticket`]: whichever of them comes first decides whether the job runs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use abide_core::planted::{Bug, planted};
 use abide_engine::{Runtime, panics};
 use tokio::sync::oneshot;
 
@@ -11,11 +16,42 @@ use crate::error::{Error, Result};
 /// What a simulation has in the place of threads that may block: a process whose tasks run in their turn.
 pub(crate) struct BlockingPool(pub(crate) Arc<dyn Runtime>);
 
-/// Runs a closure on a thread that may block, or where the simulation says.
+/// Lets one of two have their way: the job begins, or it is given up and never does.
+#[derive(Clone, Default)]
+struct Ticket(Arc<AtomicBool>);
+
+impl Ticket {
+    /// `true` for whoever asks first.
+    fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// Gives a job up when its future is dropped: its step is recorded, cancelled or somebody else's by then.
+/// A job that has begun runs to its end.
+struct GivesUp(Ticket);
+
+impl Drop for GivesUp {
+    fn drop(&mut self) {
+        if !planted(Bug::QueuedJobRuns) {
+            self.0.take();
+        }
+    }
+}
+
+/// Runs a closure on a thread that may block, or where the simulation says. Dropping the future keeps a
+/// closure that has not begun from beginning.
 pub(crate) async fn on_the_pool<T: Send + 'static>(
     simulated: Option<Arc<dyn Runtime>>,
     run: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
+    let ticket = Ticket::default();
+    let _gives_up = GivesUp(ticket.clone());
+    let run = move || match ticket.take() {
+        true => run(),
+        // Nobody waits for this.
+        false => Err(Error::new("the job was given up before it began")),
+    };
     match simulated {
         Some(runtime) => in_its_turn(&*runtime, run).await,
         None => on_a_thread(run).await,
@@ -48,4 +84,69 @@ async fn in_its_turn<T: Send + 'static>(
         let _ = sender.send(result);
     }));
     receiver.await?
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::mpsc;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    /// A job that waits for a thread is dropped: by a timeout, a cancellation, or the loss of a lease.
+    #[test]
+    fn a_job_that_was_given_up_before_it_began_never_begins() {
+        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            let (release, released) = mpsc::channel::<()>();
+            let mut occupies = pin!(on_the_pool(None, move || Ok(released.recv().is_ok())));
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(occupies.as_mut().poll(&mut cx).is_pending());
+            let has_begun = Arc::new(AtomicBool::new(false));
+            let begun = has_begun.clone();
+            let mut waits = Box::pin(on_the_pool(None, move || {
+                begun.store(true, Ordering::SeqCst);
+                Ok(())
+            }));
+            assert!(waits.as_mut().poll(&mut cx).is_pending());
+            drop(waits);
+            release.send(()).unwrap();
+            assert!(occupies.await.unwrap());
+            // The queue is first in, first out: when this one has run, the other one would have.
+            on_the_pool(None, || Ok(())).await.unwrap();
+            assert!(!has_begun.load(Ordering::SeqCst));
+        });
+    }
+
+    #[test]
+    fn a_job_that_is_waited_for_runs() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        assert_eq!(runtime.block_on(on_the_pool(None, || Ok(7))).unwrap(), 7);
+        let ticket = Ticket::default();
+        assert_eq!((ticket.take(), ticket.take()), (true, false));
+    }
+
+    /// The future of a job that runs is dropped: nothing else can be done.
+    #[test]
+    fn a_job_that_has_begun_runs_to_its_end() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let (begin, begun) = mpsc::channel();
+            let (end, ended) = mpsc::channel();
+            let (let_go, may_go) = mpsc::channel::<()>();
+            let mut job = Box::pin(on_the_pool(None, move || {
+                begin.send(()).unwrap();
+                may_go.recv().unwrap();
+                end.send(()).unwrap();
+                Ok(())
+            }));
+            assert!(matches!(job.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Pending));
+            begun.recv().unwrap();
+            drop(job);
+            let_go.send(()).unwrap();
+            ended.recv().unwrap();
+        });
+    }
 }

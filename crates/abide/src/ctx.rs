@@ -90,7 +90,7 @@ impl Ctx {
     }
 
     /// Runs a closure on a thread of the blocking pool and records its result. A timeout cannot stop the thread itself: its late
-    /// result is discarded.
+    /// result is discarded. A closure that still waits for a thread by then does not begin.
     pub fn blocking<F, T>(&self, name: &str, run: F) -> Step<'static, T>
     where
         F: FnOnce() -> Result<T> + Clone + Send + 'static,

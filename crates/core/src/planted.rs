@@ -182,6 +182,8 @@ bugs! {
     ContinuedKeepsChildren = "continued-keeps-children",
     /// A run whose code wants the next one receives signals, which are lost with it.
     OldRunReceives = "old-run-receives",
+    /// A blocking closure that waits for a thread begins although its step was given up.
+    QueuedJobRuns = "queued-job-runs",
 }
 
 impl Bug {

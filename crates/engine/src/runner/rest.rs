@@ -41,7 +41,12 @@ impl Runner {
     /// One turn of what goes no further here: closures that run end and are recorded, and then it leaves memory.
     pub(super) fn wind_down(&mut self, cx: &mut Context<'_>) -> Turn {
         // What has ended is recorded before an unblock lets others begin anew.
-        if self.record_finished() || self.obey() || self.fire_timeouts() {
+        if self.record_finished() || self.obey() {
+            return Turn::Progress;
+        }
+        if self.fire_timeouts() {
+            // The closure is dropped before its end is recorded: its job may still wait for a thread.
+            self.poll_code();
             return Turn::Progress;
         }
         if self.seat.is_busy() {
