@@ -179,6 +179,7 @@ pub struct RunChild<C: Code> {
     phase: RunPhase<C>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a box would cost every child an allocation")]
 enum RunPhase<C: Code> {
     New(Option<(Ctx, C::Input)>),
     Starting(StartChild<C>),

@@ -86,7 +86,7 @@ impl KnownCode {
     pub(crate) fn of<'a>(all: impl Iterator<Item = &'a Registered>) -> Result<Self, ClientError> {
         let checked = |one: &Registered| -> Result<_, InvalidName> {
             let field = if one.kind == Kind::Task { "task name" } else { "workflow name" };
-            Ok((Name::of_field(field, one.name)?, one.clone()))
+            Ok((Name::of_field(field, one.name)?, *one))
         };
         Ok(Self(all.map(checked).collect::<Result<_, _>>()?))
     }

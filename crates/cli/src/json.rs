@@ -180,7 +180,7 @@ fn block(reason: &Block, build: Option<&Name>) -> Value {
         Block::Mismatch { expected, found } | Block::Undecodable { expected, found, .. } => {
             (Some(expected), Some(found))
         }
-        Block::OtherInput { recorded, declared, .. } => (Some(&recorded.excerpt), Some(&declared.excerpt)),
+        Block::OtherInput(other) => (Some(&other.recorded.excerpt), Some(&other.declared.excerpt)),
         _ => (None, None),
     };
     json!({ "reason": reason.to_string(), "expected": expected, "found": found, "build": build.map(Name::as_str) })

@@ -150,7 +150,7 @@ impl Block {
             Self::Limit { reason } => Self::Limit { reason: short(reason) },
             Self::Poison { reason } => Self::Poison { reason: short(reason) },
             // An excerpt is short.
-            Self::OtherInput { .. } => self,
+            Self::OtherInput(_) => self,
         }
     }
 }

@@ -256,14 +256,18 @@ pub enum Block {
         reason: String,
     },
     /// The code asks for an operation with another input than it was recorded with.
-    OtherInput {
-        /// The operation.
-        op: Op,
-        /// The input that it was recorded with.
-        recorded: Fingerprint,
-        /// The input that the code has for it.
-        declared: Fingerprint,
-    },
+    OtherInput(Box<OtherInput>),
+}
+
+/// An operation that the code asks for with another input than it was recorded with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherInput {
+    /// The operation.
+    pub op: Op,
+    /// The input that it was recorded with.
+    pub recorded: Fingerprint,
+    /// The input that the code has for it.
+    pub declared: Fingerprint,
 }
 
 impl Block {
@@ -279,7 +283,7 @@ impl Block {
     pub(crate) fn decidable(&self) -> Option<(&Op, Option<ContentHash>)> {
         match self {
             Self::Unrecordable { op, .. } => Some((op, None)),
-            Self::OtherInput { op, declared, .. } => Some((op, Some(declared.hash))),
+            Self::OtherInput(other) => Some((&other.op, Some(other.declared.hash))),
             _ => None,
         }
     }
@@ -305,10 +309,13 @@ impl fmt::Display for Block {
             Self::NameClash(clash) => clash.fmt(f),
             Self::Misplaced { op, place } => write!(f, "{op} is used {place}, where nothing can be recorded"),
             Self::Limit { reason } | Self::Poison { reason } => f.write_str(reason),
-            Self::OtherInput { op, recorded, declared } => write!(
-                f,
-                "the code no longer matches its journal: {op} was recorded with input {recorded}, the code has {declared}"
-            ),
+            Self::OtherInput(other) => {
+                let OtherInput { op, recorded, declared } = other.as_ref();
+                write!(
+                    f,
+                    "the code no longer matches its journal: {op} was recorded with input {recorded}, the code has {declared}"
+                )
+            }
         }
     }
 }

@@ -51,7 +51,7 @@ pub mod whole;
 
 pub use answer::awaited_children;
 pub use attach::start_differences;
-pub use command::{Block, By, Command, Decision, Refusal, Remedy, StepRemedy};
+pub use command::{Block, By, Command, Decision, OtherInput, Refusal, Remedy, StepRemedy};
 pub use content::{ContentHash, Fingerprint};
 pub use deadline::Witness;
 pub use digest::{Digest, Tally};

@@ -131,7 +131,7 @@ pub fn names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
 pub fn ways_on(id: &ExecutionId, block: &Block) -> Option<String> {
     match block {
         Block::Unrecordable { op, .. } => Some(ways_on_without_result(id, op)),
-        Block::OtherInput { op, .. } => Some(ways_on_with_other_input(id, op)),
+        Block::OtherInput(other) => Some(ways_on_with_other_input(id, &other.op)),
         _ => None,
     }
 }

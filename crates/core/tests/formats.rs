@@ -6,8 +6,9 @@
 use abide_core::{
     Ability, Address, Block, Body, By, Command, ContentHash, Descent, Details, Entry, Epoch, Event,
     Execution, ExecutionId, Failure, FailureKind, Fingerprint, Foreign, Happening, Kind, Message, MessageId,
-    Name, NameClash, Namespace, Op, OpKind, Outcome, Parent, Payload, Remedied, Remedy, Retry, Route, Stand,
-    Start, StepRecord, StepRemedy, Summary, Suspicion, Tag, Timestamp, Unrecordable, Waiting, codec,
+    Name, NameClash, Namespace, Op, OpKind, OtherInput, Outcome, Parent, Payload, Remedied, Remedy, Retry,
+    Route, Stand, Start, StepRecord, StepRemedy, Summary, Suspicion, Tag, Timestamp, Unrecordable, Waiting,
+    codec,
 };
 use expect_test::expect_file;
 use serde::Serialize;
@@ -112,11 +113,11 @@ fn events() -> Vec<Event> {
         Event::ChildStarted { op: op(OpKind::Child), child, input: fingerprint("7") },
         Event::Unblocked { by: by(), remedied: Some(accepted) },
         Event::Blocked {
-            reason: Block::OtherInput {
+            reason: Block::OtherInput(Box::new(OtherInput {
                 op: op(OpKind::Child),
                 recorded: fingerprint("7"),
                 declared: fingerprint("8"),
-            },
+            })),
             build: None,
         },
         Event::ChildFinished {

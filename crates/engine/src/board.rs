@@ -4,6 +4,7 @@
 //! thread at a time, inside the runner's poll, so the lock is never contended. Only wakers come from elsewhere.
 
 mod closure;
+mod identity;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,12 +13,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Block, ContentHash, Event, Execution, ExecutionId, Failure, FailureKind, Fingerprint, KeyHasher,
-    Op, OpUse, Outcome, Payload, Retry, Start, Timestamp, Uses, escaped,
+    Address, Block, Event, Execution, ExecutionId, Failure, FailureKind, Fingerprint, KeyHasher, Op, OpUse,
+    Outcome, Payload, Retry, Start, Timestamp, Uses,
 };
 
 use crate::mailbox::Mailbox;
 use closure::StepWaker;
+pub use identity::run_key;
 
 /// The code's side of an execution.
 #[derive(Clone)]
@@ -571,12 +573,6 @@ impl Wake for Shared {
     }
 }
 
-/// The beginning of every idempotency key of a run. No other run has it: what separates its parts is escaped within them.
-pub fn run_key(address: &Address, run: u32) -> String {
-    let Address { namespace, id } = address;
-    format!("{}/{}/{run}", escaped(namespace.as_str()), escaped(id.as_str()))
-}
-
 /// Why an attempt was given up.
 pub(crate) fn timed_out(after: Duration) -> Failure {
     Failure::new(FailureKind::Timeout, format!("the attempt took longer than {after:?}"))
@@ -593,24 +589,4 @@ fn this_thread() -> u64 {
         }
         id.get()
     })
-}
-
-impl Slot {
-    /// The hash of the input that the code declared for this operation, if it is compared.
-    pub(crate) fn input_hash(&self) -> Option<ContentHash> {
-        match &self.request {
-            Request::Step(options) => options.input.as_ref().map(|input| input.hash),
-            Request::Child { start, any_input: false, .. } => Some(start.input_hash),
-            _ => None,
-        }
-    }
-
-    /// The input that the code declared, for people too.
-    pub(crate) fn input(&self) -> Option<Fingerprint> {
-        match &self.request {
-            Request::Step(options) => options.input.clone(),
-            Request::Child { start, .. } => Some(start.fingerprint()),
-            _ => None,
-        }
-    }
 }

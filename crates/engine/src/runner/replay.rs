@@ -1,7 +1,7 @@
 //! The part of a run that was recorded before.
 
 use super::*;
-use abide_core::{EditFates, Next};
+use abide_core::{EditFates, Next, OtherInput};
 use abide_store::Error;
 
 /// The look at what somebody decided about operations. The journal is gone through once for all decisions, from the first entry that
@@ -84,6 +84,10 @@ impl Runner {
     }
 
     /// A recorded entry, or the turn that this one is without it.
+    #[expect(
+        clippy::result_large_err,
+        reason = "it is returned to the caller of this turn and goes no further"
+    )]
     fn entry(&mut self, seq: u64, cx: &mut Context<'_>) -> Result<Entry, Turn> {
         match self.run.journal.poll_entry(seq, cx) {
             Poll::Pending => Err(Turn::Idle),
@@ -159,7 +163,8 @@ impl Runner {
         if self.run.edits.fates.is_accepted(op, declared) || planted(Bug::OtherInputTaken) {
             return None;
         }
-        Some(Block::OtherInput { op: op.clone(), recorded: recorded.clone(), declared: slot.input()? })
+        let (op, recorded, declared) = (op.clone(), recorded.clone(), slot.input()?);
+        Some(Block::OtherInput(Box::new(OtherInput { op, recorded, declared })))
     }
 
     /// What the code asks for now, for messages.

@@ -1,0 +1,31 @@
+//! What an operation is known by outside of its run: the input that it is compared by, and its idempotency key.
+
+use abide_core::{Address, ContentHash, Fingerprint, escaped};
+
+use super::{Request, Slot};
+
+/// The beginning of every idempotency key of a run. No other run has it: what separates its parts is escaped within them.
+pub fn run_key(address: &Address, run: u32) -> String {
+    let Address { namespace, id } = address;
+    format!("{}/{}/{run}", escaped(namespace.as_str()), escaped(id.as_str()))
+}
+
+impl Slot {
+    /// The hash of the input that the code declared for this operation, if it is compared.
+    pub(crate) fn input_hash(&self) -> Option<ContentHash> {
+        match &self.request {
+            Request::Step(options) => options.input.as_ref().map(|input| input.hash),
+            Request::Child { start, any_input: false, .. } => Some(start.input_hash),
+            _ => None,
+        }
+    }
+
+    /// The input that the code declared, for people too.
+    pub(crate) fn input(&self) -> Option<Fingerprint> {
+        match &self.request {
+            Request::Step(options) => options.input.clone(),
+            Request::Child { start, .. } => Some(start.fingerprint()),
+            _ => None,
+        }
+    }
+}
