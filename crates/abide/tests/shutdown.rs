@@ -1,0 +1,172 @@
+//! What a shutdown does to running code: the table in docs/guarantees.md, row by row.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+
+use abide::prelude::*;
+use abide::testing::Lab;
+use abide::{Builder, ClientError};
+use tokio::sync::Notify;
+
+/// What the closures of these tests share.
+#[derive(Default)]
+struct Closures {
+    begin_count: AtomicU32,
+    has_begun: Notify,
+    may_end: Notify,
+}
+
+impl Closures {
+    /// A closure that ends when it may. It returns how often one of them began.
+    async fn run(&self) -> Result<u32> {
+        let count = self.begin_count.fetch_add(1, Ordering::Relaxed) + 1;
+        self.has_begun.notify_one();
+        self.may_end.notified().await;
+        Ok(count)
+    }
+
+    fn begin_count(&self) -> u32 {
+        self.begin_count.load(Ordering::Relaxed)
+    }
+}
+
+#[workflow]
+async fn one_step(ctx: Ctx) -> Result<u32> {
+    let closures = ctx.state::<Arc<Closures>>();
+    ctx.step("step", || closures.run()).retry(Retry::exponential(ms(1)).max_attempts(1)).await
+}
+
+#[task]
+async fn one_task(ctx: Ctx) -> Result<u32> {
+    ctx.state::<Arc<Closures>>().run().await
+}
+
+#[workflow]
+async fn waiting(ctx: Ctx) -> Result<u32> {
+    ctx.recv("go").await
+}
+
+fn sharing(closures: &Arc<Closures>) -> impl Fn(Builder) -> Builder + use<'_> {
+    |builder| builder.state(closures.clone()).shutdown_grace(secs(10))
+}
+
+/// Shuts a worker down while `id` runs on it, and has its closure end after `seconds`. Returns the
+/// result that another worker reports.
+async fn shut_down_beside(lab: &Lab, start: impl AsyncFn(&Abide), seconds: u64) -> (u32, u32) {
+    let closures = Arc::new(Closures::default());
+    let (_, abide) = lab.worker_with(sharing(&closures)).await.unwrap();
+    start(&abide).await;
+    closures.has_begun.notified().await;
+    let end = async {
+        lab.sleep(secs(seconds)).await;
+        closures.may_end.notify_waiters();
+    };
+    futures_util::join!(abide.shutdown(), end);
+    let (_, other) = lab.worker_with(sharing(&closures)).await.unwrap();
+    let handle = other.handle::<u32>("one");
+    if closures.begin_count() == 1 && handle.status().await.unwrap() != Status::Completed {
+        closures.has_begun.notified().await;
+        closures.may_end.notify_one();
+    }
+    (handle.result().await.unwrap(), closures.begin_count())
+}
+
+async fn start_step(abide: &Abide) {
+    abide.start(one_step, ()).id("one").await.unwrap();
+}
+
+async fn start_task(abide: &Abide) {
+    abide.start(one_task, ()).id("one").retry(Retry::exponential(ms(1)).max_attempts(1)).await.unwrap();
+}
+
+#[test]
+fn closures_and_tasks_that_end_within_the_grace_are_recorded() {
+    Lab::run(1, |lab| async move {
+        assert_eq!(shut_down_beside(&lab, start_step, 9).await, (1, 1));
+    });
+    Lab::run(2, |lab| async move {
+        assert_eq!(shut_down_beside(&lab, start_task, 9).await, (1, 1));
+    });
+}
+
+/// Both have a single attempt: were the interrupted one counted, they would fail.
+#[test]
+fn closures_and_tasks_that_outlast_the_grace_run_again_elsewhere_as_the_same_attempt() {
+    Lab::run(1, |lab| async move {
+        assert_eq!(shut_down_beside(&lab, start_step, 11).await, (2, 2));
+    });
+    Lab::run(2, |lab| async move {
+        assert_eq!(shut_down_beside(&lab, start_task, 11).await, (2, 2));
+    });
+}
+
+#[test]
+fn a_shutdown_with_nothing_but_waiting_workflows_takes_no_time() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker_with(|builder| builder.shutdown_grace(hours(1))).await.unwrap();
+        let handle = abide.start(waiting, ()).id("one").await.unwrap();
+        let late = lab.sleep(secs(1));
+        tokio::select! {
+            biased;
+            () = abide.shutdown() => {}
+            () = late => panic!("the shutdown waits for a workflow that only waits"),
+        }
+        assert_eq!(handle.id(), "one");
+    });
+}
+
+#[test]
+fn callers_that_wait_in_a_process_that_shuts_down_are_told_so() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(waiting, ()).id("one").await.unwrap();
+        let (result, ()) = futures_util::join!(handle.result(), async {
+            lab.sleep(secs(1)).await;
+            abide.shutdown().await;
+        });
+        assert!(matches!(result, Err(ClientError::Closed)), "{result:?}");
+        let (_, other) = lab.worker().await.unwrap();
+        other.handle::<u32>("one").signal("go", &7).await.unwrap();
+        assert_eq!(other.handle::<u32>("one").result().await.unwrap(), 7);
+    });
+}
+
+/// The two ends of a blocking closure that outlasts its worker.
+#[derive(Clone)]
+struct Blocked {
+    has_begun: mpsc::SyncSender<()>,
+    may_end: Arc<std::sync::Mutex<mpsc::Receiver<()>>>,
+}
+
+#[workflow]
+async fn one_blocking(ctx: Ctx) -> Result<u32> {
+    let blocked = ctx.state::<Blocked>().clone();
+    ctx.blocking("blocking", move || {
+        blocked.has_begun.send(())?;
+        // The second run finds nobody at the other end, and goes on.
+        let _ = blocked.may_end.lock().expect("nobody panics").recv();
+        Ok(1)
+    })
+    .await
+}
+
+/// On real threads: only they show that one cannot be stopped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocking_closure_that_outlasts_the_grace_holds_up_no_shutdown() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("a.db").display());
+    let (has_begun, begun) = mpsc::sync_channel(9);
+    let (let_go, may_end) = mpsc::channel();
+    let blocked = Blocked { has_begun, may_end: Arc::new(std::sync::Mutex::new(may_end)) };
+    let builder = || Abide::builder(&url).state(blocked.clone()).shutdown_grace(ms(50));
+    let abide = builder().open().await.unwrap();
+    abide.start(one_blocking, ()).id("one").await.unwrap();
+    let begun = tokio::task::spawn_blocking(move || begun.recv().map(|()| begun)).await.unwrap().unwrap();
+    abide.shutdown().await;
+    let abide = builder().open().await.unwrap();
+    assert_ne!(abide.handle::<u32>("one").status().await.unwrap(), Status::Completed);
+    drop(let_go);
+    assert_eq!(abide.handle::<u32>("one").result().await.unwrap(), 1);
+    assert!(begun.try_recv().is_ok(), "it ran again, because its late result was discarded");
+    abide.shutdown().await;
+}
