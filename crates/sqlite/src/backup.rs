@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use abide_store::Clock;
 use rusqlite::backup::{Backup, StepResult};
@@ -73,7 +74,7 @@ fn copy_pages(
     partial: &Path,
     finish: impl FnOnce(&Connection) -> rusqlite::Result<()>,
 ) -> rusqlite::Result<()> {
-    // A name that no two copies share at the same time; what an interrupted one left is overwritten.
+    // A process of the same number may have been killed here; this one overwrites the rest of it.
     let _ = std::fs::remove_file(partial);
     private::create(partial);
     let mut target = Connection::open(partial)?;
@@ -100,8 +101,36 @@ fn publish(partial: &Path, to: &Path) -> Result<(), OpenError> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(unusable)
 }
 
+/// The name of an unfinished copy. No two copies share it: a copy that removed the unfinished file of
+/// another one would have the other one publish a file that is not whole.
 fn partial_path(to: &Path) -> PathBuf {
+    static COPY_COUNT: AtomicU64 = AtomicU64::new(0);
+    let number = COPY_COUNT.fetch_add(1, Ordering::Relaxed);
     let mut name = to.as_os_str().to_owned();
-    name.push("-partial");
+    name.push(format!("-partial-{}-{number}", std::process::id()));
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_copies_to_one_file_at_once_leave_the_first_one_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = Connection::open_in_memory().unwrap();
+        source.execute_batch("CREATE TABLE numbers (n); INSERT INTO numbers VALUES (1), (2)").unwrap();
+        let to = folder.path().join("copy.db");
+        let slow = copy(&source, &to, |_| {
+            copy(&source, &to, |_| Ok(())).unwrap();
+            Ok(())
+        });
+        assert!(matches!(slow, Err(OpenError::Exists(_))), "{slow:?}");
+        let files: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path()).collect();
+        assert_eq!(files, std::slice::from_ref(&to), "nothing is left of the slow one");
+        let count =
+            Connection::open(&to).unwrap().query_row("SELECT count(*) FROM numbers", [], |row| row.get(0));
+        assert_eq!(count, Ok(2));
+    }
 }
