@@ -1,7 +1,8 @@
 //! The cases that every store must pass.
 //!
-//! A store's own tests call [`check_all`] with a function that opens an empty one, and [`differential`] with the same
-//! function for random sequences that are compared with [`crate::memory::MemoryStore`]:
+//! A store's own tests call [`check_all`] with a function that opens an empty store, and
+//! [`differential`] with the same function for random sequences that are compared with
+//! [`crate::memory::MemoryStore`]:
 //!
 //! ```
 //! use abide_store::conformance::{check_all, limits};
@@ -9,8 +10,9 @@
 //! check_all(|clock| MemoryStore::new(clock, limits()));
 //! ```
 //!
-//! The store must be opened with [`limits`] and [`bounds`] and read the time from the clock that it is handed. Cases are plain
-//! functions; each is listed in the table of its file, and one that is not does not compile.
+//! The store must be opened with [`limits`] and [`bounds`], and must read the time from the clock
+//! that the function receives. Cases are plain functions. Each is listed in the table of its file;
+//! a case that is not listed does not compile.
 
 // A case that is not listed, or a table that is not in `TABLES`, is dead code.
 #![deny(dead_code)]
@@ -65,7 +67,7 @@ pub use transactions::UserTable;
 pub struct Case {
     /// The fact.
     pub name: &'static str,
-    /// Panics when it is not so.
+    /// The check, which panics when the fact does not hold.
     pub run: fn(&Subject),
 }
 
@@ -106,17 +108,18 @@ pub const TABLES: &[&[Case]] = &[
     closing::CASES,
 ];
 
-/// Every case of every table.
+/// Returns every case of every table.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
     TABLES.iter().copied().flatten()
 }
 
-/// The limits that a store under test must be opened with: small, so that they can be reached.
+/// Returns the limits that a store under test must be opened with: small, so that cases can reach
+/// them.
 pub fn limits() -> Limits {
     Limits { payload_bytes_max: 64 << 10, inbox_count_max: 200, ..Limits::default() }
 }
 
-/// The bounds that a store under test must be opened with, for the same reason.
+/// Returns the bounds that a store under test must be opened with, small for the same reason.
 pub fn bounds() -> Bounds {
     Bounds {
         inbox_page_count_max: 8,
@@ -130,16 +133,17 @@ pub fn bounds() -> Bounds {
 ///
 /// # Panics
 ///
-/// With the list of the cases that failed, if any did.
+/// Panics with the list of the failed cases, if there are any.
 pub fn check_all(make: impl Fn(Arc<TestClock>) -> Arc<dyn Store>) {
     check_all_with(UserTable::MEMORY, make);
 }
 
-/// Runs every case on a store of its own, which gives its transaction steps something else than a [`crate::memory::MemoryTable`].
+/// Runs every case on a store of its own, whose transaction steps receive something other than a
+/// [`crate::memory::MemoryTable`].
 ///
 /// # Panics
 ///
-/// With the list of the cases that failed, if any did.
+/// Panics with the list of the failed cases, if there are any.
 pub fn check_all_with(table: UserTable, make: impl Fn(Arc<TestClock>) -> Arc<dyn Store>) {
     let passes = |case: &&Case| {
         let outcome = catch_unwind(AssertUnwindSafe(|| (case.run)(&subject(table, &make))));
@@ -150,11 +154,11 @@ pub fn check_all_with(table: UserTable, make: impl Fn(Arc<TestClock>) -> Arc<dyn
     assert!(failed.is_empty(), "{} cases failed:\n  {}", failed.len(), failed.join("\n  "));
 }
 
-/// Runs one case; for the hunt of a fault.
+/// Runs one case, to hunt for a fault.
 ///
 /// # Panics
 ///
-/// When the case fails or there is none of that name.
+/// Panics when the case fails or no case has this name.
 pub fn check_one(name: &str, make: impl Fn(Arc<TestClock>) -> Arc<dyn Store>) {
     let case = cases().find(|case| case.name == name).expect("there is a case of this name");
     (case.run)(&subject(UserTable::MEMORY, &make));

@@ -1,4 +1,4 @@
-//! What can go wrong at the seam, by what the caller can do about it.
+//! Errors of the seam, grouped by what the caller can do about them.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,47 +10,50 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 type Source = Box<dyn StdError + Send + Sync>;
 
-/// Why a store did not do what it was asked.
+/// The reason why a store did not carry out an operation.
 #[derive(Debug)]
 pub enum Error {
-    /// The request makes no sense as things are; asking again will not help. Nothing was changed.
+    /// The request makes no sense in the current state; asking again will not help. Nothing was
+    /// changed.
     Refused(Refusal),
-    /// Others kept the store occupied for longer than `busy_ms_max`. Nothing was changed; try again later.
+    /// Others kept the store occupied for longer than `busy_ms_max`. Nothing was changed; try again
+    /// later.
     Busy {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
     },
-    /// The database cannot be used now: the disk is full, the file is read-only, the connection is gone. Nothing was
-    /// changed; try again when the cause is gone.
+    /// The database cannot be used now: the disk is full, the file is read-only, the connection is
+    /// gone. Nothing was changed; try again when the cause is gone.
     Unavailable {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
         /// The database's complaint.
         source: Source,
     },
-    /// The database is there, and what was asked for cannot be read now: SQLite finds a page malformed, or the disk has not given it, which says
-    /// nothing about what was written. Others may be read. Nothing was changed; try again later.
+    /// The database works, but the requested rows cannot be read now: SQLite finds a page
+    /// malformed, or the disk did not return it. That says nothing about the written data. Other
+    /// rows may be readable. Nothing was changed; try again later.
     Unread {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
         /// The database's complaint.
         source: Source,
     },
-    /// It may have happened. Ask again with the same ids: a repetition changes nothing.
+    /// The operation may have happened. Ask again with the same ids: a repetition changes nothing.
     Indeterminate {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
         /// The database's complaint.
         source: Source,
     },
-    /// The database contains what no version of this program writes.
+    /// The database contains data that no version of this program writes.
     Corrupt {
-        /// Which row, and what is wrong with it.
+        /// The row, and the fault in it.
         what: String,
     },
-    /// A newer version of abide wrote what was asked for: a program of that version can read it.
+    /// A newer version of abide wrote the requested data: a program of that version can read it.
     Newer {
-        /// What this program does not know.
+        /// The part that this program does not know.
         what: String,
     },
     /// The store was closed.
@@ -66,7 +69,8 @@ impl Error {
         )
     }
 
-    /// Whether it says something about what was to be read, and nothing about the store: another execution may be read.
+    /// Whether the error concerns only the requested rows, not the store: another execution may be
+    /// readable.
     pub fn is_of_one(&self) -> bool {
         matches!(self, Self::Unread { .. } | Self::Corrupt { .. } | Self::Newer { .. })
     }

@@ -1,7 +1,8 @@
-//! A store whose operations fail, hang or lose their answers, and whose notices get lost, late, doubled or mixed up.
+//! A store whose operations fail, hang or lose their answers, and whose notices get lost, delayed,
+//! doubled or mixed up.
 //!
-//! [`FaultyStore`] decorates any store. What happens to each operation and notice is decided by a seed, a script or a closure, so
-//! that a failing run can be repeated.
+//! [`FaultyStore`] decorates any store. A seed, a script or a closure decides the fault of each
+//! operation and notice, so a failing run can be repeated.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn, ready};
@@ -24,73 +25,75 @@ mod notices;
 use notices::Disturbance;
 pub use notices::NoticeFault;
 
-/// What happens to one operation.
+/// The fate of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing unusual.
     None,
-    /// It happens at once, and its answer is there after so many polls.
+    /// It happens at once; its answer comes after some polls.
     Delay {
-        /// How often the answer is polled in vain. It wakes its task each time; no clock takes part.
+        /// How many polls return `Pending`. Each wakes its task again; no clock takes part.
         poll_count: u32,
     },
-    /// It happens at once, and its answer is there when the store is [healed](FaultyStore::heal). Time passes meanwhile.
+    /// It happens at once; its answer comes when the store is [healed](FaultyStore::heal). Time
+    /// passes meanwhile.
     Hold,
     /// It does not happen: [`Error::Unavailable`].
     Unavailable,
-    /// It does not happen, and others may: [`Error::Unread`].
+    /// It does not happen, but others may: [`Error::Unread`].
     Unread,
-    /// It happens, and its answer is lost: [`Error::Indeterminate`].
+    /// It happens, but its answer is lost: [`Error::Indeterminate`].
     Indeterminate,
     /// It does not happen, and never will: [`Error::Corrupt`].
     Corrupt,
 }
 
-/// How likely each fault is, in thousandths of the operations.
+/// The probability of each fault, in thousandths of the operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chances {
-    /// Of [`Fault::Delay`].
+    /// The probability of [`Fault::Delay`].
     pub delay_permille: u16,
     /// The most polls of one delay.
     pub delay_poll_count_max: u32,
-    /// Of [`Fault::Unavailable`].
+    /// The probability of [`Fault::Unavailable`].
     pub unavailable_permille: u16,
-    /// Of [`Fault::Indeterminate`].
+    /// The probability of [`Fault::Indeterminate`].
     pub indeterminate_permille: u16,
-    /// Of [`NoticeFault::Lose`], in thousandths of the notices; these too:
+    /// The probability of [`NoticeFault::Lose`], in thousandths of the notices, like the next
+    /// three.
     pub notice_lose_permille: u16,
-    /// Of [`NoticeFault::Delay`].
+    /// The probability of [`NoticeFault::Delay`].
     pub notice_delay_permille: u16,
-    /// Of [`NoticeFault::Repeat`].
+    /// The probability of [`NoticeFault::Repeat`].
     pub notice_repeat_permille: u16,
-    /// Of [`NoticeFault::Overtake`].
+    /// The probability of [`NoticeFault::Overtake`].
     pub notice_overtake_permille: u16,
 }
 
-/// How often what was done.
+/// Counts of operations and faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Operations in all.
+    /// All operations.
     pub operations: u64,
-    /// Of them delayed.
+    /// Operations that were delayed.
     pub delayed: u64,
-    /// Of them failed without happening.
+    /// Operations that failed without happening.
     pub unavailable: u64,
-    /// Of them happened without an answer.
+    /// Operations that happened without an answer.
     pub indeterminate: u64,
-    /// Of them failed for good.
+    /// Operations that failed for good.
     pub corrupt: u64,
 }
 
 type Decide = Box<dyn FnMut(&'static str) -> Fault + Send>;
 
-/// A store that does to its operations what was decided.
+/// A store that applies the decided fault to each operation.
 pub struct FaultyStore {
     inner: Arc<dyn Store>,
     decide: Mutex<Decide>,
     notices: Arc<Disturbance>,
     healed: Arc<AtomicBool>,
-    /// Who waits until it is healed.
+    /// The wakers of answers that are held until the store is healed.
     held: Arc<Mutex<Vec<Waker>>>,
     tally: Tally,
 }
@@ -105,20 +108,22 @@ struct Tally {
 }
 
 impl FaultyStore {
-    /// Faults by chance; the same seed and operations give the same faults.
+    /// Draws faults by chance; the same seed and operations lead to the same faults.
     pub fn seeded(inner: Arc<dyn Store>, seed: u64, chances: Chances) -> Arc<Self> {
         let (mut prng, mut of_notices) = (Prng::new(seed), Prng::new(!seed));
         let notices = Disturbance::deciding(move |_| chances.draw_notice(&mut of_notices));
         Self::assemble(inner, Box::new(move |_| chances.draw(&mut prng)), notices)
     }
 
-    /// One fault after the other, whatever the operations are; none when the script is over.
+    /// Applies one scripted fault after the other, whatever the operations are; none after the
+    /// script ends.
     pub fn scripted(inner: Arc<dyn Store>, script: Vec<Fault>) -> Arc<Self> {
         let mut script = VecDeque::from(script);
         Self::deciding(inner, move |_| script.pop_front().unwrap_or(Fault::None))
     }
 
-    /// Faults as `decide` says, which is told the name of each operation: the name of the method.
+    /// Applies the faults that `decide` returns for the name of each operation, which is the name
+    /// of its method.
     pub fn deciding(
         inner: Arc<dyn Store>,
         decide: impl FnMut(&'static str) -> Fault + Send + 'static,
@@ -126,7 +131,7 @@ impl FaultyStore {
         Self::assemble(inner, Box::new(decide), Disturbance::deciding(|_| NoticeFault::None))
     }
 
-    /// Operations go well; notices fare as `decide` says.
+    /// Applies faults to notices only, as `decide` says.
     pub fn disturbing(
         inner: Arc<dyn Store>,
         decide: impl FnMut(&Notice) -> NoticeFault + Send + 'static,
@@ -140,14 +145,14 @@ impl FaultyStore {
         Arc::new(Self { inner, decide, notices, healed, held, tally: Tally::default() })
     }
 
-    /// No more faults from now on.
+    /// Ends all faults from now on.
     pub fn heal(&self) {
         self.healed.store(true, Ordering::SeqCst);
         let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
         held.into_iter().for_each(Waker::wake);
     }
 
-    /// How often what was done so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> Counts {
         let read = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
         Counts {
@@ -243,7 +248,7 @@ impl Tally {
     }
 }
 
-/// Waits until it has happened, and does not say how.
+/// Waits until the operation has happened, and drops its answer.
 async fn lose<T>(what: &'static str, answer: Answer<T>) -> Result<T> {
     drop(answer.await);
     Err(Error::Indeterminate { what, source: "an injected timeout".into() })
@@ -310,7 +315,8 @@ impl Store for FaultyStore {
         let (inner, notices, healed) = (self.inner.clone(), self.notices.clone(), self.healed.clone());
         Box::pin(async move {
             loop {
-                // Nothing is awaited after they were taken, so dropping the answer loses none of them.
+                // Nothing is awaited after the notices were taken, so dropping the answer loses
+                // none of them.
                 let told = notices.disturb(session, answer.await?, healed.load(Ordering::SeqCst));
                 if !told.is_empty() {
                     return Ok(told);
@@ -320,7 +326,7 @@ impl Store for FaultyStore {
         })
     }
 
-    /// Never a fault: it is how a test ends.
+    /// Never fails: closing is how a test ends.
     fn close(&self) {
         self.inner.close();
     }

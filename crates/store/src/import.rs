@@ -1,4 +1,4 @@
-//! From one store to another.
+//! Moving executions from one store to another.
 
 use abide_core::whole::{Settled, Whole};
 use abide_core::{
@@ -13,44 +13,44 @@ use crate::{Error, ExecutionKey, InboxRead, Read, Record, Result, Snapshot, Targ
 pub struct Import {
     /// The journal of each run, from the first run on.
     pub runs: Vec<Vec<Record>>,
-    /// Its state. It must be what the last run adds up to.
+    /// Its state. It must follow from the entries of the last run.
     pub execution: Execution,
-    /// Its summary. It says when to look at it next.
+    /// Its summary. It says when to look at the execution next.
     pub summary: Summary,
     /// Its unread messages, in order of arrival.
     pub unread: Vec<Message>,
     /// The epoch of its last lease. The lease itself does not come along.
     pub epoch: Epoch,
-    /// How many commits it has had.
+    /// The number of its commits.
     pub version: Version,
-    /// How often in a row a session died while holding it.
+    /// How many sessions in a row died while holding it.
     pub takeover_count: u32,
-    /// Somebody held it, or it was ready.
+    /// Whether somebody held it, or it was ready.
     pub was_ready: bool,
 }
 
-/// What became of an import.
+/// The outcome of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Imported {
-    /// It is here now.
+    /// The execution is new here.
     New(ExecutionKey),
     /// It was here before, and may have gone on since.
     Known(ExecutionKey),
 }
 
 impl Import {
-    /// Epochs and versions beyond this are not what any store has counted.
+    /// The largest epoch or version that is accepted: no store has counted further.
     const COUNT_MAX: u64 = 1 << 48;
 
     /// How much larger than a payload and an error an entry may be.
     const ENTRY_SLACK_BYTES: usize = 64 << 10;
 
-    /// Where it lives.
+    /// Returns the address of the execution.
     pub fn address(&self) -> &Address {
         self.execution.address()
     }
 
-    /// Where it is put at `now`, if all of it is sound. Stores call this before they write.
+    /// Checks all of it, and returns how it is stored at `now`. Stores call this before they write.
     pub fn settle(&self, limits: &Limits, now: Timestamp) -> Result<Settled> {
         let max = limits.payload_bytes_max.saturating_add(limits.failure_bytes_max);
         let max = max.saturating_add(Self::ENTRY_SLACK_BYTES);
@@ -79,8 +79,8 @@ impl Import {
         Refusal::Unsound { id: self.address().id.clone(), what: what.to_owned() }.into()
     }
 
-    /// Whether this is what a store has already: an execution with the same entries, or with these and more that followed, which knows all these
-    /// messages. `page` gives entries of a run from a number on.
+    /// Whether a store has this execution already: it has the same entries, possibly followed by
+    /// more, and knows all these messages. `page` returns entries of a run from a number on.
     pub fn is_known<E>(
         &self,
         mut page: impl FnMut(u32, u64) -> std::result::Result<Vec<Record>, E>,
@@ -105,7 +105,7 @@ impl Import {
         Ok(true)
     }
 
-    /// What is said when something else has the id.
+    /// Returns the refusal when another execution has the id.
     pub fn conflict(&self) -> Error {
         let entry_count = self.execution.entry_count();
         let requested =
@@ -115,8 +115,9 @@ impl Import {
     }
 }
 
-/// Reads a whole execution, as it is while nobody writes it; `None` when there is no such execution. What changes meanwhile is read again, a few
-/// times. Its lease stays where it is: whoever moves an execution sees to it that nobody goes on with it here.
+/// Reads a whole execution as it is while nobody writes it; `None` when there is no such execution.
+/// If it changes meanwhile, it is read again, a few times. Its lease stays where it is: the caller
+/// makes sure that nobody goes on with the execution here.
 pub async fn export(view: &dyn View, address: &Address) -> Result<Option<Import>> {
     const ATTEMPT_COUNT_MAX: usize = 10;
     for _ in 0..ATTEMPT_COUNT_MAX {

@@ -1,14 +1,15 @@
 //! The seam between abide's engine and its databases.
 //!
-//! [`Store`] is everything that the engine asks of a database, and [`View`] the part of it that only reads: a dozen methods and a handful, each one
-//! transaction. What may follow what is decided in `abide-core`; a store only keeps rows, fences writes and wakes readers.
+//! [`Store`] is everything that the engine asks of a database: a dozen methods, and those of
+//! [`View`], which only read. Each method is one transaction. `abide-core` decides what may follow
+//! what; a store only keeps rows, fences writes and wakes readers.
 //!
-//! Also here: [`memory::MemoryStore`], the strict reference that every other store is compared with;
-//! [`faults::FaultyStore`], which makes operations fail, hang or succeed and lose their answer; and
-//! [`conformance`], the table of cases that every store must pass.
+//! The crate also contains [`memory::MemoryStore`], the strict reference that every other store is
+//! compared with; [`faults::FaultyStore`], which makes operations fail, hang, or succeed and lose
+//! their answer; and [`conformance`], the table of cases that every store must pass.
 //!
-//! What is deliberately absent: SQL, threads, retries. A store is handed its clock and reads it when it applies an
-//! operation, never when the operation was queued.
+//! Deliberately absent: SQL, threads, retries. A store receives its clock from outside and reads it
+//! when it applies an operation, not when the operation is queued.
 
 pub mod conformance;
 mod error;

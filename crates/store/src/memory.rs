@@ -1,9 +1,10 @@
-//! The strict reference store: what the seam means, without a database.
+//! The strict reference store: the meaning of the seam, without a database.
 //!
-//! Everything happens under one lock while the method is called, so every answer is ready when it is returned; only
-//! [`Store::wait`] waits. Nothing survives the process. It is stricter than a database: a caller that appends out of
-//! order, reports a state that its journal does not add up to or consumes what it never had is stopped by a panic. A transaction step is
-//! run twice, and what it wrote the first time is undone: whoever counts on running once is found out.
+//! Every operation happens under one lock within its call, so every answer is ready when it is
+//! returned; only [`Store::wait`] and [`View::changed`] wait. Nothing survives the process. The
+//! store is stricter than a database: it panics when a caller appends out of order, reports a state
+//! that does not follow from its journal, or breaks another invariant. It runs a transaction step
+//! twice and undoes the writes of the first time, to expose a step that relies on running once.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -41,23 +42,25 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store that reads the time from `clock`. Its answers are small, so that callers which forget to ask for the rest are found out.
+    /// Creates an empty store that reads the time from `clock`. Its pages are small, to expose
+    /// callers that forget to ask for the rest.
     pub fn new(clock: Arc<dyn Clock>, limits: Limits) -> Arc<Self> {
         Self::bounded(clock, limits, crate::conformance::bounds())
     }
 
-    /// An empty store whose answers are as large as `bounds` says.
+    /// Creates an empty store whose answers are as large as `bounds` allows.
     pub fn bounded(clock: Arc<dyn Clock>, limits: Limits, bounds: Bounds) -> Arc<Self> {
         Arc::new(Self { clock, state: Arc::new(Mutex::new(State::new(limits, bounds))) })
     }
 
-    /// Counts what has changed, but for heartbeats.
+    /// Returns a count of all changes except heartbeats.
     pub fn change_count(&self) -> u64 {
         lock(&self.state).change_count
     }
 
-    /// For a virtual clock that is about to skip so much time: lengthens every session by it. `false`, and nothing
-    /// changes: somebody has missed a heartbeat, or has died and was not found yet by those who live.
+    /// Extends every session by the time that a virtual clock is about to skip. Returns `false`,
+    /// and changes nothing, when a live session has missed a heartbeat, or when live sessions have
+    /// not yet swept a dead one.
     pub fn skip(&self, by: Duration) -> bool {
         lock(&self.state).skip(by, self.clock.now())
     }
@@ -78,7 +81,8 @@ impl MemoryStore {
             }
             (answer, state.notices.take_wakers())
         };
-        // The lock is released before anybody is woken: a waker may poll at once and would find it taken.
+        // The lock is released before anybody is woken: a waker may poll at once and would find it
+        // taken.
         wakers.into_iter().for_each(Waker::wake);
         Box::pin(ready(answer))
     }
@@ -170,8 +174,8 @@ impl View for MemoryStore {
     }
 }
 
-/// Takes the notices of a session when there are some. They are taken in the poll that returns them, so dropping it
-/// loses none.
+/// Takes the notices of a session when there are any. They are taken in the poll that returns them,
+/// so dropping the future loses none.
 struct Wait {
     clock: Arc<dyn Clock>,
     state: Arc<Mutex<State>>,
@@ -198,7 +202,7 @@ impl Future for Wait {
     }
 }
 
-/// Waits until there is more in the feed than was seen.
+/// Waits until the feed has more than was seen.
 struct Changed {
     state: Arc<Mutex<State>>,
     seen: u64,

@@ -1,16 +1,16 @@
-//! Chance that can be repeated.
+//! Repeatable random numbers.
 
 /// SplitMix64: small, and good enough to shuffle tests.
 #[derive(Clone, Debug)]
 pub struct Prng(u64);
 
 impl Prng {
-    /// The chance that follows from `seed`.
+    /// Creates the generator that follows from `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -19,18 +19,18 @@ impl Prng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`; 0 when there is none.
+    /// Returns a number below `end`; 0 when there is none.
     pub fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).unwrap_or(u64::MAX).max(1);
         usize::try_from(self.number() % end).unwrap_or(0)
     }
 
-    /// Whether something happens that happens `permille` times in a thousand.
+    /// Returns `true` with a probability of `permille` in a thousand.
     pub fn chance(&mut self, permille: usize) -> bool {
         self.below(1_000) < permille
     }
 
-    /// One of `choices`.
+    /// Returns one of `choices`.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len())]
     }

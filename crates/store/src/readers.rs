@@ -1,4 +1,5 @@
-//! What reads bytes here, for tests and fuzzers; see [`abide_core::readers`]. Not for use by hand.
+//! The readers of bytes in this crate, for tests and fuzzers; see [`abide_core::readers`]. Not for
+//! use by hand.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,10 +17,10 @@ use crate::{Clock, Import, Imported, Record, Store, export};
 /// The readers of this crate.
 pub const ALL: [Reader; 1] = [Reader { name: "import", read: import, seeds }];
 
-/// An [`Import`] on its way: id, runs, state, summary and messages, each encoded, and the rest.
+/// An encoded [`Import`]: id, runs, state, summary and messages, each encoded, and the rest.
 type Parcel = (ExecutionId, Vec<Vec<Vec<u8>>>, Vec<u8>, Vec<u8>, Vec<Vec<u8>>, (u64, u64, u32, bool));
 
-/// Only what is sound is let in, and it comes out as it went in.
+/// Checks that only a sound import is accepted, and that its export equals it.
 fn import(bytes: &[u8]) -> Verdict {
     let Some(import) = codec::decode(bytes).ok().and_then(unpacked) else { return Verdict::Refused };
     let limits = Limits { payload_bytes_max: usize::MAX, ..Limits::default() };
@@ -88,7 +89,7 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What a store answers that does everything when it is called.
+/// Returns the answer of a store that completes every operation within the call.
 pub fn answer<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -100,7 +101,7 @@ pub fn answer<T>(future: impl Future<Output = T>) -> T {
 #[derive(Clone, Copy, Debug)]
 pub struct Still(pub Timestamp);
 
-/// What it says.
+/// The time of the tests.
 pub const NOW: Still = Still(Timestamp::from_millis(1_000));
 
 impl Clock for Still {

@@ -1,4 +1,4 @@
-//! What stores say when they refuse.
+//! The answers of stores that refuse a message.
 
 use std::fmt;
 
@@ -6,24 +6,26 @@ use abide_core::{Address, Body, By, ExecutionId, Failure, FailureKind, Message, 
 
 use crate::ExecutionKey;
 
-/// The message that brings a refused child start back to `emitter`: its child is done, with a failure.
+/// Returns the message that reports a refused child start to `emitter`: its child is done, with a
+/// failure.
 ///
-/// `None` when nobody waits for the child, or when `message` is no start: then the emit is dropped and counted.
+/// Returns `None` when nobody waits for the child, or when `message` is no start. Then the emit is
+/// dropped and counted.
 pub fn refused_start(emitter: &Address, message: &Message, refusal: &impl fmt::Display) -> Option<Message> {
     let Body::Start(start) = &message.body else { return None };
     let parent = start.parent.as_ref()?;
     Some(not_started(emitter, &message.to.id, (parent.run, &parent.op), refusal))
 }
 
-/// The answer to a wait, `op` of a run of `emitter`, for a child that was not started.
+/// Returns the answer to a wait (`op` of a run of `emitter`) for a child that was not started.
 pub fn not_started(
     emitter: &Address,
     child: &ExecutionId,
     (run, op): (u32, &Op),
     refusal: &impl fmt::Display,
 ) -> Message {
-    // The operation is part of the id: one run may fail to start the same child more than once, and each of
-    // its waits needs an answer.
+    // The operation is part of the id: one run may fail to start the same child more than once, and
+    // each of its waits needs an answer.
     let id = MessageId::new(format!("refused:{child}:{run}:{}:{}", op.name, op.nth));
     let failure = Failure::new(FailureKind::Fatal, format!("child {child:?} was not started: {refusal}"));
     let body = Body::ChildDone { run, op: op.clone(), outcome: Outcome::Failure(failure) };
@@ -31,7 +33,7 @@ pub fn not_started(
     Message::new(id, emitter.clone(), by, body)
 }
 
-/// What is wrong with a commit that reads a message which is not unread.
+/// Describes the fault of a commit that consumes a message which is not unread.
 pub fn not_unread(key: ExecutionKey, id: &MessageId) -> String {
     format!("execution {} has read message {:?} before, or never got it", key.0, id.as_str())
 }

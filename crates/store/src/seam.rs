@@ -1,4 +1,4 @@
-//! The trait [`Store`] and what its writing methods take and give.
+//! The trait [`Store`], and the arguments and results of its writing methods.
 
 use std::any::Any;
 use std::fmt;
@@ -16,102 +16,124 @@ use crate::{
     Beat, Error, Heartbeat, Import, Imported, InboxPage, Prune, Registered, Result, Retire, View, Worker,
 };
 
-/// The answer of a store, some time later. Dropping it does not undo the operation.
+/// The answer of a store, which comes some time later. Dropping it does not undo the operation.
 pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
-/// Where a store reads the time.
+/// The source of a store's time.
 pub trait Clock: Send + Sync + 'static {
-    /// The time now.
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
 }
 
-/// A database that keeps executions: what changes it. What reads it is its [`View`]. Each method is one transaction: it happens whole or leaves no
-/// trace.
+/// A database that keeps executions. These methods change it; its [`View`] reads it. Each method is
+/// one transaction: it happens whole or leaves no trace.
 ///
-/// Two kinds of writes. Anyone may [`submit`](Store::submit) messages; they are idempotent by message id and never
-/// wait for a running execution. Only the holder of a lease may [`commit`](Store::commit), fenced by epoch and version.
+/// There are two kinds of writes. Anyone may [`submit`](Store::submit) messages; they are
+/// idempotent by message id and never wait for a running execution. Only the holder of a lease may
+/// [`commit`](Store::commit), fenced by epoch and version.
 ///
-/// What a message does to what it finds is decided by [`abide_core::intake::admit`], what a park leaves by [`abide_core::parking::park`]; a store
-/// says what it knows and does what it is told.
+/// [`abide_core::intake::admit`] decides what a message does to its target, and
+/// [`abide_core::parking::park`] decides how a park leaves an execution. A store passes them the
+/// facts and carries out their decision.
 ///
 /// # Wakes
 ///
-/// An execution is ready when there is a wake of it and nobody holds its lease. There is no other flag.
+/// An execution is ready when it has a wake and nobody holds its lease. There is no other flag.
 ///
-/// - A submit puts a wake beside each message that its target [listens](abide_core::Listens) to, also when somebody holds the target. So do a
-///   start that is not delayed, a timer that is due, a retry, and the end of a session for all that it held.
-/// - A claim removes the wakes of what it leases. Journal and inbox are read under the lease, so that what these wakes were about is in them or
-///   comes later with a wake of its own.
-/// - A commit removes the wakes of those messages only that its holder has seen, each by its name: of what it
-///   [consumes](Changes::consumed) and, when it parks, of what it has [seen](Hold::Park). Never "all that are there": a message that came while the
-///   holder decided to park has its wake still. The holder reads every page of its inbox before it parks. If it names too little, it is looked at
-///   once too often.
+/// - A submit puts a wake beside each message that its target [listens](abide_core::Listens) to,
+///   even when somebody holds the target. A start that is not delayed, a due timer and a retry
+///   leave a wake too. So does the end of a session, for each execution that it held.
+/// - A claim removes the wakes of the executions that it leases. Journal and inbox are read under
+///   the lease, so the cause of each removed wake is in them, or comes later with a wake of its
+///   own.
+/// - A commit removes only the wakes of messages that its holder has seen, each by its id: the
+///   messages that it [consumes](Changes::consumed) and, when it parks, the messages that it has
+///   [seen](Hold::Park). It never removes "all wakes": a message that came while the holder decided
+///   to park still has its wake. The holder reads every page of its inbox before it parks. If it
+///   names too few messages, somebody looks at the execution once too often.
 /// - A commit that yields leaves a wake of its own.
 ///
-/// A store may keep wakes as rows or, if it has one writer, in the row of the execution, which then is ready or not.
+/// A store may keep wakes as rows. A store with one writer may keep them in the row of the
+/// execution, which is then either ready or not.
 pub trait Store: View {
-    /// Puts messages into inboxes, all or none. A start creates its execution; to an id that exists, the same start
-    /// attaches and another one is refused. A message whose id was seen before changes nothing. A message to an
-    /// unknown or finished execution is refused, but for a [retry](abide_core::Body::Retry): it opens the next run of what failed or was
-    /// cancelled, and no unread message goes with it but signals. The store sets [`Message::arrived_at`], whatever the sender wrote there.
+    /// Puts messages into inboxes, all or none. A start creates its execution. If its id exists, an
+    /// identical start attaches and any other start is refused. A message whose id was seen before
+    /// changes nothing. A message to an unknown or finished execution is refused, except a
+    /// [retry](abide_core::Body::Retry): it opens the next run of an execution that failed or was
+    /// cancelled, and of its unread messages only the signals go along. The store sets
+    /// [`Message::arrived_at`], whatever value the sender wrote there.
     fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>>;
 
-    /// Leases executions that are ready to the session: higher priority first, then those that have been ready for
-    /// longer. Due timers are ready. Repeating the last request returns the leases of it that are still held.
+    /// Leases ready executions to the session: higher priority first, then those that have been
+    /// ready for longer. Executions with due timers are ready. Repeating the last request returns
+    /// those of its leases that are still held.
     ///
-    /// It also leases what only needs a caretaker and whose `care_at` has come, in the session's namespace, whatever its route is: see
-    /// [`abide_core::care::look`]. Such a lease may be taken from a live session that leaves a terminate unread.
+    /// It also leases executions that only need a caretaker and whose `care_at` has come, in the
+    /// session's namespace and of any route: see [`abide_core::care::look`]. Such a lease may be
+    /// taken from a live session that leaves a terminate unread.
     ///
-    /// A claim that has taken [`Bounds::claim_bytes_max`](crate::Bounds::claim_bytes_max) of journals and inboxes takes no more: what is left is
-    /// for the next one. The first is always taken, however large it is.
+    /// A claim that has taken [`Bounds::claim_bytes_max`](crate::Bounds::claim_bytes_max) of
+    /// journals and inboxes takes no more: the rest is left for the next claim. The first execution
+    /// is always taken, however large it is.
     fn claim(&self, claim: Claim) -> Answer<Claimed>;
 
-    /// Appends entries, replaces the summary, consumes inbox messages and emits messages, all or nothing, if the lease
-    /// is the newest, its session lives and nobody else committed since. Repeating a commit whose answer was lost
-    /// answers [`CommitOutcome::Committed`] again.
+    /// Appends entries, replaces the summary, consumes inbox messages and emits messages, all or
+    /// nothing, if the lease is the newest, its session lives and nobody else has committed since.
+    /// Repeating a commit whose answer was lost returns [`CommitOutcome::Committed`] again.
     ///
-    /// A commit with [`Changes::next`] ends the run and opens the next one under the same lease. The journal begins anew, what is unread
-    /// stays unread, the ids of what was read stay known. Epoch and version go on: nobody who wrote an earlier run can write a later one.
+    /// A commit with [`Changes::next`] ends the run and opens the next one under the same lease.
+    /// The journal begins anew, unread messages stay unread, and the ids of messages that were read
+    /// stay known. Epoch and version go on: nobody who wrote an earlier run can write a later one.
     ///
-    /// An emit never fails its emitter: to an unknown or finished target it is dropped and counted, what cannot be read takes it
-    /// [unjudged](abide_core::intake::Found::pass_over), and a refused child
-    /// start comes back to the emitter's inbox as a [`abide_core::Body::ChildDone`] with a failure. As with a submit, the store says when an
-    /// emitted message arrived.
+    /// An emit never fails its emitter. An emit to an unknown or finished target is dropped and
+    /// counted. A target that cannot be read takes it
+    /// [unjudged](abide_core::intake::Found::pass_over). A refused child start comes back to the
+    /// emitter's inbox as a [`abide_core::Body::ChildDone`] with a failure. As with a submit, the
+    /// store sets the arrival time of an emitted message.
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome>;
 
-    /// Takes an execution from a holder that cannot read what is recorded of it. What is damaged is set aside: its status is
-    /// [damaged](abide_core::Status::Damaged), it is never ready, and only a caretaker is given it, who does without what cannot be read or meets
-    /// the same. What a newer program wrote is ready again after [`NEWER_PAUSE`]. Under another lease than the newest nothing is changed, so
-    /// that repeating it is harmless. It needs no state, which may be what cannot be read.
+    /// Takes an execution from a holder that cannot read its records. A damaged execution is set
+    /// aside: its status is [damaged](abide_core::Status::Damaged), it is never ready, and only a
+    /// caretaker can lease it. The caretaker does without the unreadable part or fails on it as
+    /// well. An execution that a newer program wrote is ready again after [`NEWER_PAUSE`]. Under
+    /// any lease but the newest, nothing changes, so repeating the call is harmless. The call
+    /// carries no state, because the state may be the unreadable part.
     fn set_aside(&self, aside: Aside) -> Answer<()>;
 
-    /// Makes a worker's session, which lives until its time to live passes without a heartbeat.
+    /// Creates a worker's session, which lives until its time to live passes without a heartbeat.
     fn register(&self, worker: Worker) -> Answer<Registered>;
 
-    /// Lengthens a session's life, and with it all its leases, and compares what the session believes it holds with what it holds. Leases that were
-    /// given since the heartbeat before this one are left out: their answers may still be on their way. The comparison costs the same however many
-    /// leases there are; which ones differ is found by [`leases`](View::leases).
+    /// Extends a session's life, and with it all its leases, and compares the leases that the
+    /// session believes it holds with those that it holds. Leases granted since the previous
+    /// heartbeat are left out: their answers may still be on their way. The comparison costs the
+    /// same however many leases there are; [`leases`](View::leases) shows which ones differ.
     fn heartbeat(&self, beat: Beat) -> Answer<Heartbeat>;
 
-    /// Ends a session; what it held is ready for others at once. Ending an ended one changes nothing.
+    /// Ends a session. Its executions are ready for others at once. Ending an ended session changes
+    /// nothing.
     fn retire(&self, retire: Retire) -> Answer<()>;
 
-    /// Deletes executions that finished long ago, with everything that belongs to them, earlier runs included; says how many.
+    /// Deletes executions that finished long ago, with everything that belongs to them, including
+    /// earlier runs. Returns their number.
     fn prune(&self, prune: Prune) -> Answer<u64>;
 
-    /// Puts a whole execution into the store, as it was [exported](crate::export) from another one: all its runs, its unread messages, and the ids of
-    /// the signals that it has read. All of it is checked: its state is what its entries add up to. Nobody holds it: what was running is ready, what
-    /// waited waits. An import that was done before changes nothing, also when the execution has gone on since; an id that something else has is
-    /// refused. A parent is found by its children if it was imported before them.
+    /// Puts a whole execution into the store, as it was [exported](crate::export) from another one:
+    /// all its runs, its unread messages, and the ids of the signals that it has read. All of it is
+    /// checked: its state must follow from its entries. Nobody holds it: an execution that was
+    /// running is ready, one that waited waits. Repeating an import changes nothing, even when the
+    /// execution has gone on since. An id that belongs to another execution is refused. Children
+    /// find their parent if it was imported before them.
     fn import(&self, import: Import) -> Answer<Imported>;
 
-    /// Resolves when something may have happened that concerns the session. A hint: it may come late, twice or not
-    /// at all, and everything that it tells can be found out by [`claim`](Store::claim), [`read`](View::read) and [`inbox`](View::inbox).
-    /// Dropping the answer loses no notice.
+    /// Resolves when something may have happened that concerns the session. A hint: it may come
+    /// late, twice or not at all, and [`claim`](Store::claim), [`read`](View::read) and
+    /// [`inbox`](View::inbox) return everything that it reports. Dropping the answer loses no
+    /// notice.
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>>;
 
-    /// Closes the store: what was asked for before is still done and answered, what comes later is [`Error::Closed`], and whoever waits is told so.
-    /// Sessions that were not retired are dead. It may block until that is done. Closing a closed store changes nothing.
+    /// Closes the store. Earlier requests are still carried out and answered; later requests return
+    /// [`Error::Closed`], and pending waits end. Sessions that were not retired are dead. It may
+    /// block until all that is done. Closing a closed store changes nothing.
     fn close(&self);
 }
 
@@ -119,7 +141,7 @@ pub trait Store: View {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExecutionKey(pub u64);
 
-/// One journal entry as a store keeps it.
+/// One journal entry in its stored form.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Record {
     /// The number of the entry.
@@ -129,12 +151,12 @@ pub struct Record {
 }
 
 impl Record {
-    /// The record of `entry`.
+    /// Creates the record of `entry`.
     pub fn of(entry: &Entry) -> Self {
         Self { seq: entry.seq, bytes: codec::encode(entry) }
     }
 
-    /// The entry in this record.
+    /// Decodes the entry in this record.
     pub fn entry(&self) -> Result<Entry> {
         let entry: Entry = codec::decode(&self.bytes).map_err(|error| {
             let what = format!("journal entry {}: {error}", self.seq);
@@ -162,137 +184,146 @@ impl fmt::Debug for Record {
 pub struct Submit {
     /// The messages, in order.
     pub messages: Vec<Message>,
-    /// The session that offers to run what is started here, if it can; such an execution is born leased when nothing of
-    /// its route waits before it.
+    /// The session that offers to run the executions started here, if it can. Such an execution is
+    /// born leased when nothing of its route waits before it.
     pub born_to: Option<SessionId>,
-    /// The caller has nothing else to do: the store may work on the caller's thread.
+    /// Whether the caller has nothing else to do: the store may then work on the caller's thread.
     pub alone: bool,
 }
 
-/// What became of one submitted message.
+/// The outcome of one submitted message.
 #[derive(Clone, Debug)]
 pub enum Submitted {
-    /// An execution was created, and leased if the offer was taken.
+    /// An execution was created, and leased if the offer was accepted.
     Started(ExecutionKey, Option<Box<Leased>>),
     /// The execution exists and began the same way.
     Attached(ExecutionKey),
     /// The message is in the inbox.
     Delivered(ExecutionKey),
-    /// The message was there before, read or unread.
+    /// The message had arrived before; it may be read or unread.
     Duplicate(ExecutionKey),
 }
 
 /// A request for executions to run.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// Who asks.
+    /// The session that asks.
     pub session: SessionId,
     /// A number that grows by one with each new request of the session, from 1.
     pub request: u64,
-    /// At most so many.
+    /// The most executions to lease.
     pub slots: usize,
-    /// At most so many more to look after, whatever they are and whoever could run them.
+    /// The most additional executions to lease for care, of any route, even if other sessions could
+    /// run them.
     pub care_slots: usize,
-    /// Also tell which of what the session holds has mail.
+    /// Whether to also return which of the session's executions have mail.
     pub with_mail: bool,
-    /// Also look for sessions that died, and take what they held from them.
+    /// Whether to also look for dead sessions and take their executions from them.
     pub sweep: bool,
 }
 
-/// What a claim gives.
+/// The answer to a claim.
 #[derive(Clone, Debug, Default)]
 pub struct Claimed {
-    /// What the session may run from now on.
+    /// Executions that the session may run from now on.
     pub leased: Vec<Leased>,
-    /// What the session is to look after without its code; see [`abide_core::care`]. Another session, or this one, may have held it until now.
+    /// Executions that the session is to look after without their code; see [`abide_core::care`].
+    /// Another session, or this one, may have held them until now.
     pub care: Vec<Leased>,
-    /// If asked for: of what it held before and has unread messages, the newest of these. Whoever does not know that one reads the
-    /// [inbox](View::inbox).
+    /// If asked for: the newest unread message of each execution that the session already held. A
+    /// holder that does not know this message reads the [inbox](View::inbox).
     pub mail: Vec<(ExecutionKey, MessageId)>,
-    /// Whether more is ready that the session could run.
+    /// Whether more executions are ready that the session could run.
     pub more: bool,
-    /// When the next timer of something that the session could run is due.
+    /// When the next timer is due among the executions that the session could run.
     pub next_wake_at: Option<Timestamp>,
-    /// When something of the session's namespace is next to be looked at by a caretaker.
+    /// When a caretaker is next to look at an execution of the session's namespace.
     pub next_care_at: Option<Timestamp>,
 }
 
-/// An execution with everything that is needed to run it.
+/// An execution with everything needed to run it.
 #[derive(Clone, Debug)]
 pub struct Leased {
     /// The store's number for it.
     pub key: ExecutionKey,
     /// The right to write it.
     pub lease: Lease,
-    /// How many commits it has had.
+    /// The number of its commits.
     pub version: Version,
-    /// How often in a row a session died while holding it, without a commit that [ends](Commit::ends_suspicion) the suspicion.
+    /// How many sessions in a row died while holding it, without a commit that
+    /// [ends](Commit::ends_suspicion) the suspicion.
     pub takeover_count: u32,
-    /// What its last holder [wrote](Summary::suspicion) about that.
+    /// The suspicion that its last holder [recorded](Summary::suspicion).
     pub suspicion: Option<Suspicion>,
-    /// Whether it is the [first](Lease::is_first) lease but for those of caretakers, so that none of its code was ever called.
+    /// Whether none of its code was ever called: this is its [first](Lease::is_first) lease, not
+    /// counting those of caretakers.
     pub is_first: bool,
     /// Its state.
     pub execution: Execution,
     /// The first page of its journal.
     pub journal: Vec<Record>,
-    /// The first entry of it, if the store has that at hand, as it does for what was just born.
+    /// The first entry of the journal, if the store has it at hand, as it does for a newborn
+    /// execution.
     pub first: Option<Box<Entry>>,
     /// The first page of its unread messages.
     pub inbox: InboxPage,
 }
 
-/// One commit of one execution. A clone of it is the same commit once more: sending both makes it happen once.
+/// One commit of one execution. A clone of it is the same commit: sending both makes it happen
+/// once.
 #[derive(Clone, Debug)]
 pub struct Commit {
-    /// Which execution.
+    /// The execution.
     pub key: ExecutionKey,
     /// The right to write it.
     pub lease: Lease,
-    /// The version that the commit was prepared at. It also names the commit: under one epoch there is one commit
-    /// after each version.
+    /// The version that the commit was prepared at. It also names the commit: under one epoch there
+    /// is one commit after each version.
     pub expected: Version,
-    /// What is written.
+    /// The changes to write.
     pub changes: Arc<Changes>,
     /// How many of the emitted starts the session would like to run itself.
     pub born_slots: usize,
-    /// What becomes of the lease. A terminal status always releases it.
+    /// The fate of the lease. A terminal status always releases it.
     pub hold: Hold,
-    /// A transaction step of the user's, which gives the only record of this commit.
+    /// The user's transaction step, which returns the only record of this commit.
     pub transaction: Option<Transaction>,
-    /// Nothing else is runnable: the store may work on the caller's thread.
+    /// Whether nothing else is runnable: the store may then work on the caller's thread.
     pub alone: bool,
 }
 
 impl Commit {
-    /// Whether the deaths of the execution's holders are counted from zero after it.
+    /// Whether this commit resets the count of the execution's holders that died.
     pub fn ends_suspicion(&self) -> bool {
         self.changes.summary.suspicion.is_none()
     }
 }
 
-/// A lease that its holder gives up because it cannot read what it holds.
+/// A lease that its holder releases because it cannot read the execution.
 #[derive(Clone, Debug)]
 pub struct Aside {
-    /// Which execution.
+    /// The execution.
     pub key: ExecutionKey,
     /// The right to write it.
     pub lease: Lease,
-    /// Why.
+    /// The reason.
     pub unreadable: Unreadable,
 }
 
-/// Why something that is recorded cannot be read.
+/// The reason why a record cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// It is not what was written. Nobody can read it, so it is set aside.
+    /// The record differs from the one that was written. Nobody can read it, so the execution is
+    /// set aside.
     Damaged(String),
-    /// A newer version of abide wrote it. Those who can read it are to have it, so it is put off for [`NEWER_PAUSE`].
+    /// A newer version of abide wrote it. It is put off for [`NEWER_PAUSE`], for programs that can
+    /// read it.
     Newer(String),
 }
 
 impl Unreadable {
-    /// What an error means for the execution that was to be read; gives it back when it says nothing about that.
+    /// Converts an error from reading an execution. Returns an error that says nothing about the
+    /// execution unchanged.
     pub fn of(error: Error) -> std::result::Result<Self, Error> {
         match error {
             Error::Corrupt { what } => Ok(Self::Damaged(what)),
@@ -302,66 +333,70 @@ impl Unreadable {
     }
 }
 
-/// How long a program leaves alone what only a newer one can read.
+/// How long a program leaves an execution alone that only a newer program can read.
 pub const NEWER_PAUSE: Duration = Duration::from_secs(5);
 
-/// What a commit writes. Shared, because its sender may have to send it again.
+/// The changes of a commit. They are shared, because the sender may have to send them again.
 #[derive(Clone, Debug)]
 pub struct Changes {
-    /// To be appended.
+    /// The records to append.
     pub records: Vec<Record>,
     /// The first entry of the next run, which begins when `records` have ended this one.
     pub next: Option<Record>,
-    /// The state after all of them, encoded; that of the next run, if one begins.
+    /// The encoded state after all of them; the state of the next run, if one begins.
     pub state: Vec<u8>,
     /// The summary after all of them.
     pub summary: Summary,
-    /// Inbox messages that were read. One that is not unread is an [`Error::Corrupt`], and nothing is written: whoever sends it believes in a
-    /// copy that came too late, and has to begin with what is recorded.
+    /// Inbox messages that were read. If one of them is not unread, the commit fails with
+    /// [`Error::Corrupt`] and nothing is written: its sender relied on a copy that came too late,
+    /// and must begin again with the recorded state.
     pub consumed: Vec<MessageId>,
-    /// Messages for others.
+    /// Messages for other executions.
     pub emits: Vec<Message>,
 }
 
-/// What becomes of a lease after a commit.
+/// The fate of a lease after a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// The session goes on.
     Keep,
-    /// Nobody needs it until `wake_at` or a message. See [`abide_core::parking`] for what becomes of messages that the holder has not seen.
+    /// Nobody needs the execution until `wake_at` or a message. [`abide_core::parking`] describes
+    /// the effect of messages that the holder has not seen.
     Park {
-        /// The messages that the holder has seen and leaves unread, each by its id; see [`abide_core::parking::Seen`].
+        /// The ids of the messages that the holder has seen and leaves unread; see
+        /// [`abide_core::parking::Seen`].
         seen: Vec<MessageId>,
     },
     /// Anybody may go on at once.
     Yield,
 }
 
-/// What became of a commit.
+/// The outcome of a commit.
 #[derive(Debug)]
 pub enum CommitOutcome {
-    /// It is durable.
+    /// The commit is durable.
     Committed(Committed),
     /// The writer has no right to write. Nothing was changed.
     Fenced(Fence),
 }
 
-/// What a commit gave.
+/// The results of a commit.
 #[derive(Debug, Default)]
 pub struct Committed {
     /// Emitted starts that were leased to the session in the same transaction.
     pub born: Vec<Leased>,
-    /// Emits whose target is unknown or finished.
+    /// The number of emits whose target is unknown or finished.
     pub dropped_count: usize,
-    /// The record that the transaction step gave.
+    /// The record that the transaction step returned.
     pub transacted: Option<Record>,
 }
 
-/// A closure of the user's that runs inside the store's own transaction. It gets the store's connection
-/// (`abide_sqlite::StepConnection` for SQLite) as [`Any`].
+/// A user's closure that runs inside the store's own transaction. It receives the store's
+/// connection (`abide_sqlite::StepConnection` for SQLite) as [`Any`].
 ///
-/// The store runs it again when the transaction was rolled back for another reason than the closure itself: a neighbour in the same
-/// transaction failed, the database was busy or full, the connection was cut. Its writes happen once.
+/// The store runs it again when the transaction was rolled back for a reason other than the closure
+/// itself: a neighbour in the same transaction failed, the database was busy or full, the
+/// connection was cut. Its writes happen once.
 #[derive(Clone)]
 pub struct Transaction(pub Run);
 
@@ -374,41 +409,42 @@ impl fmt::Debug for Transaction {
     }
 }
 
-/// What a transaction step gave.
+/// The result of a transaction step.
 #[derive(Debug)]
 pub struct Transacted {
     /// Whether the user's writes are kept.
     pub keep: bool,
     /// The entry to append in either case.
     pub record: Record,
-    /// The state after it, encoded.
+    /// The encoded state after it.
     pub state: Vec<u8>,
 }
 
-/// Something that may concern a session.
+/// An event that may concern a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A message arrived for an execution that the session holds.
     Message {
-        /// Which execution.
+        /// The execution.
         key: ExecutionKey,
-        /// The lease that it was held under. A holder under another one looks into the [inbox](View::inbox): this notice may be so late that the
-        /// message was read for good.
+        /// The lease under which the execution was held. A holder under another lease looks into
+        /// the [inbox](View::inbox): this notice may be so late that the message was read for good.
         epoch: Epoch,
-        /// What arrived.
+        /// The message.
         message: Message,
-        /// The newest message that was unread when this one arrived, if there was one. A holder that does not know it has missed something, and
-        /// reads the [inbox](View::inbox): this notice may have overtaken another one, or be the only one of several that came.
+        /// The newest message that was unread when this one arrived, if there was one. A holder
+        /// that does not know it has missed something, and reads the [inbox](View::inbox): this
+        /// notice may have overtaken another one, or be the only one of several that came.
         previous: Option<MessageId>,
     },
-    /// Something may be ready to be claimed, or be looked after.
+    /// An execution may be ready to be claimed or to be looked after.
     Ready,
-    /// Something changed that this store cannot tell in detail.
+    /// Something changed that this store cannot describe in detail.
     Changed,
 }
 
 impl Submitted {
-    /// The execution that the message went to.
+    /// Returns the execution that the message went to.
     pub fn key(&self) -> ExecutionKey {
         match self {
             Self::Started(key, _) | Self::Attached(key) | Self::Delivered(key) | Self::Duplicate(key) => *key,
@@ -417,7 +453,7 @@ impl Submitted {
 }
 
 impl Leased {
-    /// Where the execution lives.
+    /// Returns the address of the execution.
     pub fn address(&self) -> &Address {
         self.execution.address()
     }

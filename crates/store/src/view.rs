@@ -1,4 +1,4 @@
-//! What can be read from a store.
+//! The reading half of a store.
 
 use abide_core::{
     Address, Execution, ExecutionId, Happening, Kind, LeaseRow, Message, Name, Namespace, Status, Summary,
@@ -7,38 +7,43 @@ use abide_core::{
 
 use crate::{Answer, ExecutionKey, LeasePage, Leases, Record, WorkerRow, Workers};
 
-/// What can be read from a store. Each method tells what is true at one moment.
+/// The reading half of a store. The answer of each method is true at one moment.
 pub trait View: Send + Sync + 'static {
-    /// One execution and a page of the journal of one of its runs; `None` when there is no such execution.
+    /// Returns one execution and a page of the journal of one of its runs; `None` when there is no
+    /// such execution.
     fn read(&self, read: Read) -> Answer<Option<Snapshot>>;
 
-    /// A page of the unread messages of an execution, in the store's order: that in which they arrived. An execution that does not exist has none.
+    /// Returns a page of the unread messages of an execution, in order of arrival. An execution
+    /// that does not exist has none.
     fn inbox(&self, inbox: InboxRead) -> Answer<InboxPage>;
 
-    /// Executions, in pages.
+    /// Returns a page of executions.
     fn list(&self, list: List) -> Answer<Listing>;
 
-    /// What began, ended and changed in the lives of executions, in an order in which nothing ever appears before a place that was told: whoever goes
-    /// on from page to page misses nothing, whatever commits late.
+    /// Returns a page of the feed: beginnings, ends and changes in the lives of executions. Nothing
+    /// ever appears before a place that was returned, so a reader that goes on from page to page
+    /// misses nothing, however late a commit is.
     fn feed(&self, feed: Feed) -> Answer<FeedPage>;
 
-    /// Resolves when something may have been added to the feed since this was called. A hint, as [`Store::wait`](crate::Store::wait) is, for those
-    /// who have no session: it may come late, or for nothing, or not at all. Call it before you read the feed, and await it when there is nothing more.
+    /// Resolves when something may have been added to the feed since this call. A hint, as
+    /// [`Store::wait`](crate::Store::wait) is, for callers that have no session: it may come late,
+    /// for no reason, or not at all. Call it before you read the feed, and await it when the feed
+    /// has nothing more.
     fn changed(&self) -> Answer<()>;
 
-    /// The sessions of a namespace.
+    /// Returns the sessions of a namespace.
     fn workers(&self, workers: Workers) -> Answer<Vec<WorkerRow>>;
 
-    /// What a session holds, in pages. Each page tells what is true at one moment.
+    /// Returns a page of the leases of a session. Each page is true at one moment.
     fn leases(&self, leases: Leases) -> Answer<LeasePage>;
 }
 
-/// How much one answer may hold. Each bound can be set when a store is opened.
+/// The bounds of a store's answers. Each can be set when a store is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// The most messages in one page of an inbox.
     pub inbox_page_count_max: usize,
-    /// The most bytes of messages in one page of an inbox, unless a single one is larger.
+    /// The most bytes of messages in one page of an inbox, unless a single message is larger.
     pub inbox_page_bytes_max: usize,
     /// The size of journals and inboxes at which a claim takes no further execution.
     pub claim_bytes_max: usize,
@@ -57,26 +62,26 @@ impl Default for Bounds {
     }
 }
 
-/// A part of an inbox.
+/// A request for a part of an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InboxRead {
-    /// Of which execution.
+    /// The execution.
     pub key: ExecutionKey,
-    /// After this place; `None` for the beginning.
+    /// The place after which the page begins; `None` for the beginning.
     pub after: Option<InboxCursor>,
-    /// At most so many. A store may give fewer, but at least one if there is one.
+    /// The most messages wanted. A store may return fewer, but at least one if there is one.
     pub limit: usize,
 }
 
 impl InboxRead {
-    /// As much of the beginning as a store gives at once.
+    /// Asks for as much of the beginning as a store returns at once.
     pub fn first(key: ExecutionKey) -> Self {
         Self { key, after: None, limit: usize::MAX }
     }
 }
 
-/// A place in an inbox, as the store that gave it understands it. Good for the pages that follow; whether something has arrived since is not told by
-/// it, but by reading from the beginning.
+/// A place in an inbox, as the store that returned it understands it. It serves for the following
+/// pages only: to learn whether something has arrived since, read from the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InboxCursor(pub u64);
 
@@ -89,28 +94,29 @@ pub struct InboxPage {
     pub next: Option<InboxCursor>,
 }
 
-/// Which execution is meant.
+/// The name of an execution in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// By the store's number.
+    /// The store's number for it.
     Key(ExecutionKey),
-    /// By its id.
+    /// Its id.
     Address(Address),
 }
 
-/// One execution and a page of its journal.
+/// A request for one execution and a page of its journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Read {
-    /// Which.
+    /// The execution.
     pub target: Target,
-    /// Of which run the journal is wanted; `None` for the current one. A run that has ended can be read until its execution is pruned. One that
-    /// does not exist has no entries.
+    /// The run whose journal is wanted; `None` for the current one. An ended run can be read until
+    /// its execution is pruned. A run that does not exist has no entries.
     pub run: Option<u32>,
-    /// The first entry wanted; a number after the last one gives none.
+    /// The first entry wanted. A number after the last one selects none.
     pub from: u64,
-    /// At most so many entries; 0 for none. A store may give fewer, but at least one if there is one.
+    /// The most entries wanted; 0 for none. A store may return fewer, but at least one if there is
+    /// one.
     pub limit: usize,
-    /// Whether to tell the first page of its unread messages too.
+    /// Whether to also return the first page of its unread messages.
     pub with_inbox: bool,
 }
 
@@ -123,15 +129,15 @@ pub struct Snapshot {
     pub execution: Execution,
     /// Its summary.
     pub summary: Summary,
-    /// Who may write it.
+    /// The session that may write it, with epoch and version.
     pub lease: LeaseRow,
     /// When it was created.
     pub created_at: Timestamp,
-    /// Since when it is ready to be claimed; `None` when it is held or waits.
+    /// Since when it has been ready to be claimed; `None` when it is held or waits.
     pub ready_at: Option<Timestamp>,
-    /// How often in a row a session died while holding it, without progress.
+    /// How many sessions in a row died while holding it, without progress.
     pub takeover_count: u32,
-    /// What it can be found by.
+    /// The tags by which it can be found.
     pub tags: Vec<Tag>,
     /// The page of the journal.
     pub journal: Vec<Record>,
@@ -139,35 +145,36 @@ pub struct Snapshot {
     pub inbox: InboxPage,
 }
 
-/// Which executions to tell.
+/// A request for a list of executions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List {
-    /// Of this tenant.
+    /// Their namespace.
     pub namespace: Namespace,
-    /// With one of these statuses at this moment; all if empty.
+    /// The statuses that they may have at this moment; empty for any.
     pub statuses: Vec<Status>,
-    /// Of this workflow or task.
+    /// The name of their workflow or task, if only one is wanted.
     pub name: Option<Name>,
-    /// With all of these tags.
+    /// The tags that each of them must have.
     pub tags: Vec<Tag>,
-    /// Only those without a parent.
+    /// Whether to list only executions without a parent.
     pub top_level: bool,
-    /// Only those that were set aside because they are damaged. A store finds them without a look at any other, so that this can be asked often.
+    /// Whether to list only executions that were set aside because they are damaged. A store finds
+    /// them without a look at any other, so this request may be repeated often.
     pub set_aside: bool,
-    /// Only the children of this run.
+    /// The parent run, if only its children are wanted.
     pub parent: Option<ParentRun>,
-    /// Also tell their tags, which costs a read for each that has any.
+    /// Whether to return their tags too, which costs a read for each execution that has any.
     pub with_tags: bool,
-    /// In this order.
+    /// The order.
     pub order: ListOrder,
-    /// After this one.
+    /// The place after which the page begins.
     pub after: Option<ListCursor>,
-    /// At most so many.
+    /// The most executions wanted.
     pub limit: usize,
 }
 
 impl List {
-    /// All of a tenant, the oldest first, at most `limit`.
+    /// Asks for all executions of a namespace, the oldest first, at most `limit`.
     pub fn of(namespace: Namespace, limit: usize) -> Self {
         Self {
             namespace,
@@ -184,14 +191,14 @@ impl List {
         }
     }
 
-    /// Whether the status of the moment is one of those that are asked for.
+    /// Whether the status at `now` is one of the requested ones.
     pub fn has_status_of(&self, summary: &Summary, now: Timestamp) -> bool {
         self.statuses.is_empty() || self.statuses.contains(&summary.status_at(now))
     }
 }
 
-/// A run that may have children. It is a run of the execution that has the id now: one that had it before and was pruned is another execution, and
-/// so are its children another's.
+/// A run that may have children. It belongs to the execution that has the id now: a pruned
+/// execution that had the same id is a different one, with different children.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParentRun {
     /// The execution, in the namespace of the list.
@@ -210,7 +217,7 @@ pub enum ListOrder {
     OldestFirst,
 }
 
-/// A place in a list: the last one seen.
+/// A place in a list: the last execution seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListCursor(pub ExecutionKey);
 
@@ -228,75 +235,75 @@ pub struct Listing {
 pub struct Listed {
     /// The store's number for it.
     pub key: ExecutionKey,
-    /// Where it lives.
+    /// Its address.
     pub address: Address,
-    /// Workflow or task.
+    /// Whether it is a workflow or a task.
     pub kind: Kind,
-    /// Which one.
+    /// The name of its workflow or task.
     pub name: Name,
-    /// Its run; nothing if it cannot be read.
+    /// Its run; `None` if that cannot be read.
     pub run: Option<u32>,
     /// Its summary.
     pub summary: Summary,
-    /// What it can be found by, if that was asked for and can be read.
+    /// The tags by which it can be found, if they were asked for and can be read.
     pub tags: Vec<Tag>,
-    /// When it was created; nothing if it cannot be read.
+    /// When it was created; `None` if that cannot be read.
     pub created_at: Option<Timestamp>,
 }
 
-/// A part of the feed.
+/// A request for a part of the feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feed {
     /// Where it begins.
     pub from: FeedFrom,
-    /// At most so many.
+    /// The most items wanted.
     pub limit: usize,
 }
 
-/// Where a part of the feed begins.
+/// The beginning of a part of the feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedFrom {
-    /// With the first thing that is still known.
+    /// The first item that is still known.
     Beginning,
-    /// After the last thing: nothing is told but the place.
+    /// The end: the answer contains only the place after the last item.
     End,
-    /// After this place.
+    /// The first item after this place.
     After(FeedCursor),
 }
 
-/// A place in the feed, as the store that gave it understands it.
+/// A place in the feed, as the store that returned it understands it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedCursor(pub u128);
 
 /// A page of the feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedPage {
-    /// What happened. A page may be short, or even empty, before the end.
+    /// The items. A page may be short, or even empty, before the end.
     pub items: Vec<FeedItem>,
-    /// Where to go on, also after the end.
+    /// Where to go on, even after the end.
     pub next: FeedCursor,
     /// Whether there is nothing more for now.
     pub is_end: bool,
 }
 
-/// One thing that happened.
+/// One event in the life of an execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedItem {
-    /// To which execution.
+    /// The execution.
     pub address: Address,
-    /// In which of its runs.
+    /// Its run.
     pub run: u32,
-    /// When it was decided.
+    /// When the event was decided.
     pub at: Timestamp,
-    /// What.
+    /// The kind of event.
     pub happening: Happening,
 }
 
-/// What to delete.
+/// A request to delete executions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prune {
-    /// Executions that finished before this.
+    /// The time before which they finished.
     pub finished_before: Timestamp,
-    /// At most so many.
+    /// The most executions to delete.
     pub limit: usize,
 }

@@ -11,13 +11,13 @@ use crate::ExecutionKey;
 pub struct Worker {
     /// Its name, for people.
     pub name: Name,
-    /// What it offers.
+    /// The work that it offers to do.
     pub ability: Ability,
     /// How long its session lives without a heartbeat.
     pub ttl: Duration,
 }
 
-/// A session that was made.
+/// A new session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registered {
     /// The session.
@@ -29,17 +29,18 @@ pub struct Registered {
 /// A sign of life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beat {
-    /// Whose.
+    /// The session.
     pub session: SessionId,
-    /// What the session believes it holds, as [`abide_core::Tally::beat`] gives it. Without one, nothing is compared, and no lease grows older by it.
+    /// The digest of the leases that the session believes it holds, as [`abide_core::Tally::beat`]
+    /// returns it. Without a digest, nothing is compared and no lease ages.
     pub digest: Option<Digest>,
-    /// It takes nothing more, because it shuts down. A session that has said so once drains until it
-    /// ends, also when a beat that was sent before arrives later.
+    /// Whether the session takes no more executions, because it shuts down. Once it has said so, it
+    /// drains until it ends, even when a beat that was sent earlier arrives later.
     pub is_draining: bool,
 }
 
 impl Beat {
-    /// A sign of life, and nothing else.
+    /// Creates a sign of life and nothing else.
     pub fn of(session: SessionId) -> Self {
         Self { session, digest: None, is_draining: false }
     }
@@ -52,43 +53,45 @@ pub enum Heartbeat {
     Refreshed {
         /// When it expires without another heartbeat.
         expires_at: Timestamp,
-        /// Whether the session holds what it believes it holds.
+        /// Whether the session holds the leases that it believes it holds.
         leases: Agreement,
     },
     /// There is no such session, or it has expired or was retired: register anew.
     NotRegistered,
 }
 
-/// Whether a session holds what it believes it holds.
+/// The comparison of the leases that a session holds with those that it believes it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Agreement {
-    /// It does, or it did not say.
+    /// They agree, or the session sent no digest.
     Agreed,
-    /// It does not, or it did not when its heartbeat was sent: what was given back at that moment makes a difference too. Look at the
-    /// [leases](crate::View::leases) that were given before this heartbeat; later ones are too young.
+    /// They differ, or differed when the heartbeat was sent: a lease that was released at that
+    /// moment makes a difference too. Look at the [leases](crate::View::leases) granted before this
+    /// heartbeat; later ones are too young.
     Differs {
         /// The number of that heartbeat, as in [`HeldLease::given_beat`].
         young_from: u64,
     },
 }
 
-/// Which leases to tell.
+/// A request for the leases of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leases {
-    /// Of this session.
+    /// The session.
     pub session: SessionId,
-    /// After this place; `None` for the beginning.
+    /// The place after which the page begins; `None` for the beginning.
     pub after: Option<LeaseCursor>,
-    /// At most so many. A store may give fewer, but at least one if there is one.
+    /// The most leases wanted. A store may return fewer, but at least one if there is one.
     pub limit: usize,
 }
 
-/// A place among the leases of a session, as the store that gave it understands it. A lease keeps its place for as long as it is held: whoever reads page after
-/// page meets each that was held all the while.
+/// A place among the leases of a session, as the store that returned it understands it. A lease
+/// keeps its place for as long as it is held: a reader that goes from page to page meets each lease
+/// that was held all the while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseCursor(pub [u64; 3]);
 
-/// A part of what a session holds.
+/// A page of the leases of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeasePage {
     /// The leases.
@@ -100,31 +103,31 @@ pub struct LeasePage {
 /// One lease of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldLease {
-    /// Of which execution.
+    /// The execution.
     pub key: ExecutionKey,
-    /// Which lease of it.
+    /// The epoch of the lease.
     pub epoch: Epoch,
-    /// After how many heartbeats of the session it was given.
+    /// The number of the session's heartbeats before the lease was granted.
     pub given_beat: u64,
 }
 
 /// A session that is to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retire {
-    /// Which.
+    /// The session.
     pub session: SessionId,
-    /// Why; at most 255 bytes without control characters.
+    /// The reason; at most 255 bytes without control characters.
     pub reason: String,
 }
 
-/// Which sessions to tell.
+/// A request for sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workers {
-    /// Of this tenant.
+    /// Their namespace.
     pub namespace: Namespace,
-    /// After this session, in order of their numbers.
+    /// The session after which the page begins, in order of session numbers.
     pub after: Option<SessionId>,
-    /// At most so many.
+    /// The most sessions wanted.
     pub limit: usize,
 }
 
@@ -135,17 +138,18 @@ pub struct WorkerRow {
     pub session: SessionId,
     /// Its worker.
     pub worker: Worker,
-    /// When it was made.
+    /// When it was created.
     pub registered_at: Timestamp,
     /// When it expires, or expired.
     pub expires_at: Timestamp,
     /// Why it was retired.
     pub retired: Option<String>,
-    /// Whether it shuts down: it keeps what it holds for a while, and takes nothing more.
+    /// Whether it shuts down: it keeps its executions for a while and takes no more.
     pub is_draining: bool,
-    /// How many executions it holds.
+    /// The number of executions that it holds.
     pub lease_count: u64,
-    /// Why what it offers cannot be told: its row is damaged, or a newer version of abide wrote it. Then it offers nothing that is known here.
+    /// Why its ability cannot be read: its row is damaged, or a newer version of abide wrote it.
+    /// Then it offers nothing that this program knows.
     pub damage: Option<String>,
 }
 
@@ -155,7 +159,7 @@ impl WorkerRow {
         self.retired.is_none() && now < self.expires_at
     }
 
-    /// Whether the session may still take something at `now`.
+    /// Whether the session may still take executions at `now`.
     pub fn takes_more(&self, now: Timestamp) -> bool {
         self.is_live(now) && !self.is_draining
     }

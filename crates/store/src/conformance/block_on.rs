@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_millis(50);
 ///
 /// # Panics
 ///
-/// When nothing wakes it for half a minute.
+/// Panics when nothing wakes it for half a minute.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let alarm = Arc::new(Alarm { thread: thread::current(), rung: AtomicBool::new(true) });
@@ -48,7 +48,7 @@ impl Wake for Alarm {
     }
 }
 
-/// Both outputs, polled in turn on one task; the first is polled first.
+/// Returns both outputs. The futures are polled in turn on one task, `first` first.
 pub(super) async fn both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
     let (mut first, mut second) = (pin!(first), pin!(second));
     let (mut one, mut two) = (None, None);

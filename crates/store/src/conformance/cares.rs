@@ -1,4 +1,4 @@
-//! What is given to those who need no code.
+//! Leases for sessions that lack the code.
 
 use abide_core::{Epoch, Fence, Lease, Message, Namespace, Start, Status, Timestamp, care};
 
@@ -39,7 +39,7 @@ table![
     deadline_of_what_is_put_off_is_seen_to,
 ];
 
-/// A session that can run nothing of what the cases start.
+/// Registers a session that can run none of the executions that the cases start.
 fn stranger(subject: &Subject) -> Seat<'_> {
     subject.seat(serving(name("elsewhere")))
 }
@@ -69,7 +69,7 @@ fn due_in(subject: &Subject, millis: u64) -> Start {
     Start { deadline_at: Some(subject.later_ms(millis)), ..flow() }
 }
 
-/// An execution that was held and waits.
+/// Starts an execution, claims it and parks it.
 fn parked(subject: &Subject, id: &str) {
     let (_seat, mut held) = subject.held(id);
     subject.commit(&subject.draft(&held).then(step("one")).park(), &mut held);
@@ -259,7 +259,7 @@ fn order_that_a_holder_has_not_seen_is_for_anybody(subject: &Subject) {
     assert_eq!(subject.look("a").summary.care_at, None, "whoever parks has seen to what it knows");
 }
 
-/// A look was due because it arrived while somebody held the execution.
+/// A look was due because the terminate arrived while somebody held the execution.
 fn terminate_that_its_holder_has_seen_to_needs_no_look(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
     subject.record(&mut held, step("one"));
@@ -431,7 +431,7 @@ fn what_its_holder_is_too_old_for_is_ready_again_later(subject: &Subject) {
     );
 }
 
-/// Gives up what its holder is too old to read.
+/// Releases an execution that its holder is too old to read.
 fn put_off(subject: &Subject, held: &Held) {
     let unreadable = Unreadable::Newer("entry 7".to_owned());
     let aside = Aside { key: held.key, lease: held.lease, unreadable };

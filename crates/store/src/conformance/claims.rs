@@ -1,4 +1,4 @@
-//! Who gets what to run.
+//! Which session runs which execution.
 
 use abide_core::{Epoch, Kind, MessageId, Namespace, SessionId, Start, Version};
 
@@ -116,7 +116,8 @@ fn wildcards_serve_every_lane_and_every_name(subject: &Subject) {
         worker
     };
     let mut any_name = subject.seat(any("gpu", "*"));
-    // Also what is made after the worker came, and what is born.
+    // Executions that are started after the worker registered count too, and so do those that are
+    // born leased.
     subject.start("gpu", Start { lane: name("gpu"), name: name("one"), ..flow() });
     subject.start("task", Start { lane: name("gpu"), kind: Kind::Task, ..flow() });
     subject.start("main", Start { name: name("two"), ..flow() });
@@ -239,7 +240,8 @@ fn older_claim_gives_nothing(subject: &Subject) {
     seat.send(&old);
     seat.claim(1);
     match seat.try_claim(&old) {
-        // Nobody waits for its answer any more: what it gave may be run twice by whoever gets it now.
+        // Nobody waits for its answer any more. If it named leases again, a second reader of the
+        // answer could run the executions twice.
         Ok(claimed) => assert!(claimed.leased.is_empty(), "{:?}", ids(&claimed)),
         Err(error) => assert!(matches!(error, Error::Refused(_)), "{error}"),
     }

@@ -15,7 +15,7 @@ pub struct TestClock {
 }
 
 impl TestClock {
-    /// A clock at 2026-01-01.
+    /// Creates a clock at 2026-01-01.
     pub fn new() -> Arc<Self> {
         Arc::new(Self { micros: AtomicI64::new(1_767_225_600_000_000) })
     }

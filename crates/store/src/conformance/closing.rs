@@ -29,7 +29,7 @@ fn closing_ends_every_wait(subject: &Subject) {
     let seat = subject.seat(worker());
     let (waiting, changed) = (subject.store.wait(seat.session), subject.store.changed());
     subject.store.close();
-    // What was noticed before may be told first.
+    // Earlier notices may come first.
     let told = block_on(waiting);
     assert!(told.is_ok() || matches!(told, Err(Error::Closed)), "{told:?}");
     assert!(block_on(subject.store.wait(seat.session)).is_err());

@@ -1,4 +1,4 @@
-//! What a commit changes.
+//! The effects of a commit.
 
 use abide_core::{Command, Event, Failure, FailureKind, OpKind, Status, Version, Waiting};
 
@@ -184,7 +184,7 @@ fn repeated_commit_is_committed_after_the_session_ended(subject: &Subject) {
     subject.commit(&draft, &mut held);
     seat.retire();
     let before = subject.picture();
-    // It did happen; what must not be said is that it did not.
+    // The commit did happen; the store must not deny it.
     assert!(matches!(subject.attempt(&draft), CommitOutcome::Committed(_)));
     assert_eq!(subject.picture(), before);
 }

@@ -16,15 +16,16 @@ mod world;
 use step::Step;
 use world::World;
 
-/// Applies `step_count` random operations to a store and to [`MemoryStore`], and compares every answer and, at the end,
-/// everything that can be read. Stale leases, dead sessions, repeated requests, lost answers and transactions of the
-/// user's are part of it.
+/// Applies `step_count` random operations to a store and to [`MemoryStore`], and compares every
+/// answer and, at the end, everything that can be read. The operations include stale leases, dead
+/// sessions, repeated requests, lost answers and the user's transactions.
 ///
-/// The store must be opened with [`differential_limits`]. The same seed gives the same operations.
+/// The store must be opened with [`differential_limits`]. The same seed leads to the same
+/// operations.
 ///
 /// # Panics
 ///
-/// At the first difference, after the seed and the operations so far were printed.
+/// Panics at the first difference, and prints the seed and the operations so far.
 pub fn differential(
     seed: u64,
     step_count: usize,
@@ -47,7 +48,7 @@ pub fn differential(
     check_same(&other.everything(), &reference.everything());
 }
 
-/// Compares answers line by line, so that a difference in a long one can be seen.
+/// Compares answers line by line, so that a difference in a long answer is visible.
 fn check_same(found: &[String], expected: &[String]) {
     for (found, expected) in found.iter().zip(expected) {
         assert_eq!(found, expected, "the store (left) and the reference (right) differ");
@@ -59,12 +60,13 @@ fn check_same(found: &[String], expected: &[String]) {
     );
 }
 
-/// The limits that a store must be opened with for [`differential`]: an inbox is full soon.
+/// Returns the limits that a store must be opened with for [`differential`]: inboxes fill up
+/// quickly.
 pub fn differential_limits() -> Limits {
     Limits { inbox_count_max: 6, ..super::limits() }
 }
 
-/// Prints what led to a failure, also when a store's own assertion ends the run.
+/// Prints the history of a failure, even when a store's own assertion ends the run.
 struct Log {
     seed: u64,
     steps: Vec<String>,

@@ -1,4 +1,4 @@
-//! What a session believes it holds, compared with what it holds.
+//! The leases that a session believes it holds, compared with those that it holds.
 
 use abide_core::{Epoch, SessionId};
 
@@ -35,7 +35,7 @@ fn pair_of(held: &Held) -> (ExecutionKey, Epoch) {
     (held.key, held.lease.epoch)
 }
 
-/// A session that holds `a`, which is old enough to be compared with the next heartbeat.
+/// Lets a session hold `a` for long enough to be compared at the next heartbeat.
 fn settled(subject: &Subject) -> (Seat<'_>, Held) {
     let (seat, held) = subject.held("a");
     assert_eq!(seat.believe(&[]), Agreement::Agreed, "it is too young");
@@ -130,14 +130,14 @@ fn each_way_to_give_a_lease_back_is_counted(subject: &Subject) {
         let draft = match round / 2 {
             0 => draft.park(),
             1 => draft.then(complete()),
-            // What it sends goes out before its lease is given back.
+            // Its messages go out before its lease is released.
             2 => draft.emitting(start_of(&format!("child of {id}"), child_of(&id, "child"))).park(),
             _ => draft.emitting(start_of(&format!("child of {id}"), child_of(&id, "child"))).then(complete()),
         };
         subject.commit(&draft, &mut held);
         assert_eq!(seat.believe(&[]), Agreement::Agreed, "{id}");
         assert_eq!(seat.believe(&[]), Agreement::Agreed, "{id}");
-        // The children are nobody's yet.
+        // Nobody holds the children yet.
         while let Some(leased) = seat.claim(1).leased.pop() {
             let mut child = Held::of(leased);
             subject.commit(&subject.draft(&child).then(complete()), &mut child);
@@ -178,7 +178,7 @@ fn a_refused_submit_counts_nothing(subject: &Subject) {
     }
 }
 
-/// Takes from its holder what has a terminate unread.
+/// Takes from its holder an execution that has an unread terminate.
 fn take_care(subject: &Subject, seat: &mut Seat<'_>) -> Leased {
     subject.send(terminate("a"));
     let grace = limits().terminate_grace();

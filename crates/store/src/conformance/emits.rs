@@ -1,4 +1,4 @@
-//! What executions send to one another.
+//! Messages from one execution to another.
 
 use abide_core::{Body, Outcome, Payload, Start};
 
@@ -141,7 +141,8 @@ fn repeated_child_start_attaches(subject: &Subject) {
     assert_eq!(subject.look("child").journal.len(), 1);
 }
 
-/// Checks that the whole inbox says that children were refused; gives the operations and messages.
+/// Checks that every message in the inbox reports a refused child. Returns the operations and
+/// failure messages.
 fn refusals(found: &Snapshot) -> Vec<(String, String)> {
     let told = found.inbox.messages.iter().map(|message| match &message.body {
         Body::ChildDone { op, outcome: Outcome::Failure(failure), .. } => {
@@ -213,7 +214,7 @@ fn refused_child_start_of_an_ended_parent_is_dropped(subject: &Subject) {
     assert!(subject.unread("a").is_empty());
 }
 
-/// Starts `child` from `a`, parks `a`, lets the child complete; gives how many messages were dropped.
+/// Claims `child` and completes it. Returns the number of dropped messages.
 fn finish_child(subject: &Subject) -> usize {
     let mut seat = subject.seat(worker());
     let mut child = seat.claim_one();

@@ -1,4 +1,4 @@
-//! What began, ended and changed, in order.
+//! Beginnings, ends and changes of executions, in order.
 
 use abide_core::{Block, Body, Command, Happening};
 

@@ -1,4 +1,4 @@
-//! Who may not write.
+//! Commits that must be fenced.
 
 use abide_core::{Epoch, Fence, Lease, SessionId, Version};
 
@@ -113,7 +113,7 @@ fn p4_terminal_execution_takes_no_commit(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
     let before = held.clone();
     subject.record(&mut held, complete());
-    // The same worker, with the newest version, believes that it still runs.
+    // The same worker, with the newest version, believes that the execution still runs.
     let mut believer = before.clone();
     believer.version = held.version;
     assert_eq!(subject.fenced(&subject.draft(&believer).then(step("more"))), Fence::Released);
@@ -155,7 +155,8 @@ fn p6_fenced_commit_leaves_no_trace(subject: &Subject) {
 fn p3_late_commit_does_not_overwrite_its_successor(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
     let late = subject.draft(&held).then(step("slow network")).yielded();
-    // The first copy arrives and is answered, the work goes on under the next lease, then a second copy arrives.
+    // The first copy arrives and is answered, the work goes on under the next lease, then a second
+    // copy arrives.
     assert!(matches!(subject.attempt(&late), CommitOutcome::Committed(_)));
     held = seat.claim_one();
     subject.record(&mut held, step("next"));

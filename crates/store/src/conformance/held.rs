@@ -1,4 +1,4 @@
-//! What a worker knows of an execution that it holds, and the commits that it prepares.
+//! A worker's knowledge of an execution that it holds, and the commits that it prepares.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use abide_core::{
 
 use crate::{Changes, Commit, ExecutionKey, Hold, Leased, Record};
 
-/// An execution that a worker holds, or believes to.
+/// An execution that a worker holds, or believes it holds.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) key: ExecutionKey,
@@ -17,7 +17,7 @@ pub(crate) struct Held {
     pub(crate) version: Version,
     pub(crate) takeover_count: u32,
     pub(crate) suspicion: Option<Suspicion>,
-    /// What its current run began with.
+    /// The start of its current run.
     pub(crate) start: Start,
     pub(crate) execution: Execution,
     pub(crate) inbox: Vec<Message>,
@@ -36,7 +36,7 @@ impl Held {
         self.execution.address().id.as_str()
     }
 
-    /// A commit that changes nothing yet and keeps the lease.
+    /// Returns a commit that changes nothing yet and keeps the lease.
     pub(crate) fn draft(&self, now: Timestamp) -> Draft {
         Draft {
             before: self.clone(),
@@ -55,7 +55,7 @@ impl Held {
         }
     }
 
-    /// What the worker knows after `draft` was committed.
+    /// Updates the worker's knowledge after `draft` was committed.
     pub(crate) fn follow(&mut self, draft: &Draft) {
         self.version = draft.before.version.next();
         self.execution = draft.after.clone();
@@ -65,7 +65,7 @@ impl Held {
         self.inbox.retain(|message| !draft.consumed.contains(&message.id));
     }
 
-    /// What the worker knows after a transaction recorded `record`.
+    /// Updates the worker's knowledge after a transaction recorded `record`.
     pub(crate) fn follow_transaction(&mut self, record: &Record) {
         self.version = self.version.next();
         self.execution.apply(&record.entry().expect("it can be read"));
@@ -91,7 +91,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// Records what follows from `command`, and sends what it sends.
+    /// Records the entries that follow from `command`, and emits its messages.
     pub(crate) fn then(mut self, command: Command) -> Self {
         let decision = self.after.decide(command, self.now).expect("cases ask for what is possible");
         let (entries, emits) = decision.record(&mut self.after, self.now);
@@ -110,18 +110,18 @@ impl Draft {
         draft
     }
 
-    /// The same, unless the execution refuses.
+    /// Ends the run and begins the next one with `input`, unless the execution refuses.
     pub(crate) fn continued_if_possible(self, input: &str) -> Self {
         let command = Command::ContinueAsNew { input: Payload::from(input) };
         if self.after.decide(command, self.now).is_ok() { self.continued(input) } else { self }
     }
 
-    /// Records what follows from `command`, unless the execution refuses.
+    /// Records the entries that follow from `command`, unless the execution refuses.
     pub(crate) fn then_if_possible(self, command: Command) -> Self {
         if self.after.decide(command.clone(), self.now).is_ok() { self.then(command) } else { self }
     }
 
-    /// The version that it was prepared at.
+    /// Returns the version that it was prepared at.
     pub(crate) fn version(&self) -> Version {
         self.before.version
     }
@@ -140,13 +140,13 @@ impl Draft {
         self
     }
 
-    /// None but caretakers have held it.
+    /// Marks the execution as held by caretakers only.
     pub(crate) fn untouched(mut self) -> Self {
         self.cared_epoch = Some(self.before.lease.epoch);
         self
     }
 
-    /// It is suspected after this commit too.
+    /// Keeps the execution suspected after this commit.
     pub(crate) fn suspected(mut self, suspicion: Suspicion) -> Self {
         self.suspicion = Some(suspicion);
         self
@@ -167,7 +167,7 @@ impl Draft {
         self
     }
 
-    /// Parks without having seen anything that stays unread.
+    /// Parks without having seen any message that stays unread.
     pub(crate) fn park(self) -> Self {
         self.park_after(Vec::new())
     }
@@ -187,7 +187,7 @@ impl Draft {
         self
     }
 
-    /// The same commit under another lease.
+    /// Moves the commit to another lease.
     pub(crate) fn under(mut self, lease: Lease) -> Self {
         self.before.lease = lease;
         self
@@ -199,7 +199,7 @@ impl Draft {
         Summary { care_at, cared_epoch, suspicion: self.suspicion.clone(), ..summary }
     }
 
-    /// The commit, ready to be sent; as often as wanted.
+    /// Returns the commit, ready to be sent, as often as wanted.
     pub(crate) fn commit(&self) -> Commit {
         Commit {
             key: self.before.key,

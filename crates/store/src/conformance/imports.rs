@@ -31,7 +31,7 @@ table![
     p6_unsound_import_leaves_no_trace,
 ];
 
-/// Another store, with the same clock.
+/// Creates another store with the same clock.
 fn elsewhere(subject: &Subject) -> Subject {
     Subject::new(MemoryStore::new(subject.clock.clone(), limits()), subject.clock.clone())
 }
@@ -44,7 +44,7 @@ fn import(subject: &Subject, import: &Import) -> Imported {
     block_on(subject.store.import(import.clone())).expect("it is sound")
 }
 
-/// Moves an execution; what was exported is exported again.
+/// Moves an execution, and checks that its new export equals the first.
 fn moved(from: &Subject, to: &Subject, id: &str) -> Import {
     let told = exported(from, id);
     assert!(matches!(import(to, &told), Imported::New(_)));
@@ -85,7 +85,7 @@ fn import_of_what_sleeps_sleeps_on(subject: &Subject) {
     assert_eq!(seat.claim_one().version, held.version);
 }
 
-/// Continues what came from elsewhere to its end.
+/// Carries an imported execution on to its end.
 fn go_on(subject: &Subject) -> Held {
     let mut held = subject.seat(worker()).claim_one();
     subject.record(&mut held, step("last"));
@@ -111,7 +111,7 @@ fn import_with_unread_mail_is_ready(subject: &Subject) {
     let (_seat, mut held) = source.held("a");
     source.send(signal("s1", "a"));
     source.send(signal("s2", "a"));
-    // Whether somebody has seen them is not told.
+    // The export does not say that a holder has seen them.
     source.commit(&source.draft(&held).then(step("one")).park_seen(&["s1", "s2"]), &mut held);
     assert_eq!(source.look("a").ready_at, None);
     moved(&source, subject, "a");
@@ -173,7 +173,7 @@ fn import_of_a_long_journal_can_be_read_from_anywhere(subject: &Subject) {
     let (_seat, mut held) = source.held("a");
     for nth in 1..=COUNT {
         let op = Op { kind: OpKind::Step, name: name("large"), key: None, nth };
-        // Each has a row of its own.
+        // Each of these entries has a row of its own.
         let outcome = Outcome::Success(Payload::from("x".repeat(20_000).as_str()));
         source.record(&mut held, Command::RecordStep(StepRecord { op, outcome, attempt: 1, input: None }));
     }
@@ -200,7 +200,8 @@ fn repeated_import_changes_nothing(subject: &Subject) {
     assert_eq!(subject.picture(), before);
 }
 
-/// What is said of an import that is refused, and that nothing comes of it.
+/// Imports an execution that must be refused, and checks that it leaves no trace. Returns the
+/// refusal.
 fn refused(subject: &Subject, told: Import) -> Refusal {
     let before = subject.picture();
     match block_on(subject.store.import(told)) {
@@ -219,7 +220,7 @@ fn import_over_something_else_is_refused(subject: &Subject) {
     let (_seat, mut other) = subject.held("a");
     subject.record(&mut other, step("other"));
     assert!(matches!(refused(subject, exported(&source, "a")), Refusal::Conflict { .. }));
-    // The same entries, and a message that nobody knows here.
+    // The same entries, and a message that is unknown here.
     let (_seat, mut held) = source.held("b");
     source.record(&mut held, step("one"));
     import(subject, &exported(&source, "b"));
@@ -270,7 +271,7 @@ fn import_of_runs_that_do_not_follow_each_other_is_refused(subject: &Subject) {
         (2, failed[..1].to_vec(), format!("run 3 {early}")),
         (1, completed.clone(), format!("run 2 {foreign}")),
         (2, completed, format!("run 3 {foreign}")),
-        // What has failed goes on by a retry alone, and what has continued by none.
+        // A failed run is followed by a retry only, and a continued run never by a retry.
         (1, failed.clone(), format!("run 2 {foreign}")),
         (2, continued.clone(), format!("run 3 {foreign}")),
     ];

@@ -1,4 +1,4 @@
-//! Inboxes are read in pages, and a claim brings no more than it may.
+//! Pages of inboxes, and the bounds of a claim.
 
 use abide_core::{Body, Command, Message, MessageId, Name, Outcome, Payload, StepRecord};
 
@@ -21,7 +21,7 @@ table![
     notice_after_an_unread_message_that_is_not_the_newest_names_it,
 ];
 
-/// A message of about so many bytes.
+/// Returns a message of about `bytes` bytes.
 fn large(id: &str, to: &str, bytes: usize) -> Message {
     let name = Name::new("large").expect("a literal name");
     let payload = Payload::from("x".repeat(bytes).as_str());
@@ -151,7 +151,7 @@ fn claim_takes_one_that_is_too_large_alone(subject: &Subject) {
     assert_eq!(seat.claim_ids(9), ["b"]);
 }
 
-/// A step whose result has so many bytes.
+/// Returns a step whose result has `bytes` bytes.
 fn made(name: &str, bytes: usize) -> Command {
     match step(name) {
         Command::RecordStep(record) => {
@@ -169,7 +169,8 @@ fn previous_of(notice: &Notice, id: &str) -> Option<Option<MessageId>> {
     }
 }
 
-/// Checks what the notice of `id` names. A store that only says that something changed names nothing.
+/// Checks the predecessor that the notice of `id` names. A store that only says that something
+/// changed names none.
 fn check_previous(seat: &super::subject::Seat<'_>, id: &str, expected: Option<&str>) {
     let expected = expected.map(MessageId::new);
     seat.wait_for(|notice| match previous_of(notice, id) {

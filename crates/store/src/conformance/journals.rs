@@ -1,4 +1,4 @@
-//! How journals are read.
+//! Reading journals.
 
 use abide_core::{Command, Fingerprint, Op, OpKind, Outcome, Payload, StepRecord};
 
@@ -22,7 +22,7 @@ table![
     inbox_is_told_only_if_asked_for,
 ];
 
-/// Appends steps until the journal has `count` entries, `batch` a commit.
+/// Appends steps until the journal has `count` entries, `batch` per commit.
 fn grow(subject: &Subject, held: &mut Held, (count, batch): (u64, u64)) {
     while held.execution.entry_count() < count {
         let first = held.execution.entry_count() + 1;
@@ -43,7 +43,7 @@ fn check_page(page: &[Record], from: u64) {
     }
 }
 
-/// Reads everything in pages of at most `limit`; a store may give less, but not nothing.
+/// Reads everything in pages of at most `limit`. A store may return fewer entries, but not none.
 fn check_paging(subject: &Subject, id: &str, (count, limit): (u64, usize)) {
     let mut from = 1;
     while from <= count {

@@ -1,4 +1,4 @@
-//! How executions are listed.
+//! Listing executions.
 
 use abide_core::{ExecutionId, Kind, Namespace, Start, Status};
 
@@ -70,7 +70,7 @@ fn list_filters_by_status(subject: &Subject) {
     assert_eq!(of(&[]).len(), 3);
 }
 
-/// As whoever asks for the status is told: nobody writes down that a sleep is over.
+/// The list agrees with the status that a reader computes: nobody records that a sleep is over.
 fn list_filters_by_the_status_of_the_moment(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
     subject.commit(&subject.draft(&held).sleeping(subject.later_ms(100)).park(), &mut held);
@@ -144,7 +144,7 @@ fn list_filters_by_what_was_set_aside(subject: &Subject) {
     assert_eq!(of(List { order: ListOrder::NewestFirst, ..everything() }), ["a", "c", "b"]);
     assert_eq!(of(List { statuses: vec![Status::Damaged], ..everything() }).len(), 3);
     assert!(of(List { statuses: vec![Status::Scheduled], ..everything() }).is_empty());
-    // The sound one has this tag too, which is what a store may look for first.
+    // The sound execution has this tag too, and a store may search by tag first.
     assert_eq!(of(List { tags: vec![tag("k", "1")], ..everything() }), ["c"]);
     assert!(of(List { tags: vec![tag("k", "2")], ..everything() }).is_empty());
     let first = subject.list(List { set_aside: true, limit: 2, ..everything() });

@@ -1,4 +1,4 @@
-//! Short ways to make what the cases are about.
+//! Short ways to make the objects of the cases.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,28 +29,28 @@ pub(crate) fn tag(key: &str, value: &str) -> Tag {
     Tag { key: name(key), value: name(value) }
 }
 
-/// A start of workflow `flow` in lane `main`.
+/// Returns a start of workflow `flow` in lane `main`.
 pub(crate) fn flow() -> Start {
     Start { lane: name("main"), ..Start::of(Kind::Workflow, name("flow"), Payload::from("1")) }
 }
 
-/// A start of workflow `flow` that nobody can run who cannot do all of `requires`.
+/// Returns a start of workflow `flow` that only workers with all of `requires` can run.
 pub(crate) fn requiring(requires: &[&str]) -> Start {
     Start { requires: requires.iter().map(|text| name(text)).collect(), ..flow() }
 }
 
-/// A start at a later time.
+/// Returns a start that is delayed until `start_at`.
 pub(crate) fn delayed(start_at: Timestamp) -> Start {
     Start { start_at: Some(start_at), ..flow() }
 }
 
-/// A start whose outcome `parent` waits for, under the operation `op`.
+/// Returns a start whose outcome `parent` waits for, under the operation `op`.
 pub(crate) fn child_of(parent: &str, op: &str) -> Start {
     let op = Op { kind: OpKind::ChildResult, name: name(op), key: None, nth: 1 };
     Start { parent: Some(Parent::new(address(parent).id, 1, op, 2)), ..flow() }
 }
 
-/// A worker for workflow `flow` in lane `main`.
+/// Returns a worker for workflow `flow` in lane `main`.
 pub(crate) fn worker() -> Worker {
     let ability = Ability {
         namespace: Namespace::default(),
@@ -62,7 +62,7 @@ pub(crate) fn worker() -> Worker {
     Worker { name: name("worker"), ability, ttl: TTL }
 }
 
-/// A worker for workflow `flow` in lane `main` that can do more.
+/// Returns a worker for workflow `flow` in lane `main` with additional capabilities.
 pub(crate) fn capable(capabilities: &[&str]) -> Worker {
     let mut worker = worker();
     worker.ability.capabilities = names(capabilities);
@@ -77,7 +77,7 @@ pub(crate) fn start_of(id: &str, start: Start) -> Message {
     message(&format!("start {id}"), id, Body::Start(start.into()))
 }
 
-/// A signal `note` that says its own message id.
+/// Returns a signal `note` whose payload is its own message id.
 pub(crate) fn signal(id: &str, to: &str) -> Message {
     message(id, to, Body::Signal { name: name("note"), payload: Payload::from(id) })
 }
@@ -112,7 +112,7 @@ pub(crate) fn complete() -> Command {
     Command::Complete { result: Payload::from("done"), unused: Vec::new() }
 }
 
-/// Every execution, oldest first.
+/// Asks for every execution, oldest first.
 pub(crate) fn everything() -> List {
     List::of(Namespace::default(), 1_000)
 }

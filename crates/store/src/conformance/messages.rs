@@ -1,4 +1,4 @@
-//! What arrives at executions that exist.
+//! Messages to executions that exist.
 
 use abide_core::{Block, Body, Command, Kind, Op, OpKind, Payload, Remedy, Start, Status, StepRemedy};
 
@@ -46,7 +46,7 @@ fn message_tells_who_sent_it_and_when_it_arrived(subject: &Subject) {
     subject.start("a", flow());
     let sent_at = subject.later_ms(5);
     subject.advance_ms(5);
-    // The sender has no say in it.
+    // The sender cannot choose the time of arrival.
     let mut early = signal("early", "a").arrived(subject.later_ms(9_999));
     early.by = abide_core::By("bob".to_owned());
     subject.send(early.clone());
@@ -61,7 +61,7 @@ fn message_tells_who_sent_it_and_when_it_arrived(subject: &Subject) {
     assert_eq!(held.inbox, expected);
 }
 
-/// Whatever comes into the inbox of a holder reaches it with the time of its arrival, on every way.
+/// Every message reaches a holder with its time of arrival, whichever way it takes.
 fn holder_is_told_when_a_message_arrived(subject: &Subject) {
     let (seat, _held) = subject.held("a");
     subject.advance_ms(5);
@@ -121,7 +121,7 @@ fn message_ids_stay_after_the_end(subject: &Subject) {
     subject.send(signal("unread", "a"));
     subject.commit(&subject.draft(&held).consuming(&["read"]).then(complete()), &mut held);
     for id in ["read", "unread"] {
-        // The sender did not get its first answer; what it asked for has happened.
+        // The sender did not get the first answer, but its message has arrived.
         assert!(matches!(subject.send(signal(id, "a")), Submitted::Duplicate(_)));
     }
 }

@@ -1,4 +1,5 @@
-//! Hints that something happened. They may come late or twice; that they come at all is what makes idling free (P7).
+//! Hints that something happened. They may come late or twice; because they come at all, idling is
+//! free (P7).
 
 use super::block_on::both;
 use super::make::{flow, signal, start_of, step, worker};
@@ -87,7 +88,7 @@ fn dropped_wait_loses_no_notice(subject: &Subject) {
 
 fn notice_comes_to_a_wait_that_is_under_way(subject: &Subject) {
     let (seat, held) = subject.held("a");
-    // What the claim itself caused is taken first, as far as it is there.
+    // Notices that the claim itself caused are taken first, as far as they have come.
     let submit = Submit { messages: vec![signal("s0", "a")], born_to: None, alone: false };
     block_on(subject.store.submit(submit)).expect("it is taken");
     seat.wait_for(|notice| is_message(notice, "s0"));

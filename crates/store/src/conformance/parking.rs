@@ -1,4 +1,4 @@
-//! What becomes of an execution that is given back.
+//! Executions whose holder releases them.
 
 use abide_core::{Command, Listens, Waiting};
 
@@ -58,7 +58,7 @@ fn parked_execution_is_woken_by_a_message(subject: &Subject) {
 fn park_with_an_unseen_message_is_ready_at_once(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
     let draft = subject.draft(&held).then(step("one")).park();
-    // It arrives after the worker looked into its inbox and before it parks.
+    // The message arrives after the worker looked into its inbox and before it parks.
     subject.send(signal("s", "a"));
     subject.commit(&draft, &mut held);
     assert_eq!(subject.look("a").ready_at, Some(subject.now()));
@@ -101,7 +101,7 @@ fn park_with_an_unseen_message_beside_seen_ones_is_ready_at_once(subject: &Subje
     assert_eq!(seat.claim_ids(1), ["a"]);
 }
 
-/// A wrong or stale name costs a look too many; no message waits for the next one to come.
+/// A wrong or stale id costs one look too many. No message has to wait until the next one comes.
 fn check_too_many(subject: &Subject, seen: &[&str]) {
     let (mut seat, mut held) = subject.held("a");
     for id in ["s1", "s2", "s3"] {
@@ -132,7 +132,8 @@ fn park_that_names_the_newer_message_is_ready_at_once(subject: &Subject) {
     check_too_many(subject, &["s3"]);
 }
 
-/// One was read and another has come: what is unread is as much as before, and something else.
+/// One message was read and another has come: the number of unread messages is the same, but they
+/// differ.
 fn park_beside_as_many_unread_messages_as_were_seen_is_ready_at_once(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
     subject.send(signal("s1", "a"));
@@ -166,7 +167,7 @@ fn paused_park_with_an_unseen_control_is_ready_at_once(subject: &Subject) {
     assert_eq!(seat.claim_one().inbox, [subject.arrived(cancel("a"))]);
 }
 
-/// What killed its worker rests. Nothing that comes ends that, and nothing that came is lost.
+/// An execution that killed its worker rests. No message ends the rest, and no message is lost.
 fn resting_execution_is_woken_by_time_alone(subject: &Subject) {
     let (mut seat, mut held) = subject.held("a");
     let until = Some(subject.later_ms(1_000));

@@ -1,4 +1,4 @@
-//! What is forgotten.
+//! Pruning finished executions.
 
 use abide_core::{Start, Version};
 

@@ -1,21 +1,22 @@
-//! Everything that a store has recorded.
+//! All records of a store.
 
 use abide_core::{Address, Namespace};
 
 use crate::{List, Read, Record, Result, Target, View};
 
-/// A record, and whose it is.
+/// A record with its execution and run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// Of which execution.
+    /// The execution.
     pub address: Address,
-    /// Of which of its runs.
+    /// Its run.
     pub run: u32,
     /// The record.
     pub record: Record,
 }
 
-/// Everything that the executions of a namespace have recorded: the oldest execution first, run by run. For tests; it is as large as the store.
+/// Reads all records of the executions of a namespace: the oldest execution first, run by run. For
+/// tests; the result is as large as the store.
 pub async fn recorded(view: &(impl View + ?Sized), namespace: &Namespace) -> Result<Vec<Recorded>> {
     let mut found = Vec::new();
     let mut list = List::of(namespace.clone(), 1_000);
@@ -35,7 +36,7 @@ pub async fn recorded(view: &(impl View + ?Sized), namespace: &Namespace) -> Res
     }
 }
 
-/// Everything that one run of an execution has recorded.
+/// Reads all records of one run of an execution.
 pub async fn recorded_by(view: &(impl View + ?Sized), address: &Address, run: u32) -> Result<Vec<Record>> {
     let mut records: Vec<Record> = Vec::new();
     loop {

@@ -90,7 +90,7 @@ fn session_that_drains_says_so_until_it_ends(subject: &Subject) {
     let refreshed = Heartbeat::Refreshed { expires_at: subject.now().after(TTL), leases: Agreement::Agreed };
     assert_eq!(block_on(subject.store.heartbeat(drain)).expect("a heartbeat is answered"), refreshed);
     assert_eq!(takes_more(), [false, true]);
-    // One that was sent before comes later.
+    // A heartbeat that was sent earlier arrives later.
     assert_eq!(beat_of(subject, seat.session), refreshed);
     assert_eq!(takes_more(), [false, true]);
     assert!(all(subject)[0].is_live(subject.now()), "it keeps what it holds");

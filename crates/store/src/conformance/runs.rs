@@ -57,7 +57,7 @@ fn words(records: &[Record]) -> Vec<&'static str> {
     records.iter().map(|record| record.entry().expect("it can be read").event.word()).collect()
 }
 
-/// What all runs of an execution recorded.
+/// Reads the records of all runs of an execution.
 fn recorded(subject: &Subject, id: &str) -> Vec<Record> {
     subject.history(&Target::Address(address(id))).concat()
 }
@@ -106,7 +106,7 @@ fn p4_run_that_continued_can_be_read_and_never_changes(subject: &Subject) {
     assert_eq!(ends.count(), 2, "one end a run");
 }
 
-/// Records `count` steps, in commits of different sizes.
+/// Records `count` steps, up to 50 per commit. Returns the records.
 fn grow(subject: &Subject, held: &mut Held, count: usize) -> Vec<Record> {
     let mut sent = Vec::new();
     for from in (0..count).step_by(50) {
@@ -249,7 +249,8 @@ fn p3_writer_of_an_earlier_run_is_fenced_after_a_takeover(subject: &Subject) {
     subject.advance_ms(10_000);
     let mut seat = subject.seat(worker());
     let mut taken = Held::of(seat.sweep(1).leased.remove(0));
-    // As many commits as the dead one needs for its own to look new.
+    // After one commit, the version alone would make the dead session's commits look like
+    // repetitions.
     subject.commit(&subject.draft(&taken).continued("2"), &mut taken);
     for draft in [subject.draft(&held).then(step("late")), subject.draft(&held).continued("late")] {
         assert_eq!(subject.fenced(&draft), Fence::StaleEpoch { found: Epoch(1), current: Epoch(2) });
@@ -334,7 +335,7 @@ fn p4_retry_of_anything_else_is_refused(subject: &Subject) {
     let order = Command::Pause { by: by(), reason: String::new() };
     subject.commit(&subject.draft(&paused).then(order).park(), &mut paused);
     subject.start("ready", flow());
-    // An end that nobody has applied yet is none.
+    // A terminate that nobody has applied yet is no end.
     subject.send(terminate("ready"));
     let rows = [
         ("completed", "it is completed already"),

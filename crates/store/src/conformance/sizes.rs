@@ -1,4 +1,4 @@
-//! What is too much.
+//! Requests that exceed a limit.
 
 use abide_core::{Block, Body, By, Command, Limits, Message, Op, OpKind, Payload, Remedy, Start, StepRemedy};
 
@@ -22,7 +22,7 @@ table![
     p8_one_submit_cannot_overfill_an_inbox,
 ];
 
-/// Checks that `messages` are refused because of the limit, and that nothing happened.
+/// Checks that `messages` are refused because of `limit`, and that nothing happened.
 fn check_refused(subject: &Subject, messages: Vec<Message>, limit: &str) {
     let before = subject.picture();
     let refusal = subject.refusal(messages);

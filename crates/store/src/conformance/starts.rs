@@ -1,4 +1,4 @@
-//! How executions begin to exist.
+//! Starting executions.
 
 use abide_core::{Epoch, Event, Namespace, Payload, Start, Status, Version};
 

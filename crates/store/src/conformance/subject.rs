@@ -17,9 +17,9 @@ use crate::{
 pub struct Subject {
     /// The store.
     pub store: Arc<dyn Store>,
-    /// Where it reads the time.
+    /// The source of its time.
     pub clock: Arc<TestClock>,
-    /// What its transaction steps write to.
+    /// The table that its transaction steps write to.
     pub table: UserTable,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Picture {
 }
 
 impl Subject {
-    /// The store under test, with the clock that it was handed.
+    /// Pairs the store under test with the clock that it reads.
     pub fn new(store: Arc<dyn Store>, clock: Arc<TestClock>) -> Self {
         Self { store, clock, table: UserTable::MEMORY }
     }
@@ -49,7 +49,7 @@ impl Subject {
         self.now().after(Duration::from_millis(millis))
     }
 
-    /// A message that arrives now.
+    /// Returns the message as it arrives now.
     pub(crate) fn arrived(&self, message: Message) -> Message {
         message.arrived(self.now())
     }
@@ -58,14 +58,14 @@ impl Subject {
         block_on(self.store.submit(Submit { messages, born_to: None, alone: false }))
     }
 
-    /// Submits one message that must be taken.
+    /// Submits one message that must be accepted.
     pub(crate) fn send(&self, message: Message) -> Submitted {
         let mut submitted = self.submit(vec![message]).expect("the message is taken");
         assert_eq!(submitted.len(), 1, "one answer a message");
         submitted.remove(0)
     }
 
-    /// Submits messages that must be refused; tells the refusal.
+    /// Submits messages that must be refused. Returns the refusal.
     pub(crate) fn refusal(&self, messages: Vec<Message>) -> String {
         match self.submit(messages) {
             Err(Error::Refused(refusal)) => refusal.to_string(),
@@ -90,7 +90,7 @@ impl Subject {
         Seat { subject: self, session, request: 0 }
     }
 
-    /// A new execution of workflow `flow`, held by a new worker.
+    /// Starts an execution of workflow `flow`, and lets a new worker claim it.
     pub(crate) fn held(&self, id: &str) -> (Seat<'_>, Held) {
         self.start(id, make::flow());
         let mut seat = self.seat(make::worker());
@@ -107,7 +107,7 @@ impl Subject {
         block_on(self.store.commit(draft.commit())).expect("a commit is answered")
     }
 
-    /// Commits what must be committed.
+    /// Commits a draft that must be committed.
     pub(crate) fn commit(&self, draft: &Draft, held: &mut Held) -> Committed {
         match self.attempt(draft) {
             CommitOutcome::Committed(committed) => {
@@ -123,7 +123,7 @@ impl Subject {
         self.commit(&self.draft(held).then(command), held);
     }
 
-    /// Commits what must be fenced, and checks that it left no trace.
+    /// Commits a draft that must be fenced, and checks that it leaves no trace.
     pub(crate) fn fenced(&self, draft: &Draft) -> Fence {
         let before = self.picture();
         match self.attempt(draft) {
@@ -141,7 +141,7 @@ impl Subject {
         block_on(self.store.read(read)).expect("it is read").expect("it exists").journal
     }
 
-    /// The execution with its whole journal and inbox.
+    /// Returns the execution with its whole journal and inbox.
     pub(crate) fn find(&self, target: &Target) -> Option<Snapshot> {
         let read = |from| Read { target: target.clone(), run: None, from, limit: 1_000, with_inbox: true };
         let mut snapshot = block_on(self.store.read(read(1))).expect("it is read")?;
@@ -164,12 +164,12 @@ impl Subject {
         self.find(&Target::Address(make::address(id))).expect("the execution exists")
     }
 
-    /// The ids of unread messages, in order.
+    /// Returns the ids of unread messages, in order.
     pub(crate) fn unread(&self, id: &str) -> Vec<String> {
         self.look(id).inbox.messages.iter().map(|message| message.id.as_str().to_owned()).collect()
     }
 
-    /// The whole inbox, page by page.
+    /// Reads the whole inbox, page by page.
     pub(crate) fn inbox(&self, key: ExecutionKey) -> Vec<Message> {
         let (mut messages, mut after) = (Vec::new(), None);
         loop {
@@ -190,7 +190,7 @@ impl Subject {
         block_on(self.store.list(list)).expect("it is listed")
     }
 
-    /// The whole feed, page by page.
+    /// Reads the whole feed, page by page.
     pub(crate) fn feed(&self) -> Vec<FeedItem> {
         let (mut items, mut from) = (Vec::new(), FeedFrom::Beginning);
         loop {
@@ -207,7 +207,7 @@ impl Subject {
         block_on(self.store.feed(Feed { from, limit })).expect("it is fed")
     }
 
-    /// The whole journal of one run.
+    /// Reads the whole journal of one run.
     pub(crate) fn journal_of(&self, target: &Target, run: u32) -> Vec<Record> {
         let mut records: Vec<Record> = Vec::new();
         loop {
@@ -221,7 +221,7 @@ impl Subject {
         }
     }
 
-    /// What every run of an execution recorded, run by run.
+    /// Reads the journals of all runs of an execution, run by run.
     pub(crate) fn history(&self, target: &Target) -> Vec<Vec<Record>> {
         let run = self.find(target).map_or(0, |found| found.execution.run());
         (1..=run).map(|run| self.journal_of(target, run)).collect()
@@ -231,7 +231,7 @@ impl Subject {
         block_on(self.store.prune(Prune { finished_before, limit })).expect("it is pruned")
     }
 
-    /// What a session holds, read page by page.
+    /// Reads the leases of a session, page by page.
     pub(crate) fn leases(&self, session: SessionId) -> Vec<HeldLease> {
         let mut leases = Vec::new();
         let mut after = None;
@@ -265,7 +265,7 @@ pub(crate) struct Seat<'a> {
 }
 
 impl Seat<'_> {
-    /// The next claim of this session, not sent yet.
+    /// Returns the next claim of this session, which is not sent yet.
     pub(crate) fn next_claim(&mut self, slots: usize) -> Claim {
         self.request += 1;
         Claim {
@@ -291,7 +291,7 @@ impl Seat<'_> {
         self.send(&claim)
     }
 
-    /// Claims, and takes from the dead.
+    /// Claims, and takes executions from dead sessions.
     pub(crate) fn sweep(&mut self, slots: usize) -> Claimed {
         let claim = Claim { sweep: true, ..self.next_claim(slots) };
         self.send(&claim)
@@ -307,7 +307,7 @@ impl Seat<'_> {
         Held::of(claimed.leased.remove(0))
     }
 
-    /// A sign of life, and nothing else.
+    /// Sends a sign of life and nothing else.
     pub(crate) fn heartbeat(&self) -> Heartbeat {
         self.beat(None)
     }
@@ -317,7 +317,7 @@ impl Seat<'_> {
         block_on(self.subject.store.heartbeat(beat)).expect("a heartbeat is answered")
     }
 
-    /// A heartbeat of a session that believes it holds these.
+    /// Sends a heartbeat as a session that believes it holds `held`.
     pub(crate) fn believe(&self, held: &[(ExecutionKey, Epoch)]) -> Agreement {
         let digests = held.iter().map(|(key, epoch)| Digest::of(key.0, *epoch));
         match self.beat(Some(digests.fold(Digest::default(), Digest::plus))) {
@@ -335,7 +335,7 @@ impl Seat<'_> {
         block_on(self.subject.store.retire(retire)).expect("a session may be retired");
     }
 
-    /// Waits until a notice comes that is one of those wanted.
+    /// Waits until one of the wanted notices comes.
     pub(crate) fn wait_for(&self, wanted: impl Fn(&Notice) -> bool) {
         loop {
             let notices = block_on(self.subject.store.wait(self.session)).expect("a live session may wait");
@@ -346,12 +346,12 @@ impl Seat<'_> {
     }
 }
 
-/// The ids of what was claimed, in order.
+/// Returns the ids of the claimed executions, in order.
 pub(crate) fn ids(claimed: &Claimed) -> Vec<String> {
     claimed.leased.iter().map(|leased| leased.address().id.as_str().to_owned()).collect()
 }
 
-/// The lane `text` served by a worker for workflow `flow`.
+/// Returns a worker that serves `lane` for workflow `flow`.
 pub(crate) fn serving(lane: Name) -> Worker {
     let mut worker = make::worker();
     worker.ability.lanes = [lane].into();

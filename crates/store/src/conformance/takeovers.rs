@@ -1,4 +1,4 @@
-//! What becomes of the work of the dead.
+//! The executions of dead sessions.
 
 use abide_core::{Epoch, Stand, Suspicion, Version};
 
@@ -55,7 +55,8 @@ fn takeover_continues_at_the_recorded_state(subject: &Subject) {
     assert_eq!(subject.look("a").journal.len(), 3);
 }
 
-/// Lets a new worker take over what a dead one held, then waits until that one is dead too.
+/// Lets a new worker take over the execution of a dead one, then waits until the new one is dead
+/// too.
 fn pass_on(subject: &Subject) -> Held {
     let mut seat = subject.seat(worker());
     let held = Held::of(seat.sweep(1).leased.remove(0));
@@ -70,7 +71,7 @@ fn takeovers_are_counted(subject: &Subject) {
     assert_eq!(subject.look("a").takeover_count, 3);
 }
 
-/// An execution whose holder died, taken over by another.
+/// Starts an execution whose holder dies, and lets another worker take it over.
 fn taken(subject: &Subject, id: &str) -> Held {
     subject.start(id, flow());
     subject.seat(worker()).sweep(9);
@@ -85,7 +86,7 @@ fn suspicion(subject: &Subject) -> Suspicion {
     Suspicion { died_at: vec![subject.now()], stand: Stand::Alone { takeover_count: 1 } }
 }
 
-/// Whoever commits says whether that proves anything. A store does not look.
+/// The committer decides whether its commit proves anything. A store does not look.
 fn takeover_count_is_reset_by_a_commit_without_suspicion(subject: &Subject) {
     let mut held = taken(subject, "empty");
     subject.commit(&subject.draft(&held).park(), &mut held);

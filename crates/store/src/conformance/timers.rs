@@ -1,4 +1,4 @@
-//! What becomes ready because time passes.
+//! Executions that become ready because time passes.
 
 use abide_core::{Start, Status};
 

@@ -1,4 +1,4 @@
-//! Closures of the user's inside the store's own transaction.
+//! Users' closures inside the store's own transaction.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,12 +23,13 @@ table![
     transactions_see_what_was_written_before_them,
 ];
 
-/// How a transaction step reads and writes a table of the user's in the store under test, through what the store hands it.
+/// The functions by which a transaction step reads and writes a user's table, through the
+/// connection that the store under test hands to it.
 #[derive(Clone, Copy, Debug)]
 pub struct UserTable {
     /// Sets the value of a key.
     pub put: fn(&dyn Any, &str, &str),
-    /// The value of a key.
+    /// Returns the value of a key.
     pub get: fn(&dyn Any, &str) -> Option<String>,
 }
 
@@ -46,7 +47,8 @@ fn memory(table: &dyn Any) -> &MemoryTable {
     table.downcast_ref().expect("a store in memory hands out its table")
 }
 
-/// A commit of one transaction step that runs `work`, and is kept if it says so.
+/// Returns a commit of one transaction step that runs `work`. The user's writes are kept if `work`
+/// returns `true`.
 pub(super) fn transaction(
     subject: &Subject,
     held: &Held,
@@ -81,7 +83,7 @@ pub(super) fn committed(subject: &Subject, commit: Commit) -> Committed {
     }
 }
 
-/// What the table says, asked by a transaction of an execution of its own.
+/// Reads the value of `key` in a transaction of a new execution.
 fn found(subject: &Subject, id: &str) -> Option<String> {
     let (_seat, held) = subject.held(id);
     let (get, answer) = (subject.table.get, Arc::new(Mutex::new(None)));

@@ -1,4 +1,5 @@
-//! What becomes of notices on their way. Nobody is told that something was wrong with them: that is what makes them hints.
+//! Faults of notices. Nobody learns that something was wrong with a notice, which is why notices
+//! are only hints.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -9,18 +10,18 @@ use super::Chances;
 use crate::Notice;
 use crate::prng::Prng;
 
-/// What happens to one notice.
+/// The fate of one notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeFault {
     /// Nothing unusual.
     None,
     /// It never comes.
     Lose,
-    /// It comes with later ones, after them, if there are any.
+    /// It comes together with later notices, after them, if there are any.
     Delay,
     /// It comes twice.
     Repeat,
-    /// It comes before those that came before it.
+    /// It comes before notices that were sent earlier.
     Overtake,
 }
 
@@ -38,13 +39,13 @@ impl Disturbance {
         Self(Mutex::new(Inner { decide: Box::new(decide), delayed: BTreeMap::new() }))
     }
 
-    /// Whether this one never comes.
+    /// Whether this notice never comes.
     pub(super) fn loses(&self, notice: &Notice) -> bool {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (inner.decide)(notice) == NoticeFault::Lose
     }
 
-    /// The notices as they arrive: none, if all of them are lost or late.
+    /// Returns the notices as they arrive: none, if all of them are lost or late.
     pub(super) fn disturb(&self, session: SessionId, notices: Vec<Notice>, is_healed: bool) -> Vec<Notice> {
         // A closure that panicked may still decide: it has no state that others rely on.
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What messages find that are put into inboxes.
+//! The admission of messages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use abide_core::{Address, Body, Execution, Message, MessageId, Refusal, Start, S
 use super::row::Row;
 use super::state::State;
 
-/// The state as it would be after messages that were admitted but not written yet. All of a submit are admitted before
-/// the first is written, so that a refusal leaves no trace.
+/// The state as it would be after messages that were admitted but not yet written. All messages of
+/// a submit are admitted before the first is written, so a refusal leaves no trace.
 pub(super) struct Ahead<'a> {
     state: &'a State,
     pending: BTreeMap<&'a Address, Pending<'a>>,
     now: Timestamp,
 }
 
-/// What was admitted for one execution.
+/// The admitted messages of one execution.
 #[derive(Default)]
 struct Pending<'a> {
     start: Option<&'a Arc<Start>>,
@@ -63,7 +63,7 @@ impl<'a> Ahead<'a> {
         Ok(intake)
     }
 
-    /// What a message finds.
+    /// Returns the execution that a message to `address` would find.
     fn target(&self, address: &Address) -> Option<Target<'_>> {
         let (row, pending) = (self.state.at(address), self.pending.get(address));
         let begun = pending.and_then(|pending| pending.start);

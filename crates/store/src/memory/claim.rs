@@ -1,4 +1,4 @@
-//! Leases for those who ask.
+//! Leases for sessions that claim.
 
 use abide_core::{Epoch, Message, SessionId, Timestamp, care, codec};
 
@@ -8,7 +8,7 @@ use crate::{Claim, Claimed, ExecutionKey, Leased, Result};
 
 impl State {
     pub(super) fn claim(&mut self, claim: &Claim, now: Timestamp) -> Result<Claimed> {
-        // Before anything is swept: a session that is dead itself changes nothing (P6).
+        // Checked before the sweep: a claim of a dead session changes nothing (P6).
         let last_request = self.live(claim.session, now)?.request;
         if claim.sweep {
             self.sweep(now);
@@ -21,7 +21,8 @@ impl State {
         Ok(self.claimed(claim, now))
     }
 
-    /// Due timers of what the session could run make it ready, since when they were due.
+    /// Makes executions that the session could run ready when their timers are due, as of the due
+    /// time.
     fn promote(&mut self, session: SessionId, now: Timestamp) {
         let ability = &self.sessions.get(&session).expect("it was found to be live").worker.ability;
         let due = self.timers.iter().take_while(|(wake_at, _)| *wake_at <= now);
@@ -50,14 +51,15 @@ impl State {
         session.given = given;
     }
 
-    /// Gives a lease; says how large what goes with it is.
+    /// Grants a lease. Returns the size of the journal and the inbox that go with it.
     fn lease(&mut self, key: ExecutionKey, session: SessionId, now: Timestamp) -> usize {
         let limits = self.limits.clone();
         self.change(key, |row| row.lease_to(session, &limits, now));
         size(&self.row(key).leased(&self.bounds))
     }
 
-    /// Looks at what is to be looked at, one after the other, and gives what a caretaker has to do something for.
+    /// Looks at executions whose `care_at` has come, one after the other, and leases those that
+    /// need a caretaker.
     fn give_care(&mut self, claim: &Claim, now: Timestamp) {
         let mut given = Vec::new();
         let mut bytes = 0;
@@ -77,13 +79,13 @@ impl State {
         self.sessions.get_mut(&claim.session).expect("it was found to be live").given_care = given;
     }
 
-    /// What is next to be looked at in the namespace of the session.
+    /// Returns the next execution to look at in the session's namespace.
     fn first_care(&self, session: SessionId) -> Option<(Timestamp, ExecutionKey)> {
         let namespace = &self.sessions.get(&session)?.worker.ability.namespace;
         self.cares.get(namespace)?.first().copied()
     }
 
-    /// The first of the queues that the session serves.
+    /// Returns the first execution in the queues that the session serves.
     fn first_for(&self, session: SessionId) -> Option<ExecutionKey> {
         let ability = &self.sessions.get(&session)?.worker.ability;
         let queues = self.queues.iter().filter(|(route, _)| ability.serves(route));
@@ -93,7 +95,7 @@ impl State {
 
     fn claimed(&self, claim: &Claim, now: Timestamp) -> Claimed {
         let session = self.sessions.get(&claim.session).expect("it was found to be live");
-        // An older request than the last gives nothing: nobody waits for its answer any more.
+        // An older request than the last returns no leases: nobody waits for its answer any more.
         let is_last = claim.request == session.request;
         let is_held = |(key, epoch): &&(ExecutionKey, Epoch)| {
             is_last && session.held.contains(key) && self.row(*key).lease.epoch == *epoch
@@ -124,13 +126,13 @@ impl State {
     }
 }
 
-/// What counts towards the bound of a claim.
+/// Returns the size that counts towards the bound of a claim.
 fn size(leased: &Leased) -> usize {
     let journal: usize = leased.journal.iter().map(|record| record.bytes.len()).sum();
     journal + leased.inbox.messages.iter().map(message_size).sum::<usize>()
 }
 
-/// How large a message is on disk, or would be.
+/// Returns the size that a message has on disk.
 pub(super) fn message_size(message: &Message) -> usize {
     codec::encode(message).len()
 }

@@ -1,4 +1,4 @@
-//! The writes of those who hold a lease.
+//! The writes of lease holders.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,7 +20,8 @@ impl State {
                 let committed = self.write_commit(commit, now);
                 Ok(CommitOutcome::Committed(Committed { transacted, ..committed }))
             }
-            // What was born then is told once: the digest of leases in a heartbeat gives it away.
+            // The first answer alone names the executions that were born: after it is lost, the
+            // digest of leases in a heartbeat reveals them.
             Fence::Applied => {
                 let last = self.row(commit.key).journal.last().map(|(_, record)| record.clone());
                 let transacted = last.filter(|_| commit.transaction.is_some());
@@ -30,14 +31,15 @@ impl State {
         }
     }
 
-    /// Runs the transaction step of a commit, if it has one; gives the commit with its record.
+    /// Runs the transaction step of a commit, if it has one. Returns the commit with the step's
+    /// record.
     fn transact(&mut self, mut commit: Commit) -> Result<(Commit, Option<Record>)> {
         let Some(transaction) = commit.transaction.clone() else { return Ok((commit, None)) };
         let run = |table: &MemoryTable| {
             let outcome = catch_unwind(AssertUnwindSafe(|| (transaction.0)(table)));
             outcome.map_err(|_| unsupported("the transaction step panicked outside the user's code"))
         };
-        // As if a neighbour had failed: whoever relies on having run once is found out.
+        // An extra run, as if a neighbour had failed, to expose a step that relies on running once.
         run(&self.table.clone())?;
         let table = self.table.clone();
         let transacted = run(&table)?;
@@ -81,13 +83,14 @@ impl State {
             born: Vec::new(),
             dropped_count: 0,
         };
-        // What has ended is over before its messages go out: one of them may be a retry of itself.
+        // An ended execution is released before its messages go out: one of them may retry the
+        // execution itself.
         let is_over = self.row(key).execution.is_finished();
         if is_over {
             self.change(key, |row| row.hold(&commit, now));
         }
-        // Otherwise the lease is still held while the messages go out: an execution that yields would stand in the queue
-        // before its own children, and none of them would be born leased.
+        // Otherwise the lease is still held while the messages go out: an execution that yields
+        // would stand in the queue before its own children, and none of them would be born leased.
         for message in &commit.changes.emits {
             self.emit(&mut emitter, message.clone(), now);
         }
@@ -120,7 +123,7 @@ fn unsupported(what: &str) -> Error {
     Refusal::Unsupported { what: what.to_owned() }.into()
 }
 
-/// Who emits, and what became of it.
+/// The emitter of messages, and the results of its emits.
 struct Emitter {
     address: Address,
     session: SessionId,

@@ -1,4 +1,4 @@
-//! Hints for those who wait.
+//! Hints for waiting callers.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -7,15 +7,16 @@ use abide_core::SessionId;
 
 use crate::Notice;
 
-/// The most notices that are kept for one session; when there are more, one that tells nothing replaces them.
+/// The most notices that are kept for one session. Two notices without details replace a longer
+/// queue.
 const NOTICE_COUNT_MAX: usize = 1_024;
 
 #[derive(Default)]
 pub(super) struct Notices {
     queues: BTreeMap<SessionId, Queue>,
-    /// Those who wait for the feed to grow.
+    /// Callers that wait for the feed to grow.
     followers: Vec<Waker>,
-    /// To be woken when the lock is released.
+    /// Callers to be woken when the lock is released.
     woken: Vec<Waker>,
 }
 
@@ -59,14 +60,14 @@ impl Notices {
         self.woken.append(&mut self.followers);
     }
 
-    /// Nobody waits for an ended session any more.
+    /// Ends all waits for a session that has ended.
     pub(super) fn close(&mut self, session: SessionId) {
         if let Some(mut queue) = self.queues.remove(&session) {
             self.woken.append(&mut queue.wakers);
         }
     }
 
-    /// Nobody waits any more.
+    /// Ends all waits.
     pub(super) fn close_all(&mut self) {
         self.wake_followers();
         for mut queue in std::mem::take(&mut self.queues).into_values() {

@@ -17,38 +17,38 @@ use crate::{
     Record, Snapshot, Unreadable, not_unread,
 };
 
-/// Journals up to this length are folded again at every commit, to see whether the state is what they add up to.
+/// The longest journal that is folded again at every commit, to check the reported state.
 const FOLDED_COUNT_MAX: usize = 64;
 
-/// The most entries that are told at once. Small, so that callers which forget to page are found out.
+/// The most entries in one page. Small, to expose callers that forget to page.
 const PAGE_COUNT_MAX: usize = 128;
 
-/// Where a ready execution stands in the queue of its route.
+/// The position of a ready execution in the queue of its route.
 pub(super) type Place = (Reverse<i16>, Timestamp, ExecutionKey);
 
 pub(super) struct Row {
     pub(super) key: ExecutionKey,
     pub(super) execution: Execution,
     pub(super) route: Route,
-    /// What its first run began with.
+    /// The start of its first run.
     pub(super) start: Start,
-    /// The execution that started it, if that was there.
+    /// The execution that started it, if that existed here.
     pub(super) parent: Option<ExecutionKey>,
     pub(super) summary: Summary,
     pub(super) lease: LeaseRow,
-    /// After how many heartbeats of its holder the lease was given.
+    /// The number of its holder's heartbeats before the lease was granted.
     pub(super) given_beat: u64,
     pub(super) created_at: Timestamp,
-    /// Set when the run has ended. Nothing changes after that, until a retry opens another one.
+    /// When the run ended. Nothing changes after that until a retry opens another run.
     pub(super) finished_at: Option<Timestamp>,
     pub(super) ready_at: Option<Timestamp>,
     pub(super) wake_at: Option<Timestamp>,
     pub(super) takeover_count: u32,
-    /// Its holder could not read it: nothing but a caretaker's lease ends that.
+    /// Whether a holder could not read it. Only a caretaker's lease ends this state.
     pub(super) is_aside: bool,
     /// The records of the current run and their positions in the feed.
     pub(super) journal: Vec<(u64, Record)>,
-    /// Those of earlier runs, run by run.
+    /// The records of earlier runs, run by run.
     pub(super) past: Vec<Vec<(u64, Record)>>,
     /// Unread messages and their numbers, in order of arrival.
     pub(super) inbox: Vec<(u64, Message)>,
@@ -62,29 +62,29 @@ impl Row {
         self.execution.address()
     }
 
-    /// Where it stands in the queue; `None` when it is not ready.
+    /// Returns its position in the queue; `None` when it is not ready.
     pub(super) fn place(&self) -> Option<Place> {
         let priority = if planted(Bug::PriorityIgnored) { 0 } else { self.execution.priority() };
         Some((Reverse(priority), self.ready_at?, self.key))
     }
 
-    /// Its timer, when a timer could make it ready.
+    /// Returns its timer, if a timer could make it ready.
     pub(super) fn timer(&self) -> Option<(Timestamp, ExecutionKey)> {
         let idle = self.lease.session.is_none() && self.ready_at.is_none() && !self.is_aside;
         Some((self.wake_at.filter(|_| idle)?, self.key))
     }
 
-    /// Who holds it, and under which lease.
+    /// Returns the session that holds it, and the epoch of the lease.
     pub(super) fn holder(&self) -> Option<(SessionId, Epoch)> {
         Some((self.lease.session?, self.lease.epoch))
     }
 
-    /// When a caretaker is to look at it.
+    /// Returns when a caretaker is to look at it.
     pub(super) fn care(&self) -> Option<(Timestamp, ExecutionKey)> {
         Some((self.summary.care_at?, self.key))
     }
 
-    /// What a caretaker sees.
+    /// Looks at it as a caretaker would.
     pub(super) fn look(&self, limits: &Limits, now: Timestamp) -> care::Look {
         let unread = self.inbox.iter().map(|(_, message)| message);
         let held = (&self.lease, self.summary.cared_epoch);
@@ -99,7 +99,8 @@ impl Row {
         self.summary.care_at = care::after_lease(self.summary.care_at, now, limits.terminate_grace());
     }
 
-    /// A message arrived: whoever holds the lease is told, otherwise it may be worth a look.
+    /// Puts a message into the inbox, which may make the execution ready if nobody holds it. The
+    /// caller notifies a holder.
     pub(super) fn receive(&mut self, message: Message, limits: &Limits, (wakes, now): (bool, Timestamp)) {
         self.summary.care_at =
             care::after_arrival(self.summary.care_at, &self.lease, &message, limits.terminate_grace());
@@ -111,11 +112,12 @@ impl Row {
         self.inbox.push((self.arrived_count, message));
     }
 
-    /// Replaces state and summary and takes read messages out. The records are appended by the caller, which
-    /// numbers them in the feed.
+    /// Replaces state and summary and removes consumed messages. The caller appends the records,
+    /// because it numbers them in the feed.
     pub(super) fn replace(&mut self, execution: Execution, commit: &Commit) {
         self.execution = execution;
-        // What it is to be looked at for is the holder's business while it has the lease.
+        // A commit does not move `care_at`: while the lease is held, the execution's needs are the
+        // holder's business.
         self.summary = Summary { care_at: self.summary.care_at, ..commit.changes.summary.clone() };
         self.wake_at = commit.changes.summary.wake_at;
         self.lease.version = self.lease.version.next();
@@ -125,7 +127,7 @@ impl Row {
         }
     }
 
-    /// What becomes of the lease after a commit.
+    /// Decides the fate of the lease after a commit.
     pub(super) fn hold(&mut self, commit: &Commit, now: Timestamp) {
         if self.execution.is_finished() {
             self.lease.session = None;
@@ -149,7 +151,7 @@ impl Row {
         self.summary.care_at = parked.care_at;
     }
 
-    /// Its holder cannot read it.
+    /// Takes the execution from its holder, which cannot read it.
     pub(super) fn set_aside(&mut self, unreadable: &Unreadable, now: Timestamp) {
         match unreadable {
             Unreadable::Damaged(_) => {
@@ -163,13 +165,13 @@ impl Row {
         }
     }
 
-    /// What is told of it.
+    /// Returns the summary that readers see.
     pub(super) fn told(&self) -> Summary {
         let status = if self.is_aside { Status::Damaged } else { self.summary.status };
         Summary { status, ..self.summary.clone() }
     }
 
-    /// The session that held it has ended.
+    /// Releases the lease of a session that has ended.
     pub(super) fn release(&mut self, ending: Ending, now: Timestamp) {
         self.lease.session = None;
         self.ready_at = Some(now);
@@ -177,14 +179,14 @@ impl Row {
         self.takeover_count += u32::from(ending == Ending::Death);
     }
 
-    /// The run that a retry opens, and its first entries.
+    /// Returns the run that a retry opens, and its first entries.
     pub(super) fn retried(&self, by: &By, now: Timestamp) -> Result<(Execution, Vec<Entry>), Refusal> {
         let (_, first) = self.journal.first().expect("a run begins with its start");
         let first = first.entry().expect("recorded entries can be read");
         self.execution.retried(first.began().expect("a run begins with its start"), by.clone(), now)
     }
 
-    /// Opens the next run of what failed or was cancelled.
+    /// Opens the next run of an execution that failed or was cancelled.
     pub(super) fn retry(&mut self, execution: Execution, records: Vec<(u64, Record)>, now: Timestamp) {
         self.summary = execution.summary_at_start(now);
         self.wake_at = self.summary.wake_at;
@@ -195,12 +197,12 @@ impl Row {
         self.open_run(records);
     }
 
-    /// The journal begins anew.
+    /// Begins a new journal with `records`.
     pub(super) fn open_run(&mut self, records: Vec<(u64, Record)>) {
         self.past.push(std::mem::replace(&mut self.journal, records));
     }
 
-    /// The journal of a run, or of the current one.
+    /// Returns the journal of `run`, or of the current run.
     pub(super) fn journal_of(&self, run: Option<u32>) -> &[(u64, Record)] {
         match run {
             Some(run) if run != self.execution.run() => {
@@ -211,14 +213,14 @@ impl Row {
         }
     }
 
-    /// The page of a journal from entry `from` on.
+    /// Returns the page of a journal from entry `from` on.
     pub(super) fn page(journal: &[(u64, Record)], from: u64, limit: usize) -> Vec<Record> {
         let skipped = usize::try_from(from.saturating_sub(1)).unwrap_or(usize::MAX);
         let wanted = limit.min(PAGE_COUNT_MAX);
         journal.iter().skip(skipped).take(wanted).map(|(_, record)| record.clone()).collect()
     }
 
-    /// The page of the inbox after `after`.
+    /// Returns the page of the inbox after `after`.
     pub(super) fn inbox_page(&self, after: Option<InboxCursor>, bounds: &Bounds) -> InboxPage {
         let after = after.map_or(0, |InboxCursor(arrived)| arrived);
         let rest = self.inbox.iter().skip_while(|(arrived, _)| *arrived <= after);
@@ -283,9 +285,9 @@ impl Row {
     }
 }
 
-/// What must hold before and after every write.
+/// The invariants before and after every write.
 impl Row {
-    /// Refuses a commit by somebody who believes that something is unread which is not.
+    /// Refuses a commit that consumes a message which is not unread.
     pub(super) fn check_consumed(&self, commit: &Commit) -> crate::Result<()> {
         let mut unread: BTreeSet<_> = self.inbox.iter().map(|(_, message)| &message.id).collect();
         match commit.changes.consumed.iter().find(|id| !unread.remove(id)) {
@@ -294,7 +296,7 @@ impl Row {
         }
     }
 
-    /// Stops a commit that no correct caller makes; gives the state that it reports.
+    /// Panics for a commit that no correct caller makes. Returns the state that the commit reports.
     pub(super) fn checked(&self, commit: &Commit) -> Execution {
         let address = self.address();
         for (record, seq) in commit.changes.records.iter().zip(self.execution.entry_count() + 1..) {
@@ -345,7 +347,7 @@ impl Row {
         Execution::fold(self.address().clone(), run, &entries)
     }
 
-    /// The entries of all runs.
+    /// Returns the number of entries of all runs.
     fn entry_count(&self) -> usize {
         self.past.iter().map(Vec::len).sum::<usize>() + self.journal.len()
     }
@@ -360,7 +362,7 @@ impl Row {
         }
     }
 
-    /// What may never happen to a row, whatever the operation.
+    /// Checks the change since `before`: no operation may break these rules.
     pub(super) fn check_since(&self, before: &Marks) {
         let address = self.address();
         let (old, new) = (before.lease, self.lease);
@@ -377,7 +379,7 @@ impl Row {
         self.check();
     }
 
-    /// What holds for every row.
+    /// Checks the invariants of every row.
     pub(super) fn check(&self) {
         let address = self.address();
         assert_eq!(self.journal.len() as u64, self.execution.entry_count(), "{address} has its entries");
@@ -396,7 +398,7 @@ impl Row {
     }
 }
 
-/// What a row may not fall behind.
+/// The marks that a changed row may not fall behind.
 pub(super) struct Marks {
     lease: LeaseRow,
     run: u32,

@@ -20,17 +20,18 @@ pub(super) struct Session {
     pub(super) retired: Option<String>,
     pub(super) is_draining: bool,
     pub(super) held: BTreeSet<ExecutionKey>,
-    /// The same, for the heartbeat.
+    /// The same leases, counted for the heartbeat.
     pub(super) tally: Tally,
-    /// The last claim.
+    /// The number of the last claim.
     pub(super) request: u64,
-    /// What the last claim gave.
+    /// The leases of the last claim.
     pub(super) given: Vec<(ExecutionKey, Epoch)>,
-    /// What the last claim gave to be looked after.
+    /// The leases of the last claim that are for care.
     pub(super) given_care: Vec<(ExecutionKey, Epoch)>,
 }
 
-/// How a session ended. What it held is a suspect only if it died: an orderly end burdens nobody.
+/// The way a session ended. Only a death makes the executions that it held suspects; an orderly end
+/// does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// It was retired.
@@ -65,18 +66,18 @@ impl State {
         Registered { session, expires_at }
     }
 
-    /// The session, if it may write now.
+    /// Returns the session, if it may write now.
     pub(super) fn live(&self, session: SessionId, now: Timestamp) -> Result<&Session> {
         let found = self.sessions.get(&session).filter(|found| found.is_live(now));
         found.ok_or_else(|| Refusal::Unsupported { what: format!("session {session} is not live") }.into())
     }
 
     pub(super) fn heartbeat(&mut self, beat: Beat, now: Timestamp) -> Heartbeat {
-        // Counted lease by lease: whoever forgets to count one of them is found out.
+        // Summed lease by lease, to expose a change of a lease that was not counted.
         let old = cfg!(debug_assertions).then(|| self.old_leases(beat.session));
         match self.sessions.get_mut(&beat.session) {
             Some(found) if found.is_live(now) => {
-                // A clock that was set back must not take away what was promised.
+                // A clock that was set back must not shorten the promised life.
                 found.expires_at = found.expires_at.max(now.after(found.worker.ttl));
                 found.is_draining |= beat.is_draining;
                 let leases = match beat.digest {
@@ -94,7 +95,7 @@ impl State {
         }
     }
 
-    /// What a session holds and is not young, lease by lease.
+    /// Returns the digest of a session's leases that are not young, summed lease by lease.
     fn old_leases(&self, session: SessionId) -> Digest {
         let Some(found) = self.sessions.get(&session) else { return Digest::default() };
         let rows = found.held.iter().map(|key| self.row(*key));
@@ -131,8 +132,9 @@ impl State {
         }
     }
 
-    /// Lengthens every session by what a virtual clock skips. `false`, and nothing changes: somebody has missed a
-    /// heartbeat, or has died and was not found yet by those who live.
+    /// Extends every session by the time that a virtual clock skips. Returns `false`, and changes
+    /// nothing, when a live session has missed a heartbeat, or when live sessions have not yet
+    /// swept a dead one.
     pub(super) fn skip(&mut self, by: Duration, now: Timestamp) -> bool {
         let open = || self.sessions.values().filter(|found| found.retired.is_none());
         // Three heartbeats fit into one life.

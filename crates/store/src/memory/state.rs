@@ -16,19 +16,20 @@ pub(super) struct State {
     pub(super) is_closed: bool,
     pub(super) rows: BTreeMap<ExecutionKey, Row>,
     pub(super) by_address: BTreeMap<Address, ExecutionKey>,
-    /// What is ready, by route: work that nobody here can take never stands before work that somebody can.
+    /// Ready executions, by route: an execution that no session here can take never stands before
+    /// one that some session can.
     pub(super) queues: BTreeMap<Route, BTreeSet<Place>>,
-    /// The timers of what nobody holds.
+    /// The timers of executions that nobody holds.
     pub(super) timers: BTreeSet<(Timestamp, ExecutionKey)>,
-    /// What a caretaker is to look at, by tenant.
+    /// When a caretaker is to look at each execution, by namespace.
     pub(super) cares: BTreeMap<Namespace, BTreeSet<(Timestamp, ExecutionKey)>>,
-    /// What happened, by the position of the entry that says so.
+    /// The items of the feed, by the positions of their entries.
     pub(super) feed: BTreeMap<u64, (ExecutionKey, FeedItem)>,
     pub(super) sessions: BTreeMap<SessionId, Session>,
     pub(super) notices: Notices,
-    /// What transaction steps have written.
+    /// The table that transaction steps write.
     pub(super) table: MemoryTable,
-    /// Counts changes of executions and of who is there.
+    /// The number of changes of executions and sessions.
     pub(super) change_count: u64,
     last_key: u64,
     last_position: u64,
@@ -65,19 +66,19 @@ impl State {
         self.by_address.get(address).map(|key| self.row(*key))
     }
 
-    /// A number that no execution had before, also none that was pruned.
+    /// Returns a number that no execution, pruned or not, has had before.
     pub(super) fn next_key(&mut self) -> ExecutionKey {
         self.last_key += 1;
         ExecutionKey(self.last_key)
     }
 
-    /// A number that no session had before.
+    /// Returns a number that no session has had before.
     pub(super) fn next_session(&mut self) -> SessionId {
         self.last_session += 1;
         SessionId(self.last_session)
     }
 
-    /// Records with positions in the feed that were never given before.
+    /// Assigns each record a position in the feed that was never used before.
     pub(super) fn positioned(
         &mut self,
         key: ExecutionKey,
@@ -96,7 +97,7 @@ impl State {
         records.into_iter().map(place).collect()
     }
 
-    /// The position of the newest entry.
+    /// Returns the position of the newest entry.
     pub(super) fn feed_end(&self) -> u64 {
         self.last_position
     }
@@ -114,7 +115,8 @@ impl State {
         self.announce_care(key);
     }
 
-    /// The only way to change a row: indexes follow, invariants are checked, those whom it concerns are told.
+    /// Changes a row; there is no other way to do so. Indexes follow, invariants are checked, and
+    /// the sessions that it concerns are notified.
     pub(super) fn change(&mut self, key: ExecutionKey, change: impl FnOnce(&mut Row)) {
         self.change_count += 1;
         self.unindex(key);
@@ -146,7 +148,7 @@ impl State {
         }
     }
 
-    /// Counts a lease that was given, and one that is over.
+    /// Counts a lease that was granted and one that is over.
     fn tally(&mut self, key: ExecutionKey, before: Option<(SessionId, Epoch)>) {
         let row = self.rows.get_mut(&key).expect("a key that was found belongs to a row");
         let holder = row.holder();
@@ -198,7 +200,7 @@ impl State {
         }
     }
 
-    /// Tells everybody of its namespace that it is to be looked at, now or later.
+    /// Notifies every session of its namespace that a caretaker is to look at it, now or later.
     fn announce_care(&mut self, key: ExecutionKey) {
         let row = self.rows.get(&key).expect("a key that was found belongs to a row");
         if row.summary.care_at.is_none() {
@@ -211,7 +213,7 @@ impl State {
         }
     }
 
-    /// Tells those who could run it that it is ready, or that it has a timer.
+    /// Notifies the sessions that could run it that it is ready or has a timer.
     fn announce(&mut self, key: ExecutionKey) {
         let row = self.rows.get(&key).expect("a key that was found belongs to a row");
         let notice = match (row.place(), row.timer()) {

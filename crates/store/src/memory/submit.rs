@@ -1,4 +1,4 @@
-//! Messages into inboxes, and new executions.
+//! Messages for inboxes, and new executions.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,8 @@ impl State {
             .zip(intakes)
             .map(|(message, intake)| (intake, self.write(message, intake, submit.born_to, now)))
             .collect::<Vec<_>>();
-        // Leases are told when everything is written: what was started together with a signal has it in its inbox.
+        // The leases are read after everything is written: an execution that was started together
+        // with a signal has it in its inbox.
         Ok(written.into_iter().map(|(intake, key)| self.submitted(intake, key)).collect())
     }
 
@@ -41,7 +42,7 @@ impl State {
         }
     }
 
-    /// Does what was admitted; gives the execution that the message went to.
+    /// Carries out the admission of a message. Returns the execution that the message went to.
     pub(super) fn write(
         &mut self,
         message: Message,
@@ -123,7 +124,7 @@ impl State {
         key
     }
 
-    /// The execution that a child belongs to.
+    /// Returns the parent of a child.
     pub(super) fn parent_key(&self, start: &Start, namespace: &Namespace) -> Option<ExecutionKey> {
         let address = Address { namespace: namespace.clone(), id: start.parent.as_ref()?.id.clone() };
         self.by_address.get(&address).copied()

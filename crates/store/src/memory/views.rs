@@ -1,4 +1,4 @@
-//! What can be read, and what is forgotten.
+//! Reads and pruning.
 
 use abide_core::{Address, Tag, Timestamp};
 
@@ -9,7 +9,7 @@ use crate::{
     ListOrder, Listing, Prune, Read, Snapshot, Target,
 };
 
-/// The most that one page of the feed tells. Small, so that callers which forget to page are found out.
+/// The most items in one page of the feed. Small, to expose callers that forget to page.
 const FEED_COUNT_MAX: usize = 128;
 
 impl State {
@@ -75,7 +75,7 @@ impl State {
     }
 
     pub(super) fn prune(&mut self, prune: Prune) -> u64 {
-        // The feed tells who ended before whom, also within one moment.
+        // The feed orders executions by their ends, even by ends at the same time.
         let ended = self.feed.iter().filter_map(|(position, (key, _))| {
             let row = self.row(*key);
             let is_end = row.journal.last().is_some_and(|(last, _)| last == position);

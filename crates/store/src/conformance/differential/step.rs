@@ -2,10 +2,10 @@
 
 use crate::prng::Prng;
 
-/// How many different executions there may be at a time.
+/// How many different executions may exist at a time.
 pub(super) const ID_COUNT: usize = 12;
 
-/// How many sessions and leases there are to choose from.
+/// The numbers of sessions and leases to choose from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
     pub(super) session_count: usize,
@@ -42,7 +42,7 @@ pub(super) enum Step {
         held: usize,
         key: usize,
         keep: bool,
-        /// The answer is lost: the holder sends it again.
+        /// Whether the answer is lost: the holder then sends the step again.
         lost: bool,
     },
     /// The last operation once more: its answer was lost.
@@ -60,7 +60,7 @@ pub(super) enum Step {
         age_ms: u64,
         limit: usize,
     },
-    /// Compare everything that can be read.
+    /// A comparison of everything that can be read.
     Look,
 }
 
@@ -76,21 +76,21 @@ pub(super) enum Send {
     Retry { to: usize, id: usize },
 }
 
-/// What a commit records, as far as it is possible.
+/// The commands that a commit records, as far as they are possible.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
     Nothing,
     Steps(usize),
-    /// Take messages from the inbox and do what they say.
+    /// Takes messages from the inbox and obeys them.
     Obey(usize),
     Block,
     Complete,
     Fail,
-    /// Record steps, and begin the next run.
+    /// Records steps, and begins the next run.
     Continue(usize),
 }
 
-/// What becomes of the lease.
+/// The fate of the lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Keeping {
     Keep,
@@ -157,7 +157,7 @@ impl Step {
     }
 }
 
-/// An index below `count`, mostly one of the last `favoured`.
+/// Returns an index below `count`, mostly one of the last `favoured`.
 fn recent(prng: &mut Prng, count: usize, favoured: usize) -> usize {
     if prng.chance(150) {
         return prng.below(count);

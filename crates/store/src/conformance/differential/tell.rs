@@ -1,10 +1,10 @@
-//! Answers in words that are the same for every store: no keys, no session numbers, no sizes of pages.
+//! Answers in words that are the same for every store: no keys, no session numbers, no page sizes.
 
 use abide_core::{Fence, Refusal, SessionId, Timestamp};
 
 use crate::{Claimed, CommitOutcome, Error, ExecutionKey, HeldLease, Leased, Snapshot, Submitted};
 
-/// What numbers of a store mean.
+/// Translates a store's numbers into names.
 pub(super) trait Names {
     fn session(&self, session: SessionId) -> String;
     fn execution(&self, key: ExecutionKey) -> String;
@@ -14,7 +14,7 @@ pub(super) trait Names {
 pub(super) fn error(error: &Error) -> String {
     match error {
         Error::Refused(Refusal::TooLarge(large)) => format!("refused by {}", large.limit),
-        // It names the session.
+        // The text of this refusal names the session.
         Error::Refused(Refusal::Unsupported { .. }) => "refused".to_owned(),
         Error::Refused(refusal) => format!("refused: {refusal}"),
         other => format!("{other:?}"),
@@ -47,7 +47,8 @@ fn leased(names: &impl Names, leased: &Leased) -> String {
     )
 }
 
-/// Leases are sorted: the order of those that are told again is open, and the conformance table checks the first time.
+/// Describes a claim. Leases are sorted: the order of repeated leases is open, and the conformance
+/// table checks the order of the first answer.
 pub(super) fn claimed(names: &impl Names, claimed: &Claimed) -> String {
     let told = |leased: &[Leased]| {
         let mut told: Vec<_> = leased.iter().map(|leased| self::leased(names, leased)).collect();
@@ -69,7 +70,7 @@ pub(super) fn claimed(names: &impl Names, claimed: &Claimed) -> String {
     )
 }
 
-/// Leases are sorted: each store has its own order.
+/// Describes leases. They are sorted, because each store has its own order.
 pub(super) fn leases(names: &impl Names, leases: &[HeldLease]) -> String {
     let told = |lease: &HeldLease| {
         format!("{} epoch {} beat {}", names.execution(lease.key), lease.epoch, lease.given_beat)
@@ -96,7 +97,8 @@ pub(super) fn outcome(names: &impl Names, outcome: &CommitOutcome, exists: bool)
             let born: Vec<_> = committed.born.iter().map(|leased| self::leased(names, leased)).collect();
             format!("committed, dropped {}, born {born:?}", committed.dropped_count)
         }
-        // Why nobody may write what is gone is not said.
+        // The reason is left out: stores may differ in how they fence a commit of a pruned
+        // execution.
         CommitOutcome::Fenced(_) if !exists => "fenced: gone".to_owned(),
         fenced @ CommitOutcome::Fenced(_) => word(fenced).to_owned(),
     }

@@ -1,4 +1,5 @@
-//! A store and what its workers know: executes steps, and tells the answers in words that can be compared.
+//! A store and the knowledge of its workers. It carries out steps, and puts the answers into words
+//! that can be compared.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -34,7 +35,8 @@ struct Seat {
 /// A lease that a worker has or had.
 struct Holding {
     held: Held,
-    /// A commit whose answer was lost. It is repeated before the next one, as every worker must.
+    /// A commit whose answer was lost. The worker repeats it before the next one, as every worker
+    /// must.
     lost: Option<Draft>,
 }
 
@@ -55,7 +57,7 @@ impl World {
         Extent { session_count: self.seats.len(), held_count: self.held.len() }
     }
 
-    /// Carries out a step; tells the answer.
+    /// Carries out a step and describes the answer.
     pub(super) fn apply(&mut self, step: &Step) -> Vec<String> {
         if matches!(step, Step::Look) {
             return self.everything();
@@ -109,7 +111,8 @@ impl World {
         format!("until {}", registered.expires_at)
     }
 
-    /// A heartbeat of a session that knows what it holds: whatever happened before, the store has counted the same.
+    /// Sends a heartbeat of a session that knows its leases. Whatever happened before, the store
+    /// must have counted the same leases.
     fn heartbeat(&mut self, index: usize) -> String {
         let Seat { session, beat_count, .. } = self.seats[index];
         let leases = self.subject.leases(session);
@@ -145,7 +148,8 @@ impl World {
         match block_on(self.subject.store.claim(claim)) {
             Err(error) => tell::error(&error),
             Ok(claimed) => {
-                // A claim that gave nothing need not be noted, and may give something when it is repeated.
+                // A claim that leased nothing need not be remembered by a store, and may lease
+                // something when it is repeated.
                 self.last = Some(last).filter(|_| !claimed.leased.is_empty() || !claimed.care.is_empty());
                 let told = tell::claimed(self, &claimed);
                 self.learn(claimed);
@@ -168,7 +172,7 @@ impl World {
         leased.into_iter().for_each(|leased| self.adopt(leased));
     }
 
-    /// A worker has a lease: a new one, or one that it is told of again.
+    /// Takes over a lease: a new one, or one that the worker knows already.
     fn adopt(&mut self, leased: Leased) {
         let (key, lease) = (leased.key, leased.lease);
         let held = Held::of(leased);
@@ -200,7 +204,8 @@ impl World {
         self.send(index, &draft)
     }
 
-    /// A transaction that appends to a key of the user's table; tells what it saw there.
+    /// Commits a transaction step that appends to a key of the user's table. Describes the value
+    /// that the step saw there.
     fn transact(&mut self, index: usize, key: usize, keep: bool, lost: bool) -> String {
         if let Some(draft) = self.held[index].lost.take() {
             return format!("first the lost one: {}", self.resend(index, &draft));
@@ -266,7 +271,8 @@ impl World {
         }
     }
 
-    /// Sends a commit again. What was born is told again or not, both are right; so nobody learns of it.
+    /// Sends a commit again. The answer may or may not repeat the leases of born executions; both
+    /// are right, so the worker ignores them.
     fn resend(&mut self, index: usize, draft: &Draft) -> String {
         let outcome = self.subject.attempt(draft);
         let is_news = self.held[index].held.version == draft.version();
@@ -276,7 +282,7 @@ impl World {
         tell::word(&outcome).to_owned()
     }
 
-    /// Everything that can be read, one line for each thing.
+    /// Describes everything that can be read, one line for each item.
     pub(super) fn everything(&self) -> Vec<String> {
         let listed = self.subject.list(make::everything()).items;
         let find = |key| self.subject.find(&Target::Key(key)).expect("what is listed exists");
@@ -357,7 +363,8 @@ fn worker(variant: usize) -> Worker {
     worker
 }
 
-/// The draft with what `act` records, as far as it is possible, and how many messages it takes.
+/// Returns the draft with the commands of `act`, as far as they are possible, and the number of
+/// messages that it takes.
 fn acted(draft: Draft, held: &Held, act: Act) -> (Draft, usize) {
     match act {
         Act::Nothing => (draft, 0),
