@@ -1,4 +1,4 @@
-//! What the tests of this crate have in common.
+//! Helpers that the tests of this crate share.
 
 use std::time::Duration;
 
@@ -20,23 +20,23 @@ fn address(id: &str) -> Address {
     Address { namespace: Namespace::default(), id: ExecutionId::new(id).expect("an id") }
 }
 
-/// A start of workflow `flow`.
+/// Returns a start of workflow `flow`.
 pub(crate) fn start(id: &str) -> Message {
     Message::new(MessageId::new("start"), address(id), By::client(), Body::Start(flow().into()))
 }
 
-/// A signal.
+/// Returns a signal.
 pub(crate) fn signal(id: &str, to: &str) -> Message {
     let body = Body::Signal { name: name("go"), payload: Payload::from("1") };
     Message::new(MessageId::new(id), address(to), By::client(), body)
 }
 
-/// What such a start gives.
+/// Returns the execution and the first entry that such a start creates.
 pub(crate) fn begun(id: &str) -> (Execution, Entry) {
     Execution::start(address(id), flow(), Timestamp::from_millis(0))
 }
 
-/// A worker for workflow `flow`.
+/// Returns a worker for workflow `flow`.
 pub(crate) fn worker() -> Worker {
     let ability = Ability {
         namespace: Namespace::default(),

@@ -19,7 +19,7 @@ fn start(store: &FaultyStore, id: &str) -> Option<Error> {
     block_on(store.submit(submit)).err()
 }
 
-/// How many executions began.
+/// Returns the number of items in the feed: one for each execution that began.
 fn begun_count(store: &MemoryStore) -> usize {
     block_on(store.feed(Feed { from: FeedFrom::Beginning, limit: 100 })).expect("it is fed").items.len()
 }
@@ -105,7 +105,8 @@ fn lost_wait_is_woken_by_a_notice() {
     assert!(matches!(waiting.as_mut().poll(&mut context), Poll::Ready(Err(Error::Indeterminate { .. }))));
 }
 
-/// The ids of the messages that a session is told of, and the names of what came before them.
+/// Returns the ids of the messages in a session's notices, each with the predecessor that the
+/// notice names.
 fn told(store: &FaultyStore, session: abide_core::SessionId) -> Vec<(String, Option<String>)> {
     let notices = block_on(store.wait(session)).expect("a live session may wait");
     let messages = notices.into_iter().filter_map(|notice| match notice {

@@ -23,7 +23,7 @@ fn two_memory_stores_do_not_differ() {
     }
 }
 
-/// A store with the execution "a", born leased, and an empty commit of it.
+/// Returns a store with the execution "a", born leased, and an empty commit of it.
 fn held() -> (Arc<MemoryStore>, Commit) {
     let store = MemoryStore::new(TestClock::new(), limits());
     let session = block_on(store.register(worker())).expect("a worker is registered").session;
