@@ -1,7 +1,8 @@
 //! The project's own commands, run as `cargo xtask <command>`.
 //!
-//! `test` is everything that CI checks and the only command a contributor needs. What takes longer than people
-//! are willing to wait before each commit becomes a command of its own beside it.
+//! `test` checks everything that CI checks and is the only command a contributor needs. A check
+//! that takes longer than people are willing to wait before each commit becomes a command of its
+//! own.
 
 mod instructions;
 mod planted;
@@ -20,7 +21,8 @@ use clap::{Parser, Subcommand};
 use crate::stage::Selection;
 use crate::workspace::Workspace;
 
-/// A tool's failure is read by a person and handled by nobody: the message is all there is to it.
+/// Nothing handles a failure of this tool; a person reads it. The message is therefore all that
+/// matters.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 #[derive(Parser)]
@@ -36,15 +38,17 @@ enum Command {
     Test(Selection),
     /// Check only how the sources look: sizes, crate arrows, SQL, banned words, links
     Style,
-    /// Live through simulated worlds: --seed N or --scenario FILE, both with --shrink; --seeds A..B [--record FILE]
+    /// Live through simulated worlds: --seed N or --scenario FILE, both with --shrink; --seeds A..B
+    /// [--record FILE]
     Sim {
-        /// What the simulator is told; `cargo xtask sim -- --help` lists it
+        /// Arguments of the simulator; `cargo xtask sim -- --help` lists them
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Plant one bug after the other, and see that a test catches each; takes some minutes
+    /// Plant one bug after the other, and check that a test catches each; takes some minutes
     Planted(planted::Arguments),
-    /// Count what an item of W1, W3 and W4 costs, by cause; takes some minutes and needs valgrind
+    /// Count the instructions of an item of W1, W3 and W4, by cause; takes some minutes and needs
+    /// valgrind
     Instructions(instructions::Arguments),
 }
 

@@ -1,6 +1,7 @@
-//! `cargo xtask planted`: plants one bug after the other, and sees that a test catches each.
+//! `cargo xtask planted`: plants one bug after the other, and checks that a test catches each.
 //!
-//! Which test is to catch which bug stands in `docs/planted.md`, and nowhere else: the table that people read is the one that is run.
+//! Only `docs/planted.md` says which test is to catch which bug: the table that people read is the
+//! one that this command uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -13,34 +14,38 @@ use crate::process::{self, Group};
 use crate::workspace::Workspace;
 use crate::{Result, sim};
 
-/// The table.
+/// The file with the table.
 const TABLE: &str = "docs/planted.md";
 
-/// What the table says of a bug that the simulator is to catch.
+/// The entry in the table for a bug that the simulator is to catch.
 const SIMULATOR: &str = "cargo xtask sim";
 
-/// What the table says behind a test that a bug turns in circles: to run into the limit is its way to fail.
+/// The mark in the table behind a test that a bug sends into an endless loop: the test fails by
+/// reaching the time limit.
 const HANGS: &str = ", hangs";
 
-/// A test that takes longer hangs. The slowest one of the table gives an answer 50 s to come, and fails then.
+/// The time after which a test counts as hung. The slowest test of the table waits 50 s for an
+/// answer, and then fails.
 const TEST_LIMIT: Duration = Duration::from_secs(120);
 
-/// The same for the simulator. It has ten thousand seeds when nothing is to be found, and such a build lives through ten a second.
+/// The same for the simulator. It runs ten thousand seeds when it finds nothing, and such a build
+/// runs ten per second.
 const SIMULATOR_LIMIT: Duration = Duration::from_secs(1800);
 
-/// What cargo prints of a test that failed or died, and not of one that does not compile.
+/// The line that cargo prints for a test that failed or died, but not for one that does not
+/// compile.
 const TEST_FAILED: &str = "error: test failed";
 
-/// What the simulator lives through without a bug. The test command does so with all seeds.
+/// The seeds that the simulator runs without a bug. The test command runs all seeds without one.
 const SOUND_SEEDS: &str = "0..300";
 
-/// Which bugs to plant.
+/// The bugs to plant.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Only these bugs, by name
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Print one JSON object a bug instead of a table
+    /// Print one JSON object per bug instead of a table
     #[arg(long)]
     json: bool,
 }
@@ -74,11 +79,11 @@ struct Row {
     bug: String,
     breaks: String,
     guard: Guard,
-    /// Whether the table says that it hangs.
+    /// Whether the table says that the test hangs.
     hangs: bool,
 }
 
-/// Who is to catch a bug.
+/// The test that is to catch a bug.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Guard {
     Simulator,
@@ -113,7 +118,7 @@ impl Guard {
     }
 }
 
-/// The lines of the table.
+/// Parses the lines of the table.
 fn rows(text: &str) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for line in text.lines().filter(|line| line.starts_with("| `")) {
@@ -135,23 +140,23 @@ fn chosen(rows: Vec<Row>, names: &[String]) -> Result<Vec<Row>> {
     Ok(rows.into_iter().filter(|row| names.is_empty() || names.contains(&row.bug)).collect())
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Passed,
     Failed,
-    /// It ran into its limit, and was killed.
+    /// It reached its time limit and was killed.
     Hung,
 }
 
-/// What became of a bug.
+/// The result of planting a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// A test failed, or the simulator after so many seeds.
+    /// A test failed, or the simulator failed after this many seeds.
     Caught(Option<u64>),
     Survived,
     Hung,
-    /// Something failed, and neither a test nor a seed says that it did.
+    /// Something failed, but neither a test nor a seed was reported.
     Unclear,
 }
 
@@ -172,12 +177,13 @@ impl Outcome {
 
 struct Hunt<'a> {
     workspace: &'a Workspace,
-    /// What the last run printed.
+    /// The output of the last run.
     output: std::path::PathBuf,
 }
 
 impl Hunt<'_> {
-    /// Builds everything once, for as long as that takes: what is run later is there, and has a limit.
+    /// Builds everything once, without a time limit. The later runs, which have one, then find
+    /// everything built.
     fn build(&self, rows: &[Row]) -> Result<()> {
         // Not quietly: it takes minutes.
         let build = "build --package abide-sim --features planted";
@@ -196,7 +202,7 @@ impl Hunt<'_> {
         Ok(())
     }
 
-    /// The table has the bugs of the program and no others.
+    /// Checks that the table has the bugs of the program and no others.
     fn compare(&self, rows: &[Row]) -> Result<()> {
         let (end, printed) = self.execute(&mut self.simulator(&["--bugs"]), SIMULATOR_LIMIT)?;
         if end != End::Passed {
@@ -210,7 +216,7 @@ impl Hunt<'_> {
         }
     }
 
-    /// Without a bug the same build passes.
+    /// Checks that the same build passes without a bug.
     fn check_sound(&self, rows: &[Row]) -> Result<()> {
         let guards: BTreeSet<&Guard> = rows.iter().map(|row| &row.guard).collect();
         for guard in guards {
@@ -243,14 +249,15 @@ impl Hunt<'_> {
         command
     }
 
-    /// The simulator of builds that bugs are planted in, as tests are built: to optimise it would take longer than its seeds take without. Its artifacts stand
-    /// beside those of ordinary builds: cargo tells them apart by their features.
+    /// Returns a command that runs the simulator of the builds that bugs are planted in. It is
+    /// built as tests are: optimising it would take longer than running its seeds unoptimised. Its
+    /// artifacts lie beside those of ordinary builds: cargo distinguishes them by their features.
     fn simulator(&self, arguments: &[&str]) -> Command {
         let run = ["run", "--quiet", "--package", "abide-sim", "--features", "planted", "--"];
         self.workspace.cargo(run.iter().chain(arguments).copied())
     }
 
-    /// How a command ended, and what it printed.
+    /// Runs a command. Returns its end and its output.
     fn execute(&self, command: &mut Command, limit: Duration) -> Result<(End, String)> {
         let output = File::create(&self.output)?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
@@ -263,17 +270,17 @@ impl Hunt<'_> {
     }
 }
 
-/// How cargo is told of a target.
+/// Returns the arguments that name a target to cargo.
 fn target_arguments(target: &str) -> Vec<&str> {
     if target == "lib" { vec!["--lib"] } else { vec!["--test", target] }
 }
 
-/// The seed that a line of the simulator says to have failed.
+/// Returns the seed that failed according to a line of the simulator.
 fn seed_of(line: &str) -> Option<u64> {
     line.strip_prefix("seed ")?.split_once(':')?.0.parse().ok()
 }
 
-/// A bug, and what became of it.
+/// A bug and the result of planting it.
 struct Found {
     row: Row,
     outcome: Outcome,
@@ -285,7 +292,8 @@ impl Found {
         matches!(self.outcome, Outcome::Caught(_)) || self.has_hung_as_told()
     }
 
-    /// To hang is to be caught only where the table says so: elsewhere nobody knows what would have come next.
+    /// Whether it hung where the table says so. Elsewhere a hang does not count as caught: nobody
+    /// knows what would have come next.
     fn has_hung_as_told(&self) -> bool {
         self.outcome == Outcome::Hung && self.row.hangs
     }
@@ -324,7 +332,7 @@ impl Found {
         .to_string()
     }
 
-    /// Its line of the table.
+    /// Returns its line of the table.
     fn row(&self) -> String {
         let Row { bug, breaks, guard, .. } = &self.row;
         let (guard, seeds, seconds) = (guard.text(), self.seeds(), self.duration.as_secs_f64());
@@ -333,7 +341,8 @@ impl Found {
     }
 }
 
-/// The table with what was found. The line of a bug that nobody caught stays, for somebody to look at.
+/// Returns the table with the new results. The line of a bug that nothing caught stays as it was,
+/// for a person to look at.
 fn updated(text: &str, found: &[Found]) -> String {
     let line = |line: &str| {
         let of_line =

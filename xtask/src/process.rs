@@ -1,4 +1,4 @@
-//! Child processes and how long they take. The only place here that reads a clock.
+//! Child processes and their durations. No other file of xtask reads a clock.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -18,7 +18,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     if status.success() { Ok(()) } else { Err(format!("`{}`: {status}", line(command)).into()) }
 }
 
-/// Waits for the end of `child`, and ends it when it takes longer than `limit`.
+/// Waits for the end of `child`, and kills it when it takes longer than `limit`.
 pub(crate) fn wait_within(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
     if let Some(status) = ended_within(child, limit)? {
         return Ok(status);
@@ -28,8 +28,9 @@ pub(crate) fn wait_within(child: &mut Child, limit: Duration) -> Result<ExitStat
     Err(format!("still running after {} s", limit.as_secs()).into())
 }
 
-/// A process with everything that it starts. `cargo test` waits for a process of its own, which would outlive it when cargo alone is killed, and turn in
-/// circles for ever. The price: an interrupt from the terminal does not reach the group.
+/// A process with everything that it starts. `cargo test` waits for a process of its own. If cargo
+/// alone were killed, that process would outlive it and could loop for ever. The price: an
+/// interrupt from the terminal does not reach the group.
 pub(crate) struct Group {
     leader: Child,
 }
@@ -40,19 +41,20 @@ impl Group {
         Ok(Self { leader: spawned.map_err(|error| format!("{}: {error}", line(command)))? })
     }
 
-    /// How the process ended, or nothing when it took longer than `limit`. Then everybody in the group has been killed.
+    /// Returns the status of the ended process. When it takes longer than `limit`, kills the whole
+    /// group and returns `None`.
     pub(crate) fn wait_within(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         if let Some(status) = ended_within(&mut self.leader, limit)? {
             return Ok(Some(status));
         }
-        // Nobody else has this number: the process keeps it until we wait for it.
+        // No other process has this number: ours keeps it until we wait for it.
         kill_process_group(Pid::from_child(&self.leader), Signal::KILL)?;
         self.leader.wait()?;
         Ok(None)
     }
 }
 
-/// What `work` returns, and how long it took.
+/// Returns the result of `work` and its duration.
 #[expect(clippy::disallowed_methods, reason = "the duration is for a person to read")]
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let started_at = Instant::now();

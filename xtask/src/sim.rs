@@ -3,13 +3,13 @@
 use crate::workspace::Workspace;
 use crate::{Result, process};
 
-/// The seeds that every test of the project runs.
+/// The seeds that every run of the project's tests covers.
 pub(crate) const SEEDS: &str = "0..10000";
 
-/// What must happen to them.
+/// The list of events that these seeds must cause.
 pub(crate) const COVERAGE: &str = "crates/sim/coverage.txt";
 
-/// Builds the simulator and calls it.
+/// Builds the simulator and runs it.
 pub(crate) fn run<'a>(workspace: &Workspace, arguments: impl IntoIterator<Item = &'a str>) -> Result<()> {
     let arguments: Vec<&str> = arguments.into_iter().collect();
     check(&arguments)?;
@@ -19,7 +19,8 @@ pub(crate) fn run<'a>(workspace: &Workspace, arguments: impl IntoIterator<Item =
     process::run(&mut workspace.cargo(call.into_iter().chain(arguments)))
 }
 
-/// Refuses before the build what needs no simulator to be seen. The simulator checks the rest.
+/// Refuses, before the build, arguments that are visibly wrong without the simulator. The simulator
+/// checks the rest.
 fn check(arguments: &[&str]) -> Result<()> {
     if arguments.is_empty() {
         return Err("say which: --seed N, --seeds A..B or --scenario FILE".into());

@@ -1,7 +1,8 @@
-//! The release binary does what the README says first: the demo runs, and the benchmark prints its figures.
+//! A check that the release binary does what the README shows first: the demo runs, and the
+//! benchmark prints its figures.
 //!
-//! The figures are not compared with the goals: the machines that run this are shared and noisy, and a test
-//! that fails on a busy machine is soon ignored.
+//! The figures are not compared with the goals: the machines that run this are shared and noisy,
+//! and people soon ignore a test that fails on a busy machine.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -13,9 +14,10 @@ use serde_json::{Map, Value};
 use crate::workspace::Workspace;
 use crate::{Result, process};
 
-/// Many times what the demo takes, so that a busy machine passes and a hanging demo does not.
+/// The time limit of the demo: many times its usual duration, so that a busy machine passes and a
+/// hanging demo does not.
 const DEMO_LIMIT: Duration = Duration::from_secs(120);
-/// The same for the quick benchmark.
+/// The time limit of the quick benchmark, chosen the same way.
 const BENCH_LIMIT: Duration = Duration::from_secs(600);
 const FIGURE_KEYS: [&str; 5] = ["work", "figure", "unit", "raw", "ratio"];
 
@@ -43,8 +45,8 @@ impl Smoke {
         Ok(Self { binary, directory: workspace.target().join(stage) })
     }
 
-    /// What the binary prints when it is run in an empty directory. Its output goes through a file because a
-    /// pipe that nobody reads while we wait would block it.
+    /// Runs the binary in an empty directory and returns its output. The output goes through a
+    /// file: a pipe that nobody reads while we wait would block the binary.
     pub(crate) fn output(&self, arguments: &[&str], limit: Duration) -> Result<String> {
         let name = format!("abide {}", arguments.join(" "));
         println!("{name}");
@@ -69,7 +71,8 @@ impl Smoke {
     }
 }
 
-/// How many figures the benchmark printed: one JSON object a line, each with all of [`FIGURE_KEYS`].
+/// Returns the number of figures that the benchmark printed: one JSON object per line, each with
+/// all of [`FIGURE_KEYS`].
 fn figure_count(printed: &str) -> Result<usize> {
     for line in printed.lines() {
         let figure: Map<String, Value> =

@@ -22,7 +22,7 @@ pub(crate) enum Stage {
     Torture,
 }
 
-/// Which stages to run: all of them, unless told otherwise.
+/// The stages to run: by default all of them.
 #[derive(Args)]
 pub(crate) struct Selection {
     /// Run only this stage (may be repeated)
@@ -118,8 +118,9 @@ impl Selection {
     }
 }
 
-/// The crate has a dependency graph of its own, so it gets a target directory of its own: in ours, each of the
-/// two would rebuild what the other has built with different features.
+/// Runs the tests of the crate that uses abide beside sqlx. It has a dependency graph of its own
+/// and therefore its own target directory: in ours, the two builds would keep rebuilding each
+/// other's dependencies with different features.
 fn beside_sqlx(workspace: &Workspace) -> Result<()> {
     let mut command = workspace.cargo(["test", "--manifest-path", "tests/beside-sqlx/Cargo.toml"]);
     process::run(command.env("CARGO_TARGET_DIR", workspace.target().join("beside-sqlx")))

@@ -1,4 +1,4 @@
-//! A minute of `abide torture` in every test of the project.
+//! A minute of `abide torture` in every run of the project's tests.
 
 use std::time::Duration;
 
@@ -8,12 +8,15 @@ use crate::Result;
 use crate::smoke::Smoke;
 use crate::workspace::Workspace;
 
-/// The programs and what happens to them; when which process is killed depends on the machine.
+/// The seeds, which decide the programs and their faults. The moment at which a process is killed
+/// depends on the machine.
 const SEEDS: [&str; 3] = ["1", "2", "3"];
 const MINUTES: &str = "1";
-/// What does not end after the last fault of a round is told after three minutes, and a minute has two or three rounds.
+/// The time limit of one torture. An execution that does not end after the last fault of a round is
+/// reported after three minutes, and a minute has two or three rounds.
 const LIMIT: Duration = Duration::from_secs(720);
-/// What must have happened at least: a torture that hurts nobody proves nothing. On a busy machine less happens in a minute, and another one is added.
+/// The least that must have happened: a torture that hurts nobody proves nothing. On a busy machine
+/// less happens in a minute, and another minute is added.
 const LEAST: [(&str, u64); 5] =
     [("kills", 20), ("kills_under_way", 10), ("client_kills", 2), ("stops", 5), ("executions", 200)];
 
@@ -35,7 +38,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     lacking.map_or(Ok(()), |lacking| Err(lacking.into()))
 }
 
-/// Adds what happened in one torture.
+/// Adds the counts of one torture.
 fn add(counts: &mut [u64; LEAST.len()], report: &Value) -> Result<()> {
     for (count, (name, _)) in counts.iter_mut().zip(LEAST) {
         *count += report[name].as_u64().ok_or_else(|| format!("the report has no {name:?}"))?;
@@ -43,7 +46,7 @@ fn add(counts: &mut [u64; LEAST.len()], report: &Value) -> Result<()> {
     Ok(())
 }
 
-/// What happened too rarely, if anything.
+/// Reports the first count that is too low, if any.
 fn lack(counts: &[u64; LEAST.len()]) -> Option<String> {
     let (count, (name, least)) = counts.iter().zip(LEAST).find(|(count, (_, least))| *count < least)?;
     Some(format!("{count} {name} are too few to prove anything; at least {least} are expected"))

@@ -1,4 +1,4 @@
-//! Where things are: the checkout, its target directory, cargo, and the files that belong to the project.
+//! The checkout, its target directory, cargo, and the files that belong to the project.
 
 use std::env;
 use std::ffi::OsStr;
@@ -17,7 +17,8 @@ impl Workspace {
     pub(crate) fn locate() -> Result<Workspace> {
         let manifest = env::var_os("CARGO_MANIFEST_DIR").ok_or("run this as `cargo xtask`")?;
         let root = Path::new(&manifest).parent().ok_or("xtask is not inside a workspace")?.to_path_buf();
-        // Made absolute because our children run in `root`, where a relative path would lead elsewhere.
+        // Made absolute because our children run in `root`, where a relative path would lead
+        // elsewhere.
         let target = match env::var_os("CARGO_TARGET_DIR") {
             Some(directory) => path::absolute(directory)?,
             None => root.join("target"),
@@ -29,12 +30,12 @@ impl Workspace {
         &self.target
     }
 
-    /// The `abide` binary that `cargo build --release` makes.
+    /// Returns the path of the `abide` binary that `cargo build --release` makes.
     pub(crate) fn release_binary(&self) -> PathBuf {
         self.target.join("release").join(format!("abide{}", env::consts::EXE_SUFFIX))
     }
 
-    /// A cargo command in the root of the checkout that shares our target directory.
+    /// Returns a cargo command in the root of the checkout that shares our target directory.
     pub(crate) fn cargo<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = self.command(&cargo);
@@ -42,8 +43,9 @@ impl Workspace {
         command
     }
 
-    /// The project's files relative to the root, with `/` between directories: what git tracks, and what it
-    /// would track after `git add`, so that a new file is checked before its first commit and not after.
+    /// Lists the project's files relative to the root, with `/` between directories: files that git
+    /// tracks, and files that it would track after `git add`. A new file is thus checked before its
+    /// first commit and not after.
     pub(crate) fn files(&self) -> Result<Vec<String>> {
         let output = self
             .command("git".as_ref())
@@ -63,7 +65,7 @@ impl Workspace {
         Ok(files)
     }
 
-    /// The text of one of [`Workspace::files`], or nothing if it is not a text file.
+    /// Returns the text of one of [`Workspace::files`], or `None` if it is not a text file.
     pub(crate) fn read(&self, file: &str) -> Result<Option<String>> {
         let bytes = fs::read(self.root.join(file))?;
         Ok(String::from_utf8(bytes).ok())

@@ -1,10 +1,10 @@
-//! How many instructions the works of the benchmark cost, by cause.
+//! The instructions that the works of the benchmark cost, by cause.
 //!
-//! Instructions do not depend on what else the machine does, so that a change of a few per cent can
-//! be seen where wall time says nothing. Each work runs twice under callgrind, with some rounds and
-//! with none after a first one: the difference, divided by the items of those rounds, is what one
-//! item costs, and what happens once in a process drops out. How to read the table is told in
-//! `docs/guide/bench.md`.
+//! The number of instructions does not depend on the load of the machine, so it shows a change of a
+//! few per cent where wall time shows nothing. Each work runs twice under callgrind: once with a
+//! first round alone, once with more rounds after it. The difference, divided by the items of those
+//! rounds, is the cost of one item; the costs that occur once in a process drop out.
+//! `docs/guide/bench.md` explains how to read the table.
 
 mod profile;
 
@@ -19,11 +19,11 @@ use self::profile::{Cause, Profile};
 use crate::workspace::Workspace;
 use crate::{Result, process};
 
-/// Callers that wait so long look into the store, in case that they missed the end. In W1 that is up
-/// to 6 % more for a run that takes longer.
+/// Callers that wait for this long look into the store, in case they missed the end. In W1 that
+/// adds up to 6 % to a run that takes longer.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Which works to measure.
+/// The works to measure.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Only this work; may be repeated
@@ -48,7 +48,7 @@ impl Work {
         }
     }
 
-    /// How many rounds are measured, and how many items a round has.
+    /// Returns the number of measured rounds, and of items per round.
     fn rounds(self) -> (u64, u64) {
         match self {
             Self::W1 => (2, 5_000),
@@ -57,8 +57,8 @@ impl Work {
         }
     }
 
-    /// What an item cost at b16da42, before rows had checksums and trees had an index: the mean of
-    /// two measurements by this method, in the order of the causes.
+    /// Returns the cost of an item at b16da42, before rows had checksums and trees had an index:
+    /// the mean of two measurements by this method, in the order of the causes.
     fn before(self) -> Profile {
         Profile::new(match self {
             Self::W1 => {
@@ -99,7 +99,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// What one item of a work costs.
+/// Measures the cost of one item of a work.
 fn cost_of_item(workspace: &Workspace, folder: &Path, work: Work) -> Result<Profile> {
     let (round_count, item_count) = work.rounds();
     let mut profiles = Vec::new();

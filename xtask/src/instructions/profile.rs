@@ -1,8 +1,8 @@
-//! What callgrind counted, by cause.
+//! The counts of callgrind, by cause.
 //!
-//! The format is told in the manual of valgrind. A line of numbers is a position and the
-//! instructions that were spent there; the one that follows `calls=` counts what was spent inside
-//! of a call, and belongs to the callee. Names are given once and then by number.
+//! The manual of valgrind describes the format. A line of numbers is a position and the
+//! instructions that were spent there. The line after `calls=` counts the instructions inside a
+//! call, which belong to the callee. A name is written out once and then referred to by its number.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::Result;
 
-/// Where instructions go.
+/// The part of the program that spends instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     Sqlite,
@@ -54,7 +54,7 @@ impl Cause {
         }
     }
 
-    /// The cause of what is spent in a function; `file` is where it is written.
+    /// Returns the cause of the instructions of a function that is written in `file`.
     fn of(function: &str, file: &str) -> Self {
         const ENCODING: [&str; 6] = ["serde", "postcard", "codec::", "checksum::", "sheet::", "::data::"];
         if ENCODING.iter().any(|part| function.contains(part)) {
@@ -81,16 +81,16 @@ impl Cause {
 pub(super) struct Profile([f64; Cause::ALL.len()]);
 
 impl Profile {
-    /// One count for each of [`Cause::ALL`].
+    /// Creates a profile from one count for each of [`Cause::ALL`].
     pub(super) const fn new(counts: [f64; Cause::ALL.len()]) -> Self {
         Self(counts)
     }
 
-    /// Reads what callgrind left in a folder, one file a thread.
+    /// Reads the files that callgrind left in a folder, one per thread.
     ///
-    /// Only the threads count that do what the works ask for: the runtime's workers and the writer.
-    /// Readers, heartbeats and checkpoints follow the clock, and a process under callgrind is so
-    /// slow that they would be most of it.
+    /// Only the threads that do the work count: the runtime's workers and the writer. Readers,
+    /// heartbeats and checkpoints follow the clock, and a process under callgrind is so slow that
+    /// they would be most of it.
     pub(super) fn read(folder: &Path) -> Result<Self> {
         const WORKING: [&str; 2] = ["abide_sqlite::apply::commit::", "multi_thread::worker::run"];
         let mut all = Self::default();
@@ -100,7 +100,7 @@ impl Profile {
             if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("callgrind")) {
                 continue;
             }
-            // Names of the users' types are text, whatever they are.
+            // Users' types may have any name; the names are only text here.
             let text = String::from_utf8_lossy(&fs::read(path)?).into_owned();
             if WORKING.iter().any(|function| text.contains(function)) {
                 thread_count += 1;
@@ -115,8 +115,8 @@ impl Profile {
     }
 
     fn parse(text: &str) -> Result<Self> {
-        // A claim looks for work that is due, as often as the clock says; here it finds none. What
-        // it does is nearly all SQLite's.
+        // A claim looks for due work at intervals that the clock sets; here it finds none. Nearly
+        // all of its cost is SQLite's.
         const CLAIM: &str = "ClaimWork as abide_sqlite::job::Operation>::apply";
         let mut names = Names::default();
         let (mut file, mut function, mut callee) = (String::new(), String::new(), String::new());
@@ -170,7 +170,7 @@ impl Profile {
 struct Names<'a>(HashMap<(&'static str, &'a str), &'a str>);
 
 impl<'a> Names<'a> {
-    /// What `(7) name` or, from then on, `(7)` stands for.
+    /// Resolves `(7) name` or, from then on, `(7)`.
     fn resolve(&mut self, kind: &'static str, value: &'a str) -> Result<String> {
         let Some((number, name)) = value.split_once(')') else { return Ok(value.to_owned()) };
         if !name.is_empty() {

@@ -1,4 +1,5 @@
-//! Which crate may depend on which, and what the pure one may use at all. Dev-dependencies are free.
+//! The allowed dependencies between crates, and all dependencies of the pure one. Dev-dependencies
+//! are free.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use toml::{Spanned, Value};
 
 use super::Finding;
 
-/// Every crate of the workspace, and those of ours that it may depend on. Crates are called as their
+/// Every crate of the workspace, and our crates that it may depend on. Crates are named after their
 /// directories: `core` is the package `abide-core`.
 const ARROWS: [(&str, &[&str]); 11] = [
     ("core", &[]),
@@ -23,7 +24,8 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("xtask", &[]),
 ];
 
-/// The pure crate, and all that it may use: nothing with async, I/O, a clock or randomness.
+/// The pure crate, which may use only these dependencies: nothing with async, I/O, a clock or
+/// randomness.
 const PURE: &str = "core";
 const PURE_DEPENDENCIES: [&str; 5] = ["serde", "serde_json", "postcard", "jiff", "croner"];
 
@@ -51,7 +53,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
     manifest.dependencies().filter_map(refused).collect()
 }
 
-/// Why the crate `from` may not depend on `package`, if it may not.
+/// Returns the reason why the crate `from` may not depend on `package`, if there is one.
 fn refusal(from: &str, package: &str, arrows: &[&str]) -> Option<String> {
     match short_name(package) {
         Some(to) if !arrows.contains(&to) => Some(format!("the arrow {from} → {to} is not in the design")),
@@ -62,7 +64,7 @@ fn refusal(from: &str, package: &str, arrows: &[&str]) -> Option<String> {
     }
 }
 
-/// What the design calls this package, if it is one of ours.
+/// Returns the design's name of this package, if it is one of ours.
 fn short_name(package: &str) -> Option<&str> {
     match package {
         "abide" | "xtask" => Some(package),
@@ -93,7 +95,7 @@ struct Package {
     name: String,
 }
 
-/// `[target.'cfg(…)'.dependencies]`
+/// The table `[target.'cfg(…)'.dependencies]`.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Target {

@@ -20,7 +20,8 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// What `crates/macros` quotes is compiled in the user's crate, where an `expect` could be unfulfilled.
+/// Finds `allow` attributes. Code that `crates/macros` quotes is exempt: it is compiled in the
+/// user's crate, where an `expect` could be unfulfilled.
 fn allowed_lints(source: &Source) -> Vec<Finding> {
     let writes_for_users = source.path.starts_with("crates/macros/");
     let mut findings = Vec::new();
@@ -52,7 +53,7 @@ fn unfinished(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// `allow(…)`, also when it depends on a condition: `cfg_attr(…, allow(…))`.
+/// Whether this is `allow(…)`, possibly under a condition: `cfg_attr(…, allow(…))`.
 fn is_allow(attribute: &Attribute) -> bool {
     match attribute.name().as_deref() {
         Some("allow") => true,
@@ -83,7 +84,8 @@ mod tests {
     use super::*;
     use crate::style::testing::source;
 
-    /// One finding a line, in order, each known by how its message starts.
+    /// Checks for one finding per expected line, in order, each identified by the start of its
+    /// message.
     fn check_text(path: &str, text: &str, expected: &[(usize, &str)]) {
         let found = check(&source(path, text));
         assert_eq!(found.len(), expected.len(), "{found:?}");

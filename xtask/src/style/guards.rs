@@ -1,4 +1,5 @@
-//! The tests that the guarantees name exist: a promise whose test is gone is guarded by nobody.
+//! A check that the tests named in the guarantees exist: nothing guards a promise whose test is
+//! gone.
 
 use super::Finding;
 
@@ -6,7 +7,7 @@ pub(super) fn applies_to(path: &str) -> bool {
     path == "docs/guarantees.md"
 }
 
-/// `read` gives the text of a file, if there is one.
+/// Checks the tests that `text` names. `read` returns the text of a file, if it exists.
 pub(super) fn check(path: &str, text: &str, read: impl Fn(&str) -> Option<String>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (line, content) in (1..).zip(text.lines()) {
@@ -23,7 +24,7 @@ pub(super) fn check(path: &str, text: &str, read: impl Fn(&str) -> Option<String
     findings
 }
 
-/// The tests of one line: `` `path/to/file.rs::name` ``.
+/// Returns the tests that one line names, as `` `path/to/file.rs::name` ``.
 fn named(content: &str) -> Vec<(&str, &str)> {
     let code = content.split('`').skip(1).step_by(2);
     let named = code.filter_map(|code| code.split_once(".rs::").map(|(file, _)| (file.len() + 3, code)));

@@ -1,4 +1,4 @@
-//! Relative links of the documents point to files that exist.
+//! A check that relative links in the documents point to files that exist.
 
 use super::Finding;
 
@@ -25,7 +25,8 @@ pub(super) fn check(path: &str, text: &str, files: &[String]) -> Vec<Finding> {
     findings
 }
 
-/// The targets of the links of one line: `[text](target)`, `[text](<target> "title")` and `[name]: target`.
+/// Returns the link targets of one line, in the forms `[text](target)`, `[text](<target> "title")`
+/// and `[name]: target`.
 fn targets(content: &str) -> Vec<String> {
     let prose = without_code(content);
     let inline = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
@@ -42,7 +43,7 @@ fn targets(content: &str) -> Vec<String> {
         .collect()
 }
 
-/// The line without its `code`, of which a broken half at the end counts as prose.
+/// Returns the line without its `code`. An unclosed half at the end counts as prose.
 fn without_code(content: &str) -> String {
     let parts: Vec<&str> = content.split('`').collect();
     let is_prose = |position: usize| position.is_multiple_of(2) || position + 1 == parts.len();
@@ -55,7 +56,7 @@ fn resolves(document: &str, target: &str, files: &[String]) -> bool {
     is_elsewhere || join(document, file).is_some_and(|path| exists(&path, files))
 }
 
-/// Where `target` leads from `document`, unless it leaves the project.
+/// Returns the path that `target` leads to from `document`, unless it leaves the project.
 fn join(document: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = document.split('/').collect();
     parts.pop();
@@ -71,7 +72,7 @@ fn join(document: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Whether this is a file of the project or a directory that holds one.
+/// Whether this is a file of the project or a directory that contains one.
 fn exists(path: &str, files: &[String]) -> bool {
     let is_below = |file: &str| file.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
     path.is_empty() || files.iter().any(|file| file == path || is_below(file))

@@ -1,6 +1,6 @@
-//! How the sources must look, where neither rustfmt nor clippy can say it.
+//! The rules for the look of the sources that neither rustfmt nor clippy can check.
 //!
-//! Each check is a pure function from the text of one file to what is wrong with it, so that its tests are
+//! Each check is a pure function from the text of one file to its findings. Its tests are therefore
 //! samples of bad and good text. Only [`run`] touches the disk.
 
 mod arrows;
@@ -20,10 +20,10 @@ use crate::Result;
 use crate::workspace::Workspace;
 use source::Source;
 
-/// The directories whose Rust sources are ours to check. `tests/` at the root holds users' crates.
+/// The directories whose Rust sources are checked. `tests/` at the root holds users' crates.
 const SOURCE_ROOTS: [&str; 4] = ["crates/", "xtask/", "examples/", "benches/"];
 
-/// Checks every file of the project and prints what is wrong with it.
+/// Checks every file of the project and prints the findings.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let files = workspace.files()?;
     let mut findings = required::check(&files);
@@ -47,7 +47,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     }
 }
 
-/// Something that does not look as it should, in one line of one file.
+/// A violation of a rule in one line of one file.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     path: String,
@@ -93,7 +93,7 @@ fn check_source(path: &str, text: &str) -> Vec<Finding> {
     }
 }
 
-/// What the checks' own tests share.
+/// Helpers that the tests of the checks share.
 #[cfg(test)]
 mod testing {
     use super::Finding;
@@ -103,7 +103,7 @@ mod testing {
         Source::parse(path, text).unwrap()
     }
 
-    /// The findings as a person sees them must be exactly these.
+    /// Asserts that the findings, as a person sees them, are exactly these.
     pub(super) fn assert_findings(findings: &[Finding], expected: &[&str]) {
         let shown: Vec<String> = findings.iter().map(ToString::to_string).collect();
         assert_eq!(shown, expected);

@@ -1,4 +1,4 @@
-//! Sizes: lines of a function, arguments of a function, lines of a file. Tests may be as long as they like.
+//! The sizes of functions, argument lists and files. Tests may be of any size.
 
 use syn::visit::{self, Visit};
 use syn::{Block, FnArg, ImplItemFn, ItemFn, Signature, TraitItemFn};
@@ -81,7 +81,7 @@ mod tests {
         assert_findings(&check(&source("a.rs", text)), expected);
     }
 
-    /// A function of this many lines.
+    /// Returns a function of this many lines.
     fn function(head: &str, line_count: usize) -> String {
         format!("{head} {{\n{}}}\n", "    work();\n".repeat(line_count - 2))
     }

@@ -1,4 +1,4 @@
-//! One Rust source file, read in all the ways in which the checks want to see it.
+//! One Rust source file, read in all the ways that the checks need.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -44,7 +44,7 @@ impl Source {
     }
 }
 
-/// Whether the whole file is test code: what `tests/` holds, and modules that stand in a file of their own.
+/// Whether the whole file is test code: a file in `tests/`, or a test module in a file of its own.
 fn is_test_path(path: &str) -> bool {
     let stem = Path::new(path).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let is_test_module = stem == "tests" || stem.ends_with("_test") || stem.ends_with("_tests");
@@ -66,7 +66,7 @@ fn test_ranges(tokens: TokenStream, line_count: usize) -> Vec<RangeInclusive<usi
     ranges
 }
 
-/// `#[test]`, `#[tokio::test]`, `#[cfg(test)]`, `#[cfg(all(test, …))]`.
+/// Whether this is `#[test]`, `#[tokio::test]`, `#[cfg(test)]` or `#[cfg(all(test, …))]`.
 fn is_test_attribute(attribute: &Attribute) -> bool {
     match attribute.name().as_deref() {
         Some("test") => true,
@@ -89,7 +89,8 @@ fn implies_test(condition: TokenStream) -> bool {
     }
 }
 
-/// How many tokens the item at the start of `trees` has: it ends with its braces or its semicolon.
+/// Returns the number of tokens of the item at the start of `trees`, which ends with its braces or
+/// its semicolon.
 fn item_length(trees: &[TokenTree]) -> usize {
     let is_end = |tree: &TokenTree| match tree {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,

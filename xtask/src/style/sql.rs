@@ -1,4 +1,4 @@
-//! SQL stands in the two stores and nowhere else, and is never put together from pieces.
+//! SQL stands in the two stores and nowhere else, and is never assembled from pieces.
 
 use proc_macro2::TokenTree;
 use syn::Lit;
@@ -8,14 +8,14 @@ use super::source::Source;
 use super::tokens::{self, MacroCall};
 
 const HOMES: [&str; 2] = ["crates/sqlite/", "crates/postgres/"];
-/// The table of the simulator's programs, which are a user's.
+/// The table of the simulator's programs, which play the part of a user's.
 const PROGRAMS: &str = "crates/sim/src/table.rs";
 const STATEMENTS: [&str; 7] = ["SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "PRAGMA", "BEGIN"];
 const FORMATTING: [&str; 4] = ["format", "format_args", "write", "writeln"];
 
 pub(super) fn check(source: &Source) -> Vec<Finding> {
     let is_home = HOMES.iter().any(|home| source.path.starts_with(home));
-    // What users write: their own tables, in their own SQL.
+    // Users write SQL of their own, for their own tables.
     let is_user_code = source.is_in("examples") || source.is_in("benches") || source.path == PROGRAMS;
     let mut findings = Vec::new();
     tokens::walk(source.tokens.clone(), &mut |trees| {

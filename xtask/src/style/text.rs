@@ -1,4 +1,4 @@
-//! What no text file of the project may contain: places that exist on one machine only.
+//! Text that no file of the project may contain: places that exist on one machine only.
 
 use super::Finding;
 

@@ -1,10 +1,10 @@
-//! Rust source as tokens: unlike a syntax tree, they also show what stands inside macro calls.
+//! Rust source as tokens: unlike a syntax tree, they also show the contents of macro calls.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-/// Calls `visit` with the rest of the sequence at every token, outermost groups first. `visit` returns how many
-/// tokens to pass over together with what is inside them; zero goes on with the next token. Doc comments are
-/// not visited.
+/// Calls `visit` at every token with the rest of the sequence, outermost groups first. `visit`
+/// returns how many tokens to skip together with their contents; zero goes on with the next token.
+/// Doc comments are not visited.
 pub(super) fn walk(tokens: TokenStream, visit: &mut dyn FnMut(&[TokenTree]) -> usize) {
     let trees: Vec<TokenTree> = tokens.into_iter().collect();
     let mut position = 0;
@@ -21,15 +21,15 @@ pub(super) fn walk(tokens: TokenStream, visit: &mut dyn FnMut(&[TokenTree]) -> u
     }
 }
 
-/// `#[name …]` or `#![name …]`.
+/// An attribute: `#[name …]` or `#![name …]`.
 pub(super) struct Attribute {
     pub(super) content: Vec<TokenTree>,
-    /// How many tokens it consists of.
+    /// The number of its tokens.
     pub(super) length: usize,
 }
 
 impl Attribute {
-    /// The attribute that `trees` starts with.
+    /// Returns the attribute that `trees` starts with.
     pub(super) fn at(trees: &[TokenTree]) -> Option<Attribute> {
         let (group, length) = match trees {
             [hash, TokenTree::Group(group), ..] if is_punct(hash, '#') => (group, 2),
@@ -42,7 +42,7 @@ impl Attribute {
         is_attribute.then(|| Attribute { content: group.stream().into_iter().collect(), length })
     }
 
-    /// The last word of the attribute's path: `test` of `#[tokio::test(…)]`.
+    /// Returns the last word of the attribute's path: `test` of `#[tokio::test(…)]`.
     pub(super) fn name(&self) -> Option<String> {
         let path = self
             .content
@@ -51,7 +51,7 @@ impl Attribute {
         path.filter_map(word).last()
     }
 
-    /// What stands in the parentheses of `#[name(…)]`.
+    /// Returns the contents of the parentheses of `#[name(…)]`.
     pub(super) fn arguments(&self) -> Option<TokenStream> {
         self.content.iter().find_map(|tree| match tree {
             TokenTree::Group(group) => Some(group.stream()),
@@ -60,17 +60,17 @@ impl Attribute {
     }
 }
 
-/// `name!(body)` with any kind of brackets.
+/// A macro call: `name!(body)` with any kind of brackets.
 pub(super) struct MacroCall<'a> {
     pub(super) name: String,
     pub(super) body: &'a Group,
 }
 
 impl<'a> MacroCall<'a> {
-    /// How many tokens a call consists of.
+    /// The number of tokens of a call.
     pub(super) const LENGTH: usize = 3;
 
-    /// The macro call that `trees` starts with.
+    /// Returns the macro call that `trees` starts with.
     pub(super) fn at(trees: &'a [TokenTree]) -> Option<MacroCall<'a>> {
         match trees {
             [name, bang, TokenTree::Group(body), ..] if is_punct(bang, '!') => {
