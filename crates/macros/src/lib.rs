@@ -1,7 +1,8 @@
 //! The attribute macros of abide: `#[workflow]`, `#[task]` and `#[abide::test]`.
 //!
-//! A registered function becomes a unit struct of the same name that implements `abide::Code`, so that the name itself can be
-//! handed to `run`, `start` and the builder, with its input and output types known to the compiler.
+//! A registered function becomes a unit struct of the same name that implements `abide::Code`. The
+//! name itself can thus be passed to `run`, `start` and the builder, and the compiler knows its
+//! input and output types.
 
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as Tokens;
@@ -13,8 +14,8 @@ use syn::{
 
 /// Registers an async function as a workflow: `async fn name(ctx: Ctx, input: T) -> Result<U>`.
 ///
-/// `#[workflow(name = "…")]` registers it under another name, `#[workflow(strict)]` demands the recorded order of operations
-/// and every recorded entry when it is replayed.
+/// `#[workflow(name = "…")]` registers it under another name. `#[workflow(strict)]` makes its
+/// replay demand the recorded order of operations and every recorded entry.
 #[proc_macro_attribute]
 pub fn workflow(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let arguments = parse_macro_input!(arguments as Arguments);
@@ -22,7 +23,8 @@ pub fn workflow(arguments: TokenStream, item: TokenStream) -> TokenStream {
     code(&arguments, &function, "Workflow").unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// Registers an async function as a task: `async fn name(ctx: Ctx, input: T) -> Result<U>` or `async fn name(input: T) -> …`.
+/// Registers an async function as a task: `async fn name(ctx: Ctx, input: T) -> Result<U>` or
+/// `async fn name(input: T) -> …`.
 #[proc_macro_attribute]
 pub fn task(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let arguments = parse_macro_input!(arguments as Arguments);
@@ -34,10 +36,11 @@ pub fn task(arguments: TokenStream, item: TokenStream) -> TokenStream {
     made.unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// Runs an async test on an in-memory engine with a virtual clock: `async fn name(abide: Abide)`, with or without a `Result`.
+/// Runs an async test on an in-memory engine with a virtual clock: `async fn name(abide: Abide)`,
+/// with or without a `Result`.
 ///
-/// `#[abide::test(state = App::new())]` shares a value with every workflow and task, as the builder's `state` does; it may
-/// be repeated.
+/// `#[abide::test(state = App::new())]` shares a value with every workflow and task, as the
+/// builder's `state` does; it may be repeated.
 #[proc_macro_attribute]
 pub fn test(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let arguments = parse_macro_input!(arguments as TestArguments);
@@ -45,7 +48,7 @@ pub fn test(arguments: TokenStream, item: TokenStream) -> TokenStream {
     virtual_test(&arguments, &function).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// What is written in the attribute's parentheses.
+/// The arguments in the attribute's parentheses.
 #[derive(Default)]
 struct Arguments {
     name: Option<LitStr>,
@@ -73,7 +76,7 @@ impl Parse for Arguments {
     }
 }
 
-/// What is written in the parentheses of `#[abide::test]`.
+/// The arguments of `#[abide::test]`.
 struct TestArguments {
     states: Vec<Expr>,
 }
@@ -121,7 +124,8 @@ struct Built<'a> {
     kind: Ident,
 }
 
-/// The function goes inside `call`, where its name does not meet that of the struct.
+/// Generates the code. The function goes inside `call`, where its name does not clash with that of
+/// the struct.
 fn build(function: &ItemFn, built: &Built<'_>) -> Tokens {
     let Built { ident, name, strict, input, call, output, kind } = built;
     let vis = &function.vis;
@@ -173,7 +177,7 @@ fn check(function: &ItemFn) -> Result<()> {
     Ok(())
 }
 
-/// The type of the input, and how the function is called with `ctx` and `input`.
+/// The type of the input, and the arguments of the call, made of `ctx` and `input`.
 struct Parameters {
     input: Tokens,
     call: Tokens,
