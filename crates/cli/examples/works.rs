@@ -1,4 +1,4 @@
-//! Does one of the benchmark's works a number of times and nothing else, for profilers that count
+//! Repeats one of the benchmark's works and does nothing else, for profilers that count
 //! instructions.
 //!
 //! `cargo xtask instructions` runs it under callgrind; by hand: `works W1 4 /tmp/works.db`.
@@ -6,7 +6,7 @@
 use abide::prelude::*;
 use tokio::task::JoinSet;
 
-/// What the binary `abide` uses.
+/// The same allocator as in the binary `abide`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -17,7 +17,7 @@ const CHILD_COUNT: u64 = 1_000;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// 118 bytes, which are 120 as they are stored.
+/// Returns 118 bytes, which take 120 when stored.
 fn payload(nth: u64) -> String {
     let mut text = ".".repeat(98);
     text.extend((0..20).rev().map(|place| char::from(b'0' + (nth / 10u64.pow(place) % 10) as u8)));
@@ -57,8 +57,8 @@ fn main() -> std::result::Result<(), Failed> {
     let (work, count, file) = (work.clone(), count.parse::<u64>()?, file.clone());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        // A profiler makes a process slow: nothing is to be given to another session, or parked,
-        // because of that.
+        // A profiler slows the process down. That alone must not move an execution to another
+        // session or park it.
         let abide =
             Abide::builder(format!("sqlite:{file}")).session_ttl(hours(1)).park_after(hours(1)).open();
         let abide = abide.await?;
@@ -72,9 +72,9 @@ fn main() -> std::result::Result<(), Failed> {
     })
 }
 
-/// Waits until the store has made its log as large as it is to be. It does so once in its life and
-/// in the background, and commits are others before that and after. What this thread does meanwhile
-/// is not counted: it is neither a worker nor the writer.
+/// Waits until the store has grown its log to its final size. The store does this once in its life,
+/// in the background, and commits differ before and after. The work of this thread meanwhile is not
+/// counted: it is neither a worker nor the writer.
 #[expect(clippy::disallowed_methods, reason = "the log grows in real time")]
 fn wait_for_log(file: &str) -> std::result::Result<(), Failed> {
     for _ in 0..1_000 {
@@ -88,7 +88,7 @@ fn wait_for_log(file: &str) -> std::result::Result<(), Failed> {
 
 async fn round(work: &str, abide: &Abide) -> std::result::Result<(), Failed> {
     let (work, abide) = (work.to_owned(), abide.clone());
-    // On a worker thread, where a server's handlers run.
+    // Run on a worker thread, like a server's handlers.
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
         match work.as_str() {

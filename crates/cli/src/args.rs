@@ -1,4 +1,4 @@
-//! What can be written on the command line.
+//! The grammar of the command line.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ Exit codes:
   8  result: the execution has not ended, or is blocked
 130  torture was interrupted, and had found nothing until then";
 
-/// Durable execution for Rust: look into a store, steer what is in it, see it survive a crash
+/// Durable execution for Rust: look into a store, steer its executions, see one survive a crash
 #[derive(Debug, Parser)]
 #[command(name = "abide", version, after_help = AFTER_HELP, max_term_width = 100)]
 pub(crate) struct Args {
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The same, with what is said in two ways said in one.
+    /// Returns the same arguments with `--json` folded into `--output`.
     pub(crate) fn settled(mut self) -> Self {
         if self.global.json {
             self.global.output = Output::Json;
@@ -46,7 +46,7 @@ impl Args {
     }
 }
 
-/// What can be said to every command.
+/// Options of every command.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Every command")]
 pub(crate) struct Global {
@@ -64,7 +64,7 @@ pub(crate) struct Global {
     pub(crate) json: bool,
 }
 
-/// How data is written: for people, as one JSON document, or as one JSON document a line.
+/// The format of data: for people, as one JSON document, or as one JSON document per line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     Table,
@@ -74,7 +74,7 @@ pub(crate) enum Output {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run an order in a process that is killed on the way, and draw what happened
+    /// Run an order in a process that is killed on the way, and draw the result
     Demo(demo::Args),
     /// The process that `demo` kills
     #[command(hide = true)]
@@ -83,13 +83,13 @@ pub(crate) enum Command {
     List(List),
     /// Show one execution: where it stands, its journal, failed attempts, children
     Show(Show),
-    /// Say in one sentence why an execution is where it is
+    /// Say in one sentence why an execution is in its current state
     Why(Id),
-    /// Start a workflow or task, or attach to the one that was started like it
+    /// Start a workflow or task, or attach to one that was started the same way
     Start(Start),
     /// Print the result of an execution
     Result(ResultOf),
-    /// Write what an execution recorded, for a test that replays it
+    /// Write the recorded history of an execution, for a test that replays it
     Export(Export),
     /// Send a signal to an execution
     Signal(Signal),
@@ -97,9 +97,9 @@ pub(crate) enum Command {
     Cancel(Because),
     /// End an execution at once, without its code
     Terminate(Because),
-    /// Let an execution start nothing new; steps that run are finished and recorded
+    /// Let an execution start nothing new; running steps are finished and recorded
     Pause(Because),
-    /// Let a paused execution go on
+    /// Let a paused execution continue
     Resume(Plain),
     /// Try a blocked execution again, or decide about the step that blocks it
     Unblock(Unblock),
@@ -127,33 +127,33 @@ pub(crate) enum Command {
     },
 }
 
-/// Which executions to list.
+/// The executions to list.
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
-    /// Only with this status; may be repeated
+    /// Only executions with this status; may be repeated
     #[arg(long, value_name = "STATUS")]
     pub(crate) status: Vec<StatusArg>,
-    /// Only of this workflow or task
+    /// Only executions of this workflow or task
     #[arg(long, value_name = "NAME", value_parser = workflow_name)]
     pub(crate) workflow: Option<Name>,
-    /// Only with this tag; may be repeated
+    /// Only executions with this tag; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
     pub(crate) tag: Vec<Tag>,
-    /// Only those without a parent
+    /// Only executions without a parent
     #[arg(long)]
     pub(crate) top_level: bool,
-    /// The oldest first
+    /// List the oldest first
     #[arg(long)]
     pub(crate) oldest_first: bool,
-    /// At most so many
+    /// The most executions to list
     #[arg(long, value_name = "COUNT", default_value = "100")]
     pub(crate) limit: NonZeroUsize,
-    /// Only those that follow this place, which a list that was cut names
+    /// Only executions after this cursor, which a truncated list prints
     #[arg(long, value_name = "CURSOR")]
     pub(crate) after: Option<u64>,
 }
 
-/// Which execution to show, and which part of its journal.
+/// The execution to show, and the part of its journal.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
     /// The execution
@@ -165,12 +165,12 @@ pub(crate) struct Show {
     /// The most journal entries to show; 0 shows the execution without its journal
     #[arg(long, value_name = "COUNT", default_value_t = 200)]
     pub(crate) limit: usize,
-    /// The run whose journal to show; the current one when not said
+    /// The run whose journal to show; by default the current one
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) run: Option<u32>,
 }
 
-/// What to start.
+/// The execution to start.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Start {
     /// The name of the workflow or task
@@ -179,35 +179,35 @@ pub(crate) struct Start {
     /// Its input, as JSON; `-` reads it from stdin
     #[arg(value_name = "JSON", default_value = "null", allow_hyphen_values = true)]
     pub(crate) input: String,
-    /// The id of the execution; a new one when not said
+    /// The id of the execution; by default a new one
     #[arg(long, value_name = "ID", value_parser = execution_id)]
     pub(crate) id: Option<ExecutionId>,
-    /// It is a task, also where no worker has registered the name yet
+    /// Start a task, even if no worker has registered the name yet
     #[arg(long)]
     pub(crate) task: bool,
-    /// The lane that it waits in
+    /// The lane that the execution waits in
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = lane)]
     pub(crate) lane: Name,
     /// Higher goes first within a lane
     #[arg(long, value_name = "NUMBER", default_value_t = 0, allow_negative_numbers = true)]
     pub(crate) priority: i16,
-    /// Something that it can be found by; may be repeated
+    /// A tag to find the execution by; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
     pub(crate) tag: Vec<Tag>,
 }
 
-/// Whose result to print.
+/// The execution whose result to print.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ResultOf {
     /// The execution
     #[arg(value_parser = execution_id)]
     pub(crate) id: ExecutionId,
-    /// Wait until it has ended
+    /// Wait until the execution has ended
     #[arg(long)]
     pub(crate) wait: bool,
 }
 
-/// Which execution.
+/// One execution.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Id {
     /// The execution
@@ -215,18 +215,18 @@ pub(crate) struct Id {
     pub(crate) id: ExecutionId,
 }
 
-/// What to export.
+/// The execution to export, and the file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Export {
     /// The execution
     #[arg(value_parser = execution_id)]
     pub(crate) id: ExecutionId,
-    /// The new file, which must not exist yet; stdout when not said
+    /// The new file, which must not exist yet; by default stdout
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 }
 
-/// A signal.
+/// A signal to one execution.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Signal {
     /// The execution
@@ -238,17 +238,18 @@ pub(crate) struct Signal {
     /// The value, as JSON; `-` reads it from stdin
     #[arg(value_name = "JSON", default_value = "null", allow_hyphen_values = true)]
     pub(crate) value: String,
-    /// A key to repeat it under: the execution gets one signal of this name and key, however often it is sent
+    /// A key that makes the signal repeatable: however often it is sent, the execution gets one
+    /// signal of this name and key
     #[arg(long, value_name = "KEY", value_parser = key)]
     pub(crate) key: Option<Name>,
 }
 
-/// An order to one execution that may have a reason.
+/// An order to one execution, with an optional reason.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Because {
     #[command(flatten)]
     pub(crate) plain: Plain,
-    /// Why; it is recorded
+    /// The reason; it is recorded
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, value_parser = reason)]
     pub(crate) reason: String,
 }
@@ -259,12 +260,13 @@ pub(crate) struct Plain {
     /// The execution
     #[arg(value_parser = execution_id)]
     pub(crate) id: ExecutionId,
-    /// Who asks; it is recorded
+    /// The name of the sender; it is recorded
     #[arg(long, value_name = "NAME", env = "USER", default_value = "cli", hide_env_values = true, value_parser = reason)]
     pub(crate) by: String,
 }
 
-/// An order to a blocked execution. Where a step has run and its result could not be recorded, only a decision about it goes on.
+/// An order to a blocked execution. If a step ran and its result could not be recorded, only a
+/// decision about that step lets the execution continue.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Unblock {
     #[command(flatten)]
@@ -272,31 +274,34 @@ pub(crate) struct Unblock {
     /// Run this step again, whose result could not be recorded
     #[arg(long, value_name = "STEP", conflicts_with = "edit", allow_hyphen_values = true)]
     pub(crate) rerun: Option<String>,
-    /// Give the result of this step, which could not be recorded; `STEP=-` reads the JSON from stdin
+    /// Set the result of this step, which could not be recorded; `STEP=-` reads the JSON from stdin
     #[arg(long, value_name = "STEP=JSON", allow_hyphen_values = true)]
     pub(crate) edit: Option<String>,
-    /// Accept what is recorded of this operation, though the code has another input for it now
+    /// Accept the record of this operation, though the code now passes another input
     #[arg(long, value_name = "OP", conflicts_with_all = ["rerun", "edit"], allow_hyphen_values = true)]
     pub(crate) accept: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Verify {
-    /// Put back first what can be derived: states and columns from journals, names from what repeats them
+    /// First restore everything that can be derived: states and columns from journals, names from
+    /// their copies
     #[arg(long)]
     pub(crate) repair: bool,
-    /// Drop the unread messages of this execution that are damaged, so that it goes on without them: they were acknowledged, and are lost
+    /// Drop the damaged unread messages of this execution, so that it continues without them: they
+    /// were acknowledged, and are lost
     #[arg(long, value_name = "ID", requires = "repair", value_parser = execution_id)]
     pub(crate) drop_messages: Option<ExecutionId>,
-    /// End this execution if it is damaged and could not be rebuilt: whoever waits for it is told, and its journal is deleted
+    /// End this execution if it is damaged and could not be rebuilt: waiting clients get an error,
+    /// and its journal is deleted
     #[arg(long, value_name = "ID", requires = "repair", value_parser = execution_id)]
     pub(crate) discard: Option<ExecutionId>,
-    /// Who asks; it is recorded
+    /// The name of the sender; it is recorded
     #[arg(long, value_name = "NAME", env = "USER", default_value = "cli", hide_env_values = true, value_parser = reason)]
     pub(crate) by: String,
 }
 
-/// Where a backup goes.
+/// The target of a backup.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Backup {
     /// The new file, which must not exist yet
@@ -304,15 +309,15 @@ pub(crate) struct Backup {
     pub(crate) to: PathBuf,
 }
 
-/// Where a store comes from.
+/// The source of a store.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Restore {
-    /// The backup
+    /// The backup file
     #[arg(value_name = "FILE")]
     pub(crate) from: PathBuf,
 }
 
-/// A status, as it is written everywhere.
+/// A status, written as everywhere else.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StatusArg(pub(crate) Status);
 

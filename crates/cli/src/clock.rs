@@ -1,4 +1,4 @@
-//! The home of time in this program.
+//! The only place in this program that reads the clock or sleeps.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use abide_core::Timestamp;
 use abide_engine::SystemClock;
 use abide_store::Clock;
 
-/// The time now.
+/// Returns the current time.
 pub(crate) fn now() -> Timestamp {
     SystemClock.now()
 }
 
-/// Waits on this thread.
+/// Sleeps on this thread.
 #[expect(
     clippy::disallowed_methods,
     reason = "the demo watches another process, which tells nobody what it does"
@@ -20,7 +20,7 @@ pub(crate) fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// Waits inside a step, as a step does that talks to the world outside.
+/// Sleeps inside a step, in place of a call to the outside world.
 #[expect(clippy::disallowed_methods, reason = "a closure of the demo's takes some time, like any real one")]
 pub(crate) async fn work(duration: Duration) {
     tokio::time::sleep(duration).await;

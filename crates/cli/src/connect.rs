@@ -1,4 +1,5 @@
-//! From a URL to a store. Nothing here creates a store: a typing error must not become an empty database.
+//! From a URL to a store. Nothing here creates a store: a typing error must not become an empty
+//! database.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use abide_store::{Clock, Store};
 use crate::args::Global;
 use crate::failure::Failure;
 
-/// The file that the store is in.
+/// Returns the path of the store's file.
 pub(crate) fn path(global: &Global) -> Result<PathBuf, Failure> {
     let url = global.store.as_deref().filter(|url| !url.is_empty());
     let url = url.ok_or_else(|| Failure::usage("no store is given: write --store URL or set ABIDE_STORE"))?;
@@ -25,7 +26,7 @@ pub(crate) fn path(global: &Global) -> Result<PathBuf, Failure> {
     Err(Failure::usage(format!("the store {url:?}: {problem}")))
 }
 
-/// Opens the store to look, and runs `work` with it.
+/// Opens the store read-only and runs `work` with it.
 pub(crate) fn read<T>(
     global: &Global,
     work: impl AsyncFnOnce(Arc<dyn Store>) -> Result<T, Failure>,
@@ -40,7 +41,7 @@ pub(crate) fn read<T>(
     })
 }
 
-/// Opens the store to look, and runs `work` with a client that sends nothing.
+/// Opens the store read-only and runs `work` with a client that sends nothing.
 pub(crate) fn watch<T>(
     global: &Global,
     work: impl AsyncFnOnce(Client) -> Result<T, Failure>,
@@ -51,7 +52,7 @@ pub(crate) fn watch<T>(
     })
 }
 
-/// Opens the store to send something, and runs `work` with a client of it.
+/// Opens the store for writing and runs `work` with a client.
 pub(crate) fn client<T>(
     global: &Global,
     work: impl AsyncFnOnce(Client) -> Result<T, Failure>,

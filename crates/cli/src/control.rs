@@ -1,4 +1,4 @@
-//! What can be sent to an execution: signals and orders. Each is durable when the command ends; a worker applies it.
+//! Signals and orders to an execution. Each is durable when the command ends; a worker applies it.
 
 use std::io::{ErrorKind, Read};
 
@@ -11,7 +11,7 @@ use crate::connect;
 use crate::failure::Failure;
 use crate::output;
 
-/// `abide signal`.
+/// Runs `abide signal`.
 pub(crate) fn signal(global: &Global, args: &Signal) -> Result<(), Failure> {
     let payload = payload(&format!("the value of signal {:?}", args.name), &args.value)?;
     let message = args.key.as_ref().map(|key| MessageId::of_signal(&args.name, key));
@@ -19,27 +19,27 @@ pub(crate) fn signal(global: &Global, args: &Signal) -> Result<(), Failure> {
     send(global, &args.id, By("cli".to_owned()), (message, body))
 }
 
-/// `abide cancel`.
+/// Runs `abide cancel`.
 pub(crate) fn cancel(global: &Global, args: &Because) -> Result<(), Failure> {
     order(global, &args.plain, Body::Cancel { reason: args.reason.clone() })
 }
 
-/// `abide terminate`.
+/// Runs `abide terminate`.
 pub(crate) fn terminate(global: &Global, args: &Because) -> Result<(), Failure> {
     order(global, &args.plain, Body::Terminate { reason: args.reason.clone() })
 }
 
-/// `abide pause`.
+/// Runs `abide pause`.
 pub(crate) fn pause(global: &Global, args: &Because) -> Result<(), Failure> {
     order(global, &args.plain, Body::Pause { reason: args.reason.clone() })
 }
 
-/// `abide resume`.
+/// Runs `abide resume`.
 pub(crate) fn resume(global: &Global, args: &Plain) -> Result<(), Failure> {
     order(global, args, Body::Resume)
 }
 
-/// `abide unblock`.
+/// Runs `abide unblock`.
 pub(crate) fn unblock(global: &Global, args: &Unblock) -> Result<(), Failure> {
     let step = match (&args.rerun, &args.edit, &args.accept) {
         (Some(step), ..) => Some(StepRemedy { step: step.clone(), remedy: Remedy::Rerun }),
@@ -54,7 +54,8 @@ pub(crate) fn unblock(global: &Global, args: &Unblock) -> Result<(), Failure> {
     order(global, &args.plain, Body::Unblock { step })
 }
 
-/// The step and the result in `STEP=JSON`. Both may contain `=`: the step ends at the first one that JSON follows.
+/// Splits `STEP=JSON` into the step and the result. Both may contain `=`: the step ends at the
+/// first `=` that JSON follows.
 pub(crate) fn edited(text: &str) -> Result<(&str, &str), Failure> {
     let wrong = |what| Failure::usage(format!("{text:?} {what}: an edit is written STEP=JSON"));
     let splits = || text.match_indices('=').map(|(at, _)| (&text[..at], &text[at + 1..]));
@@ -63,11 +64,11 @@ pub(crate) fn edited(text: &str) -> Result<(&str, &str), Failure> {
         return Err(wrong("names no step"));
     }
     let is_value = |json: &str| json == "-" || serde_json::from_str::<IgnoredAny>(json).is_ok();
-    // Without JSON anywhere, the complaint is about what follows the first one.
+    // If no `=` is followed by JSON, the error message concerns the text after the first one.
     Ok(splits().find(|(_, json)| is_value(json)).unwrap_or(first))
 }
 
-/// A value that was given as JSON, or as `-` for what is on stdin.
+/// Returns a value passed as JSON, or the one on stdin for `-`.
 pub(crate) fn payload(what: &str, text: &str) -> Result<Payload, Failure> {
     match text {
         "-" => checked(what, &from_stdin()?),
@@ -75,14 +76,15 @@ pub(crate) fn payload(what: &str, text: &str) -> Result<Payload, Failure> {
     }
 }
 
-/// A value in JSON, as it was written: read into a value, large numbers would lose digits.
+/// Checks that a value is JSON and keeps its text. Parsing it into a value would lose digits of
+/// large numbers.
 pub(crate) fn checked(what: &str, json: &str) -> Result<Payload, Failure> {
     let _: IgnoredAny =
         serde_json::from_str(json).map_err(|error| Failure::usage(format!("{what} is no JSON: {error}")))?;
     Ok(Payload::from(json.trim()))
 }
 
-/// `abide retry`.
+/// Runs `abide retry`.
 pub(crate) fn retry(global: &Global, args: &Plain) -> Result<(), Failure> {
     order(global, args, Body::Retry)
 }

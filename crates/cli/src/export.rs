@@ -1,4 +1,4 @@
-//! `abide export`: what one execution recorded, as a file for `abide::testing::replay`.
+//! `abide export`: the recorded history of one execution, as a file for `abide::testing::replay`.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};

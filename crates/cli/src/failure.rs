@@ -1,4 +1,4 @@
-//! Why a command did not do what it was asked, and the exit code that says so.
+//! The reason that a command failed, and its exit code.
 
 use std::fmt;
 use std::io;
@@ -13,25 +13,26 @@ use abide_store::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Code {
-    /// Nobody listens any longer to what is printed, which is no fault.
+    /// The reader of stdout is gone, which is not a fault.
     Quiet = 0,
-    /// The operation failed, the store is damaged, or the demo did not hold its promise.
+    /// The operation failed, the store is damaged, or the demo did not keep its promise.
     Failed = 1,
-    /// The command line makes no sense.
+    /// The command line is invalid.
     Usage = 2,
-    /// There is no such execution.
+    /// The execution does not exist.
     Unknown = 3,
-    /// It cannot be done as things are.
+    /// The operation is not possible in the current state.
     Refused = 4,
-    /// The store cannot be opened, is busy or out of reach.
+    /// The store cannot be opened, is busy, or is out of reach.
     Unavailable = 5,
-    /// A torture found what must not be.
+    /// A torture found a broken promise.
     Violated = 6,
-    /// The execution whose result was asked for failed or was cancelled.
+    /// The execution whose result was requested failed or was cancelled.
     Ended = 7,
-    /// The execution whose result was asked for has not ended.
+    /// The execution whose result was requested has not ended.
     Unfinished = 8,
-    /// A torture was interrupted, and had found nothing until then: the code of whoever dies of Ctrl-C.
+    /// A torture was interrupted before it found anything. The code is that of a process killed by
+    /// Ctrl-C.
     Interrupted = 130,
 }
 
@@ -55,7 +56,8 @@ impl Failure {
         Self::new(Code::Usage, message)
     }
 
-    /// Something could not be sent to an execution. Neither a refusal nor a store names it by itself.
+    /// Converts an error of sending something to an execution. Neither a refusal nor a store names
+    /// the execution on its own.
     pub(crate) fn about(id: &abide_core::ExecutionId, error: Error) -> Self {
         let unavailable = |message| Self::new(Code::Unavailable, message);
         match error {
@@ -79,7 +81,7 @@ impl Failure {
         }
     }
 
-    /// Says it on stderr, in one line.
+    /// Prints the message on stderr, in one line.
     pub(crate) fn report(&self) -> ExitCode {
         if self.code != Code::Quiet {
             crate::output::say(format_args!("{}", abide_core::text::clean(&self.message)));

@@ -1,4 +1,4 @@
-//! Executions as JSON. Times are RFC 3339 in UTC, payloads are the values that they contain.
+//! Executions as JSON. Times are RFC 3339 in UTC; payloads are the values that they contain.
 
 use abide_core::{
     Address, Block, Body, Entry, Event, Failure, FailureKind, Message, Name, Op, Outcome, Payload, Remedy,
@@ -6,23 +6,23 @@ use abide_core::{
 };
 use serde_json::{Map, Value, json};
 
-/// A time.
+/// Renders a time.
 pub(crate) fn time(at: Timestamp) -> Value {
     Value::String(at.to_string())
 }
 
-/// A time that may be missing.
+/// Renders a time that may be missing.
 pub(crate) fn time_maybe(at: Option<Timestamp>) -> Value {
     at.map_or(Value::Null, time)
 }
 
-/// What the user's bytes say; text when they are no JSON.
+/// Renders the user's bytes as their JSON value, or as text if they are not JSON.
 pub(crate) fn payload(payload: &Payload) -> Value {
     serde_json::from_slice(payload.as_bytes())
         .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(payload.as_bytes()).into_owned()))
 }
 
-/// What an execution waits for.
+/// Renders everything that an execution waits for.
 pub(crate) fn waiting(waiting: &[Waiting]) -> Value {
     waiting.iter().map(one_wait).collect()
 }
@@ -48,13 +48,13 @@ fn one_wait(waiting: &Waiting) -> Value {
     }
 }
 
-/// Tags, as an object.
+/// Renders tags as an object.
 pub(crate) fn tags(tags: &[Tag]) -> Value {
     let pairs = tags.iter().map(|tag| (tag.key.to_string(), Value::String(tag.value.to_string())));
     Value::Object(pairs.collect())
 }
 
-/// A recorded error.
+/// Renders a recorded error.
 pub(crate) fn failure(failure: &Failure) -> Value {
     json!({
         "kind": failure_kind(failure.kind),
@@ -65,7 +65,7 @@ pub(crate) fn failure(failure: &Failure) -> Value {
     })
 }
 
-/// The word for why something failed.
+/// Returns the word for the kind of a failure.
 pub(crate) fn failure_kind(kind: FailureKind) -> &'static str {
     match kind {
         FailureKind::Error => "error",
@@ -77,7 +77,7 @@ pub(crate) fn failure_kind(kind: FailureKind) -> &'static str {
     }
 }
 
-/// An unread message.
+/// Renders an unread message.
 pub(crate) fn message(message: &Message) -> Value {
     let mut fields = object(json!({
         "id": message.id.as_str(),
@@ -103,7 +103,7 @@ pub(crate) fn message(message: &Message) -> Value {
     Value::Object(fields)
 }
 
-/// One journal entry.
+/// Renders one journal entry.
 pub(crate) fn entry(entry: &Entry) -> Value {
     let mut fields = object(json!({ "seq": entry.seq, "at": time(entry.at), "event": entry.event.word() }));
     if let Some(op) = entry.event.op() {
@@ -113,7 +113,7 @@ pub(crate) fn entry(entry: &Entry) -> Value {
     Value::Object(fields)
 }
 
-/// What an event says beside its name and its operation.
+/// Renders everything in an event except its name and its operation.
 fn details(event: &Event) -> Value {
     match event {
         Event::Started(start) => started(start),
@@ -186,7 +186,7 @@ fn block(reason: &Block, build: Option<&Name>) -> Value {
     json!({ "reason": reason.to_string(), "expected": expected, "found": found, "build": build.map(Name::as_str) })
 }
 
-/// How an operation ended: one of `ok`, `error` and `unrecordable`.
+/// Renders the end of an operation: one of `ok`, `error` and `unrecordable`.
 fn outcome(outcome: &Outcome) -> Value {
     match outcome {
         Outcome::Success(value) => json!({ "ok": payload(value) }),
@@ -195,7 +195,7 @@ fn outcome(outcome: &Outcome) -> Value {
     }
 }
 
-/// What was decided about an operation: `"rerun"`, its result as `edit`, or `"accept"`.
+/// Renders the decision about an operation: `"rerun"`, its result as `edit`, or `"accept"`.
 fn remedy(remedy: &Remedy) -> Value {
     match remedy {
         Remedy::Rerun => json!("rerun"),
@@ -204,17 +204,17 @@ fn remedy(remedy: &Remedy) -> Value {
     }
 }
 
-/// Which operation.
+/// Renders an operation.
 pub(crate) fn operation(op: &Op) -> Value {
     json!({ "kind": op.kind.word(), "name": op.name.as_str(), "nth": op.nth })
 }
 
-/// Where an execution lives.
+/// Renders the address of an execution.
 pub(crate) fn address(address: &Address) -> Value {
     json!({ "id": address.id.as_str(), "namespace": address.namespace.as_str() })
 }
 
-/// The fields of an object.
+/// Returns the fields of an object.
 pub(crate) fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(fields) => fields,

@@ -1,12 +1,13 @@
-//! `abide`: looks into a store, steers what is in it, checks and copies it, and shows what abide does.
+//! `abide`: looks into a store, steers its executions, checks and copies it, and demonstrates
+//! abide.
 //!
-//! Every command works on the store directly, without any server. Data goes to stdout, talk to stderr; the exit codes
-//! are those of `failure::Code`.
+//! Every command works on the store directly, without any server. Data goes to stdout, messages go
+//! to stderr; the exit codes are those of `failure::Code`.
 //!
-//! What is deliberately absent: SQL and rules. What can be asked of an execution is decided in `abide-core`, what a
-//! file contains is known to `abide-sqlite`.
+//! Deliberately absent: SQL and rules. `abide-core` decides which orders an execution accepts, and
+//! only `abide-sqlite` knows the contents of a file.
 //!
-//! A library so that what it reads can be fuzzed; the binary only calls [`main`].
+//! This is a library so that fuzzers can reach its readers; the binary only calls [`main`].
 
 mod args;
 mod bench;
@@ -37,7 +38,7 @@ use args::{Args, Command};
 use clap::{CommandFactory, Parser};
 use failure::Failure;
 
-/// Does what the command line says.
+/// Runs the command on the command line.
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args.settled(),

@@ -12,7 +12,7 @@ use abide_core::text;
 
 use crate::json;
 
-/// The most executions that are asked for at a time.
+/// The most executions to request at a time.
 const PAGE_COUNT_MAX: usize = 1_000;
 
 /// Lists executions.
@@ -20,7 +20,7 @@ pub(crate) fn run(global: &Global, args: &List) -> Result<(), Failure> {
     connect::read(global, async |store| {
         let mut shown = Shown::default();
         match global.output {
-            // A line at a time: whoever reads lines may be reading very many.
+            // One page at a time, because a reader of lines may want very many.
             Output::Jsonl => {
                 let write = |page: Vec<Listed>| {
                     let lines: String = page.iter().map(|one| format!("{}\n", item(one))).collect();
@@ -46,7 +46,7 @@ pub(crate) fn run(global: &Global, args: &List) -> Result<(), Failure> {
     })
 }
 
-/// What was shown, and whether there is more.
+/// The state of the output: the executions shown so far, and whether the list was cut.
 #[derive(Default)]
 struct Shown {
     count: usize,
@@ -76,7 +76,8 @@ fn query(global: &Global, args: &List) -> abide_store::List {
     }
 }
 
-/// Hands out page after page, until there are no more or `limit` is reached. Then it looks whether there is one more.
+/// Passes on page after page, until there are no more or `limit` is reached. Then it looks for one
+/// more.
 async fn pages(
     store: &dyn Store,
     mut list: abide_store::List,
@@ -88,7 +89,7 @@ async fn pages(
         let left = limit - shown.count;
         list.limit = left.clamp(1, PAGE_COUNT_MAX);
         let mut page = store.list(list.clone()).await?;
-        // What abide does by itself is nobody's business.
+        // abide's own executions are of no interest to users.
         page.items.retain(|item| item.kind != Kind::Builtin);
         if left == 0 && !page.items.is_empty() {
             shown.is_cut = true;
@@ -145,7 +146,7 @@ fn known(what: Option<impl ToString>) -> String {
     what.map_or_else(|| "-".to_owned(), |what| what.to_string())
 }
 
-/// The first thing that is waited for, and how many others there are.
+/// Names the first thing that an execution waits for, and counts the others.
 fn waiting(waiting: &[Waiting]) -> String {
     let Some(first) = waiting.first() else { return String::new() };
     match waiting.len() - 1 {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// Executions are allocated by one thread and freed by another, thousands at a time.
+/// The allocator. One thread allocates executions and another frees them, thousands at a time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -31,7 +31,8 @@ pub(crate) fn verify(global: &Global, args: &Verify) -> Result<(), Failure> {
     }
 }
 
-/// Puts back what can be put back, drops and ends what is to be, and says so.
+/// Restores everything that can be restored, drops and discards as requested, and reports all of
+/// it.
 fn repair(path: &Path, global: &Global, args: &Verify) -> Result<Repairs, Failure> {
     open(path)?.close();
     let store = SqliteStore::open(path, Arc::new(SystemClock), Options::default())?;

@@ -1,4 +1,4 @@
-//! Stdout is for data, stderr for talk. Neither ever panics.
+//! Stdout is for data, stderr for messages. Neither ever panics.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,7 +20,7 @@ pub(crate) fn write(bytes: &[u8]) -> Result<(), Failure> {
     })
 }
 
-/// Says something on stderr. Talk that nobody hears is lost.
+/// Prints a message on stderr. If nobody reads it, it is lost.
 pub(crate) fn say(talk: fmt::Arguments<'_>) {
     let talk = talk.to_string();
     let _ = writeln!(io::stderr().lock(), "abide: {}", text::clean(&talk));
@@ -31,12 +31,13 @@ pub(crate) fn line(text: &str) -> Result<(), Failure> {
     write(format!("{}\n", text::clean(text)).as_bytes())
 }
 
-/// Writes one line of JSON, as it was recorded.
+/// Writes one line of JSON, as recorded.
 pub(crate) fn json_line(json: &str) -> Result<(), Failure> {
     write(format!("{}\n", seen(&json.replace('\n', " "))).as_bytes())
 }
 
-/// JSON in which everything that people cannot see is escaped, as JSON does it: it says the same. Lines stay lines.
+/// Escapes all invisible characters of a JSON text in the way of JSON, so its meaning stays. Line
+/// breaks stay.
 pub(crate) fn seen(json: &str) -> Cow<'_, str> {
     let is_hidden = |c: char| c != '\n' && text::unseen(c).is_some();
     if !json.contains(is_hidden) {
@@ -45,7 +46,7 @@ pub(crate) fn seen(json: &str) -> Cow<'_, str> {
     let mut escaped = String::with_capacity(json.len());
     for c in json.chars() {
         if matches!(c, '\t' | '\r') {
-            // Between two tokens: inside of a text they are escaped.
+            // This is between two tokens: inside a string they would be escaped.
             escaped.push(' ');
         } else if is_hidden(c) {
             for unit in c.encode_utf16(&mut [0; 2]) {
@@ -58,7 +59,8 @@ pub(crate) fn seen(json: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Writes one document: indented for people who asked for JSON, on one line for programs that read lines.
+/// Writes one document: indented for people who asked for JSON, on one line for programs that read
+/// lines.
 pub(crate) fn document(value: &Value, output: Output) -> Result<(), Failure> {
     let mut text = if output == Output::Jsonl { value.to_string() } else { format!("{value:#}") };
     text.push('\n');

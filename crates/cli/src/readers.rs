@@ -1,4 +1,5 @@
-//! Everything in abide that reads bytes, for tests and fuzzers; see [`abide_core::readers`]. Not for use by hand.
+//! All readers of bytes in abide, for tests and fuzzers; see [`abide_core::readers`]. Not for
+//! direct use.
 
 use abide_core::Payload;
 use abide_core::readers::{Reader, Verdict};
@@ -15,20 +16,20 @@ const OWN: [Reader; 3] = [
     Reader { name: "json_argument", read: json_argument, seeds: json_argument_seeds },
 ];
 
-/// The readers of all crates.
+/// Returns the readers of all crates.
 pub fn all() -> impl Iterator<Item = Reader> {
     let core = abide_core::readers::ALL.into_iter();
     let stores = abide_store::readers::ALL.into_iter().chain(abide_sqlite::readers::ALL);
     core.chain(stores).chain(abide::readers::ALL).chain(OWN)
 }
 
-/// Has the reader of this name read. What a fuzz target calls.
+/// Runs the reader of this name. Fuzz targets call this.
 pub fn read(name: &str, bytes: &[u8]) -> Verdict {
     let reader = all().find(|reader| reader.name == name).expect("each target has a reader");
     (reader.read)(bytes)
 }
 
-/// A command line, one argument a line.
+/// Reads a command line, one argument per line.
 fn arguments(bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Verdict::Refused };
     match Args::try_parse_from(std::iter::once("abide").chain(text.split('\n'))) {
@@ -55,7 +56,7 @@ fn arguments_seeds() -> Vec<Vec<u8>> {
     lines.map(Vec::from).to_vec()
 }
 
-/// `STEP=JSON`.
+/// Reads `STEP=JSON`.
 fn edit(bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Verdict::Refused };
     let Ok((step, json)) = edited(text) else { return Verdict::Refused };
@@ -68,9 +69,9 @@ fn edit_seeds() -> Vec<Vec<u8>> {
     ["big=1", "big#2={\"a\":1}", "a=b=1", "big=\"x=1\""].map(Vec::from).to_vec()
 }
 
-/// A value that was given as JSON, and what is shown of it.
+/// Reads a value passed as JSON, and renders it.
 fn json_argument(bytes: &[u8]) -> Verdict {
-    // Recorded by anybody, it can be shown.
+    // Any recorded bytes can be rendered, whoever recorded them.
     assert!(!json::payload(&Payload::from(bytes.to_vec())).to_string().is_empty());
     let Ok(text) = std::str::from_utf8(bytes) else { return Verdict::Refused };
     let Ok(payload) = checked("it", text) else { return Verdict::Refused };

@@ -52,7 +52,8 @@ pub(crate) fn run(global: &Global, args: &ResultOf) -> Result<ExitCode, Failure>
     Ok(ExitCode::from(code))
 }
 
-/// Nobody who is there can go on with it: a wait would be in vain.
+/// Explains why no result will come: no worker can continue the execution, so it is useless to
+/// wait.
 fn unfinished(_client: &Client, id: &ExecutionId, error: Error) -> Failure {
     match error {
         Error::Refused(Refusal::GivenUp { reason }) => {

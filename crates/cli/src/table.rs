@@ -1,34 +1,34 @@
-//! Text in columns, which fits the terminal.
+//! Text in columns that fits the terminal.
 
 use std::fmt;
 
 use abide_core::text;
 
-/// Between two columns.
+/// The gap between two columns.
 const GAP: &str = "  ";
-/// What is left of a column at least, when it is cut.
+/// The minimum width of a cut column.
 const COLUMN_WIDTH_MIN: usize = 8;
 
-/// Text in columns, each as wide as its widest cell. What comes from outside is cleaned.
+/// Text in columns, each as wide as its widest cell. Text from outside is cleaned.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
     fit: Fit,
 }
 
-/// How a table gives way to a narrow terminal. Columns that are in neither list are kept whole.
+/// The way in which a table adapts to a narrow terminal. Columns in neither list are kept whole.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fit {
-    /// How wide it may be; as wide as it likes when not said.
+    /// The maximum width; unlimited if missing.
     pub(crate) width: Option<usize>,
-    /// The headings of the columns that are cut, the first one first.
+    /// The headings of the columns to cut, in this order.
     pub(crate) cut: &'static [&'static str],
-    /// The headings of the columns that are left out when that is not enough, the first one first.
+    /// The headings of the columns to leave out, in this order, when cutting is not enough.
     pub(crate) left_out: &'static [&'static str],
 }
 
 impl Table {
-    /// A table with these headings.
+    /// Creates a table with these headings.
     pub(crate) fn new<'a>(headings: impl IntoIterator<Item = &'a str>) -> Self {
         Self { rows: vec![headings.into_iter().map(str::to_owned).collect()], fit: Fit::default() }
     }
@@ -37,12 +37,12 @@ impl Table {
         self.rows.push(row.iter().map(|cell| text::clean(cell).into_owned()).collect());
     }
 
-    /// The same, for a terminal.
+    /// Returns the same table, fitted to a terminal.
     pub(crate) fn fitting(self, fit: Fit) -> Self {
         Self { fit, ..self }
     }
 
-    /// The columns that are shown, with their widths.
+    /// Returns the shown columns with their widths.
     fn columns(&self) -> Vec<(usize, usize)> {
         let count = self.rows.iter().map(Vec::len).max().unwrap_or_default();
         let natural =
@@ -65,7 +65,7 @@ impl Table {
             }
             let Some(gone) = left_out.next().filter(|_| excess > 0) else { return columns };
             columns.retain(|(column, _)| *column != gone);
-            // What was cut may have room again.
+            // Cut columns may have room again.
             columns.iter_mut().for_each(|(column, width)| *width = natural(*column).unwrap_or_default());
         }
     }
@@ -93,7 +93,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// As much of a text as fits, and how wide that is.
+/// Returns as much of a text as fits, and its width.
 fn shortened(cell: &str, max: usize) -> (String, usize) {
     let whole = width(cell);
     if whole <= max {
@@ -111,12 +111,13 @@ fn shortened(cell: &str, max: usize) -> (String, usize) {
     (kept, taken + 1)
 }
 
-/// How many places of a line a text takes.
+/// Returns the number of terminal columns that a text takes.
 fn width(text: &str) -> usize {
     text.chars().map(of_char).sum()
 }
 
-/// Wide characters take two places, accents none. Close enough for the scripts and pictures that ids and names have.
+/// Returns the width of a character: wide ones take two columns, accents none. This is close enough
+/// for the scripts and pictures in ids and names.
 fn of_char(c: char) -> usize {
     match c {
         '\u{300}'..='\u{36f}' | '\u{fe0e}' | '\u{fe0f}' => 0,
@@ -135,7 +136,8 @@ fn of_char(c: char) -> usize {
     }
 }
 
-/// How wide the terminal is: as `COLUMNS` says, or as it says itself. Nothing where there is none, as in a pipe.
+/// Returns the width of the terminal, from `COLUMNS` or from the terminal itself. Returns nothing
+/// if there is no terminal, as in a pipe.
 pub(crate) fn terminal_width() -> Option<usize> {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.trim().parse().ok());
     said.filter(|columns| *columns > 0).or_else(asked_width)

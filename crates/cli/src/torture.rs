@@ -1,4 +1,5 @@
-//! `abide torture`: the simulator's programs in real processes, which are killed, stopped and continued.
+//! `abide torture`: the simulator's programs in real processes, which are killed, stopped and
+//! continued.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -18,19 +19,19 @@ use crate::connect;
 use crate::failure::{Code, Failure};
 use crate::output;
 
-/// The shortest torture: three seconds. In less nothing happens.
+/// The shortest torture: three seconds. Nothing happens in less.
 const MINUTES_MIN: f64 = 0.05;
 
 /// The longest torture: four weeks.
 const MINUTES_MAX: f64 = 28.0 * 24.0 * 60.0;
 
-/// Between two lines about how far it is, where nobody looks at a terminal.
+/// The interval between two lines of progress, if stderr is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// How long the bar is.
+/// The length of the bar.
 const BAR_LENGTH: usize = 20;
 
-/// Seeds that are chosen by chance are below this, so that they can be read out.
+/// The end of the range of random seeds: small enough to read out loud.
 const SEED_END: u64 = 1_000_000;
 
 const AFTER_HELP: &str = "\
@@ -41,10 +42,10 @@ The exit code is 0 if every promise held, 6 if one was broken, 130 if Ctrl-C end
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// For about so many minutes, for example 10 or 0.5
+    /// The approximate duration in minutes, for example 10 or 0.5
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = minutes)]
     minutes: Duration,
-    /// What the programs and the faults follow from; otherwise it is chosen and printed
+    /// The seed of the programs and the faults; by default it is chosen and printed
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// Write the report to this file, as JSON
@@ -73,13 +74,15 @@ pub(crate) fn run(global: &Global, args: &Args) -> Result<(), Failure> {
         return Err(Failure::usage("torture needs a store of its own, and no namespace"));
     }
     let mut file = args.report.as_deref().map(ReportFile::open).transpose()?;
-    // On this very thread: the processes die with the one that started them.
+    // This very thread starts the processes, because they die with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(torture(path, args))?;
-    // Torn down, the runtime once met the heartbeat's thread asleep on its timer, which panicked.
+    // A teardown of the runtime once met the heartbeat's thread asleep on its timer, which
+    // panicked.
     std::mem::forget(runtime);
     let document = report.document();
-    // The file cannot take the report away from stdout, nor stdout from the file: each may fail after hours of work.
+    // A failure of the file must not lose the report on stdout, nor the other way around: each may
+    // fail after hours of work.
     let printed = match (args.json, global.output) {
         (false, Output::Table) => output::write(page(&report).as_bytes()),
         (true, Output::Table) => output::document(&document, Output::Json),
@@ -106,7 +109,7 @@ fn verdict(report: &Report) -> Result<(), Failure> {
     }
 }
 
-/// What a process of a torture does.
+/// Runs one process of a torture.
 pub(crate) fn process() -> Result<(), Failure> {
     play().map_err(Failure::failed)
 }
@@ -147,7 +150,7 @@ fn failure(path: &Path, trouble: Trouble) -> Failure {
     }
 }
 
-/// Whoever asks the process to end.
+/// The signals that ask this process to end.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -172,7 +175,7 @@ impl Signals {
     }
 }
 
-/// The file for the report. What was in it stays until there is a report.
+/// The file for the report. Its old content stays until there is a report.
 struct ReportFile {
     path: PathBuf,
     file: File,
@@ -181,7 +184,7 @@ struct ReportFile {
 }
 
 impl ReportFile {
-    /// Opens it before hours of work, and not after them.
+    /// Opens the file before hours of work, not after them.
     fn open(path: &Path) -> Result<Self, Failure> {
         let is_new = !path.exists();
         let file = OpenOptions::new().create(true).write(true).truncate(false).open(path);
@@ -202,8 +205,8 @@ impl ReportFile {
         self.file.write_all(text.as_bytes())
     }
 
-    /// Whether the path still leads to the open file. Nobody would find what is written to one that was
-    /// removed or moved meanwhile.
+    /// Whether the path still leads to the open file. If it was removed or moved meanwhile, nobody
+    /// would find the report.
     fn is_in_place(&self) -> bool {
         let place = |found: std::fs::Metadata| (found.dev(), found.ino());
         let (open, there) = (self.file.metadata().map(place), std::fs::metadata(&self.path).map(place));
@@ -223,7 +226,7 @@ fn unwritable(path: &Path, error: &io::Error) -> Failure {
     Failure::failed(format!("the report {path:?} cannot be written: {error}"))
 }
 
-/// Tells on stderr how far it is: a bar where somebody looks, a line now and then elsewhere.
+/// Reports progress on stderr: a bar on a terminal, a line now and then elsewhere.
 struct Teller {
     is_terminal: bool,
     told: Cell<Option<Duration>>,
@@ -237,7 +240,7 @@ impl Teller {
     fn tell(&self, progress: &Progress<'_>) {
         let is_due = self.told.get().is_none_or(|told| progress.elapsed.saturating_sub(told) >= LINE_EVERY);
         if self.is_terminal {
-            // Talk that nobody hears is lost.
+            // If nobody reads stderr, the message is lost.
             let _ = write!(io::stderr().lock(), "\r\x1b[K{} {}", bar(progress), line(progress));
         } else if is_due {
             self.told.set(Some(progress.elapsed));
@@ -272,7 +275,7 @@ fn line(progress: &Progress<'_>) -> String {
     )
 }
 
-/// The report for people.
+/// Renders the report for people.
 fn page(report: &Report) -> String {
     let mut page = String::new();
     let verdict = if report.violations.is_empty() { "sound" } else { "NOT SOUND" };

@@ -1,4 +1,4 @@
-//! What is said about a command line that makes no sense.
+//! The answer to an invalid command line.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -10,15 +10,15 @@ use clap::{Command, CommandFactory};
 use crate::args::Args;
 use crate::failure::Code;
 
-/// Says what is wrong with a command line, or the help that was asked for.
+/// Prints the error in a command line, or the requested help.
 pub(crate) fn complain(complaint: &clap::Error) -> ExitCode {
     if !complaint.use_stderr() {
-        // Help and version. A reader who leaves early is no fault.
+        // Help and version. A reader who leaves early is not a fault.
         let _ = complaint.print();
         return ExitCode::SUCCESS;
     }
     let said = match complaint.kind() {
-        // clap would list every command, also those that are nobody's business.
+        // clap would list every command, including hidden ones.
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let help = Args::command().render_help().to_string();
             format!("{help}\nabide: no command is given\n")
@@ -29,7 +29,8 @@ pub(crate) fn complain(complaint: &clap::Error) -> ExitCode {
     ExitCode::from(Code::Usage as u8)
 }
 
-/// A complaint that repeats what was given, without what people cannot see and without hidden commands.
+/// Removes invisible characters and hidden commands from an error message, which quotes the command
+/// line.
 fn cleaned(complaint: &str) -> String {
     let command = Args::command();
     let hidden: Vec<&str> =
@@ -41,7 +42,7 @@ fn cleaned(complaint: &str) -> String {
     complaint.lines().filter(is_telling).map(|line| format!("{}\n", text::clean(line))).collect()
 }
 
-/// The command line without its hidden commands.
+/// Returns the command line without its hidden commands.
 pub(crate) fn visible(command: &Command) -> Command {
     let commands = command.get_subcommands().filter(|one| !one.is_hide_set()).cloned();
     let arguments = command.get_arguments().cloned();

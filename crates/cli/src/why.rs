@@ -9,7 +9,7 @@ use crate::connect;
 use crate::failure::Failure;
 use crate::output;
 
-/// Says why an execution is where it is.
+/// Says why an execution is in its current state.
 pub(crate) fn run(global: &Global, args: &Id) -> Result<(), Failure> {
     let address = Address { namespace: global.namespace.clone(), id: args.id.clone() };
     let explain = async |store: std::sync::Arc<dyn abide_store::Store>| -> Result<_, Failure> {

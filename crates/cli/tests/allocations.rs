@@ -1,4 +1,5 @@
-//! A length that somebody made up reserves no memory. Alone in its binary, because whatever is allocated meanwhile is counted.
+//! A made-up length reserves no memory. This test is alone in its binary, because everything that
+//! is allocated meanwhile is counted.
 
 use std::alloc::System;
 use std::fs;
@@ -9,12 +10,13 @@ use cap::Cap;
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
-/// What a reader may allocate at all, and for each byte that it is given: it makes copies to check what it found, and the command line has to know
-/// its own words.
+/// The most bytes that a reader may allocate in total, and per byte of input. It makes copies to
+/// check its findings, and the command line has to know its own words.
 const BYTES_MAX: usize = 700 << 10;
 const BYTES_MAX_PER_BYTE: usize = 2 << 10;
 
-/// Lengths as records write them, seven bits a byte: some are absurd, and some only much longer than what follows.
+/// Lengths in the encoding of records, seven bits a byte: some are absurd, and some are just much
+/// longer than the rest of the input.
 const LENGTHS: [&[u8]; 4] = [
     &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10],
     &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
@@ -22,7 +24,7 @@ const LENGTHS: [&[u8]; 4] = [
     &[0x80, 0x80, 0x80, 0x20],
 ];
 
-/// The committed inputs of a reader.
+/// Returns the committed inputs of a reader.
 fn inputs(reader: &str) -> Vec<Vec<u8>> {
     let folder = format!("{}/../../fuzz/corpus/{reader}", env!("CARGO_MANIFEST_DIR"));
     fs::read_dir(folder).unwrap().map(|file| fs::read(file.unwrap().path()).unwrap()).collect()
@@ -39,7 +41,8 @@ fn what_is_read_takes_memory_in_proportion_to_its_bytes() {
             assert!(allocated <= max, "{}: {allocated} bytes for {bytes:?}", reader.name);
         };
         let inputs = inputs(reader.name);
-        // What is made once, such as the stores that are asked with cursors, is not counted.
+        // Values that are made once, such as the stores that are asked with cursors, are not
+        // counted.
         inputs.iter().for_each(|input| _ = (reader.read)(input));
         for input in inputs {
             check(&input);

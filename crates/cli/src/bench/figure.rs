@@ -1,10 +1,10 @@
-//! One measured figure beside its limit and its goal.
+//! One measured figure, with its limit and its goal.
 
 use std::fmt;
 
 use serde_json::{Value, json};
 
-/// What is measured.
+/// The works that the benchmark measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Work {
     /// One-step workflows, 5,000 at once
@@ -25,10 +25,10 @@ pub(crate) enum Work {
     /// Resuming a long journal
     #[value(name = "W5")]
     W5,
-    /// Memory of a process that has nothing to do
+    /// Memory of an idle process
     #[value(name = "idle-rss")]
     IdleRss,
-    /// Processor time of a process that has nothing to do
+    /// Processor time of an idle process
     #[value(name = "idle-cpu")]
     IdleCpu,
     /// Memory with 100,000 sleeping executions
@@ -52,7 +52,7 @@ impl Work {
     }
 }
 
-/// What a figure should be. Any one of the bounds is enough.
+/// The goal for a figure. It is met if any one of the bounds is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Goal(pub(super) &'static [Bound]);
 
@@ -64,7 +64,7 @@ pub(super) enum Bound {
     RatioAtMost(f64),
 }
 
-/// A figure, ready to be printed.
+/// One figure, ready to print.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Figure {
     pub(super) work: Work,
@@ -72,7 +72,7 @@ pub(super) struct Figure {
     pub(super) unit: &'static str,
     pub(super) raw: f64,
     pub(super) goal: Goal,
-    /// How long the journal is that was resumed.
+    /// The length of the resumed journal.
     pub(super) entry_count: Option<u64>,
 }
 
@@ -135,7 +135,7 @@ impl fmt::Display for Goal {
     }
 }
 
-/// Three digits that matter; all of a large number.
+/// Rounds to three significant digits, but keeps all digits of a large number.
 fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return 0.0;
@@ -144,13 +144,13 @@ fn rounded(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// A whole number where it is one, so that `7900` is not written `7900.0`.
+/// Returns an integer if the value is one, so that `7900` is not written as `7900.0`.
 fn number(value: f64) -> Value {
     let value = rounded(value);
     if value.fract() == 0.0 && value.abs() < 1e15 { Value::from(value as i64) } else { Value::from(value) }
 }
 
-/// For people: thousands apart.
+/// Formats a number for people, with separators between thousands.
 fn grouped(value: f64) -> String {
     let text = rounded(value).to_string();
     let (whole, rest) = text.split_once('.').unwrap_or((&text, ""));

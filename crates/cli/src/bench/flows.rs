@@ -1,4 +1,4 @@
-//! What the benchmark runs.
+//! The workflows that the benchmark runs.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -9,19 +9,20 @@ use abide::prelude::*;
 
 use super::stopwatch::Stopwatch;
 
-/// How many bytes a step records, as they are stored.
+/// The number of bytes that a step records, as stored.
 pub(super) const PAYLOAD_BYTES: usize = 120;
-/// The same without the quotes of a JSON text.
+/// The same number without the quotes of a JSON string.
 pub(super) const TEXT_BYTES: usize = PAYLOAD_BYTES - 2;
 
-/// How many steps of a long journal are recorded together.
+/// The number of steps of a long journal that are recorded together.
 const BUILD_WIDTH: u64 = 200;
 
-/// What follows the number in a payload. Copied, not formatted: the benchmark's own work should not be what is measured.
+/// The filler of a payload. It is copied, not formatted: the benchmark should not measure its own
+/// work.
 const FILLING: &str =
     "..................................................................................................";
 
-/// What the step number `nth` returns: always as long, never twice the same.
+/// Returns the result of step number `nth`. All results have the same length, and no two are equal.
 pub(super) fn payload(nth: u64) -> String {
     let mut text = String::with_capacity(TEXT_BYTES);
     text.push_str(FILLING);
@@ -35,13 +36,13 @@ pub(super) fn payload(nth: u64) -> String {
     text
 }
 
-/// One step, whose result is the workflow's.
+/// Runs one step and returns its result.
 #[workflow(name = "abide-bench-one")]
 pub(super) async fn one(ctx: Ctx, nth: u64) -> Result<String> {
     ctx.step("work", || async move { Ok(payload(nth)) }).await
 }
 
-/// Steps one after the other; returns how many bytes they gave.
+/// Runs steps one after the other and returns the total length of their results in bytes.
 #[workflow(name = "abide-bench-chain")]
 pub(super) async fn chain(ctx: Ctx, count: u64) -> Result<usize> {
     let mut bytes = 0;
@@ -51,7 +52,7 @@ pub(super) async fn chain(ctx: Ctx, count: u64) -> Result<usize> {
     Ok(bytes)
 }
 
-/// Starts children, then waits for all of them; returns how many bytes they gave.
+/// Starts children, waits for all of them, and returns the total length of their results in bytes.
 #[workflow(name = "abide-bench-parent")]
 pub(super) async fn parent(ctx: Ctx, count: u64) -> Result<usize> {
     let mut children = Vec::new();
@@ -72,15 +73,16 @@ pub(super) async fn sleeper(ctx: Ctx, nth: u64) -> Result<u64> {
     Ok(nth)
 }
 
-/// Records steps under names of their own, and after that one more for each signal.
+/// Records steps, each under its own name, and then one more for each signal.
 #[workflow(name = "abide-bench-long")]
 pub(super) async fn long(ctx: Ctx, count: u64) -> Result<usize> {
     let probe = ctx.state::<Arc<Probe>>().clone();
     let step = |nth| ctx.step(&format!("step-{nth}"), move || async move { Ok(payload(nth)) });
     let mut bytes = 0;
     if probe.builds {
-        // Steps that wait for each other need a commit each. Side by side they are recorded in the same order, in fewer
-        // commits; and since they are known by name, what is recorded so is resumed by code that takes them one by one.
+        // Steps that wait for each other need a commit each. Side by side they are recorded in the
+        // same order, in fewer commits. They are known by name, so code that runs them one by one
+        // can resume the journal.
         for first in (0..count).step_by(BUILD_WIDTH as usize) {
             bytes += side_by_side((first..count.min(first + BUILD_WIDTH)).map(step).collect()).await?;
         }
@@ -102,7 +104,7 @@ pub(super) async fn long(ctx: Ctx, count: u64) -> Result<usize> {
     }
 }
 
-/// Waits for all steps; polled in their order, so that each replay sees the same.
+/// Waits for all steps. It polls them in their order, so each replay sees the same.
 async fn side_by_side<S>(mut steps: Vec<S>) -> Result<usize>
 where
     S: Future<Output = Result<String>> + Unpin,
@@ -131,7 +133,7 @@ where
     Ok(bytes)
 }
 
-/// Tells the outside when the step after a replay runs.
+/// A probe that reports when the first step after a replay runs.
 #[derive(Debug)]
 pub(super) struct Probe {
     builds: bool,
@@ -140,12 +142,13 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// For the run that records the journal.
+    /// Returns the probe for the run that records the journal.
     pub(super) fn building() -> Arc<Self> {
         Arc::new(Self { builds: true, begun: Stopwatch::start(), reached: Mutex::default() })
     }
 
-    /// For a run that resumes it: gives the seconds from now to the first step that is new.
+    /// Returns the probe for a run that resumes the journal. The receiver gets the seconds from now
+    /// to the first new step.
     pub(super) fn resuming() -> (Arc<Self>, tokio::sync::oneshot::Receiver<f64>) {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let reached = Mutex::new(Some(sender));
@@ -155,7 +158,7 @@ impl Probe {
     fn reach(&self) {
         let took = self.begun.elapsed().as_secs_f64();
         if let Some(sender) = self.reached.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // Nobody listens when the work was given up.
+            // Nobody listens if the work was abandoned.
             let _ = sender.send(took);
         }
     }

@@ -1,7 +1,8 @@
-//! `abide bench`: what this machine does, beside what its disk can do.
+//! `abide bench`: the speed of this machine, compared with the speed of its disk.
 //!
-//! Each work is measured several times after a warm-up, its results are checked, and the limit of the database is measured
-//! before and after it with payloads of the same size. What each work and each limit is, is told in `docs/guide/bench.md`.
+//! Each work is measured several times after a warm-up, and its results are checked. The limit of
+//! the database is measured before and after it, with payloads of the same size.
+//! `docs/guide/bench.md` describes each work and each limit.
 
 mod figure;
 mod flows;
@@ -26,7 +27,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::table::Table;
 
-/// Options of `abide bench`. The output format is the global `-o`, handed to [`run`].
+/// Options of `abide bench`. The output format is the global `-o`, which is passed to [`run`].
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Take less than a minute
@@ -41,15 +42,15 @@ pub(crate) struct Args {
     /// The folder for the files, on a disk; a new folder in it is removed afterwards
     #[arg(long, value_name = "PATH")]
     dir: Option<PathBuf>,
-    /// What to measure in this very process
+    /// Measure this in the same process
     #[arg(long, hide = true, requires = "file")]
     child: Option<Child>,
-    /// The store of such a process
+    /// The store of a process with `--child`
     #[arg(long, hide = true)]
     file: Option<PathBuf>,
 }
 
-/// Runs the benchmark. A missed goal is no failure, a wrong result is one.
+/// Runs the benchmark. A missed goal is not a failure; a wrong result is.
 pub(crate) fn run(args: &Args, output: Output) -> ExitCode {
     let done = match (args.child, &args.file) {
         (Some(child), Some(file)) => process::serve(child, file).and_then(|report| {
@@ -86,7 +87,7 @@ fn measure(args: &Args, output: Output) -> Result<(), Failure> {
     printer.finish()
 }
 
-/// Works that are measured together.
+/// The works, in groups that are measured together.
 const GROUPS: [&[Work]; 8] = [
     &[Work::W1],
     &[Work::W1Latency],
@@ -115,7 +116,7 @@ async fn figures_of(setting: &Setting, first: Work) -> Result<Vec<Figure>, Failu
     })
 }
 
-/// Prints figures: a line at once where lines are wanted, all of them at the end otherwise.
+/// Prints figures: each at once as a line in JSON lines, otherwise all of them at the end.
 struct Printer {
     output: Output,
     figures: Vec<Figure>,

@@ -1,4 +1,4 @@
-//! Where the benchmark keeps its files.
+//! The folder for the benchmark's files.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// A new folder in `parent`, or in the system's folder for temporary files.
+    /// Creates a folder in `parent`, or in the system's folder for temporary files.
     pub(super) fn new(parent: Option<&Path>) -> Result<Self, Failure> {
         let builder = || {
             let mut builder = tempfile::Builder::new();
@@ -49,14 +49,14 @@ impl Place {
     }
 }
 
-/// The kind of file system that a folder is on, and where it begins.
+/// Returns the type and the mount point of the file system that contains a folder.
 fn mount_of<'a>(mounts: &'a str, folder: &Path) -> Option<(&'a str, &'a str)> {
     let mount = |line: &'a str| {
         let mut words = line.split(' ');
         let (_, path, kind) = (words.next()?, words.next()?, words.next()?);
         folder.starts_with(path).then_some((kind, path))
     };
-    // The longest path is the innermost; of two equal ones the later hides the earlier.
+    // The longest path is the innermost mount. Of two equal ones, the later hides the earlier.
     mounts.lines().filter_map(mount).max_by_key(|(_, path)| path.len())
 }
 

@@ -1,4 +1,4 @@
-//! What a whole process costs: measured in one of its own, which has done nothing else.
+//! The cost of a whole process, measured in a process of its own that has done nothing else.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,17 +15,17 @@ use super::stopwatch::Stopwatch;
 use crate::clock;
 use crate::failure::Failure;
 
-/// How long a process settles before it is looked at.
+/// How long a process settles before it is measured.
 const SETTLE: Duration = Duration::from_secs(2);
 /// How long its processor time is watched.
 const WATCH: Duration = Duration::from_secs(6);
 const SLEEPER_COUNT: u64 = 100_000;
 const MEGABYTE: f64 = 1e6;
 
-/// What such a process does.
+/// The work of such a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Child {
-    /// Nothing.
+    /// Waits without any work.
     Idle,
     /// Starts executions that sleep.
     Sleeping,
@@ -43,16 +43,16 @@ impl Child {
     }
 }
 
-/// What it found out about itself.
+/// The measurements of a process about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Report {
-    /// Memory.
+    /// Memory in bytes.
     pub(super) bytes: f64,
-    /// Per cent of one processor.
+    /// Processor time, in per cent of one processor.
     pub(super) cpu: f64,
 }
 
-/// Memory and processor time of a process that waits for work. The limits are the goals.
+/// Measures memory and processor time of a process that waits for work. The limits are the goals.
 pub(super) fn idle(setting: &Setting) -> Result<[Figure; 2], Failure> {
     let report = run(Child::Idle, &setting.file("idle"))?;
     let memory = figure(Work::IdleRss, (report.bytes / MEGABYTE, "MB"), (15.0, Goal(&[Bound::AtMost(15.0)])));
@@ -60,7 +60,7 @@ pub(super) fn idle(setting: &Setting) -> Result<[Figure; 2], Failure> {
     Ok([memory, cpu])
 }
 
-/// Memory with sleeping executions, of the process that started them. The limit is the goal.
+/// Measures the memory of a process that started sleeping executions. The limit is the goal.
 pub(super) fn sleeping(setting: &Setting) -> Result<Figure, Failure> {
     let report = run(Child::Sleeping, &setting.file("sleeping"))?;
     Ok(figure(Work::SleepingRss, (report.bytes / MEGABYTE, "MB"), (60.0, Goal(&[Bound::AtMost(60.0)]))))
@@ -70,7 +70,7 @@ fn figure(work: Work, (figure, unit): (f64, &'static str), (raw, goal): (f64, Go
     Figure { work, figure, unit, raw, goal, entry_count: None }
 }
 
-/// Has a process measure itself.
+/// Starts a process that measures itself, and returns its report.
 pub(super) fn run(child: Child, file: &Path) -> Result<Report, Failure> {
     let binary = std::env::current_exe()?;
     let output = std::process::Command::new(binary)
@@ -84,7 +84,7 @@ pub(super) fn run(child: Child, file: &Path) -> Result<Report, Failure> {
         .map_err(|error| Failure::failed(format!("the process {name:?} printed no figures: {error}")))
 }
 
-/// The work of such a process.
+/// Does the work of such a process and measures it.
 pub(super) fn serve(child: Child, file: &Path) -> Result<Report, Failure> {
     let runtime = tokio::runtime::Runtime::new()?;
     let abide = match child {
@@ -101,7 +101,7 @@ pub(super) fn serve(child: Child, file: &Path) -> Result<Report, Failure> {
     Ok(Report { bytes, cpu })
 }
 
-/// A store that has been used once, so that everything is there that a working process has.
+/// Opens a store and uses it once, so that this process has everything that a working one has.
 async fn opened(file: &Path) -> Result<Abide, Failure> {
     let abide = Abide::open(&url(file)).await?;
     abide.run(flows::one, 1).await?;
@@ -126,12 +126,12 @@ async fn asleep(file: &Path) -> Result<Abide, Failure> {
     Ok(abide)
 }
 
-/// Everything that is in memory for this process.
+/// Returns the resident memory of this process.
 fn resident_bytes() -> Result<f64, Failure> {
     status_bytes("VmRSS:")
 }
 
-/// What this process has allocated, without the pages of files.
+/// Returns the memory that this process has allocated, without the pages of files.
 pub(super) fn own_bytes() -> Result<f64, Failure> {
     status_bytes("RssAnon:")
 }
@@ -145,12 +145,13 @@ fn status_bytes(key: &str) -> Result<f64, Failure> {
         .ok_or_else(|| Failure::failed(format!("/proc/self/status lacks {key}")))
 }
 
-/// The processor time of all threads. Of each thread by itself, because only there it is told in nanoseconds.
+/// Returns the processor time of all threads. It adds up the threads, because only their files
+/// count in nanoseconds.
 fn cpu_seconds() -> Result<f64, Failure> {
     let mut nanos = 0.0;
     for thread in std::fs::read_dir("/proc/self/task")? {
         let file: PathBuf = thread?.path().join("schedstat");
-        // A thread that has just ended has no file any longer.
+        // The file of a thread that has just ended is gone.
         let text = std::fs::read_to_string(file).unwrap_or_default();
         nanos += text.split_whitespace().next().and_then(|word| word.parse::<f64>().ok()).unwrap_or(0.0);
     }

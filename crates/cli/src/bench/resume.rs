@@ -1,4 +1,4 @@
-//! W5: resuming a long journal, and the memory that it takes.
+//! W5: the time and memory to resume a long journal.
 
 use std::path::{Path, PathBuf};
 
@@ -15,11 +15,11 @@ use crate::output;
 
 const ID: &str = "abide-bench-long";
 const SHORT: u64 = 10_000;
-/// Enough to fill what a replay has anyway: pages of entries, the readers' caches.
+/// Enough entries to fill everything that any replay needs: pages of entries, the readers' caches.
 const WARM: u64 = 20_000;
 
-/// The time from the opening of the store to the first new step, without what it takes to open an empty one. The limit is
-/// the time to read as many rows in order.
+/// Measures the time from opening the store to the first new step, minus the time to open an empty
+/// store. The limit is the time to read the same number of rows in order.
 pub(super) async fn resume(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     let long = if setting.depth == Depth::Quick { 100_000 } else { 1_000_000 };
     let mut figures = vec![resume_one(setting, SHORT).await?.0];
@@ -54,7 +54,7 @@ async fn resume_one(setting: &Setting, count: u64) -> Result<(Figure, Figure), F
     Ok((time, memory(&report, count)))
 }
 
-/// The limit is the goal.
+/// Returns the figure for memory. The limit is the goal.
 fn memory(report: &Report, count: u64) -> Figure {
     const BYTES_MAX: f64 = 32.0;
     let figure = report.bytes / count as f64;
@@ -62,7 +62,7 @@ fn memory(report: &Report, count: u64) -> Figure {
     Figure { work: Work::W5, figure, unit: "bytes/entry", raw: BYTES_MAX, goal, entry_count: Some(count) }
 }
 
-/// The seconds that it takes to open a store with nothing in it.
+/// Measures the seconds to open an empty store.
 async fn open_empty(setting: &Setting) -> Result<Vec<f64>, Failure> {
     let file = setting.place.file("empty.db");
     Abide::open(&url(&file)).await?.shutdown().await;
@@ -76,7 +76,7 @@ async fn open_empty(setting: &Setting) -> Result<Vec<f64>, Failure> {
     Ok(seconds)
 }
 
-/// A workflow whose journal is resumed again and again.
+/// A workflow whose journal is resumed repeatedly.
 struct Journal {
     file: PathBuf,
     id: String,
@@ -119,7 +119,7 @@ impl Journal {
     }
 }
 
-/// Opens a store in which a journal waits to be resumed; gives the seconds until its first new step runs.
+/// Opens a store with a journal to resume. Returns the seconds until its first new step runs.
 async fn reach(file: &Path) -> Result<f64, Failure> {
     let (probe, reached) = Probe::resuming();
     let abide = Abide::builder(url(file)).state(probe).open().await?;
@@ -128,9 +128,9 @@ async fn reach(file: &Path) -> Result<f64, Failure> {
     Ok(seconds)
 }
 
-/// In a process of its own: how much memory grows while a journal is resumed, beyond what a short one has taken before: the
-/// pages of a replay are there once, whatever its length. What the file's pages take is the system's and not ours, so only
-/// memory of our own is counted.
+/// Measures, in a process of its own, how much the memory grows while a journal is resumed. A short
+/// journal is resumed first, because the pages of a replay exist once, whatever its length. The
+/// file's pages belong to the system, so only the memory of this process counts.
 pub(super) async fn replay_memory(file: &Path) -> Result<Report, Failure> {
     let warm = Journal { file: file.with_extension("warm"), id: format!("{ID}-warm"), count: WARM };
     warm.build().await?;

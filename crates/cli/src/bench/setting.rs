@@ -1,4 +1,4 @@
-//! What all works share: how thorough to be, where the files are, and what the disk can do.
+//! The parts that all works share: the depth, the files, and the raw limits of the disk.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use super::stopwatch::Stopwatch;
 use crate::failure::Failure;
 use crate::output;
 
-/// How many rows share a commit where the works group them.
+/// The number of rows that share a commit where the works group them.
 const ROWS_PER_COMMIT: usize = 100;
-/// How many executions a store holds before the works of `--full` begin.
+/// The number of executions in a store before the works of `--full` begin.
 pub(super) const FINISHED_COUNT: u64 = 1_000_000;
-/// How many one-step workflows are started at once.
+/// The number of one-step workflows that are started at once.
 pub(super) const WAVE_COUNT: u64 = 5_000;
 
-/// How thorough to be.
+/// The thoroughness of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Depth {
     Quick,
@@ -28,13 +28,13 @@ pub(super) enum Depth {
     Full,
 }
 
-/// What all works share.
+/// The depth and the folder, which all works share.
 pub(super) struct Setting {
     pub(super) depth: Depth,
     pub(super) place: Place,
 }
 
-/// Raw limits, of before and after a work.
+/// Raw limits, measured before and after a work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Raw {
     pub(super) commits_per_second: f64,
@@ -43,12 +43,12 @@ pub(super) struct Raw {
 }
 
 impl Setting {
-    /// How often a work is measured; the median counts.
+    /// Returns how often a work is measured. The median counts.
     pub(super) fn rounds(&self) -> usize {
         if self.depth == Depth::Quick { 3 } else { 5 }
     }
 
-    /// The file that a work uses: its own, or the one that is full already.
+    /// Returns the file that a work uses: its own, or the shared one that `--full` has filled.
     pub(super) fn file(&self, work: &str) -> PathBuf {
         let name = if self.depth == Depth::Full { "full.db".to_owned() } else { format!("{work}.db") };
         self.place.file(&name)
@@ -58,8 +58,9 @@ impl Setting {
         Ok(Abide::open(&url(&self.file(work))).await?)
     }
 
-    /// Waits, after a warm-up, until the store has made its log as large as it is to be: that happens once in the life of a
-    /// store, in the background, and the raw limits are measured with a log that is large from the start.
+    /// Waits, after a warm-up, until the store has grown its log to its final size. The store does
+    /// this once in its life, in the background, and the raw limits are measured with a log that is
+    /// large from the start.
     pub(super) fn settle(&self, work: &str) {
         let mut log = self.file(work).into_os_string();
         log.push("-wal");
@@ -70,7 +71,8 @@ impl Setting {
         }
     }
 
-    /// Measures the limits, does the work, measures the limits again. Machines drift, so the mean counts.
+    /// Measures the limits, does the work, and measures the limits again. Machines drift, so the
+    /// mean counts.
     pub(super) async fn beside_raw<T>(
         &self,
         work: impl AsyncFnOnce() -> Result<T, Failure>,
@@ -99,7 +101,7 @@ impl Setting {
         })
     }
 
-    /// Makes the store that the works of `--full` run on.
+    /// Fills the store that the works of `--full` run on.
     pub(super) async fn fill(&self) -> Result<(), Failure> {
         let abide = self.open("full").await?;
         for first in (0..FINISHED_COUNT).step_by(WAVE_COUNT as usize) {
@@ -114,12 +116,13 @@ impl Setting {
     }
 }
 
-/// The URL of a database file.
+/// Returns the URL of a database file.
 pub(super) fn url(file: &std::path::Path) -> String {
     format!("sqlite:{}", file.display())
 }
 
-/// Starts one-step workflows all at once and waits for all results; gives the seconds that it took.
+/// Starts one-step workflows all at once, waits for all results, and returns the seconds that it
+/// took.
 pub(super) async fn wave(abide: &Abide, count: u64) -> Result<f64, Failure> {
     let abide = abide.clone();
     let (took, results) = on_worker(async move {
@@ -143,8 +146,8 @@ pub(super) async fn wave(abide: &Abide, count: u64) -> Result<f64, Failure> {
     Ok(took)
 }
 
-/// Does something on a worker thread of the runtime, where a server's handlers run: the thread that waits for the whole
-/// benchmark would have to be woken for every answer.
+/// Runs a future on a worker thread of the runtime, like a server's handlers. The thread that waits
+/// for the whole benchmark would have to be woken for every answer.
 pub(super) async fn on_worker<T: Send + 'static>(
     work: impl Future<Output = Result<T, Failure>> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -153,7 +156,7 @@ pub(super) async fn on_worker<T: Send + 'static>(
     tasks.join_next().await.expect("one task was spawned").map_err(Failure::failed)?
 }
 
-/// A work whose result is wrong has failed, however fast it was.
+/// Fails a work with a wrong result, however fast it was.
 pub(super) fn check(is_right: bool, wrong: impl FnOnce() -> String) -> Result<(), Failure> {
     if is_right { Ok(()) } else { Err(Failure::failed(wrong())) }
 }

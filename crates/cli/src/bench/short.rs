@@ -8,10 +8,11 @@ use super::setting::{Depth, Setting, WAVE_COUNT, check, on_worker, wave};
 use super::stopwatch::{Stopwatch, median};
 use crate::failure::Failure;
 
-/// One wave is over in a moment, so several are measured together.
+/// The number of waves that are measured together, because one wave is too short.
 const WAVES: usize = 4;
 
-/// All at once. The limit is that of rows in commits of 100: a workflow that starts and ends is at least one.
+/// Measures workflows that start all at once. The limit is the rate of rows in commits of 100: a
+/// workflow that starts and ends writes at least one row.
 pub(super) async fn at_once(setting: &Setting) -> Result<Figure, Failure> {
     let (rate, raw) = setting
         .beside_raw(async || {
@@ -40,7 +41,8 @@ pub(super) async fn at_once(setting: &Setting) -> Result<Figure, Failure> {
     })
 }
 
-/// One at a time. The limit is one commit; a workflow that starts and ends is two.
+/// Measures workflows one at a time. The limit is one commit; a workflow that starts and ends takes
+/// two.
 pub(super) async fn latency(setting: &Setting) -> Result<Figure, Failure> {
     let count = if setting.depth == Depth::Quick { 500 } else { 2_000 };
     let (p50, raw) = setting
@@ -66,7 +68,7 @@ pub(super) async fn latency(setting: &Setting) -> Result<Figure, Failure> {
     })
 }
 
-/// The seconds that each took.
+/// Runs workflows one at a time and returns the seconds that each took.
 async fn one_by_one(abide: &Abide, count: u64) -> Result<Vec<f64>, Failure> {
     let abide = abide.clone();
     on_worker(async move {

@@ -15,14 +15,14 @@ use crate::output;
 const CHAIN_STEPS: u64 = 1_000;
 const WIDE_WORKFLOWS: u64 = 100;
 const WIDE_STEPS: u64 = 100;
-/// One time 100 × 100 steps is over in a moment, so several are measured together.
+/// The number of rounds of 100 × 100 steps that are measured together, because one is too short.
 const WIDE_REPEATS: u64 = 5;
 const CHILD_COUNT: u64 = 1_000;
 const CHILD_REPEATS: u64 = 5;
 const MINUTE: Duration = Duration::from_secs(60);
 const MINUTE_COUNT: usize = 5;
 
-/// One workflow of 1,000 steps. The limit is that of commits of one row.
+/// Measures one workflow of 1,000 steps. The limit is the rate of commits of one row.
 pub(super) async fn one_chain(setting: &Setting) -> Result<Figure, Failure> {
     let (rate, raw) = setting
         .beside_raw(async || {
@@ -43,7 +43,7 @@ pub(super) async fn one_chain(setting: &Setting) -> Result<Figure, Failure> {
     Ok(figure(Work::W2, (rate, "steps/s"), raw.commits_per_second, goal))
 }
 
-/// 100 workflows of 100 steps. The limit is that of rows in commits of 100.
+/// Measures 100 workflows of 100 steps. The limit is the rate of rows in commits of 100.
 pub(super) async fn many_chains(setting: &Setting) -> Result<Figure, Failure> {
     let (rate, raw) = setting
         .beside_raw(async || {
@@ -86,7 +86,7 @@ async fn wide_round(abide: &Abide) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Five minutes without a pause; the slowest of them counts.
+/// Measures five minutes without a pause and returns the rate of the slowest one.
 async fn worst_minute(abide: &Abide) -> Result<f64, Failure> {
     let mut worst = f64::INFINITY;
     for minute in 1..=MINUTE_COUNT {
@@ -94,7 +94,7 @@ async fn worst_minute(abide: &Abide) -> Result<f64, Failure> {
         let mut all = JoinSet::new();
         for _ in 0..WIDE_WORKFLOWS {
             let abide = abide.clone();
-            // Each goes on as soon as it has ended, so that always 100 of them run.
+            // Each starts its next workflow as soon as one has ended, so 100 of them always run.
             all.spawn(async move {
                 let mut step_count = 0;
                 while begun.elapsed() < MINUTE {
@@ -115,7 +115,8 @@ async fn worst_minute(abide: &Abide) -> Result<f64, Failure> {
     Ok(worst)
 }
 
-/// One workflow that starts 1,000 one-step workflows and waits for them. The limit is that of rows in commits of 100.
+/// Measures one workflow that starts 1,000 one-step workflows and waits for them. The limit is the
+/// rate of rows in commits of 100.
 pub(super) async fn children(setting: &Setting) -> Result<Figure, Failure> {
     let (rate, raw) = setting
         .beside_raw(async || {

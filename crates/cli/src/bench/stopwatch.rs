@@ -1,8 +1,8 @@
-//! The home of time in the benchmark.
+//! The only place in the benchmark that reads the clock.
 
 use std::time::{Duration, Instant};
 
-/// Measures how long something takes.
+/// A stopwatch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stopwatch(Instant);
 
@@ -18,7 +18,7 @@ impl Stopwatch {
     }
 }
 
-/// The middle one of several measurements; the mean of the two in the middle of an even number.
+/// Returns the median; of an even number of values, the mean of the two in the middle.
 pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let middle = values.len() / 2;

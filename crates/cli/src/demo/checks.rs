@@ -1,4 +1,4 @@
-//! Whether the promise was kept. Pure: evidence in, facts out.
+//! Checks that the promise was kept. Pure: evidence in, facts out.
 
 use std::process::ExitStatus;
 
@@ -10,16 +10,16 @@ use super::stage::{Evidence, Story};
 use super::timeline::{CHILD_STEPS, is_record, runs, short};
 use abide_core::text;
 
-/// Everything that was checked.
+/// All checks.
 #[derive(Debug, Default)]
 pub(super) struct Report(Vec<Check>);
 
-/// One fact.
+/// One check.
 #[derive(Debug)]
 pub(super) struct Check {
-    /// What should be so.
+    /// The fact that should hold.
     pub(super) fact: String,
-    /// Whether it is.
+    /// Whether it holds.
     pub(super) holds: bool,
 }
 
@@ -42,7 +42,7 @@ impl Report {
         &self.0
     }
 
-    /// The facts that do not hold.
+    /// Lists the facts that do not hold.
     pub(super) fn broken(&self) -> Option<String> {
         let broken: Vec<_> =
             self.0.iter().filter(|check| !check.holds).map(|check| check.fact.as_str()).collect();
@@ -69,13 +69,13 @@ impl Closure<'_> {
         }
     }
 
-    /// Its result was recorded before the kill, and so it must never run again.
+    /// Whether its result was recorded before the kill, so that it must never run again.
     fn is_early(&self, evidence: &Evidence) -> bool {
         let record = self.story.entries.iter().find(|entry| is_record(entry, self.step));
         record.is_some_and(|entry| entry.at < evidence.first.ended_at)
     }
 
-    /// How often it ran in either process.
+    /// Returns how often it ran in each process.
     fn counts(&self, evidence: &Evidence) -> (usize, usize) {
         let ran = |pid| {
             runs(&evidence.effects, &self.story.id, self.step).filter(|effect| effect.pid == pid).count()
@@ -84,7 +84,7 @@ impl Closure<'_> {
     }
 }
 
-/// Every closure: ten steps of the order, and those of its children.
+/// Returns every closure: ten steps of the order, and those of its children.
 fn closures(evidence: &Evidence) -> Vec<Closure<'_>> {
     let mut all = Vec::new();
     for story in &evidence.after {
@@ -151,7 +151,7 @@ fn unchanged(evidence: &Evidence) -> Check {
 
 fn continued(evidence: &Evidence) -> Check {
     let late: Vec<_> = closures(evidence).into_iter().filter(|closure| !closure.is_early(evidence)).collect();
-    // One that was running when the process was killed had no record yet: it may have begun in both.
+    // A closure that was running during the kill had no record yet, so it may have begun in both.
     let are_right = late.iter().all(|closure| matches!(closure.counts(evidence), (0 | 1, 1)));
     let done = evidence.after.iter().all(|story| story.status == Status::Completed);
     let pid = evidence.second.pid;
@@ -173,7 +173,8 @@ fn timer(evidence: &Evidence) -> Check {
     };
     let (wanted, late) = (text::duration(order::TIMER), text::duration(fired_at.since(due_at)));
     let fact = format!("the timer of {wanted} went on across the crash: it fired {late} after it was due");
-    // The code goes to sleep after the step before was recorded, and before its timer is: how long the machine takes in between is its own affair.
+    // The code goes to sleep after the previous step was recorded, and before its timer is. The
+    // time in between is up to the machine.
     let before = entries.iter().find(|entry| is_record(entry, order::STEPS[order::STEPS_BEFORE_TIMER - 1]));
     let is_long_enough = before.is_some_and(|entry| due_at >= entry.at.after(order::TIMER));
     let is_kept = is_long_enough && due_at <= set_at.after(order::TIMER);

@@ -7,11 +7,11 @@ use abide_core::Timestamp;
 use super::checks::Report;
 use super::timeline::{BarKind, Row, Timeline};
 
-/// The columns of the labels.
+/// The width of the labels, in columns.
 const LABEL_WIDTH: usize = 22;
-/// The columns of the bars.
+/// The width of the bars, in columns.
 const WIDTH: usize = 52;
-/// The columns of everything.
+/// The width of the page, in columns.
 const PAGE_WIDTH: usize = 80;
 
 const TITLE: &str = "
@@ -20,7 +20,7 @@ it was killed on the way and started again.
 
 ";
 
-/// The whole page.
+/// Draws the whole page.
 pub(super) fn page(timeline: &Timeline, report: &Report, is_colourful: bool) -> String {
     let canvas = Canvas { timeline, is_colourful };
     let mut page = String::from(TITLE);
@@ -42,7 +42,7 @@ struct Canvas<'a> {
     is_colourful: bool,
 }
 
-/// What a cell is drawn with.
+/// The ink of a cell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ink {
     Plain,
@@ -53,7 +53,7 @@ enum Ink {
 }
 
 impl Canvas<'_> {
-    /// The two processes, and a scale in seconds.
+    /// Draws the two processes and a scale in seconds.
     fn head(&self) -> String {
         let (killed, restarted) =
             (self.column(self.timeline.killed_at), self.column(self.timeline.restarted_at));
@@ -97,7 +97,7 @@ impl Canvas<'_> {
         format!("{}\n", format!("{:LABEL_WIDTH$} {} {note}", row.label, self.line(&cells)).trim_end())
     }
 
-    /// The kill and the restart, through every row.
+    /// Draws the kill and the restart through every row.
     fn mark(&self, cells: &mut [(char, Ink)]) {
         cells[self.column(self.timeline.killed_at)] = ('✗', Ink::Crash);
         let restarted = self.column(self.timeline.restarted_at);
@@ -118,7 +118,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// The column of a point in time.
+    /// Returns the column of a point in time.
     fn column(&self, at: Timestamp) -> usize {
         let whole = self.timeline.ended_at.since(self.timeline.began_at).as_micros().max(1);
         let part = at.since(self.timeline.began_at).as_micros().min(whole);
@@ -126,7 +126,7 @@ impl Canvas<'_> {
         usize::try_from(column).unwrap_or(WIDTH - 1)
     }
 
-    /// Cells as text, with one change of colour for each run of cells of the same ink.
+    /// Converts cells to text, with one change of colour for each run of cells of the same ink.
     fn line(&self, cells: &[(char, Ink)]) -> String {
         let runs = cells.chunk_by(|left, right| left.1 == right.1);
         let painted = runs.map(|run| {
@@ -148,7 +148,7 @@ impl Canvas<'_> {
     }
 }
 
-/// A text whose later lines begin under the first one.
+/// Wraps a text. Its later lines are indented to the first one.
 fn wrapped(text: &str) -> String {
     const INDENT: usize = 3;
     let mut lines = vec![String::new()];

@@ -1,4 +1,4 @@
-//! The file of effects: every closure appends a line when it runs, whoever runs it and however often.
+//! The file of effects. Every closure appends a line each time it runs, in any process.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock;
 
-/// The file.
+/// The file of effects.
 #[derive(Clone, Debug)]
 pub(super) struct Effects {
     path: PathBuf,
 }
 
-/// One line: a closure ran.
+/// One line: a closure that ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Effect {
-    /// When.
+    /// The time of the run.
     pub(super) at: Timestamp,
-    /// In which process.
+    /// The process that ran it.
     pub(super) pid: u32,
-    /// Of which execution.
+    /// The execution that it belongs to.
     pub(super) execution: String,
-    /// Which step, or the whole task.
+    /// The step, or the whole task.
     pub(super) step: String,
 }
 
@@ -33,7 +33,8 @@ impl Effects {
         Self { path: path.to_owned() }
     }
 
-    /// Adds a line. One write of one short line reaches the file whole, and stays when the process is killed.
+    /// Appends a line. One write of one short line reaches the file whole, and survives a kill of
+    /// the process.
     pub(super) fn append(&self, execution: &str, step: &str) -> io::Result<()> {
         let (execution, step) = (execution.to_owned(), step.to_owned());
         let effect = Effect { at: clock::now(), pid: std::process::id(), execution, step };
@@ -42,7 +43,7 @@ impl Effects {
         OpenOptions::new().create(true).append(true).open(&self.path)?.write_all(line.as_bytes())
     }
 
-    /// Every line.
+    /// Reads every line.
     pub(super) fn read(&self) -> io::Result<Vec<Effect>> {
         let text = fs::read_to_string(&self.path)?;
         text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()

@@ -1,7 +1,8 @@
 //! `abide demo`: an order survives `SIGKILL`.
 //!
-//! The order's workflow runs in a child process, which is killed on the way and started again. What is drawn afterwards
-//! is computed from evidence: the journal in the store, and a file to which every closure appends a line when it runs.
+//! The order's workflow runs in a child process, which is killed on the way and started again. The
+//! picture is computed from evidence: the journal in the store, and a file to which every closure
+//! appends a line when it runs.
 
 mod checks;
 mod draw;

@@ -12,7 +12,7 @@ use crate::clock;
 pub(super) const ID: &str = "order-1001";
 /// The signal that the order waits for.
 pub(super) const SIGNAL: &str = "delivered";
-/// The steps of the order, in the order in which they run.
+/// The steps of the order, in sequence.
 pub(super) const STEPS: [&str; 10] = [
     "check-order",
     "reserve-stock",
@@ -25,24 +25,24 @@ pub(super) const STEPS: [&str; 10] = [
     "award-points",
     "close-order",
 ];
-/// How many of them come before the timer.
+/// The number of steps before the timer.
 pub(super) const STEPS_BEFORE_TIMER: usize = 5;
-/// How long the order waits for the courier, whatever happens meanwhile.
+/// How long the order waits for the courier, even across a crash.
 pub(super) const TIMER: Duration = Duration::from_millis(2_000);
 
 const STEP: Duration = Duration::from_millis(150);
 const PACKING: Duration = Duration::from_millis(1_200);
-/// Nobody delivers for so long only when the demo itself was killed.
+/// The deadline for the signal. It passes only if the demo itself was killed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is ordered.
+/// The input of the order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) pieces: u64,
     pub(super) cents_each: u64,
 }
 
-/// What comes out.
+/// The result of the order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Receipt {
     pub(super) cents: u64,
@@ -85,7 +85,7 @@ async fn make_invoice(ctx: Ctx, cents: u64) -> Result<String> {
     Ok(format!("INV-{cents}"))
 }
 
-/// A step that leaves a line in the file of effects, takes a moment, and gives `value`.
+/// Runs a step that adds a line to the file of effects, takes a moment, and returns `value`.
 async fn step(ctx: &Ctx, name: &str, value: u64) -> Result<u64> {
     ctx.step(name, || async {
         ctx.state::<Effects>().append(ctx.id(), name)?;

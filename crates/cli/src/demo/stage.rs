@@ -1,4 +1,5 @@
-//! The play: start the order, start a worker, kill it, start another, sign for the parcel, collect the evidence.
+//! The play: start the order, start a worker, kill it, start another, sign for the parcel, collect
+//! the evidence.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -18,30 +19,30 @@ use crate::{clock, connect, output};
 
 /// How long anything may take before the demo gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks at the store.
+/// The time between two looks at the store.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// From the moment that everything is under way to the kill.
+/// The time from the moment that everything is under way to the kill.
 const BEFORE_KILL: Duration = Duration::from_millis(350);
-/// How long nobody works.
+/// How long no worker runs.
 const DOWN: Duration = Duration::from_millis(500);
 /// How long the order waits for the signature.
 const BEFORE_SIGNAL: Duration = Duration::from_millis(400);
 
-/// Everything that is known about what happened.
+/// All evidence of the play.
 pub(super) struct Evidence {
     /// The process that was killed.
     pub(super) first: Life,
-    /// The process that went on.
+    /// The process that continued.
     pub(super) second: Life,
-    /// The order's journal as it was when nobody worked.
+    /// The order's journal while no worker ran.
     pub(super) before: Vec<Record>,
-    /// The order and its children as they are now.
+    /// The order and its children at the end.
     pub(super) after: Vec<Story>,
-    /// What the closures left behind.
+    /// The effects of the closures.
     pub(super) effects: Vec<Effect>,
 }
 
-/// One process.
+/// One process, from its start to its end.
 pub(super) struct Life {
     pub(super) pid: u32,
     pub(super) began_at: Timestamp,
@@ -57,11 +58,11 @@ pub(super) struct Story {
     pub(super) entries: Vec<Entry>,
 }
 
-/// Plays it in `folder`.
+/// Runs the play in `folder`.
 pub(super) fn play(folder: &Path) -> Result<Evidence, Failure> {
     let stage = Stage { folder: folder.to_owned() };
     connect::block_on(async {
-        // Only a worker creates a store, and the order is to be there before the first one.
+        // Only a worker creates a store, and the order must exist before the first worker.
         SqliteStore::open(&stage.file(), Arc::new(SystemClock), Options::default())?.close();
         let client = Abide::client(&stage.url()).await?;
         let order = Order { pieces: 3, cents_each: 1_499 };
@@ -144,11 +145,11 @@ impl Worker {
     fn kill(&mut self) -> Result<Life, Failure> {
         self.process.kill()?;
         let status = self.process.wait()?;
-        // Read when it is gone: whatever it recorded is older.
+        // The clock is read after the process has ended, so everything that it recorded is older.
         Ok(Life { pid: self.pid(), began_at: self.began_at, ended_at: clock::now(), status })
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has ended on its own.
     fn wait(&mut self) -> Result<Life, Failure> {
         let give_up_at = clock::now().after(PATIENCE);
         while clock::now() < give_up_at {
@@ -163,13 +164,13 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It has ended by itself when all went well.
+        // If all went well, the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Looks at the order and its children until `is_so`.
+/// Looks at the order and its children until `is_so` holds.
 async fn until(
     store: &dyn Store,
     worker: &mut Worker,
@@ -192,7 +193,7 @@ async fn until(
     Err(Failure::failed(format!("process {} has not come far enough within {PATIENCE:?}", worker.pid())))
 }
 
-/// The order sleeps, one child sleeps, the other is done.
+/// Whether the order and one child sleep, and the other child is done.
 fn is_half_done(seen: &[Snapshot]) -> bool {
     let [order, pack, invoice] = seen else { return false };
     let has_timer = |snapshot: &Snapshot| {

@@ -1,4 +1,4 @@
-//! What happened, as rows of bars. Pure: evidence in, a picture out.
+//! The course of the play, as rows of bars. Pure: evidence in, a picture out.
 
 use abide_core::{Entry, Event, OpKind, Timestamp};
 use serde_json::{Value, json};
@@ -8,13 +8,13 @@ use super::order;
 use super::stage::{Evidence, Story};
 use crate::json::time;
 
-/// The whole picture.
+/// All rows, with the times that matter.
 pub(super) struct Timeline {
     pub(super) began_at: Timestamp,
     pub(super) killed_at: Timestamp,
     pub(super) restarted_at: Timestamp,
     pub(super) ended_at: Timestamp,
-    /// The two processes.
+    /// The process ids of the two workers.
     pub(super) pids: (u32, u32),
     pub(super) rows: Vec<Row>,
 }
@@ -23,27 +23,27 @@ pub(super) struct Timeline {
 pub(super) struct Row {
     pub(super) label: String,
     pub(super) bars: Vec<Bar>,
-    /// For each of its closures, the processes in which it ran.
+    /// The processes in which each of its closures ran.
     pub(super) pids: Vec<Vec<u32>>,
 }
 
-/// Something that took time.
+/// A span of time.
 pub(super) struct Bar {
     pub(super) from: Timestamp,
     pub(super) to: Timestamp,
     pub(super) kind: BarKind,
 }
 
-/// What took time.
+/// The kind of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BarKind {
     /// A closure ran.
     Closure,
-    /// It waited.
+    /// The execution waited.
     Wait,
 }
 
-/// Draws up the rows.
+/// Computes the rows from the evidence.
 pub(super) fn of(evidence: &Evidence) -> Timeline {
     let [story, children @ ..] = evidence.after.as_slice() else { unreachable!("the order is a story") };
     let (early, late) = order::STEPS.split_at(order::STEPS_BEFORE_TIMER);
@@ -73,7 +73,7 @@ fn step_row(evidence: &Evidence, story: &Story, (number, step): (usize, &str)) -
     Row { label: format!("{number:2} {step}"), bars, pids: vec![pids] }
 }
 
-/// Every time that a closure ran, each until the next time or until its result was recorded.
+/// Returns every run of a closure. Each lasts until the result was recorded or the process ended.
 fn closures(evidence: &Evidence, story: &Story, step: &str) -> (Vec<Bar>, Vec<u32>) {
     let ran: Vec<&Effect> = runs(&evidence.effects, &story.id, step).collect();
     let recorded_at = story.entries.iter().find(|entry| is_record(entry, step)).map(|entry| entry.at);
@@ -86,7 +86,7 @@ fn closures(evidence: &Evidence, story: &Story, step: &str) -> (Vec<Bar>, Vec<u3
     (bars, ran.iter().map(|effect| effect.pid).collect())
 }
 
-/// The lines that a closure has left behind.
+/// Returns the lines that a closure has left behind.
 pub(super) fn runs<'a>(
     effects: &'a [Effect],
     id: &'a str,
@@ -104,7 +104,7 @@ pub(super) fn is_record(entry: &Entry, step: &str) -> bool {
     }
 }
 
-/// From the moment that a wait of this kind began until it was over.
+/// Returns the row of a wait, from its first entry to its last.
 fn wait_row(story: &Story, label: String, kind: OpKind) -> Row {
     let is_ours = |entry: &&Entry| entry.event.op().is_some_and(|op| op.kind == kind);
     let began = story.entries.iter().find(is_ours);
@@ -114,7 +114,7 @@ fn wait_row(story: &Story, label: String, kind: OpKind) -> Row {
     Row { label, bars: bars.into_iter().collect(), pids: Vec::new() }
 }
 
-/// A child: it waits where its closures do not run.
+/// Returns the row of a child. It waits wherever its closures do not run.
 fn child_row(evidence: &Evidence, parent: &Story, child: &Story) -> Row {
     let is_start = |entry: &&Entry| matches!(&entry.event, Event::ChildStarted { child: id, .. } if id.as_str() == child.id);
     let started = parent.entries.iter().find(is_start);
@@ -134,10 +134,10 @@ fn child_row(evidence: &Evidence, parent: &Story, child: &Story) -> Row {
     row
 }
 
-/// The closures of the children.
+/// The children and their closures.
 pub(super) const CHILD_STEPS: [(&str, &[&str]); 2] = [("pack", &["pick", "seal"]), ("invoice", &["invoice"])];
 
-/// The last part of a child's id.
+/// Returns the last part of a child's id.
 pub(super) fn short(id: &str) -> &str {
     id.rsplit('/').next().unwrap_or(id)
 }

@@ -1,4 +1,5 @@
-//! The process that is killed: an ordinary worker, which is told nothing but where the store is.
+//! The process that is killed: an ordinary worker, which knows nothing but the location of the
+//! store.
 
 use std::path::PathBuf;
 
@@ -8,7 +9,7 @@ use super::effects::Effects;
 use super::order::{self, Receipt};
 use crate::failure::Failure;
 
-/// What the process is told.
+/// Options of the worker process.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WorkerArgs {
     /// The file of effects
@@ -29,7 +30,8 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
         abide.shutdown().await;
         Ok::<(), Failure>(())
     })?;
-    // The process ends here anyway. Torn down, the runtime once met the heartbeat's thread asleep on its timer, which panicked.
+    // The process ends here anyway. A teardown of the runtime once met the heartbeat's thread
+    // asleep on its timer, which panicked.
     std::mem::forget(runtime);
     Ok(())
 }

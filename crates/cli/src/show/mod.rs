@@ -12,29 +12,29 @@ use crate::args::{Global, Output, Show};
 use crate::failure::{Code, Failure};
 use crate::{clock, connect, json, output};
 
-/// How many pages of unread messages are shown beyond the first.
+/// The most pages of unread messages that are shown after the first.
 const INBOX_PAGE_COUNT_MAX: usize = 3;
-/// How many unread messages are shown of an inbox that cannot be read by pages.
+/// The most unread messages that are shown of an inbox that cannot be read by pages.
 const MESSAGE_COUNT_MAX: usize = 1_000;
 
-/// What is shown.
+/// Everything about the shown execution.
 struct Picture {
     snapshot: Snapshot,
     journal: Vec<Entry>,
-    /// Who holds it.
+    /// The worker that holds the execution.
     holder: Option<WorkerRow>,
     children: Vec<Child>,
-    /// Recorded operations that the code no longer asked for when the run was completed.
+    /// Recorded operations that the code no longer asked for when the run completed.
     unused: Vec<Op>,
     why: String,
     /// The run whose journal is shown.
     run: u32,
-    /// Where the journal goes on, if not all of it is shown.
+    /// The next entry of the journal, if not all of it is shown.
     next: Option<u64>,
     damage: Damage,
 }
 
-/// What cannot be read of an execution, and why. The rest of it is shown.
+/// The unreadable parts of an execution, and why. The rest of it is shown.
 #[derive(Default)]
 struct Damage(Vec<String>);
 
@@ -56,21 +56,21 @@ impl Damage {
     }
 }
 
-/// A child that a shown entry has started.
+/// A child that one of the shown entries started.
 struct Child {
     id: ExecutionId,
     found: Found,
 }
 
-/// What became of a child.
+/// The state of a child.
 enum Found {
-    /// It can be read.
+    /// The child can be read.
     Sound(Name, Status),
-    /// It is damaged.
+    /// The child is damaged.
     Damaged,
-    /// It cannot be read now, or not by this version.
+    /// The child cannot be read now, or not by this version.
     Unreadable,
-    /// It was deleted, or never began.
+    /// The child was deleted, or never began.
     Nothing,
 }
 
@@ -150,7 +150,7 @@ async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture
         return Err(Failure::new(Code::Unknown, message));
     }
     let mut journal = journal(store, (&snapshot, run), args, &mut damage).await?;
-    // One more than is shown tells whether there is more.
+    // One entry more than is shown reveals whether there are more.
     let next = journal.get(args.limit).filter(|_| args.limit > 0).map(|entry| entry.seq);
     journal.truncate(args.limit);
     let session = snapshot.lease.session;
@@ -165,7 +165,7 @@ async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture
     Ok(Picture { snapshot, journal, holder, children, unused, why, run, next, damage })
 }
 
-/// An execution one of whose messages may be what cannot be read.
+/// Reads an execution without its inbox, because one of its messages may be unreadable.
 async fn without_inbox(store: &dyn Store, address: &Address) -> Result<Option<Snapshot>, Failure> {
     let target = Target::Address(address.clone());
     let read = Read { target, run: None, from: 0, limit: 0, with_inbox: false };
@@ -175,7 +175,7 @@ async fn without_inbox(store: &dyn Store, address: &Address) -> Result<Option<Sn
     })
 }
 
-/// Reads on in the inbox; says whether that could be done.
+/// Reads further pages of the inbox. Returns whether they could be read.
 async fn read_on(store: &dyn Store, snapshot: &mut Snapshot) -> Result<bool, Failure> {
     match why::read_on(store, snapshot, INBOX_PAGE_COUNT_MAX, |message| message).await {
         Err(error) if error.is_of_one() => Ok(false),
@@ -183,7 +183,7 @@ async fn read_on(store: &dyn Store, snapshot: &mut Snapshot) -> Result<bool, Fai
     }
 }
 
-/// The unread messages up to the first that cannot be read: nothing tells where the next one stands.
+/// Reads the unread messages up to the first unreadable one: nothing says where the next one is.
 async fn inbox_by_one(
     store: &dyn Store,
     snapshot: &mut Snapshot,
@@ -205,7 +205,8 @@ async fn inbox_by_one(
     Ok(())
 }
 
-/// The entries that were asked for and one more, page by page, and one by one where a page cannot be read.
+/// Reads the requested entries and one more: page by page, and one by one where a page cannot be
+/// read.
 async fn journal(
     store: &dyn Store,
     (snapshot, run): (&Snapshot, u32),
@@ -216,7 +217,7 @@ async fn journal(
     let (mut from, mut is_careful) = (args.from.max(1), false);
     let mut missing_count = 0;
     let wanted = if args.limit == 0 { 0 } else { args.limit.saturating_add(1) };
-    // How long an earlier run was is told by nothing but its journal.
+    // Only its journal knows the length of an earlier run.
     let is_current = run == snapshot.execution.run();
     let last = if is_current { snapshot.execution.entry_count() } else { u64::MAX };
     while entries.len() + missing_count < wanted && from <= last {
@@ -248,7 +249,8 @@ async fn page(
     page.iter().map(Record::entry).collect()
 }
 
-/// The children that the entries tell of. Something else may have the id that a child was to have; that is no child.
+/// Returns the children that the entries name. Another execution may have the id intended for a
+/// child; it is not a child.
 async fn children(
     store: &dyn Store,
     (parent, run): (&Execution, u32),
@@ -278,7 +280,7 @@ async fn children(
     Ok(children)
 }
 
-/// What the last entry lists, whichever entries were asked for.
+/// Returns the list in the last entry, whichever entries were requested.
 async fn unused(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Op>, Error> {
     if snapshot.summary.status != Status::Completed {
         return Ok(Vec::new());
@@ -291,7 +293,7 @@ async fn unused(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Op>, Error
     }
 }
 
-/// What the last entry lists, if it is among those that were asked for.
+/// Returns the list in the last entry, if that entry is among the requested ones.
 fn unused_at_the_end(journal: &[Entry]) -> Vec<Op> {
     match journal.last() {
         Some(Entry { event: Event::Completed { unused, .. }, .. }) => unused.clone(),
@@ -376,7 +378,7 @@ mod tests {
         }
     }
 
-    /// The status that a child is shown with when this happens to the look at it.
+    /// Returns the status of a child in the output when reading it has this fault.
     fn status(fault: Fault) -> Result<Option<&'static str>, Failure> {
         let name = |text| Name::new(text).unwrap();
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new("parent").unwrap() };
@@ -395,7 +397,7 @@ mod tests {
         Ok(children.first().and_then(|child| child.found.status()))
     }
 
-    /// Whatever is the matter with a child, its parent is shown; a store that is away is another matter.
+    /// A parent is shown whatever is wrong with a child; only an unavailable store is an error.
     #[test]
     fn a_child_that_cannot_be_read_is_shown_as_what_it_is() {
         assert_eq!(status(Fault::Unread).unwrap(), Some("unreadable"));

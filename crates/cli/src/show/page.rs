@@ -12,7 +12,7 @@ use abide_core::text;
 /// The most characters of a detail.
 const DETAIL_CHARS: usize = 100;
 
-/// The whole page.
+/// Renders the whole page.
 pub(super) fn of(picture: &Picture, now: Timestamp) -> String {
     let mut page = head(picture, now);
     section(&mut page, "JOURNAL", journal(picture));
@@ -22,7 +22,7 @@ pub(super) fn of(picture: &Picture, now: Timestamp) -> String {
     page
 }
 
-/// A table under a title, if it has rows.
+/// Appends a table under a title, if it has rows.
 fn section(page: &mut String, title: &str, table: Option<Table>) {
     let fit = Fit { width: terminal_width(), cut: &["DETAIL", "ERROR", "NAME"], left_out: &["TIME"] };
     if let Some(table) = table.map(|table| table.fitting(fit)) {
@@ -109,7 +109,7 @@ fn journal(picture: &Picture) -> Option<Table> {
     Some(table)
 }
 
-/// The name of an operation, with its number when it is not the first of that name.
+/// Returns the name of an operation, with its number if it is not the first of that name.
 fn nth(op: &abide_core::Op) -> String {
     if op.nth > 1 { format!("{} #{}", op.name, op.nth) } else { op.name.to_string() }
 }

@@ -1,4 +1,4 @@
-//! What is damaged while a worker of another process holds it.
+//! Damage to an execution while a worker of another process holds it.
 
 use abide::prelude::*;
 use serde_json::json;
@@ -18,7 +18,8 @@ async fn held(ctx: Ctx, _: ()) -> Result<()> {
     .await
 }
 
-/// Its worker may write it at any time, and puts right what it writes: nobody takes anything from under it.
+/// The worker may write the execution at any time, and its writes replace the damage. So nobody
+/// takes anything from under it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_live_worker_holds_is_neither_repaired_nor_given_up() {
     let place = Place::new();

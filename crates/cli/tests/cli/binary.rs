@@ -1,4 +1,4 @@
-//! The binary by itself: stores that are none, the command line, pipes, the demo.
+//! The binary on its own: files that are not stores, the command line, pipes, the demo.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
@@ -93,7 +93,7 @@ fn completions_are_scripts() {
 fn a_reader_that_leaves_is_no_fault() {
     let mut child =
         command(&["completions", "zsh"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Closed before anything can be written.
+    // Close the pipe before anything can be written.
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use abide::prelude::*;
 use serde_json::Value;
 
-/// What the binary printed and how it ended.
+/// The output of the binary and its exit code.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -25,19 +25,19 @@ impl Ran {
         }
     }
 
-    /// The one JSON document on stdout.
+    /// Returns the one JSON document on stdout.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// It ended well.
+    /// Asserts that the command succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> Self {
         assert_eq!(self.code, 0, "{self:?}");
         self
     }
 
-    /// It ended with this code, with nothing on stdout and one line on stderr.
+    /// Asserts this exit code, nothing on stdout, and one line on stderr.
     #[track_caller]
     pub(crate) fn refused(self, code: i32, message: &str) {
         assert_eq!((self.code, self.stdout.as_str()), (code, ""), "{self:?}");
@@ -68,7 +68,7 @@ impl Place {
         Ran::of(command(args).env("ABIDE_STORE", self.url()).output().expect("the binary runs"))
     }
 
-    /// Runs `abide` with something on its stdin.
+    /// Runs `abide` with this text on its stdin.
     pub(crate) fn abide_with(&self, args: &[&str], stdin: impl AsRef<[u8]>) -> Ran {
         let mut command = command(args);
         command
@@ -86,7 +86,7 @@ impl Place {
     }
 }
 
-/// The binary without a store of its own.
+/// Returns a command that runs the binary without a store of its own.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_abide"));
     command.args(args).env_remove("ABIDE_STORE").env("USER", "ann").stdin(Stdio::null());
@@ -98,7 +98,8 @@ pub(crate) fn abide(args: &[&str]) -> Ran {
     Ran::of(command(args).output().expect("the binary runs"))
 }
 
-/// Looks until it is so. What another process or thread does tells nobody when it is done.
+/// Looks until the condition holds. Other processes and threads announce nothing when they are
+/// done.
 #[expect(clippy::disallowed_methods, reason = "other processes are watched in real time")]
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

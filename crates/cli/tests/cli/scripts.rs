@@ -34,7 +34,7 @@ async fn shout(_ctx: Ctx, text: String) -> Result<String> {
     Ok(text.to_uppercase())
 }
 
-/// A store that has a worker no longer.
+/// Returns a store whose worker has gone.
 async fn emptied() -> Place {
     let place = Place::new();
     place.open().await.shutdown().await;
@@ -52,7 +52,7 @@ async fn a_start_prints_its_id_and_result_waits_for_the_end() {
     assert_eq!(place.abide(&["result", "d-1", "--wait"]).ok().stdout, "42\n");
     let told = place.abide(&["result", "d-1", "--json"]).ok().json();
     assert_eq!(told, json!({ "id": "d-1", "status": "completed", "result": 42 }));
-    // The kind is that of the worker's code; the input comes from stdin.
+    // The worker's code decides the kind; the input comes from stdin.
     let task = place.abide_with(&["start", "shout", "-"], r#""hey""#).ok();
     let id = task.stdout.trim();
     assert_eq!(place.abide(&["result", id, "--wait"]).ok().stdout, "\"HEY\"\n");

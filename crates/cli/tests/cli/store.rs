@@ -37,7 +37,7 @@ async fn family(ctx: Ctx, _: ()) -> Result<bool> {
     ctx.run(decide, ()).id("child").await
 }
 
-/// Which of its editions a workflow's code is.
+/// The edition of a workflow's code.
 struct Edition(u32);
 
 #[workflow]
@@ -50,7 +50,7 @@ async fn audited(ctx: Ctx, _: ()) -> Result<()> {
     ctx.recv("end").await
 }
 
-/// Its first edition gives more than is recorded.
+/// A workflow whose first edition returns more than can be recorded.
 #[workflow]
 async fn wordy(ctx: Ctx, _: ()) -> Result<usize> {
     let length = if ctx.state::<Edition>().0 == 1 { 1_000 } else { 3 };
@@ -61,7 +61,7 @@ async fn wordy(ctx: Ctx, _: ()) -> Result<usize> {
     Ok(total)
 }
 
-/// The status of an execution, as `abide list` tells it.
+/// Returns the status of an execution, as `abide list` prints it.
 fn status(place: &Place, id: &str) -> Option<String> {
     let list = place.abide(&["list", "-o", "json"]).ok().json();
     let found = list.as_array()?.iter().find(|item| item["id"] == id)?;
@@ -72,7 +72,7 @@ fn until_status(place: &Place, id: &str, wanted: &str) {
     until(&format!("{id} is {wanted}"), || status(place, id).filter(|status| status == wanted));
 }
 
-/// A store with one execution of each sort, whose worker has gone.
+/// Returns a store with one execution of each sort, whose worker has gone.
 async fn left_behind() -> Place {
     let place = Place::new();
     let abide = place.open().await;
@@ -108,7 +108,7 @@ async fn export_writes_what_a_test_can_replay() {
     place.abide(&["export", "nap-1", "--out", &file]).ok();
     assert_eq!(place.abide(&["export", "nap-1", "--out", &file]).code, 4, "it is not written over");
     assert_eq!(place.abide(&["export", "nobody"]).code, 3);
-    // A replay has a runtime of its own, which must not end inside of another one.
+    // A replay has its own runtime, which must not end inside another one.
     tokio::task::block_in_place(|| {
         abide::testing::replay(text).assert_fits();
         abide::testing::replay(file).assert_fits();
@@ -174,7 +174,7 @@ async fn show_tells_journal_attempts_children_and_tags() {
     assert!(of_broke.contains(r"no money\nat all"), "control characters are escaped: {of_broke}");
 }
 
-/// A second parent asks for the id that the child of the first one has.
+/// A second parent asks for the id of the first one's child.
 #[tokio::test(flavor = "multi_thread")]
 async fn show_tells_of_no_child_that_was_refused() {
     let place = left_behind().await;
@@ -287,7 +287,7 @@ async fn a_live_worker_obeys() {
     abide.shutdown().await;
 }
 
-/// Fails in its first run.
+/// A workflow that fails in its first run.
 #[workflow]
 async fn lucky(ctx: Ctx, _: ()) -> Result<u32> {
     let run = ctx.run_number();
@@ -334,7 +334,7 @@ async fn what_is_blocked_says_what_was_expected_and_found() {
     assert_eq!(place.abide(&["list", "--status", "blocked", "-o", "json"]).ok().json()[0]["id"], "d");
     place.abide(&["unblock", "d"]).ok();
     let entry_count = || place.abide(&["show", "d", "-o", "json"]).ok().json()["entry_count"].as_u64();
-    // Unblocked, looked at once more, and blocked again for the same reason.
+    // The execution was unblocked, tried once more, and blocked again for the same reason.
     until("it is tried again", || entry_count().filter(|count| *count >= 5));
     until_status(&place, "d", "blocked");
     place.abide(&["cancel", "d"]).ok();

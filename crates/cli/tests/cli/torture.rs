@@ -1,4 +1,4 @@
-//! `abide torture`: what it refuses, and that it leaves nobody behind.
+//! `abide torture`: what it refuses, and that it leaves no process behind.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -96,7 +96,7 @@ fn it_is_sound_and_leaves_a_store_that_can_be_tortured_again() {
     assert!(!place.folder().join("app.db-torture").exists(), "what nobody needs is gone");
 }
 
-/// Somebody spoils what a transaction step wrote: whoever audits must see it.
+/// The test spoils a row that a transaction step wrote, and the auditor must notice.
 #[test]
 fn what_must_not_be_is_told_with_its_story() {
     let place = Place::new();
@@ -123,7 +123,7 @@ fn what_must_not_be_is_told_with_its_story() {
     );
 }
 
-/// A device that takes nothing stands for a disk that is full after hours of work.
+/// A device that accepts nothing stands for a disk that is full after hours of work.
 #[test]
 fn a_report_file_that_fails_at_the_end_loses_no_report() {
     let place = Place::new();
@@ -149,7 +149,7 @@ fn a_folder_that_is_removed_meanwhile_is_told() {
     assert!(talk.contains("report.json\" cannot be written: No such file or directory"), "{talk}");
 }
 
-/// A log that is turned over: the name is free, and gets the report.
+/// A log that is rotated: the name is free, and gets the report.
 #[test]
 fn a_report_file_that_is_moved_meanwhile_is_made_anew() {
     let place = Place::new();
@@ -174,13 +174,13 @@ fn an_interrupt_ends_its_processes_and_reports_what_was_done() {
     assert!(!children.iter().any(|pid| is_there(*pid)), "a process was left behind");
 }
 
-/// Also one that is stopped, and cannot see that its parent is gone.
+/// This includes a stopped process, which cannot see that its parent is gone.
 #[test]
 fn nobody_outlives_a_torture_that_is_killed() {
     let place = Place::new();
     let mut running = start(&place, &["--minutes", "5"]);
     let mut children = Vec::new();
-    // It kills some of them itself, perhaps the very one that was chosen.
+    // The torture kills some of them itself, perhaps the very one that was chosen.
     until("one of its processes is stopped", || {
         children = children_of(&running);
         kill_process(pid(children[0]), Signal::STOP).ok()
@@ -188,7 +188,7 @@ fn nobody_outlives_a_torture_that_is_killed() {
     running.kill().expect("it is there");
     running.wait().expect("it is gone");
     until("every process has ended", || (!children.iter().any(|pid| is_there(*pid))).then_some(()));
-    // The sessions of the dead are not mistaken for somebody who uses the store.
+    // The sessions of the dead processes are not mistaken for another user of the store.
     place.abide(&["torture", "--minutes", "0.05", "--seed", "5"]).ok();
 }
 
@@ -199,12 +199,12 @@ fn start(place: &Place, args: &[&str]) -> Child {
     command.spawn().expect("the binary runs")
 }
 
-/// Where a torture that was started says how far it is, and what went wrong.
+/// Returns the file with the stderr of a started torture: progress and errors.
 fn talk(place: &Place) -> PathBuf {
     place.folder().join("stderr")
 }
 
-/// What a torture prints until it ends, and how it ends.
+/// Waits for the end of a torture, checks its exit code, and returns the document that it printed.
 fn outcome(place: &Place, running: &mut Child, code: i32) -> Value {
     let mut printed = String::new();
     running.stdout.take().expect("it is piped").read_to_string(&mut printed).expect("text");
@@ -218,7 +218,7 @@ fn pid(of: u32) -> Pid {
     Pid::from_raw(i32::try_from(of).expect("a pid")).expect("a pid")
 }
 
-/// The processes of a torture, once all of them have started.
+/// Returns the processes of a torture, once all of them have started.
 fn children_of(torture: &Child) -> Vec<u32> {
     let file = format!("/proc/{0}/task/{0}/children", torture.id());
     until("its processes have started", || {
@@ -229,7 +229,7 @@ fn children_of(torture: &Child) -> Vec<u32> {
 }
 
 fn is_there(pid: u32) -> bool {
-    // A process that has ended, and that nobody has waited for yet, is still listed.
+    // A process that has ended and has not been waited for yet is still listed.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }

@@ -1,4 +1,4 @@
-//! The committed corpus, and that each reader has one, and a target for whoever has a nightly toolchain.
+//! The committed corpus. Each reader has one, and a fuzz target for use with a nightly toolchain.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,13 +11,13 @@ fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// The files in a folder of `fuzz`, by name; none if there is no such folder.
+/// Returns the names of the files in a folder of `fuzz`; none if the folder does not exist.
 fn names(folder: &str) -> BTreeSet<String> {
     let Ok(files) = fs::read_dir(root().join("fuzz").join(folder)) else { return BTreeSet::new() };
     files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// The committed inputs of a reader.
+/// Returns the committed inputs of a reader.
 pub(crate) fn inputs(reader: &str) -> Vec<Vec<u8>> {
     let folder = format!("corpus/{reader}");
     names(&folder)
@@ -26,7 +26,8 @@ pub(crate) fn inputs(reader: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What a reader must be able to read: what it says itself, and what the golden file has for it.
+/// Returns the inputs that a reader must be able to read: its own seeds, and those of the golden
+/// file.
 pub(crate) fn seeds(reader: &Reader) -> Vec<Vec<u8>> {
     let golden = fs::read_to_string(root().join("crates/core/tests/golden/format-1.txt")).unwrap();
     let is_record = ["entry", "execution", "summary", "message", "ability", "route"].contains(&reader.name);
@@ -41,7 +42,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(byte).collect()
 }
 
-/// `UPDATE_EXPECT=1` writes the seeds anew, after a change of a format.
+/// `UPDATE_EXPECT=1` rewrites the seeds after a change of a format.
 #[test]
 fn the_seeds_of_each_reader_are_in_its_corpus() {
     let is_update = std::env::var_os("UPDATE_EXPECT").is_some();

@@ -1,6 +1,8 @@
-//! Everything that reads bytes, with bytes that nobody should have written. A reader panics when it breaks a rule; see `abide_core::readers`.
+//! All readers of bytes, with bytes that nobody should have written. A reader panics when it breaks
+//! a rule; see `abide_core::readers`.
 //!
-//! `PROPTEST_CASES=100000` tries longer. What is found becomes a file in `fuzz/corpus`, which is read here from then on.
+//! `PROPTEST_CASES=100000` tries longer. Each finding becomes a file in `fuzz/corpus`, which this
+//! test reads from then on.
 
 mod corpus;
 mod mutation;
@@ -11,10 +13,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestError, TestRunner};
 
-/// How many inputs each reader is given, unless `PROPTEST_CASES` says another number.
+/// The number of inputs for each reader, unless `PROPTEST_CASES` sets another number.
 const CASE_COUNT: u32 = 1_024;
 
-/// Has every reader read many inputs, and tells what the smallest ones are that upset one.
+/// Runs every reader on many inputs, and reports the smallest ones that break one.
 fn try_many<S: Strategy<Value = Vec<u8>>>(inputs: impl Fn(&Reader) -> S) {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok());
     let cases = asked.unwrap_or(CASE_COUNT);

@@ -1,4 +1,4 @@
-//! Bytes that were valid.
+//! Valid bytes after a few changes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ enum Change {
     Repeat(Index, Index),
 }
 
-/// Lengths and numbers at which arithmetic ends, as records write them: seven bits a byte.
+/// Lengths and numbers at the limits of arithmetic, in the encoding of records: seven bits a byte.
 const HUGE: [&[u8]; 7] = [
     &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
     &[0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
@@ -26,7 +26,7 @@ const HUGE: [&[u8]; 7] = [
     &[0xff; 16],
 ];
 
-/// Any of `inputs`, changed a few times.
+/// Returns any of `inputs`, changed a few times.
 pub(crate) fn of(inputs: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     (select(inputs), vec(change(), 1..4)).prop_map(|(mut bytes, changes)| {
         changes.into_iter().for_each(|change| apply(&mut bytes, change));
