@@ -1,7 +1,8 @@
-//! `repair`: messages that stand under an execution that they were not sent to.
+//! `repair`: messages that are stored under the wrong execution.
 //!
-//! The checksum of a message is made with the number of its execution, so that one which stands under another is never read there. Its body names
-//! the addressee: where the checksum is right with that one's number, nothing but the number was damaged.
+//! The checksum of a message covers the number of its execution, so a message under another number
+//! is never read there. Its body names the addressee. If the checksum is right with the addressee's
+//! number, only the number was damaged.
 
 use std::sync::Arc;
 
@@ -15,18 +16,18 @@ use crate::place::Place;
 use crate::rows::{Raw, Target};
 use crate::sql;
 
-/// Where a message belongs.
+/// The execution that a message belongs to.
 struct Home {
     key: i64,
     message: Message,
 }
 
-/// Whether a message, in a row of [`sql::VERIFY_INBOX`], was sent to somebody else who is there.
+/// Whether a message, in a row of [`sql::VERIFY_INBOX`], was sent to another existing execution.
 pub(super) fn is_astray(batch: &mut Batch<'_>, row: &Row<'_>) -> Result<bool, Stop> {
     Ok(home(batch, row)?.is_some())
 }
 
-/// Puts messages that stand under `key` and were sent to others back where they belong; what was done.
+/// Moves messages under `key` that were sent to others back to them. Returns a sentence about each.
 pub(super) fn bring_home(batch: &mut Batch<'_>, key: i64) -> Result<Vec<String>, Stop> {
     let connection = batch.connection;
     let mut statement = connection.prepare_cached(sql::VERIFY_INBOX)?;
@@ -41,7 +42,7 @@ pub(super) fn bring_home(batch: &mut Batch<'_>, key: i64) -> Result<Vec<String>,
     let mut done = Vec::new();
     for (id, home) in astray {
         if connection.prepare_cached(sql::MESSAGE_MOVE)?.execute(params![key, id, home.key])? == 0 {
-            // It has been sent again since.
+            // The message has been sent again since.
             connection.prepare_cached(sql::MESSAGE_DROP)?.execute(params![key, id])?;
         }
         let (id, to) = (&home.message.id, &home.message.to);
@@ -52,7 +53,7 @@ pub(super) fn bring_home(batch: &mut Batch<'_>, key: i64) -> Result<Vec<String>,
     Ok(done)
 }
 
-/// Where a message belongs, if it does not belong where it stands.
+/// Returns the execution that a message belongs to, if it is stored under another.
 fn home(batch: &mut Batch<'_>, row: &Row<'_>) -> Result<Option<Home>, Stop> {
     let stands: i64 = row.get(0)?;
     let interned = batch.caches.interned(batch.connection)?;
@@ -67,14 +68,14 @@ fn home(batch: &mut Batch<'_>, row: &Row<'_>) -> Result<Option<Home>, Stop> {
     Ok(message.zip(key).map(|(message, key)| Home { key, message }))
 }
 
-/// Has somebody look at an execution that gets a message late.
+/// Wakes an execution that gets a message late.
 fn wake(batch: &mut Batch<'_>, home: &Home) -> Result<(), Stop> {
     let Home { key, message } = home;
     batch.caches.inboxes.remove(key);
     batch.caches.targets.remove(key);
     let interned = batch.caches.interned(batch.connection)?;
     let Some(namespace) = interned.known(&message.to.namespace) else { return Ok(()) };
-    // One that cannot be read is woken by its own repair.
+    // An unreadable execution is woken by its own repair.
     let Ok(Some(target)) = Target::read(batch.connection, namespace, &message.to) else { return Ok(()) };
     let target = Arc::new(target);
     batch.care_for(&target, message)?;

@@ -28,8 +28,9 @@ use crate::view::address;
 use crate::writer::Manner;
 
 impl SqliteStore {
-    /// Ends an execution that is damaged and that [`repair`](Self::repair) cannot rebuild: it is cancelled by `by`, whoever waits for it is told,
-    /// and its children are terminated. Its journal and its messages are deleted.
+    /// Ends a damaged execution that [`repair`](Self::repair) cannot rebuild. It is cancelled by
+    /// `by`, its waiting clients and its parent get an answer, and its children are terminated. Its
+    /// journal and its messages are deleted.
     pub async fn discard(&self, address: &Address, by: By, reason: String) -> abide_store::Result<Discarded> {
         check_reason("reason", &reason).map_err(|invalid| Error::Refused(invalid.into()))?;
         self.check_tables("discard").await?;
@@ -50,35 +51,37 @@ impl SqliteStore {
     }
 }
 
-/// Gives a damaged execution a journal that says that it was begun and cancelled, tells whoever waits for it, and ends its children. What it
-/// had done is gone.
+/// Replaces the journal of a damaged execution with one that says that it was started and
+/// cancelled, answers its parent, and ends its children. The record of its work is gone.
 pub(crate) struct DiscardWork {
     pub(crate) address: Address,
     pub(crate) by: By,
     pub(crate) reason: String,
-    /// What can be deleted of one that SQLite cannot read whole.
+    /// The deletable parts of an execution that SQLite cannot read whole.
     pub(crate) salvage: Option<Salvage>,
 }
 
-/// What became of it.
+/// The outcome of a discard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Discarded {
-    /// It is cancelled.
+    /// The execution is cancelled.
     Ended,
-    /// There is no such execution.
+    /// The execution does not exist.
     Unknown,
-    /// It is not damaged: a terminate ends it.
+    /// The execution is not damaged: a terminate ends it.
     Sound,
-    /// A worker holds it. What it cannot read it sets aside, and what it can read it writes anew.
+    /// A worker holds the execution. The worker sets it aside if it cannot read it, and rewrites it
+    /// if it can.
     Held,
-    /// It has ended. That is final: its result may still be read, and nobody waits for it.
+    /// The execution has ended. That is final: its result may still be readable, and nobody waits
+    /// for it.
     Over,
-    /// Nothing that says what it was can be read.
+    /// Nothing readable says what the execution was.
     Unreadable,
 }
 
-/// What is known of the damaged one.
+/// The readable parts of the damaged execution.
 struct Damaged {
     legible: LegibleRow,
     namespace: i64,
@@ -90,12 +93,13 @@ struct Damaged {
 impl Damaged {
     fn of(legible: LegibleRow, (namespace, id): (i64, &str), now: Timestamp) -> Self {
         let state = state(&legible, (namespace, id));
-        // One that it never had, if its own is lost.
+        // If its own version is lost, it gets one that it never had.
         let version = legible.version.unwrap_or(Version(unsigned(now.as_micros()))).next();
         Self { legible, namespace, id: id.to_owned(), version, state }
     }
 
-    /// Whether it has ended, which is final. A sheet that opens is what was written; only without one does it matter where the row stands.
+    /// Whether it has ended, which is final. A sheet that opens is as it was written; only without
+    /// one does the place of the row matter.
     fn has_ended(&self) -> bool {
         match &self.state {
             Some(state) => state.is_finished(),
@@ -104,7 +108,7 @@ impl Damaged {
     }
 }
 
-/// The state in a row, if that can be read.
+/// Returns the state in a row, if it is readable.
 fn state(legible: &LegibleRow, (namespace, id): (i64, &str)) -> Option<Execution> {
     let identity =
         Identity { key: legible.key, namespace, id, queue: legible.queue?, parent: legible.parent? };
@@ -129,7 +133,7 @@ impl DiscardWork {
         if is_held(batch, legible.place)? {
             return Ok(Discarded::Held);
         }
-        // What cannot be read was looked at before.
+        // An unreadable execution was examined before.
         if self.salvage.is_none() && !matches!(examined(batch, legible.key)?, Verdict::Damaged(_)) {
             return Ok(Discarded::Sound);
         }
@@ -144,7 +148,7 @@ impl DiscardWork {
         let Some((start, at)) = beginning(batch, (&damaged, first))? else {
             return Ok(Discarded::Unreadable);
         };
-        // What was asked stays as it is: the transaction may be rolled back, and this asked again.
+        // The request stays as it is: the transaction may be rolled back, and the request repeated.
         let (by, reason, salvage) = (self.by.clone(), self.reason.clone(), self.salvage.clone());
         Self { address, by, reason, salvage }.end(batch, &damaged, (start, at))?;
         Ok(Discarded::Ended)
@@ -188,7 +192,7 @@ impl DiscardWork {
             batch.caches.interned(batch.connection)?.intern_route(batch.connection, execution.route())?;
         let queue = Queue { route, priority: execution.priority() };
         let key = damaged.legible.key;
-        // Who its parent was is told by its start; the column repeats it.
+        // Its start names its parent; the column repeats it.
         let parent = damaged.legible.parent.flatten().filter(|_| !cold.top_level);
         let parent_run = execution.parent().filter(|_| parent.is_some()).map(|parent| parent.run);
         let identity = Identity { key, namespace: damaged.namespace, id: &damaged.id, queue, parent };
@@ -210,7 +214,7 @@ impl DiscardWork {
             since,
             damaged.namespace,
             damaged.id,
-            // Whoever had an earlier one stays shut out.
+            // The holder of an earlier epoch stays fenced.
             damaged.legible.epoch.map_or(batch.now().as_micros(), |epoch| epoch + 1)
         ])?;
         batch.caches.hot.remove(&key);
@@ -219,10 +223,10 @@ impl DiscardWork {
         Ok(())
     }
 
-    /// A terminate goes down as a terminate.
+    /// Terminates its children, as any terminate does.
     fn end_children(&self, batch: &mut Batch<'_>, key: i64) -> Result<(), Stop> {
         let mut statement = batch.connection.prepare_cached(sql::DISCARD_CHILDREN)?;
-        // One that cannot be read is damaged itself, and is for somebody to look at.
+        // An unreadable child is damaged itself, and is left for somebody to look at.
         let child = |row: &Row<'_>| Some((row.get(0).ok()?, row.get(1).ok()?, row.get(2).ok()?));
         let children = statement.query_map([key], |row| Ok(child(row)))?;
         let children = children.collect::<rusqlite::Result<Vec<Option<(i64, String, u32)>>>>()?;
@@ -240,12 +244,13 @@ impl DiscardWork {
     }
 }
 
-/// The id of the message by which children hear that their parent was discarded.
+/// Returns the id of the message that informs children that their parent was discarded.
 pub(crate) fn discarded_by(parent: &ExecutionId) -> MessageId {
     MessageId::new(format!("{parent}/discarded"))
 }
 
-/// Sends a message. A target that is gone, has ended or is damaged itself keeps nobody else from being told.
+/// Sends a message. A target that is gone, has ended or is damaged itself does not keep the other
+/// messages from being sent.
 fn send(batch: &mut Batch<'_>, message: &Message) -> Result<(), Stop> {
     match batch.put(message) {
         Ok(_) | Err(Stop::Refused(_)) => Ok(()),
@@ -253,7 +258,8 @@ fn send(batch: &mut Batch<'_>, message: &Message) -> Result<(), Stop> {
     }
 }
 
-/// How it began and when: from its journal, or else from its state, or else from the queue that it stands in.
+/// Returns the start of an execution and its time: from its journal, or else from its state, or
+/// else from its queue.
 fn beginning(
     batch: &mut Batch<'_>,
     (damaged, first): (&Damaged, Option<i64>),
@@ -288,8 +294,9 @@ fn beginning(
     Ok(Some((Arc::new(start), now)))
 }
 
-/// Who waits for an execution of which nothing can be read but its row: the row names its parent, and the parent's journal the wait. A parent that is
-/// damaged too gets no answer: it has to be discarded itself.
+/// Returns the parent that waits for an execution of which only the row can be read. The row names
+/// the parent, and the parent's journal names the wait. A damaged parent gets no answer: it has to
+/// be discarded itself.
 fn told_parent(batch: &Batch<'_>, damaged: &Damaged) -> Result<Option<Parent>, Stop> {
     let mut find = batch.connection.prepare_cached(sql::DISCARD_PARENT)?;
     let found = find.query_row([damaged.legible.key], |row| {
@@ -305,7 +312,8 @@ fn told_parent(batch: &Batch<'_>, damaged: &Damaged) -> Result<Option<Parent>, S
     }
 }
 
-/// Removes everything that belongs to it but its row. Goes through whole tables: no index is kept for what nearly nobody ever asks.
+/// Removes everything that belongs to an execution except its row. It scans whole tables: no index
+/// serves such a rare request.
 fn forget(batch: &Batch<'_>, damaged: &Damaged) -> rusqlite::Result<()> {
     for text in [sql::PRUNE_INBOX, sql::PRUNE_RUNS, sql::DISCARD_JOURNAL, sql::DISCARD_TAGS] {
         batch.connection.prepare_cached(text)?.execute([damaged.legible.key])?;
@@ -313,7 +321,7 @@ fn forget(batch: &Batch<'_>, damaged: &Damaged) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The same for what SQLite can free; `verify` tells the rest.
+/// Removes the parts that SQLite can free; `verify` reports the rest.
 fn forget_readable(batch: &Batch<'_>, salvage: &Salvage) -> rusqlite::Result<()> {
     let key = salvage.key;
     for row in &salvage.journal {
@@ -329,7 +337,7 @@ fn forget_readable(batch: &Batch<'_>, salvage: &Salvage) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// Writes the new journal; where it begins, where it ends, and how many rows it has.
+/// Writes the new journal. Returns its first row, its last row, and the number of rows.
 fn write_journal(
     batch: &mut Batch<'_>,
     (key, owner): (i64, Vec<u8>),

@@ -1,4 +1,4 @@
-//! `drop_messages`: an execution goes on without the messages that cannot be read.
+//! `drop_messages`: an execution continues without its unreadable messages.
 
 use abide_core::{Address, By};
 use abide_store::Error;
@@ -12,35 +12,37 @@ use crate::store::SqliteStore;
 use crate::writer::Manner;
 
 impl SqliteStore {
-    /// Drops the damaged unread messages of an execution, which [`repair`](Self::repair) then puts where it belongs. They were acknowledged, and
-    /// are lost: nothing is left of them. Whoever still has one can send it again, also under the same id.
+    /// Drops the damaged unread messages of an execution. [`repair`](Self::repair) then moves the
+    /// execution to its proper place. The messages were acknowledged, and are lost. A sender that
+    /// still has one can send it again, even under the same id.
     pub async fn drop_messages(&self, address: &Address, by: By) -> abide_store::Result<MessagesDropped> {
         self.check_tables("drop messages").await?;
         let work = || DropMessagesWork { address: address.clone(), by: by.clone() };
         let done = self.write(work(), Manner::Queued).await;
         let Err(Error::Corrupt { .. }) = done else { return done };
-        // One that stands out of order is not where an index says.
+        // A row out of order is not where an index says.
         let mut repairs = self.repair_indexes().await?;
         self.repair_order(&mut repairs).await?;
         self.write(work(), Manner::Queued).await
     }
 }
 
-/// Drops the damaged unread messages of an execution. They were acknowledged, and are lost; their ids are free again.
+/// Drops the damaged unread messages of an execution. They were acknowledged, and are lost; their
+/// ids are free again.
 pub(crate) struct DropMessagesWork {
     pub(crate) address: Address,
     pub(crate) by: By,
 }
 
-/// What became of damaged messages.
+/// The outcome of dropping damaged messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MessagesDropped {
-    /// These are lost, one sentence each; nothing when none was damaged.
+    /// The lost messages, one sentence each; empty if none was damaged.
     Dropped(Vec<String>),
-    /// There is no such execution.
+    /// The execution does not exist.
     Unknown,
-    /// A worker holds it. It sets the execution aside when it meets the damage.
+    /// A worker holds the execution, and sets it aside when it meets the damage.
     Held,
 }
 

@@ -1,4 +1,4 @@
-//! What is wrong with one execution: its row against its journal, its inbox and its tags.
+//! Finds the faults of one execution: its row against its journal, its inbox and its tags.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ use crate::sheet::{Base, Cold};
 use crate::sql;
 use crate::view::{address, run_chain};
 
-/// What a look at one execution shows.
+/// The result of an examination of one execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Sound,
@@ -27,7 +27,7 @@ pub(crate) enum Verdict {
     Damaged(String),
 }
 
-/// What belongs to the executions that were looked at.
+/// The number of things that belong to the examined executions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) entry_count: u64,
@@ -42,7 +42,7 @@ impl Counts {
     }
 }
 
-/// Looks at the execution in a row of [`sql::EXECUTION_ROWS_AFTER`].
+/// Examines the execution in a row of [`sql::EXECUTION_ROWS_AFTER`].
 pub(crate) fn examine(
     connection: &Connection,
     (interned, now): (&Interned, Timestamp),
@@ -62,7 +62,7 @@ pub(crate) fn examine(
     }
 }
 
-/// The same for the execution with this number, if there is one.
+/// Examines the execution with this number, if it exists.
 pub(crate) fn examine_one(
     connection: &Connection,
     terms: (&Interned, Timestamp),
@@ -78,7 +78,7 @@ pub(crate) fn examine_one(
     }
 }
 
-/// The row of an execution, as far as it can be wrong.
+/// The columns of an execution's row that can be wrong.
 struct Suspect {
     chain: Chain,
     namespace: i64,
@@ -99,7 +99,7 @@ struct Suspect {
 impl Suspect {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let base = Base::read(row)?;
-        // What nothing else tells: as far as that goes, these are what was written.
+        // Nothing else repeats these columns, so only their types can be checked.
         let (_epoch, _takeover_count): (_, u32) = (epoch(row, 8)?, row.get(15)?);
         let sheet = base.sheet()?;
         let execution = sheet.execution()?;
@@ -122,7 +122,7 @@ impl Suspect {
     }
 }
 
-/// What is wrong with one execution, if anything is.
+/// Returns the fault of one execution, if it has one.
 fn check_execution(
     connection: &Connection,
     (interned, now): (&Interned, Timestamp),
@@ -181,7 +181,7 @@ fn check_execution(
     Ok(check_columns(&suspect, &stored, (route, run.chain.first, now)).map(str::to_owned))
 }
 
-/// Whether an execution is found by the tags that it was started with.
+/// Checks that an execution is found by its tags.
 fn check_tags(
     connection: &Connection,
     suspect: &Suspect,
@@ -203,7 +203,7 @@ fn check_tags(
     Ok(None)
 }
 
-/// What is wrong with the columns that repeat what the sheet or the journal says.
+/// Returns the fault of the columns that repeat the sheet or the journal.
 fn check_columns(
     suspect: &Suspect,
     stored: &Execution,
@@ -213,7 +213,7 @@ fn check_columns(
     if let Place::Damaged(_) = suspect.place {
         return Some("it was set aside because it could not be read, and can be read now");
     }
-    // What is scheduled, sleeps or waits is known by the code alone.
+    // Only the code knows whether it is scheduled, sleeps or waits.
     let is_active = stored.phase().is_active();
     let told = stored.summary(&summary.waiting);
     let queue_is_right = route == Some(&stored.route()) && suspect.queue.priority == stored.priority();
@@ -242,7 +242,7 @@ fn check_columns(
     }
 }
 
-/// What is wrong with where it stands, as far as other rows tell.
+/// Returns the fault of its place, as far as other rows reveal it.
 fn check_place(connection: &Connection, suspect: &Suspect) -> Result<Option<String>, Stop> {
     if let Some(session) = suspect.place.session()
         && !connection.prepare_cached(sql::SESSION_IS_LIVE)?.exists([integer(session.0)])?
@@ -255,7 +255,8 @@ fn check_place(connection: &Connection, suspect: &Suspect) -> Result<Option<Stri
     Ok(awaited.map(|message| format!("message {:?}, which it waits for, would not wake it", message.id)))
 }
 
-/// An unread message that an execution waits for: nobody who had seen it would have parked.
+/// Returns an unread message that an execution waits for. A holder that had seen it would not have
+/// parked.
 pub(crate) fn awaited(
     connection: &Connection,
     key: i64,
@@ -273,7 +274,8 @@ pub(crate) fn awaited(
     Ok(awaited)
 }
 
-/// Whether somebody looks at an execution in time, which may be too early, and at none where there is nothing to look for.
+/// Whether a caretaker looks at an execution in time. The look may be too early. There must be none
+/// if there is nothing to look for.
 pub(crate) fn is_looked_after(
     connection: &Connection,
     (key, care_at): (i64, Option<Timestamp>),
@@ -282,22 +284,22 @@ pub(crate) fn is_looked_after(
     if stored.is_finished() {
         return Ok(care_at.is_none());
     }
-    // Whoever holds it has its time, and what was to be looked for may be done.
+    // The holder knows the deadline, and the reason for the look may be gone.
     if place.session().is_some() {
         return Ok(care_at.is_some() || stored.care_at().is_none());
     }
-    // Only what nobody but caretakers ever held is looked at for more.
+    // Only an execution that nobody but caretakers ever held gets a look for anything else.
     let is_for_anybody = |message: &Message| care::applies(&message.body, false);
     Ok(match (stored.care_at(), care_at) {
         (Some(deadline), care_at) => care_at.is_some_and(|care_at| care_at <= deadline),
-        // The claim of what is ready, whose holder may have been lost, sets it anew.
+        // A ready execution may have lost its holder; its next claim sets the time anew.
         (None, Some(_)) if place.ready_at().is_some() => true,
         (None, Some(_)) => connection.prepare_cached(sql::INBOX_NEWEST)?.exists([key])?,
         (None, None) => !orders(connection, key)?.iter().any(is_for_anybody),
     })
 }
 
-/// The rows of a chain from its beginning, or where it breaks.
+/// Returns the rows of a chain from its beginning, or the place where it breaks.
 fn chain_rows(connection: &Connection, chain: &Chain) -> Result<Result<Vec<i64>, String>, Stop> {
     let mut body = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut rows = Vec::new();
@@ -332,7 +334,7 @@ struct Run {
     chain: Chain,
 }
 
-/// What the journal of one run adds up to, or what is wrong with it.
+/// Folds the journal of one run, or returns its fault.
 fn check_run(
     connection: &Connection,
     address: &Address,
@@ -348,7 +350,8 @@ fn check_run(
     fold(connection, (run, address), &rows).map(Ok)
 }
 
-/// The run before this one: what the first row follows.
+/// Returns the run before this one: the first row of a run follows the last row of the previous
+/// run.
 fn run_before(connection: &Connection, run: Run) -> Result<Option<Run>, Stop> {
     let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
     let key = run.chain.key;
@@ -358,7 +361,7 @@ fn run_before(connection: &Connection, run: Run) -> Result<Option<Run>, Stop> {
         return Err(Stop::corrupt(format!("its first entry follows journal row {head}")));
     }
     let last = journal::record(connection, (head, key), |mut records| records.pop())?;
-    // Nothing but the rows themselves says where an earlier run begins.
+    // Only the rows themselves say where an earlier run begins.
     let (mut first, mut row_count) = (head, 1);
     loop {
         let found = link.query_row([first], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
@@ -395,7 +398,7 @@ fn check_skips(connection: &Connection, chain: &Chain, rows: &[i64]) -> Result<O
     Ok(None)
 }
 
-/// What the journal adds up to.
+/// Folds the entries of the journal.
 fn fold(
     connection: &Connection,
     (run, address): (Run, &Address),

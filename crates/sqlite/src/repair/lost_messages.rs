@@ -1,7 +1,8 @@
-//! Answers and orders that were lost on the way between a parent and its children.
+//! Answers and orders that were lost between a parent and its children.
 //!
-//! Both are sent once, with the commit that they follow from. A target that damage hides at that moment is no target, and what was sent to it is gone:
-//! the parent would wait for ever, or the child outlive it. Both ends are on record, so that it can be seen, and sent again.
+//! Both are sent once, with the commit that causes them. If damage hides the target at that moment,
+//! the message is gone: the parent would wait for ever, or the child would outlive it. Both ends
+//! are on record, so the loss can be detected and the message sent again.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -22,16 +23,17 @@ use crate::sheet::Base;
 use crate::sql;
 use crate::view::address;
 
-/// Something that an execution should have heard.
+/// A message that an execution should have received.
 pub(crate) struct LostMessage {
     pub(crate) problem: String,
-    /// What is said when the message was sent again.
+    /// The sentence for the report when the message was sent again.
     pub(crate) remedy: String,
-    /// The message, if anything tells what it said.
+    /// The message, if its content can be derived.
     pub(crate) message: Option<Message>,
 }
 
-/// The executions behind number `after` that were not reached by something, at most `count_max` of them, and where to go on.
+/// Finds executions after number `after` that miss a message, at most `count_max` of them, and
+/// returns the number to continue after.
 pub(crate) fn search(
     connection: &Connection,
     (after, count_max): (i64, usize),
@@ -49,7 +51,7 @@ pub(crate) fn search(
     Ok((keys, next))
 }
 
-/// What the execution with this number should have heard and has not.
+/// Returns the messages that the execution with this number should have received and has not.
 pub(crate) fn lost_to(
     connection: &Connection,
     interned: &Interned,
@@ -63,8 +65,9 @@ pub(crate) fn lost_to(
     }
 }
 
-/// What the execution in a row of [`sql::EXECUTION_ROWS_AFTER`] should have heard and has not. Whatever is damaged or cannot be read is told elsewhere, and is judged
-/// when it was repaired.
+/// Returns the messages that the execution in a row of [`sql::EXECUTION_ROWS_AFTER`] should have
+/// received and has not. Damaged and unreadable executions are reported elsewhere, and are judged
+/// after their repair.
 pub(crate) fn lost_messages(
     connection: &Connection,
     interned: &Interned,
@@ -105,13 +108,14 @@ impl Known {
         Ok(Self { key, namespace, parent, head, execution })
     }
 
-    /// Somebody in the same namespace.
+    /// Returns the address of another execution in the same namespace.
     fn beside(&self, id: &ExecutionId) -> Address {
         Address { namespace: self.execution.address().namespace.clone(), id: id.clone() }
     }
 }
 
-/// The answers that an execution waits for, and that lie in no inbox though there is nothing left to wait for.
+/// Returns the answers that an execution waits for, whose children have nothing left to send, and
+/// that are not in its inbox.
 fn lost_answers(connection: &Connection, found: &Known) -> Result<Vec<LostMessage>, Stop> {
     if found.execution.open_child_count() == 0 {
         return Ok(Vec::new());
@@ -160,15 +164,16 @@ fn lost_answer(
     })
 }
 
-/// What the journal of a child tells.
+/// The end of a child, according to its journal.
 enum ChildEnd {
-    /// The answer of the run that was the child; nothing if that goes on.
+    /// The answer of the run that was the child; nothing while that run goes on.
     Answered(Option<Message>),
-    /// The start found something else under its id.
+    /// The start found another execution under its id.
     NotOurs,
 }
 
-/// How a child ended. It may have been retried since, and then the run that was the child is an earlier one.
+/// Returns the end of a child. It may have been retried since; the run that was the child is then
+/// an earlier one.
 fn end_of_child(
     connection: &Connection,
     found: &Known,
@@ -192,7 +197,7 @@ fn end_of_child(
     Ok(ChildEnd::NotOurs)
 }
 
-/// The order to wind down that a child should have had when the run of its parent ended.
+/// Returns the order to wind down that a child should have received when its parent's run ended.
 fn lost_order(
     connection: &Connection,
     interned: &Interned,
@@ -222,7 +227,7 @@ fn lost_order(
     }))
 }
 
-/// The number of the last entry of the run that was the parent, if that has ended.
+/// Returns the number of the last entry of the run that was the parent, if that run has ended.
 fn last_entry(
     connection: &Connection,
     interned: &Interned,

@@ -1,4 +1,4 @@
-//! Which row an operator means: by its id, or by its number where it has lost its id.
+//! Finds the row that an operator means: by its id, or by its number if it has lost its id.
 
 use abide_core::Address;
 use rusqlite::{OptionalExtension, params};
@@ -10,14 +10,15 @@ use crate::legible::{LegibleRow, meant_by};
 use crate::sql;
 use crate::view::address;
 
-/// The row that is meant, and whose it is.
+/// The row that is meant, and the address of its execution.
 pub(super) struct Meant {
     pub(super) legible: LegibleRow,
     pub(super) namespace: i64,
     pub(super) address: Address,
 }
 
-/// Finds the row that `asked` means. What has lost its id is meant by its number, and has its own id again if its journal tells.
+/// Finds the row that `asked` means. A row that has lost its id is named by its number, and gets
+/// its own id back if its journal contains it.
 pub(super) fn meant(batch: &mut Batch<'_>, asked: &Address) -> Result<Option<Meant>, Stop> {
     let (connection, interned) = (batch.connection, batch.caches.interned(batch.connection)?);
     let Some(namespace) = interned.find(&asked.namespace)? else { return Ok(None) };

@@ -1,19 +1,24 @@
-//! `verify` and `repair`: whether the database still is what this crate writes, and what is done about it.
+//! `verify` and `repair`: whether the database is still as this crate writes it, and how faults are
+//! repaired.
 //!
-//! `verify` looks at everything in one read transaction. `repair` goes in steps, each of which rests on those before it. It holds up nobody for long: it
-//! searches with a connection that only reads, and each thing that it found is looked at again in the transaction that puts it right. One
-//! that breaks off between two transactions leaves a store that the next one finishes.
+//! `verify` looks at everything in one read transaction. `repair` proceeds in steps, each of which
+//! relies on the steps before it. It delays nobody for long: it searches with a read-only
+//! connection, and examines each finding again in the transaction that repairs it. If a repair
+//! breaks off between two transactions, the next one finishes it.
 //!
 //! 1. The tables are those that this program makes (`verify`), or nothing is touched.
-//! 2. Indexes, made anew from their tables: everything else is found by way of them.
+//! 2. Indexes, rebuilt from their tables: all later steps find rows through them.
 //! 3. Rows that are not found by their keys (`order`, and `retag` for tags).
-//! 4. Names and routes, by whose numbers all others know them (`names`).
-//! 5. Executions, each from its journal (`examine` finds them, `truth` reads the journal, `rebuild` writes; `astray` brings messages home).
-//! 6. Tags that nothing was started with (`retag`, `tags`).
-//! 7. Answers and orders that were lost on the way (`lost_messages` finds them, `resend` sends): last, because what was damaged can be read by now.
+//! 4. Names and routes, which all other rows refer to by number (`names`).
+//! 5. Executions, each from its journal (`examine` finds them, `truth` reads the journal, `rebuild`
+//!    writes; `astray` returns messages to their executions).
+//! 6. Tags that no execution was started with (`retag`, `tags`).
+//! 7. Answers and orders that were lost on the way (`lost_messages` finds them, `resend` sends
+//!    them). This is last, because damaged executions are readable by now.
 //!
-//! What no step can derive is for a person to decide: `drop_messages` gives up messages, `discard` an execution (`salvage` says what SQLite can still free
-//! of it, `meant` which one is meant).
+//! If no step can derive something, a person has to decide: `drop_messages` abandons messages,
+//! `discard` an execution (`salvage` finds the parts that SQLite can still free, `meant` the
+//! execution that is meant).
 
 mod astray;
 mod discard;
@@ -58,19 +63,20 @@ pub use discard::Discarded;
 pub use drop_messages::MessagesDropped;
 pub use verify::Verification;
 
-/// How many damaged executions share one pass over the journal.
+/// The number of damaged executions that share one pass over the journal.
 const LEAD_COUNT_MAX: usize = 10_000;
-/// How many of them are repaired in one transaction.
+/// The number of executions that are repaired in one transaction.
 const LEAD_COUNT_AT_ONCE: usize = 64;
-/// How large their journals may be together, but for one that is larger by itself: whoever else writes waits until all of them were read.
+/// The total size of their journals, unless a single one is larger: other writers wait until all of
+/// them have been read.
 const LEAD_BYTES_AT_ONCE: u64 = 1 << 18;
 
-/// What a repair did.
+/// The result of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repairs {
-    /// What was rebuilt, one sentence each.
+    /// The repairs that were made, one sentence each.
     pub rebuilt: Vec<String>,
-    /// What could not be, and why.
+    /// The faults that remain, and why.
     pub left: Vec<String>,
 }
 
@@ -82,8 +88,9 @@ impl Repairs {
 }
 
 impl SqliteStore {
-    /// Puts back what is damaged and told elsewhere: names and routes that other rows repeat, every column and every state that can be derived from a
-    /// sound journal, and what stands where nobody looks. Says what was put back, and what could not be.
+    /// Restores damaged data that can be derived: names and routes that other rows repeat, every
+    /// column and every state that follows from a sound journal, and rows that lookups miss.
+    /// Reports the repairs and the faults that remain.
     pub async fn repair(&self) -> Result<Repairs> {
         match self.check_tables("repair").await {
             Err(Error::Corrupt { what }) => return Ok(Repairs { left: vec![what], ..Repairs::default() }),
@@ -94,7 +101,7 @@ impl SqliteStore {
             let left = format!("nothing was changed, because a page belongs to two: {complaint}; {WAY_OUT}");
             return Ok(Repairs { left: vec![left], ..Repairs::default() });
         }
-        // The rest is found by way of the indexes, and by the order of the tables.
+        // The later steps need the indexes and the order of the tables.
         let mut repairs = self.repair_indexes().await?;
         self.repair_order(&mut repairs).await?;
         self.write_tags_anew(&mut repairs).await?;
@@ -112,12 +119,12 @@ impl SqliteStore {
             next = found.next;
         }
         self.repair_tags(&mut repairs).await?;
-        // Last: what was damaged can be read by now.
+        // This is last, because damaged executions are readable by now.
         self.resend_lost_messages(&mut repairs).await?;
         Ok(repairs)
     }
 
-    /// Refuses tables that are not those of this program: nobody knows what a statement would do there.
+    /// Refuses tables that this program did not make: the effect of a statement on them is unknown.
     async fn check_tables(&self, what: &'static str) -> Result<()> {
         match self.view(what, |view| is_schema_known(view.connection)).await? {
             true => Ok(()),
@@ -125,7 +132,7 @@ impl SqliteStore {
         }
     }
 
-    /// Sends answers and orders again that were lost on the way.
+    /// Resends answers and orders that were lost on the way.
     async fn resend_lost_messages(&self, repairs: &mut Repairs) -> Result<()> {
         let mut next = Some(0);
         while let Some(after) = next {
@@ -140,7 +147,7 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Repairs some executions, one by one where SQLite cannot read one of them.
+    /// Repairs some executions, one by one if SQLite cannot read one of them.
     async fn repair_leads(&self, (leads, searched_to): (&[Lead], i64), repairs: &mut Repairs) -> Result<()> {
         let work = |leads: &[Lead]| RepairWork { leads: leads.to_vec(), searched_to };
         match self.write(work(leads), Manner::Queued).await {
@@ -157,13 +164,14 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Puts the tables in order whose rows are not found by their keys.
+    /// Reorders the tables whose rows are not found by their keys.
     async fn repair_order(&self, repairs: &mut Repairs) -> Result<()> {
         let look = |view: &View<'_>| {
             let (mut disordered, mut found) = (Vec::new(), Verification::default());
             for table in TABLES {
                 let looked = table.is_in_order(view.connection);
-                // One that cannot be read to its end may still be written anew as far as that goes; SQLite says whether.
+                // A table that cannot be read to its end may still be rewritten up to there; SQLite
+                // decides.
                 if found.told(table.name, looked)? == Some(false) {
                     disordered.push(table);
                 }
@@ -184,7 +192,7 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Makes the indexes anew if SQLite finds fault with the file.
+    /// Rebuilds the indexes if SQLite finds a fault in the file.
     async fn repair_indexes(&self) -> Result<Repairs> {
         let integrity = |view: &View<'_>| {
             let mut found = Verification::default();
@@ -197,7 +205,7 @@ impl SqliteStore {
         }
         let copies = self.view("repair", |view| Ok(copies::told(view.connection))).await?;
         let inbox = match self.write(RebuildWork::Inbox(copies), Manner::Queued).await {
-            // Without what the indexes told: one of them cannot even be dropped.
+            // Retry without the copies from the indexes: one of the indexes cannot even be dropped.
             Err(Error::Corrupt { .. }) => Some(RebuildWork::Inbox(Vec::new())),
             done => {
                 repairs.left.extend(done?.iter().map(|what| not_made(what)));
@@ -218,14 +226,14 @@ impl SqliteStore {
     }
 }
 
-/// For what cannot be repaired in place.
+/// The advice for damage that cannot be repaired in place.
 const WAY_OUT: &str = "`.dump` in the program sqlite3 reads the tables alone, for a new file";
 
 fn not_made(what: &str) -> String {
     format!("an index cannot be made anew: {what}; {WAY_OUT}")
 }
 
-/// What was repaired, or that it could not be because SQLite cannot read it.
+/// Returns the repairs, or reports that SQLite cannot read the data.
 pub(crate) fn unless_unread(done: Result<Repairs>, what: impl FnOnce() -> String) -> Result<Repairs> {
     match done {
         Err(Error::Corrupt { what: complaint }) => {
@@ -236,19 +244,20 @@ pub(crate) fn unless_unread(done: Result<Repairs>, what: impl FnOnce() -> String
     }
 }
 
-/// What is to be repaired.
+/// The findings of a search.
 struct Search {
     leads: Vec<Lead>,
-    /// What cannot be read.
+    /// The unreadable parts.
     left: Vec<String>,
-    /// The last journal row that was looked at.
+    /// The last journal row that was examined.
     searched_to: i64,
-    /// Where to go on; nothing at the end.
+    /// The number to continue after; nothing at the end.
     next: Option<i64>,
 }
 
-/// Looks for executions behind `after` that are damaged, and for the last journal row of each. No index leads from an execution to its rows: one
-/// pass over the journal serves all that were found, and nobody who writes waits for it.
+/// Finds damaged executions after `after`, and the last journal row of each. No index leads from an
+/// execution to its rows: one pass over the journal serves all findings, and no writer waits for
+/// it.
 fn search(view: &View<'_>, after: i64) -> std::result::Result<Search, Stop> {
     let (connection, now) = (view.connection, view.shared.clock.now());
     let interned = Interned::load(connection)?;
@@ -272,7 +281,7 @@ fn search(view: &View<'_>, after: i64) -> std::result::Result<Search, Stop> {
     Ok(Search { leads: leads.into_values().collect(), left, searched_to, next })
 }
 
-/// Leads that may share a transaction.
+/// Splits leads into groups that may share a transaction.
 fn portions(leads: &[Lead]) -> impl Iterator<Item = &[Lead]> {
     let mut byte_count = 0_u64;
     let mut count = 0;
@@ -287,7 +296,8 @@ fn portions(leads: &[Lead]) -> impl Iterator<Item = &[Lead]> {
     })
 }
 
-/// Finds the journal of each of these executions, as far as a lead tells of it; gives the last row of all. Behind rows that cannot be read nobody knows which was the last before them.
+/// Adds the last row and the size of its journal to each lead, and returns the last row of all. If
+/// some rows cannot be read, the last row before them is unknown.
 fn find_last_rows(
     connection: &Connection,
     leads: &mut BTreeMap<i64, Lead>,
@@ -298,7 +308,7 @@ fn find_last_rows(
     }
     let gaps = walk(connection, (sql::REPAIR_ROWS, 0), |row| {
         searched_to = row.get(0)?;
-        // One that is damaged itself may name nobody.
+        // A damaged row may name no execution.
         if let Some(lead) = row.get(1).ok().and_then(|key: i64| leads.get_mut(&key)) {
             lead.last_row = Some(searched_to);
             lead.byte_count = lead.byte_count.saturating_add(row.get(2).map_or(0, unsigned));

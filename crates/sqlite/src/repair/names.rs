@@ -1,4 +1,4 @@
-//! `repair`: names and routes, from what repeats them.
+//! `repair`: names and routes, from the rows that repeat them.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::sheet::Base;
 use crate::sql;
 use crate::view::address;
 
-/// Puts back names that sessions and routes repeat, or routes that states and journals repeat.
+/// Restores names that sessions and routes repeat, or routes that states and journals repeat.
 #[derive(Clone, Copy)]
 pub(crate) enum RepairNamesWork {
     Names,
@@ -33,21 +33,21 @@ impl Operation for RepairNamesWork {
             Self::Names => batch.readable(repair_names)?,
             Self::Routes => batch.readable(repair_routes)?,
         };
-        // Whoever serves what was put back has to find out.
+        // The workers that serve the restored routes have to find out.
         batch.caches.served.clear();
         batch.caches.calm.clear();
         Ok(repaired)
     }
 }
 
-/// What says that a namespace has a name.
+/// Evidence that a namespace has a name.
 struct Witness {
     id: i64,
     name: Namespace,
 }
 
 impl Witness {
-    /// Whether two of the three that a row has, its number, its name and its checksum, are as the witness says.
+    /// Whether two of the three values of a row (number, name, checksum) agree with the witness.
     fn agrees(&self, (id, name, checksum): (i64, Option<&str>, Option<i64>)) -> bool {
         let sum = name_sum(self.id, self.name.as_str());
         let agreed = [id == self.id, name == Some(self.name.as_str()), checksum == Some(sum)];
@@ -96,7 +96,8 @@ fn repair_names(batch: &mut Batch<'_>) -> Result<Repairs, Stop> {
     Ok(repaired)
 }
 
-/// Puts back the names of namespaces whose rows are gone. A name whose witnesses do not agree about its number stays lost, and is told.
+/// Restores the names of namespaces whose rows are gone. If its witnesses disagree about the
+/// number, a name stays lost, and is reported.
 fn put_back_lost(batch: &mut Batch<'_>, interned: &Interned, repaired: &mut Repairs) -> Result<(), Stop> {
     let mut lost = witnesses(batch.connection, interned)?;
     lost.retain(|found| interned.known(&found.name).is_none() && interned.namespace(found.id).is_none());
@@ -119,13 +120,14 @@ fn put_back_lost(batch: &mut Batch<'_>, interned: &Interned, repaired: &mut Repa
     Ok(())
 }
 
-/// Every session says in which namespace it works, and every route where it leads.
+/// Collects witnesses: every session names the namespace it works in, and every route the one it
+/// belongs to.
 fn witnesses(connection: &Connection, interned: &Interned) -> Result<Vec<Witness>, Stop> {
     let mut witnesses = Vec::new();
     let mut sessions = connection.prepare_cached(sql::NAMES_OF_SESSIONS)?;
     let mut rows = sessions.query([])?;
     while let Some(row) = rows.next()? {
-        // One that cannot be read says nothing.
+        // An unreadable session is no witness.
         if let Ok(ability) = decoded::<Ability>(row, 1) {
             witnesses.extend(row.get(0).ok().map(|id| Witness { id, name: ability.namespace }));
         }
@@ -141,7 +143,7 @@ fn witnesses(connection: &Connection, interned: &Interned) -> Result<Vec<Witness
     Ok(witnesses)
 }
 
-/// Whether anything is in a namespace without a name.
+/// Whether any row belongs to a namespace without a name.
 fn is_any_nameless(connection: &Connection, interned: &Interned) -> rusqlite::Result<bool> {
     let mut used = connection.prepare_cached(sql::NAMES_USED)?;
     let mut rows = used.query([])?;
@@ -184,7 +186,7 @@ fn repair_routes(batch: &mut Batch<'_>) -> Result<Repairs, Stop> {
                 batch.caches.interned = None;
                 batch.announce(id)?;
             }
-            // Their rows are for the next step of the repair.
+            // The next step of the repair handles their rows.
             Lost::Nothing => {}
             Lost::Unknown => repaired
                 .left
@@ -199,17 +201,17 @@ fn repair_routes(batch: &mut Batch<'_>) -> Result<Repairs, Stop> {
     Ok(repaired)
 }
 
-/// What is lost where executions stand in a route that is not there.
+/// The missing route of some executions.
 enum Lost {
-    /// This route.
+    /// This route is lost.
     Route(Route),
-    /// No route: those who stand there have a damaged row.
+    /// No route is lost: the rows of these executions are damaged.
     Nothing,
-    /// Nothing that can be read tells.
+    /// Nothing readable names the route.
     Unknown,
 }
 
-/// The route of the executions that stand in it, from the first of which it can be told.
+/// Derives a route from the first of its executions that reveals it.
 fn derived(connection: &Connection, interned: &Interned, id: i64) -> Result<Lost, Stop> {
     let mut users = connection.prepare_cached(sql::ROUTE_USERS)?;
     let mut rows = users.query([id])?;

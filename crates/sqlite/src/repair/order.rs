@@ -1,7 +1,8 @@
-//! Tables whose rows stand in the order of a key that nothing else tells.
+//! Tables whose rows are ordered by a key that nothing else repeats.
 //!
-//! A flipped byte of such a key leaves its row where it was: a walk through the table meets it, and nobody who looks for it finds it, neither to
-//! read nor to delete it. Others that stand beside it may be missed too. Written anew, every row stands where it is found.
+//! A flipped byte of such a key leaves its row where it was. A walk through the table meets the
+//! row, but no lookup finds it, neither to read nor to delete it. Lookups of its neighbours may
+//! fail too. After a rewrite, every row is where it is found.
 
 use rusqlite::{Connection, params_from_iter};
 
@@ -11,11 +12,11 @@ use crate::job::Operation;
 use crate::rows::Raw;
 use crate::sql;
 
-/// A table in the order of its key.
+/// A table that is ordered by its key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table {
     pub(crate) name: &'static str,
-    /// All keys, in the order in which the rows stand.
+    /// The statement for all keys, in the order of the rows.
     keys: &'static str,
     has: &'static str,
     all: &'static str,
@@ -39,7 +40,7 @@ const RUNS: Table = Table {
     clear: sql::ORDER_RUNS_CLEAR,
     insert: sql::RUN_ENDED,
 };
-/// Those whose rows nothing else tells. Tags are derived: see [`super::retag`].
+/// The tables whose rows nothing else repeats. Tags are derived: see [`super::retag`].
 pub(crate) const TABLES: [Table; 2] = [INBOX, RUNS];
 
 impl Table {
@@ -59,7 +60,7 @@ impl Table {
         Ok(true)
     }
 
-    /// Writes every row anew. All of them are in memory for that, which only a damaged store needs.
+    /// Rewrites every row. All of them are in memory meanwhile, which only a damaged store needs.
     pub(crate) fn put_in_order(&self, batch: &Batch<'_>) -> Result<(), Stop> {
         let connection = batch.connection;
         let mut all = connection.prepare_cached(self.all)?;
@@ -75,7 +76,7 @@ impl Table {
     }
 }
 
-/// Puts a table in order. Fails where two rows have the same key now, or one has none.
+/// Reorders a table. Fails if two rows now have the same key, or if one has none.
 pub(crate) struct OrderWork(pub(crate) Table);
 
 impl Operation for OrderWork {

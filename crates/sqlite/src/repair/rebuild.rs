@@ -1,7 +1,8 @@
-//! `repair`: executions anew from their journals.
+//! `repair`: rebuilds executions from their journals.
 //!
-//! The journal tells nearly everything. What it does not tell, such as what the code waits for, is in the sheet, which is sealed with the columns
-//! beside it: when one of those is damaged, the sheet opens with what the journal says in its place, and nothing is lost.
+//! Nearly everything follows from the journal. The rest, such as the operations that the code waits
+//! for, is in the sheet, which is sealed with the columns beside it. If one of those columns is
+//! damaged, the sheet opens with the value from the journal instead, and nothing is lost.
 
 use abide_core::{Execution, Summary, Timestamp, Version, care, parking};
 use rusqlite::params;
@@ -24,24 +25,24 @@ use crate::rows::{Raw, integer, micros};
 use crate::sheet::{Draft, Sheet};
 use crate::sql;
 
-/// Rebuilds some executions as far as that can be done.
+/// Rebuilds some executions as far as possible.
 pub(crate) struct RepairWork {
     pub(crate) leads: Vec<Lead>,
-    /// The last journal row of those that the leads were found by.
+    /// The last journal row of the search that found the leads.
     pub(crate) searched_to: i64,
 }
 
-/// An execution that seemed to be damaged, and the last journal row that says that it is its.
+/// An execution that seemed damaged, and the last journal row that names it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lead {
     pub(crate) key: i64,
     pub(crate) last_row: Option<i64>,
-    /// How large its journal is.
+    /// The size of its journal.
     pub(crate) byte_count: u64,
 }
 
 impl Lead {
-    /// One whose journal is still to be looked for.
+    /// Creates a lead whose journal has not been searched for yet.
     pub(crate) fn new(key: i64) -> Self {
         Self { key, last_row: None, byte_count: 0 }
     }
@@ -62,19 +63,20 @@ impl Operation for RepairWork {
     }
 }
 
-/// Whether a session that lives holds what stands here.
+/// Whether a live session holds the execution at this place.
 pub(super) fn is_held(batch: &Batch<'_>, place: Option<Place>) -> Result<bool, Stop> {
     place.and_then(Place::session).map_or(Ok(false), |session| is_alive(batch, session))
 }
 
-/// What can be said of an execution now.
+/// Examines an execution in this transaction.
 pub(super) fn examined(batch: &mut Batch<'_>, key: i64) -> Result<Verdict, Stop> {
     let now = batch.now();
     let interned = batch.caches.interned(batch.connection)?;
     Ok(examine_one(batch.connection, (interned, now), key)?.unwrap_or(Verdict::Sound))
 }
 
-/// Whether its parent finds it among the children of the right run. A child that was retried is nobody's, and told nothing.
+/// Whether its parent finds it among the children of the right run. A retried child has no parent,
+/// and gets no orders.
 pub(crate) fn is_parent_run(found: Option<i64>, parent: Option<i64>, execution: &Execution) -> bool {
     match execution.parent().filter(|_| parent.is_some()) {
         Some(parent) => found == Some(i64::from(parent.run)),
@@ -82,8 +84,8 @@ pub(crate) fn is_parent_run(found: Option<i64>, parent: Option<i64>, execution: 
     }
 }
 
-/// An execution that is repaired: its row and its journal. All that is written of it is written at one time: a clock that was asked twice would
-/// seal its sheet with another version than its row has.
+/// An execution under repair: its row and its journal. Everything is written with one time: a
+/// second reading of the clock would seal the sheet with another version than the row has.
 #[derive(Clone, Copy)]
 struct Case<'c> {
     legible: &'c LegibleRow,
@@ -92,19 +94,19 @@ struct Case<'c> {
 }
 
 impl Case<'_> {
-    /// Its version, or one that it never had.
+    /// Returns its version, or one that it never had.
     fn version(&self) -> Version {
         self.legible.version.unwrap_or(Version(crate::rows::unsigned(self.now.as_micros())))
     }
 }
 
-/// What a sheet says, and the columns that it was sealed with.
+/// The content of a sheet, and the columns that it was sealed with.
 struct Opened {
     summary: Summary,
     queue: Queue,
     parent: Option<i64>,
     sheet: Vec<u8>,
-    /// Whether the sheet is the one that was found.
+    /// Whether the sheet is the original one.
     is_found: bool,
 }
 
@@ -140,7 +142,8 @@ impl RepairWork {
         Ok(repaired)
     }
 
-    /// Writes everything of it that can be derived; says what was. Nothing is written when what cannot be derived is damaged too.
+    /// Writes everything that can be derived, and reports it. Writes nothing if other data is
+    /// damaged too.
     fn repair(
         &self,
         batch: &mut Batch<'_>,
@@ -152,7 +155,7 @@ impl RepairWork {
         truth.check_id(batch)?;
         let mut done = Vec::new();
         done.extend(bring_home(batch, lead.key)?);
-        // A retry would open a run that reads what was left unread.
+        // Otherwise keep them: a retry would open a run that reads the unread messages.
         if truth.execution.is_final(&truth.start) {
             done.extend(drop_damaged(batch, lead.key)?.into_iter().map(|dropped| dropped.of_ended()));
         }
@@ -175,7 +178,7 @@ impl RepairWork {
     }
 }
 
-/// Nothing that the writer remembers of an execution is true any longer.
+/// Clears the writer's caches of an execution, because nothing in them is true any longer.
 fn forget(batch: &mut Batch<'_>, key: i64) {
     batch.caches.hot.remove(&key);
     batch.caches.targets.clear();
@@ -184,8 +187,9 @@ fn forget(batch: &mut Batch<'_>, key: i64) {
     batch.caches.last_parent = None;
 }
 
-/// What the journal of an execution tells, and its sheet, if that is what was written. A head that is damaged may point at an earlier row: what was
-/// recorded behind it would be forgotten, and happen again. So it is believed if the sheet was sealed with it, or if it is the last row.
+/// Reads the journal of an execution, and its sheet if that is intact. A damaged head may point at
+/// an earlier row: everything recorded after it would be forgotten, and happen again. So the head
+/// is trusted only if the sheet was sealed with it, or if it is the last row.
 fn judge(
     batch: &mut Batch<'_>,
     legible: &LegibleRow,
@@ -216,7 +220,8 @@ fn judge(
     }
 }
 
-/// The sheet of a row, if it opens with what the journal says of the columns that it was sealed with, and agrees with the journal.
+/// Opens the sheet of a row, with the journal's values for the columns that it was sealed with.
+/// Returns it if it opens and agrees with the journal.
 fn open(batch: &mut Batch<'_>, legible: &LegibleRow, truth: &Truth) -> Result<Option<Opened>, Stop> {
     let (Some(bytes), Some(version)) = (&legible.sheet, legible.version) else { return Ok(None) };
     let told = batch.parent_key(&truth.start, truth.namespace)?;
@@ -243,7 +248,7 @@ fn open(batch: &mut Batch<'_>, legible: &LegibleRow, truth: &Truth) -> Result<Op
     Ok(None)
 }
 
-/// The queues of the route that an execution takes, of which there may be two.
+/// Returns the queues of an execution's route. There may be two.
 fn queues(batch: &mut Batch<'_>, truth: &Truth) -> Result<Vec<Queue>, Stop> {
     let route = truth.execution.route();
     let priority = truth.execution.priority();
@@ -252,7 +257,8 @@ fn queues(batch: &mut Batch<'_>, truth: &Truth) -> Result<Vec<Queue>, Stop> {
     Ok(routes.map(|(route, _)| Queue { route, priority }).collect())
 }
 
-/// A sheet anew. What its code waits for is not recorded: whoever claims it finds out.
+/// Seals a new sheet. The operations that its code waits for are not recorded: the next holder
+/// finds out.
 fn sealed(batch: &mut Batch<'_>, case: Case<'_>) -> Result<Opened, Stop> {
     let Case { legible, truth, now } = case;
     let queues = queues(batch, truth)?;
@@ -266,11 +272,11 @@ fn sealed(batch: &mut Batch<'_>, case: Case<'_>) -> Result<Opened, Stop> {
     Ok(Opened { summary, queue, parent, sheet, is_found: false })
 }
 
-/// Writes the row; says which columns changed.
+/// Writes the row and returns the changed columns.
 fn write(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<Option<String>, Stop> {
     let Case { legible, truth, now } = case;
     let (place, care_at) = place(batch, case, found)?;
-    // Of a child that was retried it only says that it is one.
+    // For a retried child, the column only says that it is a child.
     let parent_run = found.parent.map(|_| truth.execution.parent().map_or(0, |parent| parent.run.into()));
     let written = LegibleRow {
         key: legible.key,
@@ -281,7 +287,8 @@ fn write(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<Option
         head: Some(truth.head()),
         version: Some(case.version()),
         sheet: Some(found.sheet.clone()),
-        // One that nobody had: whoever had an earlier one stays shut out.
+        // If its epoch is lost, it gets one that nobody had: the holder of an earlier epoch stays
+        // fenced.
         epoch: Some(legible.epoch.unwrap_or(now.as_micros())),
         place: Some(place),
         columns: Some(place.columns()),
@@ -321,7 +328,7 @@ fn write(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<Option
     Ok((!changed.is_empty()).then(|| format!("its row was put right: {text}")))
 }
 
-/// The columns that two rows differ in, but for the sheet.
+/// Returns the columns that differ between two rows, except the sheet.
 fn changed(before: &LegibleRow, after: &LegibleRow) -> Vec<&'static str> {
     let columns = [
         ("namespace", before.namespace != after.namespace),
@@ -340,8 +347,8 @@ fn changed(before: &LegibleRow, after: &LegibleRow) -> Vec<&'static str> {
     columns.into_iter().filter(|(_, is_changed)| *is_changed).map(|(name, _)| name).collect()
 }
 
-/// Where it stands, and when a caretaker is to look at it: as it is told, if that may be, or else as if its holder had parked it without a look at its
-/// mail.
+/// Returns its place and the time of a caretaker's next look. Both stay as stored if they are
+/// possible; otherwise they are as if the holder had parked the execution without reading its mail.
 fn place(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<(Place, Option<Timestamp>), Stop> {
     let Case { legible, truth, now } = case;
     let (execution, summary) = (&truth.execution, &found.summary);
@@ -382,7 +389,7 @@ fn place(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<(Place
     Ok((place, care_at))
 }
 
-/// A message that could not be read, and is gone.
+/// A message that was unreadable, and has been dropped.
 pub(super) struct Dropped {
     pub(super) id: String,
     pub(super) damage: String,
@@ -394,7 +401,8 @@ impl Dropped {
     }
 }
 
-/// Drops the unread messages of an execution that are damaged. What a newer program wrote stays, and what was sent to somebody else.
+/// Drops the damaged unread messages of an execution. Messages by a newer program stay, as do
+/// messages that were sent to another execution.
 pub(super) fn drop_damaged(batch: &mut Batch<'_>, key: i64) -> Result<Vec<Dropped>, Stop> {
     let mut dropped = Vec::new();
     let mut statement = batch.connection.prepare_cached(sql::VERIFY_INBOX)?;
@@ -437,7 +445,8 @@ mod tests {
     use crate::fixture::{pair, start};
     use crate::writer::Manner;
 
-    /// What was recorded behind the row that the search has seen last would be forgotten, and happen again.
+    /// Otherwise, everything recorded after the last row of the search would be forgotten, and
+    /// happen again.
     #[test]
     fn p1_rows_that_were_written_after_the_search_are_seen() {
         let (folder, store, _theirs) = pair();

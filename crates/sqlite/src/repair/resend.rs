@@ -1,4 +1,4 @@
-//! `repair`: answers and orders that were lost on the way are sent again.
+//! `repair`: resends answers and orders that were lost on the way.
 
 use rusqlite::params;
 
@@ -10,8 +10,8 @@ use crate::job::Operation;
 use crate::legible::LegibleRow;
 use crate::sql;
 
-/// Sends the execution with this number what it should have heard. Each message is the one that was lost, under its own id, so that one which was
-/// sent meanwhile is there once.
+/// Sends the execution with this number the messages that it should have received. Each has the id
+/// of the lost message, so a message that was sent meanwhile is there only once.
 pub(crate) struct ResendWork(pub(crate) i64);
 
 impl Operation for ResendWork {
@@ -29,7 +29,7 @@ impl Operation for ResendWork {
                 repaired.left.push(format!("{title}: {}", lost.problem));
                 continue;
             };
-            // One that was read and left no trace in the journal was not heard either.
+            // A message that was read and left no trace in the journal was not received either.
             batch
                 .connection
                 .prepare_cached(sql::MESSAGE_FORGET)?

@@ -1,8 +1,9 @@
-//! `repair`: all tags anew where they are out of order.
+//! `repair`: rewrites all tags if they are out of order.
 //!
-//! A flipped byte leaves a tag where nobody who looks for it finds it, and may hide those beside it. Executions tell their tags: all of them are deleted, which
-//! needs no search, and put back, some at a time. Whoever looks for a tag meanwhile may not find it; what a repair that breaks off has not put
-//! back, the next one misses and puts back.
+//! A flipped byte leaves a tag where no lookup finds it, and may hide its neighbours. All tags can
+//! be derived from the executions. So all of them are deleted, which needs no lookup, and restored,
+//! some at a time. A lookup meanwhile may miss a tag. If a repair breaks off, the next one notices
+//! the missing tags and restores them.
 
 use abide_store::{Error, Result};
 
@@ -17,7 +18,7 @@ use crate::view::View;
 use crate::writer::Manner;
 
 impl SqliteStore {
-    /// Writes the tags anew if one of them stands out of order. Those that nothing tells stay.
+    /// Rewrites the tags if one of them is out of order. Tags that cannot be derived stay.
     pub(crate) async fn write_tags_anew(&self, repairs: &mut Repairs) -> Result<()> {
         if self.view("repair", |view| are_in_order(view.connection)).await? {
             return Ok(());
@@ -38,7 +39,7 @@ impl SqliteStore {
         while let Some(after) = next {
             let found = self.view("repair", move |view| tagged_behind(view.connection, after)).await?;
             match self.write(TagWork(found.keys), Manner::Queued).await {
-                // Those that it would have put back are missed by the search for what is damaged.
+                // The search for damaged executions notices their missing tags.
                 Err(Error::Corrupt { what }) => repairs.left.push(format!("some tags are missing: {what}")),
                 tagged => tagged?,
             }
@@ -48,8 +49,8 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Deletes the tags that nothing was started with. Whose they are is asked of other tables: where SQLite finds fault with the file, the answer may be
-    /// that nobody has a tag that somebody has.
+    /// Deletes the tags that no execution was started with. Other tables say who has a tag: if
+    /// SQLite finds a fault in the file, a tag may wrongly seem to have no execution.
     pub(crate) async fn repair_tags(&self, repairs: &mut Repairs) -> Result<()> {
         loop {
             let look = |view: &View<'_>| {

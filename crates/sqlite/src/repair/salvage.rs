@@ -1,4 +1,4 @@
-//! What can still be deleted of an execution that SQLite cannot read whole.
+//! The deletable parts of an execution that SQLite cannot read whole.
 
 use abide_core::Address;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -10,12 +10,13 @@ use crate::legible::meant_by;
 use crate::rows::Raw;
 use crate::sql;
 
-/// What SQLite can read, and so can free. All else stays: a transaction that has met it is never committed.
+/// The parts that SQLite can read, and so can free. The rest stays: a transaction that meets it is
+/// never committed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Salvage {
     pub(super) key: i64,
     pub(super) journal: Vec<i64>,
-    /// Where its journal begins, if that can be read.
+    /// The first row of its journal, if that can be read.
     pub(super) first: Option<i64>,
     pub(super) inbox: Vec<Raw>,
     pub(super) has_runs: bool,
@@ -23,7 +24,8 @@ pub(crate) struct Salvage {
 }
 
 impl Salvage {
-    /// Looks for it with a connection that only reads; nothing where the execution itself cannot be found.
+    /// Looks for the parts with a read-only connection. Returns nothing if the execution itself is
+    /// not found.
     pub(crate) fn of(connection: &Connection, address: &Address) -> Result<Option<Self>, Stop> {
         let Some(namespace) = Interned::load(connection)?.find(&address.namespace)? else { return Ok(None) };
         let mut by_id = connection.prepare_cached(sql::EXECUTION_KEY)?;
@@ -45,7 +47,7 @@ impl Salvage {
     }
 }
 
-/// The ids of the messages that can be read.
+/// Returns the ids of the readable messages.
 fn readable_ids(connection: &Connection, key: i64) -> Result<Vec<Raw>, Stop> {
     let mut statement = connection.prepare_cached(sql::DISCARD_INBOX_IDS)?;
     let ids = statement.query_map([key], |row| Raw::read(row, 0))?.collect::<rusqlite::Result<Vec<Raw>>>()?;
@@ -59,7 +61,7 @@ fn readable_ids(connection: &Connection, key: i64) -> Result<Vec<Raw>, Stop> {
     Ok(readable)
 }
 
-/// Goes through a whole table, as a delete that no index serves does.
+/// Scans a whole table, like a delete without an index.
 fn scan(connection: &Connection, text: &'static str) -> Result<(), Stop> {
     let mut statement = connection.prepare_cached(text)?;
     let mut rows = statement.query([])?;

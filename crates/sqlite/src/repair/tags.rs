@@ -1,4 +1,4 @@
-//! `repair`: tags, which the executions tell.
+//! `repair`: tags, which are derived from the executions.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -19,12 +19,13 @@ use crate::sql;
 /// The row of a tag.
 pub(crate) type TagRow = [Raw; 4];
 
-/// The most tags that are deleted at once, and the most executions that are tagged at once.
+/// The most tags to delete at once, and the most executions to tag at once.
 const COUNT_MAX: usize = 1_000;
-/// How much may be read for that, but for the last of them.
+/// The most bytes to read for that; the last execution may exceed it.
 const BYTES_MAX: usize = 1 << 20;
 
-/// The first tags that no execution was started with. Those of an execution that cannot be read are not judged.
+/// Returns the first tags that no execution was started with. Tags of unreadable executions are not
+/// judged.
 pub(crate) fn wrong_tags(connection: &Connection) -> Result<Vec<TagRow>, Stop> {
     let mut statement = connection.prepare_cached(sql::REPAIR_TAGS)?;
     let mut rows = statement.query([])?;
@@ -50,7 +51,7 @@ fn is_wrong(connection: &Connection, row: &Row<'_>) -> Result<bool, Stop> {
     Ok(!is_there || tags.all(|tag| tag != told))
 }
 
-/// How an execution that has tags was started; nothing where that cannot be read.
+/// The start of an execution with tags, if it can be read.
 struct Tagged {
     key: i64,
     namespace: i64,
@@ -72,12 +73,13 @@ impl Tagged {
     }
 }
 
-/// The columns of a tag, if they are of the types that are written.
+/// Returns the columns of a tag, if they have the right types.
 fn typed(row: &Row<'_>) -> Option<(i64, String, String, i64)> {
     Some((row.get(0).ok()?, row.get(1).ok()?, row.get(2).ok()?, row.get(3).ok()?))
 }
 
-/// Whether every tag has columns of its types and stands behind the one before it, so that all of them are found.
+/// Whether every tag has columns of the right types and follows the one before it, so that lookups
+/// find all of them.
 pub(crate) fn are_in_order(connection: &Connection) -> Result<bool, Stop> {
     let mut statement = connection.prepare_cached(sql::TAGS)?;
     let mut rows = statement.query([])?;
@@ -93,7 +95,8 @@ pub(crate) fn are_in_order(connection: &Connection) -> Result<bool, Stop> {
     Ok(false)
 }
 
-/// The tags that the executions do not tell, because they cannot be read or are gone, as far as the tags themselves can be read.
+/// Returns the readable tags that cannot be derived, because their executions are unreadable or
+/// gone.
 pub(crate) fn underived_tags(connection: &Connection) -> Result<Vec<TagRow>, Stop> {
     let mut statement = connection.prepare_cached(sql::TAGS)?;
     let mut rows = statement.query([])?;
@@ -111,11 +114,11 @@ pub(crate) fn underived_tags(connection: &Connection) -> Result<Vec<TagRow>, Sto
 #[derive(Default)]
 pub(crate) struct TaggedKeys {
     pub(crate) keys: Vec<i64>,
-    /// Where to go on; nothing at the end.
+    /// The number to continue after; nothing at the end.
     pub(crate) next: Option<i64>,
 }
 
-/// The first executions behind `after` that have tags, as many as one transaction may tag.
+/// Returns the first executions after `after` that have tags, as many as one transaction may tag.
 pub(crate) fn tagged_behind(connection: &Connection, after: i64) -> Result<TaggedKeys, Stop> {
     let (mut found, mut byte_count) = (TaggedKeys::default(), 0);
     walk(connection, (sql::EXECUTION_ROWS_AFTER, after), |row| {
@@ -145,7 +148,7 @@ pub(crate) fn are_executions_in_order(connection: &Connection) -> Result<bool, S
     Ok(are_in_order)
 }
 
-/// Deletes all tags but these, wherever they stand.
+/// Deletes all tags except these, in whatever order they are.
 pub(crate) struct ClearTagsWork(pub(crate) Vec<TagRow>);
 
 impl Operation for ClearTagsWork {
@@ -163,7 +166,7 @@ impl Operation for ClearTagsWork {
     }
 }
 
-/// Has executions found by their tags.
+/// Tags executions, so that lookups find them.
 pub(crate) struct TagWork(pub(crate) Vec<i64>);
 
 impl Operation for TagWork {
@@ -182,7 +185,7 @@ impl Operation for TagWork {
     }
 }
 
-/// Deletes tags, as far as they are found. Those that are missing were put back with their executions.
+/// Deletes tags, as far as lookups find them. Missing tags were restored with their executions.
 pub(crate) struct RepairTagsWork(pub(crate) Vec<TagRow>);
 
 impl Operation for RepairTagsWork {

@@ -1,4 +1,4 @@
-//! What the journal of an execution tells of it.
+//! The facts about an execution that follow from its journal.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use crate::sheet::{Anchor, Cold, Identity};
 use crate::sql;
 use crate::view::address;
 
-/// Everything that can be derived from a journal whose rows are what was written.
+/// Everything that can be derived from a journal with intact rows.
 pub(super) struct Truth {
     pub(super) key: i64,
     pub(super) namespace: i64,
     pub(super) address: Address,
-    /// Each run, from the first on.
+    /// All runs, from the first on.
     pub(super) runs: Vec<Chain>,
-    /// What the entries of the last run add up to.
+    /// The fold of the last run's entries.
     pub(super) execution: Execution,
-    /// How the first run began.
+    /// The start of the first run.
     pub(super) start: Arc<Start>,
     pub(super) cold: Cold,
-    /// When the last entry was recorded.
+    /// The time of the last entry.
     pub(super) last_at: Timestamp,
 }
 
@@ -61,14 +61,14 @@ impl Truth {
         self.runs[self.runs.len() - 1].head
     }
 
-    /// What its sheet is sealed with.
+    /// Returns the anchor that its sheet is sealed with.
     pub(super) fn anchor(&self, (queue, parent): (Queue, Option<i64>), version: Version) -> Anchor {
         let id = self.address.id.as_str();
         let identity = Identity { key: self.key, namespace: self.namespace, id, queue, parent };
         Anchor::new(identity, self.head(), version)
     }
 
-    /// Its id may have been given to another while its own row had lost it.
+    /// Checks that no other execution has taken its id while its own row had lost it.
     pub(super) fn check_id(&self, batch: &Batch<'_>) -> Result<(), Stop> {
         let mut by_id = batch.connection.prepare_cached(sql::EXECUTION_KEY)?;
         let found: Option<i64> = by_id
@@ -85,7 +85,7 @@ impl Truth {
         }
     }
 
-    /// Says where its earlier runs are; whether that was told wrong.
+    /// Writes the rows of its earlier runs, and returns whether they were wrong.
     pub(super) fn write_runs(&self, batch: &Batch<'_>) -> Result<bool, Stop> {
         let expected: Vec<[i64; 5]> = self.runs[..self.runs.len() - 1]
             .iter()
@@ -103,7 +103,8 @@ impl Truth {
         if told.iter().map(Option::as_deref).eq(expected.iter().map(|run| Some(&run[..]))) {
             return Ok(false);
         }
-        // SQLite deletes also from a page that makes no sense, and takes the rows of others with it. So all are read first.
+        // SQLite deletes even from a page that makes no sense, and removes unrelated rows with it.
+        // So all rows are read first.
         let mut all = batch.connection.prepare_cached(sql::ORDER_RUNS)?;
         let mut rows = all.query([])?;
         while rows.next()?.is_some() {}
@@ -115,7 +116,7 @@ impl Truth {
         Ok(true)
     }
 
-    /// Has it found by its tags again; whether one was missing.
+    /// Restores its tags, and returns whether one was missing.
     pub(super) fn write_tags(&self, batch: &Batch<'_>) -> Result<bool, Stop> {
         let mut has = batch.connection.prepare_cached(sql::TAG_HAS)?;
         let mut is_missing = false;
@@ -130,7 +131,7 @@ impl Truth {
     }
 }
 
-/// The chain of the run that ends with `head`, and its entries.
+/// Returns the chain of the run that ends with `head`, and its entries.
 pub(crate) fn run_to(connection: &Connection, key: i64, head: i64) -> Result<(Chain, Vec<Entry>), Stop> {
     let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut rows = Vec::new();
@@ -159,7 +160,7 @@ pub(crate) fn run_to(connection: &Connection, key: i64, head: i64) -> Result<(Ch
     Ok((Chain { key, first, head, entry_count, row_count }, entries))
 }
 
-/// The run before one: its last row is the one that the first of the next run follows.
+/// Returns the run before this one: its last row precedes the first row of this run.
 pub(crate) fn run_before(connection: &Connection, run: Chain) -> Result<Option<Chain>, Stop> {
     let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut found = statement.query([run.first, run.key])?;

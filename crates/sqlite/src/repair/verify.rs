@@ -1,4 +1,4 @@
-//! `verify`: whether the database still is what this crate writes.
+//! `verify`: whether the database is still as this crate writes it.
 
 use std::ops::ControlFlow;
 
@@ -18,23 +18,23 @@ use crate::store::SqliteStore;
 use crate::view::{View, worker};
 use crate::{schema, sql};
 
-/// The most problems that are told.
+/// The most problems that are reported.
 const PROBLEM_COUNT_MAX: usize = 100;
-/// What a look at everything found.
+/// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verification {
-    /// How many executions there are.
+    /// The number of executions.
     pub execution_count: u64,
-    /// How many of them are abide's own, which no list shows.
+    /// The number of abide's own executions, which no list shows.
     pub own_count: u64,
-    /// How many journal entries belong to them.
+    /// The number of their journal entries.
     pub entry_count: u64,
-    /// What is wrong, one sentence each; at most 100.
+    /// The problems, one sentence each; at most 100.
     pub problems: Vec<String>,
 }
 
 impl Verification {
-    /// Whether nothing is wrong.
+    /// Whether there are no problems.
     pub fn is_sound(&self) -> bool {
         self.problems.is_empty()
     }
@@ -45,7 +45,8 @@ impl Verification {
         }
     }
 
-    /// What a look at a part of the store gave. A part that SQLite cannot read is told, and hides nothing of the others.
+    /// Returns the finding about a part of the store. An unreadable part is reported, and does not
+    /// hide problems of the others.
     pub(super) fn told<T>(
         &mut self,
         part: &str,
@@ -63,9 +64,10 @@ impl Verification {
 }
 
 impl SqliteStore {
-    /// Looks at everything: SQLite's own integrity check, every chain of entries from its head to its beginning, every
-    /// state against what its journal adds up to, every lease, and rows that belong to nothing. Works on the calling thread,
-    /// in one read transaction; others go on meanwhile.
+    /// Verifies everything: SQLite's own integrity check, every chain of entries from its head to
+    /// its beginning, every state against the fold of its journal, every lease, and rows that
+    /// belong to nothing. Works on the calling thread, in one read transaction; others continue
+    /// meanwhile.
     pub fn verify(&self) -> Result<Verification> {
         self.view_on_this_thread("verify", |view| {
             let (mut found, connection) = (Verification::default(), view.connection);
@@ -115,12 +117,12 @@ pub(super) fn check_integrity(
     Ok(())
 }
 
-/// Whether an id is one of abide's own.
+/// Whether an id belongs to one of abide's own executions.
 fn is_own(id: &ValueRef<'_>) -> bool {
     id.as_bytes().is_ok_and(|id| id.starts_with(ExecutionId::OWN_PREFIX.as_bytes()))
 }
 
-/// Looks at every execution. What belongs to them can be counted only if all of them can be read.
+/// Examines every execution. Their parts can be counted only if all executions can be read.
 fn check_executions(
     connection: &Connection,
     (found, now): (&mut Verification, Timestamp),
@@ -145,7 +147,7 @@ fn check_executions(
     Ok((is_counted && gaps.is_empty()).then_some(counts))
 }
 
-/// Looks for answers and orders that were lost on the way.
+/// Reports answers and orders that were lost on the way.
 fn check_lost_messages(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
     let interned = Interned::load(connection)?;
     walk(connection, (sql::EXECUTION_ROWS_AFTER, 0), |row| {
@@ -157,7 +159,7 @@ fn check_lost_messages(connection: &Connection, found: &mut Verification) -> std
     .map(drop)
 }
 
-/// An execution by its id, or by its number when that is no text.
+/// Names an execution by its id, or by its number if the id is not text.
 pub(super) fn whose(key: i64, id: &ValueRef<'_>) -> String {
     match id.as_str() {
         Ok(id) => format!("execution {id:?}"),
@@ -179,7 +181,7 @@ pub(super) fn is_schema_known(connection: &Connection) -> std::result::Result<bo
     Ok(objects(connection)? == objects(&fresh)?)
 }
 
-/// Tables and indexes as they were made, and the names that rows refer to.
+/// Checks the tables and indexes, and the names that rows refer to.
 fn check_schema(connection: &Connection, found: &mut Verification) -> std::result::Result<(), Stop> {
     if !is_schema_known(connection)? {
         found.add(FOREIGN.to_owned());
@@ -197,7 +199,8 @@ fn check_schema(connection: &Connection, found: &mut Verification) -> std::resul
     Ok(())
 }
 
-/// Whether there is anything that belongs to no execution that could be read. Where one could not, it explains what is over.
+/// Reports rows that belong to no readable execution. If an execution is unreadable, it explains
+/// the surplus.
 fn check_counts(
     connection: &Connection,
     counts: Counts,
