@@ -1,4 +1,4 @@
-//! What this store can do on this machine, beside what SQLite itself can do.
+//! Measures the speed of this store on this machine, and that of SQLite itself.
 //!
 //! `cargo run --release -p abide-sqlite --example probe [folder]`
 
@@ -73,8 +73,8 @@ async fn main() {
     println!("log {:.0} MB, resident {:.1} MB", log as f64 / 1e6, resident_mb());
 }
 
-/// The time that the writer's thread has used, in microseconds: unlike the clock on the wall, it does not depend on what
-/// else the machine does.
+/// Returns the processor time of the writer's thread, in microseconds. Unlike the wall clock, it
+/// does not depend on the other load of the machine.
 fn writer_us() -> f64 {
     let mut used = 0.0;
     for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {

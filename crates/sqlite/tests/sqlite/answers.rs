@@ -1,4 +1,5 @@
-//! A repair loses nothing that was sent: messages stay for whoever may still read them, and a lost answer is given again.
+//! A repair loses no message: messages stay for the runs that may still read them, and lost answers
+//! are sent again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,7 +18,7 @@ use crate::fixture::{
     submit, worker,
 };
 
-/// A clock that tells another time whenever it is asked.
+/// A clock that returns another time at each call.
 struct Ticking(AtomicI64);
 
 impl Clock for Ticking {
@@ -66,7 +67,7 @@ fn fail() -> Command {
     Command::Fail(Failure::new(FailureKind::Error, "no"))
 }
 
-/// A retry opens a run that reads what the last one left unread.
+/// A retry opens a run that reads the messages that the last one left unread.
 #[test]
 fn p4_a_damaged_message_of_what_may_be_retried_is_dropped_by_nobody_unasked() {
     let terminate = Command::Terminate { by: By::client(), reason: "enough".to_owned() };
@@ -87,7 +88,7 @@ fn p4_a_damaged_message_of_what_may_be_retried_is_dropped_by_nobody_unasked() {
     }
 }
 
-/// It is whole, and says itself whose it is.
+/// The message is intact, and names its addressee.
 #[test]
 fn p2_a_message_that_stands_under_another_is_put_back() {
     for end in [None, Some(fail()), Some(complete())] {
@@ -119,7 +120,7 @@ fn p2_a_message_that_stands_under_another_is_put_back() {
     }
 }
 
-/// A parent that waits for its child, which is under way.
+/// Returns a store with a parent that waits for its running child.
 fn family(fixture: &Fixture) -> Arc<SqliteStore> {
     let store = fixture.open();
     let seat = fixture.seat(&store);
@@ -177,7 +178,7 @@ fn p5_a_lost_answer_of_a_child_is_told_and_given_again() {
     }
 }
 
-/// Somebody has asked for that: the child's end is recorded, and so its answer is not lost with the message.
+/// The drop was requested. The child's end is recorded, so its answer is not lost with the message.
 #[test]
 fn p5_an_answer_that_was_dropped_is_given_again() {
     let fixture = Fixture::new();
@@ -193,7 +194,7 @@ fn p5_an_answer_that_was_dropped_is_given_again() {
     assert_eq!(answer.body, Body::ChildDone { run: 1, op: kid().child_result(), outcome });
 }
 
-/// Its holder took it from the inbox, and recorded nothing of it.
+/// The holder took the answer from the inbox, and recorded nothing of it.
 #[test]
 fn p5_an_answer_that_was_read_and_left_no_trace_is_given_again() {
     let fixture = Fixture::new();
@@ -215,7 +216,7 @@ fn p5_an_answer_that_was_read_and_left_no_trace_is_given_again() {
     claimed(&mut seat, "boss");
 }
 
-/// What it waited for was retried since: the answer was that of the run that was its child.
+/// The child was retried since: the answer comes from the run that was the child.
 #[test]
 fn p5_the_answer_of_what_was_retried_since_is_given_again() {
     let fixture = Fixture::new();
@@ -244,12 +245,12 @@ fn p5_a_child_that_is_gone_is_told() {
     assert_eq!(with_status(&store, Status::Waiting), ["boss"]);
 }
 
-/// How the parent ends, in a commit with which its child hears of it.
+/// Ends the parent, in a commit that informs its child.
 fn boss_ends(fixture: &Fixture, store: &Arc<SqliteStore>) {
     boss_ends_with(fixture, store, |order| order.message(address("kid")));
 }
 
-/// How the parent ends, in a commit with which something is sent.
+/// Ends the parent, in a commit that sends this message.
 fn boss_ends_with(fixture: &Fixture, store: &Arc<SqliteStore>, sent: fn(&TreeOrder) -> Message) {
     submit(store, vec![signal("wake", "boss")]).expect("it is taken");
     let mut seat = fixture.seat(store);
@@ -283,7 +284,8 @@ fn p5_a_lost_order_of_a_parent_is_told_and_given_again() {
     assert_eq!(problems(&store), [lost]);
 }
 
-/// Many children are told by an execution of abide's own. While that is under way, none of them has missed anything.
+/// An execution of abide's own informs large numbers of children. While it is under way, none of
+/// them has missed anything.
 #[test]
 fn p5_an_order_is_lost_only_when_whoever_was_to_tell_it_has_ended() {
     let fixture = Fixture::new();
@@ -304,7 +306,7 @@ fn p5_an_order_is_lost_only_when_whoever_was_to_tell_it_has_ended() {
     assert_eq!(problems(&store), [lost]);
 }
 
-/// The parent goes on in its next run.
+/// Continues the parent as a new run.
 fn boss_continues(fixture: &Fixture, store: &Arc<SqliteStore>) {
     submit(store, vec![signal("wake", "boss")]).expect("it is taken");
     let mut seat = fixture.seat(store);
@@ -313,7 +315,8 @@ fn boss_continues(fixture: &Fixture, store: &Arc<SqliteStore>) {
     seat.retire();
 }
 
-/// The run that waited for it is over, whether it was given again before that or not.
+/// The run that waited for the answer is over, whether the answer was sent again before that or
+/// not.
 #[test]
 fn p4_no_answer_is_given_again_to_a_run_that_never_waited() {
     for is_repaired_before in [false, true] {
@@ -335,7 +338,7 @@ fn p4_no_answer_is_given_again_to_a_run_that_never_waited() {
     }
 }
 
-/// The run of its parent has ended, though the parent goes on.
+/// The parent's run has ended, though the parent goes on.
 #[test]
 fn p5_a_lost_order_of_a_run_that_continued_is_told_and_given_again() {
     let fixture = Fixture::new();
@@ -351,7 +354,7 @@ fn p5_a_lost_order_of_a_run_that_continued_is_told_and_given_again() {
     assert!(matches!(order.body, Body::Cancel { .. }) && kid.execution.is_meant_by(order), "{order:?}");
 }
 
-/// Nobody can judge it when it comes, and its sender is another run by the time that somebody can.
+/// The order cannot be judged on arrival, and when it can be, the sender is already in another run.
 #[test]
 fn p5_an_order_to_what_is_damaged_outlives_the_run_that_gave_it() {
     let fixture = Fixture::new();

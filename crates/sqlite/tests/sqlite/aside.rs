@@ -1,4 +1,4 @@
-//! What is damaged is set aside, by name, and delays nobody.
+//! A damaged execution is set aside, by name, and delays no other.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::fixture::{
     submit,
 };
 
-/// Damage to one thing of execution `bad`, and what is said of it.
+/// Damage to one part of execution `bad`, and the reported problem.
 const DAMAGES: [(&str, &str); 4] = [
     (
         "UPDATE abide_executions SET state = x'0109ffffffff' WHERE key = 1",
@@ -31,7 +31,7 @@ const DAMAGES: [(&str, &str); 4] = [
     ("UPDATE abide_inbox SET body = x'0109ffffffff'", "message \"s\" is damaged: its checksum is wrong"),
 ];
 
-/// Six executions that are ready, of which the first is `bad` and has a message.
+/// Returns a store with six ready executions. The first one is `bad` and has a message.
 pub(super) fn six() -> (Fixture, Arc<SqliteStore>) {
     let fixture = Fixture::new();
     let store = fixture.open();
@@ -180,8 +180,9 @@ fn what_stands_where_nobody_looks_is_put_back() {
     }
 }
 
-/// Rebuilt from there it would have forgotten what is recorded behind, and do it again. The state is sealed with the true head, and tells; without
-/// it nothing does.
+/// Rebuilt from such a head, the execution would have forgotten the later entries, and would repeat
+/// them. The state reveals this, because it is sealed with the true head; without the state nothing
+/// does.
 #[test]
 fn p1_nothing_is_rebuilt_from_a_head_that_is_not_the_last_row() {
     let head = "UPDATE abide_executions SET head = head - 1 WHERE id = 'bad'";
@@ -203,7 +204,7 @@ fn p1_nothing_is_rebuilt_from_a_head_that_is_not_the_last_row() {
     }
 }
 
-/// Somebody would take it every time, and set it aside again.
+/// A caretaker would take it every time, and set it aside again.
 #[test]
 fn nobody_looks_after_what_its_holder_has_set_aside() {
     let (fixture, store) = six();
@@ -235,7 +236,8 @@ fn a_row_without_a_route_is_listed_by_its_id() {
     assert_eq!(with_status(&store, Status::Running).len(), 5);
 }
 
-/// What a newer program wrote is for those who can read it. Until they take it, it holds up nobody, and is not asked for again and again.
+/// Only newer programs can read the records of a newer program. Until one takes the execution, it
+/// delays no other, and is not offered again and again.
 #[test]
 fn what_a_newer_program_wrote_is_put_off() {
     let fixture = Fixture::new();
@@ -244,7 +246,7 @@ fn what_a_newer_program_wrote_is_put_off() {
     let mut newer = seat.born("newer");
     let commit = seat.draft(&mut newer, vec![step(1)]);
     let mut changes = (*commit.changes).clone();
-    // The number of the format is its first byte.
+    // The first byte is the number of the format.
     changes.state[0] += 1;
     let commit = Commit { changes: Arc::new(changes), hold: Hold::Yield, ..commit };
     block_on(store.commit(commit)).expect("it is committed");
@@ -268,7 +270,7 @@ fn what_a_newer_program_wrote_is_put_off() {
     assert!(matches!(block_on(store.read(read)), Err(Error::Newer { .. })));
 }
 
-/// Commits a step of `held` that sends `message`; how many messages went nowhere.
+/// Commits a step of `held` that sends `message`. Returns the number of messages without a target.
 pub(super) fn emit(seat: &Seat, held: &mut Held, message: Message) -> usize {
     let commit = seat.draft(held, vec![step(1)]);
     let changes = Changes { emits: vec![message], ..(*commit.changes).clone() };
@@ -278,7 +280,7 @@ pub(super) fn emit(seat: &Seat, held: &mut Held, message: Message) -> usize {
     }
 }
 
-/// Sends a commit with which its execution leaves memory, to wait for messages.
+/// Sends a commit that removes its execution from memory, to wait for messages.
 pub(super) fn park(seat: &Seat, commit: Commit) {
     let waiting = Summary { status: Status::Waiting, ..commit.changes.summary.clone() };
     let changes = Changes { summary: waiting, ..(*commit.changes).clone() };
@@ -287,7 +289,7 @@ pub(super) fn park(seat: &Seat, commit: Commit) {
     block_on(seat.store.commit(commit)).expect("it is parked");
 }
 
-/// Answers and orders that are sent once, and one for a child of somebody else.
+/// Returns answers and orders that are sent once, and one for a child of another execution.
 pub(super) fn sent_once() -> Vec<Message> {
     let (op, outcome) = (kid().child_result(), Outcome::Success(Payload::from("7")));
     let foreign = Descent { parent: address("other").id, run: 1, before: 9, op: None };
@@ -301,7 +303,7 @@ pub(super) fn sent_once() -> Vec<Message> {
     ]
 }
 
-/// Nobody sends it again: when the state has been rebuilt, whoever claims the execution finds it.
+/// Nobody sends the message again. After the state was rebuilt, the next holder finds the message.
 #[test]
 fn what_is_sent_once_waits_for_a_repair() {
     for (damage, _) in &DAMAGES[..2] {
@@ -325,7 +327,7 @@ fn what_is_sent_once_waits_for_a_repair() {
     }
 }
 
-/// It stands where those look who can read it.
+/// The execution is queued where programs look that can read it.
 #[test]
 fn what_is_sent_once_waits_for_a_newer_program() {
     for sent in sent_once() {
@@ -347,7 +349,8 @@ fn what_is_sent_once_waits_for_a_newer_program() {
     }
 }
 
-/// Whether it began the same way cannot be seen, and its parent would wait for ever.
+/// The store cannot tell whether the existing execution was started the same way, and the parent
+/// would wait for ever.
 #[test]
 fn start_of_a_child_that_finds_something_damaged_fails() {
     let fixture = Fixture::new();
@@ -366,7 +369,7 @@ fn start_of_a_child_that_finds_something_damaged_fails() {
     }
 }
 
-/// What has ended takes no message, also when it is damaged.
+/// An execution that has ended takes no message, even if it is damaged.
 #[test]
 fn what_has_ended_takes_nothing_that_is_sent_once() {
     let fixture = Fixture::new();
@@ -380,7 +383,7 @@ fn what_has_ended_takes_nothing_that_is_sent_once() {
 
 const STATE: &str = "SELECT state FROM abide_executions WHERE id = 'newer'";
 
-/// A worker whose row cannot be read hides no other, and is told.
+/// A worker whose row is unreadable hides no other, and is reported.
 #[test]
 fn a_session_that_cannot_be_read_is_listed_and_told() {
     let damages = [

@@ -9,7 +9,7 @@ use abide_store::{CommitOutcome, Error, Store, Submit};
 
 use crate::fixture::{Fixture, complete, flow, look, message, signal, start, step, submit};
 
-/// Keeps the writer busy for as long as the guard lives, so that operations queue up.
+/// Blocks the writer for as long as the guard lives, so that operations queue up.
 fn blocked(fixture: &Fixture) -> rusqlite::Connection {
     let other = fixture.raw();
     other.execute_batch("BEGIN IMMEDIATE").expect("nobody else writes");

@@ -1,4 +1,4 @@
-//! Claims that meet what SQLite cannot read go on without it.
+//! Claims that meet an execution that SQLite cannot read continue without it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,11 @@ use abide_store::{Claim, Store};
 use crate::fixture::{Fixture, flow, message, name, start, submit, worker};
 use crate::pages::{PAGE_BYTES, change};
 
-/// What a large input consists of.
+/// The byte that fills a large input.
 const FILL: u8 = b'z';
 
-/// `count` large executions, and behind them `sound`. All of them are asked to end.
+/// Returns a store with `count` large executions, followed by `sound`. Each has an unread
+/// terminate.
 fn large_ones(fixture: &Fixture, count: usize) -> Arc<SqliteStore> {
     let store = fixture.open();
     let input = Payload::from(String::from_utf8(vec![FILL; 20_000]).expect("it is a text").as_str());
@@ -47,7 +48,7 @@ fn before_a_sound_one(count: usize, options: Options) -> (Fixture, Arc<SqliteSto
     (fixture, store)
 }
 
-/// The ids of what one claim gives, to be run or to be looked after.
+/// Returns the ids that one claim returns, both to run and to take care of.
 fn given(
     (store, session): (&Arc<SqliteStore>, SessionId),
     (request, slots, care_slots): (u64, usize, usize),

@@ -1,4 +1,4 @@
-//! What every store must do, on a file and in memory.
+//! The conformance table of every store, on a file and in memory.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use abide_store::conformance::{
     TestClock, UserTable, bounds, check_all_with, differential, differential_limits, limits,
 };
 
-/// A table of the user's in the same file.
+/// A user table in the same file.
 const TABLE: UserTable = UserTable {
     put: |connection, key, value| {
         let tx = connection_of(connection);

@@ -1,4 +1,4 @@
-//! Backups, and the way back.
+//! Backup and restore.
 
 use abide_sqlite::{Options, SqliteStore};
 
@@ -66,7 +66,7 @@ fn a_restored_database_has_no_live_sessions_and_goes_on_at_once() {
     let claimed = fixture.seat(&restored).claim(false).leased;
     assert_eq!((claimed.len(), claimed[0].takeover_count), (1, 0));
     assert!(restored.verify().unwrap().is_sound());
-    // The original does not notice.
+    // The original is not affected.
     seat.record(&mut held, vec![step(2)]);
 }
 

@@ -1,4 +1,4 @@
-//! A count that is negative, or beyond everything that is counted, is damage of its row.
+//! A count that is negative, or larger than possible, is damage to its row.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use abide_store::{Aside, Error, Store, Unreadable};
 use crate::aside::{emit, park, sent_once, six, with_status};
 use crate::fixture::{Fixture, Held, address, complete, damaged, signal, step, submit};
 
-/// The epoch of execution `bad`, and what is said of it.
+/// Damage to the epoch of execution `bad`, and the reported problem.
 const EPOCHS: [(&str, &str); 4] = [
     ("UPDATE abide_executions SET epoch = -126 WHERE id = 'bad'", "there is no epoch -126"),
     (
@@ -19,7 +19,8 @@ const EPOCHS: [(&str, &str); 4] = [
         "there is no epoch 9223372036854775807",
     ),
     ("UPDATE abide_executions SET epoch = 'x' WHERE id = 'bad'", "its epoch is a value of another type"),
-    // One byte of a row makes a NULL of any column. A statement does so only where the table allows it.
+    // One flipped byte of a row turns any column into a NULL. A statement can do so only if the
+    // table allows it.
     (
         "PRAGMA writable_schema = ON;
          UPDATE sqlite_schema SET sql = replace(sql, 'epoch INTEGER NOT NULL', 'epoch INTEGER         ')
@@ -45,14 +46,14 @@ fn check_told(store: &Arc<SqliteStore>, told: &str) {
 
 fn repair(store: &Arc<SqliteStore>) {
     let repairs = block_on(store.repair()).expect("it is repaired");
-    // SQLite asks for the indexes to be made anew where it finds a NULL that may not be.
+    // SQLite asks for a rebuild of the indexes if it finds a NULL in a NOT NULL column.
     let (indexes, rows): (Vec<_>, Vec<_>) =
         repairs.rebuilt.iter().partition(|told| *told == "the indexes were made anew");
     assert!(indexes.len() <= 1 && rows.len() == 1 && repairs.left.is_empty(), "{repairs:?}");
     assert_eq!(problems(store), "");
 }
 
-/// Whoever has to tell it something is not held up, and is heard after a repair.
+/// The sender is not delayed, and its message is received after a repair.
 #[test]
 fn who_sends_to_an_execution_with_a_damaged_epoch_is_not_held_up() {
     for (damage, told) in EPOCHS {
@@ -97,7 +98,8 @@ fn what_is_ready_with_a_damaged_epoch_is_set_aside_and_repaired() {
     }
 }
 
-/// Its holder is told, and whoever cannot be told apart by the epoch any longer may set it aside.
+/// The holder gets the error. When the epoch no longer identifies the holder, any former holder may
+/// set the execution aside.
 #[test]
 fn the_holder_of_what_has_a_damaged_epoch_sets_it_aside() {
     let places = [

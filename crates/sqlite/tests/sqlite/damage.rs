@@ -1,4 +1,4 @@
-//! What `verify` finds.
+//! The problems that `verify` finds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,8 @@ fn damage_is_found_and_named() {
     }
 }
 
-/// `sleeps` for an hour, `ready`, its child `child`, and `waits` for a message.
+/// Returns a store with `sleeps`, which sleeps for an hour, `ready`, its child `child`, and
+/// `waits`, which waits for a message.
 fn standing(change: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<()>) -> (Fixture, Vec<String>) {
     let fixture = Fixture::new();
     let store = fixture.open();
@@ -151,7 +152,7 @@ fn columns_by_which_others_find_it_are_checked_and_put_right() {
     }
 }
 
-/// A caretaker that comes in vain does no harm; where a holder was lost, the next claim sets the time anew.
+/// An early caretaker does no harm; where a holder was lost, the next claim sets the time anew.
 #[test]
 fn a_caretaker_may_come_too_early_to_what_is_ready() {
     let cared = |id: &str| {
@@ -161,7 +162,7 @@ fn a_caretaker_may_come_too_early_to_what_is_ready() {
     assert_eq!(cared("waits"), ["execution \"waits\": a caretaker would look at it at a wrong time"]);
 }
 
-/// As a program does that is too old for it.
+/// A program that is too old for an execution puts it off like this.
 #[test]
 fn what_was_put_off_for_a_while_is_sound() {
     const PUT_OFF: &str = "

@@ -1,4 +1,4 @@
-//! What is damaged and cannot be rebuilt is discarded.
+//! Damaged executions that cannot be rebuilt are discarded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use crate::fixture::{
     Fixture, Held, address, complete, damaged, flow, kid, look, message, signal, start, step, submit,
 };
 
-/// A child whose parent waits for it in its second run, and the child's own child.
+/// Returns a store with a child whose parent waits for it in its second run, and the child's own
+/// child.
 fn family() -> (Fixture, Arc<SqliteStore>) {
     let fixture = Fixture::new();
     let store = fixture.open();
@@ -54,7 +55,7 @@ fn what_cannot_be_rebuilt_can_be_ended() {
         inbox.to_owned(),
         format!("{state}{inbox}"),
         format!("{queue}{inbox}"),
-        // Only its parent's journal says what its parent waits for.
+        // Only the parent's journal says what the parent waits for.
         format!("{state}{journal}"),
     ];
     for damage in damages {
@@ -81,7 +82,7 @@ fn what_cannot_be_rebuilt_can_be_ended() {
     }
 }
 
-/// Each of them is told by `verify`, so that each can be ended.
+/// `verify` reports each of them, so each can be ended.
 #[test]
 fn whatever_the_damage_is_it_can_be_ended() {
     let damages = [
@@ -108,7 +109,7 @@ fn whatever_the_damage_is_it_can_be_ended() {
     assert_eq!(with_status(&store, Status::Cancelled), ["bad"]);
 }
 
-/// It may be in there: that its namespace is unknown is not known.
+/// The execution may be in that namespace: nobody knows that the namespace is unknown.
 #[test]
 fn nothing_is_said_of_a_namespace_whose_name_is_damaged() {
     let (fixture, store) = family();
@@ -130,7 +131,8 @@ fn a_child_is_discarded_also_when_its_parent_is_damaged_too() {
     assert!(found.is_sound(), "{:?}", found.problems);
 }
 
-/// Its runs would be counted anew, and give keys and ids of the lost ones a second time.
+/// Its runs would be counted from the start, and produce the keys and ids of the lost ones a second
+/// time.
 #[test]
 fn what_was_discarded_with_its_input_is_not_retried_either() {
     let (fixture, store) = six();
@@ -193,7 +195,7 @@ fn only_what_is_damaged_and_held_by_nobody_is_discarded() {
     assert_eq!(discard(&store, "q"), Discarded::Held);
 }
 
-/// Its sheet is sealed without the column that says where it stands, and knows better.
+/// The sheet is sealed without the column of its place, and is right.
 #[test]
 fn p4_what_its_state_says_has_ended_is_not_discarded_wherever_it_stands() {
     for damage in ["place = 5", "place = 0", "place = 'x'", "place = 8, rank = 0"] {
@@ -212,7 +214,8 @@ fn p4_what_its_state_says_has_ended_is_not_discarded_wherever_it_stands() {
     }
 }
 
-/// Where it stands says that it has ended, and its state that it has not: it could neither be rebuilt nor ended.
+/// Its place says that it has ended, and its state says that it has not. It could neither be
+/// rebuilt nor ended.
 #[test]
 fn what_only_seems_to_have_ended_is_discarded() {
     let (fixture, store) = six();
@@ -223,7 +226,7 @@ fn what_only_seems_to_have_ended_is_discarded() {
     assert_eq!(with_status(&store, Status::Cancelled), ["bad"]);
 }
 
-/// No worker is running, and none will be before somebody has put things right.
+/// No worker is running, and none will be before an operator has repaired the store.
 #[test]
 fn what_a_dead_worker_held_is_repaired_and_discarded() {
     let expired = |fixture: &Fixture| fixture.clock.advance(Duration::from_secs(3_600));
@@ -251,7 +254,7 @@ fn what_a_dead_worker_held_is_repaired_and_discarded() {
     }
 }
 
-/// Whoever holds it sets it aside, and until then nothing is hidden.
+/// The holder sets the execution aside, and until then nothing is hidden.
 #[test]
 fn what_a_worker_holds_is_told_and_left_alone() {
     let fixture = Fixture::new();
@@ -268,8 +271,8 @@ fn what_a_worker_holds_is_told_and_left_alone() {
     assert_eq!(discard(&store, "bad"), Discarded::Held);
 }
 
-/// The children of a run are asked to stop when it ends, and may still be at it in the next one. Whoever is left without a parent is ended, of
-/// whichever run it was.
+/// The children of a run are asked to stop when it ends, and may still be running during the next
+/// one. All children without a parent end, whatever their run.
 #[test]
 fn children_of_earlier_runs_end_with_a_discarded_parent() {
     for damage in ["UPDATE abide_inbox SET body = x'00'", "DELETE FROM abide_journal WHERE execution = 1"] {
@@ -299,7 +302,7 @@ fn children_of_earlier_runs_end_with_a_discarded_parent() {
     }
 }
 
-/// Epochs only grow, also where the last one is lost.
+/// Epochs only grow, even if the last one is lost.
 #[test]
 fn p3_what_was_discarded_has_an_epoch_that_nobody_had() {
     let journal = "UPDATE abide_journal SET body = x'00' WHERE execution = 1";

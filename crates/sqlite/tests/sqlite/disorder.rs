@@ -1,4 +1,4 @@
-//! Bytes that change on the disk: a row then stands where nobody who seeks it looks, which no `UPDATE` can do.
+//! Bytes that change on the disk: a row is then where no lookup finds it, which no `UPDATE` can do.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -22,7 +22,7 @@ pub(crate) fn tagged(nth: usize) -> Message {
     message("start", &format!("q-{nth}"), Body::Start(start.into()))
 }
 
-/// The ids of those that the tag of the `nth` execution leads to.
+/// Returns the ids of the executions that the tag of the `nth` one leads to.
 pub(crate) fn found_by_tag(store: &Arc<SqliteStore>, nth: usize) -> Result<Vec<String>> {
     let list = List { tags: vec![tag(nth)], ..List::of(Namespace::default(), 100) };
     Ok(block_on(store.list(list))?.items.into_iter().map(|item| item.address.id.to_string()).collect())
@@ -31,7 +31,7 @@ pub(crate) fn found_by_tag(store: &Arc<SqliteStore>, nth: usize) -> Result<Vec<S
 /// How often a repair of a small store may wait for an answer.
 const WAIT_COUNT_MAX: usize = 1_000;
 
-/// A repair that has to end.
+/// Runs a repair that has to end.
 pub(crate) fn repaired(store: &Arc<SqliteStore>) -> Result<Repairs> {
     let mut repair = pin!(store.repair());
     let mut wait_count = 0;
@@ -42,7 +42,7 @@ pub(crate) fn repaired(store: &Arc<SqliteStore>) -> Result<Repairs> {
     }))
 }
 
-/// The store after `change` was done to the bytes of its file.
+/// Returns the store after `change` was applied to the bytes of its file.
 fn changed(
     fixture: &Fixture,
     store: &Arc<SqliteStore>,
@@ -59,26 +59,26 @@ fn changed(
     fixture.open()
 }
 
-/// The first byte of a table.
+/// Returns the offset of a table's root page.
 fn root(fixture: &Fixture, table: &str) -> usize {
     let text = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
     let page: u32 = fixture.raw().query_row(text, [table], |row| row.get(0)).expect("the table is there");
     (page as usize - 1) * 4_096
 }
 
-/// Where `text` is, which is there once.
+/// Returns the offset of `text`, which must occur once.
 fn only(bytes: &[u8], text: &[u8]) -> usize {
     let found: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(text)).collect();
     let [at] = found[..] else { panic!("{} is there {} times", text.escape_ascii(), found.len()) };
     at
 }
 
-/// Changes something of the tag that stands at a byte.
+/// A change to the tag at an offset.
 type Change = dyn Fn(&mut Vec<u8>, usize);
 
 #[test]
 fn tags_that_stand_out_of_order_are_written_anew() {
-    // The header of a row says before it that its text is a number of the same length.
+    // The row's header now says that the text is a number of the same length.
     let type_of_value = |bytes: &mut Vec<u8>, at: usize| {
         let types = (at - 8..at).find(|at| bytes[*at..].starts_with(&[29, 25])).expect("there is a header");
         bytes[types + 1] = 5;
@@ -117,7 +117,7 @@ fn tags_in_a_page_that_makes_no_sense_are_written_anew() {
     let store = changed(&fixture, &store, |bytes| {
         let page = &mut bytes[root..][..4_096];
         assert_eq!(page[0], 10, "all of them stand in one page");
-        // Where the fifth of them begins.
+        // The offset of the fifth tag.
         page[16] ^= 0x08;
     });
     assert!(!store.verify().expect("it is looked at").is_sound());
@@ -182,7 +182,8 @@ fn tags_of_what_cannot_be_read_stay_when_the_others_are_written_anew() {
     assert_eq!(found_by_tag(&store, 5).expect("it is listed"), ["q-5"]);
 }
 
-/// Whom the tags lead to, one by one, after a repair of a store in which one execution is not found by its number.
+/// Repairs a store in which one execution is not found by its number. Returns the executions that
+/// the tags lead to, and the repairs.
 fn beside_a_lost_number(change: impl Fn(&mut Vec<u8>)) -> (Vec<i64>, Repairs) {
     let fixture = Fixture::new();
     let store = fixture.open();
@@ -253,7 +254,8 @@ fn nothing_is_deleted_among_earlier_runs_that_cannot_be_read() {
     }
 }
 
-/// A message whose row is damaged, and the indexes are not. Read, if that is said.
+/// Returns a store with a message whose row is damaged, unlike the indexes. The message has been
+/// read if `is_read`.
 fn with_a_damaged_row(is_read: bool) -> (Fixture, Arc<SqliteStore>) {
     let fixture = Fixture::new();
     let store = fixture.open();
@@ -269,7 +271,7 @@ fn with_a_damaged_row(is_read: bool) -> (Fixture, Arc<SqliteStore>) {
     let store = changed(&fixture, &store, |bytes| {
         let page = &mut bytes[root..][..4_096];
         let at = (0..page.len()).filter(|at| page[*at..].starts_with(b"messageid5")).collect::<Vec<_>>();
-        // What it carries repeats the id, and when it is read the row is written anew.
+        // The body repeats the id, and reading a message rewrites its row.
         let flipped = if is_read { &at[..] } else { &at[..1] };
         flipped.iter().for_each(|at| page[*at] = b'z');
     });
@@ -280,7 +282,7 @@ fn claimed(seat: &mut Seat) -> Held {
     Held::from(seat.claim(true).leased.remove(0))
 }
 
-/// Reads one message, and lets others have its execution.
+/// Reads one message, and yields the execution to others.
 fn read(seat: &Seat, held: &mut Held, id: &str) {
     let mut commit = seat.draft(held, vec![step(1)]);
     Arc::get_mut(&mut commit.changes).expect("it was not sent yet").consumed = vec![MessageId::new(id)];
@@ -330,7 +332,8 @@ fn a_message_whose_place_is_damaged_is_put_back_by_what_its_index_tells() {
     assert_eq!(unread_ids(&mut fixture.seat(&store)), ids);
 }
 
-/// Without any repair: whoever reads it goes by the index, and the writer makes the indexes anew when it finds them wrong.
+/// There was no repair: readers use the index, and the writer rebuilds the indexes when it finds
+/// them wrong.
 #[test]
 fn a_message_whose_row_is_damaged_is_read_once() {
     let (fixture, store) = with_a_damaged_row(false);
@@ -342,7 +345,8 @@ fn a_message_whose_row_is_damaged_is_read_once() {
     assert!(!unread_ids(&mut seat).contains(&"messageid5".to_owned()), "it was read");
 }
 
-/// Children share the ids of their parent's orders: with a flipped bit two rows have the same key, and the index of ids cannot be made anew.
+/// Children share the ids of their parent's orders: after a flipped bit, two rows have the same
+/// key, and the index of ids cannot be rebuilt.
 #[test]
 fn a_message_whose_row_became_like_that_of_a_sibling_is_read_once_and_so_is_the_other() {
     for is_repaired in [false, true] {
@@ -353,7 +357,7 @@ fn a_message_whose_row_became_like_that_of_a_sibling_is_read_once_and_so_is_the_
         let root = root(&fixture, "abide_inbox");
         let store = changed(&fixture, &store, |bytes| {
             let page = &mut bytes[root..][..4_096];
-            // The number of the execution stands before the id.
+            // The number of the execution comes before the id.
             let is_its = |at: &usize| page[*at..].starts_with(b"\x02shared");
             let at = (0..page.len()).find(is_its).expect("it is there");
             page[at] = 3;
@@ -374,7 +378,8 @@ fn a_message_whose_row_became_like_that_of_a_sibling_is_read_once_and_so_is_the_
     }
 }
 
-/// One bit of the number of a row in the index of ids: the entry of one message leads to another.
+/// One bit of a row number in the index of ids is flipped: the entry of one message leads to
+/// another.
 #[test]
 fn p2_whoever_reads_a_message_does_not_read_that_of_another_whose_row_the_index_leads_to() {
     let fixture = Fixture::new();
@@ -399,7 +404,7 @@ fn p2_whoever_reads_a_message_does_not_read_that_of_another_whose_row_the_index_
     assert_eq!(store.verify().expect("it is looked at").problems, Vec::<String>::new());
 }
 
-/// The number of a row says where it stands: those behind a wrong one are not found either.
+/// The number of a row is its place in the table: the rows after a wrong one are not found either.
 #[test]
 fn messages_whose_rows_are_not_found_by_their_numbers_are_put_in_order() {
     let fixture = Fixture::new();
@@ -414,7 +419,7 @@ fn messages_whose_rows_are_not_found_by_their_numbers_are_put_in_order() {
         let page = &mut bytes[root..][..4_096];
         assert_eq!(page[0], 13, "all of them stand in one page");
         let cell = usize::from(u16::from_be_bytes([page[8 + 2 * 9], page[9 + 2 * 9]]));
-        // Behind the length of the row, which takes one or two bytes.
+        // The number follows the length of the row, which takes one or two bytes.
         let number = cell + if page[cell] < 0x80 { 1 } else { 2 };
         assert_eq!(page[number], 10);
         page[number] |= 0x40;
@@ -434,7 +439,7 @@ fn nothing_is_written_where_the_tables_are_not_ours() {
     let store = changed(&fixture, &store, |bytes| {
         let at = only(bytes, b"abide_executions (\n    key INTEGER");
         let key = at + b"abide_executions (\n    ".len();
-        // Another name, so that every row has lost its number.
+        // The type has another name, so every row has lost its number.
         bytes[key + "key INTEGE".len()] ^= 0x08;
     });
     let before = std::fs::read(fixture.path()).expect("it can be read");

@@ -37,7 +37,7 @@ impl Fixture {
         SqliteStore::open(&self.path(), self.clock.clone(), options).expect("the file can be opened")
     }
 
-    /// The file as any other program sees it.
+    /// Opens the file as any other program would.
     pub(crate) fn raw(&self) -> rusqlite::Connection {
         rusqlite::Connection::open(self.path()).expect("the file can be opened")
     }
@@ -52,12 +52,12 @@ impl Fixture {
     }
 }
 
-/// The child that a parent starts.
+/// Returns the operation with which a parent starts its child.
 pub(crate) fn kid() -> Op {
     Op { kind: OpKind::Child, name: name("child"), key: None, nth: 1 }
 }
 
-/// The store after somebody else wrote to its file.
+/// Returns the store after this SQL was run on its file.
 pub(crate) fn damaged(fixture: &Fixture, store: &Arc<SqliteStore>, damage: &str) -> Arc<SqliteStore> {
     store.close();
     fixture.raw().execute_batch(damage).expect("the damage can be done");
@@ -165,7 +165,7 @@ impl Seat {
         block_on(self.store.claim(claim)).expect("a live session may claim")
     }
 
-    /// The same, with what is to be looked after.
+    /// Claims executions, including those that need care.
     pub(crate) fn claim_with_care(&mut self) -> Vec<Leased> {
         self.request += 1;
         let (session, request) = (self.session, self.request);
@@ -176,7 +176,7 @@ impl Seat {
         leased
     }
 
-    /// The commit that records `commands`, prepared but not sent.
+    /// Prepares the commit that records `commands`, but does not send it.
     pub(crate) fn draft(&self, held: &mut Held, commands: Vec<Command>) -> Commit {
         let now = self.clock.now();
         let expected = held.version;
@@ -218,7 +218,7 @@ impl Seat {
         }
     }
 
-    /// Ends the run, which has recorded `commands`, and begins the next one.
+    /// Records `commands`, ends the run, and begins the next one.
     pub(crate) fn continue_as_new(&self, held: &mut Held, mut commands: Vec<Command>) {
         let (input, now) = (Payload::from("next"), self.clock.now());
         commands.push(Command::ContinueAsNew { input: input.clone() });
@@ -235,7 +235,7 @@ impl Seat {
         }
     }
 
-    /// A transaction step that runs `work`, and is kept if that succeeds.
+    /// Prepares a transaction step that runs `work`, and is kept if `work` succeeds.
     pub(crate) fn transaction(
         &self,
         held: &Held,

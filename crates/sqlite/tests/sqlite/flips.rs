@@ -12,7 +12,7 @@ use abide_store::{Changes, Commit, Feed, FeedFrom, Hold, List, Read, Store, Targ
 use crate::disorder::{found_by_tag, repaired, tagged};
 use crate::fixture::{Fixture, Held, address, complete, flow, message, name, signal, start, step, submit};
 
-/// A store with some of everything, as one file.
+/// Returns the file of a store with some data of each kind.
 fn filled(fixture: &Fixture) -> Vec<u8> {
     let store = fixture.open();
     let mut seat = fixture.seat(&store);
@@ -43,7 +43,7 @@ fn filled(fixture: &Fixture) -> Vec<u8> {
     std::fs::read(copy).expect("it can be read")
 }
 
-/// Everything that can be read, or that it cannot.
+/// Returns everything that can be read, or the error.
 fn picture(path: &Path, clock: &Arc<TestClock>) -> Result<Vec<String>, String> {
     let tell = |error: &dyn std::fmt::Display| error.to_string();
     let store = SqliteStore::open(path, clock.clone(), Options::default()).map_err(|error| tell(&error))?;
@@ -69,7 +69,7 @@ fn picture(path: &Path, clock: &Arc<TestClock>) -> Result<Vec<String>, String> {
     Ok(lines)
 }
 
-/// What `verify` says of a file.
+/// Returns whether `verify` finds a file sound.
 fn verdict(path: &Path, clock: &Arc<TestClock>) -> Result<bool, String> {
     let options = Options { read_only: true, ..Options::default() };
     let store = SqliteStore::open(path, clock.clone(), options).map_err(|error| error.to_string())?;
@@ -78,7 +78,7 @@ fn verdict(path: &Path, clock: &Arc<TestClock>) -> Result<bool, String> {
     Ok(found?.is_sound())
 }
 
-/// The next number of a sequence that a seed begins.
+/// Returns the next number of the seed's sequence.
 fn next(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *seed >> 33
@@ -113,7 +113,8 @@ fn every_changed_byte_is_found_or_is_read_by_nobody() {
     assert!(missed.is_empty(), "{} missed:\n{}", missed.len(), missed.join("\n"));
 }
 
-/// A small store with some of everything that a repair puts right, as one file; everybody has a tag.
+/// Returns the file of a small store with some of everything that can be repaired. Every execution
+/// has a tag.
 fn repairable(fixture: &Fixture) -> Vec<u8> {
     let store = fixture.open();
     let mut seat = fixture.seat(&store);
@@ -140,12 +141,13 @@ fn repairable(fixture: &Fixture) -> Vec<u8> {
     std::fs::read(copy).expect("it can be read")
 }
 
-/// How many executions there are.
+/// The number of executions.
 const COUNT: usize = 12;
-/// How many bits are flipped, one at a time.
+/// The number of bits that are flipped, one at a time.
 const FLIP_COUNT: usize = 200;
 
-/// What can be told of each execution: its state, its journal, its mail, and whom its tag leads to.
+/// Describes each execution: its state, its journal, its mail, and the executions that its tag
+/// leads to.
 fn looks(store: &Arc<SqliteStore>) -> Vec<String> {
     let look = |nth: usize| {
         let runs = [None, Some(1)].map(|run| {
@@ -160,11 +162,11 @@ fn looks(store: &Arc<SqliteStore>) -> Vec<String> {
     (0..COUNT).map(look).collect()
 }
 
-/// What a repair did wrong to a store with one flipped bit.
+/// Returns the faults of a repair of a store with one flipped bit.
 fn blame(path: &Path, clock: &Arc<TestClock>, expected: &[String]) -> Vec<String> {
     let Ok(store) = SqliteStore::open(path, clock.clone(), Options::default()) else { return Vec::new() };
     let before = looks(&store);
-    // An index may still repeat what its table has lost.
+    // An index may still repeat data that its table has lost.
     let told = store.verify().map(|found| found.problems.join("\n")).unwrap_or_default();
     let is_told = |nth: &usize| told.contains(&format!("{:?}", format!("q-{nth}")));
     let is_sound = |nth: usize| before[nth] == expected[nth] && !is_told(&nth);
@@ -176,7 +178,7 @@ fn blame(path: &Path, clock: &Arc<TestClock>, expected: &[String]) -> Vec<String
         }
     }
     match first {
-        // Where the tables themselves cannot be read there is nothing to repair.
+        // If the tables themselves are unreadable, there is nothing to repair.
         Err(_) if told.is_empty() || told.contains("names and the routes cannot be read") => {}
         Err(error) => blames.push(format!("the repair fails: {error} {told}")),
         Ok(first) => {
@@ -206,7 +208,7 @@ fn a_repair_ends_and_leaves_alone_what_is_sound() {
     let expected = looks(&store);
     assert_eq!(repaired(&store).expect("it is repaired"), Repairs::default());
     store.close();
-    // Behind the header of the file, where something is written.
+    // The bytes after the header of the file that are in use.
     let used: Vec<usize> = (100..whole.len()).filter(|at| whole[*at] != 0).collect();
     let mut seed = 3;
     let mut blames = Vec::new();

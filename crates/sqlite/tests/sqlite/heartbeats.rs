@@ -1,4 +1,4 @@
-//! What a heartbeat compares when others write too, when something fails, and when there is much of it.
+//! The comparison in a heartbeat: with several writers, after failures, and with many leases.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use abide_store::{
 
 use crate::fixture::{Fixture, Held, Seat, message, start, step, submit, worker};
 
-/// A heartbeat of a session that believes it holds these.
+/// Sends a heartbeat of a session that believes it holds these executions.
 pub(super) fn believe(seat: &Seat, held: &[&Held]) -> Agreement {
     let digests = held.iter().map(|held| Digest::of(held.key.0, held.lease.epoch));
     let digest = Some(digests.fold(Digest::default(), Digest::plus));
@@ -26,7 +26,8 @@ fn differs(agreement: Agreement) -> bool {
     matches!(agreement, Agreement::Differs { .. })
 }
 
-/// Has another session look after what has a terminate unread.
+/// Sends a terminate and claims care for it with another session. Returns the number of executions
+/// that it got.
 fn take_care(fixture: &Fixture, seat: &Seat, id: &str) -> usize {
     let terminate = Body::Terminate { reason: String::new() };
     submit(&seat.store, vec![message("terminate", id, terminate)]).expect("it is taken");
@@ -62,7 +63,7 @@ fn what_another_process_writes_makes_no_difference() {
     }
 }
 
-/// What its worker should do about that is to register anew, and what it held is for others when its time is over.
+/// The worker should register anew. Its executions go to others when its time is over.
 #[test]
 fn a_session_that_cannot_be_read_is_over() {
     for damage in [
@@ -91,7 +92,7 @@ fn a_session_that_cannot_be_read_is_over() {
     }
 }
 
-/// Nobody is left to be told what was taken.
+/// There is nobody to inform about the taken lease.
 #[test]
 fn a_lease_is_taken_also_from_a_session_that_cannot_be_read() {
     for damage in
@@ -106,7 +107,7 @@ fn a_lease_is_taken_also_from_a_session_that_cannot_be_read() {
     }
 }
 
-/// Whoever asks for a session of another process, or of an earlier life, finds nothing counted.
+/// The tallies are empty for a session of another process, or of an earlier life.
 #[test]
 fn what_was_not_counted_is_counted_from_the_rows() {
     let fixture = Fixture::new();
@@ -131,7 +132,7 @@ fn what_was_not_counted_is_counted_from_the_rows() {
     assert_eq!(beat(digest(&kept)), Agreement::Agreed);
 }
 
-/// The writer's own time: a database in memory has no disk to wait for.
+/// This measures the writer's own time: a database in memory has no disk to wait for.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "it is about real time")]
 fn a_heartbeat_costs_at_most_a_millisecond_with_100_000_leases() {
@@ -167,7 +168,7 @@ fn a_heartbeat_costs_at_most_a_millisecond_with_100_000_leases() {
         assert_eq!(count, LEASE_COUNT);
         (begun.elapsed(), held)
     };
-    // The quickest: a machine that stands still delays one.
+    // The quickest counts: a machine may stall during one.
     let (took, held) = (0..3).map(|_| read()).min_by_key(|(took, _)| *took).expect("three were made");
     println!("{LEASE_COUNT} leases are read in {took:?}");
     assert!(
@@ -176,7 +177,7 @@ fn a_heartbeat_costs_at_most_a_millisecond_with_100_000_leases() {
     );
     let mut took: Vec<Duration> = (0..101)
         .map(|nth| {
-            // Agreed or not, it costs the same.
+            // A heartbeat costs the same whether the two sides agree or not.
             let believed = if nth % 2 == 0 { held } else { Digest::default() };
             let (leases, took) = beat(believed);
             assert_eq!(differs(leases), nth % 2 == 1);

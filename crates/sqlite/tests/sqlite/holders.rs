@@ -1,4 +1,5 @@
-//! What is damaged while somebody holds it: the holder, whoever finds the damage and whoever repairs do not get in each other's way.
+//! Damage to an execution that a worker holds: the holder, the process that finds the damage and
+//! the repair do not get in each other's way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,8 @@ fn aside(held: &Held) -> Aside {
     Aside { key: held.key, lease: held.lease, unreadable }
 }
 
-/// Its holder would find a difference with each heartbeat that is none, and go on writing what the writer remembers it to hold.
+/// Otherwise, each heartbeat would report a false difference, and the holder would continue to
+/// write to an execution that the writer remembers as held.
 #[test]
 fn what_its_holder_has_set_aside_is_neither_counted_nor_written_any_longer() {
     let fixture = Fixture::new();
@@ -35,7 +37,8 @@ fn what_its_holder_has_set_aside_is_neither_counted_nor_written_any_longer() {
     assert!(matches!(seat.commit(&mut bad, vec![step(2)]), CommitOutcome::Fenced(_)));
 }
 
-/// A caretaker of another process meets the damage. The holder loses the lease, is told so by its next heartbeat, and writes nothing any longer.
+/// A caretaker of another process meets the damage. The holder loses the lease, learns so from its
+/// next heartbeat, and writes nothing any longer.
 #[test]
 fn what_another_process_has_set_aside_is_lost_to_its_holder() {
     let fixture = Fixture::new();
@@ -55,7 +58,7 @@ fn what_another_process_has_set_aside_is_lost_to_its_holder() {
     assert!(matches!(seat.commit(&mut bad, vec![step(1)]), CommitOutcome::Fenced(_)));
 }
 
-/// Another process has taken over meanwhile, and can read it.
+/// Another process has taken over meanwhile, and can read the execution.
 #[test]
 fn p3_who_has_lost_a_lease_sets_nothing_aside() {
     let fixture = Fixture::new();
@@ -69,7 +72,7 @@ fn p3_who_has_lost_a_lease_sets_nothing_aside() {
     next.record(&mut taken, vec![complete()]);
 }
 
-/// A session whose time cannot be read has none left, however far it was from its end.
+/// A session whose expiry is unreadable has expired, however long it had left.
 #[test]
 fn what_a_session_without_a_time_holds_is_for_others_at_once() {
     let fixture = Fixture::new();
@@ -83,7 +86,8 @@ fn what_a_session_without_a_time_holds_is_for_others_at_once() {
     assert_eq!(leased.iter().map(|leased| leased.key).collect::<Vec<_>>(), [held.key]);
 }
 
-/// Its holder may read a message at any time, or has read it: whoever repairs from another process leaves both alone until it is set aside.
+/// The holder may read a message at any time, or has read it. A repair by another process leaves
+/// the execution and its messages alone until it is set aside.
 #[test]
 fn who_repairs_leaves_what_a_worker_of_another_process_holds() {
     let fixture = Fixture::new();
@@ -112,7 +116,8 @@ fn who_repairs_leaves_what_a_worker_of_another_process_holds() {
     assert_eq!(again.inbox.messages.iter().map(|found| found.id.as_str()).collect::<Vec<_>>(), ["sound"]);
 }
 
-/// Both are on their way to the same transaction: whichever is first, the execution is set aside, and what was committed is there.
+/// Both are in the same transaction: whichever is first, the execution is set aside, and the
+/// committed entry is there.
 #[test]
 fn a_commit_under_way_and_a_set_aside_of_the_same_execution_do_not_mix() {
     for is_commit_first in [true, false] {
@@ -146,7 +151,7 @@ fn a_commit_under_way_and_a_set_aside_of_the_same_execution_do_not_mix() {
     }
 }
 
-/// A store whose writer works when it is told to, so that two requests share a transaction.
+/// Opens a store whose writer works on request, so that two operations share a transaction.
 pub(super) fn stepped(fixture: &Fixture) -> Arc<SqliteStore> {
     let now = || Duration::ZERO;
     SqliteStore::stepped(&fixture.path(), fixture.clock.clone(), Options::default(), now)

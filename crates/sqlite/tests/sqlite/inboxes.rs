@@ -17,10 +17,10 @@ fn a_claim_tells_which_of_what_is_held_has_mail_and_nothing_else() {
     let store = fixture.open();
     let mut seat = fixture.seat(&store);
     let held = seat.born("held");
-    // Of another session, so that no claim of this one gets it.
+    // Another session holds this one, so no claim of the first session gets it.
     fixture.seat(&store).born("elsewhere");
     submit(&store, vec![start("ready")]).expect("it is started");
-    // Few, and more than can be gone through one by one.
+    // A few messages, and more than can be scanned one by one.
     for count in [3, 2_000] {
         for to in ["held", "elsewhere", "ready"] {
             let messages = (0..count).map(|nth| signal(&format!("{count}-{nth:04}"), to)).collect();
@@ -34,7 +34,7 @@ fn a_claim_tells_which_of_what_is_held_has_mail_and_nothing_else() {
     }
 }
 
-/// Each time by a program that remembers nothing of the inbox.
+/// Each message is sent by a program whose caches are empty.
 #[test]
 fn what_comes_beside_a_damaged_message_has_a_place_of_its_own() {
     for damage in [
@@ -66,7 +66,8 @@ fn what_comes_beside_a_damaged_message_has_a_place_of_its_own() {
     }
 }
 
-/// Signals of which nothing can be read but their ids and places: the pages with what they carry are cut off.
+/// Adds signals of which only the ids and places can be read: the pages of their payloads are cut
+/// off.
 fn with_bodies_cut_off(fixture: &Fixture, store: Arc<SqliteStore>, count: usize) -> Arc<SqliteStore> {
     let payload = Payload::from("Z".repeat(100_000).as_str());
     let large = |nth| {
@@ -85,7 +86,7 @@ fn with_bodies_cut_off(fixture: &Fixture, store: Arc<SqliteStore>, count: usize)
     fixture.open()
 }
 
-/// Whoever shares the commit waits for it.
+/// A reader of the payloads would delay the other operations in its commit.
 #[test]
 fn p8_nobody_reads_what_unread_messages_carry_but_the_one_who_receives_them() {
     let fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! Indexes are made anew from their tables, and a page that cannot be read for a while harms nothing.
+//! Indexes are rebuilt from their tables, and a page that is unreadable for a while does no harm.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ WHERE type = 'index' AND tbl_name = ?1
 ORDER BY rootpage";
 const PAGE_BYTES: usize = 4_096;
 
-/// A file with four executions that are ready, each with this mail.
+/// Returns a file with four ready executions, each with this mail.
 fn filled(mail: &[Body]) -> (Fixture, Vec<u8>) {
     let fixture = Fixture::new();
     let store = fixture.open();
@@ -41,7 +41,7 @@ fn claim(seat: &mut Seat, request: u64) -> Vec<Held> {
     }
 }
 
-/// Ends what is given, for a minute; how many have ended.
+/// Completes all claimed executions, for a minute. Returns the number of completed ones.
 fn finish(fixture: &Fixture, store: &Arc<SqliteStore>) -> usize {
     let mut seat = fixture.seat(store);
     for request in 1..=8 {
@@ -60,7 +60,7 @@ fn done(store: &Arc<SqliteStore>) -> usize {
     block_on(store.list(list)).expect("it is listed").items.len()
 }
 
-/// Changes bytes of a file.
+/// Replaces the bytes of a file.
 pub(super) fn put(path: &Path, bytes: &[u8]) {
     for beside in ["abide.db-wal", "abide.db-shm"] {
         let _ = std::fs::remove_file(path.with_file_name(beside));
@@ -68,7 +68,8 @@ pub(super) fn put(path: &Path, bytes: &[u8]) {
     std::fs::write(path, bytes).expect("it can be written");
 }
 
-/// The bytes of an index that say something: all but the header of its page, because SQLite makes no index anew whose pages it cannot give back.
+/// Returns the used bytes of each index of a table, except the header of its page: SQLite cannot
+/// rebuild an index whose pages it cannot free.
 fn used(template: &Fixture, whole: &[u8], table: &str) -> Vec<(String, Vec<usize>)> {
     let raw = template.raw();
     let mut statement = raw.prepare(ROOTS).expect("there are indexes");
@@ -81,7 +82,7 @@ fn used(template: &Fixture, whole: &[u8], table: &str) -> Vec<(String, Vec<usize
     roots.map(|(name, root)| (name, used(root))).collect()
 }
 
-/// A store whose file has one bit another way.
+/// Returns a store whose file has one flipped bit.
 fn flipped(whole: &[u8], (at, bit): (usize, usize)) -> (Fixture, Arc<SqliteStore>) {
     let fixture = Fixture::new();
     let mut bytes = whole.to_vec();
@@ -91,7 +92,7 @@ fn flipped(whole: &[u8], (at, bit): (usize, usize)) -> (Fixture, Arc<SqliteStore
     (fixture, store)
 }
 
-/// What is wrong when a store was repaired, if anything is.
+/// Repairs a store and returns the remaining fault, if there is one.
 fn wrong_after_repair(fixture: &Fixture, store: &Arc<SqliteStore>) -> Option<String> {
     let repaired = block_on(store.repair());
     let (done, verified) = (finish(fixture, store), store.verify());
@@ -107,7 +108,8 @@ fn a_damaged_index_is_made_anew_and_everything_goes_on() {
         for at in used.into_iter().step_by(3) {
             let (fixture, store) = flipped(&whole, (at, at));
             let done = finish(&fixture, &store);
-            // An entry that is in order, but not that of its row, is missed by nobody but those who compare.
+            // An index entry that is in order, but differs from its row, is noticed only by a
+            // comparison.
             let is_told = || !store.verify().expect("it is looked at").is_sound();
             if done < 3 || (done == 3 && !is_told()) {
                 wrong.push(format!("{name}, byte {at}: {done} of 4 are done"));
@@ -120,7 +122,7 @@ fn a_damaged_index_is_made_anew_and_everything_goes_on() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Also one that SQLite cannot read, but for one whose pages it cannot give back.
+/// This includes an index that SQLite cannot read, unless it cannot free the pages.
 #[test]
 fn a_damaged_index_of_the_inbox_is_made_anew() {
     let (template, whole) = filled(&[
@@ -143,7 +145,7 @@ fn a_damaged_index_of_the_inbox_is_made_anew() {
     assert!((1..5).contains(&lost_count), "{lost_count} are lost");
 }
 
-/// The first child of the page where a table or index begins, and where its number stands.
+/// Returns the first child of a table's or index's root page, and the offset of its page number.
 fn first_child(fixture: &Fixture, bytes: &[u8], name: &str) -> (usize, [u8; 4]) {
     let found = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
     let root: i64 = fixture.raw().query_row(found, [name], |row| row.get(0)).expect("it is there");
@@ -154,7 +156,7 @@ fn first_child(fixture: &Fixture, bytes: &[u8], name: &str) -> (usize, [u8; 4]) 
     (begin + cell, child)
 }
 
-/// SQLite gives back all pages that an index leads to when it is made anew, whomever they belong to.
+/// When SQLite rebuilds an index, it frees all pages that the index leads to, even pages of others.
 #[test]
 fn p2_nothing_is_made_anew_that_leads_to_the_pages_of_a_table() {
     const COUNTS: [(&str, &str); 2] = [
@@ -188,7 +190,8 @@ fn p2_nothing_is_made_anew_that_leads_to_the_pages_of_a_table() {
     }
 }
 
-/// SQLite calls a page malformed also when the disk did not give it. What was not read is not damaged.
+/// SQLite also calls a page malformed if the disk did not return it. An unread page is not a
+/// damaged page.
 #[test]
 fn what_could_not_be_read_for_a_while_is_given_later() {
     const FILL: u8 = b'z';
@@ -212,7 +215,8 @@ fn what_could_not_be_read_for_a_while_is_given_later() {
     assert_eq!(finish(&fixture, &store), 3, "it goes on where it was");
 }
 
-/// The file with a page that cannot be read, among those of a payload that is nothing but `fill`; and which page that is.
+/// Breaks one page of a payload that consists of `fill`. Returns the file and the number of the
+/// page.
 pub(super) fn break_overflow(whole: &[u8], fill: u8) -> (Vec<u8>, usize) {
     let is_overflow = |page: &[u8]| page[4..].iter().all(|byte| *byte == fill);
     let page = whole.chunks(PAGE_BYTES).position(is_overflow).expect("the payload has pages of its own");
@@ -221,7 +225,8 @@ pub(super) fn break_overflow(whole: &[u8], fill: u8) -> (Vec<u8>, usize) {
     (broken, page)
 }
 
-/// Puts a page back as it was. Whoever has read it before reads it again, because somebody has written.
+/// Restores a page. Connections that have read it before read it again, because the file was
+/// written.
 fn mend(fixture: &Fixture, (page, whole): (usize, &[u8])) {
     use std::io::{Seek, SeekFrom, Write};
     let begin = page * PAGE_BYTES;
@@ -231,7 +236,7 @@ fn mend(fixture: &Fixture, (page, whole): (usize, &[u8])) {
     fixture.raw().execute_batch("CREATE TABLE other (number INTEGER)").expect("it can be written");
 }
 
-/// Changes a row so that an index does not hear of it.
+/// Changes a row without updating an index.
 fn change_unheard(fixture: &Fixture, index: &str, change: &str) {
     let hide = [
         "PRAGMA writable_schema = ON; CREATE TABLE hidden AS SELECT * FROM sqlite_schema WHERE name = '",
@@ -248,7 +253,8 @@ fn change_unheard(fixture: &Fixture, index: &str, change: &str) {
     fixture.raw().execute_batch(show).expect("an index can be shown");
 }
 
-/// What has ended is given to nobody. If it is the index that says so, the index is wrong and the row is not; if the row says so, it is damaged.
+/// An execution that has ended is never claimed. If only the index says that it is ready, the index
+/// is wrong and the row is right; if the row says so, the row is damaged.
 #[test]
 fn p4_what_has_ended_is_given_to_nobody_whoever_says_that_it_is_ready() {
     let ready = "UPDATE abide_executions SET place = (queue >> 16) * 4 + 1 WHERE id = 'over'";

@@ -1,4 +1,5 @@
-//! A repair that breaks off between two of its transactions has lost nothing, and the next one finishes it.
+//! A repair that breaks off between two of its transactions loses nothing, and the next one
+//! finishes it.
 
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -12,7 +13,8 @@ use crate::holders::stepped;
 use crate::pages::{change_in, tagged};
 use crate::repairs::{differences, dump, problems, world};
 
-/// Begins a repair in a process that dies with its transaction number `count`; whether it was over before.
+/// Begins a repair in a process that dies with its transaction number `count`. Returns whether the
+/// repair was over before.
 fn dies_after(fixture: &Fixture, count: usize) -> bool {
     let store = stepped(fixture);
     let mut repair = Box::pin(store.repair());
@@ -30,8 +32,8 @@ fn dies_after(fixture: &Fixture, count: usize) -> bool {
     was_over
 }
 
-/// Interrupts the repair of the same damage after each of its transactions; `check` looks at what the next repair has made of it. How many
-/// transactions there were.
+/// Interrupts the repair of the same damage after each of its transactions. `check` examines the
+/// result of the next repair. Returns the number of transactions.
 fn check_each(damaged: impl Fn() -> Fixture, check: impl Fn(&Fixture, &Arc<SqliteStore>)) -> usize {
     for count in 0.. {
         let fixture = damaged();
@@ -74,7 +76,7 @@ fn p2_an_interrupted_repair_is_finished_by_the_next_one() {
     assert!(count > 3, "{count} transactions");
 }
 
-/// All tags are deleted before they are put back.
+/// All tags are deleted before they are restored.
 #[test]
 fn p2_tags_that_an_interrupted_repair_has_deleted_are_put_back() {
     let damaged = || {

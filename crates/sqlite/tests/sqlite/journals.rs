@@ -1,4 +1,4 @@
-//! Journals of any length, read from anywhere.
+//! Journals of any length, read from any entry.
 
 use abide_sqlite::Options;
 use abide_store::conformance::block_on;
@@ -12,7 +12,7 @@ fn page(seat: &Seat, key: ExecutionKey, (from, limit): (u64, usize)) -> Vec<u64>
     journal.iter().map(|record| record.entry().expect("it can be read").seq).collect()
 }
 
-/// Two journals that grow in turns, in commits of different sizes.
+/// Grows two journals in turns, in commits of different sizes.
 fn grow(seat: &Seat, lengths: &[u32]) -> ExecutionKey {
     let (mut one, mut other) = (seat.born("one"), seat.born("other"));
     let mut nth = 0;

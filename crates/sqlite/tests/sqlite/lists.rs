@@ -1,4 +1,4 @@
-//! Lists that find few among many.
+//! Lists that find few executions among many.
 
 use abide_core::{Command, Failure, FailureKind, Namespace, Status};
 use abide_sqlite::Options;
@@ -32,7 +32,7 @@ fn what_failed_or_is_blocked_is_found_without_going_through_everything() {
     assert_eq!(with_status(&seat, Status::Blocked, ListOrder::NewestFirst), ["blocked-15", "blocked-7"]);
 }
 
-/// An id that is none is listed under a name by which it can be asked after.
+/// An execution with an invalid id is listed under a name that can be used to ask for it.
 #[test]
 fn what_has_no_id_has_a_name() {
     let rows = [

@@ -1,4 +1,5 @@
-//! Damaged names and routes: what points to them is set aside, and nothing is made in their place.
+//! Damaged names and routes: executions that refer to them are set aside, and nothing replaces
+//! them.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::fixture::{
     Fixture, Held, Seat, complete, flow, look, message, name, signal, start, step, submit, worker,
 };
 
-/// Damage to route 1, in which `bad` and `done` stand.
+/// Damage to route 1, which `bad` and `done` use.
 const ROUTE_DAMAGES: [&str; 4] = [
     "UPDATE abide_routes SET route = CAST(x'ff' || substr(route, 2) AS BLOB) WHERE id = 1",
     "UPDATE abide_routes SET route = CAST(replace(CAST(route AS TEXT), 'flow', 'flov') AS BLOB) WHERE id = 1",
@@ -19,7 +20,7 @@ const ROUTE_DAMAGES: [&str; 4] = [
     "UPDATE abide_routes SET id = 257 WHERE id = 1",
 ];
 
-/// Damage to the name of the namespace in which everything is.
+/// Damage to the name of the only namespace.
 const NAME_DAMAGES: [&str; 4] = [
     "UPDATE abide_names SET name = 'defbult'",
     "UPDATE abide_names SET name = CAST(x'64ff6661756c74' AS TEXT)",
@@ -27,7 +28,8 @@ const NAME_DAMAGES: [&str; 4] = [
     "UPDATE abide_names SET id = 257",
 ];
 
-/// `bad` is ready and `done` has completed in route 1, `q-1` is ready in route 2; then the damage is done.
+/// Returns a store in which `bad` is ready and `done` has completed in route 1, and `q-1` is ready
+/// in route 2, after this damage.
 fn damaged(damage: &str) -> (Fixture, Arc<SqliteStore>) {
     let fixture = Fixture::new();
     let store = fixture.open();
@@ -46,7 +48,7 @@ fn other_lane(id: &str) -> abide_core::Message {
     message("start", id, Body::Start(Start { lane: name("other"), ..flow() }.into()))
 }
 
-/// A worker of both lanes.
+/// Registers a worker of both lanes.
 fn seat(fixture: &Fixture, store: &Arc<SqliteStore>) -> Seat {
     let mut worker = worker();
     worker.ability.lanes = [name("default"), name("other")].into();
@@ -97,7 +99,7 @@ fn a_damaged_route_sets_aside_what_stands_in_it_and_nobody_else() {
 #[test]
 fn a_damaged_route_is_put_back() {
     for damage in ROUTE_DAMAGES {
-        // With a younger row of the same route, and without.
+        // With and without a younger row of the same route.
         for younger in [false, true] {
             let (fixture, store) = damaged(damage);
             let mut seat = seat(&fixture, &store);
@@ -181,7 +183,7 @@ fn a_namespace_whose_name_is_damaged_is_not_made_anew() {
 
 #[test]
 fn the_name_of_a_namespace_is_put_back() {
-    // From the sessions, and without any from the routes of what is in it.
+    // The name comes from the sessions, or without sessions from the routes of its executions.
     for forget in ["", "; DELETE FROM abide_sessions"] {
         for damage in NAME_DAMAGES {
             let damage = format!("{damage}{forget}");
@@ -215,7 +217,7 @@ fn the_damaged_name_of_an_empty_namespace_is_deleted() {
     assert_sound(&store, damage);
 }
 
-/// Its number is nobody else's, and whoever comes back is not given another one.
+/// No other namespace gets the number, and a returning worker does not get another one.
 #[test]
 fn a_lost_name_is_put_back_and_its_number_given_to_nobody() {
     let (fixture, store) = damaged("DELETE FROM abide_names");

@@ -1,4 +1,5 @@
-//! What shares a transaction with a closure of the user's may fail, or be done again: the closure then runs again, and its writes happen once.
+//! Operations that share a transaction with a user's closure may fail, or be redone. The closure
+//! then runs again, and its writes happen once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +16,7 @@ use crate::indexes::{break_overflow, put};
 
 const LARGE: u8 = b'z';
 
-/// A transaction step of execution `innocent`, and how often its closure has run.
+/// A transaction step of execution `innocent`, and the number of runs of its closure.
 struct Innocent {
     session: SessionId,
     commit: Commit,
@@ -23,7 +24,7 @@ struct Innocent {
 }
 
 impl Innocent {
-    /// Its session outlives the store that it was registered in.
+    /// Prepares the step. Its session outlives the store that it was registered in.
     fn new(fixture: &Fixture) -> Self {
         fixture.raw().execute_batch("CREATE TABLE stock (item TEXT)").expect("a table can be made");
         let store = fixture.open();
@@ -63,7 +64,7 @@ fn large(id: &str, byte_count: usize) -> abide_core::Message {
     message("start", id, Body::Start(flow().with_input(Payload::from(text.as_str())).into()))
 }
 
-/// A row that finds no room has SQLite roll back all that came before it in the same transaction.
+/// If a row finds no room, SQLite rolls back everything before it in the same transaction.
 #[test]
 fn a_transaction_that_sqlite_ends_costs_the_transaction_step_beside_it_a_second_run() {
     let fixture = Fixture::new();
@@ -91,7 +92,7 @@ fn a_claim_that_is_done_again_has_the_closure_beside_it_run_again() {
         let (session, slots) = (innocent.session, 9);
         store.claim(Claim { session, request, slots, care_slots: 0, with_mail: false, sweep: false })
     };
-    // The first time all indexes are made anew, which does not help.
+    // The first time, all indexes are rebuilt, which does not help.
     let first = claim(1);
     assert_eq!(store.step(Fate::Committed), Stepped::Done);
     assert_eq!(block_on(first).expect("it is given what can be read").leased.len(), 0);

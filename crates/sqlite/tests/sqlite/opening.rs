@@ -1,4 +1,4 @@
-//! What can be opened, and what is said about the rest.
+//! Files that can be opened, and the errors for the others.
 
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::block_on;
@@ -43,7 +43,7 @@ fn what_cannot_be_opened_is_named_with_the_reason() {
     }
 }
 
-/// Nothing is made in such a file, and nothing is called sound in it.
+/// Nothing is created in such a file, and it is not called sound.
 #[test]
 fn a_damaged_schema_version_is_named() {
     const NONE: &str = r#""abide.db": damaged: its schema version is missing, or is no number"#;
@@ -132,7 +132,7 @@ fn a_link_to_a_database_is_the_same_database() {
     let linked = SqliteStore::open(&link, fixture.clock.clone(), Options::default()).unwrap();
     let seat = fixture.seat(&linked);
     seat.born("a");
-    // Its lock file is found beside the database, so the session counts as alive.
+    // Its lock file is next to the database, so the session counts as alive.
     assert!(fixture.seat(&store).claim(true).leased.is_empty());
 }
 
@@ -157,7 +157,8 @@ fn a_new_file_can_be_opened_by_many_at_once() {
     }
 }
 
-/// The very first change of a new file is that of its journal mode, for which SQLite calls no busy handler.
+/// The very first change of a new file sets its journal mode, and SQLite calls no busy handler for
+/// it.
 #[test]
 fn opening_a_new_file_waits_for_whoever_writes_it() {
     let fixture = Fixture::new();
@@ -185,7 +186,7 @@ fn opening_a_new_file_does_not_wait_for_ever() {
     assert!(busy.contains("locked"), "{busy}");
 }
 
-/// What users record is for nobody but the one who runs the program.
+/// Only the user who runs the program may read the recorded data.
 #[cfg(unix)]
 #[test]
 fn every_file_is_for_its_owner_alone() {

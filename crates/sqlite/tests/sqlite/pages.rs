@@ -1,4 +1,5 @@
-//! A page that SQLite cannot read, or a row that does not stand where it is looked for, costs what is in it and nothing else.
+//! A page that SQLite cannot read, or a row that lookups miss, costs its own content and nothing
+//! else.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub(crate) fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     std::fs::write(path, bytes).expect("it can be written");
 }
 
-/// Replaces a text where it stands first.
+/// Replaces the first occurrence of a text.
 fn replace(bytes: &mut [u8], (from, to): (&[u8], &[u8])) {
     let at = bytes.windows(from.len()).position(|found| found == from).expect("it is there");
     bytes[at..at + to.len()].copy_from_slice(to);
@@ -37,7 +38,7 @@ fn problems(store: &Arc<SqliteStore>) -> Vec<String> {
     store.verify().expect("it is looked at").problems
 }
 
-/// The page where a table or an index begins.
+/// Returns the offset of the root page of a table or an index.
 fn root(fixture: &Fixture, name: &str) -> usize {
     let found = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
     let root: i64 = fixture.raw().query_row(found, [name], |row| row.get(0)).expect("it is there");
@@ -61,7 +62,8 @@ fn discard(store: &Arc<SqliteStore>, id: &str) -> Discarded {
     block_on(store.discard(&address(id), by, "beyond repair".to_owned())).expect("it is looked at")
 }
 
-/// Three executions, of which the journal of `large` has a page that cannot be read, and `q-3` a wrong status.
+/// Returns a store with three executions: the journal of `large` has an unreadable page, and `q-3`
+/// has a wrong status.
 fn beside_an_unreadable_journal() -> (Fixture, Arc<SqliteStore>) {
     const FILL: u8 = b'z';
     let fixture = Fixture::new();
@@ -94,7 +96,7 @@ fn a_journal_that_cannot_be_read_keeps_no_other_from_being_repaired() {
     assert!(!problems(&store).iter().any(|problem| problem.contains("q-3")));
 }
 
-/// Whoever asks is told that it is this one, and not the store.
+/// The error says that this execution cannot be read, not that the store cannot.
 #[test]
 fn what_cannot_be_read_is_told_from_a_store_that_cannot() {
     let (_fixture, store) = beside_an_unreadable_journal();
@@ -122,7 +124,8 @@ fn what_cannot_be_read_can_be_ended() {
     assert_eq!(fixture.seat(&store).claim(true).leased.len(), 2, "the others go on");
 }
 
-/// A file with 400 executions, of which the last has a wrong status, and a page of `table` that cannot be read.
+/// Returns a store with 400 executions, of which the first and the last have a wrong status, and
+/// with an unreadable page of `table`.
 fn with_broken_leaf(table: &str) -> (Fixture, Arc<SqliteStore>) {
     let fixture = Fixture::new();
     let store = fixture.open();
@@ -166,7 +169,7 @@ fn a_page_of_another_table_that_cannot_be_read_costs_only_what_is_in_it() {
     }
 }
 
-/// Ten executions, each with a tag and a message of its own.
+/// Returns a store with ten executions, each with a tag and a message of its own.
 pub(super) fn tagged() -> (Fixture, Arc<SqliteStore>) {
     let fixture = Fixture::new();
     let store = fixture.open();
@@ -180,7 +183,7 @@ pub(super) fn tagged() -> (Fixture, Arc<SqliteStore>) {
     (fixture, store)
 }
 
-/// Changes a text in one table, where it stands.
+/// Changes a text in one table, in place.
 pub(super) fn change_in(fixture: &Fixture, table: &str, texts: (&[u8], &[u8])) -> Arc<SqliteStore> {
     let root = root(fixture, table);
     change(&fixture.path(), |bytes| replace(&mut bytes[root..root + PAGE_BYTES], texts));
@@ -199,7 +202,7 @@ fn a_tag_that_stands_out_of_order_is_put_right() {
     }
 }
 
-/// What the tables are is what every look at them rests on.
+/// Every check relies on the tables being those of this program.
 #[test]
 fn nothing_is_repaired_in_tables_of_another_make() {
     let (fixture, _) = tagged();
@@ -219,7 +222,8 @@ fn nothing_is_repaired_in_tables_of_another_make() {
     assert_eq!(tags, 10);
 }
 
-/// What it waits for takes several pages, of which one cannot be read. Both are asked to end: it keeps no caretaker from the other.
+/// The list of operations that `bad` waits for takes several pages, one of which is unreadable.
+/// Both executions have an unread terminate: `bad` keeps no caretaker from `good`.
 #[test]
 fn a_state_that_cannot_be_read_keeps_no_other_from_being_looked_after() {
     const FILL: u8 = b'z';
@@ -258,7 +262,7 @@ fn a_state_that_cannot_be_read_keeps_no_other_from_being_looked_after() {
     assert_eq!(cared.iter().map(|leased| leased.address().id.as_str()).collect::<Vec<_>>(), ["good"]);
 }
 
-/// They would leave out what they cannot see.
+/// Otherwise they would silently omit executions.
 #[test]
 fn lists_and_the_feed_name_verify_where_a_page_cannot_be_read() {
     for table in ["abide_executions", "abide_journal"] {
@@ -273,7 +277,8 @@ fn lists_and_the_feed_name_verify_where_a_page_cannot_be_read() {
     }
 }
 
-/// One bit of SQLite's own index of ids: nobody finds the execution, and its id seems to be free.
+/// One bit of SQLite's own index of ids is flipped: no lookup finds the execution, and its id seems
+/// free.
 #[test]
 fn an_id_that_its_index_hides_is_told_and_found_after_a_repair() {
     for is_taken in [false, true] {
@@ -294,7 +299,8 @@ fn an_id_that_its_index_hides_is_told_and_found_after_a_repair() {
     }
 }
 
-/// Each has an order that a caretaker reads. A page of such orders that SQLite cannot read delays none of the others.
+/// Each execution has an order for a caretaker. A page of orders that SQLite cannot read delays
+/// none of the others.
 #[test]
 fn orders_that_cannot_be_read_keep_nobody_from_being_looked_after() {
     const COUNT: usize = 400;

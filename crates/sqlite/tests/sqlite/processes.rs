@@ -1,4 +1,4 @@
-//! Several stores on one file, as several processes would have.
+//! Several stores on one file, like several processes.
 
 use abide_core::{Fence, Namespace, SessionId};
 use abide_sqlite::SqliteStore;
@@ -15,7 +15,7 @@ fn lock_files(fixture: &Fixture) -> Vec<String> {
     names
 }
 
-/// Why each session ended.
+/// Returns why each session ended.
 fn ends(store: &SqliteStore) -> Vec<Option<String>> {
     let namespace = Namespace::new("default").expect("a name");
     let workers = block_on(store.workers(Workers { namespace, after: None, limit: 10 })).expect("an answer");
@@ -33,7 +33,7 @@ fn a_session_whose_process_is_gone_is_swept_at_once() {
     assert_eq!(ends(&two), [None, None]);
     drop(gone);
     drop(one);
-    // Whoever asks before it is swept is told already.
+    // A query before the sweep already says so.
     assert_eq!(ends(&two), [Some("its process is gone".to_owned()), None]);
     let leased = seat.claim(true).leased;
     assert_eq!((leased.len(), leased[0].takeover_count, leased[0].lease.epoch.0), (1, 1, 2));
@@ -59,7 +59,7 @@ fn stale_worker_of_another_process_cannot_write() {
     let (old, mut new) = (fixture.seat(&one), fixture.seat(&two));
     let mut held = old.born("a");
     old.record(&mut held, vec![step(1)]);
-    // Others end its session, while its own store still remembers all about it.
+    // Another process ends its session, while its own store still has it in its caches.
     let retire = abide_store::Retire { session: old.session, reason: "marked dead".to_owned() };
     block_on(two.retire(retire)).unwrap();
     match old.commit(&mut held.clone(), vec![step(2)]) {
@@ -152,7 +152,8 @@ fn lock_files_of_ended_sessions_are_deleted_by_whoever_comes_next() {
     fixture.seat(&two).retire();
     fixture.seat(&two).retire();
     drop((lost, one));
-    // Sessions 2 and 3 were stopped beyond their time: each made its file anew before it learned that it had ended. One of them lives still.
+    // Sessions 2 and 3 were stopped beyond their time: each recreated its file before it learned
+    // that it had ended. One of them is still alive.
     let path = |name: &str| fixture.folder.path().join(name);
     std::fs::write(path("abide.db-session-2"), "").expect("it is written");
     let zombie = std::fs::File::create(path("abide.db-session-3")).expect("it is made");
@@ -162,7 +163,7 @@ fn lock_files_of_ended_sessions_are_deleted_by_whoever_comes_next() {
     }
     let _seat = fixture.seat(&two);
     let left = [
-        // Nobody has swept it yet.
+        // No claim has swept it yet.
         "abide.db-session-1",
         "abide.db-session-2.txt",
         "abide.db-session-3",

@@ -1,4 +1,4 @@
-//! What a repair believes, and what it does not.
+//! The data that a repair trusts, and the data that it does not.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::aside::with_status;
 use crate::fixture::{Fixture, Held, complete, damaged, look, step};
 use crate::repairs::problems;
 
-/// A state that was sealed as it should be, and is that of an earlier entry: what is recorded would happen again.
+/// The state is correctly sealed, but belongs to an earlier entry: recorded steps would happen
+/// again.
 #[test]
 fn p1_a_state_that_its_journal_does_not_add_up_to_is_not_believed() {
     let fixture = Fixture::new();
@@ -32,7 +33,8 @@ fn p1_a_state_that_its_journal_does_not_add_up_to_is_not_believed() {
     fixture.seat(&store).record(&mut again, vec![step(2), complete()]);
 }
 
-/// From then on its time to be pruned is counted. The store took its last entry later than that was made.
+/// The time until it is pruned starts here. The store committed the last entry later than its own
+/// time.
 #[test]
 fn when_something_ended_is_kept() {
     let fixture = Fixture::new();

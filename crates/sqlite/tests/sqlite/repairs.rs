@@ -1,4 +1,4 @@
-//! Everything that can be derived is put back: a damaged store becomes what it was, or says what it is not any longer.
+//! Everything derivable is restored: a damaged store becomes as it was, or reports the differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::fixture::{
     Fixture, Held, Seat, address, complete, damaged, flow, kid, message, name, signal, start, step, submit,
 };
 
-/// Sends a commit with which its execution leaves memory, to wait for `waiting`.
+/// Sends a commit that removes its execution from memory, with this summary.
 fn park(seat: &Seat, commit: Commit, summary: Summary) {
     let changes = Changes { summary, ..(*commit.changes).clone() };
     let hold = Hold::Park { seen: Vec::new() };
@@ -29,7 +29,7 @@ fn child_of(parent: &str) -> Message {
     message("start", "child", Body::Start(Start { parent, ..flow() }.into()))
 }
 
-/// One execution of each kind. Nobody holds any of them.
+/// Returns a store with one execution of each kind. No worker holds any of them.
 pub(super) fn world(fixture: &Fixture) -> Arc<SqliteStore> {
     let store = fixture.open();
     let mut seat = fixture.seat(&store);
@@ -104,7 +104,7 @@ pub(super) fn dump(fixture: &Fixture) -> Dump {
     dump
 }
 
-/// The rows and columns that differ; executions by their id.
+/// Returns the rows and columns that differ; executions are named by their id.
 pub(super) fn differences(one: &Dump, other: &Dump) -> BTreeSet<(String, String)> {
     let keys: BTreeSet<_> = one.keys().chain(other.keys()).collect();
     let differs = keys.into_iter().filter(|key| one.get(*key) != other.get(*key));
@@ -126,7 +126,8 @@ pub(super) fn problems(store: &Arc<SqliteStore>) -> Vec<String> {
     store.verify().expect("it is looked at").problems
 }
 
-/// What may differ after the damage to a column was repaired: what only the damaged column knew.
+/// Returns the columns that may differ after the repair of a column: those that only the damaged
+/// column knew.
 fn may_differ(id: &str, column: &str) -> &'static [&'static str] {
     const PLACE: [&str; 1] = ["executions.since"];
     const STATE: [&str; 6] = [
@@ -139,7 +140,7 @@ fn may_differ(id: &str, column: &str) -> &'static [&'static str] {
     ];
     let is_ready = matches!(id, "ready" | "child");
     match column {
-        // Who wrote the summary of what is paused is not recorded.
+        // The author of a paused execution's summary is not recorded.
         "state" | "version" if id == "paused" => &["executions.state", "executions.version"],
         "state" if matches!(id, "blocked" | "scheduled") => &[],
         "state" => &STATE,
@@ -147,15 +148,16 @@ fn may_differ(id: &str, column: &str) -> &'static [&'static str] {
         "epoch" => &["executions.epoch"],
         "takeover_count" => &["executions.takeover_count"],
         "place" | "rank" | "since" if is_ready || id == "ended" => &PLACE,
-        // A timer that is due too early costs a look: a program that is too old for it may have put it off.
+        // A timer that is due too early costs a look: a program that is too old for the execution
+        // may have put it off.
         "since" if matches!(id, "sleeping" | "scheduled") => &PLACE,
-        // Whoever claims what is ready sets it anew.
+        // The claim of a ready execution sets it anew.
         "care_at" if is_ready => &["executions.care_at"],
         _ => &[],
     }
 }
 
-/// Damage to one column, as SQL; what a column was is `col`.
+/// Damage to one column, as SQL; `col` is the old value.
 const DAMAGES: [(&str, [&str; 6]); 15] = [
     (
         "namespace",
@@ -265,7 +267,7 @@ const DAMAGES: [(&str, [&str; 6]); 15] = [
 
 const KINDS: [&str; 8] = ["ready", "waiting", "sleeping", "paused", "blocked", "scheduled", "ended", "child"];
 
-/// Runs `damage` and a repair on the world; what is still wrong with it.
+/// Runs `damage` and a repair on the world. Returns the remaining faults.
 fn check(
     world: &World,
     (damage, told_count): (&str, usize),
@@ -284,7 +286,7 @@ fn check(
     store.close();
     let mut left = differences(&world.whole, &dump(&fixture));
     left.retain(|(row, column)| !allowed(row).contains(&column.as_str()));
-    // A value of another type is never taken for what was written.
+    // A value of another type is never accepted.
     let is_other_type = damage.contains("= 'x'") || damage.contains("= x'00'");
     let is_told = !is_other_type || before.len() >= told_count;
     if !is_told || !after.is_empty() || !left.is_empty() || !repairs.left.is_empty() {
@@ -314,7 +316,7 @@ impl World {
     }
 }
 
-/// One column of all of them at once.
+/// The same column of all executions is damaged at once.
 #[test]
 fn every_derivable_column_is_put_back() {
     let world = World::new();
@@ -328,7 +330,7 @@ fn every_derivable_column_is_put_back() {
     assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Checks a few damages of which nothing may be left.
+/// Checks damages that a repair must undo completely.
 fn check_all(damages: &[&str]) {
     let world = World::new();
     let wrong: Vec<String> =
@@ -364,7 +366,7 @@ fn tags_are_put_back() {
     ]);
 }
 
-/// Nobody but its unread message says that it is to be woken.
+/// Only its unread message says that it has to be woken.
 #[test]
 fn p5_what_sleeps_beside_the_message_that_it_waits_for_is_told_and_woken() {
     let asleep = "UPDATE abide_executions SET place = 0, rank = 0, since = 0 WHERE id = 'waiting'";
@@ -388,7 +390,7 @@ fn p5_what_sleeps_beside_the_message_that_it_waits_for_is_told_and_woken() {
     }
 }
 
-/// Its holder has seen it and left it for later: to wake it for that would never end.
+/// Its holder has seen the message and left it for later: waking it for that would never end.
 #[test]
 fn what_sleeps_beside_a_message_for_later_is_sound() {
     let fixture = Fixture::new();
@@ -404,7 +406,7 @@ fn what_sleeps_beside_a_message_for_later_is_sound() {
     assert_eq!(problems(&store), Vec::<String>::new());
 }
 
-/// It would be told for ever: nobody reads it, and nobody drops it.
+/// Otherwise, the message would be reported for ever: nobody reads it, and nobody drops it.
 #[test]
 fn a_damaged_message_of_what_has_ended_is_dropped() {
     let damages = [
@@ -448,7 +450,7 @@ fn an_id_that_another_has_now_is_told() {
     assert_eq!((repairs.rebuilt, repairs.left), (Vec::new(), vec![expected.to_owned()]));
 }
 
-/// One damaged message costs that message, and not the execution that it was for.
+/// One damaged message costs that message, not the execution that it was for.
 #[test]
 fn a_damaged_message_can_be_dropped_alone() {
     let fixture = Fixture::new();
@@ -475,7 +477,7 @@ fn a_damaged_message_can_be_dropped_alone() {
     assert_eq!(unread, ["good", "bad"]);
 }
 
-/// A list shows it by its number, and so it can be named.
+/// A list shows the execution by its number, so it can be named.
 #[test]
 fn messages_of_what_has_lost_its_id_are_dropped_by_its_number() {
     let fixture = Fixture::new();
@@ -491,7 +493,7 @@ fn messages_of_what_has_lost_its_id_are_dropped_by_its_number() {
     assert_eq!(problems(&store), Vec::<String>::new());
 }
 
-/// Whoever compares it finds nobody: neither a claim nor a message moves it.
+/// Nobody matches such an epoch: neither a claim nor a message moves the execution.
 #[test]
 fn p5_an_epoch_that_nobody_ever_had_is_told_and_put_right() {
     for epoch in ["-126", "-1", "9223372036854775807"] {
@@ -512,7 +514,7 @@ fn p5_an_epoch_that_nobody_ever_had_is_told_and_put_right() {
     }
 }
 
-/// Readers begin at nothing: what is behind a place before that would never be read.
+/// Readers begin at zero: messages after a negative place would never be read.
 #[test]
 fn p2_a_message_behind_one_with_a_damaged_place_is_received() {
     for arrived in ["-7", "9223372036854775807"] {

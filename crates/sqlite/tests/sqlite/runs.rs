@@ -10,7 +10,8 @@ fn fail() -> Command {
     Command::Fail(Failure::new(FailureKind::Fatal, "no"))
 }
 
-/// Three runs: the first continued after 150 entries, the second failed, the third is completed. Gives the number of entries.
+/// Records three runs: the first continued after 150 entries, the second failed, the third
+/// completed. Returns the number of entries.
 fn three_runs(fixture: &Fixture) -> u64 {
     let store = fixture.open();
     let seat = fixture.seat(&store);
@@ -20,7 +21,7 @@ fn three_runs(fixture: &Fixture) -> u64 {
     seat.record(&mut held, vec![step(1), fail()]);
     let retry = message("again", "a", Body::Retry);
     submit(&store, vec![retry]).expect("what failed can be retried");
-    // What the writer remembers is forgotten between the runs.
+    // The writer's caches are emptied between the runs.
     store.close();
     let store = fixture.open();
     let mut seat = fixture.seat(&store);
@@ -88,7 +89,7 @@ fn damage_to_an_earlier_run_is_found_and_named() {
             "UPDATE abide_journal SET previous = NULL WHERE row = 151",
             "execution \"a\": journal row 151 is damaged",
         ),
-        // Whoever followed it would never come to an end.
+        // A reader that followed this link would never end.
         (
             "UPDATE abide_journal SET previous = 10 WHERE row = 10",
             "execution \"a\": journal row 10 follows row 10, which is not older",
@@ -99,7 +100,8 @@ fn damage_to_an_earlier_run_is_found_and_named() {
     }
 }
 
-/// A chain that never ends must not make the writer remember more and more: what it knows of an execution is its current run.
+/// An endless chain must not fill the writer's caches: they contain only the current run of an
+/// execution.
 #[test]
 fn long_chain_of_short_runs_is_sound() {
     let fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! Closures of the user's inside our transaction.
+//! User closures inside the store's transaction.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -28,7 +28,8 @@ fn writes_of_a_step_and_its_record_commit_together() {
         fixture.raw().query_row("SELECT COUNT(*) FROM stock", [], |row| row.get(0)).unwrap()
     };
     assert_eq!(count(&fixture), 1);
-    // Asked again because the answer was lost: it is not run again, and the record is told again.
+    // The commit is repeated because its answer was lost: the closure does not run again, and the
+    // same record is returned.
     let again = seat.transaction(&held, |_| panic!("it ran already"));
     let CommitOutcome::Committed(repeated) = block_on(store.commit(again)).unwrap() else { panic!("fenced") };
     assert_eq!(repeated.transacted, committed.transacted);
@@ -165,7 +166,8 @@ fn a_step_cannot_take_a_name_of_abides_own() {
     assert!(matches!(outcome, Ok(CommitOutcome::Committed(_))), "{outcome:?}");
 }
 
-/// What SQLite keeps for the user's tables is the user's, so nothing of abide's may depend on it.
+/// SQLite's own tables for user tables belong to the user, so nothing of abide's may depend on
+/// them.
 #[test]
 fn a_step_cannot_use_up_the_numbers_of_sessions() {
     let fixture = Fixture::new();
@@ -214,7 +216,7 @@ fn a_step_that_ends_the_transaction_fails_alone() {
     assert!(store.verify().unwrap().is_sound());
 }
 
-/// Without this, the rest of the closure would run with each statement a transaction of its own.
+/// Otherwise, each remaining statement of the closure would run as a transaction of its own.
 #[test]
 fn nothing_is_written_after_a_statement_has_ended_the_transaction() {
     const ENDS: &str = "INSERT OR ROLLBACK INTO stock VALUES ('nail')";
@@ -298,7 +300,7 @@ fn a_panic_in_a_step_costs_nobody_else_anything() {
 
 type Closure = fn(&StepConnection) -> rusqlite::Result<()>;
 
-/// Waits inside of a closure, as one that asks a slow service does.
+/// Waits inside a closure, like a call to a slow service.
 fn dawdle(duration: Duration) {
     let (_sender, silence) = mpsc::channel::<()>();
     assert!(silence.recv_timeout(duration).is_err());
@@ -356,7 +358,7 @@ fn a_broken_foreign_key_fails_in_the_step() {
     assert!(format!("{last:?}").contains("FOREIGN KEY constraint failed"), "{last:?}");
 }
 
-/// It is found only by COMMIT, which all of the batch share.
+/// Only COMMIT finds the violation, and the whole batch shares it.
 #[test]
 fn a_deferred_foreign_key_that_stays_broken_fails_alone() {
     let fixture = Fixture::new();
@@ -384,7 +386,8 @@ fn a_deferred_foreign_key_that_stays_broken_fails_alone() {
     assert_eq!(left, 0);
 }
 
-/// Holds the writer inside of a transaction step, so that what is sent meanwhile shares the next transaction.
+/// Blocks the writer inside a transaction step, so that operations sent meanwhile share the next
+/// transaction.
 struct Gate {
     entered: mpsc::Receiver<()>,
     leave: mpsc::Sender<()>,

@@ -1,4 +1,4 @@
-//! A column of another type, as a few bits in the file make it, is damage of one row.
+//! A column of another type, the result of a few flipped bits, is damage to one row.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use rusqlite::params;
 
 use crate::fixture::{Fixture, Held, Seat, complete, flow, message, signal, step, submit};
 
-/// What a column is made, by number.
+/// The values that a column gets, by number.
 const VALUES: &str = "
 CREATE TEMP TABLE found (nth INTEGER PRIMARY KEY, value);
 INSERT INTO temp.found VALUES
     (0, NULL), (1, 7), (2, 1.5), (3, 'x'), (4, x'00ff'), (5, CAST(x'fffe' AS TEXT)), (6, char(1));";
 const VALUE_COUNT: usize = 7;
 
-/// Tables whose columns take everything.
+/// A change of the tables that makes their columns accept everything.
 const RELAX: &str = "
 PRAGMA writable_schema = ON;
 UPDATE sqlite_schema
@@ -29,7 +29,7 @@ const ORIGINAL: &str = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND n
 const RESTORE: &str = "UPDATE sqlite_schema SET sql = ?2 WHERE type = 'table' AND name = ?1";
 const RESTORE_BEGIN: &str = "PRAGMA writable_schema = ON";
 
-/// Columns of a table, and how one of them is changed.
+/// Columns of a table, and the statements that change them.
 struct Columns {
     table: &'static str,
     updates: &'static [&'static str],
@@ -54,12 +54,12 @@ const JOURNAL: Columns = columns!("abide_journal", "row = (SELECT head FROM abid
 const INBOX: Columns =
     columns!("abide_inbox", "execution = ?2 AND id LIKE 's-%'": "execution" "id" "arrived" "body");
 
-/// How executions stand when they are damaged.
+/// The state of the executions when they are damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Ready,
     Sleeping,
-    /// By a session that dies.
+    /// Held by a session that dies.
     Held,
     /// With an order that nobody has obeyed yet.
     Ordered,
@@ -69,7 +69,7 @@ enum Standing {
 const STANDINGS: [Standing; 5] =
     [Standing::Ready, Standing::Sleeping, Standing::Held, Standing::Ordered, Standing::Finished];
 
-/// The keys of those that stay sound: the first, one in the middle, and the last.
+/// Whether this execution stays sound: the first, one in the middle, and the last do.
 fn is_sound(nth: usize, count: usize) -> bool {
     [0, count / 2, count - 1].contains(&nth)
 }
@@ -101,7 +101,7 @@ fn stand(fixture: &Fixture, standing: Standing, count: usize) {
     store.close();
 }
 
-/// Makes a column of each execution that does not stay sound something else, whatever the table says of it.
+/// Changes a column of each execution that does not stay sound, whatever type the table requires.
 fn damage(fixture: &Fixture, columns: &Columns, count: usize) {
     let original: String =
         fixture.raw().query_row(ORIGINAL, [columns.table], |row| row.get(0)).expect("there is a table");
@@ -112,7 +112,7 @@ fn damage(fixture: &Fixture, columns: &Columns, count: usize) {
     let mut cases = columns.updates.iter().flat_map(|update| (0..VALUE_COUNT).map(move |nth| (update, nth)));
     for key in (0..count).filter(|nth| !is_sound(*nth, count)) {
         let (update, value) = cases.next().expect("there is one for each");
-        // A key of a table without row ids is never nothing.
+        // A key of a table without row ids is never NULL.
         let _ = changes.execute(update, params![value as i64, key as i64 + 1]);
     }
     assert!(cases.next().is_none());
@@ -127,7 +127,7 @@ fn list(store: &Arc<SqliteStore>) -> Vec<Listed> {
     block_on(store.list(list)).expect("it is listed").items
 }
 
-/// Whether somebody who asks after it is told that it is damaged.
+/// Whether a read of the execution reports that it is damaged.
 fn is_told(store: &Arc<SqliteStore>, item: &Listed) -> bool {
     let target = Target::Address(item.address.clone());
     let read = Read { target, run: None, from: 1, limit: 100, with_inbox: true };
@@ -138,7 +138,7 @@ fn is_told(store: &Arc<SqliteStore>, item: &Listed) -> bool {
     }
 }
 
-/// Ends all that is given, until nothing is given any longer.
+/// Completes all claimed executions, until none is left.
 fn finish(fixture: &Fixture, seat: &mut Seat) {
     for _ in 0..4 {
         for leased in seat.claim_with_care() {
@@ -146,7 +146,7 @@ fn finish(fixture: &Fixture, seat: &mut Seat) {
             if held.execution.is_finished() {
                 continue;
             }
-            // One that was lost meanwhile, or can never be committed, is nobody's business here.
+            // Executions that were lost meanwhile, or can never be committed, do not matter here.
             let commit = seat.draft(&mut held, vec![complete()]);
             let _ = block_on(seat.store.commit(commit));
         }
@@ -177,7 +177,7 @@ fn check(columns: &Columns, standing: Standing) {
         let mut complain =
             |what: String| wrong.push(format!("{standing:?}: {update}, value {value}: {what}"));
         match found(key) {
-            // A number may be as good as another; whether it is, is for `verify` to say.
+            // One number may be as good as another; `verify` decides.
             _ if value == 1 => {}
             None => complain("it is not listed".to_owned()),
             Some(item) if item.summary.status == Status::Completed => {}
