@@ -1,4 +1,4 @@
-//! Copies of a database that is in use, and the way back.
+//! Backup and restore of a database that is in use.
 
 use std::fs::File;
 use std::io;
@@ -14,13 +14,14 @@ use crate::store::SqliteStore;
 use crate::{Options, private, schema, sql};
 
 impl SqliteStore {
-    /// Copies the database as it is now into a new file, while others go on reading and writing. The copy is one plain file
-    /// and can be opened as it is; where the original may still be in use, use [`SqliteStore::restore`].
+    /// Copies the current state of the database into a new file, while others continue to read and
+    /// write. The copy is one plain file and can be opened directly. If the original may still be
+    /// in use, use [`SqliteStore::restore`].
     pub fn backup(&self, to: &Path) -> Result<(), OpenError> {
         let copied = self.view_on_this_thread("backup", |view| {
-            // Inside a read transaction: the copy is of one moment, and begins only once.
+            // The read transaction makes it a copy of one moment, which never has to restart.
             copy(view.connection, to, |_| Ok(())).map_err(|error| {
-                // The error is wanted whole, and a refusal is what passes through unchanged.
+                // The caller wants the whole error, and only a refusal passes through unchanged.
                 Stop::Refused(abide_store::Error::Unavailable { what: "backup", source: Box::new(error) })
             })
         });
@@ -33,8 +34,9 @@ impl SqliteStore {
         })
     }
 
-    /// Makes a new database file out of a copy. The sessions that were alive when the copy was made are ended in it, so that
-    /// what they held can go on at once; the original, if it still runs, is another database from then on.
+    /// Creates a new database file from a copy. It ends the sessions that were alive when the copy
+    /// was made, so that others can claim their executions at once. The original, if it still runs,
+    /// is another database from then on.
     pub fn restore(from: &Path, to: &Path, clock: &dyn Clock) -> Result<(), OpenError> {
         schema::check_read_only(from, &Options { read_only: false, ..Options::default() })?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -48,7 +50,8 @@ impl SqliteStore {
     }
 }
 
-/// Copies `source` into the new file `to`: under another name first, so that a file of that name is always whole.
+/// Copies `source` into the new file `to`: under another name first, so that a file of that name is
+/// always complete.
 fn copy(
     source: &Connection,
     to: &Path,
@@ -63,7 +66,7 @@ fn copy(
         .map_err(|error| schema::explain(to, error))
         .and_then(|()| publish(&partial, to));
     if copied.is_err() {
-        // Whatever is left of a failed attempt is of no use to anybody.
+        // The remains of a failed attempt are useless.
         let _ = std::fs::remove_file(&partial);
     }
     copied
@@ -81,20 +84,20 @@ fn copy_pages(
     let backup = Backup::new(source, &mut target)?;
     while backup.step(-1)? != StepResult::Done {}
     drop(backup);
-    // Out of the log's mode: the copy is one file. Changing the mode also syncs it.
+    // Leave WAL mode, because the copy is one file. The change of the mode also syncs it.
     target.query_row(sql::JOURNAL_MODE_DELETE, [], |_| Ok(()))?;
     finish(&target)?;
     target.close().map_err(|(_, error)| error)
 }
 
-/// Gives the finished copy its name, durably, unless somebody else took it meanwhile.
+/// Renames the finished copy durably, unless another process took the name meanwhile.
 fn publish(partial: &Path, to: &Path) -> Result<(), OpenError> {
     let unusable = |error: io::Error| match error.kind() {
         io::ErrorKind::AlreadyExists => OpenError::Exists(to.to_owned()),
         _ => OpenError::Unusable { path: to.to_owned(), source: Box::new(error) },
     };
     File::open(partial).and_then(|file| file.sync_all()).map_err(unusable)?;
-    // A link, unlike a renaming, does not overwrite.
+    // A link, unlike a rename, does not overwrite.
     std::fs::hard_link(partial, to).map_err(unusable)?;
     std::fs::remove_file(partial).map_err(unusable)?;
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

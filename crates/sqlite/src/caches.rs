@@ -1,9 +1,9 @@
-//! What the writer remembers between transactions.
+//! The writer's caches between transactions.
 //!
-//! Everything here is also in the database. It is forgotten whole when a transaction is rolled back and when another
-//! connection has written, which `PRAGMA data_version` tells at the beginning of each transaction: between two own
-//! transactions without a change of that number, what was true at the end of the first is true at the beginning of the
-//! second.
+//! Everything here is also in the database. All of it is dropped when a transaction is rolled back
+//! and when another connection has written, which `PRAGMA data_version` reveals at the beginning of
+//! each transaction. If that number has not changed between two of the writer's transactions,
+//! everything true at the end of the first is true at the beginning of the second.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -16,22 +16,22 @@ use crate::interned::Interned;
 use crate::rows::{LeaseState, SessionState, Target};
 use crate::sql;
 
-/// The most executions that are remembered.
+/// The most executions that are cached.
 const HOT_COUNT_MAX: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub(crate) struct Caches {
     pub(crate) interned: Option<Interned>,
     pub(crate) sessions: BySession<SessionState>,
-    /// The routes that a session serves, and how many routes there were when that was found out.
+    /// The routes that a session serves, and the number of all routes at that time.
     pub(crate) served: BySession<(usize, Arc<[i64]>)>,
     pub(crate) hot: ByKey<Hot>,
-    /// Routes of which nothing is ready.
+    /// Routes without ready executions.
     pub(crate) calm: HashSet<i64, KeyHasher>,
     pub(crate) inboxes: ByKey<Inbox>,
     /// The numbers of executions that messages went to.
     pub(crate) ids: HashMap<Address, i64>,
-    /// What these are like, until their rows are written.
+    /// The contents of these executions, until their rows are written.
     pub(crate) targets: ByKey<Arc<Target>>,
     /// The parent of the newest child, by namespace and id: children come in series.
     pub(crate) last_parent: Option<(i64, ExecutionId, i64)>,
@@ -40,7 +40,7 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// Makes room: it is simpler to forget all than to know what is old.
+    /// Makes room: it is simpler to drop everything than to know the age of each item.
     pub(crate) fn trim(&mut self) {
         if self.hot.len() > HOT_COUNT_MAX {
             self.hot.clear();
@@ -80,14 +80,15 @@ impl Caches {
         next(&mut self.journal_row_max, connection, sql::JOURNAL_ROW_MAX)
     }
 
-    /// Not a number of SQLite's own making: those are kept in a table that a transaction step may write.
+    /// Returns a new session number. SQLite's own counter would not do: it is in a table that a
+    /// transaction step may write.
     pub(crate) fn next_session_id(&self, connection: &Connection) -> rusqlite::Result<i64> {
         next(&mut None, connection, sql::SESSION_ID_MAX)
     }
 }
 
-/// Numbers that are never given twice, even after the row with the greatest one was pruned: a stale key could otherwise
-/// write another execution, and a stale session as another.
+/// Returns a number that is never reused, even after the row with the greatest one was pruned.
+/// Otherwise, a stale key could write another execution, and a stale session could act as another.
 fn next(max: &mut Option<i64>, connection: &Connection, statement: &str) -> rusqlite::Result<i64> {
     let current = match *max {
         Some(current) => current,
@@ -97,24 +98,24 @@ fn next(max: &mut Option<i64>, connection: &Connection, statement: &str) -> rusq
     Ok(current + 1)
 }
 
-/// Something by the number of an execution.
+/// A map from the number of an execution.
 pub(crate) type ByKey<T> = HashMap<i64, T, KeyHasher>;
-/// Something by session.
+/// A map from a session.
 pub(crate) type BySession<T> = HashMap<SessionId, T, KeyHasher>;
 
-/// An execution that was written lately.
+/// An execution that was written recently.
 #[derive(Debug)]
 pub(crate) struct Hot {
     pub(crate) state: LeaseState,
-    /// Its newest journal rows, oldest first; as far back as they are known, at most to the last skip row.
+    /// Its newest journal rows, oldest first; as far back as known, at most to the last skip row.
     pub(crate) rows: Vec<i64>,
 }
 
-/// What is known of an inbox.
+/// The known facts about an inbox.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     pub(crate) unread_count: usize,
-    /// No unread message has a greater number.
+    /// The greatest number that an unread message may have.
     pub(crate) newest: i64,
     /// The newest of the unread messages.
     pub(crate) newest_id: Option<MessageId>,

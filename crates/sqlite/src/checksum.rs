@@ -1,14 +1,14 @@
-//! Checksums of rows: what a disk or a hand has changed is found when it is read, and is not taken for what was written.
+//! Checksums of rows. They reveal changes by a disk or a person when a row is read.
 
-/// A checksum in the making. It tells apart what differs in one place for certain, and anything else but once in 2^32 times; it is no defence
-/// against somebody who means it.
+/// A checksum under construction. It always detects a difference in one place, and misses any other
+/// difference once in 2^32 times. It is no defence against deliberate changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checksum(pub(crate) u64);
 
-/// How many bytes a checksum takes.
+/// The size of a checksum in bytes.
 pub(crate) const CHECKSUM_BYTES: usize = 4;
 
-/// Odd, so that a multiplication loses nothing.
+/// The multiplier. It is odd, so a multiplication loses nothing.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Checksum {
@@ -20,7 +20,8 @@ impl Checksum {
         Self((self.0 ^ number as u64).wrapping_mul(FACTOR).rotate_left(29))
     }
 
-    /// Eight bytes at a time, and the length, so that parts cannot be taken for each other.
+    /// Adds bytes, eight at a time, and their length, so that parts cannot be mistaken for each
+    /// other.
     pub(crate) fn bytes(self, bytes: &[u8]) -> Self {
         let words = bytes.chunks_exact(8);
         let rest = words.remainder();
@@ -37,12 +38,12 @@ impl Checksum {
     }
 }
 
-/// Puts a checksum before what it is of.
+/// Writes a checksum in front of its data.
 pub(crate) fn put(body: &mut [u8], checksum: Checksum) {
     body[..CHECKSUM_BYTES].copy_from_slice(&checksum.finish().to_le_bytes());
 }
 
-/// What stands behind a checksum, if `of` it gives that checksum.
+/// Returns the data behind a checksum, if the checksum that `of` computes for it matches.
 pub(crate) fn checked(body: &[u8], of: impl FnOnce(&[u8]) -> Checksum) -> Option<&[u8]> {
     let (found, rest) = body.split_first_chunk::<CHECKSUM_BYTES>()?;
     (of(rest).finish().to_le_bytes() == *found).then_some(rest)

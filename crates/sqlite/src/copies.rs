@@ -1,7 +1,8 @@
-//! What the indexes of the inbox tell of messages whose rows are damaged.
+//! Copies of damaged inbox rows in the indexes.
 //!
-//! The id of a message and its place in the order of arrival stand in its row and in an index. A flipped byte of the row leaves the index as it was,
-//! and the checksum says which of the two is right. An index that is made anew would repeat the damage, so that what it tells is kept before.
+//! The id of a message and its place in the order of arrival are both in its row and in an index. A
+//! flipped byte of the row leaves the index intact, and the checksum reveals which of the two is
+//! right. A rebuilt index would repeat the damage, so its data is saved first.
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
@@ -9,21 +10,22 @@ use crate::mail::is_sound;
 use crate::rows::{number, text};
 use crate::sql;
 
-/// The columns of a damaged row of the inbox, as they were.
+/// The original columns of a damaged row of the inbox.
 pub(crate) struct Copy {
     row: i64,
     execution: i64,
     id: String,
-    /// Nothing, when the index does not tell it.
+    /// The place in the order of arrival; nothing if the index does not contain it.
     arrived: Option<i64>,
 }
 
-/// What the indexes tell of damaged rows, as far as they can be read. Not to be asked inside of a transaction that writes: when SQLite has met an index
-/// that it cannot read, it writes nothing more in the same transaction.
+/// Reads the copies of damaged rows from the indexes, as far as these are readable. Not for use
+/// inside a transaction that writes: after SQLite has met an unreadable index, it writes nothing
+/// more in the same transaction.
 pub(crate) fn told(connection: &Connection) -> Vec<Copy> {
     let mut copies = Vec::new();
     for statement in [sql::COPIES_OF_IDS, sql::COPIES_OF_PLACES] {
-        // One that cannot be read tells nothing more.
+        // An unreadable index has nothing more to offer.
         let _ = tell(connection, statement, &mut copies);
     }
     copies
@@ -46,7 +48,8 @@ fn tell(connection: &Connection, statement: &str, copies: &mut Vec<Copy>) -> rus
 }
 
 impl Copy {
-    /// The place in the order of arrival that belongs to it, if its row is damaged and would be sound with it.
+    /// Returns its place in the order of arrival, if its row is damaged and would be intact with
+    /// it.
     fn place(&self, connection: &Connection) -> rusqlite::Result<Option<i64>> {
         let mut statement = connection.prepare_cached(sql::INBOX_ROW)?;
         let place = statement.query_row([self.row], |found| {
@@ -63,8 +66,8 @@ impl Copy {
     }
 }
 
-/// Puts back what the indexes have told, and makes them anew; all of it or nothing. The indexes are gone meanwhile: while they are wrong, a row that is
-/// changed takes the entry of another with it.
+/// Restores the copies and rebuilds the indexes; all of it or nothing. The indexes are dropped
+/// meanwhile: as long as they are wrong, a change of a row removes the entry of another.
 pub(crate) fn put_back(connection: &Connection, copies: &[Copy]) -> rusqlite::Result<()> {
     connection.execute_batch(sql::REMAKE)?;
     let done = put_back_without_indexes(connection, copies);
@@ -80,7 +83,7 @@ fn put_back_without_indexes(connection: &Connection, copies: &[Copy]) -> rusqlit
     indexes.iter().try_for_each(|(name, _)| connection.execute_batch(&format!("DROP INDEX {name}")))?;
     let mut put_back = connection.prepare(sql::INBOX_PUT_BACK)?;
     for copy in copies {
-        // Looked at again: somebody may have written since.
+        // Check again: another operation may have written since.
         if let Some(place) = copy.place(connection)? {
             put_back.execute(params![copy.row, copy.execution, copy.id, place])?;
         }

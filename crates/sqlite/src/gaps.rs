@@ -1,8 +1,8 @@
 //! Walks through a table, and around the pages that SQLite cannot read.
 //!
-//! A malformed page ends a query, and everything behind it would be lost with it. But a search by number goes only through the pages above the row
-//! that it looks for: one that begins behind the malformed page succeeds. Where that is nobody knows, so it is looked for, in ever larger steps and
-//! then by halves.
+//! A malformed page ends a query, and everything after it would be lost. But a search by number
+//! reads only the pages above its row: a search that begins after the malformed page succeeds. The
+//! end of the page is unknown, so it is searched for, in ever larger steps and then by halves.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -11,10 +11,10 @@ use rusqlite::{Connection, Row};
 
 use crate::error::Stop;
 
-/// As many rows as there are.
+/// No limit on the number of rows.
 const NO_LIMIT: i64 = -1;
 
-/// Rows that cannot be read: the numbers from the first to the last, or to the end of the table.
+/// Unreadable rows: the numbers from the first to the last, or to the end of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gap {
     pub(crate) first: i64,
@@ -33,8 +33,9 @@ impl fmt::Display for Gap {
     }
 }
 
-/// Shows every row behind number `after` to `visit`, until that breaks off; tells what could not be read on the way. `text` asks for at most `?2` rows with
-/// a number above `?1`, in their order; the number is the first column.
+/// Passes every row after number `after` to `visit`, until that breaks off. Returns the unreadable
+/// gaps. `text` selects at most `?2` rows with a number above `?1`, in their order; the number is
+/// the first column.
 pub(crate) fn walk(
     connection: &Connection,
     (text, after): (&'static str, i64),
@@ -47,7 +48,7 @@ pub(crate) fn walk(
         let unread = loop {
             match rows.next().map_err(Stop::from) {
                 Ok(Some(row)) => {
-                    // Numbers that damage has put out of order lead nobody back.
+                    // Damage may have put numbers out of order; the walk never goes back.
                     last = last.max(row.get(0)?);
                     if visit(row)?.is_break() {
                         return Ok(gaps);
@@ -66,7 +67,8 @@ pub(crate) fn walk(
     }
 }
 
-/// The last number of the rows behind `last` that cannot be read; nothing when none behind it can be.
+/// Returns the last number of the unreadable rows after `last`; nothing if no later row is
+/// readable.
 fn end_of_gap(connection: &Connection, text: &'static str, last: i64) -> Result<Option<i64>, Stop> {
     let mut statement = connection.prepare_cached(text)?;
     let mut can_begin_behind = |number: i64| match statement.query([number, 1])?.next().map_err(Stop::from) {

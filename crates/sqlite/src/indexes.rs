@@ -1,4 +1,4 @@
-//! Indexes anew: all that is in them is in the tables.
+//! Rebuilds indexes: everything in them is also in the tables.
 
 use std::time::Duration;
 
@@ -10,28 +10,32 @@ use crate::error::Stop;
 use crate::job::Operation;
 use crate::sql;
 
-/// Indexes are not made anew more often than this: it takes long where there is much, and what it does not help once it does not help again.
+/// The minimum time between two rebuilds: one takes long on a large file, and if it did not help
+/// once, it will not help again.
 pub(crate) const PAUSE: Duration = Duration::from_secs(60);
 
-/// How much SQLite tells of what is wrong with a file, at most: the number in [`sql::STRUCTURE`].
+/// The most problems that SQLite reports for a file: the number in [`sql::STRUCTURE`].
 const COMPLAINT_COUNT_MAX: usize = 100_000;
 
-/// What SQLite says of a page that two tables or indexes lead to, if there is one. Whatever empties one of them then gives a page of the other back, with all
-/// that stands there: nothing may be made anew.
+/// Returns SQLite's complaint about a page that two tables or indexes share, if there is one.
+/// Emptying one of them would then free a page of the other, with all its rows: nothing may be
+/// rebuilt.
 pub(crate) fn shared_page(connection: &Connection) -> rusqlite::Result<Option<String>> {
-    // How the pages hang together comes first, and all of it at once.
+    // The structure of the pages comes first, in one row.
     let structure: String = connection.prepare(sql::STRUCTURE)?.query_row([], |row| row.get(0))?;
     Ok(shared_in(&structure).map(str::to_owned))
 }
 
-/// The complaint of a shared page. Where there are so many that SQLite has left some out, it may be among those.
+/// Returns the complaint about a shared page. If there are so many complaints that SQLite has
+/// omitted some, a shared page may be among the omitted ones.
 fn shared_in(complaints: &str) -> Option<&str> {
     let shared = complaints.lines().find(|line| line.contains("2nd reference to page"));
     shared.or_else(|| complaints.lines().nth(COMPLAINT_COUNT_MAX - 1))
 }
 
-/// Makes every index anew from its table, inside a transaction; tells those that could not be. Where that is so with `copies`, it may succeed without them
-/// in another transaction: SQLite writes nothing more in one that has met what it cannot read.
+/// Rebuilds every index from its table, inside a transaction. Returns the ones that failed. If this
+/// fails with `copies`, it may succeed without them in another transaction: SQLite writes nothing
+/// more in a transaction that has met unreadable data.
 pub(crate) fn rebuild(connection: &Connection, copies: &[Copy]) -> Vec<String> {
     let mut failed = remake(connection, &sql::REINDEX);
     failed.extend(rebuild_inbox(connection, copies).unwrap_or_else(|error| vec![error.to_string()]));
@@ -43,13 +47,13 @@ pub(crate) fn rebuild(connection: &Connection, copies: &[Copy]) -> Vec<String> {
     failed
 }
 
-/// Indexes are made one by one, because two rows that damage has made alike keep one index from being made and no other.
+/// Rebuilds indexes one by one: two rows that damage has made equal prevent only one of them.
 fn remake(connection: &Connection, statements: &[&str]) -> Vec<String> {
     let made = statements.iter().map(|statement| connection.execute_batch(statement));
     made.filter_map(|done| done.err().map(|error| error.to_string())).collect()
 }
 
-/// The same for the inbox, whose indexes may have told what its rows do not tell any more.
+/// Rebuilds the indexes of the inbox, which may contain data that its rows have lost.
 fn rebuild_inbox(connection: &Connection, copies: &[Copy]) -> rusqlite::Result<Vec<String>> {
     if copies.is_empty() {
         return Ok(remake(connection, &sql::REINDEX_INBOX));
@@ -57,14 +61,14 @@ fn rebuild_inbox(connection: &Connection, copies: &[Copy]) -> rusqlite::Result<V
     copies::put_back(connection, copies).map(|()| Vec::new())
 }
 
-/// Makes one index anew, by a statement of [`sql::REINDEX`], or those of the inbox.
+/// Rebuilds one index, by a statement of [`sql::REINDEX`], or those of the inbox.
 pub(crate) enum RebuildWork {
     One(&'static str),
     Inbox(Vec<Copy>),
 }
 
 impl Operation for RebuildWork {
-    /// Those that could not be.
+    /// The indexes that failed.
     type Output = Vec<String>;
     const WHAT: &'static str = "repair";
 
@@ -94,7 +98,7 @@ CREATE TABLE c AS SELECT x FROM a;
 CREATE TABLE d AS SELECT x FROM a;
 ";
 
-    /// Where the numbers stand of the pages right below the one that a table begins with.
+    /// Returns the offsets of the page numbers of the direct children of a table's root page.
     fn numbers(path: &std::path::Path, bytes: &[u8], table: &str) -> Vec<usize> {
         let found = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
         let raw = Connection::open(path).unwrap();
@@ -108,7 +112,8 @@ CREATE TABLE d AS SELECT x FROM a;
         (u32::from_be_bytes(bytes[cell..][..4].try_into().unwrap()) as usize - 1) * PAGE_BYTES
     }
 
-    /// Two tables lead to one page, and all cells of some other pages stand nowhere: SQLite complains of each of them.
+    /// Two tables lead to one page, and all cells of some other pages are out of bounds: SQLite
+    /// complains about each of them.
     #[test]
     fn a_shared_page_is_told_however_much_else_is_wrong() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
-//! Names and routes, which other rows know by number.
+//! Names and routes, which other rows refer to by number.
 //!
-//! A row that is not what was written is set aside. What points to it is damaged, and everybody else goes on; but no namespace is made while the
-//! name of one is damaged: it might be that one, and under a new number everything in it would be gone.
+//! A damaged row is set aside. Rows that refer to it count as damaged, and all others continue. But
+//! no namespace is created while the name of one is damaged: it might be that one, and under a new
+//! number all its executions would be gone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,15 +23,17 @@ pub(crate) struct Interned {
     namespaces: HashMap<i64, Namespace>,
     route_ids: HashMap<Route, i64>,
     routes: BTreeMap<i64, Arc<Route>>,
-    /// The route of the last start: most starts come in series, and to compare is cheaper than to hash.
+    /// The route of the last start: most starts come in series, and a comparison is cheaper than a
+    /// hash.
     last_route: Option<(Route, i64)>,
-    /// The numbers of names that are damaged.
+    /// The numbers of damaged names.
     pub(crate) damaged_names: Vec<i64>,
-    /// The numbers of routes that are damaged.
+    /// The numbers of damaged routes.
     pub(crate) damaged_routes: Vec<i64>,
 }
 
-/// The checksum of a name. The number is part of it: under another one, everything in the namespace would be gone.
+/// Returns the checksum of a name. The number is part of it: under another one, all executions in
+/// the namespace would be gone.
 pub(crate) fn name_sum(id: i64, name: &str) -> i64 {
     i64::from(Checksum::new().number(id).bytes(name.as_bytes()).finish())
 }
@@ -39,7 +42,7 @@ fn route_sum(id: i64, route: &[u8]) -> i64 {
     i64::from(Checksum::new().number(id).bytes(route).finish())
 }
 
-/// A name as it was written, or nothing.
+/// Returns a name, or nothing if it is damaged.
 fn sound_name(row: &Row<'_>, id: i64) -> rusqlite::Result<Option<Namespace>> {
     let (Ok(text), Ok(checksum)) = (row.get_ref(1)?.as_str(), row.get_ref(2)?.as_i64()) else {
         return Ok(None);
@@ -47,7 +50,7 @@ fn sound_name(row: &Row<'_>, id: i64) -> rusqlite::Result<Option<Namespace>> {
     Ok(Namespace::new(text).ok().filter(|_| name_sum(id, text) == checksum))
 }
 
-/// A route as it was written, or nothing.
+/// Returns a route, or nothing if it is damaged.
 fn sound_route(row: &Row<'_>, id: i64) -> rusqlite::Result<Option<Route>> {
     let (Ok(bytes), Ok(checksum)) = (row.get_ref(1)?.as_blob(), row.get_ref(2)?.as_i64()) else {
         return Ok(None);
@@ -92,12 +95,13 @@ impl Interned {
         self.route_ids.insert(route, id);
     }
 
-    /// The number of a namespace that is known.
+    /// Returns the number of a known namespace.
     pub(crate) fn known(&self, name: &Namespace) -> Option<i64> {
         self.names.get(name).copied()
     }
 
-    /// The same. Who asks after a namespace whose name may be a damaged one is told, and not that there is nothing in it.
+    /// Returns the number of a namespace. A request for a name that may be a damaged one gets an
+    /// error, not an empty namespace.
     pub(crate) fn find(&self, name: &Namespace) -> Result<Option<i64>, Stop> {
         match (self.known(name), self.damaged_names.first()) {
             (None, Some(damaged)) => {
@@ -111,12 +115,13 @@ impl Interned {
         }
     }
 
-    /// The number of a route that is known.
+    /// Returns the number of a known route.
     pub(crate) fn known_route(&self, route: &Route) -> Option<i64> {
         self.route_ids.get(route).copied()
     }
 
-    /// The same for a start: the next one is probably of the same route.
+    /// Returns the number of a start's route, and remembers it: the next start probably has the
+    /// same one.
     pub(crate) fn route_of_start(&mut self, route: &Route) -> Option<i64> {
         if let Some((last, id)) = &self.last_route
             && last == route
@@ -136,7 +141,7 @@ impl Interned {
         self.routes.get(&id)
     }
 
-    /// Every route, in the order of their numbers.
+    /// Returns every route, in the order of their numbers.
     pub(crate) fn routes(&self) -> impl Iterator<Item = (i64, &Arc<Route>)> {
         self.routes.iter().map(|(id, route)| (*id, route))
     }
@@ -145,7 +150,7 @@ impl Interned {
         self.routes.len()
     }
 
-    /// The number of a namespace, which is made if there is none.
+    /// Returns the number of a namespace, which is created if it does not exist.
     pub(crate) fn intern_name(&mut self, connection: &Connection, name: &Namespace) -> Result<i64, Stop> {
         if let Some(id) = self.find(name)? {
             return Ok(id);
@@ -155,7 +160,7 @@ impl Interned {
             let what = format!("the name {name:?} of a namespace is lost: run `abide verify --repair`");
             return Err(Stop::Refused(Error::Corrupt { what }));
         }
-        // A number that executions have is not given to others, also when its row is lost.
+        // The number of existing executions is not reused, even if its row is lost.
         let id = 1 + id_max(connection, sql::NAME_ID_MAX)?;
         let checksum = name_sum(id, name.as_str());
         connection.prepare_cached(sql::NAME_INSERT)?.execute(params![id, name.as_str(), checksum])?;
@@ -163,7 +168,8 @@ impl Interned {
         Ok(id)
     }
 
-    /// Whether there are executions in a namespace of this name, whose row is gone: routes repeat the name.
+    /// Whether executions exist in a namespace of this name whose row is gone: routes repeat the
+    /// name.
     fn is_lost(&self, connection: &Connection, name: &Namespace) -> rusqlite::Result<bool> {
         let is_named = |route: &Arc<Route>| route.namespace == *name;
         if !self.routes.values().any(is_named) {
@@ -179,20 +185,20 @@ impl Interned {
         Ok(false)
     }
 
-    /// The number of a route, which is made if there is none.
+    /// Returns the number of a route, which is created if it does not exist.
     pub(crate) fn intern_route(&mut self, connection: &Connection, route: Route) -> rusqlite::Result<i64> {
         if let Some(id) = self.known_route(&route) {
             return Ok(id);
         }
         let mut max = id_max(connection, sql::ROUTE_ID_MAX)?;
         if !self.damaged_routes.is_empty() {
-            // One of them may have lost its number, by which executions know it still.
+            // One of them may have lost its number, which executions still refer to.
             max = max.max(id_max(connection, sql::ROUTE_ID_MAX_USED)?);
         }
         self.put_route(connection, max + 1, route)
     }
 
-    /// Writes a route, in the place of a damaged one if that has its number.
+    /// Writes a route. It replaces a damaged one with the same number.
     pub(crate) fn put_route(
         &mut self,
         connection: &Connection,

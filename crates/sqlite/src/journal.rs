@@ -1,11 +1,13 @@
-//! The journal: one append-only log for all executions, in which each row points at its predecessor.
+//! The journal: one append-only log for all executions, in which each row points at its
+//! predecessor.
 //!
-//! A row holds the entries of one commit, as many as fit ([`Pack`]). A chain of rows can only be walked backwards, and must be read forwards. So
-//! every 128th row of a run also lists the 127 rows before it and the 128th before that. Walking from one such skip row to the one before gives a
-//! short index ([`Skips`], 16 bytes for 128 rows), by which a page can be read from anywhere.
+//! A row holds the entries of one commit, as many as fit ([`Pack`]). A chain of rows can only be
+//! walked backwards, and must be read forwards. So every 128th row of a run also lists the 127 rows
+//! before it and the 128th before that. A walk from one such skip row to the previous one yields a
+//! short index ([`Skips`], 16 bytes for 128 rows), which allows a page to be read from anywhere.
 //!
-//! The first row of a later run points at the last one of the run before. Nobody reads across that link but those who look at everything:
-//! `prune` and `verify`.
+//! The first row of a later run points at the last row of the previous run. Only `prune` and
+//! `verify`, which look at everything, follow that link.
 
 use std::ops::ControlFlow;
 
@@ -22,23 +24,24 @@ use crate::rows::{LeaseState, count, integer, unsigned};
 use crate::sheet::{Base, Cold};
 use crate::sql;
 
-/// Every so many-th row is a skip row.
+/// The distance between two skip rows of a run.
 pub(crate) const SKIP_DISTANCE: u64 = 128;
 /// The most entries that share a row.
 pub(crate) const PACK_COUNT_MAX: usize = 1_000;
-/// The most bytes of entries that share a row. A larger entry has a row of its own, so that whoever wants its neighbours does not read it.
+/// The most bytes of entries that share a row. A larger entry has a row of its own, so that readers
+/// of its neighbours do not read it.
 const PACK_BYTES_MAX: usize = 16 * 1_024;
 
 /// Entries that are written as one row: the length of each and its bytes, behind a checksum.
 #[derive(Debug)]
 pub(crate) struct Pack {
-    /// The number of the first.
+    /// The number of the first entry.
     seq: u64,
     count: u64,
-    /// What the feed tells of the last entry.
+    /// The happening that the feed reports for the last entry.
     happened: Option<u8>,
     pub(crate) body: Vec<u8>,
-    /// Of the entries; the rest of the row is added when it is known.
+    /// The checksum of the entries; the rest of the row is added when it is known.
     sum: Checksum,
 }
 
@@ -63,7 +66,8 @@ pub(crate) fn packed(records: &[Record]) -> Vec<Pack> {
     packs
 }
 
-/// How many of the first records share a row, and what the feed tells of the last one. It finds rows, so that what happened ends a row.
+/// Returns how many of the first records share a row, and the happening that the feed reports for
+/// the last one. The feed finds rows, so an entry with a happening ends its row.
 fn together(records: &[Record]) -> (usize, Option<u8>) {
     let mut bytes = 0;
     for (record, length) in records.iter().zip(1..) {
@@ -79,7 +83,7 @@ fn together(records: &[Record]) -> (usize, Option<u8>) {
     (records.len(), None)
 }
 
-/// Seven bits a byte, the lowest first, as in the entries themselves.
+/// Appends a length, seven bits a byte, the lowest first, as in the entries themselves.
 pub(crate) fn put_length(body: &mut Vec<u8>, mut length: usize) {
     while length >= 0x80 {
         body.push(length as u8 | 0x80);
@@ -88,7 +92,7 @@ pub(crate) fn put_length(body: &mut Vec<u8>, mut length: usize) {
     body.push(length as u8);
 }
 
-/// The entries of a row, one by one; `None` where they cannot be told apart.
+/// Splits a row into its entries; yields `None` where they cannot be separated.
 pub(crate) fn unpack(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -128,7 +132,7 @@ impl Pack {
         Ok(())
     }
 
-    /// The same for the first row of an execution that comes from elsewhere.
+    /// Appends the first row of an imported execution.
     pub(crate) fn append_first(
         &mut self,
         batch: &mut Batch<'_>,
@@ -155,7 +159,7 @@ impl Pack {
     }
 }
 
-/// Where a row stands.
+/// The columns that link a row into its chain.
 pub(crate) struct Link {
     pub(crate) row: i64,
     pub(crate) key: i64,
@@ -173,8 +177,9 @@ impl Link {
     }
 }
 
-/// Begins the chain of the next run with its first records. The first of them points at the end of the run before, so that all that an
-/// execution ever recorded is found from its head; numbers and skip lists begin anew.
+/// Begins the chain of the next run with its first records. The first of them points at the end of
+/// the previous run, so everything that an execution ever recorded is found from its head. Numbers
+/// and skip lists start again.
 pub(crate) fn begin_run(
     batch: &mut Batch<'_>,
     key: i64,
@@ -198,13 +203,13 @@ pub(crate) fn begin_run(
     Ok(())
 }
 
-/// What the first row of an execution has in the place of predecessors: whose it is. All else that names an execution stands in its own row, and
-/// would be lost with it.
+/// Encodes the owner of a journal, which its first row has in place of a list of predecessors. All
+/// other names of an execution are in its own row, and would be lost with it.
 pub(crate) fn owner_bytes(namespace: i64, id: &str) -> Vec<u8> {
     codec::encode(&(namespace, id))
 }
 
-/// The namespace and the id of the execution whose journal begins in `row`.
+/// Returns the namespace and the id of the execution whose journal begins in `row`.
 pub(crate) fn owner(connection: &Connection, (row, key): (i64, i64)) -> Result<(i64, String), Stop> {
     let mut statement = connection.prepare_cached(sql::JOURNAL_BODY)?;
     let mut rows = statement.query([row, key])?;
@@ -214,7 +219,7 @@ pub(crate) fn owner(connection: &Connection, (row, key): (i64, i64)) -> Result<(
     Ok(codec::decode(skip)?)
 }
 
-/// The first row of an execution's journal that can be found.
+/// Returns the first row of an execution's journal that can be found.
 pub(crate) fn first_row(connection: &Connection, key: i64) -> Result<Option<i64>, Stop> {
     let mut first = None;
     walk_rows(connection, key, |row| {
@@ -224,7 +229,7 @@ pub(crate) fn first_row(connection: &Connection, key: i64) -> Result<Option<i64>
     Ok(first)
 }
 
-/// Every row of an execution's journal that can be found.
+/// Returns every row of an execution's journal that can be found.
 pub(crate) fn rows_of(connection: &Connection, key: i64) -> Result<Vec<i64>, Stop> {
     let mut rows = Vec::new();
     walk_rows(connection, key, |row| {
@@ -234,7 +239,7 @@ pub(crate) fn rows_of(connection: &Connection, key: i64) -> Result<Vec<i64>, Sto
     Ok(rows)
 }
 
-/// Goes through the whole table: no index is kept for what nearly nobody ever asks.
+/// Scans the whole table: no index serves such a rare request.
 fn walk_rows(
     connection: &Connection,
     key: i64,
@@ -247,7 +252,7 @@ fn walk_rows(
     .map(drop)
 }
 
-/// What a skip row lists: its last entry, and the distances from row to row, going back.
+/// Encodes the list of a skip row: its last entry, and the distances from row to row, going back.
 fn skip_bytes(
     connection: &Connection,
     hot: &mut Hot,
@@ -278,8 +283,8 @@ pub(crate) fn missing(row: i64) -> Stop {
     Stop::corrupt(format!("journal row {row} is missing"))
 }
 
-/// The row that `row` follows. Rows are numbered from 1 in the order in which they are written: whoever followed another one might never come to
-/// an end.
+/// Checks that the predecessor of `row` is older. Rows are numbered from 1 in the order of writing;
+/// a reader that followed another link might never end.
 pub(crate) fn older(row: i64, previous: i64) -> Result<i64, Stop> {
     if (1..row).contains(&previous) {
         return Ok(previous);
@@ -287,7 +292,7 @@ pub(crate) fn older(row: i64, previous: i64) -> Result<i64, Stop> {
     Err(Stop::corrupt(format!("journal row {row} follows row {previous}, which is not older")))
 }
 
-/// The `steps` rows before `row`, newest first.
+/// Returns the `steps` rows before `row`, newest first.
 fn walk(connection: &Connection, row: i64, steps: usize) -> Result<Vec<i64>, Stop> {
     let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
     let mut rows = Vec::with_capacity(steps);
@@ -303,7 +308,8 @@ fn walk(connection: &Connection, row: i64, steps: usize) -> Result<Vec<i64>, Sto
     Ok(rows)
 }
 
-/// The last entry of the `nth` row of a run, which stands at `row`, and the rows that it lists, newest first.
+/// Decodes the list of the `nth` row of a run, which is row `row` of the journal. Returns its last
+/// entry and the listed rows, newest first.
 pub(crate) fn listed((row, nth): (i64, u64), skip: &[u8]) -> Result<(u64, Vec<i64>), Stop> {
     let (end, distances): (u64, Vec<u64>) = codec::decode(skip)?;
     let expected = nth.saturating_sub(1).min(SKIP_DISTANCE);
@@ -320,7 +326,8 @@ pub(crate) fn listed((row, nth): (i64, u64), skip: &[u8]) -> Result<(u64, Vec<i6
     Ok((end, rows))
 }
 
-/// A journal row that was read: `row, execution, previous, seq, happened, skip, body`, in this order.
+/// A journal row that was read: `row, execution, previous, seq, happened, skip, body`, in this
+/// order.
 pub(crate) struct Found<'r> {
     pub(crate) seq: u64,
     pub(crate) previous: Option<i64>,
@@ -329,7 +336,7 @@ pub(crate) struct Found<'r> {
 }
 
 impl<'r> Found<'r> {
-    /// The row, if it is what was written.
+    /// Reads a row, and checks that it is intact.
     pub(crate) fn read(row: &'r Row<'_>) -> Result<Self, Stop> {
         let blob = |index| -> Result<Option<&'r [u8]>, Stop> {
             Ok(row.get_ref(index)?.as_blob_or_null().map_err(rusqlite::Error::from)?)
@@ -340,7 +347,7 @@ impl<'r> Found<'r> {
         Self::open(&link, count(row, 3)?, blob(6)?.unwrap_or_default())
     }
 
-    /// What stands in `body`, if that and the columns beside it are what was written.
+    /// Opens `body`, and checks that it and the columns beside it are intact.
     pub(crate) fn open(link: &Link, seq: u64, body: &'r [u8]) -> Result<Self, Stop> {
         let entries = checksum::checked(body, |entries| link.sum(seq, Checksum::new().bytes(entries)));
         let entries = entries.ok_or_else(|| Stop::corrupt(format!("journal row {} is damaged", link.row)))?;
@@ -348,7 +355,7 @@ impl<'r> Found<'r> {
         Ok(Self { seq, previous, happened: link.happened, entries })
     }
 
-    /// The entries, with their numbers.
+    /// Returns the entries, with their numbers.
     pub(crate) fn records(&self) -> impl Iterator<Item = Result<(u64, &'r [u8]), Stop>> {
         (self.seq..).zip(unpack(self.entries)).map(|(seq, entry)| {
             let entry = entry.ok_or_else(|| Stop::corrupt(format!("entry {seq} is cut short")))?;
@@ -356,18 +363,18 @@ impl<'r> Found<'r> {
         })
     }
 
-    /// What the feed tells of this row: the last entry.
+    /// Returns the last entry, which the feed reports.
     pub(crate) fn last(&self) -> Option<&'r [u8]> {
         unpack(self.entries).last().flatten()
     }
 
-    /// The number of the last entry.
+    /// Returns the number of the last entry.
     pub(crate) fn end(&self) -> u64 {
         (self.seq + unpack(self.entries).count() as u64).saturating_sub(1)
     }
 }
 
-/// The record of the first or of the last entry in a row of an execution.
+/// Returns the record of the first or last entry in a row of an execution.
 pub(crate) fn record(
     connection: &Connection,
     (row, key): (i64, i64),
@@ -393,7 +400,7 @@ pub(crate) struct Chain {
     pub(crate) row_count: u64,
 }
 
-/// Which part of a journal is wanted.
+/// The wanted part of a journal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
     pub(crate) from: u64,
@@ -401,11 +408,12 @@ pub(crate) struct Page {
     pub(crate) bytes_max: usize,
 }
 
-/// A chain's skip rows, oldest first, each with the number of its last entry. They never change, so they can be kept.
+/// A chain's skip rows, oldest first, each with the number of its last entry. They never change, so
+/// they can be kept.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Skips(Vec<(i64, u64)>);
 
-/// A page in the making.
+/// A page under construction.
 struct Taking {
     records: Vec<Record>,
     next: u64,
@@ -414,7 +422,7 @@ struct Taking {
 }
 
 impl Taking {
-    /// Takes what is wanted of a row; `false` when there is enough.
+    /// Takes the wanted entries of a row. Returns `false` when there are enough.
     fn take(&mut self, row: &Row<'_>) -> Result<bool, Stop> {
         for record in Found::read(row)?.records() {
             let (seq, bytes) = record?;
@@ -436,7 +444,7 @@ impl Taking {
 }
 
 impl Chain {
-    /// That of the current run.
+    /// Returns the chain of the current run.
     pub(crate) fn of(base: &Base<'_>, cold: &Cold, execution: &Execution) -> Self {
         Self {
             key: base.key,
@@ -447,7 +455,7 @@ impl Chain {
         }
     }
 
-    /// One page. The caller has begun a transaction, so that rows stay where they are.
+    /// Reads one page. The caller has begun a transaction, so rows do not change meanwhile.
     pub(crate) fn page(
         &self,
         connection: &Connection,
@@ -470,7 +478,7 @@ impl Chain {
         Ok(taking.records)
     }
 
-    /// A cheap first page: all of a short journal, only the first row of a long one.
+    /// Reads a cheap first page: all of a short journal, only the first row of a long one.
     pub(crate) fn first_page(&self, connection: &Connection, page: Page) -> Result<Vec<Record>, Stop> {
         if self.row_count < SKIP_DISTANCE {
             return self.page(connection, &mut Skips::default(), page);
@@ -481,7 +489,8 @@ impl Chain {
         Ok(taking.records)
     }
 
-    /// Rows that follow each other, of which the first has entry `seq`: to the end of its block, or of the chain.
+    /// Returns consecutive rows, of which the first contains entry `seq`: to the end of its block,
+    /// or of the chain.
     fn rows_from(&self, connection: &Connection, skips: &mut Skips, seq: u64) -> Result<Vec<i64>, Stop> {
         if let Some(rows) = self.tail_from(connection, seq)? {
             return Ok(rows);
@@ -495,7 +504,7 @@ impl Chain {
         rows.reverse();
         rows.push(row);
         let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
-        // The last row that begins at or before it.
+        // Find the last row that begins at or before the entry.
         let (mut low, mut high) = (0, rows.len());
         while high - low > 1 {
             let middle = low.midpoint(high);
@@ -505,7 +514,7 @@ impl Chain {
         Ok(rows.split_off(low))
     }
 
-    /// The same, if the entry is behind the last skip row.
+    /// Returns the same rows, if the entry is after the last skip row.
     fn tail_from(&self, connection: &Connection, seq: u64) -> Result<Option<Vec<i64>>, Stop> {
         let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
         let mut rows = Vec::new();
@@ -524,7 +533,7 @@ impl Chain {
         Ok(None)
     }
 
-    /// The last entry of the skip row at `row`, and the rows that it lists, newest first.
+    /// Returns the last entry of the skip row `row`, and the rows that it lists, newest first.
     pub(crate) fn skip_rows(
         &self,
         connection: &Connection,
@@ -543,10 +552,10 @@ impl Chain {
         listed((row, nth), &bytes)
     }
 
-    /// Takes from `rows`, which follow each other; `false` when there is enough.
+    /// Takes entries from `rows`, which are consecutive. Returns `false` when there are enough.
     fn fetch(&self, connection: &Connection, rows: &[i64], taking: &mut Taking) -> Result<bool, Stop> {
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(true) };
-        // Reading on is cheaper than looking up, as long as most rows on the way are ours.
+        // A scan is cheaper than lookups, as long as most rows on the way belong to this execution.
         let is_dense = unsigned(last - first) < 2 * rows.len() as u64;
         if is_dense {
             let mut range = connection.prepare_cached(sql::JOURNAL_RANGE)?;
@@ -571,7 +580,7 @@ impl Chain {
 }
 
 impl Skips {
-    /// Learns the skip rows that were added since.
+    /// Adds the skip rows that were written since.
     fn extend(&mut self, connection: &Connection, chain: &Chain) -> Result<(), Stop> {
         let block_count = chain.row_count / SKIP_DISTANCE;
         let known = self.0.len() as u64;

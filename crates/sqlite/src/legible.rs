@@ -1,8 +1,8 @@
-//! What is legible of an execution's row, column by column.
+//! The legible parts of an execution's row, column by column.
 //!
-//! SQLite keeps the type of a value beside the value: a few bits make a text, or nothing at all, of a number. That is damage of one row. Whoever goes
-//! through many rows, or repairs one, reads each column by itself, which fails for none of them, and says of a damaged row which it is and what is
-//! wrong with it.
+//! SQLite keeps the type of a value beside the value: a few flipped bits turn a number into a text
+//! or a NULL. That is damage to one row. A scan of many rows, or a repair of one, therefore reads
+//! each column separately, which never fails, and can name a damaged row and its fault.
 
 use abide_core::{ExecutionId, Timestamp, Version};
 use rusqlite::{Connection, OptionalExtension, Row};
@@ -13,13 +13,14 @@ use crate::rows::{number, sound_count};
 use crate::sheet::{Anchor, Base, Sheet};
 use crate::sql;
 
-/// A row as [`sql::EXECUTION_ROW`] gives it. Nothing stands for a column that has another type than was written, or a value that is never written.
+/// A row of [`sql::EXECUTION_ROW`]. A column is `None` if it has the wrong type, or a value that is
+/// never written.
 #[derive(Clone, Debug)]
 pub(crate) struct LegibleRow {
-    /// The number of the row itself, which is always one.
+    /// The number of the row itself, which is always readable.
     pub(crate) key: i64,
     pub(crate) namespace: Option<i64>,
-    /// A text, which may be no id.
+    /// A text, which may not be a valid id.
     pub(crate) id: Option<String>,
     pub(crate) queue: Option<Queue>,
     pub(crate) parent: Option<Option<i64>>,
@@ -33,7 +34,8 @@ pub(crate) struct LegibleRow {
     pub(crate) care_at: Option<Option<Timestamp>>,
     pub(crate) parent_run: Option<Option<i64>>,
     pub(crate) takeover_count: Option<i64>,
-    /// What the sheet is sealed with, if all of that and the sheet have the right types.
+    /// The columns that the sheet is sealed with, if all of them and the sheet have the right
+    /// types.
     pub(crate) anchor: Result<Anchor, Damage>,
 }
 
@@ -42,7 +44,8 @@ impl LegibleRow {
         connection.prepare_cached(sql::EXECUTION_ROW)?.query_row([key], Self::read).optional()
     }
 
-    /// An error means that SQLite could not read the row, and says nothing about what is in it.
+    /// Reads a row. An error means that SQLite could not read the row, and says nothing about its
+    /// content.
     pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let count =
             |index| number(row, index).map(|found| found.filter(|found| sound_count(*found).is_some()));
@@ -66,7 +69,7 @@ impl LegibleRow {
         })
     }
 
-    /// The sheet, if that and everything that it is sealed with is what was written.
+    /// Returns the sheet, if it and everything that it is sealed with are intact.
     pub(crate) fn sound(&self) -> Result<Sheet<'_>, Damage> {
         let anchor = self.anchor.as_ref().map_err(Clone::clone)?;
         let (id, bytes) = (self.id.as_deref().unwrap_or_default(), self.sheet.as_deref().unwrap_or_default());
@@ -77,18 +80,19 @@ impl LegibleRow {
         }
     }
 
-    /// Its id; nothing when it is no text, or no id.
+    /// Returns its id; nothing if it is not text, or not a valid id.
     fn own_id(&self) -> Option<ExecutionId> {
         self.id.as_deref().and_then(|id| ExecutionId::new(id).ok())
     }
 
-    /// The name by which it is listed and asked after: its id, or another one where nobody would find it by its id.
+    /// Returns the name in lists and requests: its id, or a stand-in if a lookup by its id would
+    /// fail.
     pub(crate) fn name(&self) -> ExecutionId {
         let found = self.namespace.and_then(|_| self.own_id());
         found.unwrap_or_else(|| stand_in(self.key))
     }
 
-    /// Its id, or its number where that cannot be read.
+    /// Returns its id, or its number if the id is unreadable.
     pub(crate) fn title(&self) -> String {
         match &self.id {
             Some(id) => format!("execution {id:?}"),
@@ -97,11 +101,11 @@ impl LegibleRow {
     }
 }
 
-/// What is wrong with a row that SQLite could read.
+/// The fault of a row that SQLite could read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Damage {
     pub(crate) what: String,
-    /// It is only this program that cannot read it.
+    /// Whether a newer program can read it.
     pub(crate) is_newer: bool,
 }
 
@@ -113,12 +117,12 @@ impl Damage {
 
 const STAND_IN: &str = "damaged/";
 
-/// The name of an execution that has none that could be read.
+/// Returns the name of an execution without a readable one.
 pub(crate) fn stand_in(key: i64) -> ExecutionId {
     ExecutionId::new(format!("{}{STAND_IN}{key}", ExecutionId::OWN_PREFIX)).expect("a short text is an id")
 }
 
-/// The execution that a name of that kind means.
+/// Returns the execution that such a name refers to.
 pub(crate) fn meant_by(id: &ExecutionId) -> Option<i64> {
     id.as_str().strip_prefix(ExecutionId::OWN_PREFIX)?.strip_prefix(STAND_IN)?.parse().ok()
 }

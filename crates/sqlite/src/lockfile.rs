@@ -1,14 +1,17 @@
 //! A file beside the database that is locked for as long as its session's process lives.
 //!
-//! The operating system gives the lock back when a process ends, however it ends: who can take the lock of another
-//! session knows at once that it is dead, without waiting for its time to live. The lock decides only when a takeover
-//! may start; what a dead session's process may still write is decided by epochs.
+//! The operating system releases the lock when a process ends, however it ends. A process that can
+//! take the lock of another session knows at once that the session is dead, without waiting for its
+//! time to live. The lock decides only when a takeover may start; epochs decide what the process of
+//! a dead session may still write.
 //!
-//! Somebody may clean up and delete the file of a session that lives. A live process looks for its files every second and makes
-//! them anew; so a file that stays away for [`ABSENCE_MAX`] belongs to a process that is gone.
+//! A cleanup may delete the file of a live session. A live process looks for its files every second
+//! and recreates them; so a file that is missing for [`ABSENCE_MAX`] belongs to a process that is
+//! gone.
 //!
-//! A process that was stopped beyond its time misses its file too, which whoever ended its session has deleted, and makes it anew before it learns
-//! of that. Nobody looks for such a file, so whoever registers a session deletes those of ended sessions that nobody holds.
+//! A process that was stopped beyond its time also misses its file, because the process that ended
+//! its session has deleted it. It recreates the file before it learns of its end. Nobody looks for
+//! such a file, so each registration of a session deletes the unlocked files of ended sessions.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -23,28 +26,29 @@ use abide_core::planted::{Bug, planted};
 use crate::home::Moment;
 use crate::private;
 
-/// Between two looks of a live process at its own files.
+/// The interval at which a live process looks for its own files.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A session whose file is missing for so long is dead; never sooner.
+/// The absence of its file after which a session is dead; never sooner.
 pub(crate) const ABSENCE_MAX: Duration = Duration::from_secs(3);
 
 /// The lock of a session of this process.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     path: PathBuf,
-    // Closing the file gives the lock back.
+    // Closing the file releases the lock.
     file: File,
 }
 
 impl LockFile {
-    /// Makes and locks the file of `session`.
+    /// Creates and locks the file of `session`.
     pub(crate) fn acquire(database: &Path, session: SessionId) -> io::Result<Self> {
         let path = path_of(database, session);
         let mut unseen = path.clone().into_os_string();
         unseen.push("-new");
         let file = private::options().create(true).truncate(false).write(true).open(&unseen)?;
         file.try_lock().map_err(io::Error::from)?;
-        // It gets its name when it is locked: whoever found it unlocked would take the session for dead.
+        // The file gets its name only when it is locked: another process that found it unlocked
+        // would take the session for dead.
         std::fs::rename(&unseen, &path)?;
         Ok(Self { path, file })
     }
@@ -75,10 +79,10 @@ fn is_same(_: &std::fs::Metadata, _: &std::fs::Metadata) -> bool {
     true
 }
 
-/// What the file of a session tells of its process.
+/// The state of a session's process, according to its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sign {
-    /// Somebody holds the lock, or nothing can be told.
+    /// A process holds the lock, or the state is unknown.
     Life,
     /// Nobody holds the lock.
     Death,
@@ -98,7 +102,7 @@ pub(crate) fn look(database: &Path, session: SessionId) -> Sign {
     }
 }
 
-/// Sessions whose files were missing when somebody looked, and since when.
+/// Sessions whose files were missing, and since when.
 #[derive(Debug, Default)]
 pub(crate) struct Absences(HashMap<SessionId, Moment>);
 
@@ -120,7 +124,7 @@ impl Absences {
     }
 }
 
-/// The sessions that have files.
+/// Returns the sessions that have files.
 pub(crate) fn sessions(database: &Path) -> io::Result<Vec<SessionId>> {
     let (Some(folder), Some(name)) = (database.parent(), database.file_name()) else { return Ok(Vec::new()) };
     let mut sessions = Vec::new();
@@ -140,7 +144,7 @@ pub(crate) fn remove_of(database: &Path, session: SessionId) {
 }
 
 fn remove(path: &Path) {
-    // A file that stays behind costs a name in the folder and nothing else.
+    // A leftover file costs a name in the folder and nothing else.
     if let Err(error) = std::fs::remove_file(path)
         && error.kind() != io::ErrorKind::NotFound
     {
@@ -167,7 +171,7 @@ mod tests {
         let rows = [
             (Sign::Nothing, 0, false),
             (Sign::Nothing, 2_999, false),
-            // It was made anew: its absence begins with the next look that misses it.
+            // The file was recreated: its absence begins with the next look that misses it.
             (Sign::Life, 3_000, false),
             (Sign::Nothing, 4_000, false),
             (Sign::Nothing, 6_999, false),

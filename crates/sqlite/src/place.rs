@@ -1,4 +1,4 @@
-//! Where an execution stands.
+//! The place of an execution.
 
 use abide_core::{Epoch, SessionId, Status, Summary, Timestamp};
 use abide_store::NEWER_PAUSE;
@@ -7,28 +7,31 @@ use rusqlite::Row;
 use crate::rows::{integer, sound_count};
 use crate::tallies::Given;
 
-/// An execution is in exactly one of these places. One index over `(place, rank, since)` finds those that something will be
-/// done with: who holds what, what is ready in which order, which timer is next. A partial index for each question would
-/// cost every insert and update a look at each. What only waits for a message and what has ended is not in the index.
+/// The place of an execution, which is always exactly one of these. One index over `(place, rank,
+/// since)` finds every execution that needs action: the executions that a session holds, the ready
+/// ones in their order, and the next timer. A partial index for each question would cost every
+/// insert and update a look at each. Executions that only wait for a message, or have ended, are
+/// not in the index.
 ///
 /// `place` is four times a number plus a kind, so that each queue is one range of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// It waits for a message, and only for that.
+    /// The execution waits for a message, and only for that.
     Waiting,
-    /// It has ended.
+    /// The execution has ended.
     Finished(Timestamp),
-    /// It can be claimed.
+    /// The execution can be claimed.
     Ready(Queue, Timestamp),
-    /// It waits for a time, and perhaps for messages too.
+    /// The execution waits for a time, and perhaps for messages too.
     Timer(i64, Timestamp),
-    /// Something of it cannot be read: it was set aside, so that it delays nobody.
+    /// Some of the execution is unreadable: it was set aside, so that it delays no other.
     Damaged(Timestamp),
-    /// A session holds it, by a claim or, with the request 0, since it was born or its lease was kept.
+    /// A session holds the execution: by a claim or, with request 0, since its birth or because its
+    /// lease was kept.
     Held(Holder),
 }
 
-/// The queue of a route, and how far in front.
+/// The queue of a route, and the priority within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Queue {
     pub(crate) route: i64,
@@ -36,7 +39,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Both as one number, for one column.
+    /// Returns both as one number, for one column.
     pub(crate) fn number(self) -> i64 {
         (self.route << 16) | (i64::from(self.priority) - i64::from(i16::MIN))
     }
@@ -47,20 +50,20 @@ impl Queue {
     }
 }
 
-/// Who holds an execution.
+/// The holder of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) session: SessionId,
-    /// The claim that gave it; 0 when it was born leased.
+    /// The claim that leased it; 0 if it was born leased.
     pub(crate) request: u64,
-    /// After how many heartbeats of the session it was given.
+    /// The number of the session's heartbeats before the lease.
     pub(crate) beat: u64,
-    /// Its position among what that claim gave.
+    /// Its position in the answer to that claim.
     pub(crate) position: u64,
 }
 
 impl Holder {
-    /// Positions are below this: they share a column with the number of heartbeats.
+    /// The end of the range of positions: they share a column with the number of heartbeats.
     pub(crate) const POSITION_END: u64 = 1 << 24;
 }
 
@@ -81,17 +84,17 @@ impl Columns {
 const FINISHED: i64 = 4;
 const DAMAGED: i64 = 8;
 
-/// The place of what is ready in a route.
+/// Returns the place of the ready executions of a route.
 pub(crate) fn ready(route: i64) -> i64 {
     route * 4 + 1
 }
 
-/// The place of the timers of a route.
+/// Returns the place of the timers of a route.
 pub(crate) fn timers(route: i64) -> i64 {
     route * 4 + 2
 }
 
-/// The place of what a session holds.
+/// Returns the place of the executions that a session holds.
 pub(crate) fn held(session: SessionId) -> i64 {
     integer(session.0).saturating_mul(4).saturating_add(3)
 }
@@ -123,7 +126,7 @@ impl Place {
             (1, route) => {
                 Self::Ready(Queue { route, priority: i16::try_from(rank.checked_neg()?).ok()? }, at)
             }
-            // Whoever looks for what is due looks at this rank alone.
+            // The search for due timers looks at this rank alone.
             (2, route) if rank == 0 => Self::Timer(route, at),
             (3, session) => {
                 let since = sound_count(since)?;
@@ -156,7 +159,7 @@ impl Place {
         })
     }
 
-    /// Who holds it.
+    /// Returns the holder.
     pub(crate) fn holder(self) -> Option<Holder> {
         match self {
             Self::Held(holder) => Some(holder),
@@ -164,17 +167,17 @@ impl Place {
         }
     }
 
-    /// The session that holds it.
+    /// Returns the session of the holder.
     pub(crate) fn session(self) -> Option<SessionId> {
         self.holder().map(|holder| holder.session)
     }
 
-    /// The lease of its holder.
+    /// Returns the lease of the holder.
     pub(crate) fn given(self, epoch: Epoch) -> Option<Given> {
         self.holder().map(|Holder { session, beat, .. }| Given { session, epoch, beat })
     }
 
-    /// Since when it is ready.
+    /// Returns the time since which it is ready.
     pub(crate) fn ready_at(self) -> Option<Timestamp> {
         match self {
             Self::Ready(_, at) => Some(at),
@@ -182,18 +185,20 @@ impl Place {
         }
     }
 
-    /// Whether what its summary tells may stand here at `now`.
+    /// Whether an execution with this summary may be at this place at `now`.
     pub(crate) fn fits(self, queue: Queue, summary: &Summary, now: Timestamp) -> bool {
         let is_finished = summary.status.is_terminal();
         match self {
             Self::Finished(_) => is_finished,
             _ if is_finished => false,
-            // What runs, or is to, is held or ready: only a claim would have it go on, and a claim does not look here.
+            // An execution that runs, or should run, is held or ready: only a claim lets it
+            // continue, and a claim does not look here.
             Self::Waiting => {
                 summary.wake_at.is_none()
                     && matches!(summary.status, Status::Waiting | Status::Paused | Status::Blocked)
             }
-            // What was ready may have been put off for a while by a program that is too old for it, whatever it waits for.
+            // A program that is too old for a ready execution may have put it off for a while,
+            // whatever it waits for.
             Self::Timer(route, at) => {
                 route == queue.route && (Some(at) == summary.wake_at || at <= now.after(NEWER_PAUSE))
             }
@@ -203,7 +208,7 @@ impl Place {
         }
     }
 
-    /// Where it stands when nobody holds it and nothing has come for it.
+    /// Returns its place when nobody holds it and no message has arrived.
     pub(crate) fn parked(route: i64, wake_at: Option<Timestamp>) -> Self {
         wake_at.map_or(Self::Waiting, |at| Self::Timer(route, at))
     }
@@ -238,7 +243,7 @@ mod tests {
         for priority in [i16::MIN, -1, 0, 1, i16::MAX] {
             let queue = Queue { route: 77, priority };
             assert_eq!(Queue::of(queue.number()), queue);
-            // What SQL makes of it.
+            // The same computation as in SQL.
             assert_eq!(32_768 - (queue.number() & 65_535), -i64::from(priority));
             assert_eq!(queue.number() >> 16, 77);
         }

@@ -1,12 +1,13 @@
-//! Noticing what other processes write.
+//! Detects writes of other processes.
 //!
-//! SQLite tells nobody that a file has changed; it can be asked, cheaply, by `PRAGMA data_version`. The writer's own
-//! connection is asked, because its number does not count its own commits. While it is in use nobody needs to ask: it asks
-//! itself when its next transaction begins.
+//! SQLite does not announce changes of a file; `PRAGMA data_version` is a cheap way to ask. The
+//! question goes to the writer's own connection, because its number does not count its own commits.
+//! While the writer is busy nobody needs to ask: it asks when its next transaction begins.
 //!
-//! When to ask is told by the operating system where it can: every commit of any process writes to the log. But the commit
-//! is seen only when the log was synced, and nothing tells of that; so after a write the question is asked again, at first
-//! soon and then more and more rarely. Where the operating system tells nothing it is asked twenty times a second.
+//! Where possible, the operating system says when to ask, because every commit of any process
+//! writes to the log. But a commit is visible only after the log was synced, and nothing announces
+//! that. So after a write the question is repeated, at first soon and then more and more rarely.
+//! Where the operating system announces nothing, the question is asked twenty times a second.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,11 +18,12 @@ use crate::lockfile;
 use crate::watch::Watch;
 use crate::writer::Desk;
 
-/// Between two questions where the operating system tells nothing: 20 a second.
+/// The interval between two questions where the operating system announces nothing: 20 a second.
 const QUIET: Duration = Duration::from_millis(50);
-/// Between two questions at least: a busy log is not asked after at each of its commits.
+/// The minimum interval between two questions: a busy log does not cause one for each commit.
 const LIVELY: Duration = Duration::from_millis(4);
-/// Between two questions at most, and between two looks whether the store was closed, or the log was made anew.
+/// The maximum interval between two questions, and between two checks for a closed store or a
+/// recreated log.
 const WATCHED: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -31,9 +33,10 @@ pub(crate) struct Poll {
 }
 
 impl Poll {
-    /// A session was registered, or somebody follows the feed: from now on somebody wants to know.
+    /// Wakes the thread: a session was registered, or a client follows the feed.
     pub(crate) fn wake(&self) {
-        // Under the lock: whoever has just found that there is no session is asleep before it is woken.
+        // The lock ensures that a thread that has just found no session is asleep before it is
+        // woken.
         let _closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         self.wake.notify_one();
     }
@@ -44,7 +47,7 @@ impl Poll {
         Watch::disturb(shared);
     }
 
-    /// The work of the thread that asks, until the store is closed.
+    /// Runs the polling thread until the store is closed.
     pub(crate) fn serve(&self, desk: &Desk, shared: &Shared) {
         let mut watch = None;
         let mut patience = WATCHED;
@@ -72,7 +75,7 @@ impl Poll {
             }
             let Some(mut writer) = desk.try_lock_writer() else { continue };
             if let Err(failure) = writer.look_up() {
-                // The writer meets the same error when it next begins, and there somebody hears of it.
+                // The writer meets the same error in its next transaction, whose callers get it.
                 tracing::debug!(why = failure.complaint, "cannot ask whether the database has changed");
             }
         }
@@ -82,7 +85,8 @@ impl Poll {
         *self.closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for as long as nobody in this process wants to know. `false` when the store is closed.
+    /// Waits while nobody in this process needs the notices. Returns `false` when the store is
+    /// closed.
     fn is_heard(&self, shared: &Shared) -> bool {
         let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         while !*closed && !shared.notices.is_heard() {

@@ -18,26 +18,28 @@ use crate::place::{Place, Queue};
 use crate::sheet::{Anchor, Base, Cold};
 use crate::sql;
 
-/// A number as SQLite keeps it. Counters and times never come near the limit.
+/// Converts a number for SQLite. Counters and times never come near the limit.
 pub(crate) fn integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The number of a row itself, or one that was made here: never negative. What a column counts is read by [`count`].
+/// Converts the number of a row, or one that was computed here: never negative. Counts in columns
+/// are read by [`count`].
 pub(crate) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// Beyond everything that is counted. So far from the limit of SQLite that whatever is added to a sound count stays below that.
+/// The end of the range of counts. It is so far from SQLite's limit that no addition to a sound
+/// count reaches that.
 const COUNT_END: i64 = 1 << 62;
 
-/// A number that may be a count. Nothing is counted below zero: such a number, or one near the limit, is not what was written, and to take it for
-/// another one would write a row that the next look does not find.
+/// Returns a number that may be a count. Counts are never negative: such a number, or one near the
+/// limit, is damage, and a substitute would write a row that the next lookup does not find.
 pub(crate) fn sound_count(number: i64) -> Option<u64> {
     u64::try_from(number).ok().filter(|_| number < COUNT_END)
 }
 
-/// A count in a column.
+/// Reads a count from a column.
 pub(crate) fn count(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
     let number: i64 = row.get(index)?;
     sound_count(number).ok_or_else(|| {
@@ -63,7 +65,7 @@ pub(crate) fn timestamp_maybe(row: &Row<'_>, index: usize) -> rusqlite::Result<O
     Ok(row.get::<_, Option<i64>>(index)?.map(Timestamp::from_micros))
 }
 
-/// A number in a column; nothing when it is something else.
+/// Reads a number from a column; returns nothing if it is something else.
 pub(crate) fn number(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<i64>> {
     Ok(match row.get_ref(index)? {
         ValueRef::Integer(number) => Some(number),
@@ -71,7 +73,7 @@ pub(crate) fn number(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<i64
     })
 }
 
-/// The text in a column.
+/// Reads a text from a column.
 pub(crate) fn text<'r>(row: &'r Row<'_>, index: usize) -> rusqlite::Result<&'r str> {
     match row.get_ref(index)? {
         ValueRef::Text(bytes) => std::str::from_utf8(bytes)
@@ -80,7 +82,7 @@ pub(crate) fn text<'r>(row: &'r Row<'_>, index: usize) -> rusqlite::Result<&'r s
     }
 }
 
-/// The bytes in a column.
+/// Reads bytes from a column.
 pub(crate) fn blob<'r>(row: &'r Row<'_>, index: usize) -> rusqlite::Result<&'r [u8]> {
     match row.get_ref(index)? {
         ValueRef::Blob(bytes) => Ok(bytes),
@@ -88,7 +90,7 @@ pub(crate) fn blob<'r>(row: &'r Row<'_>, index: usize) -> rusqlite::Result<&'r [
     }
 }
 
-/// A column is of another type than was written.
+/// Returns the error for a column of the wrong type.
 fn unexpected(row: &Row<'_>, index: usize, found: Type) -> rusqlite::Error {
     let name = row.as_ref().column_name(index).unwrap_or("?").to_owned();
     rusqlite::Error::InvalidColumnType(index, name, found)
@@ -102,13 +104,13 @@ pub(crate) fn status(row: &Row<'_>, index: usize) -> rusqlite::Result<Status> {
     })
 }
 
-/// A value of `abide-core` in a column.
+/// Decodes a value of `abide-core` from a column.
 pub(crate) fn decoded<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rusqlite::Result<T> {
     codec::decode(blob(row, index)?)
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(index, Type::Blob, Box::new(error)))
 }
 
-/// Any value of a column, as it is: also a text that is none.
+/// Any value of a column, unchanged, even an invalid text.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Raw {
     Text(Vec<u8>),
@@ -143,11 +145,11 @@ impl fmt::Display for Raw {
     }
 }
 
-/// What decides about a commit, and what is written with it.
+/// The data that decides about a commit, and the data that is written with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseState {
     pub(crate) lease: LeaseRow,
-    /// After how many heartbeats of its holder the lease was given.
+    /// The number of the holder's heartbeats before the lease.
     pub(crate) given_beat: u64,
     pub(crate) queue: Queue,
     pub(crate) anchor: Anchor,
@@ -185,7 +187,7 @@ impl LeaseState {
     }
 }
 
-/// A session as the writer needs it.
+/// The columns of a session that the writer needs.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionState {
     pub(crate) ability: Arc<Ability>,
@@ -199,7 +201,7 @@ impl SessionState {
         let mut statement = connection.prepare_cached(sql::SESSION)?;
         statement
             .query_row([integer(session.0)], |row| match Self::of(row) {
-                // One that cannot be read is over, so that its worker registers anew.
+                // An unreadable session is over, so that its worker registers anew.
                 Err(error) if matches!(Failure::of(&error).meaning, Meaning::Corrupt | Meaning::Newer) => {
                     Ok(None)
                 }
@@ -210,7 +212,7 @@ impl SessionState {
     }
 
     fn of(row: &Row<'_>) -> rusqlite::Result<Self> {
-        // Read by each heartbeat: one that failed for it would fail for ever.
+        // Each heartbeat reads this: if it were unreadable, the heartbeat would fail for ever.
         let _taken: i64 = row.get(4)?;
         Ok(Self {
             ability: Arc::new(decoded(row, 0)?),
@@ -229,18 +231,18 @@ impl SessionState {
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) key: i64,
-    /// `None` where it cannot be read.
+    /// The epoch; `None` if it is unreadable.
     pub(crate) epoch: Option<Epoch>,
     pub(crate) queue: Queue,
     pub(crate) place: Place,
-    /// The journal row in which its first run begins.
+    /// The first journal row of its first run.
     pub(crate) origin: i64,
     pub(crate) standing: Standing,
-    /// Its state, as it is on disk; decoded when somebody asks for it.
+    /// Its state, as on disk; decoded on demand.
     state: Vec<u8>,
     execution: OnceLock<Execution>,
     address: Address,
-    /// When a caretaker is to look at it.
+    /// The time of a caretaker's next look.
     pub(crate) care_at: Option<Timestamp>,
 }
 
@@ -271,7 +273,8 @@ impl Target {
             .optional()
     }
 
-    /// What the columns alone say of a row whose sheet cannot be read. A message that nobody else sends again goes there all the same.
+    /// Returns a row whose sheet is unreadable, from its columns alone. A message that nobody sends
+    /// again goes there all the same.
     pub(crate) fn unreadable(
         connection: &Connection,
         namespace: i64,
@@ -287,7 +290,7 @@ impl Target {
                     queue: Queue::of(number(row, 1)?.unwrap_or(0)),
                     place: Place::read(row, 3).unwrap_or(Place::Damaged(Timestamp::default())),
                     origin: 0,
-                    // Whoever looks finds out what is wrong with it.
+                    // The next holder finds out what is wrong with it.
                     standing: Standing { status, listens: Listens::Everything, run: None },
                     state: Vec::new(),
                     execution: OnceLock::new(),
@@ -298,7 +301,7 @@ impl Target {
             .optional()
     }
 
-    /// Its state. Most messages do not ask for it.
+    /// Returns its state. Most messages do not need it.
     pub(crate) fn execution(&self) -> Result<&Execution, DecodeError> {
         if let Some(known) = self.execution.get() {
             return Ok(known);

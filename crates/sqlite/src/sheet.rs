@@ -1,7 +1,8 @@
-//! What an execution's row keeps beside its indexed columns: its summary, its state, and what rarely changes.
+//! The part of an execution's row beside its indexed columns: its summary, its state, and facts
+//! that rarely change.
 //!
-//! One column instead of a dozen: each that is bound, written and read by itself costs more than the bytes in it. The sheet begins with a
-//! checksum of itself and of the columns that change only with it.
+//! It is one column instead of a dozen: binding, writing and reading a column costs more than its
+//! bytes. The sheet begins with a checksum of itself and of the columns that change only with it.
 
 use std::error::Error;
 
@@ -17,24 +18,25 @@ use crate::journal::put_length;
 use crate::place::Queue;
 use crate::rows::{blob, count, integer, text};
 
-/// What rarely changes.
+/// Facts that rarely change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cold {
     pub(crate) created_at: Timestamp,
     /// The number of the current run.
     pub(crate) run: u32,
-    /// The journal row in which the current run begins.
+    /// The first journal row of the current run.
     pub(crate) first: i64,
-    /// That of the first run, once there is a second: a repeated start is compared with what the execution was first started with.
+    /// The first journal row of the first run, once there is a second: a repeated start is compared
+    /// with the original one.
     pub(crate) origin: Option<i64>,
-    /// How many journal rows the current run has.
+    /// The number of journal rows of the current run.
     pub(crate) row_count: u64,
     pub(crate) tagged: bool,
     pub(crate) top_level: bool,
 }
 
 impl Cold {
-    /// Of an execution whose journal begins in `row`.
+    /// Returns the facts of an execution whose journal begins in `row`.
     pub(crate) fn of_newborn(start: &Start, row: i64, now: Timestamp) -> Self {
         Self {
             created_at: now,
@@ -47,16 +49,17 @@ impl Cold {
         }
     }
 
-    /// The journal row in which the first run begins.
+    /// Returns the first journal row of the first run.
     pub(crate) fn origin(&self) -> i64 {
         self.origin.unwrap_or(self.first)
     }
 }
 
-/// The columns that belong to a sheet. A sheet that stands in another row, or that is older or newer than its row, is damaged.
+/// The columns that belong to a sheet. A sheet in another row, or one that is older or newer than
+/// its row, is damaged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Anchor {
-    /// Of what never changes.
+    /// The checksum of the columns that never change.
     identity: u64,
     pub(crate) head: i64,
     pub(crate) version: Version,
@@ -69,7 +72,7 @@ pub(crate) struct Identity<'a> {
     pub(crate) namespace: i64,
     pub(crate) id: &'a str,
     pub(crate) queue: Queue,
-    /// The execution that it was started by.
+    /// The execution that started it.
     pub(crate) parent: Option<i64>,
 }
 
@@ -86,11 +89,12 @@ impl Anchor {
     }
 }
 
-/// A sheet that is being written. Its larger part is prepared on the caller's thread, the rest when the row is written.
+/// A sheet that is being written. Its larger part is prepared on the caller's thread, the rest when
+/// the row is written.
 #[derive(Debug)]
 pub(crate) struct Draft {
     bytes: Vec<u8>,
-    /// How many bytes are prepared, and their checksum.
+    /// The number of prepared bytes, and their checksum.
     prepared: usize,
     sum: Checksum,
 }
@@ -103,7 +107,7 @@ impl Draft {
         Self::prepared(bytes)
     }
 
-    /// The same for a state that nobody has encoded yet.
+    /// Prepares a sheet with a state that is not encoded yet.
     pub(crate) fn of(summary: &Summary, execution: &Execution) -> Self {
         const STATE_BYTES: usize = 192;
         Self::prepared(put_part(Self::begin(summary, STATE_BYTES), execution))
@@ -120,7 +124,7 @@ impl Draft {
         Self { prepared: bytes.len(), bytes, sum }
     }
 
-    /// The whole sheet.
+    /// Returns the whole sheet.
     pub(crate) fn sealed(&mut self, cold: &Cold, anchor: &Anchor) -> &[u8] {
         self.bytes.truncate(self.prepared);
         let bytes = std::mem::take(&mut self.bytes);
@@ -131,7 +135,8 @@ impl Draft {
     }
 }
 
-/// A value with its length before it, behind the bytes that are there. The length is known last, and has one byte of most values.
+/// Appends a value, with its length in front. The length is known last, and takes one byte for most
+/// values.
 fn put_part(mut bytes: Vec<u8>, value: &impl Serialize) -> Vec<u8> {
     let mut at = bytes.len();
     bytes.push(0);
@@ -158,21 +163,22 @@ pub(crate) struct Sheet<'a> {
 impl<'a> Sheet<'a> {
     pub(crate) fn open(bytes: &'a [u8], anchor: &Anchor) -> Result<Self, DecodeError> {
         let damaged = |what: &str| DecodeError::Damaged(what.to_owned());
-        // What was prepared first ends where the rest begins, which only its contents tell.
+        // Only its content says where the prepared part ends.
         let rest = bytes.get(CHECKSUM_BYTES..).ok_or_else(|| damaged("it is cut short"))?;
         let ((summary, state), cold_bytes) =
             postcard::take_from_bytes::<(&[u8], &[u8])>(rest).map_err(|_| damaged("it is cut short"))?;
         let prepared = &rest[..rest.len() - cold_bytes.len()];
         let sum = |_: &[u8]| anchor.sum(Checksum::new().bytes(prepared).bytes(cold_bytes));
         checksum::checked(bytes, sum).ok_or_else(|| damaged("its checksum is wrong"))?;
-        // What is behind it would be lost when the sheet is written again.
+        // Bytes after it would be lost when the sheet is written again.
         let Ok((cold, [])) = postcard::take_from_bytes(cold_bytes) else {
             return Err(DecodeError::Newer);
         };
         Ok(Self { cold, summary, state })
     }
 
-    /// The same of the execution with this id, which is named where it is damaged.
+    /// Opens the sheet of the execution with this id, which the error names if the sheet is
+    /// damaged.
     pub(crate) fn of(id: &str, bytes: &'a [u8], anchor: &Anchor) -> rusqlite::Result<Self> {
         Self::open(bytes, anchor).map_err(|problem| match problem {
             DecodeError::Damaged(what) => {
@@ -182,7 +188,7 @@ impl<'a> Sheet<'a> {
         })
     }
 
-    /// What a message has to know: the beginning of the summary.
+    /// Returns the facts that a message needs, from the beginning of the summary.
     pub(crate) fn standing(&self) -> rusqlite::Result<Standing> {
         let beginning = Summary::beginning_of(self.summary);
         let (status, listens) = beginning.ok_or_else(|| match self.summary() {
@@ -205,7 +211,8 @@ fn complain(complaint: impl Into<Box<dyn Error + Send + Sync>>) -> rusqlite::Err
     rusqlite::Error::FromSqlConversionFailure(7, Type::Blob, complaint.into())
 }
 
-/// What every look at an execution begins with: the columns `key, namespace, id, queue, parent, head, version, state`, in this order.
+/// The columns that every look at an execution begins with: `key, namespace, id, queue, parent,
+/// head, version, state`, in this order.
 #[derive(Debug)]
 pub(crate) struct Base<'r> {
     pub(crate) key: i64,
@@ -222,7 +229,7 @@ impl<'r> Base<'r> {
         Self::read_at(row, 0)
     }
 
-    /// The same, where the columns begin at `at`.
+    /// Reads the columns, which begin at `at`.
     pub(crate) fn read_at(row: &'r Row<'_>, at: usize) -> rusqlite::Result<Self> {
         let (key, namespace) = (row.get(at)?, row.get(at + 1)?);
         let id = text(row, at + 2)?;
@@ -232,7 +239,7 @@ impl<'r> Base<'r> {
         Ok(Self { key, namespace, id, queue, parent, anchor, sheet: blob(row, at + 7)? })
     }
 
-    /// The sheet, if it is what was written.
+    /// Returns the sheet, if it is intact.
     pub(crate) fn sheet(&self) -> rusqlite::Result<Sheet<'r>> {
         Sheet::of(self.id, self.sheet, &self.anchor)
     }

@@ -1,5 +1,6 @@
-//! A store without threads, for simulations: whoever has it lets its writer work, one transaction at a time, and decides what becomes of each. Batches, retries and
-//! recovery are those of production; only who calls them, and when, is not.
+//! A store without threads, for simulations. Its owner steps the writer, one transaction at a time,
+//! and decides the fate of each. Batches, retries and recovery are those of production; only their
+//! callers and the times of the calls differ.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,24 +16,24 @@ use crate::wal::Wal;
 use crate::writer::{Desk, Drive, Writer, run};
 use crate::{Options, SqliteStore, schema, sql};
 
-/// What becomes of a transaction.
+/// The fate of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is committed, unless SQLite itself objects.
+    /// The transaction is committed, unless SQLite itself objects.
     Committed,
     /// The process dies before COMMIT. [`crash`](SqliteStore::crash) has to follow.
     Killed,
-    /// COMMIT fails so that nobody knows what happened. It did not happen.
+    /// COMMIT fails with an unknown outcome. The transaction did not happen.
     Unwritten,
-    /// COMMIT fails so that nobody knows what happened. It did happen: the operations are answered with what they did, and whoever steps keeps
-    /// that from their callers.
+    /// COMMIT fails with an unknown outcome. The transaction did happen: the operations are
+    /// answered with their results, and the owner of the store withholds these from the callers.
     Unheard,
     /// The database file cannot grow.
     Full,
 }
 
 impl Fate {
-    /// What COMMIT says when the disk fails.
+    /// Returns the error of COMMIT when the disk fails.
     pub(crate) fn unknown() -> Failure {
         Failure { meaning: Meaning::Indeterminate, complaint: "disk I/O error".to_owned() }
     }
@@ -54,7 +55,7 @@ impl Fate {
     }
 }
 
-/// How far a step came.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stepped {
     /// There was nothing to do.
@@ -66,7 +67,8 @@ pub enum Stepped {
 }
 
 impl SqliteStore {
-    /// Opens a database file as [`open`](Self::open) does, without threads. `tell` says how much time has passed; it need not be real.
+    /// Opens a database file like [`open`](Self::open), but without threads. `tell` returns the
+    /// elapsed time, which need not be real.
     pub fn stepped(
         path: &Path,
         clock: Arc<dyn Clock>,
@@ -85,17 +87,17 @@ impl SqliteStore {
         Ok(Arc::new(Self::assemble(shared, Some(desk), Some(wal))))
     }
 
-    /// Lets the writer run the next transaction.
+    /// Runs the writer's next transaction.
     pub fn step(&self, fate: Fate) -> Stepped {
         self.desk().map_or(Stepped::Idle, |desk| desk.step(fate))
     }
 
-    /// Resolves when a step would find something to do. For one waiter.
+    /// Resolves when a step would have something to do. Only one task may wait.
     pub fn poll_jobs(&self, context: &Context<'_>) -> Poll<()> {
         self.desk().map_or(Poll::Pending, |desk| desk.poll_jobs(context))
     }
 
-    /// What the thread does that asks whether other processes have written.
+    /// Does the work of the thread that asks whether other processes have written.
     pub fn look_up(&self) {
         self.shared.keep_locks();
         if let Some(Err(failure)) = self.desk().map(|desk| desk.lock_writer().look_up()) {
@@ -103,7 +105,8 @@ impl SqliteStore {
         }
     }
 
-    /// Ends as the death of its process does: what is queued is gone, and nothing is put in order.
+    /// Ends the store like the death of its process: queued operations are gone, and nothing is
+    /// cleaned up.
     pub fn crash(&self) {
         if let Some(desk) = self.desk() {
             desk.die();
@@ -114,7 +117,8 @@ impl SqliteStore {
 }
 
 impl Desk {
-    /// Lets the writer run the next transaction, whose fate is decided. What waits for another process goes back to where it was.
+    /// Runs the writer's next transaction, whose fate is decided. Operations that wait for another
+    /// process go back to the queue.
     pub(crate) fn step(&self, fate: Fate) -> Stepped {
         let mut writer = self.lock_writer();
         let jobs = self.take_batch();
@@ -133,7 +137,7 @@ impl Desk {
         Stepped::Busy
     }
 
-    /// Waits until there is something to do. Only one may wait.
+    /// Waits until there is something to do. Only one task may wait.
     pub(crate) fn poll_jobs(&self, context: &Context<'_>) -> Poll<()> {
         let mut queue = self.lock_queue();
         if !queue.is_empty() {
@@ -143,7 +147,7 @@ impl Desk {
         Poll::Pending
     }
 
-    /// Forgets what is queued: the process is dead.
+    /// Drops the queued operations: the process is dead.
     pub(crate) fn die(&self) {
         let mut queue = self.lock_queue();
         queue.closed = true;
@@ -159,7 +163,7 @@ impl Desk {
 pub struct Stranger(#[expect(dead_code, reason = "it holds the lock until it is dropped")] Connection);
 
 impl Stranger {
-    /// One that has the lock of all writers; nobody if somebody else has it.
+    /// Takes the write lock; returns nothing if another process has it.
     pub fn writing(path: &Path) -> Option<Self> {
         let connection = Connection::open(path).ok()?;
         connection.busy_timeout(Duration::ZERO).ok()?;
@@ -185,7 +189,7 @@ mod tests {
         millis: Arc<AtomicU64>,
     }
 
-    /// Two stores on one file, as two processes have it.
+    /// Returns two stores on one file, like those of two processes.
     fn pair() -> Pair {
         let folder = tempfile::tempdir().unwrap();
         let millis = Arc::new(AtomicU64::new(0));
@@ -207,7 +211,7 @@ mod tests {
         store.submit(Submit { messages: vec![message], born_to: None, alone: false })
     }
 
-    /// The answer, if it is there.
+    /// Returns the answer, if it has arrived.
     fn told<T>(answer: &mut Answer<T>) -> Option<abide_store::Result<T>> {
         match answer.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())) {
             Poll::Ready(answer) => Some(answer),
@@ -215,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Who is in the database, as another process sees it.
+    /// Returns the executions in the database, as another process sees them.
     fn found(store: &SqliteStore) -> Vec<String> {
         let list = List::of(Namespace::default(), 10);
         let page = block_on(store.list(list)).unwrap();
@@ -255,7 +259,7 @@ mod tests {
             assert_eq!(word, expected, "{fate:?}");
             assert_eq!(found(&theirs).len(), count, "{fate:?}");
             if fate != Fate::Killed {
-                // The writer goes on, with a new connection if need be.
+                // The writer continues, with a new connection if necessary.
                 let mut next = start(&ours, "b");
                 assert_eq!(ours.step(Fate::Committed), Stepped::Done);
                 assert!(matches!(told(&mut next), Some(Ok(_))), "{fate:?}");

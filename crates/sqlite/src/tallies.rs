@@ -1,8 +1,9 @@
-//! What the sessions of this store hold, counted for their heartbeats.
+//! The leases of this store's sessions, counted for their heartbeats.
 //!
-//! Unlike what is in [`crate::caches`], it outlives what others write: counting 100,000 leases anew with each heartbeat would hold up the writer for
-//! longer than everything else. That is sound because a session is given leases by its own store alone; whoever else takes one from it writes that
-//! into the session's row (`taken`), which each heartbeat reads.
+//! Unlike [`crate::caches`], the tallies survive writes of others: counting 100,000 leases again at
+//! each heartbeat would block the writer for longer than everything else. This is sound because
+//! only its own store leases executions to a session; any other process that takes one away writes
+//! that into the session's row (`taken`), which each heartbeat reads.
 
 use abide_core::{Digest, Epoch, SessionId, Tally};
 use rusqlite::{Connection, OptionalExtension};
@@ -13,23 +14,24 @@ use crate::place::{self, Place};
 use crate::rows::{epoch, integer, number, unsigned};
 use crate::sql;
 
-/// The tallies, as they were when the last transaction ended, and as they are in the one under way.
+/// The tallies, both as of the last transaction and within the current one.
 #[derive(Debug, Default)]
 pub(crate) struct Tallies {
     durable: BySession<Tally>,
-    /// Of the sessions that the transaction under way concerns, mostly one; `None` for one that it ends.
+    /// The tallies of the sessions that the current transaction concerns, mostly one; `None` for a
+    /// session that it ends.
     changed: Vec<(SessionId, Option<Tally>)>,
 }
 
-/// What a transaction has changed so far.
+/// The changes of a transaction up to a savepoint.
 pub(crate) struct Mark(Vec<(SessionId, Option<Tally>)>);
 
-/// A lease that is given by moving an execution to the place of its holder.
+/// A lease, as the place of its holder describes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Given {
     pub(crate) session: SessionId,
     pub(crate) epoch: Epoch,
-    /// After how many heartbeats of the session.
+    /// The number of the session's heartbeats before the lease.
     pub(crate) beat: u64,
 }
 
@@ -44,7 +46,7 @@ impl Tallies {
         self.changed.push((session, None));
     }
 
-    /// How many heartbeats a session has given; 0 of one that is not counted here.
+    /// Returns the number of heartbeats of a session; 0 for a session that is not counted here.
     pub(crate) fn beat_count(&mut self, session: SessionId) -> u64 {
         self.of(session).map_or(0, |tally| tally.beat_count())
     }
@@ -61,7 +63,8 @@ impl Tallies {
         }
     }
 
-    /// The tally of a session in the transaction under way. After a commit of unknown outcome there is none, until the next heartbeat.
+    /// Returns the tally of a session in the current transaction. After a commit of unknown outcome
+    /// there is none, until the next heartbeat.
     pub(crate) fn of(&mut self, session: SessionId) -> Option<&mut Tally> {
         let known = self.changed.iter().position(|(of, _)| *of == session);
         let index = match known {
@@ -75,17 +78,17 @@ impl Tallies {
         self.changed[index].1.as_mut()
     }
 
-    /// Before a savepoint.
+    /// Saves the changes before a savepoint.
     pub(crate) fn mark(&self) -> Mark {
         Mark(self.changed.clone())
     }
 
-    /// After a rollback to the savepoint.
+    /// Restores the changes after a rollback to the savepoint.
     pub(crate) fn undo_to(&mut self, mark: Mark) {
         self.changed = mark.0;
     }
 
-    /// After COMMIT.
+    /// Keeps the changes after COMMIT.
     pub(crate) fn keep(&mut self) {
         for (session, tally) in self.changed.drain(..) {
             match tally {
@@ -95,24 +98,25 @@ impl Tallies {
         }
     }
 
-    /// After ROLLBACK.
+    /// Drops the changes after ROLLBACK.
     pub(crate) fn undo(&mut self) {
         self.changed.clear();
     }
 
-    /// Nobody knows whether the last transaction happened.
+    /// Drops all tallies, because the outcome of the last transaction is unknown.
     pub(crate) fn forget(&mut self) {
         *self = Self::default();
     }
 }
 
-/// Counts what a session holds, from the rows. `taken` is what others took from it so far: it is taken away again by whoever compares.
+/// Counts the leases of a session from the rows. `taken` covers the leases that others have taken
+/// from it so far; it is added because the comparison subtracts it again.
 pub(crate) fn counted(connection: &Connection, session: SessionId, taken: Digest) -> rusqlite::Result<Tally> {
     let mut statement = connection.prepare_cached(sql::SESSION_LEASES_AFTER)?;
     let mut rows = statement.query([place::held(session), -1, -1, -1])?;
     let (mut old, mut beat_count) = (taken, 0);
     while let Some(row) = rows.next()? {
-        // A lease that cannot be read is nobody's.
+        // An unreadable lease belongs to nobody.
         let (Ok(epoch), Ok(place)) = (epoch(row, 1), Place::read(row, 2)) else { continue };
         old = old.plus(Digest::of(unsigned(row.get(0)?), epoch));
         let beat = place.holder().map_or(0, |holder| holder.beat);
@@ -122,17 +126,17 @@ pub(crate) fn counted(connection: &Connection, session: SessionId, taken: Digest
 }
 
 impl Batch<'_> {
-    /// A lease is taken away from whoever holds it.
+    /// Takes a lease away from its holder.
     pub(crate) fn take_away(&mut self, key: i64, given: Given) -> rusqlite::Result<()> {
         if self.shared.notices.holds(given.session) {
             self.tallies.end(key, given);
             return Ok(());
         }
-        // Another process counts what that session holds, and reads this with its next heartbeat.
+        // Another process counts the leases of that session, and reads this at its next heartbeat.
         let id = integer(given.session.0);
         let mut statement = self.connection.prepare_cached(sql::SESSION_TAKEN)?;
         let taken = statement.query_row([id], |row| number(row, 0)).optional()?.flatten();
-        // A session that is gone, or cannot be read, is over: nobody is left to be told.
+        // A session that is gone or unreadable is over: there is nobody to inform.
         let Some(taken) = taken else { return Ok(()) };
         let taken = taken_digest(taken).plus(Digest::of(unsigned(key), given.epoch));
         let mut statement = self.connection.prepare_cached(sql::SESSION_TAKE)?;
@@ -141,7 +145,7 @@ impl Batch<'_> {
     }
 }
 
-/// What others took from a session, as its row has it.
+/// Returns the digest of the leases that others took from a session, from its row.
 pub(crate) fn taken_digest(taken: i64) -> Digest {
     Digest(taken.cast_unsigned())
 }

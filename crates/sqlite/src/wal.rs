@@ -1,11 +1,13 @@
-//! Keeping the write-ahead log fast and small.
+//! Keeps the write-ahead log fast and small.
 //!
-//! Fast: overwriting a log syncs twice as fast as extending it, so the file is filled with zeros up to its usual size
-//! once it is used in earnest. SQLite ignores what follows the last valid frame, because it carries no valid salt.
+//! Fast: overwriting a log syncs twice as fast as extending it, so the file is filled with zeros up
+//! to its usual size once it is in real use. SQLite ignores the bytes after the last valid frame,
+//! because they carry no valid salt.
 //!
-//! Small: a background thread copies most of the log into the database file while the writer goes on; then the writer
-//! copies the small rest between two transactions. Only when nothing is left to copy can the log begin anew at its
-//! start, and with a busy writer a background thread alone never gets there.
+//! Small: a background thread copies most of the log into the database file while the writer
+//! continues; then the writer copies the small rest between two transactions. The log can restart
+//! at its beginning only when nothing is left to copy, and with a busy writer a background thread
+//! alone never gets there.
 
 use std::cell::Cell;
 use std::fs::OpenOptions;
@@ -24,30 +26,31 @@ use crate::schema;
 use crate::writer::{Desk, Manner};
 use crate::{Options, sql};
 
-/// A frame of the log: a page and its header.
+/// The size of a frame of the log: a page and its header.
 const FRAME_BYTES: u64 = 4_096 + 24;
-/// How much of the log is used before its file is sized: a process that writes little should leave little behind.
+/// The used part of the log before its file is sized: a process that writes little should leave
+/// little behind.
 const USED_BYTES_BEFORE_SIZING: u64 = 1 << 20;
-/// How much is written at once while sizing: all other writers wait for it.
+/// The bytes that are written at once while sizing: all other writers wait for them.
 const SIZING_BYTES: usize = 512 << 10;
-/// The rest that the writer copies itself.
+/// The largest rest that the writer copies itself.
 const REST_FRAMES_MAX: u64 = 1_024;
 
 thread_local! {
-    // A hook of SQLite's is a plain function without a place to put what it is told. It runs on the thread that
-    // commits, which asks here right after.
+    // A hook of SQLite is a plain function without a place for its arguments. It runs on the thread
+    // that commits, which reads this right after.
     static FRAMES: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What the writer and the background thread know about the log.
+/// The shared knowledge of the writer and the background thread about the log.
 #[derive(Debug)]
 pub(crate) struct Wal {
     path: PathBuf,
     frames_max: u64,
     bytes_presized: u64,
-    /// Frames that are in the database file too.
+    /// The frames that are also in the database file.
     copied_frames: AtomicU64,
-    /// How long the log was when the writer last copied from it.
+    /// The length of the log when the writer last copied from it.
     tried_frames: AtomicU64,
     sized: AtomicBool,
     wanted: Mutex<Wanted>,
@@ -76,7 +79,7 @@ impl Wal {
         }
     }
 
-    /// Asks to be told the length of the log at each commit of this connection.
+    /// Installs a hook that gets the length of the log at each commit of this connection.
     pub(crate) fn watch(&self, connection: &Connection) {
         connection.wal_hook(Some(|_, frames| {
             FRAMES.set(u64::try_from(frames).unwrap_or(0));
@@ -84,7 +87,7 @@ impl Wal {
         }));
     }
 
-    /// After each commit of the writer, on its thread and outside any transaction.
+    /// Does the work after each commit of the writer, on its thread and outside any transaction.
     pub(crate) fn committed(&self, connection: &Connection) {
         let frames = FRAMES.replace(0);
         if frames == 0 {
@@ -92,7 +95,7 @@ impl Wal {
         }
         let mut copied = self.copied_frames.load(Ordering::Relaxed);
         if frames < copied {
-            // The log has begun anew.
+            // The log has restarted.
             copied = 0;
             self.copied_frames.store(0, Ordering::Relaxed);
             self.tried_frames.store(0, Ordering::Relaxed);
@@ -103,7 +106,7 @@ impl Wal {
         }
         let rest = frames - copied;
         let tried = self.tried_frames.load(Ordering::Relaxed);
-        // A reader can keep the log from beginning anew for a while: do not try at every commit.
+        // A reader can keep the log from restarting for a while: do not try at every commit.
         let patient = frames >= tried + REST_FRAMES_MAX.min(self.frames_max / 4);
         let finish = frames >= self.frames_max / 2 && rest <= REST_FRAMES_MAX;
         if (finish || frames >= self.frames_max) && patient {
@@ -114,7 +117,7 @@ impl Wal {
         }
     }
 
-    /// Copies what can be copied without waiting for anybody.
+    /// Copies everything that can be copied without waiting for others.
     fn checkpoint(&self, connection: &Connection) {
         let copied = connection
             .prepare_cached(sql::CHECKPOINT)
@@ -135,7 +138,7 @@ impl Wal {
         self.want(|wanted| wanted.closed = true);
     }
 
-    /// The work of the background thread, until the store is closed.
+    /// Runs the background thread until the store is closed.
     pub(crate) fn serve(&self, desk: &Arc<Desk>) {
         let mut connection = None;
         loop {
@@ -165,8 +168,8 @@ impl Wal {
         next
     }
 
-    /// Sizes the file of the log, a piece at a time. Each piece is synced by this thread: left to the next commit, all of them
-    /// together would delay it by a tenth of a second.
+    /// Sizes the file of the log, one piece at a time. This thread syncs each piece: left to the
+    /// next commit, all of them together would delay it by a tenth of a second.
     fn size(&self, desk: &Arc<Desk>) {
         let path = log_path(&self.path);
         loop {
@@ -209,10 +212,10 @@ impl Wake for Unpark {
     }
 }
 
-/// Lengthens the file of the log by one piece; says whether more is to do.
+/// Extends the file of the log by one piece. Returns whether there is more to do.
 ///
-/// An operation of the writer, because only who holds SQLite's write lock knows that no process appends frames at the
-/// end of the file at the same moment.
+/// This is an operation of the writer, because only the holder of SQLite's write lock knows that no
+/// process appends frames to the file at the same moment.
 struct SizeLog {
     path: PathBuf,
     bytes: u64,
@@ -236,7 +239,7 @@ impl Operation for SizeLog {
     }
 }
 
-/// The file of a database's log.
+/// Returns the path of a database's log.
 pub(crate) fn log_path(database: &Path) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push("-wal");

@@ -1,4 +1,4 @@
-//! Being told by the operating system that the log was written to.
+//! Notifications of the operating system about writes to the log.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ mod platform {
     }
 
     impl Watch {
-        /// `None` when there is no log yet, or no watch to be had.
+        /// Creates a watch; `None` if there is no log yet, or if no watch is available.
         pub(crate) fn of(shared: &Shared) -> Option<Self> {
             let log = log_path(shared.path.as_deref()?);
             let events = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?;
@@ -31,20 +31,23 @@ mod platform {
             watch.look_at_log().then_some(watch)
         }
 
-        /// Watches the file that has the name of the log now. To a file that is watched already this changes nothing.
+        /// Watches the file that currently has the name of the log. This does not affect a file
+        /// that is already watched.
         fn look_at_log(&self) -> bool {
             add_watch(&self.events, &self.log, WatchFlags::MODIFY | WatchFlags::ATTRIB).is_ok()
         }
 
-        /// Waits until the log was written to, or for so long; whether it was written to.
+        /// Waits until the log is written to, or until the time is over. Returns whether it was
+        /// written to.
         pub(crate) fn wait(&self, duration: Duration) -> bool {
             let timeout = Timespec::try_from(duration).ok();
-            // An interrupted wait is a wait that was short.
+            // An interrupted wait is a short wait.
             let is_quiet = poll(&mut [PollFd::new(&self.events, PollFlags::IN)], timeout.as_ref()) == Ok(0);
             let mut events = [0; 4_096];
             while rustix::io::read(&self.events, &mut events).is_ok_and(|count| count > 0) {}
             if is_quiet {
-                // Perhaps the log was deleted with the last connection, and another file has its name.
+                // The log may have been deleted with the last connection, and another file may have
+                // its name.
                 self.look_at_log();
             }
             !is_quiet
@@ -54,7 +57,7 @@ mod platform {
         pub(crate) fn disturb(shared: &Shared) {
             let Some(path) = shared.path.as_deref().map(log_path) else { return };
             let touched = std::fs::OpenOptions::new().append(true).open(path);
-            // Without it the waiting thread looks up by itself within a second.
+            // If this fails, the waiting thread wakes up on its own within a second.
             let _ = touched.and_then(|file| {
                 file.set_times(std::fs::FileTimes::new().set_accessed(std::time::UNIX_EPOCH))
             });
@@ -66,7 +69,7 @@ mod platform {
 mod platform {
     use super::{Duration, Shared};
 
-    /// No watch is to be had here.
+    /// No watch is available here.
     pub(crate) enum Watch {}
 
     impl Watch {
