@@ -81,7 +81,7 @@ pub(crate) enum Command {
     DemoWorker(demo::WorkerArgs),
     /// List executions, the newest first
     List(List),
-    /// Show one execution: where it stands, its journal, failed attempts, children
+    /// Show one execution: its state, its journal, failed attempts, children
     Show(Show),
     /// Say in one sentence why an execution is in its current state
     Why(Id),

@@ -1,4 +1,4 @@
-//! The only place in this program that reads the clock or sleeps.
+//! Time and sleep in this program; the benchmark has a stopwatch of its own.
 
 use std::time::Duration;
 

@@ -71,7 +71,7 @@ fn edit_seeds() -> Vec<Vec<u8>> {
 
 /// Reads a value passed as JSON, and renders it.
 fn json_argument(bytes: &[u8]) -> Verdict {
-    // Any recorded bytes can be rendered, whoever recorded them.
+    // Any recorded bytes can be rendered.
     assert!(!json::payload(&Payload::from(bytes.to_vec())).to_string().is_empty());
     let Ok(text) = std::str::from_utf8(bytes) else { return Verdict::Refused };
     let Ok(payload) = checked("it", text) else { return Verdict::Refused };

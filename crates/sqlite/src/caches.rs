@@ -115,7 +115,7 @@ pub(crate) struct Hot {
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     pub(crate) unread_count: usize,
-    /// The greatest number that an unread message may have.
+    /// An upper bound of the numbers of unread messages.
     pub(crate) newest: i64,
     /// The newest of the unread messages.
     pub(crate) newest_id: Option<MessageId>,

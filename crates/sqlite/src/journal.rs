@@ -1,5 +1,4 @@
-//! The journal: one append-only log for all executions, in which each row points at its
-//! predecessor.
+//! The journal: one append-only log for all executions. Each row points at its predecessor.
 //!
 //! A row holds the entries of one commit, as many as fit ([`Pack`]). A chain of rows can only be
 //! walked backwards, and must be read forwards. So every 128th row of a run also lists the 127 rows
@@ -326,8 +325,7 @@ pub(crate) fn listed((row, nth): (i64, u64), skip: &[u8]) -> Result<(u64, Vec<i6
     Ok((end, rows))
 }
 
-/// A journal row that was read: `row, execution, previous, seq, happened, skip, body`, in this
-/// order.
+/// A journal row: `row, execution, previous, seq, happened, skip, body`, in this order.
 pub(crate) struct Found<'r> {
     pub(crate) seq: u64,
     pub(crate) previous: Option<i64>,
@@ -489,8 +487,7 @@ impl Chain {
         Ok(taking.records)
     }
 
-    /// Returns consecutive rows, of which the first contains entry `seq`: to the end of its block,
-    /// or of the chain.
+    /// Returns consecutive rows, from the one with entry `seq` to the end of its block or chain.
     fn rows_from(&self, connection: &Connection, skips: &mut Skips, seq: u64) -> Result<Vec<i64>, Stop> {
         if let Some(rows) = self.tail_from(connection, seq)? {
             return Ok(rows);

@@ -201,7 +201,7 @@ impl SessionState {
         let mut statement = connection.prepare_cached(sql::SESSION)?;
         statement
             .query_row([integer(session.0)], |row| match Self::of(row) {
-                // An unreadable session is over, so that its worker registers anew.
+                // An unreadable session is over, so that its worker registers again.
                 Err(error) if matches!(Failure::of(&error).meaning, Meaning::Corrupt | Meaning::Newer) => {
                     Ok(None)
                 }
@@ -290,7 +290,7 @@ impl Target {
                     queue: Queue::of(number(row, 1)?.unwrap_or(0)),
                     place: Place::read(row, 3).unwrap_or(Place::Damaged(Timestamp::default())),
                     origin: 0,
-                    // The next holder finds out what is wrong with it.
+                    // The next holder finds the fault.
                     standing: Standing { status, listens: Listens::Everything, run: None },
                     state: Vec::new(),
                     execution: OnceLock::new(),

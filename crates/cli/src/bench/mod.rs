@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// The folder for the files, on a disk; a new folder in it is removed afterwards
     #[arg(long, value_name = "PATH")]
     dir: Option<PathBuf>,
-    /// Measure this in the same process
+    /// The work to measure in this process
     #[arg(long, hide = true, requires = "file")]
     child: Option<Child>,
     /// The store of a process with `--child`

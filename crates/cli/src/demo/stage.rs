@@ -17,7 +17,7 @@ use super::order::{self, Order, Receipt};
 use crate::failure::Failure;
 use crate::{clock, connect, output};
 
-/// How long anything may take before the demo gives up.
+/// How long anything may take before the demo fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The time between two looks at the store.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -131,7 +131,7 @@ impl Stage {
     }
 }
 
-/// A worker process. It is killed when the demo gives up.
+/// A worker process. It is killed when the demo fails.
 struct Worker {
     process: Child,
     began_at: Timestamp,

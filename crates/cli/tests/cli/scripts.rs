@@ -1,4 +1,5 @@
-//! What scripts and people on narrow terminals need: starts, results, pages of lists, earlier runs.
+//! Starts, results, pages of lists and earlier runs, for scripts and for people on narrow
+//! terminals.
 
 use std::process::Output;
 

@@ -1,4 +1,4 @@
-//! `abide torture`: what it refuses, and that it leaves no process behind.
+//! `abide torture`: its refusals, and that it leaves no process behind.
 
 use std::io::Read;
 use std::path::PathBuf;

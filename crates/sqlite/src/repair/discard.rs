@@ -77,7 +77,7 @@ pub enum Discarded {
     /// The execution has ended. That is final: its result may still be readable, and nobody waits
     /// for it.
     Over,
-    /// Nothing readable says what the execution was.
+    /// Nothing readable describes the execution.
     Unreadable,
 }
 

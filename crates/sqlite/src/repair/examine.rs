@@ -288,11 +288,11 @@ pub(crate) fn is_looked_after(
     if place.session().is_some() {
         return Ok(care_at.is_some() || stored.care_at().is_none());
     }
-    // Only an execution that nobody but caretakers ever held gets a look for anything else.
+    // For other orders, a caretaker looks only at executions that only caretakers ever held.
     let is_for_anybody = |message: &Message| care::applies(&message.body, false);
     Ok(match (stored.care_at(), care_at) {
         (Some(deadline), care_at) => care_at.is_some_and(|care_at| care_at <= deadline),
-        // A ready execution may have lost its holder; its next claim sets the time anew.
+        // A ready execution may have lost its holder; its next claim sets the time again.
         (None, Some(_)) if place.ready_at().is_some() => true,
         (None, Some(_)) => connection.prepare_cached(sql::INBOX_NEWEST)?.exists([key])?,
         (None, None) => !orders(connection, key)?.iter().any(is_for_anybody),

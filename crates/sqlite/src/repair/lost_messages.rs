@@ -114,8 +114,8 @@ impl Known {
     }
 }
 
-/// Returns the answers that an execution waits for, whose children have nothing left to send, and
-/// that are not in its inbox.
+/// Returns the lost answers of an execution: it waits for them, they are not in its inbox, and its
+/// children will not send them any more.
 fn lost_answers(connection: &Connection, found: &Known) -> Result<Vec<LostMessage>, Stop> {
     if found.execution.open_child_count() == 0 {
         return Ok(Vec::new());

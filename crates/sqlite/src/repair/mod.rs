@@ -17,8 +17,8 @@
 //!    them). This is last, because damaged executions are readable by now.
 //!
 //! If no step can derive something, a person has to decide: `drop_messages` abandons messages,
-//! `discard` an execution (`salvage` finds the parts that SQLite can still free, `meant` the
-//! execution that is meant).
+//! `discard` an execution. `meant` finds the execution that the person means, and `salvage` the
+//! parts of it that SQLite can still free.
 
 mod astray;
 mod discard;

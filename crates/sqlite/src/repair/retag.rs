@@ -49,8 +49,8 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Deletes the tags that no execution was started with. Other tables say who has a tag: if
-    /// SQLite finds a fault in the file, a tag may wrongly seem to have no execution.
+    /// Deletes the tags that no execution was started with. Other tables say which execution has a
+    /// tag: if SQLite finds a fault in the file, a tag may wrongly seem to have none.
     pub(crate) async fn repair_tags(&self, repairs: &mut Repairs) -> Result<()> {
         loop {
             let look = |view: &View<'_>| {

@@ -148,7 +148,7 @@ pub(crate) fn are_executions_in_order(connection: &Connection) -> Result<bool, S
     Ok(are_in_order)
 }
 
-/// Deletes all tags except these, in whatever order they are.
+/// Deletes all tags except these, including tags that are out of order.
 pub(crate) struct ClearTagsWork(pub(crate) Vec<TagRow>);
 
 impl Operation for ClearTagsWork {

@@ -284,8 +284,8 @@ fn p5_a_lost_order_of_a_parent_is_told_and_given_again() {
     assert_eq!(problems(&store), [lost]);
 }
 
-/// An execution of abide's own informs large numbers of children. While it is under way, none of
-/// them has missed anything.
+/// An execution of abide's own informs the children if there are many. While it is under way, none
+/// of them has missed anything.
 #[test]
 fn p5_an_order_is_lost_only_when_whoever_was_to_tell_it_has_ended() {
     let fixture = Fixture::new();

@@ -152,7 +152,7 @@ fn columns_by_which_others_find_it_are_checked_and_put_right() {
     }
 }
 
-/// An early caretaker does no harm; where a holder was lost, the next claim sets the time anew.
+/// An early caretaker does no harm; where a holder was lost, the next claim sets the time again.
 #[test]
 fn a_caretaker_may_come_too_early_to_what_is_ready() {
     let cared = |id: &str| {

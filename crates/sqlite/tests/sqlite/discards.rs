@@ -109,7 +109,7 @@ fn whatever_the_damage_is_it_can_be_ended() {
     assert_eq!(with_status(&store, Status::Cancelled), ["bad"]);
 }
 
-/// The execution may be in that namespace: nobody knows that the namespace is unknown.
+/// The execution may be in that namespace, so the store must not call it unknown.
 #[test]
 fn nothing_is_said_of_a_namespace_whose_name_is_damaged() {
     let (fixture, store) = family();

@@ -63,7 +63,7 @@ fn what_another_process_writes_makes_no_difference() {
     }
 }
 
-/// The worker should register anew. Its executions go to others when its time is over.
+/// The worker should register again. Its executions go to others when its time is over.
 #[test]
 fn a_session_that_cannot_be_read_is_over() {
     for damage in [

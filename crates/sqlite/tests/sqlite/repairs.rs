@@ -151,7 +151,7 @@ fn may_differ(id: &str, column: &str) -> &'static [&'static str] {
         // A timer that is due too early costs a look: a program that is too old for the execution
         // may have put it off.
         "since" if matches!(id, "sleeping" | "scheduled") => &PLACE,
-        // The claim of a ready execution sets it anew.
+        // The claim of a ready execution sets it again.
         "care_at" if is_ready => &["executions.care_at"],
         _ => &[],
     }
