@@ -1,5 +1,4 @@
-//! Repeats one of the benchmark's works and does nothing else, for profilers that count
-//! instructions.
+//! Repeats one of the benchmark's works and nothing else, for profilers that count instructions.
 //!
 //! `cargo xtask instructions` runs it under callgrind; by hand: `works W1 4 /tmp/works.db`.
 

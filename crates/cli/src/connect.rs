@@ -1,4 +1,4 @@
-//! From a URL to a store. Nothing here creates a store: a typing error must not become an empty
+//! From a URL to a store. Nothing here creates one: a typing error must not become an empty
 //! database.
 
 use std::path::PathBuf;

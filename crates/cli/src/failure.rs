@@ -31,8 +31,7 @@ pub(crate) enum Code {
     Ended = 7,
     /// The execution whose result was requested has not ended.
     Unfinished = 8,
-    /// A torture was interrupted before it found anything. The code is that of a process killed by
-    /// Ctrl-C.
+    /// A torture was interrupted before it found anything. Ctrl-C ends any process with this code.
     Interrupted = 130,
 }
 

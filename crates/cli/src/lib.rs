@@ -1,5 +1,4 @@
-//! `abide`: looks into a store, steers its executions, checks and copies it, and demonstrates
-//! abide.
+//! `abide`: looks into a store, steers its executions, checks and copies it, and runs the demo.
 //!
 //! Every command works on the store directly, without any server. Data goes to stdout, messages go
 //! to stderr; the exit codes are those of `failure::Code`.

@@ -76,8 +76,7 @@ fn query(global: &Global, args: &List) -> abide_store::List {
     }
 }
 
-/// Passes on page after page, until there are no more or `limit` is reached. Then it looks for one
-/// more.
+/// Passes on page after page, to the end or to `limit`. Then it looks for one more.
 async fn pages(
     store: &dyn Store,
     mut list: abide_store::List,

@@ -31,8 +31,7 @@ pub(crate) fn verify(global: &Global, args: &Verify) -> Result<(), Failure> {
     }
 }
 
-/// Restores everything that can be restored, drops and discards as requested, and reports all of
-/// it.
+/// Restores everything possible, drops and discards as requested, and reports all of it.
 fn repair(path: &Path, global: &Global, args: &Verify) -> Result<Repairs, Failure> {
     open(path)?.close();
     let store = SqliteStore::open(path, Arc::new(SystemClock), Options::default())?;

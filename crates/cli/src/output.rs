@@ -36,8 +36,8 @@ pub(crate) fn json_line(json: &str) -> Result<(), Failure> {
     write(format!("{}\n", seen(&json.replace('\n', " "))).as_bytes())
 }
 
-/// Escapes all invisible characters of a JSON text in the way of JSON, so its meaning stays. Line
-/// breaks stay.
+/// Escapes the invisible characters of a JSON text as JSON does, which keeps its meaning. Line
+/// breaks stay as they are.
 pub(crate) fn seen(json: &str) -> Cow<'_, str> {
     let is_hidden = |c: char| c != '\n' && text::unseen(c).is_some();
     if !json.contains(is_hidden) {
@@ -59,8 +59,7 @@ pub(crate) fn seen(json: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Writes one document: indented for people who asked for JSON, on one line for programs that read
-/// lines.
+/// Writes one document: indented for people who asked for JSON, on one line for line readers.
 pub(crate) fn document(value: &Value, output: Output) -> Result<(), Failure> {
     let mut text = if output == Output::Jsonl { value.to_string() } else { format!("{value:#}") };
     text.push('\n');

@@ -1,5 +1,4 @@
-//! All readers of bytes in abide, for tests and fuzzers; see [`abide_core::readers`]. Not for
-//! direct use.
+//! All readers of bytes in abide, for tests and fuzzers alone; see [`abide_core::readers`].
 
 use abide_core::Payload;
 use abide_core::readers::{Reader, Verdict};

@@ -52,8 +52,7 @@ pub(crate) fn run(global: &Global, args: &ResultOf) -> Result<ExitCode, Failure>
     Ok(ExitCode::from(code))
 }
 
-/// Explains why no result will come: no worker can continue the execution, so it is useless to
-/// wait.
+/// Explains why it is useless to wait: no worker can continue the execution.
 fn unfinished(_client: &Client, id: &ExecutionId, error: Error) -> Failure {
     match error {
         Error::Refused(Refusal::GivenUp { reason }) => {

@@ -1,5 +1,5 @@
-//! `abide torture`: the simulator's programs in real processes, which are killed, stopped and
-//! continued.
+//! `abide torture`: the simulator's programs in real processes, which it kills, stops and
+//! continues.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -77,8 +77,7 @@ pub(crate) fn run(global: &Global, args: &Args) -> Result<(), Failure> {
     // This very thread starts the processes, because they die with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(torture(path, args))?;
-    // A teardown of the runtime once met the heartbeat's thread asleep on its timer, which
-    // panicked.
+    // A teardown of the runtime once panicked: it met the heartbeat's thread asleep on its timer.
     std::mem::forget(runtime);
     let document = report.document();
     // A failure of the file must not lose the report on stdout, nor the other way around: each may

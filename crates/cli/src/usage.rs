@@ -29,8 +29,7 @@ pub(crate) fn complain(complaint: &clap::Error) -> ExitCode {
     ExitCode::from(Code::Usage as u8)
 }
 
-/// Removes invisible characters and hidden commands from an error message, which quotes the command
-/// line.
+/// Removes invisible characters and hidden commands from an error, which quotes the command line.
 fn cleaned(complaint: &str) -> String {
     let command = Args::command();
     let hidden: Vec<&str> =

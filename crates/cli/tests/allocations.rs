@@ -41,8 +41,7 @@ fn what_is_read_takes_memory_in_proportion_to_its_bytes() {
             assert!(allocated <= max, "{}: {allocated} bytes for {bytes:?}", reader.name);
         };
         let inputs = inputs(reader.name);
-        // Values that are made once, such as the stores that are asked with cursors, are not
-        // counted.
+        // Values that are made once, such as the stores for cursors, are not counted.
         inputs.iter().for_each(|input| _ = (reader.read)(input));
         for input in inputs {
             check(&input);

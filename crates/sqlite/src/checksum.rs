@@ -20,8 +20,7 @@ impl Checksum {
         Self((self.0 ^ number as u64).wrapping_mul(FACTOR).rotate_left(29))
     }
 
-    /// Adds bytes, eight at a time, and their length, so that parts cannot be mistaken for each
-    /// other.
+    /// Adds bytes, eight at a time, and their length, so that no part is mistaken for another.
     pub(crate) fn bytes(self, bytes: &[u8]) -> Self {
         let words = bytes.chunks_exact(8);
         let rest = words.remainder();

@@ -48,8 +48,7 @@ fn tell(connection: &Connection, statement: &str, copies: &mut Vec<Copy>) -> rus
 }
 
 impl Copy {
-    /// Returns its place in the order of arrival, if its row is damaged and would be intact with
-    /// it.
+    /// Returns its place in the order of arrival, if that makes a damaged row intact.
     fn place(&self, connection: &Connection) -> rusqlite::Result<Option<i64>> {
         let mut statement = connection.prepare_cached(sql::INBOX_ROW)?;
         let place = statement.query_row([self.row], |found| {

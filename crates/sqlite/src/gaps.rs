@@ -67,8 +67,7 @@ pub(crate) fn walk(
     }
 }
 
-/// Returns the last number of the unreadable rows after `last`; nothing if no later row is
-/// readable.
+/// Returns the last number of the unreadable rows after `last`, if any later row is readable.
 fn end_of_gap(connection: &Connection, text: &'static str, last: i64) -> Result<Option<i64>, Stop> {
     let mut statement = connection.prepare_cached(text)?;
     let mut can_begin_behind = |number: i64| match statement.query([number, 1])?.next().map_err(Stop::from) {

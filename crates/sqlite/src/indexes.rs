@@ -17,9 +17,8 @@ pub(crate) const PAUSE: Duration = Duration::from_secs(60);
 /// The most problems that SQLite reports for a file: the number in [`sql::STRUCTURE`].
 const COMPLAINT_COUNT_MAX: usize = 100_000;
 
-/// Returns SQLite's complaint about a page that two tables or indexes share, if there is one.
-/// Emptying one of them would then free a page of the other, with all its rows: nothing may be
-/// rebuilt.
+/// Returns SQLite's complaint about a page that two tables or indexes share, if there is one. Then
+/// nothing may be rebuilt: emptying one of them would free a page of the other, with all its rows.
 pub(crate) fn shared_page(connection: &Connection) -> rusqlite::Result<Option<String>> {
     // The structure of the pages comes first, in one row.
     let structure: String = connection.prepare(sql::STRUCTURE)?.query_row([], |row| row.get(0))?;

@@ -23,8 +23,7 @@ pub(crate) struct Interned {
     namespaces: HashMap<i64, Namespace>,
     route_ids: HashMap<Route, i64>,
     routes: BTreeMap<i64, Arc<Route>>,
-    /// The route of the last start: most starts come in series, and a comparison is cheaper than a
-    /// hash.
+    /// The route of the last start: starts come in series, and a comparison is cheaper than a hash.
     last_route: Option<(Route, i64)>,
     /// The numbers of damaged names.
     pub(crate) damaged_names: Vec<i64>,
@@ -120,8 +119,7 @@ impl Interned {
         self.route_ids.get(route).copied()
     }
 
-    /// Returns the number of a start's route, and remembers it: the next start probably has the
-    /// same one.
+    /// Returns the number of a start's route, and remembers it for the next start.
     pub(crate) fn route_of_start(&mut self, route: &Route) -> Option<i64> {
         if let Some((last, id)) = &self.last_route
             && last == route
@@ -160,7 +158,7 @@ impl Interned {
             let what = format!("the name {name:?} of a namespace is lost: run `abide verify --repair`");
             return Err(Stop::Refused(Error::Corrupt { what }));
         }
-        // The number of existing executions is not reused, even if its row is lost.
+        // A number that executions refer to is not reused, even if its row is lost.
         let id = 1 + id_max(connection, sql::NAME_ID_MAX)?;
         let checksum = name_sum(id, name.as_str());
         connection.prepare_cached(sql::NAME_INSERT)?.execute(params![id, name.as_str(), checksum])?;
@@ -168,8 +166,8 @@ impl Interned {
         Ok(id)
     }
 
-    /// Whether executions exist in a namespace of this name whose row is gone: routes repeat the
-    /// name.
+    /// Whether routes show that executions exist in a namespace of this name, though its row is
+    /// gone.
     fn is_lost(&self, connection: &Connection, name: &Namespace) -> rusqlite::Result<bool> {
         let is_named = |route: &Arc<Route>| route.namespace == *name;
         if !self.routes.values().any(is_named) {

@@ -5,8 +5,8 @@
 //! before it and the 128th before that. A walk from one such skip row to the previous one yields a
 //! short index ([`Skips`], 16 bytes for 128 rows), which allows a page to be read from anywhere.
 //!
-//! The first row of a later run points at the last row of the previous run. Only `prune` and
-//! `verify`, which look at everything, follow that link.
+//! The first row of a later run points at the last row of the previous run. Only `prune`, `verify`
+//! and `repair`, which look at everything, follow that link.
 
 use std::ops::ControlFlow;
 

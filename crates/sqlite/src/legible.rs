@@ -34,8 +34,7 @@ pub(crate) struct LegibleRow {
     pub(crate) care_at: Option<Option<Timestamp>>,
     pub(crate) parent_run: Option<Option<i64>>,
     pub(crate) takeover_count: Option<i64>,
-    /// The columns that the sheet is sealed with, if all of them and the sheet have the right
-    /// types.
+    /// The columns that the sheet is sealed with, if they and the sheet have the right types.
     pub(crate) anchor: Result<Anchor, Damage>,
 }
 
@@ -44,8 +43,7 @@ impl LegibleRow {
         connection.prepare_cached(sql::EXECUTION_ROW)?.query_row([key], Self::read).optional()
     }
 
-    /// Reads a row. An error means that SQLite could not read the row, and says nothing about its
-    /// content.
+    /// Reads a row. An error means that SQLite could not read it; its content may be intact.
     pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let count =
             |index| number(row, index).map(|found| found.filter(|found| sound_count(*found).is_some()));
@@ -85,8 +83,7 @@ impl LegibleRow {
         self.id.as_deref().and_then(|id| ExecutionId::new(id).ok())
     }
 
-    /// Returns the name in lists and requests: its id, or a stand-in if a lookup by its id would
-    /// fail.
+    /// Returns the name in lists and requests: its id, or a stand-in if no lookup finds its id.
     pub(crate) fn name(&self) -> ExecutionId {
         let found = self.namespace.and_then(|_| self.own_id());
         found.unwrap_or_else(|| stand_in(self.key))

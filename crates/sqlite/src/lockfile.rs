@@ -6,8 +6,7 @@
 //! a dead session may still write.
 //!
 //! A cleanup may delete the file of a live session. A live process looks for its files every second
-//! and recreates them; so a file that is missing for [`ABSENCE_MAX`] belongs to a process that is
-//! gone.
+//! and recreates them; so if a file is missing for [`ABSENCE_MAX`], its process is gone.
 //!
 //! A process that was stopped beyond its time also misses its file, because the process that ended
 //! its session has deleted it. It recreates the file before it learns of its end. Nobody looks for

@@ -35,8 +35,7 @@ pub(crate) struct Poll {
 impl Poll {
     /// Wakes the thread: a session was registered, or a client follows the feed.
     pub(crate) fn wake(&self) {
-        // The lock ensures that a thread that has just found no session is asleep before it is
-        // woken.
+        // The lock ensures that a thread that has just found no session is asleep by now.
         let _closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         self.wake.notify_one();
     }
@@ -85,8 +84,7 @@ impl Poll {
         *self.closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while nobody in this process needs the notices. Returns `false` when the store is
-    /// closed.
+    /// Waits while nobody in this process needs the notices. Returns `false` for a closed store.
     fn is_heard(&self, shared: &Shared) -> bool {
         let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         while !*closed && !shared.notices.is_heard() {

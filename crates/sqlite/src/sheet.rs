@@ -135,8 +135,7 @@ impl Draft {
     }
 }
 
-/// Appends a value, with its length in front. The length is known last, and takes one byte for most
-/// values.
+/// Appends a value, with its length in front. The length is known last, and mostly takes one byte.
 fn put_part(mut bytes: Vec<u8>, value: &impl Serialize) -> Vec<u8> {
     let mut at = bytes.len();
     bytes.push(0);
@@ -177,8 +176,7 @@ impl<'a> Sheet<'a> {
         Ok(Self { cold, summary, state })
     }
 
-    /// Opens the sheet of the execution with this id, which the error names if the sheet is
-    /// damaged.
+    /// Opens the sheet of the execution with this id. An error about damage names the id.
     pub(crate) fn of(id: &str, bytes: &'a [u8], anchor: &Anchor) -> rusqlite::Result<Self> {
         Self::open(bytes, anchor).map_err(|problem| match problem {
             DecodeError::Damaged(what) => {

@@ -105,8 +105,8 @@ impl SqliteStore {
         }
     }
 
-    /// Ends the store like the death of its process: queued operations are gone, and nothing is
-    /// cleaned up.
+    /// Ends the store as if its process died: queued operations are gone, and nothing is cleaned
+    /// up.
     pub fn crash(&self) {
         if let Some(desk) = self.desk() {
             desk.die();

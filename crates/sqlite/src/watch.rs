@@ -37,8 +37,7 @@ mod platform {
             add_watch(&self.events, &self.log, WatchFlags::MODIFY | WatchFlags::ATTRIB).is_ok()
         }
 
-        /// Waits until the log is written to, or until the time is over. Returns whether it was
-        /// written to.
+        /// Waits until the log is written to, at most for `duration`. Returns whether it was.
         pub(crate) fn wait(&self, duration: Duration) -> bool {
             let timeout = Timespec::try_from(duration).ok();
             // An interrupted wait is a short wait.
@@ -46,8 +45,7 @@ mod platform {
             let mut events = [0; 4_096];
             while rustix::io::read(&self.events, &mut events).is_ok_and(|count| count > 0) {}
             if is_quiet {
-                // The log may have been deleted with the last connection, and another file may have
-                // its name.
+                // The last connection may have deleted the log, and another file may have its name.
                 self.look_at_log();
             }
             !is_quiet

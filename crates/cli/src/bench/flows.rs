@@ -17,8 +17,7 @@ pub(super) const TEXT_BYTES: usize = PAYLOAD_BYTES - 2;
 /// The number of steps of a long journal that are recorded together.
 const BUILD_WIDTH: u64 = 200;
 
-/// The filler of a payload. It is copied, not formatted: the benchmark should not measure its own
-/// work.
+/// The filler of a payload. It is copied, not formatted: the benchmark's own work should be small.
 const FILLING: &str =
     "..................................................................................................";
 

@@ -71,8 +71,7 @@ impl Setting {
         }
     }
 
-    /// Measures the limits, does the work, and measures the limits again. Machines drift, so the
-    /// mean counts.
+    /// Measures the limits before and after the work. Machines drift, so the mean counts.
     pub(super) async fn beside_raw<T>(
         &self,
         work: impl AsyncFnOnce() -> Result<T, Failure>,
@@ -121,8 +120,7 @@ pub(super) fn url(file: &std::path::Path) -> String {
     format!("sqlite:{}", file.display())
 }
 
-/// Starts one-step workflows all at once, waits for all results, and returns the seconds that it
-/// took.
+/// Starts one-step workflows all at once, waits for all results, and returns the elapsed seconds.
 pub(super) async fn wave(abide: &Abide, count: u64) -> Result<f64, Failure> {
     let abide = abide.clone();
     let (took, results) = on_worker(async move {

@@ -41,8 +41,7 @@ pub(super) async fn at_once(setting: &Setting) -> Result<Figure, Failure> {
     })
 }
 
-/// Measures workflows one at a time. The limit is one commit; a workflow that starts and ends takes
-/// two.
+/// Measures workflows one at a time. The limit is one commit; a workflow takes two, start and end.
 pub(super) async fn latency(setting: &Setting) -> Result<Figure, Failure> {
     let count = if setting.depth == Depth::Quick { 500 } else { 2_000 };
     let (p50, raw) = setting

@@ -33,8 +33,7 @@ impl Effects {
         Self { path: path.to_owned() }
     }
 
-    /// Appends a line. One write of one short line reaches the file whole, and survives a kill of
-    /// the process.
+    /// Appends a line. One write of one short line reaches the file whole, and survives a kill.
     pub(super) fn append(&self, execution: &str, step: &str) -> io::Result<()> {
         let (execution, step) = (execution.to_owned(), step.to_owned());
         let effect = Effect { at: clock::now(), pid: std::process::id(), execution, step };

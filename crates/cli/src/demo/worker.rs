@@ -1,5 +1,4 @@
-//! The process that is killed: an ordinary worker, which knows nothing but the location of the
-//! store.
+//! The process that is killed: an ordinary worker, which knows nothing but the store's location.
 
 use std::path::PathBuf;
 
@@ -30,8 +29,8 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
         abide.shutdown().await;
         Ok::<(), Failure>(())
     })?;
-    // The process ends here anyway. A teardown of the runtime once met the heartbeat's thread
-    // asleep on its timer, which panicked.
+    // The process ends here anyway. A teardown of the runtime once panicked: it met the heartbeat's
+    // thread asleep on its timer.
     std::mem::forget(runtime);
     Ok(())
 }

@@ -205,8 +205,7 @@ async fn inbox_by_one(
     Ok(())
 }
 
-/// Reads the requested entries and one more: page by page, and one by one where a page cannot be
-/// read.
+/// Reads the requested entries and one more: by pages, and one by one where a page is unreadable.
 async fn journal(
     store: &dyn Store,
     (snapshot, run): (&Snapshot, u32),

@@ -98,8 +98,7 @@ pub(crate) fn abide(args: &[&str]) -> Ran {
     Ran::of(command(args).output().expect("the binary runs"))
 }
 
-/// Looks until the condition holds. Other processes and threads announce nothing when they are
-/// done.
+/// Looks until the condition holds. Other processes and threads do not announce their end.
 #[expect(clippy::disallowed_methods, reason = "other processes are watched in real time")]
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

@@ -1,5 +1,4 @@
-//! Starts, results, pages of lists and earlier runs, for scripts and for people on narrow
-//! terminals.
+//! Starts, results, pages of lists and earlier runs, for scripts and on narrow terminals.
 
 use std::process::Output;
 

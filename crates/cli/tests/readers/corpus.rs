@@ -26,8 +26,7 @@ pub(crate) fn inputs(reader: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Returns the inputs that a reader must be able to read: its own seeds, and those of the golden
-/// file.
+/// Returns the inputs that a reader must be able to read: its own seeds and the golden file's.
 pub(crate) fn seeds(reader: &Reader) -> Vec<Vec<u8>> {
     let golden = fs::read_to_string(root().join("crates/core/tests/golden/format-1.txt")).unwrap();
     let is_record = ["entry", "execution", "summary", "message", "ability", "route"].contains(&reader.name);

@@ -71,11 +71,10 @@ pub enum Discarded {
     Unknown,
     /// The execution is not damaged: a terminate ends it.
     Sound,
-    /// A worker holds the execution. The worker sets it aside if it cannot read it, and rewrites it
-    /// if it can.
+    /// A worker holds the execution. It sets the execution aside if it is unreadable, and rewrites
+    /// it otherwise.
     Held,
-    /// The execution has ended. That is final: its result may still be readable, and nobody waits
-    /// for it.
+    /// The execution has ended. That is final: its result may be readable, and nobody waits for it.
     Over,
     /// Nothing readable describes the execution.
     Unreadable,

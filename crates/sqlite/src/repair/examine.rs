@@ -255,8 +255,7 @@ fn check_place(connection: &Connection, suspect: &Suspect) -> Result<Option<Stri
     Ok(awaited.map(|message| format!("message {:?}, which it waits for, would not wake it", message.id)))
 }
 
-/// Returns an unread message that an execution waits for. A holder that had seen it would not have
-/// parked.
+/// Returns an unread message that an execution waits for. No holder that had seen it would park.
 pub(crate) fn awaited(
     connection: &Connection,
     key: i64,
@@ -350,8 +349,7 @@ fn check_run(
     fold(connection, (run, address), &rows).map(Ok)
 }
 
-/// Returns the run before this one: the first row of a run follows the last row of the previous
-/// run.
+/// Returns the run before this one: its last row precedes the first row of this run.
 fn run_before(connection: &Connection, run: Run) -> Result<Option<Run>, Stop> {
     let mut link = connection.prepare_cached(sql::JOURNAL_LINK)?;
     let key = run.chain.key;

@@ -170,8 +170,8 @@ impl SqliteStore {
             let (mut disordered, mut found) = (Vec::new(), Verification::default());
             for table in TABLES {
                 let looked = table.is_in_order(view.connection);
-                // A table that cannot be read to its end may still be rewritten up to there; SQLite
-                // decides.
+                // A table that cannot be read to its end may still be rewritten, if SQLite allows
+                // it.
                 if found.told(table.name, looked)? == Some(false) {
                     disordered.push(table);
                 }
@@ -256,8 +256,7 @@ struct Search {
 }
 
 /// Finds damaged executions after `after`, and the last journal row of each. No index leads from an
-/// execution to its rows: one pass over the journal serves all findings, and no writer waits for
-/// it.
+/// execution to its rows: one pass over the journal serves all findings, and delays no writer.
 fn search(view: &View<'_>, after: i64) -> std::result::Result<Search, Stop> {
     let (connection, now) = (view.connection, view.shared.clock.now());
     let interned = Interned::load(connection)?;

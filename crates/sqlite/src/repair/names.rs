@@ -120,8 +120,7 @@ fn put_back_lost(batch: &mut Batch<'_>, interned: &Interned, repaired: &mut Repa
     Ok(())
 }
 
-/// Collects witnesses: every session names the namespace it works in, and every route the one it
-/// belongs to.
+/// Collects witnesses: every session and every route names its namespace.
 fn witnesses(connection: &Connection, interned: &Interned) -> Result<Vec<Witness>, Stop> {
     let mut witnesses = Vec::new();
     let mut sessions = connection.prepare_cached(sql::NAMES_OF_SESSIONS)?;

@@ -142,8 +142,7 @@ impl RepairWork {
         Ok(repaired)
     }
 
-    /// Writes everything that can be derived, and reports it. Writes nothing if other data is
-    /// damaged too.
+    /// Writes and reports everything that can be derived, or nothing if other data is damaged too.
     fn repair(
         &self,
         batch: &mut Batch<'_>,
@@ -155,7 +154,7 @@ impl RepairWork {
         truth.check_id(batch)?;
         let mut done = Vec::new();
         done.extend(bring_home(batch, lead.key)?);
-        // Otherwise keep them: a retry would open a run that reads the unread messages.
+        // Only a final end drops them: a retry would open a run that reads the unread messages.
         if truth.execution.is_final(&truth.start) {
             done.extend(drop_damaged(batch, lead.key)?.into_iter().map(|dropped| dropped.of_ended()));
         }
@@ -257,8 +256,7 @@ fn queues(batch: &mut Batch<'_>, truth: &Truth) -> Result<Vec<Queue>, Stop> {
     Ok(routes.map(|(route, _)| Queue { route, priority }).collect())
 }
 
-/// Seals a new sheet. The operations that its code waits for are not recorded: the next holder
-/// finds out.
+/// Seals a new sheet. Its code's waits are not recorded: the next holder finds them out.
 fn sealed(batch: &mut Batch<'_>, case: Case<'_>) -> Result<Opened, Stop> {
     let Case { legible, truth, now } = case;
     let queues = queues(batch, truth)?;
@@ -287,8 +285,7 @@ fn write(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<Option
         head: Some(truth.head()),
         version: Some(case.version()),
         sheet: Some(found.sheet.clone()),
-        // If its epoch is lost, it gets one that nobody had: the holder of an earlier epoch stays
-        // fenced.
+        // If its epoch is lost, it gets one that nobody had, so earlier holders stay fenced.
         epoch: Some(legible.epoch.unwrap_or(now.as_micros())),
         place: Some(place),
         columns: Some(place.columns()),
@@ -445,8 +442,7 @@ mod tests {
     use crate::fixture::{pair, start};
     use crate::writer::Manner;
 
-    /// Otherwise, everything recorded after the last row of the search would be forgotten, and
-    /// happen again.
+    /// Otherwise, everything recorded after the search would be forgotten, and happen again.
     #[test]
     fn p1_rows_that_were_written_after_the_search_are_seen() {
         let (folder, store, _theirs) = pair();

@@ -24,8 +24,7 @@ pub(crate) struct Salvage {
 }
 
 impl Salvage {
-    /// Looks for the parts with a read-only connection. Returns nothing if the execution itself is
-    /// not found.
+    /// Looks for the parts with a read-only connection. Returns nothing for an unknown execution.
     pub(crate) fn of(connection: &Connection, address: &Address) -> Result<Option<Self>, Stop> {
         let Some(namespace) = Interned::load(connection)?.find(&address.namespace)? else { return Ok(None) };
         let mut by_id = connection.prepare_cached(sql::EXECUTION_KEY)?;

@@ -24,8 +24,7 @@ const COUNT_MAX: usize = 1_000;
 /// The most bytes to read for that; the last execution may exceed it.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Returns the first tags that no execution was started with. Tags of unreadable executions are not
-/// judged.
+/// Returns the first tags that no execution was started with. Skips tags of unreadable executions.
 pub(crate) fn wrong_tags(connection: &Connection) -> Result<Vec<TagRow>, Stop> {
     let mut statement = connection.prepare_cached(sql::REPAIR_TAGS)?;
     let mut rows = statement.query([])?;
@@ -95,8 +94,7 @@ pub(crate) fn are_in_order(connection: &Connection) -> Result<bool, Stop> {
     Ok(false)
 }
 
-/// Returns the readable tags that cannot be derived, because their executions are unreadable or
-/// gone.
+/// Returns the readable tags that cannot be derived: their executions are unreadable or gone.
 pub(crate) fn underived_tags(connection: &Connection) -> Result<Vec<TagRow>, Stop> {
     let mut statement = connection.prepare_cached(sql::TAGS)?;
     let mut rows = statement.query([])?;

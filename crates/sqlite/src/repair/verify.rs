@@ -66,8 +66,7 @@ impl Verification {
 impl SqliteStore {
     /// Verifies everything: SQLite's own integrity check, every chain of entries from its head to
     /// its beginning, every state against the fold of its journal, every lease, and rows that
-    /// belong to nothing. Works on the calling thread, in one read transaction; others continue
-    /// meanwhile.
+    /// belong to nothing. Works on the calling thread, in one read transaction, and blocks nobody.
     pub fn verify(&self) -> Result<Verification> {
         self.view_on_this_thread("verify", |view| {
             let (mut found, connection) = (Verification::default(), view.connection);
@@ -199,8 +198,7 @@ fn check_schema(connection: &Connection, found: &mut Verification) -> std::resul
     Ok(())
 }
 
-/// Reports rows that belong to no readable execution. If an execution is unreadable, it explains
-/// the surplus.
+/// Reports rows that belong to no readable execution. An unreadable execution explains a surplus.
 fn check_counts(
     connection: &Connection,
     counts: Counts,

@@ -315,8 +315,7 @@ fn boss_continues(fixture: &Fixture, store: &Arc<SqliteStore>) {
     seat.retire();
 }
 
-/// The run that waited for the answer is over, whether the answer was sent again before that or
-/// not.
+/// The run that waited for the answer is over, with or without a repair before that.
 #[test]
 fn p4_no_answer_is_given_again_to_a_run_that_never_waited() {
     for is_repaired_before in [false, true] {

@@ -181,8 +181,7 @@ fn what_stands_where_nobody_looks_is_put_back() {
 }
 
 /// Rebuilt from such a head, the execution would have forgotten the later entries, and would repeat
-/// them. The state reveals this, because it is sealed with the true head; without the state nothing
-/// does.
+/// them. Only the state reveals this, because it is sealed with the true head.
 #[test]
 fn p1_nothing_is_rebuilt_from_a_head_that_is_not_the_last_row() {
     let head = "UPDATE abide_executions SET head = head - 1 WHERE id = 'bad'";
@@ -327,7 +326,7 @@ fn what_is_sent_once_waits_for_a_repair() {
     }
 }
 
-/// The execution is queued where programs look that can read it.
+/// Programs that can read the execution find it in its queue.
 #[test]
 fn what_is_sent_once_waits_for_a_newer_program() {
     for sent in sent_once() {

@@ -14,8 +14,7 @@ use crate::pages::{PAGE_BYTES, change};
 /// The byte that fills a large input.
 const FILL: u8 = b'z';
 
-/// Returns a store with `count` large executions, followed by `sound`. Each has an unread
-/// terminate.
+/// Returns a store with `count` large executions and then `sound`, each with a terminate.
 fn large_ones(fixture: &Fixture, count: usize) -> Arc<SqliteStore> {
     let store = fixture.open();
     let input = Payload::from(String::from_utf8(vec![FILL; 20_000]).expect("it is a text").as_str());

@@ -13,8 +13,7 @@ use crate::fixture::{
     Fixture, Held, address, complete, damaged, flow, kid, look, message, signal, start, step, submit,
 };
 
-/// Returns a store with a child whose parent waits for it in its second run, and the child's own
-/// child.
+/// Returns a store with a child, whose parent waits for it in its second run, and its own child.
 fn family() -> (Fixture, Arc<SqliteStore>) {
     let fixture = Fixture::new();
     let store = fixture.open();
@@ -131,8 +130,7 @@ fn a_child_is_discarded_also_when_its_parent_is_damaged_too() {
     assert!(found.is_sound(), "{:?}", found.problems);
 }
 
-/// Its runs would be counted from the start, and produce the keys and ids of the lost ones a second
-/// time.
+/// Its runs would be counted from the start, and would reuse the keys and ids of the lost ones.
 #[test]
 fn what_was_discarded_with_its_input_is_not_retried_either() {
     let (fixture, store) = six();

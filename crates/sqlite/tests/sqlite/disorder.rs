@@ -332,8 +332,8 @@ fn a_message_whose_place_is_damaged_is_put_back_by_what_its_index_tells() {
     assert_eq!(unread_ids(&mut fixture.seat(&store)), ids);
 }
 
-/// There was no repair: readers use the index, and the writer rebuilds the indexes when it finds
-/// them wrong.
+/// There was no repair: readers use the index, and the writer rebuilds the indexes if they are
+/// wrong.
 #[test]
 fn a_message_whose_row_is_damaged_is_read_once() {
     let (fixture, store) = with_a_damaged_row(false);
@@ -378,8 +378,7 @@ fn a_message_whose_row_became_like_that_of_a_sibling_is_read_once_and_so_is_the_
     }
 }
 
-/// One bit of a row number in the index of ids is flipped: the entry of one message leads to
-/// another.
+/// One bit of a row number in the index of ids is flipped: one message's entry leads to another.
 #[test]
 fn p2_whoever_reads_a_message_does_not_read_that_of_another_whose_row_the_index_leads_to() {
     let fixture = Fixture::new();

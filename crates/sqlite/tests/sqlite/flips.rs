@@ -113,8 +113,7 @@ fn every_changed_byte_is_found_or_is_read_by_nobody() {
     assert!(missed.is_empty(), "{} missed:\n{}", missed.len(), missed.join("\n"));
 }
 
-/// Returns the file of a small store with some of everything that can be repaired. Every execution
-/// has a tag.
+/// Returns the file of a small store with some of everything that can be repaired, all with tags.
 fn repairable(fixture: &Fixture) -> Vec<u8> {
     let store = fixture.open();
     let mut seat = fixture.seat(&store);
@@ -146,8 +145,7 @@ const COUNT: usize = 12;
 /// The number of bits that are flipped, one at a time.
 const FLIP_COUNT: usize = 200;
 
-/// Describes each execution: its state, its journal, its mail, and the executions that its tag
-/// leads to.
+/// Describes each execution: its state, its journal, its mail, and the lookup by its tag.
 fn looks(store: &Arc<SqliteStore>) -> Vec<String> {
     let look = |nth: usize| {
         let runs = [None, Some(1)].map(|run| {

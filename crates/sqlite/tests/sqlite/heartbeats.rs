@@ -26,8 +26,7 @@ fn differs(agreement: Agreement) -> bool {
     matches!(agreement, Agreement::Differs { .. })
 }
 
-/// Sends a terminate and claims care for it with another session. Returns the number of executions
-/// that it got.
+/// Sends a terminate and claims care with another session. Returns the number of leases.
 fn take_care(fixture: &Fixture, seat: &Seat, id: &str) -> usize {
     let terminate = Body::Terminate { reason: String::new() };
     submit(&seat.store, vec![message("terminate", id, terminate)]).expect("it is taken");

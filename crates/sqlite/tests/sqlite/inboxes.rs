@@ -66,8 +66,7 @@ fn what_comes_beside_a_damaged_message_has_a_place_of_its_own() {
     }
 }
 
-/// Adds signals of which only the ids and places can be read: the pages of their payloads are cut
-/// off.
+/// Adds signals of which only the ids and places are readable: their payloads' pages are cut off.
 fn with_bodies_cut_off(fixture: &Fixture, store: Arc<SqliteStore>, count: usize) -> Arc<SqliteStore> {
     let payload = Payload::from("Z".repeat(100_000).as_str());
     let large = |nth| {

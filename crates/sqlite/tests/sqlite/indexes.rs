@@ -108,8 +108,7 @@ fn a_damaged_index_is_made_anew_and_everything_goes_on() {
         for at in used.into_iter().step_by(3) {
             let (fixture, store) = flipped(&whole, (at, at));
             let done = finish(&fixture, &store);
-            // An index entry that is in order, but differs from its row, is noticed only by a
-            // comparison.
+            // Only a comparison reveals an index entry that is in order but differs from its row.
             let is_told = || !store.verify().expect("it is looked at").is_sound();
             if done < 3 || (done == 3 && !is_told()) {
                 wrong.push(format!("{name}, byte {at}: {done} of 4 are done"));
@@ -190,8 +189,7 @@ fn p2_nothing_is_made_anew_that_leads_to_the_pages_of_a_table() {
     }
 }
 
-/// SQLite also calls a page malformed if the disk did not return it. An unread page is not a
-/// damaged page.
+/// SQLite also calls a page malformed if the disk did not return it. An unread page is not damaged.
 #[test]
 fn what_could_not_be_read_for_a_while_is_given_later() {
     const FILL: u8 = b'z';
@@ -215,8 +213,7 @@ fn what_could_not_be_read_for_a_while_is_given_later() {
     assert_eq!(finish(&fixture, &store), 3, "it goes on where it was");
 }
 
-/// Breaks one page of a payload that consists of `fill`. Returns the file and the number of the
-/// page.
+/// Breaks one page of a payload that consists of `fill`. Returns the file and the page number.
 pub(super) fn break_overflow(whole: &[u8], fill: u8) -> (Vec<u8>, usize) {
     let is_overflow = |page: &[u8]| page[4..].iter().all(|byte| *byte == fill);
     let page = whole.chunks(PAGE_BYTES).position(is_overflow).expect("the payload has pages of its own");
@@ -225,8 +222,7 @@ pub(super) fn break_overflow(whole: &[u8], fill: u8) -> (Vec<u8>, usize) {
     (broken, page)
 }
 
-/// Restores a page. Connections that have read it before read it again, because the file was
-/// written.
+/// Restores a page. The file was written, so connections that have read the page read it again.
 fn mend(fixture: &Fixture, (page, whole): (usize, &[u8])) {
     use std::io::{Seek, SeekFrom, Write};
     let begin = page * PAGE_BYTES;

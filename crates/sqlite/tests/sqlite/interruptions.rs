@@ -1,5 +1,4 @@
-//! A repair that breaks off between two of its transactions loses nothing, and the next one
-//! finishes it.
+//! A repair that breaks off between two transactions loses nothing, and the next one finishes it.
 
 use std::sync::Arc;
 use std::task::{Context, Waker};

@@ -44,8 +44,7 @@ fn the_log_is_sized_when_it_is_used_and_nothing_is_lost_by_it() {
     });
     assert!(sized.is_some(), "the log has {} bytes", log_bytes(&fixture));
     assert!(store.verify().expect("it is looked at").is_sound());
-    // The bytes after the last frame are not mistaken for frames, neither now nor at the next
-    // opening.
+    // The bytes after the last frame are not mistaken for frames, now or at the next opening.
     let reopened = fixture.open();
     assert_eq!(reopened.verify().expect("it is looked at"), store.verify().expect("it is looked at"));
 }

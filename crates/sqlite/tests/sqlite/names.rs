@@ -1,5 +1,4 @@
-//! Damaged names and routes: executions that refer to them are set aside, and nothing replaces
-//! them.
+//! Damaged names and routes: their executions are set aside, and nothing replaces them.
 
 use std::sync::Arc;
 

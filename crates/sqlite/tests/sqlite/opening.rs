@@ -157,8 +157,7 @@ fn a_new_file_can_be_opened_by_many_at_once() {
     }
 }
 
-/// The very first change of a new file sets its journal mode, and SQLite calls no busy handler for
-/// it.
+/// The first change of a new file sets its journal mode, for which SQLite calls no busy handler.
 #[test]
 fn opening_a_new_file_waits_for_whoever_writes_it() {
     let fixture = Fixture::new();

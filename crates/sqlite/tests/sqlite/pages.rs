@@ -1,5 +1,4 @@
-//! A page that SQLite cannot read, or a row that lookups miss, costs its own content and nothing
-//! else.
+//! A page that SQLite cannot read, or a row that lookups miss, costs only its own content.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -277,8 +276,7 @@ fn lists_and_the_feed_name_verify_where_a_page_cannot_be_read() {
     }
 }
 
-/// One bit of SQLite's own index of ids is flipped: no lookup finds the execution, and its id seems
-/// free.
+/// One bit of SQLite's own index of ids is flipped: lookups miss an execution, whose id seems free.
 #[test]
 fn an_id_that_its_index_hides_is_told_and_found_after_a_repair() {
     for is_taken in [false, true] {

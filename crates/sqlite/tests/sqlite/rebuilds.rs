@@ -10,8 +10,7 @@ use crate::aside::with_status;
 use crate::fixture::{Fixture, Held, complete, damaged, look, step};
 use crate::repairs::problems;
 
-/// The state is correctly sealed, but belongs to an earlier entry: recorded steps would happen
-/// again.
+/// The state is correctly sealed, but it is an earlier one: recorded steps would happen again.
 #[test]
 fn p1_a_state_that_its_journal_does_not_add_up_to_is_not_believed() {
     let fixture = Fixture::new();
@@ -33,8 +32,8 @@ fn p1_a_state_that_its_journal_does_not_add_up_to_is_not_believed() {
     fixture.seat(&store).record(&mut again, vec![step(2), complete()]);
 }
 
-/// The time until it is pruned starts here. The store committed the last entry later than its own
-/// time.
+/// The time until it is pruned starts with its end, which the store committed after the last
+/// entry's own time.
 #[test]
 fn when_something_ended_is_kept() {
     let fixture = Fixture::new();

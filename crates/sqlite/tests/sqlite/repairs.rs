@@ -126,8 +126,7 @@ pub(super) fn problems(store: &Arc<SqliteStore>) -> Vec<String> {
     store.verify().expect("it is looked at").problems
 }
 
-/// Returns the columns that may differ after the repair of a column: those that only the damaged
-/// column knew.
+/// Returns the columns that may differ after a repair, because only the damaged column knew them.
 fn may_differ(id: &str, column: &str) -> &'static [&'static str] {
     const PLACE: [&str; 1] = ["executions.since"];
     const STATE: [&str; 6] = [

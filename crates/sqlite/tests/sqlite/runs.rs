@@ -100,8 +100,7 @@ fn damage_to_an_earlier_run_is_found_and_named() {
     }
 }
 
-/// An endless chain must not fill the writer's caches: they contain only the current run of an
-/// execution.
+/// An endless chain must not fill the writer's caches: of an execution, they keep the current run.
 #[test]
 fn long_chain_of_short_runs_is_sound() {
     let fixture = Fixture::new();

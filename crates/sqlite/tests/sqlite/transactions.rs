@@ -166,8 +166,7 @@ fn a_step_cannot_take_a_name_of_abides_own() {
     assert!(matches!(outcome, Ok(CommitOutcome::Committed(_))), "{outcome:?}");
 }
 
-/// SQLite's own tables for user tables belong to the user, so nothing of abide's may depend on
-/// them.
+/// SQLite's bookkeeping for user tables belongs to the user, so abide must not depend on it.
 #[test]
 fn a_step_cannot_use_up_the_numbers_of_sessions() {
     let fixture = Fixture::new();
@@ -386,8 +385,7 @@ fn a_deferred_foreign_key_that_stays_broken_fails_alone() {
     assert_eq!(left, 0);
 }
 
-/// Blocks the writer inside a transaction step, so that operations sent meanwhile share the next
-/// transaction.
+/// Blocks the writer inside a transaction step, so that later operations share one transaction.
 struct Gate {
     entered: mpsc::Receiver<()>,
     leave: mpsc::Sender<()>,
