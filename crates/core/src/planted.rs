@@ -78,6 +78,14 @@ bugs! {
     OverflowForgetsMore = "overflow-forgets-more",
     /// A message is taken from its notice, although the one before it is not known.
     SignalsOutOfOrder = "signals-out-of-order",
+    /// A timer that is due goes before a message that arrived earlier.
+    TimerBeforeMessage = "timer-before-message",
+    /// A timer fires though nobody has asked the store what arrived before it.
+    TimerWithoutLook = "timer-without-look",
+    /// A message goes before a timer that was due earlier.
+    MessageBeforeTimer = "message-before-timer",
+    /// Of several signals that open operations wait for, the one with the first name is received first.
+    SignalsByName = "signals-by-name",
     /// A notice that comes before the answer which tells of its lease is forgotten.
     EarlyMailDropped = "early-mail-dropped",
     /// A lease whose answer is on its way is taken for lost with the first heartbeat.

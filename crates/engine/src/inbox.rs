@@ -114,6 +114,7 @@ pub(crate) struct Inbox {
     last_page: Left,
     /// Something came whose predecessor is not known.
     is_behind: bool,
+    look: Look,
     /// A message that was left in the store is on its way.
     fetching: Option<Fetching>,
     /// Nobody has asked yet whether it has come, so that nobody would be woken when it has.
@@ -126,6 +127,14 @@ pub(crate) struct Inbox {
 struct Unread {
     id: MessageId,
     kept_bytes: usize,
+}
+
+/// How far a look is that somebody [wanted](Inbox::look).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    Wanted,
+    UnderWay,
+    Over,
 }
 
 /// A page on its way.
@@ -191,6 +200,7 @@ impl Inbox {
             reading: None,
             last_page: Left(None),
             is_behind: false,
+            look: Look::Over,
             fetching: None,
             is_unasked: false,
             fetched: HashMap::new(),
@@ -243,6 +253,24 @@ impl Inbox {
             self.is_unasked = true;
         }
         None
+    }
+
+    /// Asks the store what is unread from now on. Notices do not suffice for those who have to know:
+    /// they may be late or lost.
+    pub(crate) fn look(&mut self) {
+        self.look = Look::Wanted;
+        self.is_behind = true;
+        self.is_unasked = true;
+    }
+
+    /// Whether everything is known that was unread when the last [look](Self::look) was wanted.
+    pub(crate) fn has_looked(&self) -> bool {
+        self.look == Look::Over
+    }
+
+    /// The number of the newest message that is known.
+    pub(crate) fn last_number(&self) -> u64 {
+        self.last_number
     }
 
     /// The number of a message in the store's order.
@@ -302,6 +330,9 @@ impl Inbox {
         loop {
             if self.reading.is_none() && std::mem::take(&mut self.is_behind) {
                 self.read(InboxRead::first(self.key));
+                if self.look == Look::Wanted {
+                    self.look = Look::UnderWay;
+                }
             }
             let Some(reading) = &mut self.reading else { return Ok(()) };
             match reading.poll(&*self.store, &*self.runtime, cx) {
@@ -310,6 +341,10 @@ impl Inbox {
                     let begins = Left(reading.read.after);
                     self.reading = None;
                     self.take(page?, begins);
+                    // A page that was on its way when the look was wanted is older than the wish.
+                    if self.reading.is_none() && self.look == Look::UnderWay {
+                        self.look = Look::Over;
+                    }
                 }
             }
         }

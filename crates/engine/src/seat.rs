@@ -307,6 +307,23 @@ impl Seat {
         message
     }
 
+    /// Asks the store what is unread. Whoever [has looked](Self::has_looked) knows all that was there
+    /// when this was called.
+    pub(crate) fn look(&mut self) {
+        self.inbox.look();
+        self.ask_for_mail();
+    }
+
+    /// Whether the last [look](Self::look) is over.
+    pub(crate) fn has_looked(&self) -> bool {
+        self.inbox.has_looked()
+    }
+
+    /// The number of the newest message that is known, in the store's order.
+    pub(crate) fn last_number(&self) -> u64 {
+        self.inbox.last_number()
+    }
+
     /// Has the driver polled again if a message was asked for: only then it is woken when the message has come.
     fn ask_for_mail(&mut self) {
         if self.inbox.take_unasked() {

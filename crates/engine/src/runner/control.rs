@@ -38,38 +38,6 @@ impl Runner {
         true
     }
 
-    /// Fires what is due; nothing while it may not run. `true`: something changed.
-    pub(super) fn fire_timers(&mut self) -> bool {
-        if !self.seat.may_run() {
-            return false;
-        }
-        let Some(active) = self.run.stage.active_mut() else { return false };
-        // The clock is read only when something could be due: this is asked at every turn.
-        let Some(Reverse((at, id, kind))) = active.timers.peek().copied() else { return false };
-        if at > self.seat.now() {
-            return false;
-        }
-        active.timers.pop();
-        match kind {
-            TimerKind::Retry => active.startable.push_back(id),
-            TimerKind::Due => self.fire_due(id),
-        }
-        true
-    }
-
-    /// A sleep is over, or the patience for a signal, if the operation is still open.
-    fn fire_due(&mut self, id: u64) {
-        let Some(op) = self.open_op(id) else { return };
-        if let Ok(entries) = self.decide(Command::FireTimer { op: op.clone() }) {
-            let waiters =
-                self.run.stage.active_mut().and_then(|active| active.signal_waiters.get_mut(&op.name));
-            if let Some(waiters) = waiters {
-                waiters.retain(|waiter| *waiter != id);
-            }
-            self.run.undelivered.extend(entries);
-        }
-    }
-
     /// Ends the first attempt that takes too long. `true`: something changed.
     pub(super) fn fire_timeouts(&mut self) -> bool {
         let Some(active) = self.run.stage.active_mut() else { return false };

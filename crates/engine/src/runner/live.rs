@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::board::{StepOptions, UserTransaction};
-use abide_core::{MessageId, Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec};
+use abide_core::{Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec};
 use abide_store::{Record, Transacted, Transaction};
 
 impl Runner {
@@ -21,7 +21,10 @@ impl Runner {
             return true;
         }
         self.take_mail();
-        self.receive() || self.settle() || self.start_closures()
+        // All waits of one poll are open at the same moment, so that none of them is served before the
+        // last one is known. A child is started only when nothing else has come: perhaps the code no
+        // longer wants it then.
+        self.settle() || self.take_outcome() || self.settle_start() || self.start_closures()
     }
 
     /// Lets the code see the first thing that is recorded and that it has not seen.
@@ -38,11 +41,11 @@ impl Runner {
     /// Sorts what arrived. Only here: who cannot use a message leaves it unread, so that it is there when somebody can.
     pub(super) fn take_mail(&mut self) {
         while let Some(letter) = self.seat.next_letter() {
-            let Message { id, body, .. } = &letter.message;
+            let Message { id, body, arrived_at, .. } = &letter.message;
             match body {
                 Body::Signal { name, payload } => {
                     let payload = letter.left.map_or_else(|| Ok(payload.clone()), Err);
-                    let signal = Signal { id: id.clone(), payload };
+                    let signal = Signal { id: id.clone(), arrived_at: *arrived_at, payload };
                     self.signals.entry(name.clone()).or_default().push_back(signal);
                 }
                 Body::ChildDone { run, op, .. } => {
@@ -115,7 +118,7 @@ impl Runner {
                 && let Some(active) = self.run.stage.active_mut()
             {
                 let id = active.slots.get(&key).copied();
-                active.timers.extend(id.map(|id| Reverse((retry_at, id, TimerKind::Retry))));
+                active.timers.extend(id.map(|id| Reverse(Timer::of_retry(id, retry_at))));
             }
             return true;
         }
@@ -144,96 +147,26 @@ impl Runner {
         Some(self.seat.now().after(retry.delay_after(attempt)?))
     }
 
-    /// Gives a signal or a child's result that has come to an operation that waits for one: the first that came, also when what it carries is to be read
-    /// again.
-    fn receive(&mut self) -> bool {
-        let Some(active) = self.run.stage.active() else { return false };
-        let number = |id: &MessageId| self.seat.number(id);
-        let signals = active.signal_waiters.iter().filter_map(|(name, waiters)| {
-            Some((&self.signals.get(name)?.front()?.id, (name, *waiters.front()?)))
-        });
-        let signal = signals.min_by(|(one, _), (other, _)| number(one).cmp(&number(other)));
-        let answer = self.run.answers.iter().position(|(key, _)| active.slots.contains_key(key));
-        let is_before = |signal: &MessageId, answer: usize| {
-            self.run.answers.get(answer).is_none_or(|(_, letter)| number(signal) < number(&letter.message.id))
-        };
-        match (signal, answer) {
-            (Some((id, (name, waiter))), answer) if answer.is_none_or(|answer| is_before(id, answer)) => {
-                let name = name.clone();
-                self.receive_signal(&name, waiter)
-            }
-            (_, Some(answer)) => self.receive_answer(answer),
-            (_, None) => false,
-        }
-    }
-
-    fn deliver_all(&mut self, entries: &[Entry]) {
+    pub(super) fn deliver_all(&mut self, entries: &[Entry]) {
         for entry in entries {
             self.deliver(entry, None);
         }
     }
 
-    /// `false` while what it carries is on its way.
-    fn receive_signal(&mut self, name: &Name, id: u64) -> bool {
-        let Some(Signal { id: message, payload }) = self.signals.get(name).and_then(VecDeque::front) else {
-            return true;
-        };
-        let message = message.clone();
-        let payload = match payload {
-            Ok(payload) => payload.clone(),
-            Err(left) => match self.seat.fetch(&message, *left) {
-                Some(Message { body: Body::Signal { payload, .. }, .. }) => payload,
-                Some(_) => unreachable!("a message never changes"),
-                None => return false,
-            },
-        };
-        if let Some(active) = self.run.stage.active_mut()
-            && let Some(waiters) = active.signal_waiters.get_mut(name)
-        {
-            waiters.pop_front();
-        }
-        // The waiter may have been dropped since it began to wait.
-        let Some(op) = self.open_op(id) else { return true };
-        if self.is_over_length() {
-            return true;
-        }
-        if let Some(queue) = self.signals.get_mut(name) {
-            queue.pop_front();
-        }
-        if !planted(Bug::SignalReadTwice) {
-            self.seat.consume(message.clone());
-        }
-        if let Ok(entries) = self.decide(Command::ReceiveSignal { op, message, payload }) {
-            self.deliver_all(&entries);
-        }
-        true
-    }
-
-    fn receive_answer(&mut self, index: usize) -> bool {
-        let Some((_, Letter { message, left })) = self.run.answers.get(index) else { return false };
-        let whole = match left {
-            None => message.clone(),
-            Some(left) => {
-                let (id, left) = (message.id.clone(), *left);
-                match self.seat.fetch(&id, left) {
-                    Some(message) => message,
-                    None => return false,
-                }
-            }
-        };
-        let Message { id, body: Body::ChildDone { op, outcome, .. }, .. } = whole else { return false };
-        self.run.answers.remove(index);
-        self.seat.consume(id);
-        if let Ok(entries) = self.decide(Command::FinishChild { op, outcome }) {
-            self.deliver_all(&entries);
-        }
-        true
-    }
-
-    /// Begins one operation that the journal has no outcome of.
+    /// Begins one operation that the journal has no outcome of, but no child.
     fn settle(&mut self) -> bool {
         let unsettled = self.run.stage.active_mut().and_then(|active| active.unsettled.pop_front());
-        let Some(id) = unsettled else { return false };
+        unsettled.is_some_and(|id| self.settle_slot(id))
+    }
+
+    /// Starts one child that the journal does not know.
+    fn settle_start(&mut self) -> bool {
+        let unstarted = self.run.stage.active_mut().and_then(|active| active.unstarted.pop_front());
+        unstarted.is_some_and(|id| self.settle_slot(id))
+    }
+
+    /// `true`: something was done, or nothing is left to do.
+    fn settle_slot(&mut self, id: u64) -> bool {
         let Some(op) = self.open_op(id) else { return true };
         if let Some(recorded) = self.other_kind(&op) {
             return self.block(Block::Mismatch { expected: recorded.to_string(), found: op.to_string() });
@@ -311,7 +244,7 @@ impl Runner {
             slot.attempt_count = if planted(Bug::AttemptsForgotten) { 0 } else { note.attempt_count };
         }
         match note.due_at {
-            Some(due_at) => active.timers.push(Reverse((due_at, id, TimerKind::Retry))),
+            Some(due_at) => active.timers.push(Reverse(Timer::of_retry(id, due_at))),
             None => active.startable.push_back(id),
         }
     }
@@ -327,8 +260,10 @@ impl Runner {
         {
             return;
         }
+        let counts_from_now = recorded.is_none() && matches!(due, Due::After(_));
+        let known = if counts_from_now { self.seat.last_number() } else { 0 };
         if let Some(active) = self.run.stage.active_mut() {
-            active.timers.push(Reverse((due_at, id, TimerKind::Due)));
+            active.timers.push(Reverse(Timer { due_at, id, kind: TimerKind::Due, known }));
         }
     }
 

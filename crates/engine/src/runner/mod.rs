@@ -4,6 +4,7 @@
 //! code, deliver one entry, or send one commit. The order of the turns is the order in which a replay repeats them:
 //!
 //! - one entry is delivered between two polls of the code, live as well as in a replay;
+//! - of timers that are due and messages that have come, what happened first is delivered first;
 //! - an unrecorded operation starts only when the journal has nothing left for an open one;
 //! - a closure starts only when everything before it is durable;
 //! - what was recorded is delivered before a cancellation or a deadline that came after it, and nothing starts in between;
@@ -16,6 +17,7 @@
 mod control;
 mod live;
 mod next;
+mod outcome;
 mod replay;
 mod rest;
 mod stage;
@@ -46,7 +48,7 @@ use crate::runtime::{BoxFuture, Moment};
 use crate::seat::{Leave, Seat, Seated};
 use crate::tree::TOLD_COUNT_MAX;
 use replay::Edits;
-use stage::{Active, Stage, TimerKind};
+use stage::{Active, Look, Stage, Timer, TimerKind, forget_waiter};
 
 /// Drives the executions of one workflow.
 pub(crate) struct WorkflowDriver(pub(crate) Arc<dyn WorkflowCode>);
@@ -73,6 +75,7 @@ struct Runner {
 /// A signal that nobody has received.
 struct Signal {
     id: MessageId,
+    arrived_at: Timestamp,
     /// What it carries, or where that was left.
     payload: Result<Payload, Left>,
 }
@@ -219,7 +222,7 @@ impl Runner {
             return Turn::Progress;
         } else if self.wants_next() {
             return self.end_for_next(cx);
-        } else if self.fire_timers() || self.fire_timeouts() {
+        } else if self.fire_timeouts() {
             return Turn::Progress;
         }
         if self.seat.news_count() >= NEWS_COUNT_MAX && !self.seat.is_busy() {
@@ -328,8 +331,8 @@ impl Runner {
         let Some(op) = entry.event.op() else { return false };
         let Some(active) = self.run.stage.active_mut() else { return false };
         let Some(id) = active.slots.remove(&op.index()) else { return false };
-        if active.unsettled.front() == Some(&id) {
-            active.unsettled.pop_front();
+        for queue in [&mut active.unsettled, &mut active.unstarted] {
+            queue.pop_front_if(|front| *front == id);
         }
         let shared = active.board.0.clone();
         let delivery = match delivery_of(&entry.event, fate) {

@@ -102,7 +102,10 @@ impl Runner {
             let next = if is_published { park_at } else { publish_at };
             ring_at = Some(ring_at.map_or(next, |at| at.min(next)));
         }
-        let (runtime, wake_at) = (self.seat.engine.runtime.clone(), self.next_timer());
+        // A timer that waits for mail would ring again and again.
+        let is_held_back = self.run.stage.active().is_some_and(|active| active.is_held_back);
+        let wake_at = if is_held_back { self.seat.expires_at() } else { self.next_timer() };
+        let runtime = self.seat.engine.runtime.clone();
         let sleep = |at: Moment| match planted(Bug::WaitOnWallClock) {
             true => runtime.sleep_until(runtime.now().after(at.since(now))),
             false => runtime.sleep(at.since(now)),
@@ -172,7 +175,7 @@ impl Runner {
     pub(super) fn next_timer(&self) -> Option<Timestamp> {
         let may_fire = self.seat.may_run() && !self.run.stage.is_halted();
         let active = self.run.stage.active().filter(|_| may_fire);
-        let timer = active.and_then(|active| active.timers.peek().map(|Reverse((at, _, _))| *at));
+        let timer = active.and_then(|active| active.timers.peek().map(|Reverse(timer)| timer.due_at));
         [timer, self.seat.expires_at()].into_iter().flatten().min()
     }
 
@@ -211,8 +214,7 @@ impl Active {
         let name = slot.op.name.clone();
         let attempt = slot.attempt_count + 1;
         let due_at = || {
-            let of_slot =
-                |Reverse((at, slot, _)): &Reverse<(Timestamp, u64, TimerKind)>| (*slot == id).then_some(*at);
+            let of_slot = |Reverse(timer): &Reverse<Timer>| (timer.id == id).then_some(timer.due_at);
             self.timers.iter().find_map(of_slot)
         };
         Some(match &slot.request {

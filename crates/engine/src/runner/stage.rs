@@ -89,9 +89,15 @@ pub(super) struct Active {
     pub(super) slots: HashMap<OpIndex, u64, KeyHasher>,
     /// Opened operations that the journal knows nothing of, to be started.
     pub(super) unsettled: VecDeque<u64>,
+    /// Those of them that start children.
+    pub(super) unstarted: VecDeque<u64>,
     /// Closures that may start as soon as everything before them is durable.
     pub(super) startable: VecDeque<u64>,
-    pub(super) timers: BinaryHeap<Reverse<(Timestamp, u64, TimerKind)>>,
+    pub(super) timers: BinaryHeap<Reverse<Timer>>,
+    /// The last look at the inbox on behalf of timers that are due.
+    pub(super) look: Option<Look>,
+    /// A timer is due that waits for mail: whatever it waits for wakes the runner.
+    pub(super) is_held_back: bool,
     /// When attempts take too long: the slot and the number of the attempt.
     pub(super) timeouts: BinaryHeap<Reverse<(Moment, u64, u32)>>,
     pub(super) signal_waiters: BTreeMap<Name, VecDeque<u64>>,
@@ -102,6 +108,43 @@ pub(super) struct Active {
     unproven: Vec<(u64, u32)>,
     /// Results of children that the code gave up waiting for.
     pub(super) given_up: Vec<(Op, ExecutionId)>,
+}
+
+/// A timer of a slot. The first that is due is the least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Timer {
+    pub(super) due_at: Timestamp,
+    pub(super) id: u64,
+    pub(super) kind: TimerKind,
+    /// The number of the newest message that was there when it was set; 0 for a timer that does not
+    /// count from then on, and for one whose setting nobody here remembers.
+    pub(super) known: u64,
+}
+
+impl Timer {
+    pub(super) fn of_retry(id: u64, due_at: Timestamp) -> Self {
+        Self { due_at, id, kind: TimerKind::Retry, known: 0 }
+    }
+}
+
+/// A look at the inbox: all mail is known that was there when these timers were due.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    due_to: Timestamp,
+    /// The newest slot of that moment.
+    last_id: u64,
+}
+
+impl Look {
+    pub(super) fn new(now: Timestamp, active: &Active) -> Self {
+        let last_id = active.timers.iter().map(|Reverse(timer)| timer.id).max().unwrap_or_default();
+        Self { due_to: now, last_id }
+    }
+
+    /// Whether this timer was set and due when the look began.
+    pub(super) fn covers(self, timer: Timer) -> bool {
+        timer.id <= self.last_id && timer.due_at <= self.due_to
+    }
 }
 
 /// What a timer of a slot means.
@@ -127,8 +170,11 @@ impl Active {
             result,
             slots: HashMap::default(),
             unsettled: VecDeque::new(),
+            unstarted: VecDeque::new(),
             startable: VecDeque::new(),
             timers: BinaryHeap::new(),
+            look: None,
+            is_held_back: false,
             timeouts: BinaryHeap::new(),
             signal_waiters: BTreeMap::new(),
             replayed_to: None,
@@ -197,12 +243,18 @@ impl Active {
             let key = slot.op.index();
             self.slots.insert(key, id);
             cursor.open(key);
-            self.unsettled.push_back(id);
+            match slot.request {
+                Request::Child { .. } => self.unstarted.push_back(id),
+                _ => self.unsettled.push_back(id),
+            }
         }
         for slot in std::mem::take(&mut state.dropped) {
             let key = slot.op.index();
-            self.slots.remove(&key);
+            let id = self.slots.remove(&key);
             cursor.close(key);
+            if let Request::Signal { .. } = slot.request {
+                forget_waiter(&mut self.signal_waiters, &slot.op.name, |waiter| Some(waiter) == id);
+            }
             if let Request::ChildResult { child } = slot.request {
                 self.given_up.push((slot.op, child));
             }
@@ -238,6 +290,11 @@ impl Active {
         };
         self.startable.retain(|id| !ids.contains(id));
         self.unsettled.retain(|id| !ids.contains(id));
+        self.unstarted.retain(|id| !ids.contains(id));
+        self.signal_waiters.retain(|_, waiters| {
+            waiters.retain(|id| !ids.contains(id));
+            !waiters.is_empty()
+        });
         shared.as_polling(|| next.into_iter().for_each(Waker::wake));
         ids.iter().for_each(|id| shared.wake_slot(*id));
     }
@@ -252,5 +309,18 @@ impl Active {
         let slots = std::mem::take(&mut shared.lock().slots);
         let wakers = slots.into_values().filter_map(|slot| slot.waker);
         shared.as_polling(|| wakers.for_each(Waker::wake));
+    }
+}
+
+/// Forgets who waits for a signal no longer. A name for which nobody waits is forgotten too.
+pub(super) fn forget_waiter(
+    waiters: &mut BTreeMap<Name, VecDeque<u64>>,
+    name: &Name,
+    is_gone: impl Fn(u64) -> bool,
+) {
+    let Some(of_name) = waiters.get_mut(name) else { return };
+    of_name.retain(|waiter| !is_gone(*waiter));
+    if of_name.is_empty() {
+        waiters.remove(name);
     }
 }

@@ -1,0 +1,313 @@
+//! What happened first is delivered first: a timer against a message by due time and arrival, messages
+//! among themselves in the store's order. The same holds live, after downtime, after a takeover and
+//! after a pause.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use abide::{Builder, Code, Workflow};
+use abide::prelude::*;
+use abide::testing::{Lab, Machine, Skew};
+use tokio::join;
+
+/// Waits for a signal for so long.
+#[workflow]
+async fn patient(ctx: Ctx, patience: Duration) -> Result<String> {
+    match ctx.recv::<String>("a").timeout(patience).await {
+        Err(error) if error.is_timeout() => Ok("timer".to_owned()),
+        other => other.map(|text| text[..7].to_owned()),
+    }
+}
+
+/// The timer is written behind the wait for the signal.
+#[workflow]
+async fn signal_or_sleep(ctx: Ctx, nap: Duration) -> Result<String> {
+    select! {
+        text = ctx.recv::<String>("a") => text.map(|text| text[..7].to_owned()),
+        slept = ctx.sleep(nap) => slept.map(|()| "timer".to_owned()),
+    }
+}
+
+/// The timer is written before the wait for the signal.
+#[workflow]
+async fn sleep_or_signal(ctx: Ctx, nap: Duration) -> Result<String> {
+    select! {
+        slept = ctx.sleep(nap) => slept.map(|()| "timer".to_owned()),
+        text = ctx.recv::<String>("a") => text.map(|text| text[..7].to_owned()),
+    }
+}
+
+/// Both are awaited to the end; what came first is told.
+#[workflow]
+async fn signal_and_sleep(ctx: Ctx, nap: Duration) -> Result<String> {
+    let first = Mutex::new(None);
+    let say = |what: &str| _ = first.lock().unwrap().get_or_insert(what.to_owned());
+    let (text, slept) = join!(
+        async {
+            let text = ctx.recv::<String>("a").await?;
+            say(&text[..7]);
+            Ok::<_, Error>(())
+        },
+        async {
+            ctx.sleep(nap).await?;
+            say("timer");
+            Ok::<_, Error>(())
+        },
+    );
+    text?;
+    slept?;
+    Ok(first.into_inner().unwrap().unwrap_or_default())
+}
+
+/// Ends when it is told to, wherever it runs.
+#[workflow]
+async fn child(ctx: Ctx) -> Result<String> {
+    ctx.recv::<String>("a").await
+}
+
+/// The answer of a child is a message, as a signal is.
+#[workflow]
+async fn child_or_sleep(ctx: Ctx, nap: Duration) -> Result<String> {
+    select! {
+        text = ctx.run(child, ()).id("child").lane("children") => text.map(|text| text[..7].to_owned()),
+        slept = ctx.sleep(nap) => slept.map(|()| "timer".to_owned()),
+    }
+}
+
+/// What is in the way while time passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meanwhile {
+    Nothing,
+    /// It leaves memory and comes back when something has happened.
+    Parked,
+    Downtime,
+    Takeover,
+    Pause,
+}
+
+const MEANWHILE: [Meanwhile; 5] = [
+    Meanwhile::Nothing,
+    Meanwhile::Parked,
+    Meanwhile::Downtime,
+    Meanwhile::Takeover,
+    Meanwhile::Pause,
+];
+
+/// When what happens, from the start on.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    due: Duration,
+    signal: Duration,
+    mail_bytes_max: usize,
+    meanwhile: Meanwhile,
+}
+
+impl Plan {
+    fn options(self, builder: Builder) -> Builder {
+        let builder = builder.mail_bytes_max(self.mail_bytes_max);
+        let builder = if self.meanwhile == Meanwhile::Parked { builder } else { builder.park_after(hours(1)) };
+        builder.session_ttl(secs(10))
+    }
+}
+
+/// What `flow` gives when its timer and the signal come as planned, and everything else when both are over.
+async fn lives(lab: Lab, flow: impl Workflow<Input = Duration, Output = String>, plan: Plan) -> String {
+    let elsewhere = |builder: Builder| builder.lanes(["children"]).session_ttl(secs(10));
+    let (_, _children) = lab.worker_with(elsewhere).await.unwrap();
+    let client = lab.client().await.unwrap();
+    let (machine, abide) = lab.worker_with(|builder| plan.options(builder)).await.unwrap();
+    let handle = abide.start(flow, plan.due).id("one").await.unwrap();
+    lab.sleep(secs(1)).await;
+    begin(&lab, machine, &client, plan.meanwhile).await;
+    lab.sleep(plan.signal - secs(1)).await;
+    let target = if client.handle::<String>("child").status().await.is_ok() { "child" } else { "one" };
+    // Refused if the run is over.
+    let _ = client.handle::<String>(target).signal("a", &large("signals")).await;
+    lab.sleep(secs(60)).await;
+    let (_, _next) = match plan.meanwhile {
+        Meanwhile::Downtime | Meanwhile::Takeover => {
+            let (machine, next) = lab.worker_with(|builder| plan.options(builder)).await.unwrap();
+            (Some(machine), Some(next))
+        }
+        Meanwhile::Pause => {
+            client.handle::<String>("one").resume().await.unwrap();
+            (None, None)
+        }
+        _ => (None, None),
+    };
+    lab.sleep(secs(60)).await;
+    lab.thaw(machine);
+    drop(handle);
+    client.handle::<String>("one").result().await.unwrap()
+}
+
+/// What carries more than is kept of it in memory.
+fn large(text: &str) -> String {
+    format!("{text}{}", "x".repeat(1_000))
+}
+
+async fn begin(lab: &Lab, machine: Machine, client: &Abide, meanwhile: Meanwhile) {
+    match meanwhile {
+        Meanwhile::Nothing | Meanwhile::Parked => {}
+        Meanwhile::Downtime => lab.crash(machine),
+        Meanwhile::Takeover => lab.freeze(machine),
+        Meanwhile::Pause => client.handle::<String>("one").pause().await.unwrap(),
+    }
+}
+
+/// Whatever is in the way, the same comes first.
+fn check<W: Workflow<Input = Duration, Output = String> + Copy>(flow: W, signal_at: u64, expected: &str) {
+    for meanwhile in MEANWHILE {
+        // A pause goes to the whole tree: the child would not answer.
+        if meanwhile == Meanwhile::Pause && W::NAME == "child_or_sleep" {
+            continue;
+        }
+        for mail_bytes_max in [1 << 20, 0] {
+            let (due, signal) = (secs(20), secs(signal_at));
+            let plan = Plan { due, signal, mail_bytes_max, meanwhile };
+            Lab::run_on_each(1, |lab| async move {
+                assert_eq!(lives(lab, flow, plan).await, expected, "{plan:?}");
+            });
+        }
+    }
+}
+
+#[test]
+fn a_signal_before_the_timeout_is_received() {
+    check(patient, 10, "signals");
+}
+
+#[test]
+fn a_signal_after_the_timeout_is_too_late() {
+    check(patient, 30, "timer");
+}
+
+#[test]
+fn an_earlier_signal_goes_before_a_timer() {
+    check(signal_or_sleep, 10, "signals");
+    check(sleep_or_signal, 10, "signals");
+    check(signal_and_sleep, 10, "signals");
+}
+
+#[test]
+fn an_earlier_timer_goes_before_a_signal() {
+    check(signal_or_sleep, 30, "timer");
+    check(sleep_or_signal, 30, "timer");
+    check(signal_and_sleep, 30, "timer");
+}
+
+#[test]
+fn the_answer_of_a_child_against_a_timer_is_in_order_too() {
+    check(child_or_sleep, 10, "signals");
+    check(child_or_sleep, 30, "timer");
+}
+
+/// At one and the same moment the timer goes first: it was due when the message came.
+#[test]
+fn a_timer_that_is_due_when_a_message_arrives_goes_before_it() {
+    check(patient, 20, "timer");
+    check(signal_or_sleep, 20, "timer");
+    check(sleep_or_signal, 20, "timer");
+    check(signal_and_sleep, 20, "timer");
+}
+
+/// Waits for all of these names at once, and tells in which order they came.
+#[workflow]
+async fn all_of(ctx: Ctx, names: Vec<String>) -> Result<Vec<String>> {
+    let got = Mutex::new(Vec::new());
+    let receive = async |name: &str| {
+        let text: String = ctx.recv(name).await?;
+        got.lock().unwrap().push(text[..1].to_owned());
+        Ok::<_, Error>(())
+    };
+    let (one, two, three) = join!(receive(&names[0]), receive(&names[1]), receive(&names[2]));
+    one.and(two).and(three)?;
+    Ok(got.into_inner().unwrap())
+}
+
+/// Waits for any of these names, again and again.
+#[workflow]
+async fn any_of(ctx: Ctx, names: Vec<String>) -> Result<Vec<String>> {
+    let mut got = Vec::new();
+    for _ in 0..3 {
+        let text = select! {
+            text = ctx.recv::<String>(&names[0]) => text,
+            text = ctx.recv::<String>(&names[1]) => text,
+            text = ctx.recv::<String>(&names[2]) => text,
+        };
+        got.push(text?[..1].to_owned());
+    }
+    Ok(got)
+}
+
+/// Sends three signals before the code asks for any of them.
+fn check_names<W: Workflow<Input = Vec<String>, Output = Vec<String>> + Copy>(flow: W) {
+    for mail_bytes_max in [1 << 20, 0, 1_500] {
+        for is_late in [false, true] {
+            Lab::run_on_each(1, |lab| async move {
+                let options = |builder: Builder| builder.mail_bytes_max(mail_bytes_max);
+                let client = lab.client().await.unwrap();
+                let first = match is_late {
+                    true => None,
+                    false => Some(lab.worker_with(options).await.unwrap()),
+                };
+                let names = ["a", "b", "c"].map(str::to_owned).to_vec();
+                let handle = client.start(flow, names).id("one").await.unwrap();
+                handle.pause().await.unwrap();
+                for name in ["c", "a", "b"] {
+                    handle.signal(name, &large(name)).await.unwrap();
+                }
+                let next = match is_late {
+                    true => Some(lab.worker_with(options).await.unwrap()),
+                    false => None,
+                };
+                handle.resume().await.unwrap();
+                assert_eq!(handle.result().await.unwrap(), ["c", "a", "b"], "{mail_bytes_max} {is_late}");
+                drop((first, next));
+            });
+        }
+    }
+}
+
+#[test]
+fn signals_that_were_there_before_the_code_asked_come_in_the_stores_order() {
+    check_names(all_of);
+    check_names(any_of);
+}
+
+/// Waits until it is told to go, and then for a signal for so long.
+#[workflow]
+async fn goes_and_waits(ctx: Ctx, patience: Duration) -> Result<String> {
+    ctx.recv::<()>("go").await?;
+    <patient as Code>::call(ctx, patience).await
+}
+
+/// Whether what is there is received though the patience for it is so short, and what follows when
+/// nothing is there.
+fn check_short(patience: Duration, skew: Option<Skew>) {
+    for mail_bytes_max in [1 << 20, 0] {
+        Lab::run_on_each(1, |lab| async move {
+            let (machine, abide) =
+                lab.worker_with(|builder| builder.mail_bytes_max(mail_bytes_max)).await.unwrap();
+            if let Some(skew) = skew {
+                lab.set_skew(machine, skew);
+            }
+            let there = abide.start(goes_and_waits, patience).id("there").await.unwrap();
+            there.signal("a", &large("signals")).await.unwrap();
+            there.signal("go", &()).await.unwrap();
+            assert_eq!(there.result().await.unwrap(), "signals", "{patience:?} {skew:?}");
+            let nothing = abide.start(goes_and_waits, patience).id("nothing").await.unwrap();
+            nothing.signal("go", &()).await.unwrap();
+            assert_eq!(nothing.result().await.unwrap(), "timer", "{patience:?} {skew:?}");
+        });
+    }
+}
+
+#[test]
+fn what_is_there_is_received_however_short_the_timeout_is() {
+    for patience in [Duration::ZERO, Duration::from_micros(1)] {
+        for skew in [None, Some(Skew::Ahead(secs(5))), Some(Skew::Behind(secs(5)))] {
+            check_short(patience, skew);
+        }
+    }
+}

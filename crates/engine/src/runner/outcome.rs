@@ -1,0 +1,206 @@
+//! What happened first, among all that the open operations of the code wait for.
+//!
+//! Timers by their due times and messages in the store's order are merged as [`Arrived`] says. Two
+//! things have to be known before anything is delivered.
+//!
+//! *Which operations are open*: everything that the code asked for in its last poll is settled first.
+//!
+//! *Which messages there are*: no message may be unknown that goes before a timer which fires. What
+//! is known of the inbox is always the beginning of what is unread, so a known message that comes
+//! behind the timer suffices: every unknown one comes behind that message. Without such a message
+//! the runner asks the store once, after the timer was due, because notices may be late or lost.
+//! One look serves all timers that were set and due when it began, so a late timer costs one read,
+//! and each look is followed by an outcome. Where no open operation waits for a message, nobody
+//! looks.
+//!
+//! Due times are told by the clock of the worker that set the timer, arrivals by the clock of the
+//! store. Where the two differ, so does what "first" means, by as much. A timer never fires before
+//! it is due by the clock of the worker that fires it, whatever a message says about the time.
+
+use super::*;
+use abide_core::Arrived;
+
+/// The first message that an open operation waits for.
+struct First {
+    /// Its number in the store's order.
+    number: u64,
+    arrived_at: Timestamp,
+    found: Found,
+}
+
+enum Found {
+    /// A signal of this name, for the operation in this slot.
+    Signal(Name, u64),
+    /// The answer of a child, by its place among the answers.
+    Answer(usize),
+}
+
+impl First {
+    fn goes_before(&self, timer: Timer) -> bool {
+        if planted(Bug::TimerBeforeMessage) || planted(Bug::MessageBeforeTimer) {
+            return planted(Bug::MessageBeforeTimer);
+        }
+        let arrived = Arrived { at: self.arrived_at, was_there: self.number <= timer.known };
+        arrived.goes_before(timer.due_at)
+    }
+}
+
+impl Runner {
+    /// Lets the code see what happened first, if anything has. `true`: there may be more.
+    pub(super) fn take_outcome(&mut self) -> bool {
+        let (timer, first) = (self.due_timer(), self.first_message());
+        let is_fired = match (timer, first) {
+            (None, None) => false,
+            (Some(timer), None) => self.may_fire(timer) && self.fire(timer),
+            (Some(timer), Some(first)) if !first.goes_before(timer) => self.fire(timer),
+            (_, Some(first)) => self.receive(first.found),
+        };
+        if let Some(active) = self.run.stage.active_mut() {
+            active.is_held_back = timer.is_some() && !is_fired;
+        }
+        is_fired
+    }
+
+    /// The first timer that is due and whose operation is open. Attempts of steps that are due may
+    /// start.
+    fn due_timer(&mut self) -> Option<Timer> {
+        let active = self.run.stage.active_mut()?;
+        // The clock is read only when something could be due: this is asked at every turn.
+        active.timers.peek()?;
+        let now = self.seat.now();
+        while let Some(Reverse(timer)) = active.timers.peek().copied() {
+            if timer.due_at > now {
+                // A look that was not used before the clock was set back is too old when it is due again.
+                active.look = None;
+                return None;
+            }
+            match timer.kind {
+                TimerKind::Due if active.open_op(timer.id).is_some() => return Some(timer),
+                TimerKind::Due => {}
+                TimerKind::Retry => active.startable.push_back(timer.id),
+            }
+            active.timers.pop();
+        }
+        None
+    }
+
+    /// The first message in the store's order that an open operation waits for.
+    fn first_message(&self) -> Option<First> {
+        let active = self.run.stage.active()?;
+        let number = |id: &MessageId| self.seat.number(id).unwrap_or(u64::MAX);
+        let signals = active.signal_waiters.iter().filter_map(|(name, waiters)| {
+            let (signal, waiter) = (self.signals.get(name)?.front()?, *waiters.front()?);
+            let found = Found::Signal(name.clone(), waiter);
+            Some(First { number: number(&signal.id), arrived_at: signal.arrived_at, found })
+        });
+        let is_awaited = |(_, (key, _)): &(usize, &(OpIndex, Letter))| active.slots.contains_key(key);
+        let answers = self.run.answers.iter().enumerate().filter(is_awaited).take(1);
+        let answers = answers.map(|(index, (_, letter))| {
+            let Message { id, arrived_at, .. } = &letter.message;
+            First { number: number(id), arrived_at: *arrived_at, found: Found::Answer(index) }
+        });
+        let mut all = signals.chain(answers);
+        if planted(Bug::SignalsByName) {
+            return all.next();
+        }
+        all.min_by_key(|first| first.number)
+    }
+
+    /// Whether no message that goes before this timer can be unknown.
+    fn may_fire(&mut self, timer: Timer) -> bool {
+        if !self.waits_for_message() || planted(Bug::TimerWithoutLook) {
+            return true;
+        }
+        let now = self.seat.now();
+        let Some(active) = self.run.stage.active_mut() else { return false };
+        if active.look.is_some_and(|look| look.covers(timer)) {
+            return self.seat.has_looked();
+        }
+        active.look = Some(Look::new(now, active));
+        self.seat.look();
+        false
+    }
+
+    /// Whether an open operation waits for a signal or the answer of a child.
+    fn waits_for_message(&self) -> bool {
+        let Some(active) = self.run.stage.active() else { return false };
+        let is_awaited = |child: &OpIndex| active.slots.contains_key(child);
+        !active.signal_waiters.is_empty() || self.run.children.keys().any(is_awaited)
+    }
+
+    /// A sleep is over, or the patience for a signal.
+    fn fire(&mut self, Timer { id, .. }: Timer) -> bool {
+        let Some(active) = self.run.stage.active_mut() else { return false };
+        active.timers.pop();
+        let Some(op) = active.open_op(id) else { return true };
+        forget_waiter(&mut active.signal_waiters, &op.name, |waiter| waiter == id);
+        if let Ok(entries) = self.decide(Command::FireTimer { op }) {
+            self.deliver_all(&entries);
+        }
+        true
+    }
+
+    /// Gives a message to the operation that waits for it. `false` while what it carries is on its way.
+    fn receive(&mut self, found: Found) -> bool {
+        match found {
+            Found::Signal(name, waiter) => self.receive_signal(&name, waiter),
+            Found::Answer(index) => self.receive_answer(index),
+        }
+    }
+
+    /// `false` while what it carries is on its way.
+    fn receive_signal(&mut self, name: &Name, id: u64) -> bool {
+        let Some(Signal { id: message, payload, .. }) = self.signals.get(name).and_then(VecDeque::front)
+        else {
+            return true;
+        };
+        let message = message.clone();
+        let payload = match payload {
+            Ok(payload) => payload.clone(),
+            Err(left) => match self.seat.fetch(&message, *left) {
+                Some(Message { body: Body::Signal { payload, .. }, .. }) => payload,
+                Some(_) => unreachable!("a message never changes"),
+                None => return false,
+            },
+        };
+        if let Some(active) = self.run.stage.active_mut() {
+            forget_waiter(&mut active.signal_waiters, name, |waiter| waiter == id);
+        }
+        // The waiter may have been dropped since it began to wait.
+        let Some(op) = self.open_op(id) else { return true };
+        if self.is_over_length() {
+            return true;
+        }
+        if let Some(queue) = self.signals.get_mut(name) {
+            queue.pop_front();
+        }
+        if !planted(Bug::SignalReadTwice) {
+            self.seat.consume(message.clone());
+        }
+        if let Ok(entries) = self.decide(Command::ReceiveSignal { op, message, payload }) {
+            self.deliver_all(&entries);
+        }
+        true
+    }
+
+    fn receive_answer(&mut self, index: usize) -> bool {
+        let Some((_, Letter { message, left })) = self.run.answers.get(index) else { return false };
+        let whole = match left {
+            None => message.clone(),
+            Some(left) => {
+                let (id, left) = (message.id.clone(), *left);
+                match self.seat.fetch(&id, left) {
+                    Some(message) => message,
+                    None => return false,
+                }
+            }
+        };
+        let Message { id, body: Body::ChildDone { op, outcome, .. }, .. } = whole else { return false };
+        self.run.answers.remove(index);
+        self.seat.consume(id);
+        if let Ok(entries) = self.decide(Command::FinishChild { op, outcome }) {
+            self.deliver_all(&entries);
+        }
+        true
+    }
+}
