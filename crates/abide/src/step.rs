@@ -89,7 +89,8 @@ impl<'a, T> Step<'a, T> {
         self
     }
 
-    /// How long one attempt may take.
+    /// How long one attempt may take. With a timeout of zero it does not begin, and fails with an error for which
+    /// [`Error::is_timeout`](crate::Error::is_timeout) holds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.options.timeout = Some(timeout);
         self

@@ -140,6 +140,45 @@ async fn strictly_the_same(ctx: Ctx) -> Result<String> {
     Ok(format!("{a}{b}"))
 }
 
+/// Two timers are due together, and the first one decides.
+#[workflow(name = "flow", strict)]
+async fn strictly_the_first_timer(ctx: Ctx) -> Result<String> {
+    let first = select! {
+        slept = ctx.sleep(ms(500)).named("x") => slept.map(|()| "X"),
+        slept = ctx.sleep(ms(500)).named("y") => slept.map(|()| "Y"),
+    };
+    go(&ctx).await?;
+    first.map(str::to_owned)
+}
+
+/// Two steps end together, and the first one decides.
+#[workflow(name = "flow", strict)]
+async fn strictly_the_first_step(ctx: Ctx) -> Result<String> {
+    let first = select! {
+        a = step(&ctx, "a") => a,
+        b = step(&ctx, "b") => b,
+    };
+    go(&ctx).await?;
+    first
+}
+
+#[workflow(name = "flow", strict)]
+async fn strictly_patient(ctx: Ctx) -> Result<String> {
+    let a = step(&ctx, "a").await?;
+    select! {
+        went = go(&ctx) => went?,
+        slept = ctx.sleep(days(300)) => slept?,
+    }
+    Ok(a)
+}
+
+#[workflow(name = "flow", strict)]
+async fn strictly_without_its_timer(ctx: Ctx) -> Result<String> {
+    let a = step(&ctx, "a").await?;
+    go(&ctx).await?;
+    Ok(a)
+}
+
 #[workflow(name = "flow")]
 async fn with_other_input(ctx: Ctx) -> Result<String> {
     let a: String = ctx.step("a", || async { Ok("A".to_owned()) }).input(&"other").await?;
@@ -309,6 +348,24 @@ fn a_strict_workflow_blocks_on_another_order() {
 #[test]
 fn a_strict_workflow_continues_unchanged() {
     assert_eq!(changed(strictly_the_same, strictly_the_same), "ran [], completed: AB");
+}
+
+#[test]
+fn a_strict_workflow_may_give_up_what_came_second() {
+    assert_eq!(changed(strictly_the_first_timer, strictly_the_first_timer), "ran [], completed: X");
+    assert_eq!(
+        changed(strictly_the_first_step, strictly_the_first_step),
+        r#"ran [], completed: A, unused step "b""#
+    );
+}
+
+#[test]
+fn a_strict_workflow_blocks_when_nobody_asks_for_its_timer() {
+    assert_eq!(
+        changed(strictly_patient, strictly_without_its_timer),
+        r#"ran [], blocked: the code no longer matches its journal: expected timer "(sleep)", found signal "go""#
+    );
+    assert_eq!(changed(strictly_patient, strictly_patient), "ran [], completed: A");
 }
 
 #[test]

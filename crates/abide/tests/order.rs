@@ -5,9 +5,9 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use abide::{Builder, Code, Workflow};
 use abide::prelude::*;
 use abide::testing::{Lab, Machine, Skew};
+use abide::{Builder, Code, Workflow};
 use tokio::join;
 
 /// Waits for a signal for so long.
@@ -85,13 +85,8 @@ enum Meanwhile {
     Pause,
 }
 
-const MEANWHILE: [Meanwhile; 5] = [
-    Meanwhile::Nothing,
-    Meanwhile::Parked,
-    Meanwhile::Downtime,
-    Meanwhile::Takeover,
-    Meanwhile::Pause,
-];
+const MEANWHILE: [Meanwhile; 5] =
+    [Meanwhile::Nothing, Meanwhile::Parked, Meanwhile::Downtime, Meanwhile::Takeover, Meanwhile::Pause];
 
 /// When what happens, from the start on.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +100,8 @@ struct Plan {
 impl Plan {
     fn options(self, builder: Builder) -> Builder {
         let builder = builder.mail_bytes_max(self.mail_bytes_max);
-        let builder = if self.meanwhile == Meanwhile::Parked { builder } else { builder.park_after(hours(1)) };
+        let builder =
+            if self.meanwhile == Meanwhile::Parked { builder } else { builder.park_after(hours(1)) };
         builder.session_ttl(secs(10))
     }
 }

@@ -37,7 +37,8 @@ mod tests {
     #[test]
     fn arrival_and_due_time_decide() {
         let due_at = Timestamp::from_micros(10);
-        let rows = [(9, false, true), (10, false, false), (11, false, false), (10, true, true), (11, true, true)];
+        let rows =
+            [(9, false, true), (10, false, false), (11, false, false), (10, true, true), (11, true, true)];
         for (at, was_there, expected) in rows {
             let arrived = Arrived { at: Timestamp::from_micros(at), was_there };
             assert_eq!(arrived.goes_before(due_at), expected, "{arrived:?}");

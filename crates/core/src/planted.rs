@@ -86,6 +86,12 @@ bugs! {
     MessageBeforeTimer = "message-before-timer",
     /// Of several signals that open operations wait for, the one with the first name is received first.
     SignalsByName = "signals-by-name",
+    /// Strict code is blocked by the outcome of an operation that it has given up.
+    GivenUpDemanded = "given-up-demanded",
+    /// Strict code is not blocked when it no longer asks for a timer that was set.
+    TimerNotDemanded = "timer-not-demanded",
+    /// A step with a timeout of zero begins.
+    ZeroTimeoutBegins = "zero-timeout-begins",
     /// A notice that comes before the answer which tells of its lease is forgotten.
     EarlyMailDropped = "early-mail-dropped",
     /// A lease whose answer is on its way is taken for lost with the first heartbeat.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 
+use crate::planted::{Bug, planted};
 use crate::{Block, Entry, Event, Failure, KeyHasher, Op, OpIndex, Outcome, Remedied, StepRecord, Timestamp};
 
 /// Walks a journal beside the workflow that is replayed from it.
@@ -16,6 +17,8 @@ use crate::{Block, Entry, Event, Failure, KeyHasher, Op, OpIndex, Outcome, Remed
 #[derive(Debug, Default)]
 pub struct Cursor {
     strict: bool,
+    /// What strict code asked for and gave up again: whatever is recorded of it is simply unused.
+    given_up: HashSet<u64, KeyHasher>,
     passed: u64,
     open: HashSet<u64, KeyHasher>,
     skipped: HashMap<u64, u32, KeyHasher>,
@@ -87,7 +90,9 @@ impl Cursor {
 
     /// The workflow no longer waits for it.
     pub fn close(&mut self, key: OpIndex) {
-        self.open.remove(&key.0);
+        if self.open.remove(&key.0) && self.strict {
+            self.given_up.insert(key.0);
+        }
         if let Some(seq) = self.skipped.get(&key.0) {
             self.wanted.remove(&(*seq, key.0));
         }
@@ -135,6 +140,12 @@ impl Cursor {
         let Some(op) = entry.event.op() else { return Ok(false) };
         let key = op.index().0;
         if !entry.event.is_delivery() {
+            // Both are recorded of operations that are open.
+            if let Event::TimerSet { .. } | Event::AttemptFailed { .. } = entry.event
+                && !planted(Bug::TimerNotDemanded)
+            {
+                self.demand(op)?;
+            }
             self.note(key, &entry.event);
             return Ok(false);
         }
@@ -142,9 +153,7 @@ impl Cursor {
         if self.open.remove(&key) {
             return Ok(true);
         }
-        if self.strict {
-            return Err(Mismatch { expected: op.clone() });
-        }
+        self.demand(op)?;
         // A journal is bounded far below 2^32 entries (`entry_count_max`).
         self.skipped.insert(key, u32::try_from(entry.seq).expect("journals are bounded"));
         Ok(false)
@@ -161,11 +170,18 @@ impl Cursor {
         let key = op.index().0;
         self.notes.remove(&key);
         let is_awaited = self.open.contains(&key);
-        if self.strict && !is_awaited {
-            return Err(Mismatch { expected: op.clone() });
-        }
+        self.demand(op)?;
         self.lost.push(Lost { seq, op: op.clone(), reason: reason.to_owned(), is_awaited });
         Ok(false)
+    }
+
+    /// Strict code must have asked for what is recorded at this place. It may have given it up since: several
+    /// outcomes may be recorded before the code sees the first of them.
+    fn demand(&self, op: &Op) -> Result<(), Mismatch> {
+        let key = op.index().0;
+        let is_given_up = self.given_up.contains(&key) && !planted(Bug::GivenUpDemanded);
+        let is_asked_for = !self.strict || self.open.contains(&key) || is_given_up;
+        if is_asked_for { Ok(()) } else { Err(Mismatch { expected: op.clone() }) }
     }
 
     /// Takes an entry that [`Next::Fetch`] asked for; it is to be delivered.

@@ -27,6 +27,7 @@ mod editions;
 mod evidence;
 #[cfg(test)]
 mod falsified;
+mod firsts;
 mod kin;
 mod order;
 mod orders;

@@ -5,13 +5,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use abide_core::{Entry, Message, Op, SessionId, Timestamp};
+use abide_core::{Body, Entry, Message, MessageId, Op, SessionId, Timestamp};
 use abide_engine::sim::Sim;
 use abide_store::{Clock, ExecutionKey};
 use serde::{Deserialize, Serialize};
 
 use crate::api::ApiName;
 use crate::code::Witness;
+use crate::model::{Id, id_of};
 
 /// One execution, run and place in its program.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -80,12 +81,43 @@ pub(crate) enum Happened {
     Fenced { machine: u32, key: ExecutionKey },
     /// The store took a message that it had not seen before.
     Accepted { message: Box<Message> },
+    /// The store took a signal, or the answer of a child, that it had not seen before.
+    Arrived(Box<Arrival>),
     /// A client was answered.
     Answered { action: usize, answer: Answer },
     /// Somebody was told what is not so.
     Wrong(String),
     /// A fault struck.
     Struck { what: String, is_under_way: bool },
+}
+
+/// A signal or the answer of a child that the store took.
+#[derive(Clone, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) id: MessageId,
+    /// The execution that it is for.
+    pub(crate) to: String,
+    /// The name of the signal.
+    pub(crate) signals: Option<String>,
+    /// The run and the wait that the child answers.
+    pub(crate) answers: Option<(u32, Id)>,
+    /// When the store was asked to take it: it did not arrive before.
+    pub(crate) asked_at: Timestamp,
+    /// When it was seen to be there: it did not arrive later.
+    pub(crate) at: Timestamp,
+}
+
+impl Arrival {
+    /// What arrives with a message, between these times.
+    pub(crate) fn of(message: &Message, (asked_at, at): (Timestamp, Timestamp)) -> Option<Self> {
+        let (signals, answers) = match &message.body {
+            Body::Signal { name, .. } => (Some(name.to_string()), None),
+            Body::ChildDone { run, op, .. } => (None, Some((*run, id_of(op)))),
+            _ => return None,
+        };
+        let (id, to) = (message.id.clone(), message.to.id.to_string());
+        Some(Self { id, to, signals, answers, asked_at, at })
+    }
 }
 
 /// An execution that a worker may claim.

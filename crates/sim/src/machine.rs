@@ -5,7 +5,7 @@ use std::future::{pending, ready};
 use std::sync::Arc;
 
 use abide::ms;
-use abide_core::{Body, Entry, Event, Kind, SessionId};
+use abide_core::{Body, Entry, Event, Kind, SessionId, Timestamp};
 use abide_engine::Runtime;
 use abide_store::faults::FaultyStore;
 use abide_store::{
@@ -16,7 +16,7 @@ use abide_store::{
 use futures_util::FutureExt;
 
 use crate::database::{Database, Process};
-use crate::history::{self, Happened};
+use crate::history::{self, Arrival, Happened};
 use crate::queue::Queue;
 use crate::scenario::Wrong;
 use crate::world::{Verdict, World};
@@ -166,7 +166,13 @@ impl World {
         self.history.add(Happened::Leased { machine, session, key, id, run, epoch });
     }
 
-    fn submitted(&self, machine: u32, submit: &Submit, answers: &[Submitted]) {
+    fn arrived(&self, message: &abide_core::Message, asked_at: Timestamp) {
+        if let Some(arrival) = Arrival::of(message, (asked_at, self.sim.now())) {
+            self.history.add(Happened::Arrived(Box::new(arrival)));
+        }
+    }
+
+    fn submitted(&self, machine: u32, (submit, asked_at): (&Submit, Timestamp), answers: &[Submitted]) {
         for (message, answer) in submit.messages.iter().zip(answers) {
             match answer {
                 Submitted::Started(_, leased) => {
@@ -177,7 +183,10 @@ impl World {
                         self.history.add(Happened::Born { id, at: self.sim.now() });
                     }
                 }
-                Submitted::Delivered(_) => self.accepted(message),
+                Submitted::Delivered(_) => {
+                    self.accepted(message);
+                    self.arrived(message, asked_at);
+                }
                 Submitted::Attached(_) | Submitted::Duplicate(_) => {}
             }
         }
@@ -198,7 +207,7 @@ impl World {
         }
     }
 
-    fn committed(&self, machine: u32, commit: &Commit, outcome: &CommitOutcome) {
+    fn committed(&self, machine: u32, (commit, asked_at): (&Commit, Timestamp), outcome: &CommitOutcome) {
         let CommitOutcome::Committed(committed) = outcome else {
             self.history.add(Happened::Fenced { machine, key: commit.key });
             return;
@@ -224,6 +233,7 @@ impl World {
             told: changes.emits.iter().filter(|message| is_for_children(&message.body)).cloned().collect(),
             at: self.sim.now(),
         })));
+        changes.emits.iter().for_each(|message| self.arrived(message, asked_at));
         let is_over = commit.hold != Hold::Keep || changes.summary.status.is_terminal();
         let mut state = self.lock();
         if is_over && state.held.get(&commit.key) == Some(&machine) {
@@ -250,9 +260,10 @@ fn nothing<T>(_: &World, _: u32, _: &T) {}
 
 impl Store for MachineStore {
     fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>> {
-        let sent = submit.clone();
-        let observe =
-            move |world: &World, machine, answers: &Vec<Submitted>| world.submitted(machine, &sent, answers);
+        let (sent, asked_at) = (submit.clone(), self.world.sim.now());
+        let observe = move |world: &World, machine, answers: &Vec<Submitted>| {
+            world.submitted(machine, (&sent, asked_at), answers);
+        };
         self.pass("submit", move |store| store.submit(submit.clone()), observe)
     }
 
@@ -277,9 +288,10 @@ impl Store for MachineStore {
     }
 
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
-        let sent = commit.clone();
-        let observe =
-            move |world: &World, machine, outcome: &CommitOutcome| world.committed(machine, &sent, outcome);
+        let (sent, asked_at) = (commit.clone(), self.world.sim.now());
+        let observe = move |world: &World, machine, outcome: &CommitOutcome| {
+            world.committed(machine, (&sent, asked_at), outcome);
+        };
         self.pass("commit", move |store| store.commit(commit.clone()), observe)
     }
 

@@ -25,6 +25,12 @@ mod unused;
 
 pub(crate) use possible::{number, possible_end};
 
+/// An outcome that was recorded, and the operations that were open at that moment.
+pub(crate) struct Moment {
+    pub(crate) seq: u64,
+    pub(crate) open: BTreeSet<Id>,
+}
+
 /// What the auditor knows that no journal tells.
 pub(crate) trait Knowledge: Sync {
     /// What a program was given when it asked for chance.
@@ -96,6 +102,15 @@ pub(crate) fn reaches(life: &Life<'_>, knowledge: &dyn Knowledge, (name, nth): (
     model.lock().ever.contains(&(word_of(OpKind::Step), name.to_owned(), nth))
 }
 
+/// The moments of a run, as far as this edition recorded them. What is not possible is told by whoever replays the run.
+pub(crate) fn moments(life: &Life<'_>, knowledge: &dyn Knowledge) -> Vec<Moment> {
+    let model = Model::new(life, knowledge);
+    model.lock().moments = Some(Vec::new());
+    let _ = play(&model);
+    let moments = model.lock().moments.take();
+    moments.unwrap_or_default()
+}
+
 fn play(model: &Model<'_>) -> Result<Replayed, String> {
     let life = model.life;
     let mut running = Box::pin(interpret::run(model, life.program));
@@ -126,6 +141,7 @@ fn play(model: &Model<'_>) -> Result<Replayed, String> {
             if life.is_own(entry) && model.lock().next.is_some() && is_taken(&entry.event) {
                 return Err(format!("entry {} was recorded though the next run was wanted", entry.seq));
             }
+            model.tell_moment(entry);
             if let Some(why) = model.deliver(entry)? {
                 return Ok(Replayed::stuck(why));
             }
@@ -190,14 +206,14 @@ fn micros_of(entry: Option<&Entry>) -> u64 {
 }
 
 /// An operation, as a journal names it.
-type Id = (&'static str, String, u32);
+pub(crate) type Id = (&'static str, String, u32);
 
-fn id_of(op: &Op) -> Id {
+pub(crate) fn id_of(op: &Op) -> Id {
     let key = op.key.as_ref().map(|key| format!("[{key}]")).unwrap_or_default();
     (word_of(op.kind), format!("{}{key}", op.name), op.nth)
 }
 
-fn word_of(kind: OpKind) -> &'static str {
+pub(crate) fn word_of(kind: OpKind) -> &'static str {
     match kind {
         OpKind::Step => "step",
         OpKind::Transaction => "transaction",
@@ -255,6 +271,8 @@ struct State {
     /// A name that is used for two kinds of steps.
     clash: Option<String>,
     next: Option<Program>,
+    /// If somebody wants to know them.
+    moments: Option<Vec<Moment>>,
 }
 
 struct Slot {
@@ -295,6 +313,15 @@ impl Model<'_> {
         let state = self.lock();
         let slot = entry.event.op().and_then(|op| state.open.get(&id_of(op)));
         slot.is_some_and(|slot| slot.outcome.is_none())
+    }
+
+    fn tell_moment(&self, entry: &Entry) {
+        let mut state = self.lock();
+        let State { moments: Some(moments), open, .. } = &mut *state else { return };
+        if self.life.is_own(entry) {
+            let open = open.iter().filter(|(_, slot)| slot.outcome.is_none()).map(|(id, _)| id.clone());
+            moments.push(Moment { seq: entry.seq, open: open.collect() });
+        }
     }
 
     /// What code would wait for that has come to the end of its journal.

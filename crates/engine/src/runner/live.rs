@@ -1,7 +1,9 @@
 //! The part of a run that is new.
 
+use std::time::Duration;
+
 use super::*;
-use crate::board::{StepOptions, UserTransaction};
+use crate::board::{StepOptions, UserTransaction, timed_out};
 use abide_core::{Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec};
 use abide_store::{Record, Transacted, Transaction};
 
@@ -267,13 +269,7 @@ impl Runner {
         }
     }
 
-    fn settle_signal(
-        &mut self,
-        id: u64,
-        op: Op,
-        recorded: Option<Timestamp>,
-        timeout: Option<std::time::Duration>,
-    ) {
+    fn settle_signal(&mut self, id: u64, op: Op, recorded: Option<Timestamp>, timeout: Option<Duration>) {
         if let Some(active) = self.run.stage.active_mut() {
             active.signal_waiters.entry(op.name.clone()).or_default().push_back(id);
         }
@@ -315,6 +311,15 @@ impl Runner {
             let Some(slot) = state.slots.get_mut(&id) else { continue };
             let attempt = slot.attempt_count + 1;
             match &slot.request {
+                // It has no time at all, and what has not begun has no effect.
+                Request::Step(options)
+                    if options.timeout == Some(Duration::ZERO) && !planted(Bug::ZeroTimeoutBegins) =>
+                {
+                    let outcome = Outcome::Failure(timed_out(Duration::ZERO));
+                    slot.state = SlotState::Done { attempt, outcome };
+                    state.finished.push_back(id);
+                    has_started = true;
+                }
                 Request::Step(options) => {
                     let runtime = &self.seat.engine.runtime;
                     let ends_at = options.timeout.map(|timeout| runtime.moment().after(timeout));
@@ -409,13 +414,13 @@ impl Runner {
 enum Wanted {
     Closure,
     Timer(Due),
-    Signal(Option<std::time::Duration>),
+    Signal(Option<Duration>),
     Child(Box<abide_core::Start>, Option<ExecutionId>),
     Result,
 }
 
 #[derive(Clone, Copy)]
 enum Due {
-    After(std::time::Duration),
+    After(Duration),
     At(Timestamp),
 }

@@ -25,7 +25,7 @@ pub(super) fn check(books: &Books, scenario: &Scenario) -> Vec<String> {
     found
 }
 
-fn has_true_clocks(scenario: &Scenario) -> bool {
+pub(super) fn has_true_clocks(scenario: &Scenario) -> bool {
     let is_untrue = |wrong: Wrong| matches!(wrong, Wrong::Skew { .. } | Wrong::ClockStep { .. });
     scenario.workers.iter().all(|worker| worker.skew_ms == 0)
         && !scenario.faults.iter().any(|fault| is_untrue(fault.what))

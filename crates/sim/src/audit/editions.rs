@@ -8,7 +8,7 @@ use super::causes::{Place, Run};
 use super::{Books, Past, judge};
 use crate::ending::GIVEN_UP;
 use crate::history::Happened;
-use crate::model::{self, Life, Replayed, Verdict};
+use crate::model::{self, Life, Moment, Replayed, Verdict};
 use crate::program::Program;
 
 /// The edition that wrote each entry of each run. Nobody wrote the first entry, which is the start.
@@ -43,6 +43,17 @@ pub(super) fn programs(past: &Past, books: &Books) -> Vec<String> {
         }
     }
     found
+}
+
+/// The moments of a run at which an outcome was recorded, each as the edition sees it that recorded it.
+pub(super) fn moments(past: &Past, books: &Books, run: u32) -> Vec<Moment> {
+    let journal = past.runs.get(run as usize - 1).filter(|journal| !journal.is_empty());
+    let (Some(program), Some(journal)) = (past.program(run), journal) else { return Vec::new() };
+    let recorded = RunOf { books, id: &past.id, run, program, journal };
+    let moments = |edition| recorded.live(edition, journal.len(), |life| model::moments(life, books));
+    let authors = books.authors_of(&past.id, run);
+    let wrote: BTreeSet<usize> = authors.iter().skip(1).copied().collect();
+    wrote.into_iter().flat_map(moments).collect()
 }
 
 /// What the program of a run waits for, as each edition runs it that wrote to it: one that had nothing to record has perhaps said what it waits for. Nothing if
@@ -103,15 +114,18 @@ impl RunOf<'_> {
 
     /// What an edition makes of so many entries.
     fn replay(&self, edition: usize, length: usize) -> Result<Replayed, String> {
-        let life = Life {
+        self.live(edition, length, |life| model::replay(life, self.books))
+    }
+
+    fn live<T>(&self, edition: usize, length: usize, look: impl FnOnce(&Life<'_>) -> T) -> T {
+        look(&Life {
             id: self.id,
             run: self.run,
             program: &self.books.edited(edition, self.program),
             edition,
             journal: &self.journal[..length],
             authors: self.books.authors_of(self.id, self.run),
-        };
-        model::replay(&life, self.books)
+        })
     }
 
     fn is_stuck(&self, edition: usize, length: usize) -> bool {

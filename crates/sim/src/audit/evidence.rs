@@ -6,8 +6,8 @@ use std::sync::Arc;
 use abide_store::FeedFrom;
 
 use super::{
-    Books, Happened, Past, Told, care, causes, decisions, kin, order, pasts, pauses, priorities, strands,
-    table,
+    Books, Happened, Past, Told, care, causes, decisions, firsts, kin, order, pasts, pauses, priorities,
+    strands, table,
 };
 use crate::ending::executions;
 use crate::scenario::Scenario;
@@ -48,6 +48,7 @@ impl Evidence {
         let mut found = books.check(scenario);
         found.extend(care::check(&books));
         found.extend(order::check(&books));
+        found.extend(firsts::check(&books, scenario));
         found.extend(causes::check(&books));
         found.extend(kin::check(&books));
         found.extend(pauses::check(&books));
