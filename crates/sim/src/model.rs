@@ -20,16 +20,12 @@ use crate::interpret::{self, Host, Outcome, Started, Trouble};
 use crate::program::{Child, Code, Program, Step, Transact, Work, keyed};
 use possible::{contradicts, foreign, is_readable, is_refuted, possible};
 
+mod moments;
 mod possible;
 mod unused;
 
+pub(crate) use moments::{Moment, moments};
 pub(crate) use possible::{number, possible_end};
-
-/// An outcome that was recorded, and the operations that were open at that moment.
-pub(crate) struct Moment {
-    pub(crate) seq: u64,
-    pub(crate) open: BTreeSet<Id>,
-}
 
 /// What the auditor knows that no journal tells.
 pub(crate) trait Knowledge: Sync {
@@ -100,15 +96,6 @@ pub(crate) fn reaches(life: &Life<'_>, knowledge: &dyn Knowledge, (name, nth): (
     // What is not possible is told by whoever replays the whole journal.
     let _ = play(&model);
     model.lock().ever.contains(&(word_of(OpKind::Step), name.to_owned(), nth))
-}
-
-/// The moments of a run, as far as this edition recorded them. What is not possible is told by whoever replays the run.
-pub(crate) fn moments(life: &Life<'_>, knowledge: &dyn Knowledge) -> Vec<Moment> {
-    let model = Model::new(life, knowledge);
-    model.lock().moments = Some(Vec::new());
-    let _ = play(&model);
-    let moments = model.lock().moments.take();
-    moments.unwrap_or_default()
 }
 
 fn play(model: &Model<'_>) -> Result<Replayed, String> {
@@ -313,15 +300,6 @@ impl Model<'_> {
         let state = self.lock();
         let slot = entry.event.op().and_then(|op| state.open.get(&id_of(op)));
         slot.is_some_and(|slot| slot.outcome.is_none())
-    }
-
-    fn tell_moment(&self, entry: &Entry) {
-        let mut state = self.lock();
-        let State { moments: Some(moments), open, .. } = &mut *state else { return };
-        if self.life.is_own(entry) {
-            let open = open.iter().filter(|(_, slot)| slot.outcome.is_none()).map(|(id, _)| id.clone());
-            moments.push(Moment { seq: entry.seq, open: open.collect() });
-        }
     }
 
     /// What code would wait for that has come to the end of its journal.

@@ -1,0 +1,35 @@
+//! What was open when an outcome was recorded.
+
+use std::collections::BTreeSet;
+
+use abide_core::Entry;
+
+use super::{Id, Knowledge, Life, Model, State, play};
+
+/// An outcome that was recorded, and the operations that were open at that moment.
+pub(crate) struct Moment {
+    pub(crate) seq: u64,
+    pub(crate) open: BTreeSet<Id>,
+}
+
+/// The moments of a run, as far as this edition recorded them.
+pub(crate) fn moments(life: &Life<'_>, knowledge: &dyn Knowledge) -> Vec<Moment> {
+    let model = Model::new(life, knowledge);
+    model.lock().moments = Some(Vec::new());
+    // What is not possible is told by whoever replays the run.
+    let _ = play(&model);
+    let moments = model.lock().moments.take();
+    moments.unwrap_or_default()
+}
+
+impl Model<'_> {
+    /// Keeps the moment at which an entry is delivered, if somebody wants to know.
+    pub(super) fn tell_moment(&self, entry: &Entry) {
+        let mut state = self.lock();
+        let State { moments: Some(moments), open, .. } = &mut *state else { return };
+        if self.life.is_own(entry) {
+            let open = open.iter().filter(|(_, slot)| slot.outcome.is_none()).map(|(id, _)| id.clone());
+            moments.push(Moment { seq: entry.seq, open: open.collect() });
+        }
+    }
+}
