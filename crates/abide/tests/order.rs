@@ -95,6 +95,8 @@ struct Plan {
     signal: Duration,
     mail_bytes_max: usize,
     meanwhile: Meanwhile,
+    /// By how much the clock of the first worker differs from the store's.
+    skew: Option<Skew>,
 }
 
 impl Plan {
@@ -112,6 +114,9 @@ async fn lives(lab: Lab, flow: impl Workflow<Input = Duration, Output = String>,
     let (_, _children) = lab.worker_with(elsewhere).await.unwrap();
     let client = lab.client().await.unwrap();
     let (machine, abide) = lab.worker_with(|builder| plan.options(builder)).await.unwrap();
+    if let Some(skew) = plan.skew {
+        lab.set_skew(machine, skew);
+    }
     let handle = abide.start(flow, plan.due).id("one").await.unwrap();
     lab.sleep(secs(1)).await;
     begin(&lab, machine, &client, plan.meanwhile).await;
@@ -160,7 +165,7 @@ fn check<W: Workflow<Input = Duration, Output = String> + Copy>(flow: W, signal_
         }
         for mail_bytes_max in [1 << 20, 0] {
             let (due, signal) = (secs(20), secs(signal_at));
-            let plan = Plan { due, signal, mail_bytes_max, meanwhile };
+            let plan = Plan { due, signal, mail_bytes_max, meanwhile, skew: None };
             Lab::run_on_each(1, |lab| async move {
                 assert_eq!(lives(lab, flow, plan).await, expected, "{plan:?}");
             });
@@ -196,6 +201,22 @@ fn an_earlier_timer_goes_before_a_signal() {
 fn the_answer_of_a_child_against_a_timer_is_in_order_too() {
     check(child_or_sleep, 10, "signals");
     check(child_or_sleep, 30, "timer");
+}
+
+/// The order of a timer and a message is off by no more than the clocks are.
+#[test]
+fn clocks_that_differ_by_less_than_the_outcomes_change_nothing() {
+    for skew in [Skew::Ahead(secs(5)), Skew::Behind(secs(5))] {
+        for meanwhile in MEANWHILE {
+            for (signal_at, expected) in [(10, "signals"), (30, "timer")] {
+                let (due, signal) = (secs(20), secs(signal_at));
+                let plan = Plan { due, signal, mail_bytes_max: 0, meanwhile, skew: Some(skew) };
+                Lab::run(1, |lab| async move {
+                    assert_eq!(lives(lab, signal_or_sleep, plan).await, expected, "{plan:?}");
+                });
+            }
+        }
+    }
 }
 
 /// At one and the same moment the timer goes first: it was due when the message came.
@@ -269,6 +290,23 @@ fn check_names<W: Workflow<Input = Vec<String>, Output = Vec<String>> + Copy>(fl
 fn signals_that_were_there_before_the_code_asked_come_in_the_stores_order() {
     check_names(all_of);
     check_names(any_of);
+}
+
+/// The store's order holds, whatever its clock says.
+#[test]
+fn signals_keep_their_order_when_the_clock_is_set_back() {
+    Lab::run(1, |lab| async move {
+        let (_, abide) = lab.worker_with(|builder| builder.session_ttl(hours(12))).await.unwrap();
+        let names = ["a", "b", "c"].map(str::to_owned).to_vec();
+        let handle = abide.start(any_of, names).id("one").await.unwrap();
+        handle.pause().await.unwrap();
+        for name in ["c", "a", "b"] {
+            handle.signal(name, &large(name)).await.unwrap();
+            lab.set_clock_back(hours(1));
+        }
+        handle.resume().await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), ["c", "a", "b"]);
+    });
 }
 
 /// Waits until it is told to go, and then for a signal for so long.
