@@ -8,6 +8,7 @@ use abide_engine::{Begun, Client};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::await_result::AwaitResult;
 use crate::client_error::ClientError;
 use crate::data;
 use crate::error::Error;
@@ -130,11 +131,12 @@ impl<T> Handle<T> {
 }
 
 impl<T: DeserializeOwned> Handle<T> {
-    /// Waits until it has ended, and gives its result or its error. Dropping the future changes nothing.
-    pub async fn result(&self) -> Result<T, ClientError> {
-        let id = self.checked_id()?;
-        let event = self.client.ended(id).await.map_err(|error| ClientError::of(id.as_str(), error))?;
-        result_of(id, event)
+    /// Waits until it has ended, and returns its result or its error. Dropping the future changes nothing.
+    ///
+    /// An execution that is blocked ends the wait with [`ClientError::Blocked`], once every live build that serves it has tried, or none is live;
+    /// [`through_blocks`](AwaitResult::through_blocks) waits on.
+    pub fn result(&self) -> AwaitResult<T> {
+        AwaitResult::new(self.client.clone(), self.id.clone())
     }
 }
 

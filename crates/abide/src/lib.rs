@@ -23,6 +23,7 @@
 //! steers one execution from outside; [`testing`] has the virtual clock.
 
 mod abide;
+mod await_result;
 mod blocking;
 mod build;
 mod canonical;
@@ -55,6 +56,7 @@ mod unblock;
 mod url;
 
 pub use crate::abide::Abide;
+pub use crate::await_result::AwaitResult;
 pub use crate::child::{Child, RunChild, StartChild};
 pub use crate::client_error::ClientError;
 pub use crate::code::{Code, Task, Workflow};

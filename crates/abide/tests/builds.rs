@@ -272,6 +272,56 @@ fn whoever_waits_is_told_when_every_live_build_has_tried() {
     });
 }
 
+#[test]
+fn whoever_waits_through_blocks_gets_the_result_of_the_fixed_build() {
+    Lab::run_on_each(1, |lab| async move {
+        let (_, abide) = worker(&lab, "a", NOWHERE).await;
+        let handle = abide.start(flow, ()).id("one").await.unwrap();
+        let client = lab.client().await.unwrap();
+        let far = client.handle::<u32>("one");
+        assert!(matches!(handle.result().await, Err(ClientError::Blocked { .. })));
+        let wait = async {
+            let (near, far) = (handle.result().through_blocks(), far.result().through_blocks());
+            tokio::join!(near, far)
+        };
+        let fix = async {
+            lab.sleep(minutes(10)).await;
+            assert_eq!(handle.status().await.unwrap(), Status::Blocked);
+            worker(&lab, "b", PAST_ALL).await
+        };
+        let ((near, far), _fixed) = tokio::join!(wait, fix);
+        assert_eq!((near.unwrap(), far.unwrap()), (1, 1));
+    });
+}
+
+#[test]
+fn whoever_waits_through_blocks_is_told_of_an_end_without_the_code() {
+    Lab::run_on_each(1, |lab| async move {
+        let (_, abide) = blocked(&lab).await;
+        let handle = abide.handle::<u32>("one");
+        let (told, _) = tokio::join!(handle.result().through_blocks(), async {
+            lab.sleep(secs(60)).await;
+            handle.terminate("enough").await.unwrap();
+        });
+        assert!(matches!(told, Err(ClientError::Cancelled { .. })), "{told:?}");
+    });
+}
+
+/// A parent waits on, and says for what.
+#[test]
+fn the_parent_of_what_is_blocked_waits_on_and_names_it() {
+    Lab::run_on_each(1, |lab| async move {
+        let (_, abide) = worker(&lab, "a", NOWHERE).await;
+        let handle = abide.start(parent, ()).id("parent").await.unwrap();
+        lab.sleep(minutes(10)).await;
+        let why = handle.why().await.unwrap();
+        assert!(why.contains(r#"waiting for child "one", which is blocked since"#), "{why}");
+        assert!(why.contains("not a ctx operation"), "{why}");
+        let (_, _fixed) = worker(&lab, "b", PAST_ALL).await;
+        assert_eq!(handle.result().await.unwrap(), 1);
+    });
+}
+
 /// Somebody has asked it to go on, and its worker has not read that yet.
 #[test]
 fn whoever_waits_is_told_nothing_while_it_is_about_to_go_on() {

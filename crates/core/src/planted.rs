@@ -198,6 +198,12 @@ bugs! {
     OldRunReceives = "old-run-receives",
     /// A blocking closure that waits for a thread begins although its step was given up.
     QueuedJobRuns = "queued-job-runs",
+    /// A transaction step makes views, triggers and foreign keys that lead to the tables of abide.
+    ClosureNamesOwnTables = "closure-names-own-tables",
+    /// A wait through blocks ends with the first one.
+    BlockEndsEveryWait = "block-ends-every-wait",
+    /// A store that cannot be written says nothing of it.
+    TroubleUntold = "trouble-untold",
 }
 
 impl Bug {

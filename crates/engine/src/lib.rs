@@ -45,7 +45,7 @@ mod watch;
 pub mod why;
 
 pub use board::{Board, Delivery, Interrupt, OpHandle, Request, StepOptions, Turn, UserTransaction, run_key};
-pub use client::{Begun, Client};
+pub use client::{Begun, Blocks, Client};
 pub use driver::{Driver, End, Opening};
 pub use engine::Engine;
 pub use kept::Kept;

@@ -64,6 +64,12 @@ async fn steer(handle: &Handle<u64>, action: &Action, calls: &mut Vec<ApiName>) 
         }};
     }
     match &action.what {
+        Ask::Result(_) if action.number.is_multiple_of(2) => {
+            calls.push(("Handle", "result"));
+            let mut awaited = handle.result();
+            called!(calls, awaited = AwaitResult::through_blocks());
+            result(awaited.await)
+        }
         Ask::Result(_) => result(asked!(result())),
         Ask::Signal(_, name) if action.number.is_multiple_of(2) => {
             done(repeated_signal(handle, name, action.number, calls).await)

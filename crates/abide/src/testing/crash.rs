@@ -9,7 +9,7 @@ use abide_core::{
     Address, Body, By, Entry, Event, ExecutionId, Message, MessageId, Namespace, Start, Timestamp,
 };
 use abide_engine::sim::{Sim, Still};
-use abide_engine::{Client, Runtime};
+use abide_engine::{Blocks, Client, Runtime};
 use abide_store::{Commit, ExecutionKey, Retire, Store, Submit, Workers, export};
 
 use super::tap::{Passage, Tap};
@@ -144,7 +144,7 @@ impl Life {
         let builder = test.builder(probe).simulated(sim.process(group), Some(store)).without_recurrence();
         let mut body = pin!(async {
             let abide = opened(builder).await;
-            abide.client_part().ended(&root().id).await
+            abide.client_part().ended(&root().id, Blocks::End).await
         });
         let ended = sim.try_block_on(body.as_mut())?;
         Ok(ended.unwrap_or_else(|error| panic!("{}", ClientError::of(root().id.as_str(), error))))
