@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{InvalidName, Kind, Limits, Name, Namespace, Retry};
+use abide_core::{InvalidName, Kind, Limits, Name, Namespace, Retry, text};
 use abide_engine::{Client, Engine, Options, Runtime, TaskCode, TokioRuntime};
 use abide_store::{Clock, Store};
 
@@ -27,6 +27,7 @@ pub struct Builder {
     explicit: Vec<Registered>,
     simulated: Option<Simulated>,
     busy_ms_max: Option<u64>,
+    transaction_ms_max: Option<u64>,
     problem: Option<InvalidName>,
     build: Option<Name>,
     /// What runs in the place of tasks, by name.
@@ -51,6 +52,7 @@ impl Builder {
             explicit: Vec::new(),
             simulated: None,
             busy_ms_max: None,
+            transaction_ms_max: None,
             problem: None,
             build: None,
             mocks: BTreeMap::new(),
@@ -232,6 +234,13 @@ impl Builder {
         self
     }
 
+    /// The longest that the closure of a transaction step may run, its SQL included (`transaction_ms_max`, 5 seconds, or a third of a `session_ttl` that is
+    /// shorter than 15 seconds). It keeps the only writer of the database, heartbeats included, so that it is at most a third of `session_ttl`.
+    pub fn transaction_ms_max(mut self, millis: u64) -> Self {
+        self.transaction_ms_max = Some(millis);
+        self
+    }
+
     /// Runs in virtual time, on a store that others share if one is given.
     pub(crate) fn simulated(mut self, runtime: Arc<dyn Runtime>, store: Option<Arc<dyn Store>>) -> Self {
         if store.is_none() {
@@ -267,8 +276,34 @@ impl Builder {
     fn check(&mut self) -> Result<(), ClientError> {
         match self.problem.take() {
             Some(invalid) => Err(invalid.into()),
-            None => self.options.check().map_err(|message| ClientError::Invalid { message }),
+            None => self
+                .options
+                .check()
+                .and_then(|()| self.check_transactions())
+                .map_err(|message| ClientError::Invalid { message }),
         }
+    }
+
+    /// A closure keeps the writer: three heartbeats fit into the life of a session, and one of them has to be written beside the longest closure.
+    fn check_transactions(&self) -> Result<(), String> {
+        let Some(millis) = self.transaction_ms_max else { return Ok(()) };
+        let ttl = self.options.session_ttl;
+        let most = transaction_ms_most(ttl);
+        match millis {
+            0 => Err("the transaction_ms_max is 0, but must be at least 1".to_owned()),
+            millis if millis > most => Err(format!(
+                "the transaction_ms_max is {millis}, but must be at most {most}, a third of the session_ttl of {}",
+                text::duration(ttl)
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn store_bounds(&self) -> StoreBounds {
+        let most = transaction_ms_most(self.options.session_ttl);
+        let transaction_ms_max = Some(self.transaction_ms_max.unwrap_or(TRANSACTION_MS_MAX).min(most));
+        let (limits, busy_ms_max) = (self.options.limits.clone(), self.busy_ms_max);
+        StoreBounds { limits, busy_ms_max, transaction_ms_max }
     }
 
     fn prepare(&mut self, purpose: Purpose) -> Result<(Arc<dyn Runtime>, Opened), ClientError> {
@@ -286,9 +321,7 @@ impl Builder {
         let opened = match given {
             Some(store) => Opened { store, closer: Closer(None) },
             None => {
-                let bounds =
-                    StoreBounds { limits: self.options.limits.clone(), busy_ms_max: self.busy_ms_max };
-                let store = store::open(&self.url, runtime.clone(), bounds, purpose)?;
+                let store = store::open(&self.url, runtime.clone(), self.store_bounds(), purpose)?;
                 Opened { closer: Closer(Some(store.clone())), store }
             }
         };
@@ -342,8 +375,16 @@ impl Builder {
 pub(crate) fn store_in_memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     // A history may come from a store with other bounds.
     let limits = Limits { payload_bytes_max: usize::MAX, ..Limits::default() };
-    let bounds = StoreBounds { limits, busy_ms_max: None };
+    let bounds = StoreBounds { limits, busy_ms_max: None, transaction_ms_max: None };
     store::open("sqlite::memory:", clock, bounds, Purpose::Work).expect("a store in memory opens")
+}
+
+/// How long a transaction step may run when nothing is said.
+const TRANSACTION_MS_MAX: u64 = 5_000;
+
+/// The longest that a transaction step may run where sessions live for so long.
+fn transaction_ms_most(session_ttl: Duration) -> u64 {
+    u64::try_from(session_ttl.as_millis() / 3).unwrap_or(u64::MAX)
 }
 
 /// A store, and how to close it.

@@ -14,6 +14,8 @@ pub(crate) struct StoreBounds {
     pub(crate) limits: Limits,
     /// How long a call waits for other processes; `None` for the store's own default.
     pub(crate) busy_ms_max: Option<u64>,
+    /// How long a transaction step may run; `None` for the store's own default.
+    pub(crate) transaction_ms_max: Option<u64>,
 }
 
 /// What a store is opened for.
@@ -38,6 +40,7 @@ pub(crate) fn open(
     let create = purpose == Purpose::Work;
     let mut options = Options { limits: bounds.limits, create, ..Options::default() };
     options.busy_ms_max = bounds.busy_ms_max.unwrap_or(options.busy_ms_max);
+    options.transaction_ms_max = bounds.transaction_ms_max.unwrap_or(options.transaction_ms_max);
     let store = match named {
         StoreUrl::Memory => SqliteStore::in_memory(clock, options),
         StoreUrl::File(path) => SqliteStore::open(&path, clock, options),

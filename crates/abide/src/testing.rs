@@ -118,7 +118,7 @@ impl Lab {
     #[doc(hidden)]
     pub fn run_on_each<Fut: Future>(seed: u64, test: impl Fn(Self) -> Fut) {
         Self::run(seed, &test);
-        let bounds = StoreBounds { limits: Limits::default(), busy_ms_max: None };
+        let bounds = StoreBounds { limits: Limits::default(), busy_ms_max: None, transaction_ms_max: None };
         let sqlite = |clock| {
             store::open("sqlite::memory:", clock, bounds, Purpose::Work).expect("a store in memory opens")
         };

@@ -258,6 +258,15 @@ async fn options_that_leave_nothing_to_do_are_refused() {
             "the payload_bytes_max is 0, but must be at least 4: even null has 4 bytes",
         ),
         (memory().session_ttl(ms(0)), "the session_ttl is 0 ms, but must be at least 50 ms"),
+        (memory().transaction_ms_max(0), "the transaction_ms_max is 0, but must be at least 1"),
+        (
+            memory().transaction_ms_max(5_001),
+            "the transaction_ms_max is 5001, but must be at most 5000, a third of the session_ttl of 15 s",
+        ),
+        (
+            memory().session_ttl(secs(3)).transaction_ms_max(2_000),
+            "the transaction_ms_max is 2000, but must be at most 1000, a third of the session_ttl of 3.0 s",
+        ),
         (memory().lanes(["a", ""]), r#"lane "" is empty"#),
         (memory().worker_name(" "), r#"worker name " " shows nothing"#),
         (memory().build(""), r#"build "" is empty"#),

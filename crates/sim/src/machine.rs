@@ -11,7 +11,7 @@ use abide_store::faults::FaultyStore;
 use abide_store::{
     Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
     Hold, Import, Imported, InboxPage, InboxRead, LeasePage, Leased, Leases, List, Listing, Notice, Prune,
-    Read, Registered, Retire, Snapshot, Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
+    Read, Registered, Retire, Snapshot, Store, Submit, Submitted, Trouble, View, Worker, WorkerRow, Workers,
 };
 use futures_util::FutureExt;
 
@@ -354,5 +354,9 @@ impl View for MachineStore {
 
     fn leases(&self, leases: Leases) -> Answer<LeasePage> {
         self.pass("leases", move |store| store.leases(leases), nothing)
+    }
+
+    fn trouble(&self) -> Answer<Option<Trouble>> {
+        self.store.trouble()
     }
 }

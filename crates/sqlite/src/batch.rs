@@ -23,6 +23,7 @@ use crate::rows::SessionState;
 use crate::sql;
 use crate::step_connection::StepConnection;
 use crate::tallies::Tallies;
+use crate::trouble::Troubles;
 
 /// What all parts of one store share.
 pub(crate) struct Shared {
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) locks: Mutex<HashMap<SessionId, LockFile>>,
     /// Sessions of any process whose lock files are missing.
     pub(crate) absences: Mutex<Absences>,
+    /// What keeps the writer from writing.
+    pub(crate) troubles: Troubles,
     /// The last claims of the sessions that were registered here.
     pub(crate) requests: Mutex<HashMap<SessionId, u64>>,
     /// Where callers are woken, many at a time.

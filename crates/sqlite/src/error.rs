@@ -144,7 +144,11 @@ impl Failure {
             _ if planted(Bug::UnknownCommitFailed) => Meaning::Unavailable,
             _ => Meaning::Indeterminate,
         };
-        Self { meaning, complaint: error.to_string() }
+        let complaint = match meaning {
+            Meaning::Misuse => format!("the transaction step leaves a deferred foreign key broken: {error}"),
+            _ => error.to_string(),
+        };
+        Self { meaning, complaint }
     }
 
     pub(crate) fn unavailable(complaint: impl Into<String>) -> Self {

@@ -47,6 +47,7 @@ mod step_connection;
 pub mod stepped;
 mod store;
 mod tallies;
+mod trouble;
 mod user_transaction;
 mod view;
 mod wal;

@@ -72,6 +72,7 @@ impl Poll {
                 shared.keep_locks();
                 locks_looked_at = Moment::now();
             }
+            shared.troubles.tell_slow();
             let Some(mut writer) = desk.try_lock_writer() else { continue };
             if let Err(failure) = writer.look_up() {
                 // The writer meets the same error in its next transaction, whose callers get it.

@@ -145,10 +145,22 @@ pub(crate) const SAVEPOINT_ROLLBACK: &str = "ROLLBACK TO abide_operation -- abid
 pub(crate) const REMAKE: &str = "SAVEPOINT abide_remake -- abide";
 pub(crate) const REMAKE_RELEASE: &str = "RELEASE abide_remake -- abide";
 pub(crate) const REMAKE_ROLLBACK: &str = "ROLLBACK TO abide_remake; RELEASE abide_remake -- abide";
+/// What has a name of abide's own, and what leads to a table of abide's. A view or trigger is known by its text, in which the name of such a table may also
+/// be that of something else: who meets that can rename it.
 pub(crate) const OWN_NAME_COUNT: &str = "
 SELECT COUNT(*)
-FROM sqlite_schema
-WHERE name LIKE 'abide!_%' ESCAPE '!'";
+FROM sqlite_schema AS one
+WHERE one.name LIKE 'abide!_%' ESCAPE '!'
+    OR one.type IN ('view', 'trigger') AND EXISTS (
+        SELECT 1
+        FROM sqlite_schema AS own
+        WHERE own.type = 'table' AND own.name LIKE 'abide!_%' ESCAPE '!' AND INSTR(LOWER(one.sql), own.name)
+    )
+    OR one.type = 'table' AND EXISTS (
+        SELECT 1
+        FROM pragma_foreign_key_list(one.name) AS key
+        WHERE key.\"table\" LIKE 'abide!_%' ESCAPE '!'
+    )";
 pub(crate) const DATA_VERSION: &str = "PRAGMA data_version -- abide";
 pub(crate) const CHECKPOINT: &str = "PRAGMA wal_checkpoint(PASSIVE) -- abide";
 pub(crate) const PAGES_BOUND: &str = "PRAGMA max_page_count = 1 -- abide";

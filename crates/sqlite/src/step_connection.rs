@@ -18,7 +18,7 @@ use crate::user_transaction::{Deadline, ENDED};
 pub struct StepConnection {
     pub(crate) connection: Connection,
     rules: Arc<Rules>,
-    /// How many things have names of abide's own, once that was counted.
+    /// How many things have names of abide's own, or lead to its tables, once that was counted.
     own_name_count: Cell<Option<i64>>,
     deadline: Cell<Option<Deadline>>,
     /// What kept a statement of the running closure from being done, if it is to be run again for it.
@@ -47,6 +47,7 @@ impl StepConnection {
     /// Ends the transaction, unless SQLite has done so.
     pub(crate) fn roll_back(&self) -> rusqlite::Result<()> {
         self.rules.open.store(false, Ordering::Relaxed);
+        self.forget_own_names();
         if !self.connection.is_autocommit() {
             self.connection.prepare_cached(sql::ROLLBACK)?.execute([])?;
         }
@@ -61,12 +62,21 @@ impl StepConnection {
         Ok(())
     }
 
-    /// Whether the closure that has just run gave something a name of abide's own. An authorizer hears of a renaming, but not of the new name.
+    /// Others have changed the schema, or what was counted did not happen.
+    pub(crate) fn forget_own_names(&self) {
+        self.own_name_count.set(None);
+    }
+
+    /// Whether the closure that has just run gave something a name of abide's own, or made something that leads to a table of abide's. An authorizer hears
+    /// of a renaming, but not of the new name; and of what a view, a trigger or a foreign key names only when it is used, by whomever.
     pub(crate) fn has_taken_name(&self) -> rusqlite::Result<bool> {
-        if !self.rules.altered.swap(false, Ordering::Relaxed) {
+        if !self.rules.reshaped.swap(false, Ordering::Relaxed) {
             return Ok(false);
         }
-        Ok(self.own_name_count.get() != Some(self.own_names()?))
+        let (before, after) = (self.own_name_count.get(), self.own_names()?);
+        // What was there before, by somebody else's doing, may be dropped.
+        self.own_name_count.set(before.map(|before| before.min(after)));
+        Ok(before.is_some_and(|before| after > before))
     }
 
     fn own_names(&self) -> rusqlite::Result<i64> {
@@ -167,8 +177,8 @@ pub(crate) struct Rules {
     open: AtomicBool,
     /// Whether statements are prepared under the user's rules.
     pub(crate) guarded: AtomicBool,
-    /// Whether a table was altered under them.
-    pub(crate) altered: AtomicBool,
+    /// Whether something was created or altered under them.
+    pub(crate) reshaped: AtomicBool,
 }
 
 impl fmt::Debug for StepConnection {

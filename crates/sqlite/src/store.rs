@@ -10,7 +10,7 @@ use abide_core::{Refusal, SessionId};
 use abide_store::{
     Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
     Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
-    Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Worker, WorkerRow, Workers,
+    Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Trouble, Worker, WorkerRow, Workers,
 };
 
 use crate::apply::{
@@ -24,6 +24,7 @@ use crate::job::Operation;
 use crate::notices::Notices;
 use crate::poll::Poll;
 use crate::reader::{Readers, in_transaction};
+use crate::trouble::{self, Troubles};
 use crate::view::View;
 use crate::wal::Wal;
 use crate::writer::{Desk, Drive, Manner, Writer};
@@ -175,6 +176,7 @@ pub(crate) fn shared(path: Option<&Path>, clock: Arc<dyn Clock>, options: Option
         poll: Poll::default(),
         locks: Mutex::default(),
         absences: Mutex::default(),
+        troubles: Troubles::default(),
         requests: Mutex::default(),
         // A store in memory has no thread that could wake anybody.
         tokio: path.and_then(|_| tokio::runtime::Handle::try_current().ok()),
@@ -281,5 +283,11 @@ impl abide_store::View for SqliteStore {
 
     fn leases(&self, leases: Leases) -> Answer<LeasePage> {
         self.view("leases", move |view| view.leases(&leases))
+    }
+
+    fn trouble(&self) -> Answer<Option<Trouble>> {
+        let met = self.shared.troubles.told(self.shared.stopwatch.now());
+        let of_disk = || self.shared.path.as_deref().and_then(trouble::of_disk);
+        Box::pin(ready(Ok(met.or_else(of_disk))))
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use abide_core::Refusal;
 use abide_core::planted::{Bug, planted};
-use abide_store::{Transacted, Transaction};
+use abide_store::{ExecutionKey, Transacted, Transaction};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
 use crate::batch::Batch;
@@ -18,6 +18,7 @@ use crate::error::{Failure, Meaning, Stop};
 use crate::home::Moment;
 use crate::sql;
 use crate::step_connection::Rules;
+use crate::trouble::SLOW_AFTER;
 
 /// How many steps of SQLite's machine pass between two looks at the time.
 const STEPS_BETWEEN_LOOKS: i32 = 10_000;
@@ -33,10 +34,17 @@ pub(crate) fn authorize(rules: &Rules, context: &AuthContext<'_>) -> Authorizati
     if is_temporary || !is_allowed(&context.action) {
         return Authorization::Deny;
     }
-    if let AuthAction::AlterTable { .. } = context.action {
-        rules.altered.store(true, Ordering::Relaxed);
+    if is_reshaping(&context.action) {
+        rules.reshaped.store(true, Ordering::Relaxed);
     }
     Authorization::Allow
+}
+
+/// Whether something may get a name, or lead to a table, that an authorizer is not told.
+fn is_reshaping(action: &AuthAction<'_>) -> bool {
+    use AuthAction as A;
+    let is_created = matches!(action, A::CreateTable { .. } | A::CreateTrigger { .. } | A::CreateView { .. });
+    matches!(action, A::AlterTable { .. }) || is_created && !planted(Bug::ClosureNamesOwnTables)
 }
 
 fn is_list_of_temporary(action: &AuthAction<'_>) -> bool {
@@ -54,12 +62,13 @@ fn is_allowed(action: &AuthAction<'_>) -> bool {
         name.get(..with.len()).is_some_and(|prefix| prefix.eq_ignore_ascii_case(with))
     };
     let ours = |name: &str| begins(name, "abide_");
+    // The index of a primary key or a unique column.
+    let our_index = |name: &str| ours(name) || begins(name, "sqlite_autoindex_abide_");
     // How SQLite finds rows, also ours. It writes there by itself what ANALYZE finds, and deletes what belongs to a table that is dropped.
     let of_planner = |name: &str| begins(name, "sqlite_stat");
     match action {
         A::Transaction { .. }
         | A::Savepoint { .. }
-        | A::Pragma { .. }
         | A::Attach { .. }
         | A::Detach { .. }
         | A::CreateTempIndex { .. }
@@ -89,9 +98,11 @@ fn is_allowed(action: &AuthAction<'_>) -> bool {
         | A::CreateVtable { table_name, .. }
         | A::DropVtable { table_name, .. } => !ours(table_name),
         A::CreateView { view_name } | A::DropView { view_name } => !ours(view_name),
-        A::Reindex { index_name } => !ours(index_name),
+        A::Reindex { index_name } => !our_index(index_name),
+        // SQLite's full-text search asks by itself whether others have written, and its R-tree how large a page is.
+        A::Pragma { pragma_name: "data_version" | "page_size", pragma_value: None } => true,
         A::Select | A::Function { .. } | A::Recursive => true,
-        // A kind of statement that this version of the library does not know.
+        // Any other PRAGMA, and a kind of statement that this version of the library does not know.
         _ => false,
     }
 }
@@ -100,7 +111,10 @@ fn is_allowed(action: &AuthAction<'_>) -> bool {
 ///
 /// What the closure says of its own outcome counts only when the connection agrees. It can have ended the transaction; the disk can have been
 /// full, which the closure then tells as an error of its own; and it can have taken too long.
-pub(crate) fn run(batch: &Batch<'_>, transaction: &Transaction) -> Result<Transacted, Stop> {
+pub(crate) fn run(
+    batch: &Batch<'_>,
+    (key, transaction): (ExecutionKey, &Transaction),
+) -> Result<Transacted, Stop> {
     let step = batch.writer;
     let connection = &step.connection;
     connection.prepare_cached(sql::SAVEPOINT)?.execute([])?;
@@ -108,8 +122,10 @@ pub(crate) fn run(batch: &Batch<'_>, transaction: &Transaction) -> Result<Transa
     let limit = Duration::from_millis(batch.shared.options.transaction_ms_max);
     let deadline = Deadline { began: Moment::now(), limit };
     connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || deadline.is_over()))?;
-    let outcome =
-        step.under_rules(deadline, || catch_unwind(AssertUnwindSafe(|| (transaction.0)(step as &dyn Any))));
+    let outcome = batch.shared.troubles.during(key, batch.now(), || {
+        step.under_rules(deadline, || catch_unwind(AssertUnwindSafe(|| (transaction.0)(step as &dyn Any))))
+    });
+    deadline.tell_slow(key);
     connection.progress_handler(0, None::<fn() -> bool>)?;
     let is_late = deadline.is_over();
     match step.fault.take() {
@@ -126,8 +142,9 @@ pub(crate) fn run(batch: &Batch<'_>, transaction: &Transaction) -> Result<Transa
     };
     let refusal = match (is_late, step.has_taken_name()?) {
         (true, _) => Some(deadline.complaint()),
-        (false, true) => Some(TAKEN.to_owned()),
-        (false, false) => None,
+        // What fails by itself tells its own error.
+        (false, true) if transacted.keep => Some(TAKEN.to_owned()),
+        (false, _) => None,
     };
     if refusal.is_some() || !transacted.keep {
         connection.prepare_cached(sql::SAVEPOINT_ROLLBACK)?.execute([])?;
@@ -140,7 +157,7 @@ pub(crate) fn run(batch: &Batch<'_>, transaction: &Transaction) -> Result<Transa
 }
 
 pub(crate) const ENDED: &str = "a statement of the transaction step ended the transaction";
-const TAKEN: &str = "the transaction step gave something a name that begins with \"abide_\"";
+const TAKEN: &str = "the transaction step gave something a name that begins with \"abide_\", or made a view, a trigger or a foreign key that names a table of abide's";
 
 /// The closure itself is at fault: to run it again would do the same.
 pub(crate) fn broken(complaint: impl Into<String>) -> Stop {
@@ -157,6 +174,19 @@ pub(crate) struct Deadline {
 impl Deadline {
     pub(crate) fn is_over(self) -> bool {
         self.began.elapsed() >= self.limit
+    }
+
+    /// Logs that a closure which has returned kept everybody else waiting.
+    fn tell_slow(self, key: ExecutionKey) {
+        let elapsed = self.began.elapsed();
+        if elapsed >= SLOW_AFTER {
+            let ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+            tracing::warn!(
+                execution = key.0,
+                ms,
+                "a transaction step kept the writer: nothing else was written"
+            );
+        }
     }
 
     pub(crate) fn complaint(self) -> String {

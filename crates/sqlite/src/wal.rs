@@ -16,13 +16,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use rusqlite::Connection;
 
 use crate::batch::Batch;
 use crate::error::{Failure, Stop};
+use crate::home::Moment;
 use crate::job::Operation;
 use crate::schema;
+use crate::trouble;
 use crate::writer::{Desk, Manner};
 use crate::{Options, sql};
 
@@ -31,6 +34,12 @@ const FRAME_BYTES: u64 = 4_096 + 24;
 /// The used part of the log before its file is sized: a process that writes little should leave
 /// little behind.
 const USED_BYTES_BEFORE_SIZING: u64 = 1 << 20;
+/// The log takes at most this part of a disk, and of the room that is left on it.
+const DISK_SHARE: u64 = 8;
+/// The smallest size to which the log is cut down for that.
+const BYTES_MAX_LEAST: u64 = 1 << 20;
+/// The pause between two copies of the log that are made because there was no room.
+const RELIEF_EVERY: Duration = Duration::from_secs(1);
 /// The bytes that are written at once while sizing: all other writers wait for them.
 const SIZING_BYTES: usize = 512 << 10;
 /// The largest rest that the writer copies itself.
@@ -53,6 +62,8 @@ pub(crate) struct Wal {
     /// The length of the log when the writer last copied from it.
     tried_frames: AtomicU64,
     sized: AtomicBool,
+    /// When the log was last copied because there was no room.
+    relieved: Mutex<Option<Moment>>,
     wanted: Mutex<Wanted>,
     wake: Condvar,
 }
@@ -67,10 +78,14 @@ struct Wanted {
 impl Wal {
     pub(crate) fn new(path: &Path, options: &Options) -> Self {
         let sizing = options.wal_presized_at_open && options.wal_bytes_presized > 0;
+        // On a small disk a log of the usual size leaves the database file no room to grow, so that nothing can be copied there.
+        let share = trouble::disk_bytes(path).map_or(u64::MAX, |bytes| bytes / DISK_SHARE);
+        let bytes_max = options.wal_bytes_max.min(share.max(BYTES_MAX_LEAST));
         Self {
             path: path.to_owned(),
-            frames_max: (options.wal_bytes_max / FRAME_BYTES).max(16),
-            bytes_presized: options.wal_bytes_presized,
+            frames_max: (bytes_max / FRAME_BYTES).max(16),
+            bytes_presized: options.wal_bytes_presized.min(share),
+            relieved: Mutex::new(None),
             copied_frames: AtomicU64::new(0),
             tried_frames: AtomicU64::new(0),
             sized: AtomicBool::new(sizing),
@@ -114,6 +129,17 @@ impl Wal {
             self.checkpoint(connection);
         } else if rest >= self.frames_max / 4 {
             self.want(|wanted| wanted.checkpoint = true);
+        }
+    }
+
+    /// Makes room after a transaction that found none. Frames that are copied into the database
+    /// file need no room in the log any longer, and a log whose frames are all copied begins again
+    /// at its start.
+    pub(crate) fn relieve(&self, connection: &Connection) {
+        let mut relieved = self.relieved.lock().unwrap_or_else(PoisonError::into_inner);
+        if relieved.is_none_or(|last| last.elapsed() >= RELIEF_EVERY) {
+            *relieved = Some(Moment::now());
+            self.checkpoint(connection);
         }
     }
 
@@ -231,6 +257,9 @@ impl Operation for SizeLog {
         let mut file = OpenOptions::new().write(true).open(&self.path).map_err(failed)?;
         let length = file.seek(SeekFrom::End(0)).map_err(failed)?;
         let missing = self.bytes.saturating_sub(length);
+        if trouble::free_bytes(&self.path).is_some_and(|free| free / DISK_SHARE < missing) {
+            return Err(Stop::Refused(Failure::unavailable("the disk has little room").error(Self::WHAT)));
+        }
         let piece = usize::try_from(missing).unwrap_or(SIZING_BYTES).min(SIZING_BYTES);
         if piece > 0 {
             file.write_all(&vec![0; piece]).map_err(failed)?;

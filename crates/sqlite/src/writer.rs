@@ -103,7 +103,10 @@ impl Writer {
             match self.begin() {
                 Ok(()) => {}
                 Err(failure) if failure.meaning == Meaning::Busy => return self.fail_late(jobs, &failure),
-                Err(failure) => return self.fail_all(jobs, &failure),
+                Err(failure) => {
+                    self.note(Err(&failure));
+                    return self.fail_all(jobs, &failure);
+                }
             }
             match self.attempt(&mut jobs) {
                 Attempt::Done => return self.answer_all(jobs),
@@ -150,7 +153,10 @@ impl Writer {
     pub(crate) fn run_at_once(&mut self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
         match self.begin() {
             Err(failure) if failure.meaning == Meaning::Busy => return Some(job),
-            Err(failure) => self.fail_all(vec![job], &failure),
+            Err(failure) => {
+                self.note(Err(&failure));
+                self.fail_all(vec![job], &failure)
+            }
             Ok(()) => {
                 let mut jobs = vec![job];
                 match self.attempt(&mut jobs) {
@@ -166,8 +172,30 @@ impl Writer {
         None
     }
 
-    /// Applies the jobs in the transaction that has begun, and ends it.
+    /// Applies the jobs in the transaction that has begun, ends it, and remembers whether it was written.
     fn attempt(&mut self, jobs: &mut Jobs) -> Attempt {
+        let attempt = self.apply(jobs);
+        self.note(match &attempt {
+            Attempt::Done => Ok(()),
+            Attempt::Blame(_, failure) | Attempt::Unclear(failure) | Attempt::All(failure) => Err(failure),
+        });
+        attempt
+    }
+
+    /// Remembers whether a transaction was written. One that found no room may find some in the log, once that is copied into the database file.
+    fn note(&self, outcome: Result<(), &Failure>) {
+        let Err(failure) = outcome else { return self.shared.troubles.written() };
+        let now = (self.shared.clock.now(), self.shared.stopwatch.now());
+        self.shared.troubles.failed(failure, now);
+        if failure.meaning == Meaning::Unavailable
+            && let (Some(wal), Some(writer)) = (&self.wal, &self.connection)
+        {
+            wal.relieve(&writer.connection);
+        }
+    }
+
+    /// Applies the jobs in the transaction that has begun, and ends it.
+    fn apply(&mut self, jobs: &mut Jobs) -> Attempt {
         let Some(writer) = &self.connection else {
             return Attempt::All(Failure::unavailable("there is no connection"));
         };
@@ -214,7 +242,12 @@ impl Writer {
             }
             Err(failure) => {
                 self.roll_back();
-                Attempt::Unclear(failure)
+                // Nobody but a closure of the user's writes to a table that has a foreign key, and a batch has one closure at most.
+                let is_broken_key = failure.meaning == Meaning::Misuse;
+                match jobs.iter().position(|job| is_broken_key && job.runs_user_code()) {
+                    Some(index) => Attempt::Blame(index, failure),
+                    None => Attempt::Unclear(failure),
+                }
             }
         }
     }
@@ -261,6 +294,7 @@ impl Writer {
         let is_known = self.data_version.is_none() && planted(Bug::NewsLostAfterReopen);
         if self.data_version.replace(version) != Some(version) && !is_known {
             self.caches = Caches::default();
+            writer.forget_own_names();
             self.shared.notices.changed();
         }
         Ok(())

@@ -17,7 +17,7 @@ use crate::prng::Prng;
 use crate::{
     Answer, Aside, Beat, Claim, Claimed, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat, Import,
     Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered,
-    Result, Retire, Snapshot, Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
+    Result, Retire, Snapshot, Store, Submit, Submitted, Trouble, View, Worker, WorkerRow, Workers,
 };
 
 mod notices;
@@ -369,5 +369,10 @@ impl View for FaultyStore {
 
     fn leases(&self, leases: Leases) -> Answer<LeasePage> {
         self.pass("leases", |store| store.leases(leases))
+    }
+
+    /// Never a fault: nobody decides anything by it.
+    fn trouble(&self) -> Answer<Option<Trouble>> {
+        self.inner.trouble()
     }
 }

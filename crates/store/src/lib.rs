@@ -35,7 +35,7 @@ pub use seam::{
 };
 pub use view::{
     Bounds, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxCursor, InboxPage, InboxRead, List,
-    ListCursor, ListOrder, Listed, Listing, ParentRun, Prune, Read, Snapshot, Target, View,
+    ListCursor, ListOrder, Listed, Listing, ParentRun, Prune, Read, Snapshot, Target, Trouble, View,
 };
 pub use worker::{
     Agreement, Beat, Heartbeat, HeldLease, LeaseCursor, LeasePage, Leases, Registered, Retire, Worker,

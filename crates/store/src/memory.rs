@@ -17,7 +17,8 @@ use abide_core::{Limits, SessionId, Timestamp};
 use crate::{
     Answer, Aside, Beat, Bounds, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage,
     Heartbeat, Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
-    Registered, Result, Retire, Snapshot, Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
+    Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Trouble, View, Worker, WorkerRow,
+    Workers,
 };
 
 mod admission;
@@ -171,6 +172,11 @@ impl View for MemoryStore {
 
     fn leases(&self, leases: Leases) -> Answer<LeasePage> {
         self.apply(|state, _| Ok(state.leases(&leases)))
+    }
+
+    /// Memory is always there.
+    fn trouble(&self) -> Answer<Option<Trouble>> {
+        self.apply(|_, _| Ok(None))
     }
 }
 

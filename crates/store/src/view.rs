@@ -36,6 +36,33 @@ pub trait View: Send + Sync + 'static {
 
     /// Returns a page of the leases of a session. Each page is true at one moment.
     fn leases(&self, leases: Leases) -> Answer<LeasePage>;
+
+    /// What keeps the store from writing at this moment, as far as it knows. For people: nobody decides anything by it.
+    fn trouble(&self) -> Answer<Option<Trouble>>;
+}
+
+/// What keeps a store from writing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Writes fail.
+    Failing {
+        /// Since when, by the store's clock.
+        since: Timestamp,
+        /// The database's complaint.
+        complaint: String,
+    },
+    /// The disk has no room. Another process may still write what fits into files that it made before.
+    Full {
+        /// How many bytes are free.
+        free_bytes: u64,
+    },
+    /// The closure of a transaction step keeps the only writer.
+    Occupied {
+        /// The execution that it belongs to.
+        by: ExecutionKey,
+        /// Since when, by the store's clock.
+        since: Timestamp,
+    },
 }
 
 /// The bounds of a store's answers. Each can be set when a store is opened.

@@ -8,7 +8,7 @@ use abide_core::SessionId;
 use abide_store::{
     Answer, Aside, Beat, Claim, Claimed, Commit, CommitOutcome, Feed, FeedPage, Heartbeat, Import, Imported,
     InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read, Registered, Retire,
-    Snapshot, Store, Submit, Submitted, View, Worker, WorkerRow, Workers,
+    Snapshot, Store, Submit, Submitted, Trouble, View, Worker, WorkerRow, Workers,
 };
 
 /// What becomes of a commit.
@@ -131,5 +131,9 @@ impl View for Tap {
 
     fn leases(&self, leases: Leases) -> Answer<LeasePage> {
         self.pass(|store| store.leases(leases))
+    }
+
+    fn trouble(&self) -> Answer<Option<Trouble>> {
+        self.pass(|store| store.trouble())
     }
 }

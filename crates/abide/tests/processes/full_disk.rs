@@ -50,6 +50,7 @@ fn a_full_disk_loses_nothing_and_all_goes_on_when_there_is_room() {
         let mut acknowledged = fill(&client).await;
         assert!(worker.is_alive(), "the worker crashed");
         println!("{} executions were acknowledged before the disk was full", acknowledged.len());
+        check_told(&client, acknowledged.last().expect("one was acknowledged")).await;
         // The worker meets the full disk too, for a while.
         pause(ms(1_000)).await;
         assert!(worker.is_alive(), "the worker crashed");
@@ -62,6 +63,60 @@ fn a_full_disk_loses_nothing_and_all_goes_on_when_there_is_room() {
         assert!(worker.is_alive(), "the worker crashed");
         drop(worker);
         drop(client);
+    });
+}
+
+/// Within five seconds `why` says that the disk is full, to a client as to the worker's own program; whoever wants something is told with a type, and
+/// whoever waits waits.
+async fn check_told(client: &Abide, id: &str) {
+    let handle = client.handle::<usize>(id);
+    let watch = Stopwatch::start();
+    until("why says that the disk is full", async || {
+        let why = handle.why().await.expect("a reader needs no room");
+        (why.contains("disk of the store is full") || why.contains("database or disk is full")).then_some(())
+    })
+    .await;
+    assert!(watch.elapsed() < secs(5), "{:?}", watch.elapsed());
+    println!("{}", handle.why().await.expect("why"));
+    let large = "x".repeat(1 << 20);
+    let asked =
+        [("signal", handle.signal("more", &large).await), ("signal", handle.signal("more", &large).await)];
+    for (what, asked) in asked {
+        assert!(matches!(asked, Err(ClientError::Unavailable { .. })), "{what}: {asked:?}");
+    }
+    match handle.pause().await {
+        // A small order may find room.
+        Ok(()) => drop(handle.resume().await),
+        Err(error) => assert!(error.is_transient(), "{error:?}"),
+    }
+    let waits = tokio::time::timeout(ms(500), handle.result()).await;
+    assert!(waits.is_err(), "it cannot have ended, and is no error: {waits:?}");
+}
+
+/// Everything fits: the log, and the database that it is copied to.
+#[test]
+fn a_small_disk_has_room_for_the_log_and_the_database() {
+    in_turn(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        if !mount(folder.path(), "size=16m") {
+            println!("no file system can be mounted here (needs root)");
+            return;
+        }
+        let disk = Disk(folder.path().to_owned());
+        let client = look::client(&disk.0).await;
+        let worker = Process::spawn_ready(&Role::worker(&disk.0)).await;
+        let mut started = Vec::new();
+        for n in 0..150 {
+            let id = format!("bulky-{n}");
+            client.start(bulky, "x".repeat(INPUT_BYTES)).id(&id).await.expect("there is room");
+            started.push(id);
+        }
+        check_all(&client, &disk.0, &started).await;
+        let log = std::fs::metadata(disk.0.join("app.db-wal")).expect("a log").len();
+        let database = std::fs::metadata(look::database(&disk.0)).expect("a database").len();
+        println!("the log has {log} bytes, the database {database}");
+        assert!(log <= 4 << 20, "the log has {log} bytes");
+        drop((worker, client));
     });
 }
 

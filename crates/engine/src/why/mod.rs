@@ -8,9 +8,9 @@ use abide_core::{
     Address, Entry, ExecutionId, Message, Refusal, SessionId, Status, Timestamp, Waiting, text,
 };
 use abide_store::{
-    Error, InboxRead, Leases, List, Read, Record, Snapshot, Store, Target, WorkerRow, Workers,
+    Error, InboxRead, Leases, List, Read, Record, Snapshot, Store, Target, Trouble, WorkerRow, Workers,
 };
-use sentence::{Ahead, Child, Facts, Suspect};
+use sentence::{Ahead, Child, Facts, Held, Suspect};
 
 use crate::engine::Inner;
 
@@ -109,7 +109,21 @@ impl Witness<'_> {
             facts.child = below.map(|facts| Child::Known(Box::new(facts))).or(end.take());
             Some(facts)
         });
-        Ok(whole)
+        let Some(mut whole) = whole else { return Ok(None) };
+        whole.trouble = self.trouble().await;
+        Ok(Some(whole))
+    }
+
+    /// What keeps the store from writing. A store that cannot say it is told by what it cannot do.
+    async fn trouble(&self) -> Option<Held> {
+        match self.store.trouble().await.ok()?? {
+            Trouble::Occupied { by, since } => {
+                let read = Read { target: Target::Key(by), run: None, from: 0, limit: 0, with_inbox: false };
+                let found = self.store.read(read).await.ok().flatten();
+                Some(Held::By(found.map(|found| found.execution.address().id.clone()), since))
+            }
+            trouble => Some(Held::Up(trouble)),
+        }
     }
 
     async fn one(&self, address: &Address) -> Result<Option<Facts>, Error> {
@@ -128,6 +142,7 @@ impl Witness<'_> {
             ahead: Ahead::default(),
             suspect: None,
             child: None,
+            trouble: None,
             now,
         };
         if facts.is_queued() {

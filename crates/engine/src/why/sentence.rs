@@ -6,7 +6,7 @@ use abide_core::{
     Body, By, Entry, Event, ExecutionId, Kind, Message, Phase, Route, Status, StepRemedy, Timestamp, Waiting,
     care,
 };
-use abide_store::{Snapshot, WorkerRow};
+use abide_store::{Snapshot, Trouble, WorkerRow};
 
 use abide_core::text;
 
@@ -33,6 +33,8 @@ pub(super) struct Facts {
     pub(super) suspect: Option<Suspect>,
     /// The first child that it waits for.
     pub(super) child: Option<Child>,
+    /// What keeps the store from writing.
+    pub(super) trouble: Option<Held>,
     /// When all this was so.
     pub(super) now: Timestamp,
 }
@@ -106,11 +108,49 @@ pub(super) enum Child {
     TooDeep,
 }
 
+/// What keeps a store from writing, as it is told.
+pub(super) enum Held {
+    /// By the store or its disk.
+    Up(Trouble),
+    /// By a transaction step, of this execution if it can be read, since then.
+    By(Option<ExecutionId>, Timestamp),
+}
+
 /// The sentence.
 pub(super) fn of(facts: &Facts) -> String {
     let execution = &facts.snapshot.execution;
     let subject = format!("{} {:?}", execution.kind().word(), execution.address().id);
-    text::clean(&format!("{subject} {}.", predicate(facts))).into_owned()
+    text::clean(&format!("{subject} {}{}.", predicate(facts), trouble(facts))).into_owned()
+}
+
+/// What keeps everything from going on that has to write. What has ended wants nothing more.
+fn trouble(facts: &Facts) -> String {
+    if facts.snapshot.summary.status.is_terminal() {
+        return String::new();
+    }
+    let when = |since: &Timestamp| text::when(*since, facts.now);
+    match &facts.trouble {
+        None => String::new(),
+        Some(Held::Up(Trouble::Full { free_bytes })) => {
+            format!(
+                "; the disk of the store is full ({free_bytes} bytes are free), and all goes on when there is room"
+            )
+        }
+        Some(Held::Up(Trouble::Failing { since, complaint })) => format!(
+            "; since {} writes to the store fail, and are tried again: {}",
+            when(since),
+            excerpt(complaint)
+        ),
+        Some(Held::Up(Trouble::Occupied { since, .. }) | Held::By(None, since)) => {
+            format!("; since {} a transaction step keeps the writer of the store", when(since))
+        }
+        Some(Held::By(Some(id), since)) if *id == facts.snapshot.execution.address().id => {
+            format!("; since {} its transaction step runs, and keeps the writer of the store", when(since))
+        }
+        Some(Held::By(Some(id), since)) => {
+            format!("; since {} a transaction step of {id:?} keeps the writer of the store", when(since))
+        }
+    }
 }
 
 fn predicate(facts: &Facts) -> String {

@@ -58,6 +58,7 @@ fn facts_of(start: Start, events: Vec<Event>, waiting: &[Waiting]) -> Facts {
         ahead: Ahead::default(),
         suspect: None,
         child: None,
+        trouble: None,
         now: at(100),
     }
 }
@@ -460,4 +461,40 @@ fn a_deadline_that_nobody_has_applied_is_told() {
     check(&late(101, Vec::new()), &format!("{ready}there is none."));
     let seen = late(50, vec![Event::DeadlinePassed { until: at(110) }]);
     assert!(!of(&seen).contains("its deadline passed"), "{}", of(&seen));
+}
+
+#[test]
+fn what_keeps_the_store_from_writing_is_told_of_what_has_not_ended() {
+    let id = |id: &str| Some(ExecutionId::new(id).unwrap());
+    let troubles = [
+        (
+            Held::Up(Trouble::Full { free_bytes: 12 }),
+            "; the disk of the store is full (12 bytes are free), and all goes on when there is room.",
+        ),
+        (
+            Held::Up(Trouble::Failing { since: at(97), complaint: "disk I/O error".to_owned() }),
+            "; since 1970-01-01T00:01:37.000Z (3.0 s ago) writes to the store fail, and are tried again: disk I/O error.",
+        ),
+        (
+            Held::By(id("x"), at(97)),
+            "; since 1970-01-01T00:01:37.000Z (3.0 s ago) its transaction step runs, and keeps the writer of the store.",
+        ),
+        (
+            Held::By(id("y"), at(97)),
+            "; since 1970-01-01T00:01:37.000Z (3.0 s ago) a transaction step of \"y\" keeps the writer of the store.",
+        ),
+        (
+            Held::By(None, at(97)),
+            "; since 1970-01-01T00:01:37.000Z (3.0 s ago) a transaction step keeps the writer of the store.",
+        ),
+    ];
+    for (trouble, words) in troubles {
+        let mut facts = facts(vec![], &[Waiting::Signal { name: name("go"), until: None }]);
+        facts.trouble = Some(trouble);
+        let told = of(&facts);
+        assert!(told.ends_with(words), "{told}");
+    }
+    let mut ended = facts(vec![Event::Completed { result: Payload::from("1"), unused: Vec::new() }], &[]);
+    ended.trouble = Some(Held::Up(Trouble::Full { free_bytes: 0 }));
+    assert!(!of(&ended).contains("full"), "{}", of(&ended));
 }

@@ -112,7 +112,7 @@ impl CommitWork {
     fn write(&mut self, batch: &mut Batch<'_>, hot: &mut Hot, now: Timestamp) -> Result<Committed, Stop> {
         let mut committed = Committed::default();
         if let Some(transaction) = &self.commit.transaction {
-            let transacted = user_transaction::run(batch, transaction)?;
+            let transacted = user_transaction::run(batch, (self.commit.key, transaction))?;
             if transacted.record.seq != hot.state.entry_count + 1 {
                 return Err(user_transaction::broken(
                     "the transaction step gave an entry with a wrong number",

@@ -144,6 +144,11 @@ impl From<Leased> for Held {
 }
 
 impl Seat {
+    /// The seat of a session that was registered before, perhaps in a store that was closed since.
+    pub(crate) fn of(fixture: &Fixture, store: &Arc<SqliteStore>, session: SessionId) -> Self {
+        Self { store: store.clone(), clock: fixture.clock.clone(), session, request: 0 }
+    }
+
     pub(crate) fn born(&self, id: &str) -> Held {
         let submit = Submit { messages: vec![start(id)], born_to: Some(self.session), alone: true };
         match block_on(self.store.submit(submit)).expect("it is started").pop() {

@@ -4,6 +4,7 @@ mod answers;
 mod aside;
 mod batches;
 mod claims;
+mod closures;
 mod conformance;
 mod copies;
 mod counts;

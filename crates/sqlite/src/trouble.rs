@@ -1,0 +1,209 @@
+//! What keeps the writer from writing, for people who ask why nothing happens.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use abide_core::Timestamp;
+use abide_core::planted::{Bug, planted};
+use abide_store::{ExecutionKey, Trouble};
+
+use crate::error::{Failure, Meaning};
+use crate::home::Moment;
+
+/// For how long a failed write is told after another one has succeeded: a large transaction can fail for want of room beside small ones that fit.
+const TOLD_AFTER_SUCCESS: Duration = Duration::from_secs(5);
+/// A closure that runs for longer is told.
+pub(crate) const SLOW_AFTER: Duration = Duration::from_secs(1);
+/// With less room than this on its disk a store is in trouble: one transaction of one small step needs about as much.
+const ROOM_BYTES_MIN: u64 = 64 << 10;
+
+/// What the writer met last.
+#[derive(Debug, Default)]
+pub(crate) struct Troubles {
+    /// Whether the last write failed, for those who have written: hardly ever.
+    is_failing: AtomicBool,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    failing: Option<Failing>,
+    closure: Option<Closure>,
+}
+
+#[derive(Debug)]
+struct Failing {
+    since: Timestamp,
+    complaint: String,
+    last: Moment,
+    /// Nothing has been written since.
+    is_last: bool,
+}
+
+/// The closure that runs.
+#[derive(Clone, Copy, Debug)]
+struct Closure {
+    key: ExecutionKey,
+    began_at: Timestamp,
+    began: Moment,
+    is_told: bool,
+}
+
+impl Troubles {
+    /// A transaction has failed.
+    pub(crate) fn failed(&self, failure: &Failure, (now, moment): (Timestamp, Moment)) {
+        use Meaning as M;
+        let is_trouble =
+            matches!(failure.meaning, M::Unavailable | M::Indeterminate | M::Malformed | M::Unread);
+        if !is_trouble || planted(Bug::TroubleUntold) {
+            return;
+        }
+        let complaint = failure.complaint.clone();
+        let mut known = self.lock();
+        let since = match &known.failing {
+            Some(failing) if failing.is_told(moment) => failing.since,
+            _ => {
+                tracing::error!(complaint, "writes to the store fail, and are tried again");
+                now
+            }
+        };
+        known.failing = Some(Failing { since, complaint, last: moment, is_last: true });
+        self.is_failing.store(true, Ordering::Relaxed);
+    }
+
+    /// A transaction has been written.
+    pub(crate) fn written(&self) {
+        if self.is_failing.load(Ordering::Relaxed) {
+            self.is_failing.store(false, Ordering::Relaxed);
+            if let Some(failing) = &mut self.lock().failing {
+                failing.is_last = false;
+                tracing::info!("writes to the store succeed again");
+            }
+        }
+    }
+
+    /// Runs the closure of a transaction step.
+    pub(crate) fn during<T>(&self, key: ExecutionKey, began_at: Timestamp, closure: impl FnOnce() -> T) -> T {
+        self.lock().closure = Some(Closure { key, began_at, began: Moment::now(), is_told: false });
+        let outcome = closure();
+        self.lock().closure = None;
+        outcome
+    }
+
+    /// Tells a closure that runs for long, once: it may never return.
+    pub(crate) fn tell_slow(&self) {
+        let mut known = self.lock();
+        let Some(closure) = known.closure.as_mut().filter(|closure| !closure.is_told && closure.is_slow())
+        else {
+            return;
+        };
+        closure.is_told = true;
+        let ms = u64::try_from(closure.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        tracing::warn!(
+            execution = closure.key.0,
+            ms,
+            "a transaction step keeps the writer: nothing else is written until it returns"
+        );
+    }
+
+    /// What to tell at this moment.
+    pub(crate) fn told(&self, moment: Moment) -> Option<Trouble> {
+        let known = self.lock();
+        if let Some(Closure { key, began_at, .. }) = known.closure.filter(Closure::is_slow) {
+            return Some(Trouble::Occupied { by: key, since: began_at });
+        }
+        let failing = known.failing.as_ref().filter(|failing| failing.is_told(moment))?;
+        Some(Trouble::Failing { since: failing.since, complaint: failing.complaint.clone() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Failing {
+    fn is_told(&self, moment: Moment) -> bool {
+        self.is_last || moment.since(self.last) < TOLD_AFTER_SUCCESS
+    }
+}
+
+impl Closure {
+    fn is_slow(&self) -> bool {
+        self.began.elapsed() >= SLOW_AFTER
+    }
+}
+
+/// The same as far as the disk tells it: a process that only reads meets no failing write.
+pub(crate) fn of_disk(path: &Path) -> Option<Trouble> {
+    let free_bytes = free_bytes(path)?;
+    (free_bytes < ROOM_BYTES_MIN).then_some(Trouble::Full { free_bytes })
+}
+
+/// How much room the disk of a file has; `None` where that cannot be told.
+pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
+    disk(path).map(|(free, _)| free)
+}
+
+/// How large the disk of a file is; `None` where that cannot be told.
+pub(crate) fn disk_bytes(path: &Path) -> Option<u64> {
+    disk(path).map(|(_, whole)| whole)
+}
+
+/// The bytes of a disk that are free to this user, and all of them.
+#[cfg(unix)]
+fn disk(path: &Path) -> Option<(u64, u64)> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let found = rustix::fs::statvfs(folder).ok()?;
+    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    // A file system that counts nothing says zero for both.
+    Some((bytes(found.f_bavail), bytes(found.f_blocks))).filter(|(_, whole)| *whole > 0)
+}
+
+#[cfg(not(unix))]
+fn disk(_: &Path) -> Option<(u64, u64)> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full() -> Failure {
+        Failure::unavailable("database or disk is full")
+    }
+
+    #[test]
+    fn a_failed_write_is_told_until_another_one_has_been_written_for_a_while() {
+        let (troubles, began) = (Troubles::default(), Moment::now());
+        let after = |secs| began.after(Duration::from_secs(secs));
+        let at = |secs: i64| Timestamp::from_millis(secs * 1_000);
+        let told = |secs| troubles.told(after(secs));
+        let failing = |secs| {
+            Some(Trouble::Failing { since: at(secs), complaint: "database or disk is full".to_owned() })
+        };
+        assert_eq!(told(0), None);
+        troubles.failed(&full(), (at(1), after(1)));
+        assert_eq!(told(100), failing(1), "nothing has been written since");
+        troubles.failed(&full(), (at(100), after(100)));
+        troubles.written();
+        assert_eq!(told(104), failing(1), "small ones fit");
+        troubles.failed(&full(), (at(104), after(104)));
+        assert_eq!(told(104), failing(1));
+        troubles.written();
+        assert_eq!(told(110), None);
+        troubles.failed(&full(), (at(120), after(120)));
+        assert_eq!(told(120), failing(120));
+    }
+
+    #[test]
+    fn what_is_refused_or_busy_is_no_trouble() {
+        for meaning in [Meaning::Busy, Meaning::Misuse, Meaning::Corrupt, Meaning::Newer] {
+            let troubles = Troubles::default();
+            let failure = Failure { meaning, complaint: String::new() };
+            troubles.failed(&failure, (Timestamp::default(), Moment::now()));
+            assert_eq!(troubles.told(Moment::now()), None, "{meaning:?}");
+        }
+    }
+}
