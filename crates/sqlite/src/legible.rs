@@ -34,6 +34,9 @@ pub(crate) struct LegibleRow {
     pub(crate) care_at: Option<Option<Timestamp>>,
     pub(crate) parent_run: Option<Option<i64>>,
     pub(crate) takeover_count: Option<i64>,
+    /// Whether `epoch`, `place`, `rank`, `since`, `care_at` and `takeover_count` are as they were
+    /// written. Nobody can tell which of them is not.
+    pub(crate) is_sealed: bool,
     /// The columns that the sheet is sealed with, if they and the sheet have the right types.
     pub(crate) anchor: Result<Anchor, Damage>,
 }
@@ -63,8 +66,17 @@ impl LegibleRow {
             care_at: row.get::<_, Option<i64>>(13).ok().map(|at| at.map(Timestamp::from_micros)),
             parent_run: row.get(14).ok(),
             takeover_count: count(15)?.filter(|count| u32::try_from(*count).is_ok()),
+            is_sealed: row.get(16).unwrap_or(false),
             anchor: Base::read(row).map(|base| base.anchor).map_err(|error| Damage::of(&error)),
         })
+    }
+
+    /// Returns the row without the columns that may not be as they were written.
+    pub(crate) fn trusted(self) -> Self {
+        if self.is_sealed {
+            return self;
+        }
+        Self { epoch: None, place: None, columns: None, care_at: None, takeover_count: None, ..self }
     }
 
     /// Returns the sheet, if it and everything that it is sealed with are intact.

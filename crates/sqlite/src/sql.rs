@@ -11,6 +11,15 @@ pub(crate) use flaw::*;
 pub(crate) use sessions::*;
 pub(crate) use verify::*;
 
+/// What `seal` is: a sum, which is another when one of its columns is. SQLite computes it with each write of a row, and nobody writes it;
+/// `verify` computes it anew from the columns beside it. The moduli keep times that are far away from overflowing, and are primes, so that no single changed
+/// byte is lost in them.
+macro_rules! seal {
+    () => {
+        "since % 1000000007 + COALESCE(care_at, -1) % 998244353 + epoch + takeover_count + rank + place"
+    };
+}
+
 /// The numbered steps from an empty database to the current schema. A released step is never changed.
 pub(crate) const MIGRATIONS: [&str; 1] = [MIGRATION_1];
 
@@ -22,7 +31,8 @@ pub(crate) const MIGRATIONS: [&str; 1] = [MIGRATION_1];
 /// What a message carries may be large. It stands in the rows of the inbox alone, which are found by number: in a table that is ordered by a key of
 /// its own SQLite reads a row whole to compare its key with another. `arrived` tells the sort of a message besides, see
 /// [`crate::mail`].
-const MIGRATION_1: &str = "
+const MIGRATION_1: &str = concat!(
+    "
 CREATE TABLE abide_names (
     id INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
@@ -49,6 +59,9 @@ CREATE TABLE abide_executions (
     status INTEGER NOT NULL,
     care_at INTEGER,
     head INTEGER NOT NULL,
+    seal INTEGER GENERATED ALWAYS AS (",
+    seal!(),
+    ") STORED,
     state BLOB NOT NULL,
     UNIQUE (namespace, id)
 );
@@ -110,7 +123,8 @@ CREATE TABLE abide_sessions (
 );
 CREATE INDEX abide_sessions_live ON abide_sessions (id)
     WHERE retired IS NULL;
-";
+"
+);
 
 /// Before the migrations.
 pub(crate) const META_CREATE: &str = "
@@ -527,11 +541,15 @@ SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, ra
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 /// The columns of a [`LegibleRow`](crate::legible::LegibleRow), here and below.
-pub(crate) const EXECUTION_ROW: &str = "
+pub(crate) const EXECUTION_ROW: &str = concat!(
+    "
 SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
-    parent_run, takeover_count
+    parent_run, takeover_count, seal IS (",
+    seal!(),
+    ")
 FROM abide_executions
-WHERE key = ?1";
+WHERE key = ?1"
+);
 pub(crate) const TROUBLED_AFTER: &str = "
 SELECT key
 FROM abide_executions INDEXED BY abide_executions_trouble
@@ -573,20 +591,28 @@ pub(crate) const EXECUTION_KEY: &str = "
 SELECT key
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
-pub(crate) const EXECUTION_ROWS_AFTER: &str = "
+pub(crate) const EXECUTION_ROWS_AFTER: &str = concat!(
+    "
 SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
-    parent_run, takeover_count
+    parent_run, takeover_count, seal IS (",
+    seal!(),
+    ")
 FROM abide_executions
 WHERE key > ?1
 ORDER BY key
-LIMIT ?2";
-pub(crate) const EXECUTION_ROWS_BEFORE: &str = "
+LIMIT ?2"
+);
+pub(crate) const EXECUTION_ROWS_BEFORE: &str = concat!(
+    "
 SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
-    parent_run, takeover_count
+    parent_run, takeover_count, seal IS (",
+    seal!(),
+    ")
 FROM abide_executions
 WHERE key < ?1
 ORDER BY key DESC
-LIMIT ?2";
+LIMIT ?2"
+);
 
 pub(crate) const FINISHED_HEADS: &str = "
 SELECT e.key, e.namespace, e.id, e.queue, e.parent, e.head, e.version, e.state, e.since

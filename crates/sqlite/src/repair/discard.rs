@@ -97,6 +97,12 @@ impl Damaged {
         Self { legible, namespace, id: id.to_owned(), version, state }
     }
 
+    /// Returns an epoch that no lease had.
+    fn epoch(&self, now: Timestamp) -> i64 {
+        let told = self.legible.epoch.filter(|_| self.legible.is_sealed);
+        told.map_or(now.as_micros(), |epoch| epoch + 1)
+    }
+
     /// Whether it has ended, which is final. A sheet that opens is as it was written; only without
     /// one does the place of the row matter.
     fn has_ended(&self) -> bool {
@@ -214,7 +220,7 @@ impl DiscardWork {
             damaged.namespace,
             damaged.id,
             // The holder of an earlier epoch stays fenced.
-            damaged.legible.epoch.map_or(batch.now().as_micros(), |epoch| epoch + 1)
+            damaged.epoch(batch.now())
         ])?;
         batch.caches.hot.remove(&key);
         batch.caches.targets.remove(&key);

@@ -91,6 +91,7 @@ struct Suspect {
     queue: Queue,
     status: Status,
     care_at: Option<Timestamp>,
+    is_sealed: bool,
     cold: Cold,
     summary: Summary,
     execution: Execution,
@@ -99,7 +100,6 @@ struct Suspect {
 impl Suspect {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let base = Base::read(row)?;
-        // Nothing else repeats these columns, so only their types can be checked.
         let (_epoch, _takeover_count): (_, u32) = (epoch(row, 8)?, row.get(15)?);
         let sheet = base.sheet()?;
         let execution = sheet.execution()?;
@@ -115,6 +115,7 @@ impl Suspect {
             queue: base.queue,
             status: status(row, 12)?,
             care_at: timestamp_maybe(row, 13)?,
+            is_sealed: row.get(16)?,
             cold: sheet.cold,
             summary: sheet.summary()?,
             execution,
@@ -237,6 +238,8 @@ fn check_columns(
         Some("nobody has had it, and nobody would")
     } else if !suspect.place.fits(suspect.queue, summary, now) || suspect.place.columns() != suspect.columns {
         Some("it stands where it does not belong")
+    } else if !suspect.is_sealed {
+        Some("its epoch, its place, its count of takeovers or the time of its care is not what was written")
     } else {
         None
     }

@@ -126,6 +126,7 @@ impl RepairWork {
             }
             Verdict::Damaged(_) => {}
         }
+        let legible = legible.trusted();
         let done = match self.repair(batch, (lead, &legible)) {
             Ok(done) => done,
             Err(stop) if stop.is_newer() => return Ok(left(NEWER)),
@@ -293,6 +294,7 @@ fn write(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<Option
         care_at: Some(care_at),
         parent_run: Some(parent_run),
         takeover_count: Some(legible.takeover_count.unwrap_or(0)),
+        is_sealed: true,
         anchor: Ok(truth.anchor((found.queue, found.parent), case.version())),
     };
     let changed = changed(legible, &written);

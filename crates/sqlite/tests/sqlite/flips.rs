@@ -226,3 +226,60 @@ fn a_repair_ends_and_leaves_alone_what_is_sound() {
     }
     assert!(blames.is_empty(), "{} blames:\n{}", blames.len(), blames.join("\n"));
 }
+
+/// Changes columns of a row behind the back of SQLite, which would seal them anew: as bytes that are flipped on the disk do.
+fn flip_columns(fixture: &Fixture, change: &str) {
+    let raw = fixture.raw();
+    let schema: String = raw
+        .query_row("SELECT sql FROM sqlite_schema WHERE name = 'abide_executions'", [], |row| row.get(0))
+        .expect("there is a table");
+    let (begin, end) = (" GENERATED ALWAYS AS (", ") STORED");
+    let plain = match (schema.find(begin), schema.find(end)) {
+        (Some(from), Some(to)) => format!("{}{}", &schema[..from], &schema[to + end.len()..]),
+        _ => schema.clone(),
+    };
+    let write = |text: &str| {
+        raw.execute_batch("PRAGMA writable_schema = ON").expect("a test may");
+        raw.execute("UPDATE sqlite_schema SET sql = ?1 WHERE name = 'abide_executions'", [text])
+            .expect("a test may");
+        raw.execute_batch("PRAGMA writable_schema = RESET").expect("a test may");
+    };
+    write(&plain);
+    raw.execute_batch(&format!("UPDATE abide_executions SET {change}")).expect("the damage can be done");
+    write(&schema);
+}
+
+/// What nothing else repeats has a sum of its own.
+#[test]
+fn a_changed_column_of_a_lease_or_a_place_is_found_and_put_right() {
+    let changes = [
+        "epoch = epoch + 1 WHERE id = 'ready'",
+        "epoch = epoch - 1 WHERE id = 'tagged'",
+        "epoch = epoch + 256 WHERE id = 'done-3'",
+        "takeover_count = 1 WHERE id = 'ready'",
+        "takeover_count = 4 WHERE id = 'long'",
+        "since = since + 1 WHERE id = 'ready'",
+        "since = since - 65536 WHERE id = 'tagged'",
+        "since = since + 1 WHERE id = 'failed'",
+        "care_at = 1 WHERE id = 'ready'",
+        "care_at = care_at + 1 WHERE id = 'tagged'",
+        "seal = seal + 1 WHERE id = 'ready'",
+    ];
+    for change in changes {
+        let fixture = Fixture::new();
+        filled(&fixture);
+        fixture.open().close();
+        flip_columns(&fixture, change);
+        let store = fixture.open();
+        let problems = store.verify().expect("it is looked at").problems;
+        assert_eq!(problems.len(), 1, "{change}: {problems:?}");
+        let repairs = block_on(store.repair()).expect("it is repaired");
+        assert_eq!((repairs.rebuilt.len(), repairs.left.len()), (1, 0), "{change}: {repairs:?}");
+        assert!(store.verify().expect("it is looked at").is_sound(), "{change}");
+        let again = block_on(store.repair()).expect("it is repaired");
+        assert_eq!(again, Repairs::default(), "{change}");
+        let mut seat = fixture.seat(&store);
+        let claimed: Vec<_> = seat.claim(true).leased;
+        assert!(!claimed.is_empty(), "{change}: what can go on is claimed");
+    }
+}
