@@ -33,8 +33,8 @@ impl<T> AwaitResult<T> {
         Self(Stage::New { client, id, blocks: Blocks::End })
     }
 
-    /// Waits on while the execution is blocked: until a fixed build has gone on with it, or somebody has unblocked or ended it. A parent waits in this way
-    /// for its children.
+    /// Waits on while the execution is blocked: until a fixed build has gone on with it, or
+    /// somebody has unblocked or ended it. A parent waits in this way for its children.
     pub fn through_blocks(mut self) -> Self {
         if let Stage::New { blocks, .. } = &mut self.0 {
             *blocks = Blocks::Pass;

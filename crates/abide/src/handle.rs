@@ -131,9 +131,11 @@ impl<T> Handle<T> {
 }
 
 impl<T: DeserializeOwned> Handle<T> {
-    /// Waits until it has ended, and returns its result or its error. Dropping the future changes nothing.
+    /// Waits until it has ended, and returns its result or its error. Dropping the future changes
+    /// nothing.
     ///
-    /// An execution that is blocked ends the wait with [`ClientError::Blocked`], once every live build that serves it has tried, or none is live;
+    /// An execution that is blocked ends the wait with [`ClientError::Blocked`], once every live
+    /// build that serves it has tried, or none is live;
     /// [`through_blocks`](AwaitResult::through_blocks) waits on.
     pub fn result(&self) -> AwaitResult<T> {
         AwaitResult::new(self.client.clone(), self.id.clone())

@@ -234,8 +234,10 @@ impl Builder {
         self
     }
 
-    /// The longest that the closure of a transaction step may run, its SQL included (`transaction_ms_max`, 5 seconds, or a third of a `session_ttl` that is
-    /// shorter than 15 seconds). It keeps the only writer of the database, heartbeats included, so that it is at most a third of `session_ttl`.
+    /// The longest that the closure of a transaction step may run, its SQL included
+    /// (`transaction_ms_max`, 5 seconds, or a third of a `session_ttl` that is shorter than 15
+    /// seconds). It keeps the only writer of the database, heartbeats included, so that it is at
+    /// most a third of `session_ttl`.
     pub fn transaction_ms_max(mut self, millis: u64) -> Self {
         self.transaction_ms_max = Some(millis);
         self
@@ -284,7 +286,8 @@ impl Builder {
         }
     }
 
-    /// A closure keeps the writer: three heartbeats fit into the life of a session, and one of them has to be written beside the longest closure.
+    /// A closure keeps the writer: three heartbeats fit into the life of a session, and one of them
+    /// has to be written beside the longest closure.
     fn check_transactions(&self) -> Result<(), String> {
         let Some(millis) = self.transaction_ms_max else { return Ok(()) };
         let ttl = self.options.session_ttl;

@@ -277,6 +277,18 @@ impl Stop {
         meaning(error) == Meaning::Malformed || code == Some(ErrorCode::SystemIoFailure)
     }
 
+    /// Says that the unread messages of an execution are what SQLite could not read, and not the
+    /// execution itself.
+    pub(crate) fn of_mail(self) -> Self {
+        match &self {
+            Self::Sql(error) if self.is_unread() => {
+                let Failure { meaning, complaint } = Failure::of(error);
+                Self::Broken(Failure { meaning, complaint: format!("its mail cannot be read: {complaint}") })
+            }
+            _ => self,
+        }
+    }
+
     /// What is wrong, without what that means to whom.
     pub(crate) fn complaint(&self) -> String {
         match self {

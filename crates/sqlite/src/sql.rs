@@ -3,128 +3,18 @@
 //! `place`, `rank` and `since` say where an execution stands: see [`crate::place::Place`]. `queue` is a route and a priority in one number, see
 //! [`crate::place::Queue`]. `state` is a sheet with everything that needs no column of its own: see [`crate::sheet`].
 
+// First, because those below use its macro.
+#[macro_use]
+mod schema;
+
 mod flaw;
 mod sessions;
 mod verify;
 
 pub(crate) use flaw::*;
+pub(crate) use schema::*;
 pub(crate) use sessions::*;
 pub(crate) use verify::*;
-
-/// What `seal` is: a sum, which is another when one of its columns is. SQLite computes it with each write of a row, and nobody writes it;
-/// `verify` computes it anew from the columns beside it. The moduli keep times that are far away from overflowing, and are primes, so that no single changed
-/// byte is lost in them.
-macro_rules! seal {
-    () => {
-        "since % 1000000007 + COALESCE(care_at, -1) % 998244353 + epoch + takeover_count + rank + place"
-    };
-}
-
-/// The numbered steps from an empty database to the current schema. A released step is never changed.
-pub(crate) const MIGRATIONS: [&str; 1] = [MIGRATION_1];
-
-/// A route may stand in two rows: while one is damaged, another is made for what begins meanwhile, and then the first is put back.
-///
-/// What is looked for among millions that are not: what is blocked (5) or has failed (7), the children of an execution, what the caretaker has to
-/// look at, the unread orders among other mail.
-///
-/// What a message carries may be large. It stands in the rows of the inbox alone, which are found by number: in a table that is ordered by a key of
-/// its own SQLite reads a row whole to compare its key with another. `arrived` tells the sort of a message besides, see
-/// [`crate::mail`].
-const MIGRATION_1: &str = concat!(
-    "
-CREATE TABLE abide_names (
-    id INTEGER PRIMARY KEY,
-    name TEXT NOT NULL UNIQUE,
-    checksum INTEGER NOT NULL
-);
-CREATE TABLE abide_routes (
-    id INTEGER PRIMARY KEY,
-    route BLOB NOT NULL,
-    checksum INTEGER NOT NULL
-);
-CREATE TABLE abide_executions (
-    key INTEGER PRIMARY KEY,
-    namespace INTEGER NOT NULL,
-    id TEXT NOT NULL,
-    queue INTEGER NOT NULL,
-    parent INTEGER,
-    parent_run INTEGER,
-    place INTEGER NOT NULL,
-    rank INTEGER NOT NULL,
-    since INTEGER NOT NULL,
-    epoch INTEGER NOT NULL,
-    version INTEGER NOT NULL,
-    takeover_count INTEGER NOT NULL DEFAULT 0,
-    status INTEGER NOT NULL,
-    care_at INTEGER,
-    head INTEGER NOT NULL,
-    seal INTEGER GENERATED ALWAYS AS (",
-    seal!(),
-    ") STORED,
-    state BLOB NOT NULL,
-    UNIQUE (namespace, id)
-);
-CREATE INDEX abide_executions_place ON abide_executions (place, rank, since)
-    WHERE place > 4;
-CREATE INDEX abide_executions_trouble ON abide_executions (status)
-    WHERE status IN (5, 7);
-CREATE INDEX abide_executions_parent ON abide_executions (parent, parent_run)
-    WHERE parent IS NOT NULL;
-CREATE INDEX abide_executions_care ON abide_executions (namespace, care_at)
-    WHERE care_at IS NOT NULL;
-CREATE TABLE abide_journal (
-    row INTEGER PRIMARY KEY,
-    execution INTEGER NOT NULL,
-    previous INTEGER,
-    seq INTEGER NOT NULL,
-    happened INTEGER,
-    skip BLOB,
-    body BLOB NOT NULL
-);
-CREATE TABLE abide_runs (
-    execution INTEGER NOT NULL,
-    run INTEGER NOT NULL,
-    first INTEGER NOT NULL,
-    head INTEGER NOT NULL,
-    entry_count INTEGER NOT NULL,
-    row_count INTEGER NOT NULL,
-    PRIMARY KEY (execution, run)
-) WITHOUT ROWID;
-CREATE TABLE abide_inbox (
-    execution INTEGER NOT NULL,
-    id TEXT NOT NULL,
-    arrived INTEGER NOT NULL,
-    body BLOB
-);
-CREATE UNIQUE INDEX abide_inbox_ids ON abide_inbox (execution, id);
-CREATE INDEX abide_inbox_unread ON abide_inbox (execution, arrived, id)
-    WHERE body IS NOT NULL;
-CREATE INDEX abide_inbox_orders ON abide_inbox (execution, arrived)
-    WHERE arrived % 4 = 1 AND body IS NOT NULL;
-CREATE TABLE abide_tags (
-    namespace INTEGER NOT NULL,
-    key TEXT NOT NULL,
-    value TEXT NOT NULL,
-    execution INTEGER NOT NULL,
-    PRIMARY KEY (namespace, key, value, execution)
-) WITHOUT ROWID;
-CREATE TABLE abide_sessions (
-    id INTEGER PRIMARY KEY,
-    namespace INTEGER NOT NULL,
-    name TEXT NOT NULL,
-    ability BLOB NOT NULL,
-    ttl_us INTEGER NOT NULL,
-    registered_at INTEGER NOT NULL,
-    expires_at INTEGER NOT NULL,
-    taken INTEGER NOT NULL DEFAULT 0,
-    draining INTEGER NOT NULL DEFAULT 0,
-    retired TEXT
-);
-CREATE INDEX abide_sessions_live ON abide_sessions (id)
-    WHERE retired IS NULL;
-"
-);
 
 /// Before the migrations.
 pub(crate) const META_CREATE: &str = "
@@ -159,8 +49,9 @@ pub(crate) const SAVEPOINT_ROLLBACK: &str = "ROLLBACK TO abide_operation -- abid
 pub(crate) const REMAKE: &str = "SAVEPOINT abide_remake -- abide";
 pub(crate) const REMAKE_RELEASE: &str = "RELEASE abide_remake -- abide";
 pub(crate) const REMAKE_ROLLBACK: &str = "ROLLBACK TO abide_remake; RELEASE abide_remake -- abide";
-/// What has a name of abide's own, and what leads to a table of abide's. A view or trigger is known by its text, in which the name of such a table may also
-/// be that of something else: who meets that can rename it.
+/// What has a name of abide's own, and what leads to a table of abide's. A view or trigger is known
+/// by its text, in which the name of such a table may also be that of something else: who meets
+/// that can rename it.
 pub(crate) const OWN_NAME_COUNT: &str = "
 SELECT COUNT(*)
 FROM sqlite_schema AS one

@@ -67,8 +67,10 @@ impl StepConnection {
         self.own_name_count.set(None);
     }
 
-    /// Whether the closure that has just run gave something a name of abide's own, or made something that leads to a table of abide's. An authorizer hears
-    /// of a renaming, but not of the new name; and of what a view, a trigger or a foreign key names only when it is used, by whomever.
+    /// Whether the closure that has just run gave something a name of abide's own, or made
+    /// something that leads to a table of abide's. An authorizer hears of a renaming, but not of
+    /// the new name; and of what a view, a trigger or a foreign key names only when it is used, by
+    /// whomever.
     pub(crate) fn has_taken_name(&self) -> rusqlite::Result<bool> {
         if !self.rules.reshaped.swap(false, Ordering::Relaxed) {
             return Ok(false);

@@ -12,11 +12,13 @@ use abide_store::{ExecutionKey, Trouble};
 use crate::error::{Failure, Meaning};
 use crate::home::Moment;
 
-/// For how long a failed write is told after another one has succeeded: a large transaction can fail for want of room beside small ones that fit.
+/// For how long a failed write is told after another one has succeeded: a large transaction can
+/// fail for want of room beside small ones that fit.
 const TOLD_AFTER_SUCCESS: Duration = Duration::from_secs(5);
 /// A closure that runs for longer is told.
 pub(crate) const SLOW_AFTER: Duration = Duration::from_secs(1);
-/// With less room than this on its disk a store is in trouble: one transaction of one small step needs about as much.
+/// With less room than this on its disk a store is in trouble: one transaction of one small step
+/// needs about as much.
 const ROOM_BYTES_MIN: u64 = 64 << 10;
 
 /// What the writer met last.

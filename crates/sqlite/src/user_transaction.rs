@@ -99,7 +99,8 @@ fn is_allowed(action: &AuthAction<'_>) -> bool {
         | A::DropVtable { table_name, .. } => !ours(table_name),
         A::CreateView { view_name } | A::DropView { view_name } => !ours(view_name),
         A::Reindex { index_name } => !our_index(index_name),
-        // SQLite's full-text search asks by itself whether others have written, and its R-tree how large a page is.
+        // SQLite's full-text search asks by itself whether others have written, and its R-tree how
+        // large a page is.
         A::Pragma { pragma_name: "data_version" | "page_size", pragma_value: None } => true,
         A::Select | A::Function { .. } | A::Recursive => true,
         // Any other PRAGMA, and a kind of statement that this version of the library does not know.

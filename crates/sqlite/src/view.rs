@@ -148,7 +148,7 @@ impl View<'_> {
             found.summary.status = Status::Damaged;
         }
         let inbox = if read.with_inbox {
-            self.inbox(InboxRead::first(ExecutionKey(unsigned(found.key))))?
+            self.inbox(InboxRead::first(ExecutionKey(unsigned(found.key)))).map_err(Stop::of_mail)?
         } else {
             InboxPage::default()
         };

@@ -78,7 +78,8 @@ struct Wanted {
 impl Wal {
     pub(crate) fn new(path: &Path, options: &Options) -> Self {
         let sizing = options.wal_presized_at_open && options.wal_bytes_presized > 0;
-        // On a small disk a log of the usual size leaves the database file no room to grow, so that nothing can be copied there.
+        // On a small disk a log of the usual size leaves the database file no room to grow, so that
+        // nothing can be copied there.
         let share = trouble::disk_bytes(path).map_or(u64::MAX, |bytes| bytes / DISK_SHARE);
         let bytes_max = options.wal_bytes_max.min(share.max(BYTES_MAX_LEAST));
         Self {

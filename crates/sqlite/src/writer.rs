@@ -5,6 +5,7 @@
 //! queued and nobody holds the mutex, so operations are applied in the order of their calls.
 
 mod mend;
+mod notes;
 
 use std::collections::VecDeque;
 use std::future::ready;
@@ -172,28 +173,6 @@ impl Writer {
         None
     }
 
-    /// Applies the jobs in the transaction that has begun, ends it, and remembers whether it was written.
-    fn attempt(&mut self, jobs: &mut Jobs) -> Attempt {
-        let attempt = self.apply(jobs);
-        self.note(match &attempt {
-            Attempt::Done => Ok(()),
-            Attempt::Blame(_, failure) | Attempt::Unclear(failure) | Attempt::All(failure) => Err(failure),
-        });
-        attempt
-    }
-
-    /// Remembers whether a transaction was written. One that found no room may find some in the log, once that is copied into the database file.
-    fn note(&self, outcome: Result<(), &Failure>) {
-        let Err(failure) = outcome else { return self.shared.troubles.written() };
-        let now = (self.shared.clock.now(), self.shared.stopwatch.now());
-        self.shared.troubles.failed(failure, now);
-        if failure.meaning == Meaning::Unavailable
-            && let (Some(wal), Some(writer)) = (&self.wal, &self.connection)
-        {
-            wal.relieve(&writer.connection);
-        }
-    }
-
     /// Applies the jobs in the transaction that has begun, and ends it.
     fn apply(&mut self, jobs: &mut Jobs) -> Attempt {
         let Some(writer) = &self.connection else {
@@ -242,7 +221,8 @@ impl Writer {
             }
             Err(failure) => {
                 self.roll_back();
-                // Nobody but a closure of the user's writes to a table that has a foreign key, and a batch has one closure at most.
+                // Nobody but a closure of the user's writes to a table that has a foreign key, and
+                // a batch has one closure at most.
                 let is_broken_key = failure.meaning == Meaning::Misuse;
                 match jobs.iter().position(|job| is_broken_key && job.runs_user_code()) {
                     Some(index) => Attempt::Blame(index, failure),

@@ -37,7 +37,8 @@ pub trait View: Send + Sync + 'static {
     /// Returns a page of the leases of a session. Each page is true at one moment.
     fn leases(&self, leases: Leases) -> Answer<LeasePage>;
 
-    /// What keeps the store from writing at this moment, as far as it knows. For people: nobody decides anything by it.
+    /// What keeps the store from writing at this moment, as far as it knows. For people: nobody
+    /// decides anything by it.
     fn trouble(&self) -> Answer<Option<Trouble>>;
 }
 
@@ -51,7 +52,8 @@ pub enum Trouble {
         /// The database's complaint.
         complaint: String,
     },
-    /// The disk has no room. Another process may still write what fits into files that it made before.
+    /// The disk has no room. Another process may still write what fits into files that it made
+    /// before.
     Full {
         /// How many bytes are free.
         free_bytes: u64,

@@ -66,8 +66,8 @@ fn a_full_disk_loses_nothing_and_all_goes_on_when_there_is_room() {
     });
 }
 
-/// Within five seconds `why` says that the disk is full, to a client as to the worker's own program; whoever wants something is told with a type, and
-/// whoever waits waits.
+/// Within five seconds `why` says that the disk is full, to a client as to the worker's own
+/// program; whoever wants something is told with a type, and whoever waits waits.
 async fn check_told(client: &Abide, id: &str) {
     let handle = client.handle::<usize>(id);
     let watch = Stopwatch::start();

@@ -1,4 +1,5 @@
-//! What a closure of the user's may make of the schema, what foreign keys do to it, and how long it may take beside others.
+//! What a closure of the user's may make of the schema, what foreign keys do to it, and how long it
+//! may take beside others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +14,8 @@ use abide_store::{CommitOutcome, Error, Result, Store, Submit, Trouble, View};
 
 use crate::fixture::{Fixture, Seat, flow, look, message, step};
 
-/// Runs `text` as a transaction step of execution `id`: what the store answers, and what the closure was told.
+/// Runs `text` as a transaction step of execution `id`: what the store answers, and what the
+/// closure was told.
 fn run(fixture: &Fixture, store: &Arc<SqliteStore>, (id, text): (&str, &'static str)) -> Result<String> {
     let seat = fixture.seat(store);
     let held = seat.born(id);
@@ -70,7 +72,8 @@ fn nothing_of_abides_own_is_within_reach_by_another_way() {
     assert!(store.verify().expect("it is looked at").is_sound());
 }
 
-/// An authorizer hears of what these name only when they are used: by a step, for which they then fail, or by another program.
+/// An authorizer hears of what these name only when they are used: by a step, for which they then
+/// fail, or by another program.
 #[test]
 fn nothing_is_made_that_leads_to_a_table_of_abides_own() {
     let fixture = Fixture::new();
@@ -173,7 +176,8 @@ fn deferred_foreign_keys_are_held_against_the_step_that_breaks_them() {
     assert!(store.verify().expect("it is looked at").is_sound());
 }
 
-/// COMMIT tells it, which all of a batch share. It is known whose doing it is: nobody else runs a closure, and no closure runs twice to find out.
+/// COMMIT tells it, which all of a batch share. It is known whose doing it is: nobody else runs a
+/// closure, and no closure runs twice to find out.
 #[test]
 fn a_broken_deferred_foreign_key_costs_its_neighbours_nothing_but_time() {
     let fixture = Fixture::new();

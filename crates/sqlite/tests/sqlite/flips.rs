@@ -227,7 +227,8 @@ fn a_repair_ends_and_leaves_alone_what_is_sound() {
     assert!(blames.is_empty(), "{} blames:\n{}", blames.len(), blames.join("\n"));
 }
 
-/// Changes columns of a row behind the back of SQLite, which would seal them anew: as bytes that are flipped on the disk do.
+/// Changes columns of a row behind the back of SQLite, which would seal them anew: as bytes that
+/// are flipped on the disk do.
 fn flip_columns(fixture: &Fixture, change: &str) {
     let raw = fixture.raw();
     let schema: String = raw
@@ -245,7 +246,7 @@ fn flip_columns(fixture: &Fixture, change: &str) {
         raw.execute_batch("PRAGMA writable_schema = RESET").expect("a test may");
     };
     write(&plain);
-    raw.execute_batch(&format!("UPDATE abide_executions SET {change}")).expect("the damage can be done");
+    raw.execute_batch(&["UPDATE abide_executions SET ", change].concat()).expect("the damage can be done");
     write(&schema);
 }
 

@@ -323,3 +323,21 @@ fn orders_that_cannot_be_read_keep_nobody_from_being_looked_after() {
         "what was not read is not damaged"
     );
 }
+
+/// `why` tells it in these words. The executions themselves can be read.
+#[test]
+fn mail_that_cannot_be_read_is_told_as_such() {
+    let (_fixture, store) = with_broken_leaf("abide_inbox");
+    let read = |n: usize, with_inbox| {
+        let target = Target::Address(address(&format!("q-{n}")));
+        block_on(store.read(Read { target, run: None, from: 0, limit: 0, with_inbox }))
+    };
+    let unread = (2..400).filter_map(|n| read(n, true).err().map(|error| (n, error))).collect::<Vec<_>>();
+    assert!(!unread.is_empty(), "a page is malformed");
+    for (n, error) in unread {
+        assert!(matches!(error, Error::Unread { .. }), "{error:?}");
+        let words = "its mail cannot be read: database disk image is malformed";
+        assert!(error.to_string().contains(words), "{error}");
+        assert!(read(n, false).is_ok(), "it can be read without its mail");
+    }
+}

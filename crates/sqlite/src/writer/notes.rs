@@ -1,0 +1,30 @@
+//! What the writer remembers of how its transactions end.
+
+use super::{Attempt, Jobs, Writer};
+use crate::error::{Failure, Meaning};
+
+impl Writer {
+    /// Applies the jobs in the transaction that has begun, ends it, and remembers whether it was
+    /// written.
+    pub(super) fn attempt(&mut self, jobs: &mut Jobs) -> Attempt {
+        let attempt = self.apply(jobs);
+        self.note(match &attempt {
+            Attempt::Done => Ok(()),
+            Attempt::Blame(_, failure) | Attempt::Unclear(failure) | Attempt::All(failure) => Err(failure),
+        });
+        attempt
+    }
+
+    /// Remembers whether a transaction was written. One that found no room may find some in the
+    /// log, once that is copied into the database file.
+    pub(super) fn note(&self, outcome: Result<(), &Failure>) {
+        let Err(failure) = outcome else { return self.shared.troubles.written() };
+        let now = (self.shared.clock.now(), self.shared.stopwatch.now());
+        self.shared.troubles.failed(failure, now);
+        if failure.meaning == Meaning::Unavailable
+            && let (Some(wal), Some(writer)) = (&self.wal, &self.connection)
+        {
+            wal.relieve(&writer.connection);
+        }
+    }
+}
