@@ -23,7 +23,9 @@ use crate::step::{Slot, delivered};
 
 /// The transaction that a [`ctx.sqlite`](Ctx::sqlite) closure writes in. It commits together with the closure's recorded result.
 ///
-/// Transaction control, `PRAGMA`, `ATTACH`, temporary objects and abide's own tables are out of reach. Foreign keys are on.
+/// Transaction control, `PRAGMA`, `ATTACH`, temporary objects and abide's own tables and names are
+/// out of reach. Foreign keys are on. The closure keeps the only writer of the database, so that it
+/// may take `transaction_ms_max` (5 s) at most. The page `docs/guide/transactions.md` has the rules.
 pub struct SqliteTransaction<'a>(&'a StepConnection);
 
 impl SqliteTransaction<'_> {
