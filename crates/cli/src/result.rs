@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use abide_core::{Event, ExecutionId, Refusal, text};
-use abide_engine::Client;
+use abide_engine::{Blocks, Client};
 use abide_store::Error;
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ pub(crate) fn run(global: &Global, args: &ResultOf) -> Result<ExitCode, Failure>
         if !args.wait && !client.status(id).await?.is_terminal() {
             return Err(Failure::new(Code::Unfinished, client.why(id).await?));
         }
-        client.ended(id).await.map_err(|error| unfinished(&client, id, error))
+        client.ended(id, Blocks::End).await.map_err(|error| unfinished(&client, id, error))
     })?;
     let (code, document) = match &end {
         Event::Completed { result, .. } => {
