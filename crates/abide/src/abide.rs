@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::client_error::ClientError;
-use crate::code::{Code, KnownCode};
+use crate::code::{Code, CodeNames, KnownCode};
 use crate::data;
 use crate::filter::{Filter, Listed};
 use crate::handle::Handle;
@@ -77,16 +77,20 @@ impl Abide {
         let payload: Payload = data::encode(input).map_err(|error| ClientError::Data {
             message: format!("the input of {name:?} does not serialize: {error}"),
         })?;
-        let kind = match self.inner.code.find(&wanted) {
+        let names = match self.inner.code.find(&wanted) {
             Some(code) => {
                 let unreadable = |block: Block| ClientError::Data { message: block.to_string() };
                 code.check(&payload).map_err(unreadable)?;
-                Some(code.kind)
+                CodeNames::checked(code.kind, code.name, code.old_names)?
             }
-            None => client.kind_of(&wanted).await.map_err(|error| ClientError::of(id.as_str(), error))?,
+            None => {
+                let kind = client.kind_of(&wanted).await;
+                let kind = kind.map_err(|error| ClientError::of(id.as_str(), error))?;
+                let unknown = || ClientError::UnknownCode { name: name.to_owned() };
+                CodeNames::checked(kind.ok_or_else(unknown)?, name, &[])?
+            }
         };
-        let unknown = || ClientError::UnknownCode { name: name.to_owned() };
-        let start = StartOptions::default().start(kind.ok_or_else(unknown)?, name, payload, client.now())?;
+        let start = StartOptions::default().start(names, payload, client.now())?;
         let begun =
             client.start(&id, start.into()).await.map_err(|error| ClientError::of(id.as_str(), error))?;
         Ok(Handle::begun(client.clone(), id, begun))

@@ -1,7 +1,6 @@
 //! `ctx.start` and `ctx.run`: children.
 
 use std::future::Future;
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -9,13 +8,14 @@ use abide_core::{Block, ExecutionId, Op, OpKind};
 use abide_engine::{Delivery, OpHandle, Request, Turn};
 use serde::de::DeserializeOwned;
 
-use crate::code::Code;
+use crate::code::{Code, CodeNames};
 use crate::ctx::{Ctx, Opened, gone};
 use crate::data;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
 use crate::start::{StartOptions, start_options};
 use crate::step::{Slot, delivered};
+use crate::upgrade::Upgrade;
 
 /// The builder methods of children.
 macro_rules! child_options {
@@ -39,6 +39,7 @@ pub struct StartChild<C: Code> {
     name: OpName,
     input: Option<C::Input>,
     options: StartOptions,
+    upgrade: Upgrade<C::Output>,
     slot: Slot,
 }
 
@@ -47,13 +48,23 @@ impl<C: Code> Unpin for StartChild<C> {}
 
 impl<C: Code> StartChild<C> {
     pub(crate) fn new(ctx: Ctx, _code: C, input: C::Input) -> Self {
-        let (name, options) = (OpName::new(C::NAME), StartOptions::default());
-        Self { ctx, name, input: Some(input), options, slot: Slot::New }
+        let (name, options) = (OpName::of_code::<C>(), StartOptions::default());
+        Self { ctx, name, input: Some(input), options, upgrade: Upgrade::default(), slot: Slot::New }
     }
 
     start_options!();
     op_options!();
     child_options!();
+
+    /// Reads a recorded result that cannot be read as the type that this code wants: as the older type `V`, which is converted. The journal
+    /// stays as it is. An error blocks the execution, as a result does that cannot be read at all.
+    pub fn upgrade<V: DeserializeOwned>(
+        mut self,
+        convert: impl Fn(V) -> Result<C::Output> + Send + Sync + 'static,
+    ) -> Self {
+        self.upgrade = Upgrade::from(convert);
+        self
+    }
 
     /// What the runner is asked for; a problem with it blocks the execution, as its code has to change.
     fn request(
@@ -66,8 +77,9 @@ impl<C: Code> StartChild<C> {
         let payload = data::encode(&input).map_err(|error| {
             limit(format!("the input of child {:?} does not serialize: {error}", C::NAME))
         })?;
-        let start =
-            options.start(C::KIND, C::NAME, payload, ctx.now()).map_err(|error| limit(error.to_string()))?;
+        let start = CodeNames::of::<C>()
+            .and_then(|code| options.start(code, payload, ctx.now()))
+            .map_err(|error| limit(error.to_string()))?;
         let id = options
             .id
             .as_ref()
@@ -105,7 +117,8 @@ impl<C: Code> Future for StartChild<C> {
         };
         match op.poll(cx) {
             Turn::Delivered(Delivery::Started(id)) => {
-                let child = Child { ctx: this.ctx.clone(), start: op.op().clone(), id, output: PhantomData };
+                let (ctx, start, upgrade) = (this.ctx.clone(), op.op().clone(), this.upgrade.clone());
+                let child = Child { ctx, start, id, upgrade };
                 this.slot = Slot::Closed;
                 Poll::Ready(Ok(child))
             }
@@ -124,7 +137,7 @@ pub struct Child<T> {
     ctx: Ctx,
     start: Op,
     id: ExecutionId,
-    output: PhantomData<fn() -> T>,
+    upgrade: Upgrade<T>,
 }
 
 impl<T: DeserializeOwned> Child<T> {
@@ -137,9 +150,9 @@ impl<T: DeserializeOwned> Child<T> {
     pub fn result(self) -> ChildResult<T> {
         let board = self.ctx.board().expect("only workflows have children");
         let opened = board.open_result(&self.start, self.id);
-        opened.iter().for_each(|handle| self.ctx.see(handle));
+        opened.iter().for_each(|handle| self.ctx.see(handle, &[]));
         let slot = opened.map_or(Slot::Closed, Slot::Open);
-        ChildResult { ctx: self.ctx, slot, output: PhantomData }
+        ChildResult { ctx: self.ctx, slot, upgrade: self.upgrade }
     }
 }
 
@@ -148,7 +161,7 @@ impl<T: DeserializeOwned> Child<T> {
 pub struct ChildResult<T> {
     ctx: Ctx,
     slot: Slot,
-    output: PhantomData<fn() -> T>,
+    upgrade: Upgrade<T>,
 }
 
 impl<T: DeserializeOwned> Future for ChildResult<T> {
@@ -165,7 +178,7 @@ impl<T: DeserializeOwned> Future for ChildResult<T> {
             }
         };
         match turn {
-            Turn::Delivered(delivery) => delivered(&this.ctx, &mut this.slot, delivery),
+            Turn::Delivered(delivery) => delivered(&this.ctx, (&mut this.slot, &this.upgrade), delivery),
             Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,
         }
     }
@@ -176,6 +189,7 @@ impl<T: DeserializeOwned> Future for ChildResult<T> {
 pub struct RunChild<C: Code> {
     name: OpName,
     options: StartOptions,
+    upgrade: Upgrade<C::Output>,
     phase: RunPhase<C>,
 }
 
@@ -192,12 +206,23 @@ impl<C: Code> Unpin for RunChild<C> {}
 impl<C: Code> RunChild<C> {
     pub(crate) fn new(ctx: Ctx, _code: C, input: C::Input) -> Self {
         let phase = RunPhase::New(Some((ctx, input)));
-        Self { name: OpName::new(C::NAME), options: StartOptions::default(), phase }
+        let (name, options) = (OpName::of_code::<C>(), StartOptions::default());
+        Self { name, options, upgrade: Upgrade::default(), phase }
     }
 
     start_options!();
     op_options!();
     child_options!();
+
+    /// Reads a recorded result that cannot be read as the type that this code wants: as the older type `V`, which is converted. The journal
+    /// stays as it is. An error blocks the execution, as a result does that cannot be read at all.
+    pub fn upgrade<V: DeserializeOwned>(
+        mut self,
+        convert: impl Fn(V) -> Result<C::Output> + Send + Sync + 'static,
+    ) -> Self {
+        self.upgrade = Upgrade::from(convert);
+        self
+    }
 }
 
 impl<C: Code> Future for RunChild<C> {
@@ -210,7 +235,8 @@ impl<C: Code> Future for RunChild<C> {
                 RunPhase::New(parts) => {
                     let (ctx, input) = parts.take().expect("it becomes a start once");
                     let (name, options) = (this.name.clone(), std::mem::take(&mut this.options));
-                    RunPhase::Starting(StartChild { ctx, name, input: Some(input), options, slot: Slot::New })
+                    let (input, upgrade) = (Some(input), std::mem::take(&mut this.upgrade));
+                    RunPhase::Starting(StartChild { ctx, name, input, options, upgrade, slot: Slot::New })
                 }
                 RunPhase::Starting(start) => match std::task::ready!(Pin::new(start).poll(cx)) {
                     Ok(child) => RunPhase::Running(child.result()),

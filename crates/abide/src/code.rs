@@ -21,6 +21,8 @@ pub trait Code: Send + Sync + 'static {
     type Output: Serialize + DeserializeOwned + Send + 'static;
     /// The name it is registered under.
     const NAME: &'static str;
+    /// The names it was registered under before.
+    const RENAMED_FROM: &'static [&'static str] = &[];
     /// Workflow or task.
     const KIND: Kind;
     /// Whether a replay demands the recorded order and every entry.
@@ -50,6 +52,7 @@ impl<T, E> Returns for Result<T, E> {
 #[derive(Clone, Copy)]
 pub struct Registered {
     pub(crate) name: &'static str,
+    pub(crate) old_names: &'static [&'static str],
     pub(crate) kind: Kind,
     pub(crate) module: &'static str,
     workflow: fn(&State) -> Arc<dyn WorkflowCode>,
@@ -64,6 +67,7 @@ impl Registered {
     pub const fn of<C: Code>(module: &'static str) -> Self {
         Self {
             name: C::NAME,
+            old_names: C::RENAMED_FROM,
             kind: C::KIND,
             module,
             workflow: |state| Arc::new(Native::<C>::new(state)),
@@ -78,15 +82,37 @@ impl Registered {
     }
 }
 
-/// The workflows and tasks that are known here, whether they are run here or not.
+/// The names of a workflow or task, checked.
+pub(crate) struct CodeNames {
+    pub(crate) kind: Kind,
+    pub(crate) name: Name,
+    pub(crate) old_names: Vec<Name>,
+}
+
+impl CodeNames {
+    pub(crate) fn of<C: Code>() -> Result<Self, InvalidName> {
+        Self::checked(C::KIND, C::NAME, C::RENAMED_FROM)
+    }
+
+    /// Of what is registered, or of what only has a name here.
+    pub(crate) fn checked(kind: Kind, name: &str, old_names: &[&str]) -> Result<Self, InvalidName> {
+        let old_names = old_names.iter().map(|old| code_name(kind, old)).collect::<Result<_, _>>()?;
+        Ok(Self { kind, name: code_name(kind, name)?, old_names })
+    }
+}
+
+fn code_name(kind: Kind, name: &str) -> Result<Name, InvalidName> {
+    Name::of_field(if kind == Kind::Task { "task name" } else { "workflow name" }, name)
+}
+
+/// The workflows and tasks that are known here, whether they are run here or not, under each of their names.
 #[derive(Clone, Default)]
 pub(crate) struct KnownCode(Vec<(Name, Registered)>);
 
 impl KnownCode {
-    pub(crate) fn of<'a>(all: impl Iterator<Item = &'a Registered>) -> Result<Self, ClientError> {
-        let checked = |one: &Registered| -> Result<_, InvalidName> {
-            let field = if one.kind == Kind::Task { "task name" } else { "workflow name" };
-            Ok((Name::of_field(field, one.name)?, *one))
+    pub(crate) fn of<'a>(all: impl Iterator<Item = (&'a str, &'a Registered)>) -> Result<Self, ClientError> {
+        let checked = |(name, one): (&str, &Registered)| -> Result<_, InvalidName> {
+            Ok((code_name(one.kind, name)?, *one))
         };
         Ok(Self(all.map(checked).collect::<Result<_, _>>()?))
     }
@@ -108,7 +134,7 @@ impl KnownCode {
             match code.kind {
                 Kind::Workflow => registry.add_workflow(name.clone(), (code.workflow)(state)),
                 Kind::Task => {
-                    let mock = mocks.get(name.as_str()).cloned();
+                    let mock = mocks.get(code.name).cloned();
                     registry.add_task(name.clone(), mock.unwrap_or_else(|| (code.task)(state)))
                 }
                 Kind::Builtin => unreachable!("users register workflows and tasks"),

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{Op, OpKind, OpUse, Timestamp};
+use abide_core::{Block, Name, Op, OpKind, OpUse, Timestamp};
 use abide_engine::{Board, OpHandle, Request, TaskAttempt, UserTransaction, run_key};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -154,6 +154,39 @@ impl Ctx {
         ContinueAsNew::new(self.board().cloned(), data::encode(&input))
     }
 
+    /// Whether this execution takes a change of its code: `true` where it comes to this place for the first time, `false` if it was past it
+    /// before the change was deployed.
+    ///
+    /// ```no_run
+    /// # use abide::prelude::*;
+    /// # async fn check(ctx: &Ctx) -> Result<()> {
+    /// if ctx.patched("fraud-check") {
+    ///     ctx.step("check-fraud", || async { Ok(()) }).await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// The first answer of a run is recorded, and every later question of this name has the same. An execution that has recorded something
+    /// behind this place, or that the code has not asked for yet, was past it. A step that ran there without being recorded tells nothing.
+    ///
+    /// Inside a step's closure it blocks the execution, as every operation does there.
+    ///
+    /// # Panics
+    /// In a task, which has no journal; the panic becomes the error of the task.
+    #[track_caller]
+    pub fn patched(&self, change: &str) -> bool {
+        let Home::Workflow(board) = &self.home else {
+            panic!("patched {change:?} needs a workflow: a task has no journal");
+        };
+        match Name::of_field("name of the change", change) {
+            Ok(change) => board.patched(&change),
+            Err(invalid) => {
+                board.block(Block::Limit { reason: invalid.to_string() });
+                false
+            }
+        }
+    }
+
     /// The time of the last recorded result that this code has seen: the same in every replay.
     pub fn now(&self) -> Timestamp {
         match &self.home {
@@ -231,11 +264,12 @@ impl Ctx {
     /// Opens a durable operation; an error where there is no journal.
     pub(crate) fn open(&self, kind: OpKind, name: &OpName, request: Request) -> Opened {
         let word = kind.word();
-        let (board, (name, key)) = match (&self.home, &name.0) {
+        let old_names = name.old_names.as_slice();
+        let (board, (name, key)) = match (&self.home, &name.name) {
             (Home::Workflow(board), Ok(named)) => (board, named),
             (Home::Workflow(board), Err(invalid)) => {
                 let reason = invalid.told(kind);
-                board.block(abide_core::Block::Limit { reason });
+                board.block(Block::Limit { reason });
                 return Opened::Blocked;
             }
             (Home::Task(_), Ok((name, _))) => {
@@ -246,9 +280,9 @@ impl Ctx {
                 return Opened::Refused(Error::fatal(invalid.told(kind)));
             }
         };
-        match board.open(OpUse { kind, name, key: key.as_ref() }, request) {
+        match board.open(OpUse { kind, name, key: key.as_ref(), old_names }, request) {
             Some(handle) => {
-                self.see(&handle);
+                self.see(&handle, old_names);
                 Opened::Open(handle)
             }
             None if board.is_gone() => Opened::Refused(gone(board, format_args!("{word} {name:?}"))),
@@ -257,9 +291,9 @@ impl Ctx {
     }
 
     /// Lets a test see what was opened.
-    pub(crate) fn see(&self, handle: &OpHandle) {
+    pub(crate) fn see(&self, handle: &OpHandle, old_names: &[Name]) {
         if let Some(probe) = &self.state.probe {
-            probe.open(self.id(), handle.op());
+            probe.open(self.id(), handle.op(), old_names);
         }
     }
 

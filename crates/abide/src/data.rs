@@ -1,9 +1,6 @@
 //! Values of the user's as payloads: JSON, so that people and other languages can read them.
 
-use std::fmt::Display;
-
 use abide_core::{Block, Outcome, Payload, Unrecordable};
-use abide_engine::Board;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -28,21 +25,6 @@ pub(crate) fn outcome_of<T: Serialize>(result: crate::Result<T>) -> Outcome {
             }
         },
         Err(error) => Outcome::Failure(error.into_failure()),
-    }
-}
-
-/// The value in a recorded payload. `None`: it cannot be read as a `T`, and the execution is blocked.
-pub(crate) fn decode_or_block<T: DeserializeOwned>(
-    board: &Board,
-    what: impl Display,
-    payload: &Payload,
-) -> Option<T> {
-    match decode(payload) {
-        Ok(value) => Some(value),
-        Err(error) => {
-            board.block(undecodable::<T>(&what.to_string(), payload, &error));
-            None
-        }
     }
 }
 

@@ -53,6 +53,7 @@ mod store;
 pub mod testing;
 mod transaction;
 mod unblock;
+mod upgrade;
 mod url;
 
 pub use crate::abide::Abide;

@@ -4,10 +4,15 @@ use abide_core::{InvalidName, Name, OpKind};
 use serde::Serialize;
 
 use crate::canonical;
+use crate::code::Code;
 
 /// What the code calls an operation. Whether that is a name is told when the operation is opened.
 #[derive(Clone)]
-pub(crate) struct OpName(pub(crate) Result<(Name, Option<Name>), NoName>);
+pub(crate) struct OpName {
+    pub(crate) name: Result<(Name, Option<Name>), NoName>,
+    /// What it was called before.
+    pub(crate) old_names: Vec<Name>,
+}
 
 /// Why an operation cannot be called so.
 #[derive(Clone)]
@@ -28,22 +33,38 @@ impl NoName {
 
 impl OpName {
     pub(crate) fn new(name: impl AsRef<str>) -> Self {
-        Self(Name::new(name).map(|name| (name, None)).map_err(NoName::Name))
+        let name = Name::new(name).map(|name| (name, None)).map_err(NoName::Name);
+        Self { name, old_names: Vec::new() }
+    }
+
+    /// The operation of a child, which is named after its workflow or task, and was named after that before.
+    pub(crate) fn of_code<C: Code>() -> Self {
+        let mut name = Self::new(C::NAME);
+        C::RENAMED_FROM.iter().for_each(|old| name.rename_from(old));
+        name
+    }
+
+    /// The same operation had this name before.
+    pub(crate) fn rename_from(&mut self, old: impl AsRef<str>) {
+        match Name::new(old) {
+            Ok(old) => self.old_names.push(old),
+            Err(invalid) => self.name = Err(NoName::Name(invalid)),
+        }
     }
 
     /// The same operation under another name.
     pub(crate) fn rename(&mut self, name: impl AsRef<str>) {
-        let Self(renamed) = Self::new(name);
-        self.0 = match (renamed, self.0.clone()) {
+        let Self { name: renamed, .. } = Self::new(name);
+        self.name = match (renamed, self.name.clone()) {
             (Ok((name, _)), Ok((_, key))) => Ok((name, key)),
             (Err(no_name), _) | (_, Err(no_name)) => Err(no_name),
         };
     }
 
     pub(crate) fn set_key<K: Serialize + ?Sized>(&mut self, key: &K) {
-        if let Ok((name, _)) = &self.0 {
+        if let Ok((name, _)) = &self.name {
             let name = name.clone();
-            self.0 = match canonical::key(key) {
+            self.name = match canonical::key(key) {
                 Ok(key) => Ok((name, Some(key))),
                 Err(reason) => Err(NoName::Key { name, reason }),
             };
@@ -59,6 +80,15 @@ macro_rules! op_options {
         /// code inserts shifts those behind it.
         pub fn key<K: serde::Serialize + ?Sized>(mut self, key: &K) -> Self {
             self.name.set_key(key);
+            self
+        }
+
+        /// The name that this operation had before. Executions that are under way go on with what they recorded under the old name, if
+        /// there is nothing under the new one: the same kind, key and number. May be repeated, for several old names.
+        ///
+        /// Rename every use of a name together: an old name that is still in use, or that two operations claim, blocks the execution.
+        pub fn renamed_from(mut self, old: &str) -> Self {
+            self.name.rename_from(old);
             self
         }
     };

@@ -1,6 +1,6 @@
 //! Opening a store and starting a worker on it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -334,30 +334,21 @@ impl Builder {
     /// Everything that is linked in, with what was registered by hand in its place.
     fn code(&self) -> Result<KnownCode, ClientError> {
         let mut by_name: BTreeMap<(Kind, &str), &Registered> = BTreeMap::new();
-        let is_explicit =
-            |one: &Registered| self.explicit.iter().any(|two| (two.kind, two.name) == (one.kind, one.name));
-        let mut all: Vec<&Registered> = self.explicit.iter().collect();
-        for one in inventory::iter::<Registered> {
-            if !is_explicit(one) {
-                all.push(one);
-            }
+        for one in &self.explicit {
+            claim(&mut by_name, one, &names(one).collect::<Vec<_>>())?;
         }
-        for one in all {
-            if let Some(other) = by_name.insert((one.kind, one.name), one) {
-                let (kind, name) = (one.kind.word(), one.name);
-                let message = format!(
-                    "two {kind}s are named {name:?}, in {} and in {}: rename one, for example by \
-                     #[{kind}(name = \"…\")], or register one of them by the builder",
-                    other.module, one.module
-                );
-                return Err(ClientError::Invalid { message });
+        let explicit: BTreeSet<(Kind, &str)> = by_name.keys().copied().collect();
+        for one in inventory::iter::<Registered> {
+            let is_free = |name: &&str| !explicit.contains(&(one.kind, *name));
+            if is_free(&one.name) {
+                claim(&mut by_name, one, &names(one).filter(is_free).collect::<Vec<_>>())?;
             }
         }
         self.check_mocks(&by_name)?;
         if let Some(only) = &self.only {
-            by_name.retain(|(kind, name), _| *kind == Kind::Workflow && name == only);
+            by_name.retain(|(kind, _), one| *kind == Kind::Workflow && names(one).any(|name| name == only));
         }
-        KnownCode::of(by_name.into_values())
+        KnownCode::of(by_name.into_iter().map(|((_, name), one)| (name, one)))
     }
 
     /// Every mock has a task that it stands for.
@@ -372,6 +363,41 @@ impl Builder {
         };
         Err(ClientError::Invalid { message: format!("there is no task {name:?} to mock; {there}") })
     }
+}
+
+/// The names that a workflow or task claims: its own, and those that it had before.
+fn names(one: &Registered) -> impl Iterator<Item = &'static str> {
+    [one.name].into_iter().chain(one.old_names.iter().copied())
+}
+
+/// Registers a workflow or task under these of its names. No other may have one of them.
+fn claim<'a>(
+    by_name: &mut BTreeMap<(Kind, &'a str), &'a Registered>,
+    one: &'a Registered,
+    names: &[&'a str],
+) -> Result<(), ClientError> {
+    let kind = one.kind.word();
+    for name in names {
+        let Some(other) = by_name.insert((one.kind, *name), one) else { continue };
+        if std::ptr::eq(other, one) {
+            continue;
+        }
+        let message = if (one.name, other.name) == (*name, *name) {
+            format!(
+                "two {kind}s are named {name:?}, in {} and in {}: rename one, for example by \
+                 #[{kind}(name = \"…\")], or register one of them by the builder",
+                other.module, one.module
+            )
+        } else {
+            format!(
+                "{kind} {:?} in {} and {kind} {:?} in {} both claim the name {name:?}: \
+                 a {kind} that was renamed from it has it alone",
+                other.name, other.module, one.name, one.module
+            )
+        };
+        return Err(ClientError::Invalid { message });
+    }
+    Ok(())
 }
 
 /// An empty store in memory, without threads.

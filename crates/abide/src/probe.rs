@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use abide_core::{Op, OpKind, Outcome};
+use abide_core::{Name, Op, OpKind, Outcome};
 use abide_engine::{Request, StepOptions, UserTransaction, panics};
 
 use crate::op_name::OpName;
@@ -31,10 +31,25 @@ pub(crate) struct Probe {
     seen: Mutex<Seen>,
 }
 
+/// An operation that the code asked for.
+#[derive(Clone)]
+pub(crate) struct Asked {
+    pub(crate) op: Op,
+    /// The same under its old names.
+    pub(crate) olds: Vec<Op>,
+}
+
+impl Asked {
+    /// Under all of its names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Op> {
+        [&self.op].into_iter().chain(&self.olds)
+    }
+}
+
 #[derive(Default)]
 struct Seen {
     /// What was opened, by the id of the execution, in order.
-    opened: Vec<(String, Op)>,
+    opened: Vec<(String, Asked)>,
     /// The names of mocks that were used.
     used: BTreeSet<String>,
 }
@@ -45,13 +60,14 @@ impl Probe {
     }
 
     /// The code opened an operation.
-    pub(crate) fn open(&self, id: &str, op: &Op) {
-        self.lock().opened.push((id.to_owned(), op.clone()));
+    pub(crate) fn open(&self, id: &str, op: &Op, old_names: &[Name]) {
+        let olds = old_names.iter().map(|name| op.under(name)).collect();
+        self.lock().opened.push((id.to_owned(), Asked { op: op.clone(), olds }));
     }
 
     /// What an execution opened, in order.
-    pub(crate) fn opened_by(&self, id: &str) -> Vec<Op> {
-        let of_id = |(by, op): &(String, Op)| (by == id).then(|| op.clone());
+    pub(crate) fn opened_by(&self, id: &str) -> Vec<Asked> {
+        let of_id = |(by, op): &(String, Asked)| (by == id).then(|| op.clone());
         self.lock().opened.iter().filter_map(of_id).collect()
     }
 
@@ -66,7 +82,7 @@ impl Probe {
 
     /// What a transaction step asks the runner for.
     pub(crate) fn transaction(self: &Arc<Self>, id: &str, name: &OpName, run: &UserTransaction) -> Request {
-        let mock = name.0.as_ref().ok().and_then(|(name, _)| Some((name, self.steps.get(name.as_str())?)));
+        let mock = name.name.as_ref().ok().and_then(|(name, _)| Some((name, self.steps.get(name.as_str())?)));
         let Some((name, mock)) = mock else {
             // A step that never begins: its closure does not reach the store.
             let never = || Request::Step(StepOptions::default());
@@ -94,8 +110,8 @@ impl Probe {
         let steps: BTreeSet<String> = seen
             .opened
             .iter()
-            .filter(|(_, op)| is_step(op))
-            .map(|(_, op)| format!("{:?}", op.name))
+            .filter(|(_, asked)| is_step(&asked.op))
+            .map(|(_, asked)| format!("{:?}", asked.op.name))
             .collect();
         let steps: Vec<_> = steps.into_iter().collect();
         let there = match steps.is_empty() {

@@ -14,6 +14,7 @@ use crate::ctx::Ctx;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
 use crate::step::{Slot, delivered};
+use crate::upgrade::Upgrade;
 
 /// A wait for a signal that is about to begin. Await it. Dropping it leaves the signal for the next one.
 #[must_use = "nothing is received unless it is awaited"]
@@ -21,16 +22,28 @@ pub struct Receive<T> {
     ctx: Ctx,
     name: OpName,
     timeout: Option<Duration>,
+    upgrade: Upgrade<T>,
     slot: Slot,
     result: PhantomData<fn() -> T>,
 }
 
 impl<T> Receive<T> {
     pub(crate) fn new(ctx: Ctx, name: &str) -> Self {
-        Self { ctx, name: OpName::new(name), timeout: None, slot: Slot::New, result: PhantomData }
+        let (name, upgrade) = (OpName::new(name), Upgrade::default());
+        Self { ctx, name, timeout: None, upgrade, slot: Slot::New, result: PhantomData }
     }
 
     op_options!();
+
+    /// Reads a signal that cannot be read as the type that this code wants: as the older type `V`, which is converted. The journal
+    /// stays as it is. An error blocks the execution, as a result does that cannot be read at all.
+    pub fn upgrade<V: DeserializeOwned>(
+        mut self,
+        convert: impl Fn(V) -> Result<T> + Send + Sync + 'static,
+    ) -> Self {
+        self.upgrade = Upgrade::from(convert);
+        self
+    }
 
     /// Gives up after this long, with an error for which [`Error::is_timeout`] holds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -56,7 +69,7 @@ impl<T: DeserializeOwned> Future for Receive<T> {
                 let message = format!("no signal {name:?} came within {:?}", timeout.unwrap_or_default());
                 Poll::Ready(Err(Error::from_failure(Failure::new(FailureKind::Timeout, message))))
             }
-            Turn::Delivered(delivery) => delivered(&this.ctx, &mut this.slot, delivery),
+            Turn::Delivered(delivery) => delivered(&this.ctx, (&mut this.slot, &this.upgrade), delivery),
             Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,
         }
     }

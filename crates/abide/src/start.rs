@@ -5,14 +5,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{ExecutionId, InvalidName, Kind, Name, Payload, Retry, Tag, Timestamp};
+use abide_core::{ExecutionId, InvalidName, Name, Payload, Retry, Tag, Timestamp};
 
 use abide_engine::{Begun, Client};
 
 use crate::abide::Abide;
 use crate::canonical;
 use crate::client_error::ClientError;
-use crate::code::Code;
+use crate::code::{Code, CodeNames};
 use crate::data;
 use crate::handle::{Handle, result_of};
 
@@ -116,8 +116,7 @@ impl StartOptions {
     /// The start that these options describe, at `now`.
     pub(crate) fn start(
         &self,
-        kind: Kind,
-        name: &str,
+        code: CodeNames,
         input: Payload,
         now: Timestamp,
     ) -> Result<abide_core::Start, InvalidName> {
@@ -125,8 +124,8 @@ impl StartOptions {
         Tag::check_keys(&tags)?;
         let capability = |text: &String| Name::of_field("capability", text);
         Ok(abide_core::Start {
-            kind,
-            name: Name::of_field(if kind == Kind::Task { "task name" } else { "workflow name" }, name)?,
+            kind: code.kind,
+            name: code.name,
             input_hash: canonical::hash(&input),
             input,
             lane: Name::of_field("lane", self.lane.as_deref().unwrap_or("default"))?,
@@ -138,6 +137,7 @@ impl StartOptions {
             tags,
             parent: None,
             discarded_at: None,
+            old_names: Some(code.old_names).filter(|names| !names.is_empty()),
         })
     }
 }
@@ -176,7 +176,7 @@ impl<C: Code> Start<C> {
             Some(id) => ExecutionId::new(id)?,
             None => client.fresh_id(),
         };
-        let start = self.options.start(C::KIND, C::NAME, self.input?, client.now())?;
+        let start = self.options.start(CodeNames::of::<C>()?, self.input?, client.now())?;
         Ok((client, id, Arc::new(start)))
     }
 

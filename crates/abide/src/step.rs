@@ -18,6 +18,7 @@ use crate::data;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
 use crate::probe::Stead;
+use crate::upgrade::Upgrade;
 
 /// One run of a step's closure.
 type Attempt<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
@@ -32,6 +33,7 @@ pub struct Step<'a, T> {
     name: OpName,
     run: Box<dyn FnMut() -> Attempt<'a, T> + Send + 'a>,
     options: StepOptions,
+    upgrade: Upgrade<T>,
     slot: Slot,
     running: Option<(u32, Attempt<'a, T>)>,
 }
@@ -78,7 +80,7 @@ impl<'a, T> Step<'a, T> {
     {
         let run = Box::new(move || -> Attempt<'a, T> { Box::pin(run()) });
         let (name, options, slot) = (OpName::new(name), StepOptions::default(), Slot::New);
-        Self { ctx, name, run, options, slot, running: None }
+        Self { ctx, name, run, options, upgrade: Upgrade::default(), slot, running: None }
     }
 
     op_options!();
@@ -93,6 +95,16 @@ impl<'a, T> Step<'a, T> {
     /// [`Error::is_timeout`](crate::Error::is_timeout) holds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.options.timeout = Some(timeout);
+        self
+    }
+
+    /// Reads a recorded result that cannot be read as the type that this code wants: as the older type `V`, which is converted. The journal
+    /// stays as it is. An error blocks the execution, as a result does that cannot be read at all.
+    pub fn upgrade<V: DeserializeOwned>(
+        mut self,
+        convert: impl Fn(V) -> Result<T> + Send + Sync + 'static,
+    ) -> Self {
+        self.upgrade = Upgrade::from(convert);
         self
     }
 
@@ -127,7 +139,7 @@ where
             }
             Turn::Delivered(delivery) => {
                 this.running = None;
-                return delivered(&this.ctx, &mut this.slot, delivery);
+                return delivered(&this.ctx, (&mut this.slot, &this.upgrade), delivery);
             }
             Turn::Running(attempt) => attempt,
             Turn::Go(attempt) => {
@@ -167,7 +179,7 @@ where
 /// What an operation gave, as the code sees it.
 pub(crate) fn delivered<T: DeserializeOwned>(
     ctx: &Ctx,
-    slot: &mut Slot,
+    (slot, upgrade): (&mut Slot, &Upgrade<T>),
     delivery: Delivery,
 ) -> Poll<Result<T>> {
     let Slot::Open(handle) = std::mem::replace(slot, Slot::Closed) else { return Poll::Pending };
@@ -181,13 +193,12 @@ pub(crate) fn delivered<T: DeserializeOwned>(
         }
         Delivery::Outcome(Outcome::Success(payload)) => {
             let board = ctx.board().expect("only workflows open operations");
-            match data::decode_or_block(
-                board,
-                format_args!("the recorded result of {}", handle.op()),
-                &payload,
-            ) {
-                Some(value) => Poll::Ready(Ok(value)),
-                None => Poll::Pending,
+            match upgrade.read(format_args!("the recorded result of {}", handle.op()), &payload) {
+                Ok(value) => Poll::Ready(Ok(value)),
+                Err(reason) => {
+                    board.block(reason);
+                    Poll::Pending
+                }
             }
         }
         Delivery::Edited(payload) => match data::decode(&payload) {

@@ -20,6 +20,7 @@ use crate::data;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
 use crate::step::{Slot, delivered};
+use crate::upgrade::Upgrade;
 
 /// The transaction that a [`ctx.sqlite`](Ctx::sqlite) closure writes in. It commits together with the closure's recorded result.
 ///
@@ -76,12 +77,23 @@ pub struct Transact<T> {
     ctx: Ctx,
     name: OpName,
     run: UserTransaction,
+    upgrade: Upgrade<T>,
     slot: Slot,
     result: PhantomData<fn() -> T>,
 }
 
 impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
     op_options!();
+
+    /// Reads a recorded result that cannot be read as the type that this code wants: as the older type `V`, which is converted. The journal
+    /// stays as it is. An error blocks the execution, as a result does that cannot be read at all.
+    pub fn upgrade<V: DeserializeOwned>(
+        mut self,
+        convert: impl Fn(V) -> Result<T> + Send + Sync + 'static,
+    ) -> Self {
+        self.upgrade = Upgrade::from(convert);
+        self
+    }
 
     pub(crate) fn new<F>(ctx: Ctx, name: &str, run: F) -> Self
     where
@@ -102,7 +114,8 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
         let original = Mutex::new(run);
         let clone = move || original.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let run: UserTransaction = Arc::new(move |connection| outcome_of(|| clone()(connection)));
-        Self { ctx, name: OpName::new(name), run, slot: Slot::New, result: PhantomData }
+        let (name, upgrade) = (OpName::new(name), Upgrade::default());
+        Self { ctx, name, run, upgrade, slot: Slot::New, result: PhantomData }
     }
 }
 
@@ -130,7 +143,7 @@ impl<T: DeserializeOwned> Future for Transact<T> {
             Err(answer) => return answer,
         };
         match op.poll(cx) {
-            Turn::Delivered(delivery) => delivered(&this.ctx, &mut this.slot, delivery),
+            Turn::Delivered(delivery) => delivered(&this.ctx, (&mut this.slot, &this.upgrade), delivery),
             Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,
         }
     }

@@ -9,8 +9,8 @@ use crate::planted::{Bug, planted};
 use crate::tree::Inherited;
 use crate::{
     Address, Block, Body, By, Command, Decision, Descent, Entry, Event, Failure, FailureKind, Kind, Message,
-    MessageId, Name, Parent, Payload, Refusal, Remedied, Remedy, Retry, Route, Start, Status, StepRecord,
-    StepRemedy, Timestamp, text,
+    MessageId, Name, Parent, Patch, Payload, Refusal, Remedied, Remedy, Retry, Route, Start, Status,
+    StepRecord, StepRemedy, Timestamp, text,
 };
 
 /// The state of one execution: what its journal adds up to.
@@ -41,12 +41,16 @@ pub struct Execution {
     pub(crate) phase: Phase,
     /// The builds that were blocked where it stands, the newest last.
     pub(crate) tried: Option<Vec<Name>>,
+    /// The changes of the code that the run takes, and those that it does not.
+    pub(crate) patches: Option<Vec<Patch>>,
+    /// How many entries at the end of the journal the code does not see.
+    pub(crate) unseen_count: u32,
 }
 
 growable!(Execution {
     fields: kind, name, lane, requires, priority, start_at, deadline_at, retry, parent, run, entry_count, attempt_count,
-        open_child_count, inherited, phase;
-    gained: 1 => tried;
+        open_child_count, inherited, phase, unseen_count;
+    gained: 1 => tried, 2 => patches;
     not_written: address = nowhere();
 });
 
@@ -153,6 +157,8 @@ impl Execution {
             inherited: parent.as_ref().and_then(Inherited::heard_by),
             phase: Phase::Running,
             tried: None,
+            patches: None,
+            unseen_count: 0,
         }
     }
 
@@ -371,6 +377,7 @@ impl Execution {
     /// Folds one recorded entry. Total: what was recorded can always be applied.
     pub fn apply(&mut self, entry: &Entry) {
         self.entry_count = entry.seq;
+        self.apply_patch(entry);
         if entry.event.op().is_some() {
             // It has begun: a clock that is set back does not make it wait for its start again.
             self.start_at = None;

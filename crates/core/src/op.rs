@@ -35,6 +35,8 @@ pub enum OpKind {
     Publish,
     /// An operation that only the driver of the execution understands.
     Foreign,
+    /// The answer to whether this run takes a change of the code.
+    Patch,
 }
 
 impl OpKind {
@@ -52,6 +54,7 @@ impl OpKind {
             Self::Accept => "request",
             Self::Publish => "published value",
             Self::Foreign => "foreign operation",
+            Self::Patch => "patch",
         }
     }
 }
@@ -121,6 +124,11 @@ impl Op {
             || Some(text) == without_kind
     }
 
+    /// The same operation under another name.
+    pub fn under(&self, name: &Name) -> Self {
+        Self { name: name.clone(), ..self.clone() }
+    }
+
     /// The operation that awaits the result of this child.
     pub fn child_result(&self) -> Self {
         Self { kind: OpKind::ChildResult, ..self.clone() }
@@ -162,6 +170,8 @@ pub struct OpUse<'a> {
     pub name: &'a Name,
     /// What tells it apart from others of its name.
     pub key: Option<&'a Name>,
+    /// The names that it had before.
+    pub old_names: &'a [Name],
 }
 
 /// Counts the uses of each name in one run.
@@ -173,6 +183,8 @@ pub struct Uses {
     more: HashMap<u64, u32, KeyHasher>,
     /// The kinds that were used at all, as bits: nobody can have taken a name for a kind that nobody uses.
     kinds: u32,
+    /// Old names, and the names that they became.
+    old: HashMap<u64, Name, KeyHasher>,
     /// How many names there may be.
     expected: usize,
 }
@@ -184,10 +196,11 @@ impl Uses {
         Self { expected: usize::try_from(entry_count).unwrap_or(usize::MAX), ..Self::default() }
     }
 
-    /// The identity of the next use of a name, or the kind that has the name already.
+    /// The identity of the next use of a name, or what has the name already.
     pub fn next(&mut self, wanted: OpUse<'_>) -> Result<Op, NameClash> {
         let name_hash = crate::hash::of(wanted.name.as_str().as_bytes());
         self.check_kind(wanted, name_hash)?;
+        self.rename(wanted, name_hash)?;
         self.kinds |= 1 << wanted.kind as u8;
         self.make_room();
         let mut use_key = use_key(wanted.kind, name_hash);
@@ -198,6 +211,30 @@ impl Uses {
         }
         let nth = self.count(use_key);
         Ok(Op { kind: wanted.kind, name: wanted.name.clone(), key: wanted.key.cloned(), nth })
+    }
+
+    /// Checks and keeps old names. An old name belongs to one operation: of two that could take what is recorded under it, one would be given
+    /// the result of the other, or run again. Seen in every run, so that the first test of such code finds it.
+    fn rename(&mut self, wanted: OpUse<'_>, name_hash: u64) -> Result<(), NameClash> {
+        let OpUse { kind, name, .. } = wanted;
+        let renamed = |old: &Name, new: &Name, other: &Name| {
+            let (old, new, other) = (old.clone(), new.clone(), other.clone());
+            NameClash::Renamed { kind, old, new, other }
+        };
+        if let Some(new) = self.old.get(&use_key(kind, name_hash)) {
+            return Err(renamed(name, new, name));
+        }
+        for old in wanted.old_names.iter().filter(|old| *old != name) {
+            let old_key = use_key(kind, crate::hash::of(old.as_str().as_bytes()));
+            if self.once.contains(&old_key) || self.once.contains(&(old_key ^ KEYED)) {
+                return Err(renamed(old, name, old));
+            }
+            let new = self.old.entry(old_key).or_insert_with(|| name.clone());
+            if new != name {
+                return Err(renamed(old, new, name));
+            }
+        }
+        Ok(())
     }
 
     fn count(&mut self, use_key: u64) -> u32 {
@@ -239,7 +276,7 @@ impl Uses {
         };
         match NAMED.into_iter().find(taken) {
             None => Ok(()),
-            Some(first) => Err(NameClash { name: wanted.name.clone(), first, second: wanted.kind }),
+            Some(first) => Err(NameClash::Kinds { name: wanted.name.clone(), first, second: wanted.kind }),
         }
     }
 }
@@ -252,21 +289,46 @@ fn use_key(kind: OpKind, name_hash: u64) -> u64 {
     name_hash ^ (kind as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// One name used for two kinds of operation.
+/// One name for two operations that cannot share it. The order of the variants is written to disk: new ones go last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NameClash {
-    /// The name.
-    pub name: Name,
-    /// The kind that used it first.
-    pub first: OpKind,
-    /// The kind that wants it too.
-    pub second: OpKind,
+pub enum NameClash {
+    /// It is used for two kinds of operation.
+    Kinds {
+        /// The name.
+        name: Name,
+        /// The kind that used it first.
+        first: OpKind,
+        /// The kind that wants it too.
+        second: OpKind,
+    },
+    /// It is the old name of one operation, and the name, or an old name, of another one.
+    Renamed {
+        /// What both are.
+        kind: OpKind,
+        /// The old name.
+        old: Name,
+        /// The name of the operation that has it for an old one.
+        new: Name,
+        /// The name of the other operation; it may be the old name itself.
+        other: Name,
+    },
 }
 
 impl fmt::Display for NameClash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, first, second } = self;
-        write!(f, "the name {name:?} is used for a {} and for a {}", first.word(), second.word())
+        match self {
+            Self::Kinds { name, first, second } => {
+                write!(f, "the name {name:?} is used for a {} and for a {}", first.word(), second.word())
+            }
+            Self::Renamed { kind, old, new, other } if old == other => {
+                let word = kind.word();
+                write!(f, "the name {old:?} is used for a {word}, and {word} {new:?} is renamed from it")
+            }
+            Self::Renamed { kind, old, new, other } => {
+                let word = kind.word();
+                write!(f, "both {word} {new:?} and {word} {other:?} are renamed from {old:?}")
+            }
+        }
     }
 }
 
@@ -298,13 +360,14 @@ mod tests {
 
     fn used(uses: &mut Uses, kind: OpKind, name: &str) -> String {
         let name = Name::new(name).expect("a name");
-        let wanted = OpUse { kind, name: &name, key: None };
+        let wanted = OpUse { kind, name: &name, key: None, old_names: &[] };
         uses.next(wanted).map_or_else(|clash| clash.to_string(), |op| op.to_string())
     }
 
     fn keyed(uses: &mut Uses, name: &str, key: &str) -> String {
         let (name, key) = (Name::new(name).expect("a name"), Name::new(key).expect("a key"));
-        uses.next(OpUse { kind: OpKind::Step, name: &name, key: Some(&key) }).expect("no clash").to_string()
+        let wanted = OpUse { kind: OpKind::Step, name: &name, key: Some(&key), old_names: &[] };
+        uses.next(wanted).expect("no clash").to_string()
     }
 
     #[test]
@@ -320,6 +383,33 @@ mod tests {
         let mut uses = Uses::default();
         keyed(&mut uses, "pay", "ann");
         assert_eq!(used(&mut uses, OpKind::Timer, "pay"), clash);
+    }
+
+    #[test]
+    fn an_old_name_belongs_to_one_operation() {
+        let name = |text: &str| Name::new(text).expect("a name");
+        let renamed = |uses: &mut Uses, new: &str, old: &str| {
+            let (name, olds) = (name(new), [name(old)]);
+            let wanted = OpUse { kind: OpKind::Step, name: &name, key: None, old_names: &olds };
+            uses.next(wanted).map_or_else(|clash| clash.to_string(), |op| op.to_string())
+        };
+        let mut uses = Uses::default();
+        assert_eq!(renamed(&mut uses, "charge", "pay"), r#"step "charge""#);
+        assert_eq!(renamed(&mut uses, "charge", "pay"), r#"step "charge" #2"#);
+        let both = r#"both step "charge" and step "settle" are renamed from "pay""#;
+        assert_eq!(renamed(&mut uses, "settle", "pay"), both);
+        let used = r#"the name "pay" is used for a step, and step "charge" is renamed from it"#;
+        assert_eq!(used_by(&mut uses, "pay"), used);
+        let mut uses = Uses::default();
+        assert_eq!(used_by(&mut uses, "pay"), r#"step "pay""#);
+        assert_eq!(renamed(&mut uses, "charge", "pay"), used);
+        // Another kind has names of its own, and so has code that says that a name was always its own.
+        assert_eq!(renamed(&mut uses, "pay", "pay"), r#"step "pay" #2"#);
+        assert_eq!(self::used(&mut uses, OpKind::Child, "pay"), r#"child "pay""#);
+    }
+
+    fn used_by(uses: &mut Uses, name: &str) -> String {
+        used(uses, OpKind::Step, name)
     }
 
     #[test]

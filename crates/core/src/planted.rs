@@ -204,6 +204,12 @@ bugs! {
     BlockEndsEveryWait = "block-ends-every-wait",
     /// A store that cannot be written says nothing of it.
     TroubleUntold = "trouble-untold",
+    /// A renamed operation runs again although the journal has it under its old name.
+    RenamedRunsAgain = "renamed-runs-again",
+    /// A change of the code that a run has not taken is taken when the run is replayed.
+    PatchedFlips = "patched-flips",
+    /// A recorded result is read as the old type although it can be read as the new one.
+    UpgradeFirst = "upgrade-first",
 }
 
 impl Bug {

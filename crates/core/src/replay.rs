@@ -4,7 +4,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 
 use crate::planted::{Bug, planted};
-use crate::{Block, Entry, Event, Failure, KeyHasher, Op, OpIndex, Outcome, Remedied, StepRecord, Timestamp};
+use crate::rename::Renames;
+use crate::{
+    Block, Entry, Event, Failure, KeyHasher, Op, OpIndex, OpKind, Outcome, Remedied, StepRecord, Timestamp,
+};
 
 /// Walks a journal beside the workflow that is replayed from it.
 ///
@@ -27,6 +30,7 @@ pub struct Cursor {
     notes: HashMap<u64, Note, KeyHasher>,
     /// Results that could not be recorded and that nobody has decided about so far, in order; rarely more than one.
     lost: Vec<Lost>,
+    renames: Renames,
 }
 
 /// A result that could not be recorded.
@@ -88,11 +92,59 @@ impl Cursor {
         }
     }
 
+    /// The workflow waits for the outcome of an operation that had these names before.
+    pub fn open_renamed(&mut self, key: OpIndex, olds: &[OpIndex]) {
+        self.open(key);
+        let is_known = |key: &u64| {
+            let is_lost = self.lost.iter().any(|lost| lost.op.index().0 == *key);
+            is_lost || self.skipped.contains_key(key) || self.notes.contains_key(key)
+        };
+        if is_known(&key.0) || planted(Bug::RenamedRunsAgain) {
+            return;
+        }
+        let olds: Vec<u64> = olds.iter().map(|old| old.0).filter(|old| *old != key.0).collect();
+        let found = olds.iter().copied().filter(is_known).max_by_key(|old| self.skipped.get(old).copied());
+        self.renames.open(key.0, olds, found);
+    }
+
+    /// An open operation of which the journal told something under an old name before it opened, and that name.
+    pub fn renamed(&self) -> Option<(OpIndex, OpIndex)> {
+        self.renames.found.first().map(|(own, old)| (OpIndex(*own), OpIndex(*old)))
+    }
+
+    /// The open operation that has the name which this entry is recorded under for an old one.
+    pub fn renamed_by(&self, entry: &Entry) -> Option<OpIndex> {
+        let old = entry.event.op()?.index().0;
+        self.renames.own(old).filter(|_| !self.open.contains(&old)).map(OpIndex)
+    }
+
+    /// Takes an entry of the rest of the journal, before an old name is [taken](Self::adopt) for the first time.
+    pub fn look_ahead(&mut self, entry: &Entry) {
+        if let Some(op) = entry.event.op() {
+            self.renames.look_ahead(op.index().0);
+        }
+    }
+
+    /// Knows an open operation by its old name from now on, unless the rest of the journal tells of it under another one. `false`: it does.
+    pub fn adopt(&mut self, own: OpIndex, old: OpIndex) -> bool {
+        let is_newest = self.renames.is_newest(own.0, old.0);
+        // Also if another one is newer: that is found when the replay comes to it.
+        self.renames.found.retain(|found| *found != (own.0, old.0));
+        if is_newest {
+            self.close(own);
+            // It is still asked for, by its old name.
+            self.given_up.remove(&own.0);
+            self.open(old);
+        }
+        is_newest
+    }
+
     /// The workflow no longer waits for it.
     pub fn close(&mut self, key: OpIndex) {
         if self.open.remove(&key.0) && self.strict {
             self.given_up.insert(key.0);
         }
+        self.renames.close(key.0);
         if let Some(seq) = self.skipped.get(&key.0) {
             self.wanted.remove(&(*seq, key.0));
         }
@@ -108,7 +160,17 @@ impl Cursor {
 
     /// Whether an open operation has an entry that was passed before it opened.
     pub fn is_wanted(&self) -> bool {
-        !self.wanted.is_empty()
+        !self.wanted.is_empty() || !self.renames.found.is_empty()
+    }
+
+    /// The number of the last entry that was passed.
+    pub fn passed(&self) -> u64 {
+        self.passed
+    }
+
+    /// Whether an outcome was passed that no operation has asked for.
+    pub fn has_skipped(&self) -> bool {
+        !self.skipped.is_empty()
     }
 
     /// What the run cannot get past: a result that could not be recorded, that is wanted and that nobody has decided about. To be asked
@@ -137,7 +199,8 @@ impl Cursor {
             }
             _ => {}
         }
-        let Some(op) = entry.event.op() else { return Ok(false) };
+        // What was decided about a change of the code is known before the replay begins.
+        let Some(op) = entry.event.op().filter(|op| op.kind != OpKind::Patch) else { return Ok(false) };
         let key = op.index().0;
         if !entry.event.is_delivery() {
             // Both are recorded of operations that are open.
@@ -151,6 +214,7 @@ impl Cursor {
         }
         self.notes.remove(&key);
         if self.open.remove(&key) {
+            self.renames.close(key);
             return Ok(true);
         }
         self.demand(op)?;
@@ -189,6 +253,7 @@ impl Cursor {
         let Some(op) = entry.event.op() else { return };
         let key = op.index().0;
         self.open.remove(&key);
+        self.renames.close(key);
         if let Some(seq) = self.skipped.remove(&key) {
             self.wanted.remove(&(seq, key));
         }

@@ -41,11 +41,13 @@ pub struct Start {
     /// When it was discarded, because it was damaged. What it had done is gone, its runs are counted anew, and where its input could not be read
     /// that is `null`, which nobody gave.
     pub discarded_at: Option<Timestamp>,
+    /// The names that its code was registered under before.
+    pub old_names: Option<Vec<Name>>,
 }
 
 growable!(Start {
     fields: kind, name, input, input_hash, lane, requires, priority, start_at, deadline_at, retry, tags, parent;
-    gained: 1 => discarded_at;
+    gained: 1 => discarded_at, 2 => old_names;
 });
 
 /// A name and a value that executions can be found by.
@@ -136,12 +138,20 @@ impl Start {
             tags: Vec::new(),
             parent: None,
             discarded_at: None,
+            old_names: None,
         }
     }
 
     /// The same start with another input, which is compared byte for byte.
     pub fn with_input(self, input: Payload) -> Self {
         Self { input_hash: ContentHash::of(input.as_bytes()), input, ..self }
+    }
+
+    /// Whether both start the same code, which may have been renamed between them.
+    fn is_same_code(&self, other: &Self) -> bool {
+        let has_been = |one: &Self, name: &Name| one.old_names.iter().flatten().any(|old| old == name);
+        self.kind == other.kind
+            && (self.name == other.name || has_been(self, &other.name) || has_been(other, &self.name))
     }
 
     /// What the parent records of the input.
@@ -180,8 +190,7 @@ pub enum StartMatch {
 /// compute delays and deadlines anew.
 pub fn start_matches(id: &ExecutionId, existing: &Start, requested: &Start) -> StartMatch {
     let same = existing.may_be_repeated().is_ok()
-        && existing.kind == requested.kind
-        && existing.name == requested.name
+        && existing.is_same_code(requested)
         && existing.input_hash == requested.input_hash
         && match (&existing.parent, &requested.parent) {
             (Some(existing), Some(requested)) => existing.is(requested),

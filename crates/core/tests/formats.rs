@@ -62,6 +62,7 @@ fn start() -> Start {
             heard: None,
         }),
         discarded_at: None,
+        old_names: None,
     }
 }
 
@@ -91,7 +92,7 @@ fn events() -> Vec<Event> {
         remedy: Remedy::Accept,
         declared: Some(fingerprint("8").hash),
     };
-    let clash = NameClash { name: name("x"), first: OpKind::Step, second: OpKind::Promise };
+    let clash = NameClash::Kinds { name: name("x"), first: OpKind::Step, second: OpKind::Promise };
     vec![
         Event::Started(start().into()),
         record(Outcome::Success(Payload::from("1"))),

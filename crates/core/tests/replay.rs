@@ -70,6 +70,70 @@ fn changed_code_continues_by_name() {
     }
 }
 
+/// Replays code that asks for `asked`, of which each may have had another name before: `new<old`. What it takes from the journal, and under which
+/// name.
+fn renamed(journal: &[Entry], asked: &[&str]) -> String {
+    let mut cursor = Cursor::new(false);
+    let mut story = Vec::new();
+    for asked in asked {
+        let (own, olds) = asked.split_once('<').unwrap_or((asked, ""));
+        let olds: Vec<_> = olds.split('<').filter(|old| !old.is_empty()).map(|old| op(old).index()).collect();
+        cursor.open_renamed(op(own).index(), &olds);
+        let mut known_as = op(own).index();
+        let taken = loop {
+            if let Some((own, old)) = cursor.renamed() {
+                journal.iter().skip(cursor.passed() as usize).for_each(|entry| cursor.look_ahead(entry));
+                known_as = if cursor.adopt(own, old) { old } else { known_as };
+                continue;
+            }
+            let (entry, is_fetch) = match cursor.next() {
+                Next::Fetch(seq) => (&journal[seq as usize - 1], true),
+                Next::Offer(seq) if seq as usize > journal.len() => break None,
+                Next::Offer(seq) => (&journal[seq as usize - 1], false),
+            };
+            if is_fetch {
+                cursor.fetched(entry);
+                break Some(entry);
+            }
+            if let Some(own) = cursor.renamed_by(entry) {
+                journal.iter().skip(entry.seq as usize).for_each(|entry| cursor.look_ahead(entry));
+                let old = entry.event.op().expect("a step").index();
+                known_as = if cursor.adopt(own, old) { old } else { known_as };
+            }
+            if cursor.offer(entry).expect("not strict") {
+                break Some(entry);
+            }
+        };
+        story.push(match taken {
+            Some(entry) => format!("{own} is {}", entry.event.op().expect("a step").name),
+            None => format!("{own} runs"),
+        });
+        cursor.close(known_as);
+    }
+    let unused: Vec<_> = cursor.unused(9).iter().map(u64::to_string).collect();
+    format!("{}; unused [{}]", story.join(", "), unused.join(","))
+}
+
+#[test]
+fn a_renamed_operation_takes_what_is_recorded_under_its_newest_name() {
+    let rows = [
+        (vec!["a", "b"], vec!["a", "c<b"], "a is a, c is b; unused []"),
+        (vec!["a", "b"], vec!["c<b", "a"], "c is b, a is a; unused []"),
+        (vec!["a", "b"], vec!["c<b<d", "d2<d"], "c is b, d2 runs; unused [1]"),
+        // It ran again, under its new name.
+        (vec!["b", "c"], vec!["c<b"], "c is c; unused [1]"),
+        (vec!["b", "a", "c"], vec!["x", "c<b", "a"], "x runs, c is c, a is a; unused [1]"),
+        // It ran again under another old one.
+        (vec!["b", "d"], vec!["c<b<d"], "c is d; unused [1]"),
+        (vec!["d", "b"], vec!["c<b<d"], "c is b; unused [1]"),
+        (vec!["d", "b"], vec!["x", "c<b<d"], "x runs, c is b; unused [1]"),
+        (vec!["a"], vec!["c<b"], "c runs; unused [1]"),
+    ];
+    for (journal, asked, story) in rows {
+        assert_eq!(renamed(&recorded(&journal), &asked), story, "{journal:?} {asked:?}");
+    }
+}
+
 #[test]
 fn the_earliest_recorded_entry_of_an_open_operation_comes_first() {
     let journal = recorded(&["b", "a"]);

@@ -5,6 +5,8 @@
 
 mod closure;
 mod identity;
+mod interrupt;
+mod patch;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,13 +15,15 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Block, Event, Execution, ExecutionId, Failure, FailureKind, Fingerprint, KeyHasher, Op, OpUse,
-    Outcome, Payload, Retry, Start, Timestamp, Uses,
+    Address, Block, Execution, ExecutionId, Failure, FailureKind, Fingerprint, KeyHasher, Op, OpUse, Outcome,
+    Payload, Retry, Start, Timestamp, Uses,
 };
 
 use crate::mailbox::Mailbox;
 use closure::StepWaker;
 pub use identity::run_key;
+pub use interrupt::Interrupt;
+use patch::Patches;
 
 /// The code's side of an execution.
 #[derive(Clone)]
@@ -55,6 +59,7 @@ pub(crate) struct State {
     pub(crate) running_count: usize,
     pub(crate) now: Timestamp,
     uses: Uses,
+    patches: Patches,
     next_slot: u64,
     random_count: u64,
     in_step: Option<Op>,
@@ -89,6 +94,8 @@ impl State {
 /// One open operation.
 pub(crate) struct Slot {
     pub(crate) op: Op,
+    /// The same operation under its other names.
+    pub(crate) others: Vec<Op>,
     pub(crate) request: Request,
     pub(crate) state: SlotState,
     pub(crate) shielded: bool,
@@ -163,28 +170,6 @@ pub(crate) enum SlotState {
     Interrupted,
 }
 
-/// Why the code is to wind down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interrupt {
-    /// The execution is being cancelled.
-    Cancel,
-    /// Its deadline has passed.
-    Deadline,
-    /// It has ended or left memory, and only an operation of its was kept, by a task of the user's for example.
-    Gone,
-}
-
-impl Interrupt {
-    /// What an event means to the code that sees it, if it is to wind down.
-    pub(crate) fn of(event: &Event) -> Option<Self> {
-        match event {
-            Event::CancelRequested { .. } => Some(Self::Cancel),
-            Event::DeadlinePassed { .. } => Some(Self::Deadline),
-            _ => None,
-        }
-    }
-}
-
 /// What an operation gives to the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
@@ -221,6 +206,7 @@ impl Board {
             state: Mutex::new(State {
                 now,
                 uses: Uses::expecting(execution.entry_count()),
+                patches: Patches::of(execution),
                 ..State::default()
             }),
             mailbox,
@@ -296,7 +282,8 @@ impl Board {
                 return None;
             }
         };
-        Some(self.insert(&mut state, op, request))
+        let others = wanted.old_names.iter().map(|name| op.under(name)).collect();
+        Some(self.insert(&mut state, (op, others), request))
     }
 
     /// Opens the wait for the result of a child that was started by `start`. `None`: as with [`open`](Self::open).
@@ -306,17 +293,19 @@ impl Board {
             self.misplace(&mut state, start.child_result().to_string(), place);
             return None;
         }
-        Some(self.insert(&mut state, start.child_result(), Request::ChildResult { child }))
+        let named = (start.child_result(), Vec::new());
+        Some(self.insert(&mut state, named, Request::ChildResult { child }))
     }
 
-    fn insert(&self, state: &mut State, op: Op, request: Request) -> OpHandle {
+    fn insert(&self, state: &mut State, (op, others): (Op, Vec<Op>), request: Request) -> OpHandle {
         let shielded = state.shield_depth > 0;
         let is_interrupted = state.interrupt.is_some() && !shielded;
         let slot = if is_interrupted { SlotState::Interrupted } else { SlotState::Waiting };
         let id = state.next_slot;
         state.next_slot += 1;
-        let (op_of_slot, waker, closure) = (op.clone(), None, None);
-        let slot = Slot { op: op_of_slot, request, state: slot, shielded, waker, attempt_count: 0, closure };
+        let (op_of_slot, waker, closure, attempt_count) = (op.clone(), None, None, 0);
+        let slot =
+            Slot { op: op_of_slot, others, request, state: slot, shielded, waker, attempt_count, closure };
         state.slots.insert(id, Box::new(slot));
         if !is_interrupted {
             state.opened.push(id);
@@ -396,7 +385,7 @@ pub struct OpHandle {
 }
 
 impl OpHandle {
-    /// Its identity.
+    /// Its identity: what the code calls it, or the old name that the journal knows it by.
     pub fn op(&self) -> &Op {
         &self.op
     }
@@ -409,6 +398,9 @@ impl OpHandle {
             return Turn::Delivered(Delivery::Interrupted(Interrupt::Gone));
         }
         let slot = state.slots.get_mut(&self.id).expect("an open operation has its slot");
+        if !slot.others.is_empty() && slot.op != self.op {
+            self.op = slot.op.clone();
+        }
         match &slot.waker {
             Some(waker) if waker.will_wake(cx.waker()) => {}
             _ => slot.waker = Some(cx.waker().clone()),

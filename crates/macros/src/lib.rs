@@ -16,6 +16,8 @@ use syn::{
 ///
 /// `#[workflow(name = "…")]` registers it under another name. `#[workflow(strict)]` makes its
 /// replay demand the recorded order of operations and every recorded entry.
+/// `#[workflow(renamed_from = "…")]` also runs executions that were started under an old name; it
+/// may be repeated.
 #[proc_macro_attribute]
 pub fn workflow(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let arguments = parse_macro_input!(arguments as Arguments);
@@ -52,6 +54,7 @@ pub fn test(arguments: TokenStream, item: TokenStream) -> TokenStream {
 #[derive(Default)]
 struct Arguments {
     name: Option<LitStr>,
+    renamed_from: Vec<LitStr>,
     strict: bool,
 }
 
@@ -63,10 +66,16 @@ impl Parse for Arguments {
             if word == "name" {
                 input.parse::<Token![=]>()?;
                 arguments.name = Some(input.parse()?);
+            } else if word == "renamed_from" {
+                input.parse::<Token![=]>()?;
+                arguments.renamed_from.push(input.parse()?);
             } else if word == "strict" {
                 arguments.strict = true;
             } else {
-                return Err(Error::new_spanned(&word, "expected `name = \"…\"` or `strict`"));
+                return Err(Error::new_spanned(
+                    &word,
+                    "expected `name = \"…\"`, `renamed_from = \"…\"` or `strict`",
+                ));
             }
             if !input.is_empty() {
                 input.parse::<Token![,]>()?;
@@ -110,13 +119,15 @@ fn code(arguments: &Arguments, function: &ItemFn, kind: &str) -> Result<Tokens> 
     };
     let (output, strict) = (output.to_token_stream(), arguments.strict);
     let kind = Ident::new(kind, ident.span());
-    Ok(build(function, &Built { ident, name, strict, input, call, output, kind }))
+    let olds = &arguments.renamed_from;
+    Ok(build(function, &Built { ident, name, olds, strict, input, call, output, kind }))
 }
 
 /// Everything that the generated code names.
 struct Built<'a> {
     ident: &'a Ident,
     name: String,
+    olds: &'a [LitStr],
     strict: bool,
     input: Tokens,
     call: Tokens,
@@ -127,7 +138,7 @@ struct Built<'a> {
 /// Generates the code. The function goes inside `call`, where its name does not clash with that of
 /// the struct.
 fn build(function: &ItemFn, built: &Built<'_>) -> Tokens {
-    let Built { ident, name, strict, input, call, output, kind } = built;
+    let Built { ident, name, olds, strict, input, call, output, kind } = built;
     let vis = &function.vis;
     let docs = function.attrs.iter().filter(|attribute| attribute.path().is_ident("doc"));
     let mut inner = function.clone();
@@ -143,6 +154,7 @@ fn build(function: &ItemFn, built: &Built<'_>) -> Tokens {
             type Input = #input;
             type Output = <#output as ::abide::__private::Returns>::Ok;
             const NAME: &'static str = #name;
+            const RENAMED_FROM: &'static [&'static str] = &[#(#olds),*];
             const KIND: ::abide::Kind = ::abide::Kind::#kind;
             const STRICT: bool = #strict;
 

@@ -14,7 +14,7 @@ use abide_store::{Commit, ExecutionKey, Retire, Store, Submit, Workers, export};
 
 use super::tap::{Passage, Tap};
 use super::test::{Test, opened, stands_still};
-use crate::code::Workflow;
+use crate::code::{CodeNames, Workflow};
 use crate::handle::result_of;
 use crate::open::store_in_memory;
 use crate::probe::Probe;
@@ -53,7 +53,8 @@ impl Test {
         let input =
             data::encode(&input).unwrap_or_else(|error| panic!("the input does not serialize: {error}"));
         let start = |now| {
-            let start = StartOptions::default().start(W::KIND, W::NAME, input.clone(), now);
+            let names = CodeNames::of::<W>();
+            let start = names.and_then(|names| StartOptions::default().start(names, input.clone(), now));
             Arc::new(start.unwrap_or_else(|error| panic!("{error}")))
         };
         let calm = Life::live(&self, &start, None).expect("without a crash it ends");

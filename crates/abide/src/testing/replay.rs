@@ -6,7 +6,7 @@ use std::future::pending;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use abide_core::{Entry, Epoch, Event, Execution, Kind, Op, Start, Version};
+use abide_core::{Entry, Epoch, Event, Execution, Kind, Op, OpKind, Start, Version};
 use abide_engine::sim::Sim;
 use abide_store::{Clock, Commit, Import, Record};
 
@@ -15,6 +15,7 @@ use super::history::History;
 use super::tap::{Passage, Tap};
 use super::test::{Test, opened};
 use crate::open::store_in_memory;
+use crate::probe::Asked;
 
 /// Replays the workflow that is registered now on what an execution has recorded, without running any of its closures,
 /// children or tasks, and tells whether it fits. `history` is the text that `abide export ID` writes, or the path of a file
@@ -203,9 +204,14 @@ impl Part {
         }
     }
 
-    fn judge(&self, opened: &[Op], news: &[Entry]) -> Replay {
-        let asked: HashSet<&Op> = opened.iter().collect();
-        let recorded = || self.entries.iter().filter(|entry| entry.event.is_delivery());
+    fn judge(&self, opened: &[Asked], news: &[Entry]) -> Replay {
+        let asked: HashSet<&Op> = opened.iter().flat_map(Asked::names).collect();
+        // Nobody has to ask whether a change of the code is taken.
+        let is_asked_for = |entry: &&Entry| {
+            let is_patch = entry.event.op().is_some_and(|op| op.kind == OpKind::Patch);
+            entry.event.is_delivery() && !is_patch
+        };
+        let recorded = || self.entries.iter().filter(is_asked_for);
         let recorded_ops: HashSet<&Op> = recorded().filter_map(|entry| entry.event.op()).collect();
         let mut replay = Replay::default();
         let unasked = recorded().filter(|entry| entry.event.op().is_some_and(|op| !asked.contains(op)));
@@ -216,8 +222,8 @@ impl Part {
         });
         let ended = news.iter().map(|entry| &entry.event).find(|event| event.is_terminal());
         if replay.blocked.is_none() && ended.is_none() {
-            let new = opened.iter().find(|op| !recorded_ops.contains(op));
-            replay.goes_on = new.map(Op::to_string);
+            let new = opened.iter().find(|asked| !asked.names().any(|op| recorded_ops.contains(op)));
+            replay.goes_on = new.map(|asked| asked.op.to_string());
         }
         let is_same = |end: &Event, ended: &Event| describe(end) == describe(ended);
         replay.differs = match (&self.end, ended) {

@@ -10,7 +10,7 @@ use abide_store::{Record, Transacted, Transaction};
 impl Runner {
     /// Does one new thing. `true`: there may be more.
     pub(super) fn live(&mut self) -> bool {
-        if self.record_finished() {
+        if self.record_patches() || self.record_finished() {
             return true;
         }
         if !self.seat.may_run() {
@@ -96,6 +96,19 @@ impl Runner {
         }
     }
 
+    /// Records which changes of the code the run takes, before anything begins that depends on it. What was found in a replay is recorded when
+    /// that is over: until then the same is found again.
+    fn record_patches(&mut self) -> bool {
+        let Some(active) = self.run.stage.active() else { return false };
+        let patches = active.board.0.take_patches();
+        let has_new = !patches.is_empty();
+        for patch in patches {
+            // A refusal means that the run has ended.
+            let _ = self.decide(patch.record());
+        }
+        has_new
+    }
+
     /// Records the outcome of one attempt that has ended.
     pub(super) fn record_finished(&mut self) -> bool {
         let Some(active) = self.run.stage.active() else { return false };
@@ -170,7 +183,7 @@ impl Runner {
     /// `true`: something was done, or nothing is left to do.
     fn settle_slot(&mut self, id: u64) -> bool {
         let Some(op) = self.open_op(id) else { return true };
-        if let Some(recorded) = self.other_kind(&op) {
+        if let Some(recorded) = self.other_kind(id, &op) {
             return self.block(Block::Mismatch { expected: recorded.to_string(), found: op.to_string() });
         }
         if let Some(reason) = self.run.cursor.obstacle() {
@@ -204,15 +217,16 @@ impl Runner {
         }
     }
 
-    /// The journal has this name and number, as another kind of step.
-    fn other_kind(&self, op: &Op) -> Option<Op> {
-        let kind = match op.kind {
-            OpKind::Step => OpKind::Transaction,
-            OpKind::Transaction => OpKind::Step,
-            _ => return None,
-        };
-        let other = of_kind(op, kind);
-        self.run.cursor.is_skipped(other.index()).then_some(other)
+    /// The journal has this name and number, as another kind of operation. Children are named after their workflow, and exempt.
+    fn other_kind(&self, id: u64, op: &Op) -> Option<Op> {
+        const NAMED: [OpKind; 4] = [OpKind::Step, OpKind::Transaction, OpKind::Timer, OpKind::Signal];
+        if !NAMED.contains(&op.kind) || !self.run.cursor.has_skipped() {
+            return None;
+        }
+        let names = self.run.stage.active().map(|active| active.names(id)).unwrap_or_default();
+        let kinds = || NAMED.into_iter().filter(|kind| *kind != op.kind);
+        let others = names.iter().flat_map(|op| kinds().map(|kind| of_kind(op, kind)));
+        others.into_iter().find(|other| self.run.cursor.is_skipped(other.index()))
     }
 
     fn request(&mut self, id: u64) -> Option<Wanted> {
@@ -271,7 +285,7 @@ impl Runner {
 
     fn settle_signal(&mut self, id: u64, op: Op, recorded: Option<Timestamp>, timeout: Option<Duration>) {
         if let Some(active) = self.run.stage.active_mut() {
-            active.signal_waiters.entry(op.name.clone()).or_default().push_back(id);
+            active.wait_for_signal(id);
         }
         if let Some(timeout) = timeout {
             self.settle_timer(id, op, recorded, Due::After(timeout));

@@ -48,7 +48,7 @@ use crate::runtime::{BoxFuture, Moment};
 use crate::seat::{Leave, Seat, Seated};
 use crate::tree::TOLD_COUNT_MAX;
 use replay::Edits;
-use stage::{Active, Look, Stage, Timer, TimerKind, forget_waiter};
+use stage::{Active, Look, Stage, Timer, TimerKind};
 
 /// Drives the executions of one workflow.
 pub(crate) struct WorkflowDriver(pub(crate) Arc<dyn WorkflowCode>);
@@ -95,6 +95,8 @@ struct Run {
     answers: VecDeque<(OpIndex, Letter)>,
     /// Recorded operations that the code has not asked for until its end, as far as they were read again.
     unused: Vec<Op>,
+    /// The last entry of the journal that tells how far the code came.
+    seen_to: u64,
     published: Option<Vec<Waiting>>,
 }
 
@@ -110,6 +112,7 @@ impl Run {
             given_up: GivenUp::default(),
             answers: VecDeque::new(),
             unused: Vec::new(),
+            seen_to: 0,
             published: None,
         }
     }
@@ -298,6 +301,9 @@ impl Runner {
         if !shared.take_reason_to_poll() {
             return false;
         }
+        let cursor = &self.run.cursor;
+        // What newer code has not asked for yet tells nothing of the order in which older code came to it.
+        shared.set_behind(cursor.passed() < self.run.seen_to || cursor.has_skipped());
         let mut cx = Context::from_waker(&active.waker);
         let polled = shared.as_polling(|| catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx))));
         active.result = match polled {

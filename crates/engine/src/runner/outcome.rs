@@ -133,7 +133,7 @@ impl Runner {
         let Some(active) = self.run.stage.active_mut() else { return false };
         active.timers.pop();
         let Some(op) = active.open_op(id) else { return true };
-        forget_waiter(&mut active.signal_waiters, &op.name, |waiter| waiter == id);
+        active.leave_lines(id);
         if let Ok(entries) = self.decide(Command::FireTimer { op }) {
             self.deliver_all(&entries);
         }
@@ -164,7 +164,7 @@ impl Runner {
             },
         };
         if let Some(active) = self.run.stage.active_mut() {
-            forget_waiter(&mut active.signal_waiters, name, |waiter| waiter == id);
+            active.leave_lines(id);
         }
         // The waiter may have been dropped since it began to wait.
         let Some(op) = self.open_op(id) else { return true };

@@ -24,11 +24,11 @@ impl Edits {
         self.looked_to = Some(entry.seq);
     }
 
-    /// The replay has come to this entry, which depends on what was decided later. `true`: it is the first, and the journal is to be
-    /// looked through now.
-    fn begin_at(&mut self, entry: &Entry) -> bool {
+    /// The replay has come to this entry, and what is to be done depends on what was recorded later. `true`: that is so for the first time,
+    /// and the journal is to be looked through now.
+    fn begin_at(&mut self, seq: u64) -> bool {
         let is_first = self.looked_to.is_none();
-        self.looked_to.get_or_insert(entry.seq);
+        self.looked_to.get_or_insert(seq);
         is_first
     }
 }
@@ -45,10 +45,18 @@ impl Runner {
                 return Some(match self.entry(seq, cx) {
                     Ok(entry) => {
                         self.run.edits.look_at(&entry);
+                        self.run.cursor.look_ahead(&entry);
                         Turn::Progress
                     }
                     Err(turn) => turn,
                 });
+            }
+            if let Some((own, old)) = self.run.cursor.renamed() {
+                if self.run.edits.begin_at(self.run.cursor.passed()) {
+                    continue;
+                }
+                self.adopt(own, old);
+                return Some(Turn::Progress);
             }
             let (seq, is_fetch) = match self.run.cursor.next() {
                 Next::Fetch(seq) => (seq, true),
@@ -68,9 +76,16 @@ impl Runner {
                 Ok(entry) => entry,
                 Err(turn) => return Some(turn),
             };
+            let renamed = self.run.cursor.renamed_by(&entry).filter(|_| !is_fetch);
+            if renamed.is_some() && self.run.edits.begin_at(seq) {
+                continue;
+            }
+            if let (Some(own), Some(op)) = (renamed, entry.event.op()) {
+                self.adopt(own, op.index());
+            }
             let contradiction = self.contradiction(&entry);
             let depends = entry.event.is_edit() || contradiction.is_some();
-            if depends && self.run.edits.begin_at(&entry) {
+            if depends && self.run.edits.begin_at(seq) {
                 continue;
             }
             if let Some(reason) = contradiction {
@@ -80,6 +95,15 @@ impl Runner {
             if self.pass(&entry, is_fetch) {
                 return Some(Turn::Progress);
             }
+        }
+    }
+
+    /// Knows an open operation by an old name, if the journal knows it by no newer one.
+    fn adopt(&mut self, own: OpIndex, old: OpIndex) {
+        if self.run.cursor.adopt(own, old)
+            && let Some(active) = self.run.stage.active_mut()
+        {
+            active.adopt(own, old);
         }
     }
 
@@ -120,6 +144,8 @@ impl Runner {
             }
             Err(panic) => Err(panics::failure(panic.as_ref())),
         };
+        // Orders may have been recorded since the journal was read.
+        self.run.seen_to = self.seat.execution().seen_count().min(self.run.journal.end());
         self.run.stage = Stage::Replaying(Active::new(board, called));
         Some(Turn::Progress)
     }

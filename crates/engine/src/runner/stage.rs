@@ -1,6 +1,7 @@
 //! How far a run is in memory, and what it has there.
 
 use super::*;
+use crate::board::Slot;
 
 /// How far a run is. Each stage has only what it needs.
 pub(super) enum Stage {
@@ -210,6 +211,27 @@ impl Active {
         matches!(slot.state, SlotState::Waiting).then(|| slot.op.clone())
     }
 
+    /// The operation in a slot, under each of its names.
+    pub(super) fn names(&self, id: u64) -> Vec<Op> {
+        let state = self.board.0.lock();
+        let names = |slot: &Slot| [&slot.op].into_iter().chain(&slot.others).cloned().collect();
+        state.slots.get(&id).map(|slot| names(slot)).unwrap_or_default()
+    }
+
+    /// Lets a receipt stand in line for signals, of each of its names.
+    pub(super) fn wait_for_signal(&mut self, id: u64) {
+        for op in self.names(id) {
+            self.signal_waiters.entry(op.name).or_default().push_back(id);
+        }
+    }
+
+    /// Takes a receipt out of every line.
+    pub(super) fn leave_lines(&mut self, id: u64) {
+        for op in self.names(id) {
+            forget_waiter(&mut self.signal_waiters, &op.name, |waiter| waiter == id);
+        }
+    }
+
     /// Why nobody can go on from what the code did, if that is so.
     pub(super) fn fault(&self, workflow: &str) -> Option<Block> {
         let shared = &self.board.0;
@@ -242,7 +264,10 @@ impl Active {
             let Some(slot) = slots.get(&id) else { continue };
             let key = slot.op.index();
             self.slots.insert(key, id);
-            cursor.open(key);
+            match slot.others.is_empty() {
+                true => cursor.open(key),
+                false => cursor.open_renamed(key, &slot.others.iter().map(Op::index).collect::<Vec<_>>()),
+            }
             match slot.request {
                 Request::Child { .. } => self.unstarted.push_back(id),
                 _ => self.unsettled.push_back(id),
@@ -253,11 +278,24 @@ impl Active {
             let id = self.slots.remove(&key);
             cursor.close(key);
             if let Request::Signal { .. } = slot.request {
-                forget_waiter(&mut self.signal_waiters, &slot.op.name, |waiter| Some(waiter) == id);
+                for op in std::iter::once(&slot.op).chain(&slot.others) {
+                    forget_waiter(&mut self.signal_waiters, &op.name, |waiter| Some(waiter) == id);
+                }
             }
             if let Request::ChildResult { child } = slot.request {
                 self.given_up.push((slot.op, child));
             }
+        }
+    }
+
+    /// Knows an open operation by the old name that the journal has for it: what is recorded of it from now on belongs to what was.
+    pub(super) fn adopt(&mut self, own: OpIndex, old: OpIndex) {
+        let Some(id) = self.slots.remove(&own) else { return };
+        self.slots.insert(old, id);
+        let mut state = self.board.0.lock();
+        let Some(slot) = state.slots.get_mut(&id) else { return };
+        if let Some(other) = slot.others.iter_mut().find(|other| other.index() == old) {
+            std::mem::swap(&mut slot.op, other);
         }
     }
 
@@ -313,7 +351,7 @@ impl Active {
 }
 
 /// Forgets who waits for a signal no longer. A name for which nobody waits is forgotten too.
-pub(super) fn forget_waiter(
+fn forget_waiter(
     waiters: &mut BTreeMap<Name, VecDeque<u64>>,
     name: &Name,
     is_gone: impl Fn(u64) -> bool,

@@ -1,0 +1,72 @@
+//! Recorded results of a type that the code no longer has.
+
+use std::any::type_name;
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use abide_core::planted::{Bug, planted};
+use abide_core::{Block, Payload};
+use abide_engine::panics;
+use serde::de::DeserializeOwned;
+
+use crate::data;
+use crate::error::Result;
+
+/// How a result is read that was recorded as another type. The journal stays as it is.
+pub(crate) struct Upgrade<T>(Option<Arc<Convert<T>>>);
+
+/// Reads a payload as the old type and converts it, or says what is wrong.
+type Convert<T> = dyn Fn(&Payload) -> std::result::Result<T, String> + Send + Sync;
+
+impl<T> Clone for Upgrade<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Default for Upgrade<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> Upgrade<T> {
+    /// From an old type.
+    pub(crate) fn from<V: DeserializeOwned>(
+        convert: impl Fn(V) -> Result<T> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Some(Arc::new(move |payload| {
+            let old = data::decode::<V>(payload)
+                .map_err(|error| format!("and no {} to upgrade: {error}", type_name::<V>()))?;
+            match catch_unwind(AssertUnwindSafe(|| convert(old))) {
+                Ok(converted) => converted.map_err(|error| format!("the upgrade failed: {error}")),
+                Err(panic) => Err(format!("the upgrade failed: {}", panics::failure(panic.as_ref()))),
+            }
+        })))
+    }
+}
+
+impl<T: DeserializeOwned> Upgrade<T> {
+    /// The value in a recorded payload. The old type is tried only where the new one fails: a value of the new type that looks like an old one is
+    /// not converted a second time.
+    pub(crate) fn read(&self, what: impl Display, payload: &Payload) -> std::result::Result<T, Block> {
+        if planted(Bug::UpgradeFirst)
+            && let Some(Ok(value)) = self.0.as_ref().map(|convert| convert(payload))
+        {
+            return Ok(value);
+        }
+        let error = match data::decode(payload) {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        let Some(convert) = &self.0 else {
+            return Err(data::undecodable::<T>(&what.to_string(), payload, &error));
+        };
+        convert(payload).map_err(|told| Block::Undecodable {
+            what: what.to_string(),
+            expected: type_name::<T>().to_owned(),
+            found: format!("{} ({error}; {told})", payload.excerpt()),
+        })
+    }
+}

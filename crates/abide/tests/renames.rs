@@ -1,0 +1,287 @@
+//! Operations that have another name in newer code, and results that have another type.
+
+use std::sync::{Arc, Mutex};
+
+use abide::prelude::*;
+use abide::testing::{Lab, Machine};
+use abide::{Builder, Workflow};
+use abide_core::{Address, Event, ExecutionId, Namespace, Phase};
+use abide_store::{Read, Target};
+
+/// What ran, in order.
+#[derive(Clone, Default)]
+struct Ran(Arc<Mutex<Vec<String>>>);
+
+impl Ran {
+    fn take(&self) -> String {
+        std::mem::take(&mut *self.0.lock().unwrap()).join(" ")
+    }
+}
+
+fn note(ctx: &Ctx, what: &str) {
+    ctx.state::<Ran>().0.lock().unwrap().push(what.to_owned());
+}
+
+async fn go(ctx: &Ctx) -> Result<()> {
+    ctx.recv("go").await
+}
+
+/// Two versions of one workflow, and each of them strict as well.
+macro_rules! version {
+    ($name:ident, |$ctx:ident| $body:block) => {
+        mod $name {
+            use super::*;
+            #[workflow(name = "flow")]
+            pub(super) async fn plain($ctx: Ctx) -> Result<String> $body
+            #[workflow(name = "flow", strict)]
+            pub(super) async fn strict($ctx: Ctx) -> Result<String> $body
+        }
+    };
+}
+
+#[task]
+async fn double(n: u64) -> Result<u64> {
+    Ok(n * 2)
+}
+
+#[task(renamed_from = "double")]
+async fn twice(n: u64) -> Result<u64> {
+    Ok(n * 200)
+}
+
+version!(old, |ctx| {
+    let paid: u64 = ctx.step("pay", || async { Ok(7) }).await?;
+    let keyed: u64 = ctx.step("send", || async { Ok(8) }).key(&1).await?;
+    ctx.sleep(secs(1)).named("pause").await?;
+    let told: u64 = ctx.recv("told").await?;
+    let child = ctx.run(double, 3).await?;
+    go(&ctx).await?;
+    Ok(format!("{paid} {keyed} {told} {child}"))
+});
+
+version!(new, |ctx| {
+    let run = |name: &'static str, value: u64| {
+        note(&ctx, name);
+        Ok(value)
+    };
+    let paid: u64 = ctx.step("charge", || async { run("charge", 70) }).renamed_from("pay").await?;
+    let keyed = ctx.step("mail", || async { run("mail", 80) }).key(&1).renamed_from("send");
+    let keyed: u64 = keyed.renamed_from("post").await?;
+    ctx.sleep(secs(100)).named("rest").renamed_from("pause").await?;
+    let told: u64 = ctx.recv("said").renamed_from("told").await?;
+    let child = ctx.run(twice, 3).await?;
+    go(&ctx).await?;
+    Ok(format!("{paid} {keyed} {told} {child}"))
+});
+
+version!(without, |ctx| {
+    let paid: u64 = ctx.step("charge", || async { Ok(70) }).await?;
+    go(&ctx).await?;
+    ctx.sleep(secs(3_600)).await?;
+    Ok(paid.to_string())
+});
+
+version!(short, |ctx| {
+    let paid: u64 = ctx.step("pay", || async { Ok(7) }).await?;
+    go(&ctx).await?;
+    Ok(paid.to_string())
+});
+
+version!(shortly, |ctx| {
+    let paid: u64 = ctx.step("charge", || async { Ok(700) }).renamed_from("pay").await?;
+    go(&ctx).await?;
+    Ok(paid.to_string())
+});
+
+// Fails once; the next attempt comes an hour later.
+version!(failing, |ctx| {
+    let retry = Retry::fixed(minutes(60)).max_attempts(2);
+    let key: String = ctx.step("pay", || async { Err(Error::new("no")) }).retry(retry).await?;
+    Ok(key)
+});
+
+version!(failing_renamed, |ctx| {
+    let retry = Retry::fixed(minutes(60)).max_attempts(2);
+    let run = || async { Ok(ctx.idempotency_key()) };
+    ctx.step("charge", run).retry(retry).renamed_from("pay").await
+});
+
+version!(sleeping, |ctx| {
+    ctx.sleep(minutes(10)).named("pause").await?;
+    Ok("slept".to_owned())
+});
+
+version!(sleeping_renamed, |ctx| {
+    let before = ctx.now();
+    ctx.sleep(minutes(100)).named("rest").renamed_from("pause").await?;
+    Ok(format!("{} s", ctx.now().since(before).as_secs()))
+});
+
+version!(both, |ctx| {
+    let paid: u64 = ctx.step("pay", || async { Ok(7) }).await?;
+    go(&ctx).await?;
+    let charged: u64 = ctx.step("charge", || async { Ok(7) }).renamed_from("pay").await?;
+    Ok(format!("{paid}{charged}"))
+});
+
+version!(later, |ctx| {
+    let first: u64 = ctx.step("first", || async { Ok(1) }).await?;
+    let paid: u64 = ctx.step("charge", || async { Ok(700) }).renamed_from("pay").await?;
+    go(&ctx).await?;
+    Ok(format!("{first} {paid}"))
+});
+
+version!(texts, |ctx| {
+    let paid: String = ctx
+        .step("pay", || async { Ok("new".to_owned()) })
+        .upgrade(|cents: u64| Ok(format!("{cents} cents")))
+        .await?;
+    let again: String = ctx
+        .step("again", || async { Ok("7".to_owned()) })
+        .upgrade(|old: String| Ok(format!("old {old}")))
+        .await?;
+    go(&ctx).await?;
+    Ok(format!("{paid}, {again}"))
+});
+
+version!(refusing, |ctx| {
+    let convert = |cents: u64| Err(Error::new(format!("{cents} is too little")));
+    let paid: String = ctx.step("pay", || async { Ok("new".to_owned()) }).upgrade(convert).await?;
+    Ok(paid)
+});
+
+version!(misreading, |ctx| {
+    let paid: String =
+        ctx.step("pay", || async { Ok("new".to_owned()) }).upgrade(|flag: bool| Ok(flag.to_string())).await?;
+    Ok(paid)
+});
+
+async fn machine<W: Workflow + Copy>(lab: &Lab, ran: &Ran, code: W) -> (Machine, Abide) {
+    let with = |builder: Builder| builder.state(ran.clone()).session_ttl(secs(3)).workflow(code);
+    lab.worker_with(|builder| with(builder).task(double)).await.unwrap()
+}
+
+/// Runs one version after the other, each until nothing happens; what ran since the first, and how it ended.
+fn deployed<O, N>(old: O, between: &[&str], new: N) -> String
+where
+    O: Workflow<Input = (), Output = String> + Copy,
+    N: Workflow<Input = (), Output = String> + Copy,
+{
+    let signals: Vec<String> = between.iter().map(|name| (*name).to_owned()).collect();
+    Lab::run(7, |lab| async move {
+        let ran = Ran::default();
+        let with = |builder: Builder| builder.state(ran.clone()).session_ttl(secs(3));
+        let (machine, abide) =
+            lab.worker_with(|builder| with(builder).workflow(old).task(double)).await.unwrap();
+        let handle = abide.start(old, ()).id("one").await.unwrap();
+        lab.sleep(secs(2)).await;
+        for name in &signals {
+            handle.signal(name, &5).await.unwrap();
+        }
+        lab.sleep(secs(2)).await;
+        lab.crash(machine);
+        ran.take();
+        let (_, abide) = lab.worker_with(|builder| with(builder).workflow(new).task(twice)).await.unwrap();
+        abide.handle::<String>("one").signal("go", &()).await.unwrap();
+        lab.sleep(minutes(90)).await;
+        format!("ran [{}]: {}", ran.take(), end(&lab).await)
+    })
+}
+
+async fn end(lab: &Lab) -> String {
+    let id = ExecutionId::new("one").unwrap();
+    let target = Target::Address(Address { namespace: Namespace::default(), id });
+    let read = |from| {
+        lab.store().read(Read { target: target.clone(), run: None, from, limit: 1, with_inbox: false })
+    };
+    let found = read(1).await.unwrap().unwrap();
+    if let Phase::Blocked { reason, .. } = found.execution.phase() {
+        return format!("blocked: {reason}");
+    }
+    let last = read(found.execution.entry_count()).await.unwrap().unwrap().journal.remove(0);
+    match last.entry().unwrap().event {
+        Event::Completed { result, unused } => {
+            let result: String = serde_json::from_slice(result.as_bytes()).unwrap();
+            unused.iter().fold(result, |text, op| format!("{text}, unused {op}"))
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_renamed_operation_goes_on_with_what_was_recorded() {
+    assert_eq!(deployed(old::plain, &["told"], new::plain), "ran []: 7 8 5 6");
+    assert_eq!(deployed(old::strict, &["told"], new::strict), "ran []: 7 8 5 6");
+}
+
+/// The signal was sent under its old name, before or after the deploy.
+#[test]
+fn a_renamed_receipt_takes_signals_of_its_old_name() {
+    assert_eq!(deployed(short::plain, &[], told_late::plain), "ran []: told");
+}
+
+version!(told_late, |ctx| {
+    let _: u64 = ctx.step("pay", || async { Ok(0) }).await?;
+    ctx.recv::<()>("said").renamed_from("go").await?;
+    Ok("told".to_owned())
+});
+
+#[test]
+fn an_old_name_is_found_behind_what_newer_code_put_before_it() {
+    assert_eq!(deployed(short::plain, &[], later::plain), "ran []: 1 7");
+}
+
+#[test]
+fn a_failed_attempt_counts_under_the_new_name_and_keeps_its_key() {
+    assert_eq!(deployed(failing::plain, &[], failing_renamed::plain), "ran []: default/one/1/pay/1");
+    assert_eq!(deployed(failing::strict, &[], failing_renamed::strict), "ran []: default/one/1/pay/1");
+}
+
+#[test]
+fn a_renamed_sleep_is_over_when_it_was_to_be() {
+    assert_eq!(deployed(sleeping::plain, &[], sleeping_renamed::plain), "ran []: 600 s");
+}
+
+#[test]
+fn an_old_name_that_is_still_in_use_blocks() {
+    let blocked = "blocked: the name \"pay\" is used for a step, and step \"charge\" is renamed from it";
+    assert_eq!(deployed(short::plain, &[], both::plain), format!("ran []: {blocked}"));
+}
+
+#[test]
+fn a_result_is_upgraded_only_where_the_new_type_fails() {
+    assert_eq!(deployed(short::plain, &[], texts::plain), "ran []: 7 cents, 7");
+    assert_eq!(deployed(texts::plain, &[], texts::plain), "ran []: new, 7");
+}
+
+#[test]
+fn an_upgrade_that_fails_blocks() {
+    let cannot = r#"blocked: the recorded result of step "pay" cannot be read: expected alloc::string::String, found 7"#;
+    let wrong = "invalid type: integer `7`, expected a string at line 1 column 1";
+    assert_eq!(
+        deployed(short::plain, &[], refusing::plain),
+        format!("ran []: {cannot} ({wrong}; the upgrade failed: 7 is too little)")
+    );
+    let flag = "and no bool to upgrade: invalid type: integer `7`, expected a boolean at line 1 column 1";
+    assert_eq!(deployed(short::plain, &[], misreading::plain), format!("ran []: {cannot} ({wrong}; {flag})"));
+}
+
+/// The code was renamed without saying so, ran the step again and went on with that; then it says so.
+#[test]
+fn what_ran_again_under_the_new_name_stays_the_result() {
+    Lab::run(7, |lab| async move {
+        let ran = Ran::default();
+        let (first, abide) = machine(&lab, &ran, short::plain).await;
+        abide.start(short::plain, ()).id("one").await.unwrap();
+        lab.sleep(secs(2)).await;
+        lab.crash(first);
+        let (second, abide) = machine(&lab, &ran, without::plain).await;
+        abide.handle::<String>("one").signal("poke", &()).await.unwrap();
+        lab.sleep(secs(10)).await;
+        lab.crash(second);
+        let (_, last) = machine(&lab, &ran, shortly::plain).await;
+        abide.handle::<String>("one").signal("go", &()).await.unwrap();
+        assert_eq!(last.handle::<String>("one").result().await.unwrap(), "70");
+        assert_eq!(end(&lab).await, r#"70, unused step "pay""#);
+    });
+}

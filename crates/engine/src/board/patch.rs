@@ -1,0 +1,66 @@
+//! Whether a run takes a change of its code.
+
+use std::collections::BTreeMap;
+
+use abide_core::planted::{Bug, planted};
+use abide_core::{Block, Execution, Name, Patch};
+
+use super::{Board, Shared, State};
+
+/// The changes that the code has asked about.
+#[derive(Default)]
+pub(super) struct Patches {
+    known: BTreeMap<Name, bool>,
+    /// Answers that are not recorded yet.
+    new: Vec<Patch>,
+    /// The journal has more than what the code has seen so far.
+    is_behind: bool,
+}
+
+impl Patches {
+    pub(super) fn of(execution: &Execution) -> Self {
+        let known = execution.patches().iter().map(|patch| (patch.change.clone(), patch.is_taken)).collect();
+        Self { known, ..Self::default() }
+    }
+}
+
+impl Board {
+    /// Whether this run takes a change of its code. The first answer of a run stays: it is recorded before anything that begins after it.
+    ///
+    /// A run that was past this place before the change does not take it. That is told from the journal: it has more than what the code has
+    /// seen so far.
+    pub fn patched(&self, change: &Name) -> bool {
+        let mut state = self.0.lock();
+        if let Some(place) = self.misplaced(&state) {
+            self.misplace(&mut state, format!("patched {change:?}"), place);
+            return false;
+        }
+        let State { patches, block, .. } = &mut *state;
+        if let Some(is_taken) = patches.known.get(change) {
+            return *is_taken;
+        }
+        if patches.known.len() >= Patch::COUNT_MAX {
+            let max = Patch::COUNT_MAX;
+            let reason = format!("the run has reached the limit patch_count_max: at most {max} changes");
+            block.get_or_insert(Block::Limit { reason });
+            return false;
+        }
+        let is_taken = !patches.is_behind || planted(Bug::PatchedFlips);
+        patches.known.insert(change.clone(), is_taken);
+        patches.new.push(Patch { change: change.clone(), is_taken });
+        is_taken
+    }
+}
+
+/// The runner's side.
+impl Shared {
+    /// Says, before the code is polled, whether the journal has more than what the code has seen.
+    pub(crate) fn set_behind(&self, is_behind: bool) {
+        self.lock().patches.is_behind = is_behind;
+    }
+
+    /// Answers that are to be recorded.
+    pub(crate) fn take_patches(&self) -> Vec<Patch> {
+        std::mem::take(&mut self.lock().patches.new)
+    }
+}
