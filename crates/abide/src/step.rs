@@ -201,11 +201,15 @@ pub(crate) fn delivered<T: DeserializeOwned>(
                 }
             }
         }
-        Delivery::Edited(payload) => match data::decode(&payload) {
+        Delivery::Edited(payload) => match upgrade.read("the result that was given", &payload) {
             Ok(value) => Poll::Ready(Ok(value)),
-            Err(error) => {
-                let (expected, found) = (std::any::type_name::<T>(), payload.excerpt());
-                let reason = format!("the result that was given is no {expected}: {found} ({error})");
+            Err(unreadable) => {
+                let reason = match unreadable {
+                    Block::Undecodable { what, expected, found } => {
+                        format!("{what} is no {expected}: {found}")
+                    }
+                    other => other.to_string(),
+                };
                 let board = ctx.board().expect("only workflows open operations");
                 board.block(Block::Unrecordable { op: handle.op().clone(), reason });
                 Poll::Pending

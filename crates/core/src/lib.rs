@@ -71,6 +71,7 @@ pub use name::{ExecutionId, InvalidName, Name, Namespace, check_reason};
 pub use op::{KeyHasher, NameClash, Op, OpIndex, OpKind, OpUse, Spread, Uses, escaped};
 pub use patch::Patch;
 pub use payload::Payload;
+pub use rename::Renamed;
 pub use replay::{Cursor, Mismatch, Next, Note};
 pub use retry::Retry;
 pub use route::{Ability, Kind, Route};

@@ -2,13 +2,25 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::KeyHasher;
+use crate::{KeyHasher, OpIndex};
+
+/// An open operation that the journal tells something of under an old name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renamed {
+    /// The operation, as the code calls it.
+    pub own: OpIndex,
+    /// The same under the old name.
+    pub old: OpIndex,
+    /// Whether the journal has its outcome, and not only what came before that.
+    pub(crate) is_outcome: bool,
+}
 
 /// The open operations that have old names.
 ///
-/// An operation takes what is recorded under an old name only if nothing is recorded under a newer one: code that was renamed without
-/// saying so has run it again, and went on with that result. So the rest of the journal is looked through before the first old name is
-/// taken ([`Cursor::look_ahead`](crate::Cursor::look_ahead)), which costs code without old names nothing.
+/// An operation takes the outcome that is recorded under an old name only if none is recorded later under another of its names: code that was
+/// renamed without saying so has run it again, and went on with that result. Where there is no outcome, the newest attempt or time counts. So
+/// the rest of the journal is looked through before the first old name is taken ([`Cursor::look_ahead`](crate::Cursor::look_ahead)), which costs
+/// code without old names nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Renames {
     /// The open operation that has this old name.
@@ -16,17 +28,22 @@ pub(crate) struct Renames {
     /// The old names of an open operation.
     olds: HashMap<u64, Vec<u64>, KeyHasher>,
     /// Open operations of which the journal told something under an old name before they opened: the operation and that name.
-    pub(crate) found: Vec<(u64, u64)>,
-    /// Everything that the rest of the journal tells something of, once that was looked through.
+    pub(crate) found: Vec<Renamed>,
+    /// Everything that the rest of the journal tells something of, once that was looked through; and of what it has an outcome.
     ahead: HashSet<u64, KeyHasher>,
+    outcomes_ahead: HashSet<u64, KeyHasher>,
 }
 
 impl Renames {
-    /// An operation opens that has these old names. `found` is the one that the journal told something of last.
-    pub(crate) fn open(&mut self, own: u64, olds: Vec<u64>, found: Option<u64>) {
+    /// An operation opens that has these old names. `found` is the one that the journal told something of last, and whether that was its outcome.
+    pub(crate) fn open(&mut self, own: u64, olds: Vec<u64>, found: Option<(u64, bool)>) {
         self.own.extend(olds.iter().map(|old| (*old, own)));
         self.olds.insert(own, olds);
-        self.found.extend(found.map(|old| (own, old)));
+        self.found.extend(found.map(|(old, is_outcome)| Renamed {
+            own: OpIndex(own),
+            old: OpIndex(old),
+            is_outcome,
+        }));
     }
 
     /// The open operation that has this old name.
@@ -40,17 +57,21 @@ impl Renames {
         for old in olds {
             self.own.remove(&old);
         }
-        self.found.retain(|(of, _)| *of != own);
+        self.found.retain(|found| found.own.0 != own);
     }
 
     /// The rest of the journal tells something of this operation.
-    pub(crate) fn look_ahead(&mut self, key: u64) {
+    pub(crate) fn look_ahead(&mut self, key: u64, is_outcome: bool) {
         self.ahead.insert(key);
+        if is_outcome {
+            self.outcomes_ahead.insert(key);
+        }
     }
 
-    /// Whether the rest of the journal tells nothing of the operation under another name.
-    pub(crate) fn is_newest(&self, own: u64, old: u64) -> bool {
-        let others = self.olds.get(&own).into_iter().flatten().filter(|other| **other != old);
-        !others.chain([&own]).any(|other| self.ahead.contains(other))
+    /// Whether the rest of the journal has nothing under another name that goes before this.
+    pub(crate) fn is_newest(&self, Renamed { own, old, is_outcome }: Renamed) -> bool {
+        let ahead = if is_outcome { &self.outcomes_ahead } else { &self.ahead };
+        let others = self.olds.get(&own.0).into_iter().flatten().filter(|other| **other != old.0);
+        !others.chain([&own.0]).any(|other| ahead.contains(other))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 
 use crate::planted::{Bug, planted};
-use crate::rename::Renames;
+use crate::rename::{Renamed, Renames};
 use crate::{
     Block, Entry, Event, Failure, KeyHasher, Op, OpIndex, OpKind, Outcome, Remedied, StepRecord, Timestamp,
 };
@@ -95,46 +95,50 @@ impl Cursor {
     /// The workflow waits for the outcome of an operation that had these names before.
     pub fn open_renamed(&mut self, key: OpIndex, olds: &[OpIndex]) {
         self.open(key);
-        let is_known = |key: &u64| {
-            let is_lost = self.lost.iter().any(|lost| lost.op.index().0 == *key);
-            is_lost || self.skipped.contains_key(key) || self.notes.contains_key(key)
+        let has_outcome = |key: &u64| {
+            self.skipped.contains_key(key) || self.lost.iter().any(|lost| lost.op.index().0 == *key)
         };
-        if is_known(&key.0) || planted(Bug::RenamedRunsAgain) {
+        if has_outcome(&key.0) || planted(Bug::RenamedRunsAgain) {
             return;
         }
         let olds: Vec<u64> = olds.iter().map(|old| old.0).filter(|old| *old != key.0).collect();
-        let found = olds.iter().copied().filter(is_known).max_by_key(|old| self.skipped.get(old).copied());
+        let outcomes = olds.iter().copied().filter(has_outcome);
+        let outcome = outcomes.max_by_key(|old| self.skipped.get(old).copied()).map(|old| (old, true));
+        let is_noted = |key: &u64| self.notes.contains_key(key);
+        let noted = || olds.iter().copied().find(|old| is_noted(old) && !is_noted(&key.0));
+        let found = outcome.or_else(|| noted().map(|old| (old, false)));
         self.renames.open(key.0, olds, found);
     }
 
-    /// An open operation of which the journal told something under an old name before it opened, and that name.
-    pub fn renamed(&self) -> Option<(OpIndex, OpIndex)> {
-        self.renames.found.first().map(|(own, old)| (OpIndex(*own), OpIndex(*old)))
+    /// An open operation of which the journal told something under an old name before it opened.
+    pub fn renamed(&self) -> Option<Renamed> {
+        self.renames.found.first().copied()
     }
 
     /// The open operation that has the name which this entry is recorded under for an old one.
-    pub fn renamed_by(&self, entry: &Entry) -> Option<OpIndex> {
-        let old = entry.event.op()?.index().0;
-        self.renames.own(old).filter(|_| !self.open.contains(&old)).map(OpIndex)
+    pub fn renamed_by(&self, entry: &Entry) -> Option<Renamed> {
+        let old = entry.event.op()?.index();
+        let own = self.renames.own(old.0).filter(|_| !self.open.contains(&old.0))?;
+        Some(Renamed { own: OpIndex(own), old, is_outcome: is_outcome(&entry.event) })
     }
 
     /// Takes an entry of the rest of the journal, before an old name is [taken](Self::adopt) for the first time.
     pub fn look_ahead(&mut self, entry: &Entry) {
         if let Some(op) = entry.event.op() {
-            self.renames.look_ahead(op.index().0);
+            self.renames.look_ahead(op.index().0, is_outcome(&entry.event));
         }
     }
 
-    /// Knows an open operation by its old name from now on, unless the rest of the journal tells of it under another one. `false`: it does.
-    pub fn adopt(&mut self, own: OpIndex, old: OpIndex) -> bool {
-        let is_newest = self.renames.is_newest(own.0, old.0);
+    /// Knows an open operation by its old name from now on, unless the rest of the journal knows it better by another one. `false`: it does.
+    pub fn adopt(&mut self, renamed: Renamed) -> bool {
+        let is_newest = self.renames.is_newest(renamed);
         // Also if another one is newer: that is found when the replay comes to it.
-        self.renames.found.retain(|found| *found != (own.0, old.0));
+        self.renames.found.retain(|found| *found != renamed);
         if is_newest {
-            self.close(own);
+            self.close(renamed.own);
             // It is still asked for, by its old name.
-            self.given_up.remove(&own.0);
-            self.open(old);
+            self.given_up.remove(&renamed.own.0);
+            self.open(renamed.old);
         }
         is_newest
     }
@@ -291,4 +295,9 @@ impl Cursor {
         seqs.truncate(limit);
         seqs
     }
+}
+
+/// Whether this is how an operation ended, although that may not be given to anybody.
+fn is_outcome(event: &Event) -> bool {
+    event.is_delivery() || matches!(event, Event::StepRecorded(_))
 }

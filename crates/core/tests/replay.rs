@@ -81,9 +81,9 @@ fn renamed(journal: &[Entry], asked: &[&str]) -> String {
         cursor.open_renamed(op(own).index(), &olds);
         let mut known_as = op(own).index();
         let taken = loop {
-            if let Some((own, old)) = cursor.renamed() {
+            if let Some(renamed) = cursor.renamed() {
                 journal.iter().skip(cursor.passed() as usize).for_each(|entry| cursor.look_ahead(entry));
-                known_as = if cursor.adopt(own, old) { old } else { known_as };
+                known_as = if cursor.adopt(renamed) { renamed.old } else { known_as };
                 continue;
             }
             let (entry, is_fetch) = match cursor.next() {
@@ -95,10 +95,9 @@ fn renamed(journal: &[Entry], asked: &[&str]) -> String {
                 cursor.fetched(entry);
                 break Some(entry);
             }
-            if let Some(own) = cursor.renamed_by(entry) {
+            if let Some(renamed) = cursor.renamed_by(entry) {
                 journal.iter().skip(entry.seq as usize).for_each(|entry| cursor.look_ahead(entry));
-                let old = entry.event.op().expect("a step").index();
-                known_as = if cursor.adopt(own, old) { old } else { known_as };
+                known_as = if cursor.adopt(renamed) { renamed.old } else { known_as };
             }
             if cursor.offer(entry).expect("not strict") {
                 break Some(entry);

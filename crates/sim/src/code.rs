@@ -15,7 +15,7 @@ use crate::api::{ApiName, called};
 use crate::edition::Edition;
 use crate::history::{Draw, Draws, Spot};
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
-use crate::program::{Child, Code, Job, Pauses, Program, Step, Transact, Way, Work, keyed, mix};
+use crate::program::{Child, Code, Job, Pauses, Program, Step, Transact, Way, Work, keyed, mix, old_names};
 use crate::table;
 
 /// A start, a run or a child with its options: builders of four types with the same methods.
@@ -169,6 +169,17 @@ impl<'de, const TEXT: bool> Deserialize<'de> for Written<TEXT> {
     }
 }
 
+/// A number, or the same as a text: what was recorded by code of another type.
+struct Either(u64);
+
+impl<'de> Deserialize<'de> for Either {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let value = serde_json::Value::deserialize(deserializer)?;
+        let number = value.as_u64().or_else(|| value.as_str()?.parse().ok());
+        number.map(Self).ok_or_else(|| serde::de::Error::custom("it is no number"))
+    }
+}
+
 /// A closure under way: gone with it, however it ends.
 struct Open<'a>(&'a Probe);
 
@@ -266,6 +277,12 @@ impl OnCtx {
         if let Some(key) = keyed(&step.name).1 {
             called!(calls, wanted = Step::key(key));
         }
+        for old in old_names(&step.name) {
+            called!(calls, wanted = Step::renamed_from(old));
+        }
+        if step.upgrades {
+            called!(calls, wanted = Step::upgrade(|old: Either| Ok(Written(old.0))));
+        }
         self.counted(calls, async move { wanted.await.map(|written| written.0) })
     }
 }
@@ -322,6 +339,10 @@ impl Host for OnCtx {
             let mut calls = vec![("Ctx", "sqlite")];
             if let Some(own) = own {
                 called!(calls, counted = Transact::key(own));
+                called!(calls, counted = Transact::upgrade(|old: Either| Ok(old.0)));
+            }
+            for old in old_names(&wanted.name) {
+                called!(calls, counted = Transact::renamed_from(old));
             }
             return self.counted(calls, counted);
         }
@@ -336,6 +357,8 @@ impl Host for OnCtx {
             Some(own) => counted.key(own),
             None => counted,
         };
+        let counted =
+            old_names(&wanted.name).into_iter().fold(counted, |counted, old| counted.renamed_from(old));
         Box::pin(async move {
             let _open = self.opened("sqlite");
             counted.await
@@ -345,6 +368,9 @@ impl Host for OnCtx {
     fn sleep<'a>(&'a self, duration_ms: u64, name: Option<&'a str>) -> Outcome<'a, Self> {
         let mut calls = vec![("Ctx", "sleep")];
         let mut sleep = self.0.sleep(ms(duration_ms));
+        for old in name.map(old_names).unwrap_or_default() {
+            called!(calls, sleep = Sleep::renamed_from(old));
+        }
         if let Some((name, key)) = name.map(keyed) {
             called!(calls, sleep = Sleep::named(name));
             if let Some(key) = key {
@@ -361,10 +387,15 @@ impl Host for OnCtx {
 
     fn receive<'a>(&'a self, name: &'a str, timeout_ms: Option<u64>) -> Outcome<'a, Self> {
         let mut calls = vec![("Ctx", "recv")];
+        let olds = old_names(name);
         let (name, key) = keyed(name);
         let mut wanted = self.0.recv::<u64>(name);
         if let Some(key) = key {
             called!(calls, wanted = Receive::key(key));
+            called!(calls, wanted = Receive::upgrade(|old: Either| Ok(old.0)));
+        }
+        for old in olds {
+            called!(calls, wanted = Receive::renamed_from(old));
         }
         if let Some(timeout_ms) = timeout_ms {
             called!(calls, wanted = Receive::timeout(ms(timeout_ms)));
@@ -382,9 +413,11 @@ impl Host for OnCtx {
                 }
                 if let Some(key) = child.key {
                     called!(calls, wanted = RunChild::key(&key));
+                    called!(calls, wanted = RunChild::renamed_from(concat!("old-", stringify!($code))));
                 }
                 if child.is_any {
                     called!(calls, wanted = RunChild::any_input());
+                    called!(calls, wanted = RunChild::upgrade(|old: Either| Ok(old.0)));
                 }
                 self.counted(calls, wanted)
             }};
@@ -406,9 +439,11 @@ impl Host for OnCtx {
                 }
                 if let Some(key) = child.key {
                     called!(calls, wanted = StartChild::key(&key));
+                    called!(calls, wanted = StartChild::renamed_from(concat!("old-", stringify!($code))));
                 }
                 if child.is_any {
                     called!(calls, wanted = StartChild::any_input());
+                    called!(calls, wanted = StartChild::upgrade(|old: Either| Ok(old.0)));
                 }
                 wanted.boxed()
             }};
@@ -454,6 +489,12 @@ impl Host for OnCtx {
         let draw = self.2.uuid(self.0.id(), self.0.run_number());
         let number = self.0.uuid().bytes().fold(0, |sum, byte| mix(sum, u64::from(byte)));
         self.drew(draw, ("Ctx", "uuid"), number)
+    }
+
+    fn patched(&self, change: &str) -> bool {
+        let is_taken = self.0.patched(change);
+        self.probe().witness.came(&[("Ctx", "patched")]);
+        is_taken
     }
 
     fn failure(&self, node: u32) -> Error {

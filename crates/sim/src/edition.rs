@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::program::{Expr, Program, Step, Transact, Way, Work, keyed};
+use crate::program::{Expr, Program, Step, Transact, Way, Work, keyed, old_names};
 
 /// A build of the program: what it changes in every workflow. The first one, number 0, changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +33,12 @@ pub enum Alter {
     Swap,
     /// A step is renamed.
     Rename,
+    /// All operations of one kind and name are renamed, and say so.
+    RenameAll,
+    /// A step is added for executions that have not come to this place.
+    Patch,
+    /// A step gives a result of another type, and converts what was recorded.
+    Upgrade,
     /// A step becomes a transaction, or the other way round.
     Retype,
     /// A step declares another input.
@@ -54,7 +60,9 @@ impl Edition {
         let mut program = program.clone();
         for (number, change) in (0..).zip(&self.changes) {
             let places = place_count(&program.body);
-            if places > 0 {
+            if change.what == Alter::RenameAll && places > 0 {
+                rename_all(&mut program, change.at % places);
+            } else if places > 0 {
                 alter(&mut program.body, &mut (change.at % places), &|parts, index| {
                     change.what.happen(parts, index, ADDED_NODES + number);
                 });
@@ -73,6 +81,9 @@ impl Alter {
             Self::Remove => "remove",
             Self::Swap => "swap",
             Self::Rename => "rename",
+            Self::RenameAll => "rename all",
+            Self::Patch => "patch",
+            Self::Upgrade => "upgrade",
             Self::Retype => "retype",
             Self::Redeclare => "redeclare",
             Self::Reread => "reread",
@@ -103,12 +114,19 @@ impl Alter {
                     step.node += REDECLARED_NODES;
                 }
             }
-            Self::Reread => {
+            Self::Patch => {
+                let (change, body) = (format!("p{node}"), Box::new(added(node, format!("x{node}"))));
+                parts.insert(index, Expr::Patched { change, body });
+            }
+            // The whole program changes, and not this place alone.
+            Self::RenameAll => {}
+            Self::Reread | Self::Upgrade => {
                 // What somebody gives instead of a result that cannot be written is a number.
                 if let Expr::Step(step) | Expr::Blocking(step) = &mut parts[index]
                     && step.work.way != Way::Unwritable
                 {
                     step.is_text = !step.is_text;
+                    step.upgrades |= self == Self::Upgrade;
                 }
             }
             Self::Reshape => reshape(&mut parts[index]),
@@ -118,7 +136,56 @@ impl Alter {
 
 fn added(node: u32, name: String) -> Expr {
     let work = Work { value: u64::from(node), delay_ms: 0, failure_count: 0, way: Way::Error };
-    Expr::Step(Step { node, name, work, retry: None, timeout_ms: None, has_input: false, is_text: false })
+    Expr::Step(Step {
+        node,
+        name,
+        work,
+        retry: None,
+        timeout_ms: None,
+        has_input: false,
+        is_text: false,
+        upgrades: false,
+    })
+}
+
+/// Renames everything of the kind and name of what is at this place.
+fn rename_all(program: &mut Program, mut at: usize) {
+    let found = std::cell::Cell::new(None);
+    let look = |parts: &mut Vec<Expr>, index: usize| {
+        found.set(name_of(&mut parts[index]).map(|(kind, name)| (kind, keyed(name).0.to_owned())));
+    };
+    alter(&mut program.body, &mut at, &look);
+    let Some((kind, name)) = found.take() else { return };
+    let mut rename = |expr: &mut Expr| {
+        let Some((_, written)) =
+            name_of(expr).filter(|(of, written)| *of == kind && keyed(written).0 == name)
+        else {
+            return;
+        };
+        let key = keyed(written).1.map(|key| format!("[{key}]")).unwrap_or_default();
+        let olds = [vec![name.as_str()], old_names(written)].concat().join("<");
+        *written = format!("{name}n<{olds}{key}");
+    };
+    each_mut(&mut program.body, &mut rename);
+    if let Some(held) = &mut program.held {
+        each_mut(held, &mut rename);
+    }
+}
+
+/// The kind of an operation, and its name if it has one of its own.
+fn name_of(expr: &mut Expr) -> Option<(&'static str, &mut String)> {
+    match expr {
+        Expr::Step(step) | Expr::Blocking(step) => Some(("step", &mut step.name)),
+        Expr::Transact(transact) => Some(("transaction", &mut transact.name)),
+        Expr::Sleep { name: Some(name), .. } => Some(("timer", name)),
+        Expr::Receive { name, .. } => Some(("signal", name)),
+        _ => None,
+    }
+}
+
+fn each_mut(expr: &mut Expr, change: &mut dyn FnMut(&mut Expr)) {
+    change(expr);
+    inner_mut(expr).into_iter().for_each(|part| each_mut(part, change));
 }
 
 fn retype(expr: &mut Expr) {
@@ -163,7 +230,7 @@ fn inner(expr: &Expr) -> Vec<&Expr> {
         }
         Expr::Catch { body, otherwise, .. } => vec![&**body, &**otherwise],
         Expr::Start { meanwhile, .. } => vec![&**meanwhile],
-        Expr::Shield(cleanup) => vec![&**cleanup],
+        Expr::Shield(body) | Expr::Patched { body, .. } => vec![&**body],
         _ => Vec::new(),
     }
 }
@@ -175,7 +242,7 @@ fn inner_mut(expr: &mut Expr) -> Vec<&mut Expr> {
         }
         Expr::Catch { body, otherwise, .. } => vec![&mut **body, &mut **otherwise],
         Expr::Start { meanwhile, .. } => vec![&mut **meanwhile],
-        Expr::Shield(cleanup) => vec![&mut **cleanup],
+        Expr::Shield(body) | Expr::Patched { body, .. } => vec![&mut **body],
         _ => Vec::new(),
     }
 }
@@ -223,6 +290,9 @@ mod tests {
             (Alter::Remove, 2, "a Join"),
             (Alter::Swap, 1, "Join a"),
             (Alter::Rename, 0, "an Join"),
+            (Alter::RenameAll, 0, "an<a Join"),
+            (Alter::Patch, 1, "a Patched Join"),
+            (Alter::Upgrade, 0, "a as text Join"),
             (Alter::Retype, 0, "transact a Join"),
             (Alter::Redeclare, 0, "a! Join"),
             (Alter::Reread, 0, "a as text Join"),

@@ -87,7 +87,8 @@ async fn is_paused_by_parent(handle: &Handle<u64>) -> bool {
 /// The signals that an execution waits for, as it tells itself.
 fn wanted_signals(item: &Listed) -> Vec<String> {
     let names = item.summary.waiting.iter().filter_map(|waiting| match waiting {
-        Waiting::Signal { name, .. } => Some(name.to_string()),
+        // What was renamed takes the signals of its old name.
+        Waiting::Signal { name, .. } => Some(name.as_str().trim_end_matches('n').to_owned()),
         _ => None,
     });
     let mut names: Vec<String> = names.collect();

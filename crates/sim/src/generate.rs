@@ -350,6 +350,7 @@ impl Chance {
             timeout_ms,
             has_input: self.is(200),
             is_text: false,
+            upgrades: false,
         }
     }
 

@@ -28,6 +28,7 @@ pub(crate) trait Host: Sync {
     fn now_micros(&self) -> u64;
     fn random(&self) -> u64;
     fn uuid(&self) -> u64;
+    fn patched(&self, change: &str) -> bool;
     fn failure(&self, node: u32) -> Self::Error;
 }
 
@@ -100,6 +101,11 @@ fn eval<'a, H: Host>(host: &'a H, expr: &'a Expr, borrowed: &'a u64) -> Outcome<
         Expr::Uuid(_) => Box::pin(async move { Ok(host.uuid()) }),
         Expr::Now => Box::pin(async move { Ok(host.now_micros()) }),
         Expr::Fail { node } => Box::pin(async move { Err(host.failure(*node)) }),
+        Expr::Patched { change, body } => {
+            Box::pin(
+                async move { if host.patched(change) { eval(host, body, borrowed).await } else { Ok(0) } },
+            )
+        }
         Expr::Shield(cleanup) => host.shield(eval(host, cleanup, borrowed)),
         Expr::Sequence(parts) => Box::pin(sequence(host, parts)),
         Expr::Join(parts) => Box::pin(all(host, parts, borrowed)),

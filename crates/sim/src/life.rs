@@ -156,7 +156,7 @@ impl World {
         let all = executions(&*self.store, None).await.unwrap_or_default();
         let waits = |item: &Listed| {
             let mut waits = item.summary.waiting.iter();
-            waits.any(|wait| matches!(wait, Waiting::Signal { name: wanted, .. } if wanted.as_str() == name))
+            waits.any(|wait| matches!(wait, Waiting::Signal { name: wanted, .. } if wanted.as_str().trim_end_matches('n') == name))
         };
         let fitting: Vec<_> = all.into_iter().filter(waits).collect();
         match fitting.len() {

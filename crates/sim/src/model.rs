@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use abide_core::{Entry, Event, FailureKind, Op, OpKind, Remedied, Remedy};
+use abide_core::{Entry, Event, FailureKind, Op, OpKind, Remedied, Remedy, StepRecord};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
@@ -19,9 +19,11 @@ use crate::history::{Draw, Draws, Spot};
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
 use crate::program::{Child, Code, Program, Step, Transact, Work, keyed};
 use possible::{contradicts, foreign, is_readable, is_refuted, possible};
+use renamed::Told;
 
 mod moments;
 mod possible;
+mod renamed;
 mod unused;
 
 pub(crate) use moments::{Moment, moments};
@@ -106,7 +108,11 @@ fn play(model: &Model<'_>) -> Result<Replayed, String> {
     let mut interrupts = interrupts.peekable();
     let mut skipped = BTreeSet::new();
     loop {
+        model.lock().left = pending.iter().map(|entry| entry.seq).collect();
         let polled = poll(running.as_mut());
+        if let Some(wrong) = model.lock().wrong.take() {
+            return Err(wrong);
+        }
         if let Some(name) = &model.lock().clash {
             return Ok(Replayed::stuck(format!("{name:?} is a step and a transaction")));
         }
@@ -164,7 +170,7 @@ impl Wake for Flag {
 fn is_delivery(event: &Event) -> bool {
     matches!(
         event,
-        Event::StepRecorded(_)
+        Event::StepRecorded(StepRecord { op: Op { kind: OpKind::Step | OpKind::Transaction, .. }, .. })
             | Event::TimerFired { .. }
             | Event::SignalReceived { .. }
             | Event::ChildStarted { .. }
@@ -215,12 +221,21 @@ pub(crate) fn word_of(kind: OpKind) -> &'static str {
 /// What an operation may give.
 #[derive(Clone, Debug)]
 enum Expected {
-    Closure { spot: Spot, work: Work, has_timeout: bool, input: Option<u32>, is_text: bool },
+    Closure { spot: Spot, work: Work, has_timeout: bool, input: Option<u32>, reads: Reads },
     Transaction { fails: bool },
     Timer,
     Signal { has_timeout: bool },
     Child { under: Under, input: Option<abide_core::ContentHash> },
     Result,
+}
+
+/// What a step can read of what is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reads {
+    Number,
+    Text,
+    /// The other one is converted.
+    Both,
 }
 
 /// The id of a child.
@@ -260,6 +275,14 @@ struct State {
     next: Option<Program>,
     /// If somebody wants to know them.
     moments: Option<Vec<Moment>>,
+    told: Vec<Told>,
+    /// Old names: of which kind, and what they became.
+    olds: Vec<(&'static str, String, String)>,
+    /// The entries that nobody has asked for so far, and the last one that somebody was given.
+    left: BTreeSet<u64>,
+    passed: u64,
+    /// What in the journal is not possible.
+    wrong: Option<String>,
 }
 
 struct Slot {
@@ -283,6 +306,7 @@ impl<'a> Model<'a> {
     fn new(life: &'a Life<'a>, knowledge: &'a dyn Knowledge) -> Self {
         let model = Self { life, knowledge, draws: Draws::default(), state: Arc::default() };
         model.lock().now_micros = micros_of(life.journal.first());
+        model.lock().told = renamed::told(life);
         model
     }
 }
@@ -329,6 +353,7 @@ impl Model<'_> {
     fn deliver(&self, entry: &Entry) -> Result<Option<String>, String> {
         let mut state = self.lock();
         state.now_micros = micros_of(Some(entry));
+        state.passed = state.passed.max(entry.seq);
         let Some(slot) = entry.event.op().and_then(|op| state.open.get_mut(&id_of(op))) else {
             return Ok(None);
         };
@@ -361,6 +386,7 @@ impl Model<'_> {
         let wakers: Vec<_> = {
             let mut state = self.lock();
             state.now_micros = micros_of(Some(entry));
+            state.passed = state.passed.max(entry.seq);
             state.interrupt = interrupt_of(&entry.event);
             state.next = None;
             let outcome = state.interrupt.map(|kind| Err(Failed(kind)));
@@ -426,7 +452,7 @@ struct Operation {
 
 impl Operation {
     fn open(&mut self) {
-        let nth = {
+        let id = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let other = match self.kind {
                 "step" => "transaction",
@@ -437,11 +463,17 @@ impl Operation {
             if state.uses.keys().any(|(kind, used)| *kind == other && keyed(used).0 == name) {
                 state.clash = Some(name.to_owned());
             }
-            let count = state.uses.entry((self.kind, self.name.clone())).or_default();
+            state.check_old_names(self.kind, &self.name);
+            let (name, key) = keyed(&self.name);
+            let count = state.uses.entry((self.kind, renamed::with_key(name, key))).or_default();
             *count += 1;
-            *count
+            let nth = *count;
+            let own = (self.kind, renamed::with_key(name, key), nth);
+            // A closure that runs is known by either name.
+            state.ever.insert(own);
+            state.known_as(self.kind, &self.name, nth)
         };
-        self.open_as((self.kind, self.name.clone(), nth));
+        self.open_as(id);
     }
 
     fn open_as(&mut self, id: Id) {
@@ -505,8 +537,13 @@ impl Host for Model<'_> {
 
     fn step<'a>(&'a self, step: &'a Step, _borrowed: &'a u64) -> Outcome<'a, Self> {
         let (spot, work, has_timeout) = (self.spot(step.node), step.work, step.timeout_ms.is_some());
-        let (input, is_text) = (step.has_input.then_some(step.node), step.is_text);
-        let expected = Expected::Closure { spot, work, has_timeout, input, is_text };
+        let input = step.has_input.then_some(step.node);
+        let reads = match (step.upgrades, step.is_text) {
+            (true, _) => Reads::Both,
+            (false, true) => Reads::Text,
+            (false, false) => Reads::Number,
+        };
+        let expected = Expected::Closure { spot, work, has_timeout, input, reads };
         self.operation("step", &step.name, expected).boxed()
     }
 
@@ -583,6 +620,10 @@ impl Host for Model<'_> {
     fn uuid(&self) -> u64 {
         let draw = self.draws.uuid(self.life.id, self.life.run);
         self.knowledge.drawn(&draw).unwrap_or_default()
+    }
+
+    fn patched(&self, change: &str) -> bool {
+        self.takes(change)
     }
 
     fn failure(&self, _node: u32) -> Failed {

@@ -83,6 +83,13 @@ pub enum Expr {
     },
     /// `ctx.shield`.
     Shield(Box<Expr>),
+    /// What is done if `ctx.patched` says so.
+    Patched {
+        /// The change.
+        change: String,
+        /// What it changes.
+        body: Box<Expr>,
+    },
     /// Fails.
     Fail {
         /// The place in the program.
@@ -108,6 +115,9 @@ pub struct Step {
     /// Whether its result is a text, and not a number.
     #[serde(default)]
     pub is_text: bool,
+    /// Whether it converts a result of the other type.
+    #[serde(default)]
+    pub upgrades: bool,
 }
 
 /// What a closure does.
@@ -177,10 +187,20 @@ pub struct Child {
     pub taken: Option<String>,
 }
 
-/// The name of an operation and its key: a program writes both as one name, such as `s0[1]`.
+/// The name of an operation and its key. A program writes both, and the names that it had before, as one name, such as `s0n<s0[1]`.
 pub(crate) fn keyed(name: &str) -> (&str, Option<&str>) {
+    let (names, key) = split(name);
+    (names.split('<').next().unwrap_or(names), key)
+}
+
+/// The names that an operation had before.
+pub(crate) fn old_names(name: &str) -> Vec<&str> {
+    split(name).0.split('<').skip(1).collect()
+}
+
+fn split(name: &str) -> (&str, Option<&str>) {
     match name.strip_suffix(']').and_then(|name| name.split_once('[')) {
-        Some((name, key)) => (name, Some(key)),
+        Some((names, key)) => (names, Some(key)),
         None => (name, None),
     }
 }
@@ -271,7 +291,7 @@ impl Expr {
                 body.collect(found);
                 otherwise.collect(found);
             }
-            Self::Shield(cleanup) => cleanup.collect(found),
+            Self::Shield(body) | Self::Patched { body, .. } => body.collect(found),
             Self::Run(child) => child.collect(found),
             Self::Start { child, meanwhile, .. } => {
                 child.collect(found);
@@ -305,7 +325,7 @@ impl Expr {
                 body.each_child(change);
                 otherwise.each_child(change);
             }
-            Self::Shield(cleanup) => cleanup.each_child(change),
+            Self::Shield(body) | Self::Patched { body, .. } => body.each_child(change),
             Self::Run(child) => child.each_child(change),
             Self::Start { child, meanwhile, .. } => {
                 child.each_child(change);

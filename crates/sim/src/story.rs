@@ -84,6 +84,9 @@ fn change(change: &Change) -> String {
         Alter::Remove => "an operation less",
         Alter::Swap => "two operations change places",
         Alter::Rename => "a step renamed",
+        Alter::RenameAll => "operations of one name renamed, which say so",
+        Alter::Patch => "a step more for those who have not come to it",
+        Alter::Upgrade => "a step with a result of another type, which converts older ones",
         Alter::Retype => "a step made a transaction, or the other way round",
         Alter::Redeclare => "a step with another input",
         Alter::Reread => "a step with a result of another type",
@@ -244,6 +247,7 @@ fn expr(what: &Expr) -> String {
             format!("{way}({} else {})", expr(body), expr(otherwise))
         }
         Expr::Shield(cleanup) => format!("shield({})", expr(cleanup)),
+        Expr::Patched { change, body } => format!("if patched {change:?} {}", expr(body)),
         Expr::Fail { .. } => "fail".to_owned(),
     }
 }

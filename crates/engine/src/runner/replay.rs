@@ -1,7 +1,7 @@
 //! The part of a run that was recorded before.
 
 use super::*;
-use abide_core::{EditFates, Next, OtherInput};
+use abide_core::{EditFates, Next, OtherInput, Renamed};
 use abide_store::Error;
 
 /// The look at what somebody decided about operations. The journal is gone through once for all decisions, from the first entry that
@@ -51,11 +51,11 @@ impl Runner {
                     Err(turn) => turn,
                 });
             }
-            if let Some((own, old)) = self.run.cursor.renamed() {
+            if let Some(renamed) = self.run.cursor.renamed() {
                 if self.run.edits.begin_at(self.run.cursor.passed()) {
                     continue;
                 }
-                self.adopt(own, old);
+                self.adopt(renamed);
                 return Some(Turn::Progress);
             }
             let (seq, is_fetch) = match self.run.cursor.next() {
@@ -80,9 +80,7 @@ impl Runner {
             if renamed.is_some() && self.run.edits.begin_at(seq) {
                 continue;
             }
-            if let (Some(own), Some(op)) = (renamed, entry.event.op()) {
-                self.adopt(own, op.index());
-            }
+            renamed.into_iter().for_each(|renamed| self.adopt(renamed));
             let contradiction = self.contradiction(&entry);
             let depends = entry.event.is_edit() || contradiction.is_some();
             if depends && self.run.edits.begin_at(seq) {
@@ -99,11 +97,11 @@ impl Runner {
     }
 
     /// Knows an open operation by an old name, if the journal knows it by no newer one.
-    fn adopt(&mut self, own: OpIndex, old: OpIndex) {
-        if self.run.cursor.adopt(own, old)
+    fn adopt(&mut self, renamed: Renamed) {
+        if self.run.cursor.adopt(renamed)
             && let Some(active) = self.run.stage.active_mut()
         {
-            active.adopt(own, old);
+            active.adopt(renamed.own, renamed.old);
         }
     }
 

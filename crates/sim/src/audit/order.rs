@@ -128,7 +128,8 @@ fn signals(books: &Books) -> Vec<String> {
         for entry in past.runs.iter().flatten() {
             if let Event::SignalReceived { op, payload, .. } = &entry.event {
                 received
-                    .entry(op.name.to_string())
+                    // What was renamed takes the signals of its old name.
+                    .entry(op.name.as_str().trim_end_matches('n').to_owned())
                     .or_default()
                     .push(model::number(payload).unwrap_or_default());
             }

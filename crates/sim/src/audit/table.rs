@@ -84,7 +84,7 @@ fn own_exprs(program: &Program) -> Vec<&Expr> {
             }
             Expr::Catch { body, otherwise, .. } => left.extend([&**body, &**otherwise]),
             Expr::Start { meanwhile, .. } => left.push(meanwhile),
-            Expr::Shield(cleanup) => left.push(cleanup),
+            Expr::Shield(body) | Expr::Patched { body, .. } => left.push(body),
             _ => {}
         }
     }

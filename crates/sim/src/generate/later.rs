@@ -9,7 +9,7 @@ use crate::scenario::{Fault, Part, Scenario, Target, When, Wrong};
 
 /// A scenario with all of it.
 pub(super) fn more(scenario: Scenario) -> Scenario {
-    with_held_waits(with_calm(with_taken_ids(with_other_types(scenario))))
+    with_said_changes(with_held_waits(with_calm(with_taken_ids(with_other_types(scenario)))))
 }
 
 /// Some runs still wait for something when they want the next one.
@@ -72,6 +72,19 @@ fn with_other_types(mut scenario: Scenario) -> Scenario {
         let count = if chance.is(400) { 1 + chance.below(2) } else { 0 };
         let changes = (0..count).map(|_| Change { at: chance.index(12), what: Alter::Reread });
         edition.changes.extend(changes);
+    }
+    scenario
+}
+
+/// Some builds say what they have renamed and whom a change is for, and convert older results.
+fn with_said_changes(mut scenario: Scenario) -> Scenario {
+    let mut chance = chance(&scenario, 6);
+    for edition in &mut scenario.editions {
+        let count = if chance.is(500) { 1 + chance.below(3) } else { 0 };
+        for _ in 0..count {
+            let what = *chance.prng.pick(&[Alter::RenameAll, Alter::RenameAll, Alter::Patch, Alter::Upgrade]);
+            edition.changes.push(Change { at: chance.index(12), what });
+        }
     }
     scenario
 }

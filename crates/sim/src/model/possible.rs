@@ -5,7 +5,7 @@ use abide_core::{
 };
 use serde_json::Value;
 
-use super::{Expected, Failed, Knowledge, Under};
+use super::{Expected, Failed, Knowledge, Reads, Under};
 use crate::program::{Child, Code, Way, Work, mix};
 
 /// What an entry gives to an operation, if that is possible at all; nothing if it has to be decided about.
@@ -100,8 +100,9 @@ pub(super) fn is_readable(expected: &Expected, event: &Event) -> bool {
         Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(payload), .. }), .. } => payload,
         _ => return true,
     };
-    let Expected::Closure { is_text, .. } = expected else { return true };
-    payload.as_bytes().starts_with(b"\"") == *is_text
+    let Expected::Closure { reads, .. } = expected else { return true };
+    let found = if payload.as_bytes().starts_with(b"\"") { Reads::Text } else { Reads::Number };
+    *reads == Reads::Both || *reads == found
 }
 
 /// Whether somebody gave a result that the code could not read: it was blocked at the same step later. To nobody is that result given again.

@@ -1,0 +1,110 @@
+//! By which of its names an operation is known, and which changes a run takes.
+
+use abide_core::{Entry, Event, OpKind, Remedied, StepRecord};
+
+use super::{Id, Life, Model, State, id_of, interrupt_of, is_delivery};
+use crate::program::{keyed, old_names};
+
+/// What the journal tells of an operation.
+pub(super) struct Told {
+    id: Id,
+    seq: u64,
+    is_delivery: bool,
+    is_own: bool,
+}
+
+/// Everything that a journal tells of operations.
+pub(super) fn told(life: &Life<'_>) -> Vec<Told> {
+    let told = |entry: &Entry| {
+        let (id, is_own) = (id_of(entry.event.op()?), life.is_own(entry));
+        Some(Told { id, seq: entry.seq, is_delivery: is_delivery(&entry.event), is_own })
+    };
+    life.journal.iter().filter_map(told).collect()
+}
+
+/// A name with its key, as the journal has it.
+pub(super) fn with_key(name: &str, key: Option<&str>) -> String {
+    key.map_or_else(|| name.to_owned(), |key| format!("{name}[{key}]"))
+}
+
+impl State {
+    /// By which name the journal knows an operation: the newest that has an outcome, or else the newest of all. A closure must not run under a new
+    /// name that has an outcome under an old one.
+    pub(super) fn known_as(&mut self, kind: &'static str, written: &str, nth: u32) -> Id {
+        let (name, key) = keyed(written);
+        let own = (kind, with_key(name, key), nth);
+        let olds: Vec<Id> =
+            old_names(written).into_iter().map(|old| (kind, with_key(old, key), nth)).collect();
+        if olds.is_empty() {
+            return own;
+        }
+        let newest = |ids: &[&Id]| {
+            let told = self.told.iter().filter(|told| ids.contains(&&told.id));
+            told.max_by_key(|told| (told.is_delivery, told.seq))
+        };
+        let old = newest(&olds.iter().collect::<Vec<_>>()).filter(|told| told.is_delivery);
+        let again = newest(&[&own]).filter(|told| told.is_delivery && told.is_own);
+        if let (Some(old), Some(again)) = (old, again)
+            && old.seq < again.seq
+        {
+            self.wrong = Some(format!("{own:?} ran again, though entry {} has it as {:?}", old.seq, old.id));
+        }
+        let all: Vec<&Id> = olds.iter().chain([&own]).collect();
+        newest(&all).map_or(own.clone(), |told| told.id.clone())
+    }
+
+    /// A name that was given up is used by nobody else.
+    pub(super) fn check_old_names(&mut self, kind: &'static str, written: &str) {
+        let (name, _) = keyed(written);
+        let is_old = |(of, old, new): &(&str, String, String)| *of == kind && old == name && new != name;
+        let mut is_clash = self.olds.iter().any(is_old);
+        for old in old_names(written).into_iter().filter(|old| *old != name) {
+            is_clash |= self.uses.keys().any(|(of, used)| *of == kind && keyed(used).0 == old);
+            is_clash |= self.olds.iter().any(|(of, other, new)| *of == kind && other == old && new != name);
+            self.olds.push((kind, old.to_owned(), name.to_owned()));
+        }
+        if is_clash {
+            self.clash = Some(name.to_owned());
+        }
+    }
+}
+
+impl Model<'_> {
+    /// Whether the run takes a change: what is recorded, or what follows from how far it came.
+    pub(super) fn takes(&self, change: &str) -> bool {
+        let mut state = self.lock();
+        let marker = self.life.journal.iter().find_map(|entry| match &entry.event {
+            Event::StepRecorded(StepRecord { op, outcome, .. })
+                if op.kind == OpKind::Patch && op.name.as_str() == change =>
+            {
+                Some((entry, outcome.to_string() == "true"))
+            }
+            _ => None,
+        });
+        let end = marker.map_or(u64::MAX, |(entry, _)| entry.seq);
+        let left: Vec<&Entry> =
+            self.life.journal.iter().filter(|entry| state.left.contains(&entry.seq)).collect();
+        let is_left = left.iter().any(|entry| entry.seq < end);
+        let is_foreign_left = left.iter().any(|entry| entry.seq < end && !self.life.is_own(entry));
+        let is_ahead = |entry: &&Entry| entry.seq > state.passed && entry.seq < end && is_seen(&entry.event);
+        let is_behind = is_left || self.life.journal.iter().any(|entry| is_ahead(&entry));
+        let Some((entry, is_taken)) = marker else { return !is_behind };
+        if self.life.is_own(entry) && ((is_taken && is_foreign_left) || (!is_taken && !is_behind)) {
+            state.wrong =
+                Some(format!("entry {} answers {is_taken} for {change:?}, which is not so", entry.seq));
+        }
+        is_taken
+    }
+}
+
+/// Whether an entry tells how far the code came.
+fn is_seen(event: &Event) -> bool {
+    let is_note = matches!(
+        event,
+        Event::AttemptFailed { .. }
+            | Event::TimerSet { .. }
+            | Event::ChildCancelled { .. }
+            | Event::Unblocked { remedied: Some(Remedied { .. }), .. }
+    );
+    is_note || is_delivery(event) || interrupt_of(event).is_some()
+}
