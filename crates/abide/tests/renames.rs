@@ -77,7 +77,6 @@ version!(new, |ctx| {
 version!(without, |ctx| {
     let paid: u64 = ctx.step("charge", || async { Ok(70) }).await?;
     go(&ctx).await?;
-    ctx.sleep(secs(3_600)).await?;
     Ok(paid.to_string())
 });
 
@@ -264,6 +263,40 @@ fn an_upgrade_that_fails_blocks() {
     );
     let flag = "and no bool to upgrade: invalid type: integer `7`, expected a boolean at line 1 column 1";
     assert_eq!(deployed(short::plain, &[], misreading::plain), format!("ran []: {cannot} ({wrong}; {flag})"));
+}
+
+/// Before the run has ended, and when it has.
+#[test]
+fn an_entry_that_a_renamed_step_leaves_unused_is_told() {
+    let told =
+        r#"step "charge" ran although an entry of step "pay" went unused: renamed? use .renamed_from("pay")"#;
+    Lab::run(7, |lab| async move {
+        let ran = Ran::default();
+        let (first, abide) = machine(&lab, &ran, short::plain).await;
+        abide.start(short::plain, ()).id("one").await.unwrap();
+        abide.start(short::plain, ()).id("two").await.unwrap();
+        abide.start(short::plain, ()).id("three").await.unwrap();
+        lab.sleep(secs(2)).await;
+        lab.crash(first);
+        let (second, abide) = machine(&lab, &ran, without::plain).await;
+        let handle = abide.handle::<String>("one");
+        handle.signal("poke", &()).await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert!(handle.why().await.unwrap().contains(told), "{}", handle.why().await.unwrap());
+        let handle = abide.handle::<String>("three");
+        handle.signal("go", &()).await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Completed);
+        assert!(handle.why().await.unwrap().contains(told), "{}", handle.why().await.unwrap());
+        lab.crash(second);
+        // A step that was added before the others leaves nothing unused.
+        let (_, abide) = machine(&lab, &ran, later::plain).await;
+        let handle = abide.handle::<String>("two");
+        handle.signal("go", &()).await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Completed);
+        assert!(!handle.why().await.unwrap().contains("unused"), "{}", handle.why().await.unwrap());
+    });
 }
 
 /// The code was renamed without saying so, ran the step again and went on with that; then it says so.

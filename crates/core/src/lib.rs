@@ -50,6 +50,7 @@ mod suspicion;
 pub mod text;
 mod time;
 mod tree;
+mod unclaimed;
 pub mod whole;
 
 pub use answer::awaited_children;
@@ -81,3 +82,4 @@ pub use summary::{Listens, Status, Summary, Waiting};
 pub use suspicion::{Proof, Stand, Suspicion};
 pub use time::Timestamp;
 pub use tree::{Descent, TreeChange, TreeOrder};
+pub use unclaimed::Unclaimed;

@@ -237,6 +237,12 @@ impl Uses {
         Ok(())
     }
 
+    /// Whether this name was used for an operation of this kind.
+    pub fn has(&self, kind: OpKind, name: &Name) -> bool {
+        let use_key = use_key(kind, crate::hash::of(name.as_str().as_bytes()));
+        self.once.contains(&use_key) || self.once.contains(&(use_key ^ KEYED))
+    }
+
     fn count(&mut self, use_key: u64) -> u32 {
         if self.once.insert(use_key) {
             return 1;

@@ -31,7 +31,12 @@ pub struct Cursor {
     /// Results that could not be recorded and that nobody has decided about so far, in order; rarely more than one.
     lost: Vec<Lost>,
     renames: Renames,
+    /// The first operations that were skipped.
+    passed_over: Vec<Op>,
 }
+
+/// How many operations that were skipped are kept by name.
+const PASSED_OVER_COUNT_MAX: usize = 8;
 
 /// A result that could not be recorded.
 #[derive(Debug)]
@@ -222,6 +227,9 @@ impl Cursor {
             return Ok(true);
         }
         self.demand(op)?;
+        if self.passed_over.len() < PASSED_OVER_COUNT_MAX {
+            self.passed_over.push(op.clone());
+        }
         // A journal is bounded far below 2^32 entries (`entry_count_max`).
         self.skipped.insert(key, u32::try_from(entry.seq).expect("journals are bounded"));
         Ok(false)
@@ -285,6 +293,12 @@ impl Cursor {
     /// Whether the journal has an outcome of this operation that nobody has asked for.
     pub fn is_skipped(&self, key: OpIndex) -> bool {
         self.skipped.contains_key(&key.0) || self.lost.iter().any(|lost| lost.op.index() == key)
+    }
+
+    /// The first operations of which an outcome was passed and that nobody has asked for.
+    pub fn unclaimed(&self) -> Vec<Op> {
+        let is_left = |op: &&Op| self.skipped.contains_key(&op.index().0);
+        self.passed_over.iter().filter(is_left).cloned().collect()
     }
 
     /// The numbers of entries that were passed and never asked for, in order, at most `limit`.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
-use crate::{Epoch, Execution, ExecutionId, Name, Phase, Sort, Suspicion, Timestamp, codec};
+use crate::{Epoch, Execution, ExecutionId, Name, Phase, Sort, Suspicion, Timestamp, Unclaimed, codec};
 
 /// Where an execution stands. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -221,11 +221,13 @@ pub struct Summary {
     pub cared_epoch: Option<Epoch>,
     /// Set if the execution is still suspected of killing its workers after this commit. Otherwise a store counts the deaths of its holders from zero.
     pub suspicion: Option<Suspicion>,
+    /// Set if the code did something anew while the journal has something of the same kind that it has not asked for.
+    pub unclaimed: Option<Unclaimed>,
 }
 
 growable!(Summary {
     fields: status, listens, wake_at, care_at, waiting;
-    gained: 1 => cared_epoch, 2 => suspicion;
+    gained: 1 => cared_epoch, 2 => suspicion, 3 => unclaimed;
 });
 
 impl Summary {
@@ -278,6 +280,7 @@ impl Execution {
             waiting: Vec::new(),
             cared_epoch: None,
             suspicion: None,
+            unclaimed: None,
         }
     }
 
@@ -293,6 +296,7 @@ impl Execution {
             waiting: if active { excerpt(waiting) } else { Vec::new() },
             cared_epoch: None,
             suspicion: None,
+            unclaimed: None,
         }
     }
 

@@ -75,6 +75,11 @@ struct Next {
 }
 
 impl State {
+    /// Whether the code has used the name of this operation for its kind.
+    pub(crate) fn has_used(&self, op: &Op) -> bool {
+        self.uses.has(op.kind, &op.name)
+    }
+
     /// The input of the next run, if the code wants one.
     pub(crate) fn next_input(&self) -> Option<Payload> {
         self.next.as_ref().map(|next| next.input.clone())

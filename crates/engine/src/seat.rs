@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Command, Entry, Epoch, Event, Execution, ExecutionId, Message, MessageId, Payload, Refusal,
-    Start, Summary, Timestamp, Waiting, Witness, care,
+    Start, Summary, Timestamp, Unclaimed, Waiting, Witness, care,
 };
 use abide_store::{Answer, ExecutionKey, Hold, Leased, Read, Record, Target, Transaction};
 
@@ -34,6 +34,8 @@ pub struct Seat {
     is_first: bool,
     /// What its [summary](Summary::cared_epoch) says: a caretaker sits here, and is the first.
     cared_epoch: Option<Epoch>,
+    /// What its [summary](Summary::unclaimed) says.
+    unclaimed: Option<Box<Unclaimed>>,
     /// The final commit was sent; this is what it means.
     closing: Option<Box<End>>,
     presence: Presence,
@@ -100,6 +102,7 @@ impl Seat {
                 order,
                 is_first,
                 cared_epoch: None,
+                unclaimed: None,
                 closing: None,
                 presence,
             },
@@ -414,6 +417,11 @@ impl Seat {
         self.ledger.set_open(has_open);
     }
 
+    /// Says what the code began that is perhaps recorded under another name.
+    pub(crate) fn set_unclaimed(&mut self, unclaimed: Option<Unclaimed>) {
+        self.unclaimed = unclaimed.map(Box::new);
+    }
+
     /// Whether children have to be told something.
     pub(crate) fn has_tree_orders(&self) -> bool {
         !self.ledger.tree_orders.is_empty()
@@ -445,7 +453,8 @@ impl Seat {
         } else {
             self.execution().summary_at_rest()
         };
-        let summary = Summary { cared_epoch: self.cared_epoch, ..summary };
+        let unclaimed = self.unclaimed.as_deref().cloned();
+        let summary = Summary { cared_epoch: self.cared_epoch, unclaimed, ..summary };
         if self.is_suspected() && !self.keeps_others_out() {
             self.ledger.stand_aside();
         }

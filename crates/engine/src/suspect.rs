@@ -182,6 +182,7 @@ mod tests {
             waiting: Vec::new(),
             cared_epoch: None,
             suspicion: Some(Suspicion { died_at, stand }),
+            unclaimed: None,
         };
         let (record, verdict) = judge(summary, 7, at(now), &options);
         (record.suspicion.died_at.len(), record.suspicion.stand, verdict)

@@ -520,6 +520,7 @@ fn damaged() -> Summary {
         waiting: Vec::new(),
         cared_epoch: None,
         suspicion: None,
+        unclaimed: None,
     }
 }
 

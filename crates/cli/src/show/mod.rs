@@ -328,6 +328,7 @@ fn document(picture: &Picture) -> Value {
         "takeover_count": snapshot.takeover_count,
         "entry_count": snapshot.execution.entry_count(),
         "unused": picture.unused.iter().map(json::operation).collect::<Value>(),
+        "unclaimed": snapshot.summary.unclaimed.as_ref().map(ToString::to_string),
         "journal": picture.journal.iter().map(json::entry).collect::<Value>(),
         "failed_attempts": failed_attempts(&picture.journal).map(json::entry).collect::<Value>(),
         "children": picture.children.iter().map(child).collect::<Value>(),

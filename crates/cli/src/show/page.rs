@@ -51,6 +51,9 @@ fn head(picture: &Picture, now: Timestamp) -> String {
         let unused = picture.unused.iter().map(ToString::to_string);
         line("unused", unused.collect::<Vec<_>>().join(", "));
     }
+    if let Some(unclaimed) = &summary.unclaimed {
+        line("renamed?", unclaimed.to_string());
+    }
     line("created", text::when(snapshot.created_at, now));
     if !execution.is_finished() {
         line("held by", holder(picture, now));

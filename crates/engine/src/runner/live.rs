@@ -7,6 +7,9 @@ use crate::board::{StepOptions, UserTransaction, timed_out};
 use abide_core::{Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec};
 use abide_store::{Record, Transacted, Transaction};
 
+/// How many operations that may have been renamed are kept in mind.
+const BEGUN_COUNT_MAX: usize = 8;
+
 impl Runner {
     /// Does one new thing. `true`: there may be more.
     pub(super) fn live(&mut self) -> bool {
@@ -188,6 +191,9 @@ impl Runner {
         }
         if let Some(reason) = self.run.cursor.obstacle() {
             return self.block(reason);
+        }
+        if self.run.cursor.has_skipped() && self.run.begun.len() < BEGUN_COUNT_MAX {
+            self.run.begun.push(op.clone());
         }
         let note = self.run.cursor.take_note(op.index());
         match self.request(id) {

@@ -97,6 +97,8 @@ struct Run {
     unused: Vec<Op>,
     /// The last entry of the journal that tells how far the code came.
     seen_to: u64,
+    /// The first operations that began while the journal had something that the code had not asked for.
+    begun: Vec<Op>,
     published: Option<Vec<Waiting>>,
 }
 
@@ -113,6 +115,7 @@ impl Run {
             answers: VecDeque::new(),
             unused: Vec::new(),
             seen_to: 0,
+            begun: Vec::new(),
             published: None,
         }
     }
@@ -417,6 +420,11 @@ impl Runner {
     /// Commits the end of the execution, which was decided.
     fn end(&mut self, event: Event) {
         self.tell_children();
+        let unclaimed = self.unclaimed();
+        if let Some(unclaimed) = &unclaimed {
+            tracing::warn!(execution = %self.seat.execution().address(), "{unclaimed}");
+        }
+        self.seat.set_unclaimed(unclaimed);
         self.evict();
         self.seat.finish(event);
     }
@@ -435,6 +443,8 @@ impl Runner {
         let waiting = if is_parked { self.waiting_at_rest() } else { self.waiting() };
         let wake_at = self.next_timer();
         self.tell_open(None);
+        let unclaimed = self.unclaimed();
+        self.seat.set_unclaimed(unclaimed);
         self.seat.send(Leave { hold, waiting: &waiting, wake_at, end });
         self.run.published = Some(waiting);
     }

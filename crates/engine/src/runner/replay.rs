@@ -1,7 +1,7 @@
 //! The part of a run that was recorded before.
 
 use super::*;
-use abide_core::{EditFates, Next, OtherInput, Renamed};
+use abide_core::{EditFates, Next, OtherInput, Renamed, Unclaimed};
 use abide_store::Error;
 
 /// The look at what somebody decided about operations. The journal is gone through once for all decisions, from the first entry that
@@ -200,6 +200,13 @@ impl Runner {
             ops.push(if active.result.is_some() { "the end of the workflow" } else { "nothing" }.to_owned());
         }
         ops.join(" and ")
+    }
+
+    /// What the code began anew that is perhaps recorded under another name.
+    pub(super) fn unclaimed(&self) -> Option<Unclaimed> {
+        let active = self.run.stage.active().filter(|_| !self.run.begun.is_empty())?;
+        let state = active.board.0.lock();
+        Unclaimed::first(&self.run.begun, &self.run.cursor.unclaimed(), |op| state.has_used(op))
     }
 
     /// Recorded operations that the finished code never asked for, the first of them. They may lie any number of pages back.

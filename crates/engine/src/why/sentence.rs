@@ -120,7 +120,9 @@ pub(super) enum Held {
 pub(super) fn of(facts: &Facts) -> String {
     let execution = &facts.snapshot.execution;
     let subject = format!("{} {:?}", execution.kind().word(), execution.address().id);
-    text::clean(&format!("{subject} {}{}.", predicate(facts), trouble(facts))).into_owned()
+    let unclaimed = facts.snapshot.summary.unclaimed.as_ref();
+    let unclaimed = unclaimed.map(|unclaimed| format!("; {unclaimed}")).unwrap_or_default();
+    text::clean(&format!("{subject} {}{unclaimed}{}.", predicate(facts), trouble(facts))).into_owned()
 }
 
 /// What keeps everything from going on that has to write. What has ended wants nothing more.

@@ -28,8 +28,8 @@ pub(super) fn with_key(name: &str, key: Option<&str>) -> String {
 }
 
 impl State {
-    /// By which name the journal knows an operation: the newest that has an outcome, or else the newest of all. A closure must not run under a new
-    /// name that has an outcome under an old one.
+    /// By which name the journal knows an operation: its own if that has an outcome, then the newest that has one, then the newest of all. A closure
+    /// must not run under a new name that has an outcome under an old one.
     pub(super) fn known_as(&mut self, kind: &'static str, written: &str, nth: u32) -> Id {
         let (name, key) = keyed(written);
         let own = (kind, with_key(name, key), nth);
@@ -43,11 +43,15 @@ impl State {
             told.max_by_key(|told| (told.is_delivery, told.seq))
         };
         let old = newest(&olds.iter().collect::<Vec<_>>()).filter(|told| told.is_delivery);
-        let again = newest(&[&own]).filter(|told| told.is_delivery && told.is_own);
-        if let (Some(old), Some(again)) = (old, again)
+        let taken = newest(&[&own]).filter(|told| told.is_delivery);
+        if let (Some(old), Some(again)) = (old, taken)
             && old.seq < again.seq
+            && again.is_own
         {
             self.wrong = Some(format!("{own:?} ran again, though entry {} has it as {:?}", old.seq, old.id));
+        }
+        if taken.is_some() {
+            return own;
         }
         let all: Vec<&Id> = olds.iter().chain([&own]).collect();
         newest(&all).map_or(own.clone(), |told| told.id.clone())

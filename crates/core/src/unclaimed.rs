@@ -1,0 +1,43 @@
+//! Operations that were perhaps renamed.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Op, OpKind};
+
+/// Newer code began an operation, while the journal has one of the same kind that it has not asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unclaimed {
+    /// What began.
+    pub begun: Op,
+    /// What is recorded, and unused so far.
+    pub recorded: Op,
+}
+
+impl Unclaimed {
+    /// The first two of a kind. `is_used` says whether the code has used the name of what is recorded: then it was not renamed.
+    pub fn first(begun: &[Op], recorded: &[Op], is_used: impl Fn(&Op) -> bool) -> Option<Self> {
+        let left: Vec<&Op> = recorded.iter().filter(|op| !is_used(op)).collect();
+        begun.iter().find_map(|begun| {
+            let recorded =
+                left.iter().find(|recorded| recorded.kind == begun.kind && recorded.key == begun.key)?;
+            Some(Self { begun: begun.clone(), recorded: (*recorded).clone() })
+        })
+    }
+}
+
+impl fmt::Display for Unclaimed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { begun, recorded } = self;
+        let word = match begun.kind {
+            OpKind::Step | OpKind::Transaction | OpKind::Child => "ran",
+            _ => "began",
+        };
+        let old = recorded.name.as_str();
+        write!(
+            f,
+            "{begun} {word} although an entry of {recorded} went unused: renamed? use .renamed_from({old:?})"
+        )
+    }
+}
