@@ -17,11 +17,13 @@ use futures_util::future::BoxFuture;
 
 use crate::history::{Draw, Draws, Spot};
 use crate::interpret::{self, Host, Outcome, Started, Trouble};
-use crate::program::{Child, Code, Program, Step, Transact, Work, keyed};
+use crate::program::{Child, Code, Program, Step, Transact, Work};
+use operation::Operation;
 use possible::{contradicts, foreign, is_readable, is_refuted, possible};
 use renamed::Told;
 
 mod moments;
+mod operation;
 mod possible;
 mod renamed;
 mod unused;
@@ -276,6 +278,8 @@ struct State {
     /// If somebody wants to know them.
     moments: Option<Vec<Moment>>,
     told: Vec<Told>,
+    /// All names of an operation that was renamed.
+    names: BTreeMap<Id, Vec<Id>>,
     /// Old names: of which kind, and what they became.
     olds: Vec<(&'static str, String, String)>,
     /// The entries that nobody has asked for so far, and the last one that somebody was given.
@@ -333,10 +337,13 @@ impl Model<'_> {
             return Verdict::Continued(Box::new(next.clone()));
         }
         let recorded: BTreeSet<Id> = pending.iter().filter_map(|entry| entry.event.op()).map(id_of).collect();
-        let is_of_other_kind = |(kind, name, nth): &&Id| match *kind {
+        let is_recorded = |(kind, name, nth): &Id| match *kind {
             "step" => recorded.contains(&("transaction", name.clone(), *nth)),
             "transaction" => recorded.contains(&("step", name.clone(), *nth)),
             _ => false,
+        };
+        let is_of_other_kind = |id: &&Id| {
+            is_recorded(id) || state.names.get(*id).is_some_and(|names| names.iter().any(is_recorded))
         };
         match state.open.keys().find(is_of_other_kind) {
             Some(op) => Verdict::Stuck(format!("{op:?} is recorded as another kind")),
@@ -438,89 +445,6 @@ impl Model<'_> {
         let mut result = self.operation("result", name, Expected::Result);
         result.open_as(("result", name.to_owned(), nth));
         result
-    }
-}
-
-/// An operation that waits for its outcome. Dropping it gives it up.
-struct Operation {
-    state: Arc<Mutex<State>>,
-    kind: &'static str,
-    name: String,
-    expected: Option<Expected>,
-    id: Option<Id>,
-}
-
-impl Operation {
-    fn open(&mut self) {
-        let id = {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            let other = match self.kind {
-                "step" => "transaction",
-                "transaction" => "step",
-                _ => "",
-            };
-            let (name, _) = keyed(&self.name);
-            if state.uses.keys().any(|(kind, used)| *kind == other && keyed(used).0 == name) {
-                state.clash = Some(name.to_owned());
-            }
-            state.check_old_names(self.kind, &self.name);
-            let (name, key) = keyed(&self.name);
-            let count = state.uses.entry((self.kind, renamed::with_key(name, key))).or_default();
-            *count += 1;
-            let nth = *count;
-            let own = (self.kind, renamed::with_key(name, key), nth);
-            // A closure that runs is known by either name.
-            state.ever.insert(own);
-            state.known_as(self.kind, &self.name, nth)
-        };
-        self.open_as(id);
-    }
-
-    fn open_as(&mut self, id: Id) {
-        let Some(expected) = self.expected.take() else { return };
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_shielded = state.shield_depth > 0;
-        let outcome = state.interrupt.filter(|_| !is_shielded).map(|kind| Err(Failed(kind)));
-        let number = state.ever.len();
-        state.ever.insert(id.clone());
-        state.open.insert(id.clone(), Slot { number, is_shielded, expected, outcome, waker: None });
-        drop(state);
-        self.id = Some(id);
-    }
-
-    fn nth(&self) -> u32 {
-        self.id.as_ref().map_or(0, |id| id.2)
-    }
-}
-
-impl Future for Operation {
-    type Output = Result<u64, Failed>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.id.is_none() {
-            self.open();
-        }
-        let Some(id) = self.id.clone() else { return Poll::Pending };
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(slot) = state.open.get_mut(&id) else { return Poll::Pending };
-        match slot.outcome.take() {
-            Some(outcome) => {
-                state.open.remove(&id);
-                Poll::Ready(outcome)
-            }
-            None => {
-                slot.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
-}
-
-impl Drop for Operation {
-    fn drop(&mut self) {
-        if let Some(id) = &self.id {
-            self.state.lock().unwrap_or_else(PoisonError::into_inner).open.remove(id);
-        }
     }
 }
 

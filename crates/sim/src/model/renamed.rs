@@ -50,11 +50,14 @@ impl State {
         {
             self.wrong = Some(format!("{own:?} ran again, though entry {} has it as {:?}", old.seq, old.id));
         }
-        if taken.is_some() {
-            return own;
-        }
         let all: Vec<&Id> = olds.iter().chain([&own]).collect();
-        newest(&all).map_or(own.clone(), |told| told.id.clone())
+        let id = match taken {
+            Some(_) => own.clone(),
+            None => newest(&all).map_or(own.clone(), |told| told.id.clone()),
+        };
+        let all = all.into_iter().cloned().collect();
+        self.names.insert(id.clone(), all);
+        id
     }
 
     /// A name that was given up is used by nobody else.
