@@ -2,7 +2,7 @@
 
 use abide_core::{Entry, Event, OpKind, Remedied, StepRecord};
 
-use super::{Id, Life, Model, State, id_of, interrupt_of, is_delivery};
+use super::{Id, Life, Model, State, id_of, interrupt_of, is_delivery, unused};
 use crate::program::{keyed, old_names};
 
 /// What the journal tells of an operation.
@@ -89,8 +89,9 @@ impl Model<'_> {
             _ => None,
         });
         let end = marker.map_or(u64::MAX, |(entry, _)| entry.seq);
-        let left: Vec<&Entry> =
-            self.life.journal.iter().filter(|entry| state.left.contains(&entry.seq)).collect();
+        // A result that could not be recorded is not given to anybody.
+        let is_left = |entry: &&Entry| state.left.contains(&entry.seq) && !unused::is_lost(&entry.event);
+        let left: Vec<&Entry> = self.life.journal.iter().filter(is_left).collect();
         let is_left = left.iter().any(|entry| entry.seq < end);
         let is_foreign_left = left.iter().any(|entry| entry.seq < end && !self.life.is_own(entry));
         let is_ahead = |entry: &&Entry| entry.seq > state.passed && entry.seq < end && is_seen(&entry.event);

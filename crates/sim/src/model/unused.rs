@@ -40,6 +40,6 @@ fn is_withdrawn(entry: &Entry, journal: &[Entry]) -> bool {
     journal.iter().any(|later| later.seq > entry.seq && decided(later).as_ref() == Some(&op))
 }
 
-fn is_lost(event: &Event) -> bool {
+pub(super) fn is_lost(event: &Event) -> bool {
     matches!(event, Event::StepRecorded(record) if matches!(record.outcome, Outcome::Unrecordable(_)))
 }
