@@ -340,6 +340,9 @@ impl Host for OnCtx {
             if let Some(own) = own {
                 called!(calls, counted = Transact::key(own));
                 called!(calls, counted = Transact::upgrade(|old: Either| Ok(old.0)));
+                // Nobody was called so.
+                let before = format!("before-{name}");
+                called!(calls, counted = Transact::renamed_from(&before));
             }
             for old in old_names(&wanted.name) {
                 called!(calls, counted = Transact::renamed_from(old));
