@@ -2,15 +2,17 @@
 
 use std::future::Future;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use abide_core::{Failure, FailureKind, OpKind};
-use abide_engine::{Delivery, Request, Turn};
+use abide_core::{Failure, FailureKind, OpKind, Payload};
+use abide_engine::{Delivery, Rejection, Request, Turn, panics};
 use serde::de::DeserializeOwned;
 
 use crate::ctx::Ctx;
+use crate::data;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
 use crate::step::{Slot, delivered};
@@ -52,13 +54,24 @@ impl<T> Receive<T> {
     }
 }
 
+/// Whether this can be read as a `T`. A panic of its code is a complaint like any: nobody else may suffer from what somebody sent.
+fn check<T: DeserializeOwned>(payload: &Payload) -> std::result::Result<(), Rejection> {
+    let complaint = match catch_unwind(AssertUnwindSafe(|| data::decode::<T>(payload).map(drop))) {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => panics::failure(panic.as_ref()).message.clone(),
+    };
+    Err(Rejection { expected: std::any::type_name::<T>().to_owned(), complaint })
+}
+
 impl<T: DeserializeOwned> Future for Receive<T> {
     type Output = Result<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
         let (ctx, name, timeout) = (&this.ctx, &this.name, this.timeout);
-        let op = match this.slot.open(|| ctx.open(OpKind::Signal, name, Request::Signal { timeout })) {
+        let request = Request::Signal { timeout, check: check::<T> };
+        let op = match this.slot.open(|| ctx.open(OpKind::Signal, name, request)) {
             Ok(op) => op,
             Err(answer) => return answer,
         };

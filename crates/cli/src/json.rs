@@ -128,6 +128,14 @@ fn details(event: &Event) -> Value {
         Event::SignalReceived { message, payload: value, .. } => {
             json!({ "message": message.as_str(), "payload": payload(value) })
         }
+        Event::SignalRejected(rejected) => json!({
+            "message": rejected.message.as_str(),
+            "by": rejected.by.0,
+            "arrived_at": time(rejected.arrived_at),
+            "payload": payload(&rejected.payload),
+            "expected": rejected.expected,
+            "complaint": rejected.complaint,
+        }),
         Event::ChildStarted { child, input, .. } => {
             json!({ "child": child.as_str(), "input": input.excerpt })
         }

@@ -6,8 +6,8 @@
 
 use crate::planted::{Bug, planted};
 use crate::{
-    Block, Body, By, Command, Failure, Limits, Message, Outcome, StepRecord, StepRemedy, TooLarge,
-    Unrecordable, text,
+    Block, Body, By, Command, Failure, Limits, Message, Outcome, RejectedSignal, StepRecord, StepRemedy,
+    TooLarge, Unrecordable, text,
 };
 
 impl Limits {
@@ -42,6 +42,7 @@ impl Command {
             Self::Cancel { by, reason } => Self::Cancel { by: by.bounded(), reason: short(reason) },
             Self::Terminate { by, reason } => Self::Terminate { by: by.bounded(), reason: short(reason) },
             Self::Unblock { by, step } => Self::Unblock { by: by.bounded(), step },
+            Self::RejectSignal(rejected) => Self::RejectSignal(Box::new(rejected.bounded())),
             Self::SetTimer { .. }
             | Self::FireTimer { .. }
             | Self::ReceiveSignal { .. }
@@ -76,6 +77,13 @@ impl Message {
             limits.check("REASON_BYTES_MAX", what, (found, Limits::REASON_BYTES_MAX))?;
         }
         Ok(())
+    }
+}
+
+impl RejectedSignal {
+    fn bounded(self) -> Self {
+        let (expected, complaint) = (short(self.expected), short(self.complaint));
+        Self { by: self.by.bounded(), expected, complaint, ..self }
     }
 }
 

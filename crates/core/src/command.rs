@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ContentHash, Event, ExecutionId, Failure, Fingerprint, Foreign, InvalidName, Message, MessageId, Name,
-    NameClash, Op, Outcome, Payload, Start, Status, StepRecord, Timestamp, TooLarge, TreeOrder, text,
+    NameClash, Op, Outcome, Payload, RejectedSignal, Start, Status, StepRecord, Timestamp, TooLarge,
+    TreeOrder, text,
 };
 
 /// Something that the holder of the lease wants to record.
@@ -47,6 +48,8 @@ pub enum Command {
         /// What it carried.
         payload: Payload,
     },
+    /// A signal is taken from the inbox and set aside: the code cannot read it.
+    RejectSignal(Box<RejectedSignal>),
     /// A child is to be started.
     StartChild {
         /// The start.

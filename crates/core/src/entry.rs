@@ -162,6 +162,39 @@ pub enum Event {
         /// What still runs then is dropped.
         until: Timestamp,
     },
+    /// A signal was taken from the inbox and set aside, because the code that waited for it could not read it. The wait goes on.
+    SignalRejected(Box<RejectedSignal>),
+}
+
+/// A signal that the code could not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RejectedSignal {
+    /// The receipt, which goes on.
+    pub op: Op,
+    /// The message that carried it.
+    pub message: MessageId,
+    /// Who sent it.
+    pub by: By,
+    /// When it arrived.
+    pub arrived_at: Timestamp,
+    /// What it carried.
+    pub payload: Payload,
+    /// The type that the code waited for.
+    pub expected: String,
+    /// Why it is none.
+    pub complaint: String,
+}
+
+growable!(RejectedSignal {
+    fields: op, message, by, arrived_at, payload, expected, complaint;
+    gained: ;
+});
+
+impl fmt::Display for RejectedSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { payload, expected, complaint, .. } = self;
+        write!(f, "expected {expected}, found {} ({complaint})", payload.excerpt())
+    }
 }
 
 /// A decision about an operation that the execution was blocked at.
@@ -196,6 +229,7 @@ impl Event {
             Self::TimerSet { .. } => "timer-set",
             Self::TimerFired { .. } => "timer-fired",
             Self::SignalReceived { .. } => "signal-received",
+            Self::SignalRejected(_) => "signal-rejected",
             Self::ChildStarted { .. } => "child-started",
             Self::ChildFinished { .. } => "child-finished",
             Self::ChildCancelled { .. } => "child-cancelled",
@@ -228,6 +262,7 @@ impl Event {
             | Self::ChildFinished { op, .. }
             | Self::ChildCancelled { op }
             | Self::Unblocked { remedied: Some(Remedied { op, .. }), .. } => Some(op),
+            Self::SignalRejected(rejected) => Some(&rejected.op),
             Self::Foreign(foreign) => foreign.op.as_ref(),
             _ => None,
         }

@@ -319,6 +319,7 @@ impl Execution {
             Command::ReceiveSignal { op, message, payload } => {
                 Ok(Event::SignalReceived { op, message, payload }.into())
             }
+            Command::RejectSignal(rejected) => Ok(Event::SignalRejected(rejected).into()),
             Command::StartChild { op, child, start } => {
                 let input = start.fingerprint();
                 let message = self.message_to(child.clone(), "start", (self.as_parent(), Body::Start(start)));
@@ -427,6 +428,7 @@ impl Execution {
             | Event::TimerSet { .. }
             | Event::TimerFired { .. }
             | Event::SignalReceived { .. }
+            | Event::SignalRejected(_)
             | Event::ChildCancelled { .. }
             | Event::Retried { .. }
             | Event::Foreign(_) => {}

@@ -62,6 +62,7 @@ impl Happening {
             | Event::TimerSet { .. }
             | Event::TimerFired { .. }
             | Event::SignalReceived { .. }
+            | Event::SignalRejected(_)
             | Event::ChildStarted { .. }
             | Event::ChildFinished { .. }
             | Event::ChildCancelled { .. }

@@ -60,7 +60,7 @@ pub use content::{ContentHash, Fingerprint};
 pub use deadline::Witness;
 pub use digest::{Digest, Tally};
 pub use edit::{EditFate, EditFates};
-pub use entry::{Entry, Event, Foreign, Outcome, Remedied, StepRecord, Unrecordable};
+pub use entry::{Entry, Event, Foreign, Outcome, RejectedSignal, Remedied, StepRecord, Unrecordable};
 pub use execution::{Execution, Phase};
 pub use failure::{Details, Failure, FailureKind};
 pub use first::Arrived;

@@ -210,6 +210,14 @@ bugs! {
     PatchedFlips = "patched-flips",
     /// A recorded result is read as the old type although it can be read as the new one.
     UpgradeFirst = "upgrade-first",
+    /// A signal of another type than the code waits for blocks its execution for good.
+    BadSignalBlocks = "bad-signal-blocks",
+    /// A float that is not finite is recorded as `null`.
+    NanRecorded = "nan-recorded",
+    /// A random number that is drawn inside of a step changes those that the workflow draws after it.
+    ChanceInStepShifts = "chance-in-step-shifts",
+    /// A closure on a thread of its own is given the idempotency key of the whole run.
+    KeyOffThread = "key-off-thread",
 }
 
 impl Bug {

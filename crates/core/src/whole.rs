@@ -141,6 +141,8 @@ impl Whole<'_> {
             match &entry.event {
                 Event::TimerSet { op, due_at } => _ = open.insert(op, *due_at),
                 Event::AttemptFailed { op, retry_at, .. } => _ = open.insert(op, *retry_at),
+                // The wait goes on, and so does its timeout.
+                Event::SignalRejected(_) => {}
                 event => _ = event.op().and_then(|op| open.remove(op)),
             }
         }
@@ -153,6 +155,7 @@ impl Whole<'_> {
         let entries = self.runs.iter().flatten();
         let received = entries.filter_map(|entry| match &entry.event {
             Event::SignalReceived { message, .. } => Some(message),
+            Event::SignalRejected(rejected) => Some(&rejected.message),
             _ => None,
         });
         received.filter(|id| !unread.contains(id) && read.insert(*id)).cloned().collect()

@@ -6,9 +6,9 @@
 use abide_core::{
     Ability, Address, Block, Body, By, Command, ContentHash, Descent, Details, Entry, Epoch, Event,
     Execution, ExecutionId, Failure, FailureKind, Fingerprint, Foreign, Happening, Kind, Message, MessageId,
-    Name, NameClash, Namespace, Op, OpKind, OtherInput, Outcome, Parent, Payload, Remedied, Remedy, Retry,
-    Route, Stand, Start, StepRecord, StepRemedy, Summary, Suspicion, Tag, Timestamp, Unrecordable, Waiting,
-    codec,
+    Name, NameClash, Namespace, Op, OpKind, OtherInput, Outcome, Parent, Payload, RejectedSignal, Remedied,
+    Remedy, Retry, Route, Stand, Start, StepRecord, StepRemedy, Summary, Suspicion, Tag, Timestamp,
+    Unrecordable, Waiting, codec,
 };
 use expect_test::expect_file;
 use serde::Serialize;
@@ -111,6 +111,15 @@ fn events() -> Vec<Event> {
             message: MessageId::new("m-1"),
             payload: Payload::from("true"),
         },
+        Event::SignalRejected(Box::new(RejectedSignal {
+            op: op(OpKind::Signal),
+            message: MessageId::new("m-2"),
+            by: by(),
+            arrived_at: Timestamp::from_millis(6),
+            payload: Payload::from("7"),
+            expected: text("bool"),
+            complaint: text("c"),
+        })),
         Event::ChildStarted { op: op(OpKind::Child), child, input: fingerprint("7") },
         Event::Unblocked { by: by(), remedied: Some(accepted) },
         Event::Blocked {

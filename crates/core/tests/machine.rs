@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use abide_core::{
     Address, Began, Block, By, Command, Entry, Event, Execution, ExecutionId, Failure, FailureKind, Foreign,
-    Kind, Listens, MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Phase, Refusal, Remedied,
-    Remedy, Retry, Start, StartMatch, StepRecord, StepRemedy, Timestamp, Unrecordable, codec, start_matches,
+    Kind, Listens, MessageId, Name, Namespace, Op, OpKind, Outcome, Payload, Phase, Refusal, RejectedSignal,
+    Remedied, Remedy, Retry, Start, StartMatch, StepRecord, StepRemedy, Timestamp, Unrecordable, codec,
+    start_matches,
 };
 use expect_test::expect_file;
 use proptest::prelude::*;
@@ -76,6 +77,18 @@ fn commands() -> Vec<(&'static str, Command)> {
                 message: MessageId::new("m"),
                 payload: Payload::from("1"),
             },
+        ),
+        (
+            "reject-signal",
+            Command::RejectSignal(Box::new(RejectedSignal {
+                op: op(OpKind::Signal),
+                message: MessageId::new("m"),
+                by: by(),
+                arrived_at: at(1),
+                payload: Payload::from("1"),
+                expected: "bool".to_owned(),
+                complaint: "no".to_owned(),
+            })),
         ),
         (
             "start-child",

@@ -124,6 +124,8 @@ pub enum Request {
     Signal {
         /// How long.
         timeout: Option<Duration>,
+        /// Says of what a signal carries whether the code can read it.
+        check: fn(&Payload) -> Result<(), Rejection>,
     },
     /// To start a child.
     Child {
@@ -143,6 +145,15 @@ pub enum Request {
         /// Its id.
         child: ExecutionId,
     },
+}
+
+/// Why the code cannot read a signal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// The type that it waits for.
+    pub expected: String,
+    /// Why the signal is none.
+    pub complaint: String,
 }
 
 /// A user's closure, made ready to run inside the store: it gives the outcome and whether to keep the writes.

@@ -44,7 +44,9 @@ mod turns;
 mod watch;
 pub mod why;
 
-pub use board::{Board, Delivery, Interrupt, OpHandle, Request, StepOptions, Turn, UserTransaction, run_key};
+pub use board::{
+    Board, Delivery, Interrupt, OpHandle, Rejection, Request, StepOptions, Turn, UserTransaction, run_key,
+};
 pub use client::{Begun, Blocks, Client};
 pub use driver::{Driver, End, Opening};
 pub use engine::Engine;

@@ -250,6 +250,7 @@ pub(super) fn describe(event: &Event) -> String {
         Event::StepRecorded(record) => format!(": {}", record.outcome),
         Event::ChildFinished { outcome, .. } => format!(": {outcome}"),
         Event::SignalReceived { payload, .. } => format!(": {}", payload.excerpt()),
+        Event::SignalRejected(rejected) => format!(": {rejected}"),
         Event::AttemptFailed { attempt, failure, .. } => format!(", attempt {attempt}: {failure}"),
         Event::ContinuedAsNew { input } => format!(": {}", input.excerpt()),
         Event::Completed { result, .. } => format!(": {}", result.excerpt()),

@@ -130,6 +130,9 @@ fn detail(event: &Event) -> String {
         Event::TimerSet { due_at, .. } => format!("due at {due_at}"),
         Event::DeadlinePassed { until } => format!("its code may wind down until {until}"),
         Event::SignalReceived { payload, .. } => payload.excerpt(),
+        Event::SignalRejected(rejected) => {
+            format!("set aside, from {}: {rejected}", rejected.by)
+        }
         Event::ChildStarted { child, .. } => child.to_string(),
         Event::ChildFinished { outcome, .. } => outcome.to_string(),
         Event::TimerFired { .. } | Event::ChildCancelled { .. } => String::new(),

@@ -27,6 +27,12 @@ async fn decide(ctx: Ctx, _: ()) -> Result<bool> {
     ctx.recv("approval").await
 }
 
+/// Goes on with an input that it cannot read.
+#[workflow]
+async fn misleads(ctx: Ctx, _: u32) -> Result<bool> {
+    ctx.continue_as_new("maybe").await
+}
+
 #[workflow]
 async fn nap(ctx: Ctx, days_to_wait: u64) -> Result<()> {
     ctx.sleep(days(days_to_wait)).await
@@ -323,22 +329,42 @@ async fn what_failed_is_retried_in_a_next_run() {
 async fn what_is_blocked_says_what_was_expected_and_found() {
     let place = Place::new();
     let abide = place.open().await;
-    abide.start(decide, ()).id("d").await.unwrap();
-    place.abide(&["signal", "d", "approval", r#""maybe""#]).ok();
+    abide.start(misleads, 1).id("d").await.unwrap();
     until_status(&place, "d", "blocked");
     let said = place.abide(&["why", "d"]).ok().stdout;
     assert!(
-        said.contains(r#"is blocked since"#) && said.contains(r#"expected bool, found "maybe""#),
+        said.contains(r#"is blocked since"#) && said.contains(r#"expected u32, found "maybe""#),
         "{said}"
     );
     assert_eq!(place.abide(&["list", "--status", "blocked", "-o", "json"]).ok().json()[0]["id"], "d");
     place.abide(&["unblock", "d"]).ok();
     let entry_count = || place.abide(&["show", "d", "-o", "json"]).ok().json()["entry_count"].as_u64();
     // The execution was unblocked, tried once more, and blocked again for the same reason.
-    until("it is tried again", || entry_count().filter(|count| *count >= 5));
+    until("it is tried again", || entry_count().filter(|count| *count >= 4));
     until_status(&place, "d", "blocked");
     place.abide(&["cancel", "d"]).ok();
     until_status(&place, "d", "cancelled");
+    abide.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_of_another_type_is_shown_as_set_aside() {
+    let place = Place::new();
+    let abide = place.open().await;
+    abide.start(decide, ()).id("d").await.unwrap();
+    place.abide(&["signal", "d", "approval", r#""maybe""#]).ok();
+    let journal = || place.abide(&["show", "d", "-o", "json"]).ok().json()["journal"].clone();
+    let rejected = until("it is set aside", || {
+        journal().as_array()?.iter().find(|entry| entry["event"] == "signal-rejected").cloned()
+    });
+    assert_eq!((&rejected["payload"], &rejected["expected"]), (&json!("maybe"), &json!("bool")));
+    assert_eq!(rejected["op"]["name"], "approval");
+    let shown = place.abide(&["show", "d"]).ok().stdout;
+    assert!(shown.contains(r#": expected bool, found "maybe" (invalid type: "#), "{shown}");
+    let said = place.abide(&["why", "d"]).ok().stdout;
+    assert!(said.contains(r#"was set aside: expected bool, found "maybe""#), "{said}");
+    place.abide(&["signal", "d", "approval", "true"]).ok();
+    until_status(&place, "d", "completed");
     abide.shutdown().await;
 }
 

@@ -50,7 +50,8 @@ impl Runner {
             match body {
                 Body::Signal { name, payload } => {
                     let payload = letter.left.map_or_else(|| Ok(payload.clone()), Err);
-                    let signal = Signal { id: id.clone(), arrived_at: *arrived_at, payload };
+                    let (id, by) = (id.clone(), letter.message.by.clone());
+                    let signal = Signal { id, by, arrived_at: *arrived_at, payload };
                     self.signals.entry(name.clone()).or_default().push_back(signal);
                 }
                 Body::ChildDone { run, op, .. } => {
@@ -242,7 +243,7 @@ impl Runner {
             Request::Step(_) | Request::Transaction(_) => Wanted::Closure,
             Request::Sleep(duration) => Wanted::Timer(Due::After(*duration)),
             Request::SleepUntil(at) => Wanted::Timer(Due::At(*at)),
-            Request::Signal { timeout } => Wanted::Signal(*timeout),
+            Request::Signal { timeout, .. } => Wanted::Signal(*timeout),
             Request::Child { start, id, delay, deadline, .. } => {
                 // What counts from its start begins now, however long ago the code asked for it.
                 let now = self.seat.now();

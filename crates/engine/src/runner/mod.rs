@@ -20,6 +20,7 @@ mod next;
 mod outcome;
 mod replay;
 mod rest;
+mod signals;
 mod stage;
 
 use std::cmp::Reverse;
@@ -32,7 +33,7 @@ use std::task::{Context, Poll, Waker};
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Block, Body, Command, Cursor, EditFate, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher,
+    Block, Body, By, Command, Cursor, EditFate, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher,
     Message, MessageId, Name, Op, OpIndex, Payload, Refusal, Remedied, Remedy, Timestamp, Waiting,
 };
 use abide_store::Hold;
@@ -75,6 +76,7 @@ struct Runner {
 /// A signal that nobody has received.
 struct Signal {
     id: MessageId,
+    by: By,
     arrived_at: Timestamp,
     /// What it carries, or where that was left.
     payload: Result<Payload, Left>,

@@ -29,8 +29,8 @@ struct First {
 }
 
 enum Found {
-    /// A signal of this name, for the operation in this slot.
-    Signal(Name, u64),
+    /// A signal of this name.
+    Signal(Name),
     /// The answer of a child, by its place among the answers.
     Answer(usize),
 }
@@ -89,8 +89,9 @@ impl Runner {
         let active = self.run.stage.active()?;
         let number = |id: &MessageId| self.seat.number(id).unwrap_or(u64::MAX);
         let signals = active.signal_waiters.iter().filter_map(|(name, waiters)| {
-            let (signal, waiter) = (self.signals.get(name)?.front()?, *waiters.front()?);
-            let found = Found::Signal(name.clone(), waiter);
+            waiters.front()?;
+            let signal = self.signals.get(name)?.front()?;
+            let found = Found::Signal(name.clone());
             Some(First { number: number(&signal.id), arrived_at: signal.arrived_at, found })
         });
         let is_awaited = |(_, (key, _)): &(usize, &(OpIndex, Letter))| active.slots.contains_key(key);
@@ -143,44 +144,9 @@ impl Runner {
     /// Gives a message to the operation that waits for it. `false` while what it carries is on its way.
     fn receive(&mut self, found: Found) -> bool {
         match found {
-            Found::Signal(name, waiter) => self.receive_signal(&name, waiter),
+            Found::Signal(name) => self.receive_signal(&name),
             Found::Answer(index) => self.receive_answer(index),
         }
-    }
-
-    /// `false` while what it carries is on its way.
-    fn receive_signal(&mut self, name: &Name, id: u64) -> bool {
-        let Some(Signal { id: message, payload, .. }) = self.signals.get(name).and_then(VecDeque::front)
-        else {
-            return true;
-        };
-        let message = message.clone();
-        let payload = match payload {
-            Ok(payload) => payload.clone(),
-            Err(left) => match self.seat.fetch(&message, *left) {
-                Some(Message { body: Body::Signal { payload, .. }, .. }) => payload,
-                Some(_) => unreachable!("a message never changes"),
-                None => return false,
-            },
-        };
-        if let Some(active) = self.run.stage.active_mut() {
-            active.leave_lines(id);
-        }
-        // The waiter may have been dropped since it began to wait.
-        let Some(op) = self.open_op(id) else { return true };
-        if self.is_over_length() {
-            return true;
-        }
-        if let Some(queue) = self.signals.get_mut(name) {
-            queue.pop_front();
-        }
-        if !planted(Bug::SignalReadTwice) {
-            self.seat.consume(message.clone());
-        }
-        if let Ok(entries) = self.decide(Command::ReceiveSignal { op, message, payload }) {
-            self.deliver_all(&entries);
-        }
-        true
     }
 
     fn receive_answer(&mut self, index: usize) -> bool {

@@ -226,7 +226,9 @@ impl Active {
                 _ => Waiting::Step { name, attempt },
             },
             Request::Sleep(_) | Request::SleepUntil(_) => Waiting::Sleep { until: due_at()? },
-            Request::Signal { timeout } => Waiting::Signal { name, until: timeout.and_then(|_| due_at()) },
+            Request::Signal { timeout, .. } => {
+                Waiting::Signal { name, until: timeout.and_then(|_| due_at()) }
+            }
             Request::Child { .. } => return None,
             Request::ChildResult { child } => Waiting::Child { id: child.clone() },
         })

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use abide_core::{
-    Body, By, Entry, Event, ExecutionId, Kind, Message, Phase, Route, Status, StepRemedy, Timestamp, Waiting,
-    care,
+    Body, By, Entry, Event, ExecutionId, Kind, Message, Name, Phase, Route, Status, StepRemedy, Timestamp,
+    Waiting, care,
 };
 use abide_store::{Snapshot, Trouble, WorkerRow};
 
@@ -381,13 +381,28 @@ fn waits_for(facts: &Facts, wait: &Waiting) -> String {
             format!("waiting until {at_words} for attempt {attempt} of {name:?}{why}")
         }
         Waiting::Signal { name, until } => {
-            let since = since(facts, |_| true);
+            let since = since(facts, |event| !matches!(event, Event::SignalRejected(_)));
             let until = until.map(|until| format!(", and gives up at {}", text::when(until, facts.now)));
-            format!("waiting for signal {name:?}{since}{}", until.unwrap_or_default())
+            let until = until.unwrap_or_default();
+            format!("waiting for signal {name:?}{since}{until}{}", set_aside(facts, name))
         }
         Waiting::Step { .. } | Waiting::Child { .. } | Waiting::Suspect { .. } | Waiting::Build { .. } => {
             wait.to_string()
         }
+    }
+}
+
+/// The last signal of this name, if the code could not read it.
+fn set_aside(facts: &Facts, name: &Name) -> String {
+    let is_signal = |event: &Event| matches!(event, Event::SignalRejected(_) | Event::SignalReceived { .. });
+    let is_of_name =
+        |entry: &&Entry| is_signal(&entry.event) && entry.event.op().is_some_and(|op| op.name == *name);
+    match facts.tail.iter().rev().find(is_of_name).map(|entry| &entry.event) {
+        Some(Event::SignalRejected(rejected)) => {
+            let (by, at) = (excerpt(&rejected.by.0), text::when(rejected.arrived_at, facts.now));
+            format!("; one from {by} at {at} was set aside: {}", excerpt(&rejected.to_string()))
+        }
+        _ => String::new(),
     }
 }
 
