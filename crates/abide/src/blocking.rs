@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use abide_core::planted::{Bug, planted};
-use abide_engine::{Runtime, panics};
+use abide_engine::{Inside, Runtime, panics};
 use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
@@ -47,8 +47,13 @@ pub(crate) async fn on_the_pool<T: Send + 'static>(
 ) -> Result<T> {
     let ticket = Ticket::default();
     let _gives_up = GivesUp(ticket.clone());
+    let inside = Inside::current().filter(|_| !planted(Bug::KeyOffThread));
     let run = move || match ticket.take() {
-        true => run(),
+        // On whatever thread, it is this step whose key and chance the closure asks for.
+        true => match inside {
+            Some(inside) => inside.enter(run),
+            None => run(),
+        },
         // Nobody waits for this.
         false => Err(Error::new("the job was given up before it began")),
     };

@@ -74,7 +74,7 @@ impl<C: Code> StartChild<C> {
     ) -> std::result::Result<Request, Block> {
         let limit = |reason: String| Block::Limit { reason };
         let input = input.expect("it is opened once");
-        let payload = data::encode(&input).map_err(|error| {
+        let (payload, _) = data::round_trip(&input).map_err(|error| {
             limit(format!("the input of child {:?} does not serialize: {error}", C::NAME))
         })?;
         let start = CodeNames::of::<C>()

@@ -212,8 +212,8 @@ impl<C: Code> WorkflowCode for Native<C> {
         // to be told from an await that is not recorded.
         Ok(Box::pin(tokio::task::unconstrained(async move {
             let output = C::call(ctx, input).await.map_err(crate::Error::into_failure)?;
-            match data::encode(&output) {
-                Ok(payload) => Ok(payload),
+            match data::round_trip(&output) {
+                Ok((payload, _)) => Ok(payload),
                 Err(error) => {
                     let reason = format!("the result of workflow {:?} does not serialize: {error}", C::NAME);
                     board.block(Block::Limit { reason });
@@ -235,7 +235,8 @@ impl<C: Code> TaskCode for Native<C> {
         Ok(Box::pin(async move {
             let output = C::call(ctx, input).await.map_err(crate::Error::into_failure)?;
             let describe = |error| format!("the result of task {:?} does not serialize: {error}", C::NAME);
-            data::encode(&output).map_err(|error| crate::Error::fatal(describe(error)).into_failure())
+            let written = data::round_trip(&output).map(|(payload, _)| payload);
+            written.map_err(|error| crate::Error::fatal(describe(error)).into_failure())
         }))
     }
 }

@@ -4,6 +4,7 @@ use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use abide_core::{Block, Name, Op, OpKind, OpUse, Timestamp};
@@ -37,7 +38,13 @@ pub struct Ctx {
 #[derive(Clone)]
 enum Home {
     Workflow(Board),
-    Task(Arc<TaskAttempt>),
+    Task(Arc<TaskHome>),
+}
+
+/// The attempt of a task, and how many random numbers it has drawn.
+struct TaskHome {
+    attempt: TaskAttempt,
+    random_count: AtomicU64,
 }
 
 /// The application's own values, shared with every workflow and task by type.
@@ -71,7 +78,8 @@ impl Ctx {
     }
 
     pub(crate) fn of_task(attempt: TaskAttempt, state: State) -> Self {
-        Self { home: Home::Task(Arc::new(attempt)), state }
+        let home = TaskHome { attempt, random_count: AtomicU64::new(0) };
+        Self { home: Home::Task(Arc::new(home)), state }
     }
 
     /// Runs a closure and records its result: after that it never runs again.
@@ -80,6 +88,10 @@ impl Ctx {
     /// waits for its next attempt for longer than `park_after` (1 s) leaves it, and its code begins anew. It must not use durable operations
     /// itself: that blocks the execution, and drops the closure. Until its result is recorded it may run more than once; see
     /// [`Ctx::idempotency_key`].
+    ///
+    /// The code is given the value as it is read back from what is recorded of it, so that it sees the same in a replay. A value that cannot be read back,
+    /// or would be read as another one (a float that is not finite, `Some(None)`), is not recorded: the execution is blocked there, because the
+    /// effect has happened.
     pub fn step<'a, F, Fut, T>(&self, name: &str, run: F) -> Step<'a, T>
     where
         F: FnMut() -> Fut + Send + 'a,
@@ -122,7 +134,8 @@ impl Ctx {
         Sleep::new(self.clone(), Request::SleepUntil(at))
     }
 
-    /// Waits for the next signal of this name, first in first out.
+    /// Waits for the next signal of this name, first in first out. One that cannot be read as a `T` is recorded as set aside, and the wait goes on,
+    /// with the timeout that it had: see the guide on signals of another type.
     pub fn recv<T: DeserializeOwned>(&self, name: &str) -> Receive<T> {
         Receive::new(self.clone(), name)
     }
@@ -191,20 +204,34 @@ impl Ctx {
     pub fn now(&self) -> Timestamp {
         match &self.home {
             Home::Workflow(board) => board.now(),
-            Home::Task(attempt) => attempt.clock.now(),
+            Home::Task(home) => home.attempt.clock.now(),
         }
     }
 
     /// A random number: the same in every replay, another one at each call and in each execution.
+    ///
+    /// Inside a step's closure it is of the step's own sequence, which every attempt begins anew: what a closure draws, or draws no longer because
+    /// its result is recorded, changes nothing outside of it. The same holds for [`blocking`](Self::blocking) steps and transactions, and for a task,
+    /// which draws the same in every attempt.
+    ///
+    /// # Panics
+    /// On a task or thread that the workflow's code, or a closure of its, has started itself: it is not known there whose number it is to be.
     pub fn random(&self) -> u64 {
         match &self.home {
             Home::Workflow(board) => board.random(),
-            Home::Task(attempt) => abide_core::Payload::from(self.task_key(attempt).as_str()).hash(),
+            Home::Task(home) => {
+                let nth = home.random_count.fetch_add(1, Ordering::Relaxed) + 1;
+                let seed = format!("{}\u{0}{nth}", task_key(&home.attempt));
+                abide_core::Payload::from(seed.as_str()).hash()
+            }
         }
     }
 
-    /// A UUID (version 4) in its usual text form: the same in every replay. Like [`random`](Self::random) it follows from namespace, id and run, so
-    /// the same id in another store gives the same one.
+    /// A UUID (version 4) in its usual text form: the same in every replay. Like [`random`](Self::random), of which it takes two, it follows from
+    /// namespace, id and run, so the same id in another store gives the same one.
+    ///
+    /// # Panics
+    /// Where [`random`](Self::random) does.
     pub fn uuid(&self) -> String {
         let (high, low) = (self.random(), self.random());
         let high = (high & !0xf000) | 0x4000;
@@ -236,7 +263,7 @@ impl Ctx {
     pub fn id(&self) -> &str {
         match &self.home {
             Home::Workflow(board) => board.address().id.as_str(),
-            Home::Task(attempt) => attempt.address.id.as_str(),
+            Home::Task(home) => home.attempt.address.id.as_str(),
         }
     }
 
@@ -244,21 +271,35 @@ impl Ctx {
     pub fn run_number(&self) -> u32 {
         match &self.home {
             Home::Workflow(board) => board.run(),
-            Home::Task(attempt) => attempt.run,
+            Home::Task(home) => home.attempt.run,
         }
     }
 
-    /// Called inside a step's closure: a name for that step that is the same in every attempt and replay and belongs to no other
-    /// step, for services that deduplicate. Inside a task: the same for the whole task.
+    /// Called inside the closure of a step, a [`blocking`](Self::blocking) step or a transaction: a name for that step that is the same in every
+    /// attempt and replay and belongs to no other step, for services that deduplicate. In the workflow's own code: a name for the run. Inside a
+    /// task: the same for the whole task.
+    ///
+    /// # Panics
+    /// On a task or thread that the closure has started itself, with `tokio::spawn` for example: nothing tells there which step it belongs to. Take
+    /// the key before, and move it there:
+    ///
+    /// ```no_run
+    /// # use abide::prelude::*;
+    /// # async fn pay(key: String) -> Result<u32> { Ok(1) }
+    /// # #[workflow]
+    /// # async fn order(ctx: Ctx) -> Result<u32> {
+    /// ctx.step("pay", || async {
+    ///     let key = ctx.idempotency_key();
+    ///     tokio::spawn(pay(key)).await?
+    /// })
+    /// .await
+    /// # }
+    /// ```
     pub fn idempotency_key(&self) -> String {
         match &self.home {
             Home::Workflow(board) => board.idempotency_key(),
-            Home::Task(attempt) => self.task_key(attempt),
+            Home::Task(home) => task_key(&home.attempt),
         }
-    }
-
-    fn task_key(&self, attempt: &TaskAttempt) -> String {
-        run_key(&attempt.address, attempt.run)
     }
 
     /// Opens a durable operation; an error where there is no journal.
@@ -316,6 +357,10 @@ impl Ctx {
             Home::Task(_) => None,
         }
     }
+}
+
+fn task_key(attempt: &TaskAttempt) -> String {
+    run_key(&attempt.address, attempt.run)
 }
 
 /// What is said to whoever uses a context that outlived its code. Nothing would ever wake them.

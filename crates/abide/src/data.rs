@@ -1,12 +1,19 @@
 //! Values of the user's as payloads: JSON, so that people and other languages can read them.
 
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use abide_core::{Block, Outcome, Payload, Unrecordable};
+use abide_engine::panics;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::ser::Error as _;
 
-/// The payload of a value.
-pub(crate) fn encode<T: Serialize>(value: &T) -> Result<Payload, serde_json::Error> {
-    serde_json::to_vec(value).map(Payload::from)
+use crate::readable::Readable;
+
+/// The payload of a value. What would be read as another value is refused.
+pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Payload, serde_json::Error> {
+    serde_json::to_vec(&Readable(value)).map(Payload::from)
 }
 
 /// The value in a payload.
@@ -14,18 +21,52 @@ pub(crate) fn decode<T: DeserializeOwned>(payload: &Payload) -> Result<T, serde_
     serde_json::from_slice(payload.as_bytes())
 }
 
-/// What a closure's value becomes in the journal: it has happened, so it is recorded even if its value cannot be.
-pub(crate) fn outcome_of<T: Serialize>(result: crate::Result<T>) -> Outcome {
+/// The payload of a value, and the value as it is read back from there: both are for the same eyes, now and in a replay.
+pub(crate) fn round_trip<T>(value: &T) -> Result<(Payload, T), serde_json::Error>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let payload = encode(value)?;
+    match decode(&payload) {
+        Ok(read) => Ok((payload, read)),
+        Err(error) => Err(serde_json::Error::custom(unread(error))),
+    }
+}
+
+/// What a closure's value becomes in the journal, and the value as the code sees it: it has happened, so it is recorded even if its value cannot
+/// be.
+pub(crate) fn outcome_of<T>(result: crate::Result<T>) -> (Outcome, Option<T>)
+where
+    T: Serialize + DeserializeOwned,
+{
     match result {
-        Ok(value) => match encode(&value) {
-            Ok(payload) => Outcome::Success(payload),
-            Err(error) => {
-                let reason = format!("{} does not serialize: {error}", std::any::type_name::<T>());
-                Outcome::Unrecordable(Unrecordable { reason })
+        Ok(value) => match catch_unwind(AssertUnwindSafe(|| round_trip(&value))) {
+            Ok(Ok((payload, read))) => (Outcome::Success(payload), Some(read)),
+            Ok(Err(error)) => (unrecordable::<T>(error), None),
+            Err(panic) => {
+                let failure = panics::failure(panic.as_ref());
+                (unrecordable::<T>(unread(&failure.message)), None)
             }
         },
+        Err(error) => (Outcome::Failure(error.into_failure()), None),
+    }
+}
+
+/// The same for a value whose type is nobody's but the writer's.
+pub(crate) fn written<T: Serialize>(result: crate::Result<T>) -> Outcome {
+    match result {
+        Ok(value) => encode(&value).map_or_else(unrecordable::<T>, Outcome::Success),
         Err(error) => Outcome::Failure(error.into_failure()),
     }
+}
+
+fn unrecordable<T>(complaint: impl Display) -> Outcome {
+    let reason = format!("{} does not serialize: {complaint}", std::any::type_name::<T>());
+    Outcome::Unrecordable(Unrecordable { reason })
+}
+
+fn unread(complaint: impl Display) -> String {
+    format!("it cannot be read back: {complaint}")
 }
 
 /// Why a payload cannot be read as a `T`.
@@ -48,5 +89,37 @@ mod tests {
         for float in floats.filter(|float| float.is_finite()) {
             assert_eq!(decode::<f64>(&encode(&float).unwrap()).unwrap().to_bits(), float.to_bits());
         }
+    }
+
+    /// What is refused is refused; what is not is written as `serde_json` writes it.
+    #[test]
+    fn what_can_be_read_back_is_written_as_before() {
+        #[derive(Serialize)]
+        struct Whole<'a> {
+            text: &'a str,
+            pair: (u8, i128),
+            list: Vec<Option<char>>,
+            map: std::collections::BTreeMap<u8, Part>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            absent: Option<()>,
+            raw: serde_json::Value,
+        }
+        #[derive(Serialize)]
+        enum Part {
+            Unit,
+            One(f64),
+            Two(bool, ()),
+            Named { inner: Option<Box<Self>> },
+        }
+        let named = Part::Named { inner: Some(Box::new(Part::One(-0.5))) };
+        let whole = Whole {
+            text: "\u{1}é\"",
+            pair: (1, i128::MIN),
+            list: vec![None, Some('x')],
+            map: [(1, Part::Unit), (2, Part::Two(true, ())), (3, named)].into(),
+            absent: None,
+            raw: serde_json::json!({ "a": [null, 1.5, { "b": {} }] }),
+        };
+        assert_eq!(encode(&whole).unwrap().as_bytes(), serde_json::to_vec(&whole).unwrap());
     }
 }

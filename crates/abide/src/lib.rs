@@ -41,6 +41,7 @@ mod op_name;
 mod open;
 pub mod prelude;
 mod probe;
+mod readable;
 #[doc(hidden)]
 pub mod readers;
 mod send_signal;

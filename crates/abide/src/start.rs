@@ -161,7 +161,7 @@ pub struct Start<C: Code> {
 
 impl<C: Code> Start<C> {
     pub(crate) fn new(abide: &Abide, input: C::Input) -> Self {
-        let input = data::encode(&input).map_err(|error| ClientError::Data {
+        let input = data::round_trip(&input).map(|(payload, _)| payload).map_err(|error| ClientError::Data {
             message: format!("the input of {} {:?} does not serialize: {error}", C::KIND.word(), C::NAME),
         });
         Self { abide: abide.clone(), input, options: StartOptions::default(), code: std::marker::PhantomData }

@@ -3,12 +3,13 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Fingerprint, OpKind, Outcome, Retry};
-use abide_engine::{Delivery, OpHandle, Request, StepOptions, Turn, panics};
+use abide_engine::{Delivery, Inside, OpHandle, Request, StepOptions, Turn, panics};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -35,7 +36,25 @@ pub struct Step<'a, T> {
     options: StepOptions,
     upgrade: Upgrade<T>,
     slot: Slot,
-    running: Option<(u32, Attempt<'a, T>)>,
+    running: Option<Running<'a, T>>,
+    /// What the attempt that ended gave, as it was read back from what is recorded of it.
+    given: Option<T>,
+}
+
+/// The run of a step's closure that is under way.
+struct Running<'a, T> {
+    attempt: u32,
+    inside: Arc<Inside>,
+    /// Nothing once it is dropped.
+    future: Option<Attempt<'a, T>>,
+}
+
+impl<T> Drop for Running<'_, T> {
+    fn drop(&mut self) {
+        // What the closure does when it is dropped half way, it does as this step.
+        let future = self.future.take();
+        self.inside.enter(|| drop(future));
+    }
 }
 
 /// An operation that is opened at its first poll.
@@ -80,7 +99,7 @@ impl<'a, T> Step<'a, T> {
     {
         let run = Box::new(move || -> Attempt<'a, T> { Box::pin(run()) });
         let (name, options, slot) = (OpName::new(name), StepOptions::default(), Slot::New);
-        Self { ctx, name, run, options, upgrade: Upgrade::default(), slot, running: None }
+        Self { ctx, name, run, options, upgrade: Upgrade::default(), slot, running: None, given: None }
     }
 
     op_options!();
@@ -137,6 +156,10 @@ where
                 this.running = None;
                 return Poll::Pending;
             }
+            Turn::Delivered(Delivery::Outcome(Outcome::Success(_))) if this.given.is_some() => {
+                this.slot = Slot::Closed;
+                return this.given.take().map_or(Poll::Pending, |given| Poll::Ready(Ok(given)));
+            }
             Turn::Delivered(delivery) => {
                 this.running = None;
                 return delivered(&this.ctx, (&mut this.slot, &this.upgrade), delivery);
@@ -149,9 +172,11 @@ where
                     }
                     return Poll::Pending;
                 }
-                let run = &mut this.run;
-                match op.poll_closure(|_| Poll::Ready(catch_unwind(AssertUnwindSafe(run)))) {
-                    Poll::Ready(Ok(future)) => this.running = Some((attempt, future)),
+                let (run, inside) = (&mut this.run, op.inside());
+                match op.poll_closure(&inside, |_| Poll::Ready(catch_unwind(AssertUnwindSafe(run)))) {
+                    Poll::Ready(Ok(future)) => {
+                        this.running = Some(Running { attempt, inside, future: Some(future) });
+                    }
                     Poll::Ready(Err(panic)) => {
                         op.finish(attempt, Outcome::Failure(panics::failure(panic.as_ref())));
                     }
@@ -160,16 +185,16 @@ where
                 attempt
             }
         };
-        let Some((_, future)) = this.running.as_mut().filter(|(running, _)| *running == attempt) else {
-            return Poll::Pending;
-        };
+        let running = this.running.as_mut().filter(|running| running.attempt == attempt);
+        let Some(Running { inside, future: Some(future), .. }) = running else { return Poll::Pending };
         let polled =
-            op.poll_closure(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+            op.poll_closure(inside, |cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
                 Ok(polled) => polled.map(data::outcome_of),
-                Err(panic) => Poll::Ready(Outcome::Failure(panics::failure(panic.as_ref()))),
+                Err(panic) => Poll::Ready((Outcome::Failure(panics::failure(panic.as_ref())), None)),
             });
-        if let Poll::Ready(outcome) = polled {
+        if let Poll::Ready((outcome, given)) = polled {
             this.running = None;
+            this.given = given;
             op.finish(attempt, outcome);
         }
         Poll::Pending

@@ -120,9 +120,9 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
 }
 
 /// Runs the closure: whether its writes are kept, and its outcome.
-fn outcome_of<T: Serialize>(run: impl FnOnce() -> Result<T>) -> (bool, Outcome) {
+fn outcome_of<T: Serialize + DeserializeOwned>(run: impl FnOnce() -> Result<T>) -> (bool, Outcome) {
     let outcome = match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(result) => data::outcome_of(result),
+        Ok(result) => data::outcome_of(result).0,
         Err(panic) => Outcome::Failure(panics::failure(panic.as_ref())),
     };
     match outcome {

@@ -5,6 +5,7 @@
 
 mod closure;
 mod identity;
+mod inside;
 mod interrupt;
 mod patch;
 
@@ -22,6 +23,7 @@ use abide_core::{
 use crate::mailbox::Mailbox;
 use closure::StepWaker;
 pub use identity::run_key;
+pub use inside::Inside;
 pub use interrupt::Interrupt;
 use patch::Patches;
 
@@ -62,7 +64,6 @@ pub(crate) struct State {
     patches: Patches,
     next_slot: u64,
     random_count: u64,
-    in_step: Option<Op>,
     shield_depth: u32,
     /// The code wants a next run.
     next: Option<Box<Next>>,
@@ -248,29 +249,6 @@ impl Board {
         self.0.lock().now
     }
 
-    /// A number that is random across executions and the same in every replay of this one.
-    pub fn random(&self) -> u64 {
-        let nth = {
-            let mut state = self.0.lock();
-            state.random_count += 1;
-            state.random_count
-        };
-        let seed =
-            format!("{}\u{0}{}\u{0}{}\u{0}{nth}", self.0.address.namespace, self.0.address.id, self.0.run);
-        Payload::from(seed.as_str()).hash()
-    }
-
-    /// Inside a step: a name for that step that is the same in every attempt and replay, and different from that of every
-    /// other step. Elsewhere: a name for the run.
-    pub fn idempotency_key(&self) -> String {
-        let Shared { address, run, .. } = &*self.0;
-        let home = run_key(address, *run);
-        match &self.0.lock().in_step {
-            Some(op) => format!("{home}/{}", op.path()),
-            None => home,
-        }
-    }
-
     /// Whether the code that this board was made for is no longer there: its run has ended, or has left memory. Whoever kept a context waits
     /// for nothing.
     pub fn is_gone(&self) -> bool {
@@ -286,7 +264,7 @@ impl Board {
     /// Opens an operation. `None`: it was refused, the execution is blocked, and the caller stays pending.
     pub fn open(&self, wanted: OpUse<'_>, request: Request) -> Option<OpHandle> {
         let mut state = self.0.lock();
-        if let Some(place) = self.misplaced(&state) {
+        if let Some(place) = self.misplaced() {
             let op = format!("{} {:?}", wanted.kind.word(), wanted.name);
             self.misplace(&mut state, op, place);
             return None;
@@ -305,7 +283,7 @@ impl Board {
     /// Opens the wait for the result of a child that was started by `start`. `None`: as with [`open`](Self::open).
     pub fn open_result(&self, start: &Op, child: ExecutionId) -> Option<OpHandle> {
         let mut state = self.0.lock();
-        if let Some(place) = self.misplaced(&state) {
+        if let Some(place) = self.misplaced() {
             self.misplace(&mut state, start.child_result().to_string(), place);
             return None;
         }
@@ -329,30 +307,21 @@ impl Board {
         OpHandle { board: self.clone(), id, op, is_open: true, waker: None }
     }
 
-    /// Where the caller is, if that is no place for a durable operation.
-    fn misplaced(&self, state: &State) -> Option<String> {
-        if let Some(outer) = &state.in_step {
-            return Some(format!("inside {outer}"));
-        }
-        if self.0.polling_thread.load(Ordering::Relaxed) != this_thread() {
-            return Some("outside of its workflow's own code".to_owned());
-        }
-        None
-    }
-
     /// Blocks, and ends the closure that uses the operation, if one does: it would wait for it for ever. Nothing is recorded of its attempt, so that
     /// the step runs once more when the code is mended.
-    fn misplace(&self, state: &mut State, op: String, place: String) {
+    fn misplace(&self, state: &mut State, op: String, (place, inside): (String, Option<Arc<Inside>>)) {
         state.block.get_or_insert(Block::Misplaced { op, place });
-        let State { slots, in_step, running_count, .. } = state;
-        let outer = slots.iter_mut().find(|(_, slot)| in_step.as_ref() == Some(&slot.op));
+        let outer = inside.as_ref().map(|inside| inside.op());
+        let outer = state.slots.iter_mut().find(|(_, slot)| outer == Some(&slot.op));
         if let Some((id, slot)) = outer
             && matches!(slot.state, SlotState::Running { .. })
         {
             slot.state = SlotState::Waiting;
-            *running_count -= 1;
+            state.running_count -= 1;
             // Polled once more, the step drops its closure.
             self.0.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(*id);
+            // On a thread of the pool nobody polls: the runner has to be told.
+            self.0.mailbox.task.wake();
         }
     }
 
@@ -360,7 +329,7 @@ impl Board {
     /// pending, and is woken when that comes before the run has ended.
     pub fn want_next(&self, input: &Payload, waker: &Waker) -> Result<(), Interrupt> {
         let mut state = self.0.lock();
-        if let Some(place) = self.misplaced(&state) {
+        if let Some(place) = self.misplaced() {
             self.misplace(&mut state, "continue_as_new".to_owned(), place);
         } else if let Some(interrupt) = state.interrupt {
             return Err(interrupt);
@@ -446,8 +415,17 @@ impl OpHandle {
         }
     }
 
+    /// A new run of the closure of this operation.
+    pub fn inside(&self) -> Arc<Inside> {
+        Inside::new(&self.board, &self.op)
+    }
+
     /// Polls the closure of this operation: with a waker of its own, and marked as being inside a step.
-    pub fn poll_closure<T>(&mut self, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    pub fn poll_closure<T>(
+        &mut self,
+        inside: &Arc<Inside>,
+        poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
         let shared = &self.board.0;
         let id = self.id;
         let waker = self.waker.get_or_insert_with(|| {
@@ -457,10 +435,7 @@ impl OpHandle {
             }
             Waker::from(waker)
         });
-        let outer = shared.lock().in_step.replace(self.op.clone());
-        let result = poll(&mut Context::from_waker(waker));
-        shared.lock().in_step = outer;
-        result
+        inside.enter(|| poll(&mut Context::from_waker(waker)))
     }
 
     /// Hands over the outcome of an attempt. The runner records it and tells what follows.

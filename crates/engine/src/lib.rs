@@ -45,7 +45,8 @@ mod watch;
 pub mod why;
 
 pub use board::{
-    Board, Delivery, Interrupt, OpHandle, Rejection, Request, StepOptions, Turn, UserTransaction, run_key,
+    Board, Delivery, Inside, Interrupt, OpHandle, Rejection, Request, StepOptions, Turn, UserTransaction,
+    run_key,
 };
 pub use client::{Begun, Blocks, Client};
 pub use driver::{Driver, End, Opening};

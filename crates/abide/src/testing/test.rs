@@ -88,7 +88,7 @@ impl Test {
         name: &str,
         mock: impl Fn(MockCall) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
-        self.steps.insert(name.to_owned(), Arc::new(move |call| data::outcome_of(mock(call))));
+        self.steps.insert(name.to_owned(), Arc::new(move |call| data::written(mock(call))));
         self
     }
 

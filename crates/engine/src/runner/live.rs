@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::board::{StepOptions, UserTransaction, timed_out};
+use crate::board::{Inside, StepOptions, UserTransaction, timed_out};
 use abide_core::{Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec};
 use abide_store::{Record, Transacted, Transaction};
 
@@ -373,10 +373,11 @@ impl Runner {
         let (before, now) = (self.seat.execution().clone(), self.seat.now());
         let limits = self.seat.engine.options.limits.clone();
         let key = op.index();
+        let Some(board) = self.run.stage.active().map(|active| active.board.clone()) else { return };
         self.run.stage.transact(key);
         let run = move |connection: &dyn std::any::Any| {
             let mut execution = before.clone();
-            let (keep, outcome) = transaction(connection);
+            let (keep, outcome) = Inside::new(&board, &op).enter(|| transaction(connection));
             let (keep, outcome) = match &outcome {
                 // Unlike a step's, these effects can still be undone.
                 Outcome::Success(payload) => {

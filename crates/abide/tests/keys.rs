@@ -1,0 +1,254 @@
+//! Keys and chance inside the closures of steps: each step has its own, wherever its closure runs.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use abide::prelude::*;
+use abide::testing::Lab;
+use futures_util::join;
+
+/// The key of each kind of step, taken inside of its closure.
+#[workflow]
+async fn takes_keys(ctx: Ctx) -> Result<Vec<String>> {
+    let inside = || {
+        let ctx = ctx.clone();
+        move || Ok(ctx.idempotency_key())
+    };
+    let step = ctx.step("step", || async { Ok(ctx.idempotency_key()) }).await?;
+    let one = ctx.blocking("job", inside()).await?;
+    let other = ctx.blocking("job", inside()).await?;
+    let keyed = ctx.blocking("job", inside()).key("ann").await?;
+    let key = inside();
+    let row = abide::testing::transact(&ctx, "row", move |_| key()).await?;
+    Ok(vec![step, one, other, keyed, row, ctx.idempotency_key()])
+}
+
+#[test]
+fn each_step_has_its_own_key_wherever_its_closure_runs() {
+    Lab::run_on_each(1, async |lab| {
+        let (_, abide) = lab.worker().await.unwrap();
+        let expected =
+            ["one/1/step/1", "one/1/job/1", "one/1/job/2", "one/1/job=ann/1", "one/1/row/1", "one/1"];
+        let expected: Vec<_> = expected.iter().map(|key| format!("default/{key}")).collect();
+        assert_eq!(abide.run(takes_keys, ()).id("one").await.unwrap(), expected);
+    });
+}
+
+/// The same on real threads, of which several run at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_are_known_on_the_threads_of_the_pool() {
+    #[workflow]
+    async fn at_once(ctx: Ctx) -> Result<Vec<String>> {
+        let barrier = Arc::new(std::sync::Barrier::new(3));
+        let inside = |name: &str| {
+            let (ctx, barrier) = (ctx.clone(), barrier.clone());
+            ctx.clone().blocking(name, move || {
+                barrier.wait();
+                let keys = format!("{} {}", ctx.idempotency_key(), ctx.random());
+                barrier.wait();
+                Ok(keys)
+            })
+        };
+        let (a, b, c) = join!(inside("a"), inside("b"), inside("c"));
+        let row = ctx.clone();
+        let row = ctx.sqlite("row", move |_| Ok(row.idempotency_key())).await?;
+        Ok(vec![a?, b?, c?, row])
+    }
+    let abide = Abide::builder("sqlite::memory:").workflow(at_once).open().await.unwrap();
+    let keys = abide.run(at_once, ()).id("one").await.unwrap();
+    let names: Vec<_> = keys.iter().map(|key| key.split(' ').next().unwrap()).collect();
+    assert_eq!(names, ["default/one/1/a/1", "default/one/1/b/1", "default/one/1/c/1", "default/one/1/row/1"]);
+    let chance: std::collections::BTreeSet<_> = keys.iter().filter_map(|key| key.split(' ').nth(1)).collect();
+    assert_eq!(chance.len(), 3);
+}
+
+/// Uses its context on a task of its own, where nobody knows the step.
+#[workflow]
+async fn strays(ctx: Ctx, (what, is_early): (String, bool)) -> Result<String> {
+    let ask = |ctx: &Ctx, what: &str| match what {
+        "idempotency_key" => ctx.idempotency_key(),
+        "random" => ctx.random().to_string(),
+        _ => ctx.uuid(),
+    };
+    ctx.step("stray", || {
+        let (ctx, what) = (ctx.clone(), what.clone());
+        async move {
+            let early = is_early.then(|| ask(&ctx, &what));
+            Ok(tokio::spawn(async move { early.unwrap_or_else(|| ask(&ctx, &what)) }).await?)
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_of_its_own_is_told_that_its_step_is_not_known() {
+    let abide = Abide::open("sqlite::memory:").await.unwrap();
+    for what in ["idempotency_key", "random", "uuid"] {
+        let failed = abide.run(strays, (what.to_owned(), false)).await.unwrap_err().to_string();
+        let asked = if what == "uuid" { "random" } else { what };
+        let expected = format!("ctx.{asked}() is called on another task or thread than the code of ");
+        assert!(failed.contains(&expected), "{failed}");
+        assert!(failed.contains("call it inside the closure, and move what it returns there"), "{failed}");
+    }
+    let key = abide.run(strays, ("idempotency_key".to_owned(), true)).id("one").await.unwrap();
+    assert_eq!(key, "default/one/1/stray/1");
+}
+
+/// What chance gave, in the order of the calls, each time the code ran.
+#[derive(Clone, Default)]
+struct Drawn(Arc<Mutex<Vec<(String, String)>>>);
+
+impl Drawn {
+    fn draw(&self, place: &str, ctx: &Ctx) {
+        self.0.lock().unwrap().push((place.to_owned(), format!("{} {}", ctx.random(), ctx.uuid())));
+    }
+
+    /// What was drawn at a place, each time.
+    fn at(&self, place: &str) -> Vec<String> {
+        let drawn = self.0.lock().unwrap();
+        drawn.iter().filter(|(at, _)| at == place).map(|(_, drawn)| drawn.clone()).collect()
+    }
+}
+
+#[workflow]
+async fn draws(ctx: Ctx) -> Result<()> {
+    let drawn = ctx.state::<Drawn>().clone();
+    drawn.draw("before", &ctx);
+    let attempts = AtomicU32::new(0);
+    let flaky = ctx
+        .step("flaky", || async {
+            drawn.draw("flaky", &ctx);
+            match attempts.fetch_add(1, Ordering::SeqCst) {
+                0 | 1 => Err(Error::new("once more")),
+                _ => Ok(()),
+            }
+        })
+        .retry(Retry::fixed(ms(10)));
+    let in_job = (ctx.clone(), drawn.clone());
+    let job = ctx.blocking("job", move || {
+        in_job.1.draw("job", &in_job.0);
+        Ok(())
+    });
+    let in_row = (ctx.clone(), drawn.clone());
+    let row = abide::testing::transact(&ctx, "row", move |_| {
+        in_row.1.draw("row", &in_row.0);
+        Ok(())
+    });
+    let beside = async {
+        drawn.draw("beside", &ctx);
+        ctx.step("beside", || async { Ok(drawn.draw("in beside", &ctx)) }).await?;
+        drawn.draw("beside later", &ctx);
+        Result::Ok(())
+    };
+    let (flaky, job, row, beside) = join!(flaky, job, row, beside);
+    flaky.and(job).and(row).and(beside)?;
+    drawn.draw("after", &ctx);
+    ctx.sleep(hours(3)).await
+}
+
+#[test]
+fn chance_in_a_step_does_not_change_chance_outside() {
+    Lab::run_on_each(2, async |lab| {
+        let drawn = Drawn::default();
+        let (_, abide) = lab.worker_with(|builder| builder.state(drawn.clone())).await.unwrap();
+        abide.run(draws, ()).id("one").await.unwrap();
+        let mut all = Vec::new();
+        for place in ["before", "beside", "beside later", "after"] {
+            let found = drawn.at(place);
+            assert!(found.len() >= 2, "{place} was replayed: {found:?}");
+            assert!(found.iter().all(|drawn| *drawn == found[0]), "{place}: {found:?}");
+            all.push(found[0].clone());
+        }
+        // The store may run a transaction again.
+        for (place, count) in [("flaky", 3), ("job", 1), ("row", 1), ("in beside", 1)] {
+            let found = drawn.at(place);
+            assert!(found.len() >= count, "{place}");
+            assert!(found.iter().all(|drawn| *drawn == found[0]), "each attempt draws the same: {found:?}");
+            all.push(found[0].clone());
+        }
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 8, "no two places draw the same: {all:?}");
+    });
+}
+
+/// Says its key when it is dropped.
+struct Guard(Ctx, Arc<Mutex<Vec<String>>>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.1.lock().unwrap().push(self.0.idempotency_key());
+    }
+}
+
+#[workflow]
+async fn guarded(ctx: Ctx) -> Result<()> {
+    let said = ctx.state::<Arc<Mutex<Vec<String>>>>();
+    let timeout = ctx
+        .step("slow", || async {
+            let _guard = Guard(ctx.clone(), said.clone());
+            std::future::pending::<Result<()>>().await
+        })
+        .timeout(secs(1));
+    assert!(timeout.await.unwrap_err().is_timeout());
+    abide::select! {
+        _ = ctx.step("raced", || async {
+            let _guard = Guard(ctx.clone(), said.clone());
+            std::future::pending::<Result<()>>().await
+        }) => {}
+        _ = ctx.sleep(ms(500)) => {}
+    }
+    Ok(())
+}
+
+/// A closure that is dropped half way cleans up under the key that it began with.
+#[test]
+fn a_closure_that_is_dropped_has_its_key() {
+    Lab::run(3, async |lab| {
+        let said = Arc::new(Mutex::new(Vec::<String>::new()));
+        let (_, abide) = lab.worker_with(|builder| builder.state(said.clone())).await.unwrap();
+        abide.run(guarded, ()).id("one").await.unwrap();
+        assert_eq!(*said.lock().unwrap(), ["default/one/1/slow/1", "default/one/1/raced/1"]);
+    });
+}
+
+#[task]
+async fn dice(ctx: Ctx) -> Result<(u64, u64, String)> {
+    Ok((ctx.random(), ctx.random(), ctx.uuid()))
+}
+
+/// A task is no step: on whatever task or thread, its key is that of the whole.
+#[test]
+fn a_task_draws_another_number_at_each_call() {
+    Lab::run(4, async |lab| {
+        let (_, abide) = lab.worker().await.unwrap();
+        let (one, other, uuid) = abide.run(dice, ()).id("one").await.unwrap();
+        assert_ne!(one, other);
+        assert_ne!(uuid[..8], uuid[24..32]);
+        let (again, ..) = abide.run(dice, ()).id("two").await.unwrap();
+        assert_ne!(one, again);
+    });
+}
+
+/// A durable operation on a thread of the pool would be waited for without end: it is told, and blocks.
+#[workflow]
+async fn misplaces(ctx: Ctx) -> Result<()> {
+    let inner = ctx.clone();
+    ctx.blocking("job", move || {
+        let mut nap = std::pin::pin!(inner.sleep(secs(1)));
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(std::future::Future::poll(nap.as_mut(), &mut cx).is_pending());
+        Ok(())
+    })
+    .await
+}
+
+#[test]
+fn an_operation_inside_a_blocking_step_is_named_by_that_step() {
+    Lab::run(5, async |lab| {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(misplaces, ()).id("one").await.unwrap();
+        let why = handle.result().await.unwrap_err().to_string();
+        assert!(why.contains(r#"is used inside step "job", where nothing can be recorded"#), "{why}");
+    });
+}

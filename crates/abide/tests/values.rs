@@ -1,0 +1,344 @@
+//! What is written can be read back: a value that would be read as another one is not recorded.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+
+use abide::prelude::*;
+use abide::testing::Lab;
+use abide::{ClientError, Status};
+use abide_store::memory::MemoryTable;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// What code saw, in order.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<Vec<String>>>);
+
+impl Seen {
+    fn see(&self, what: impl Into<String>) {
+        self.0.lock().unwrap().push(what.into());
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Quote {
+    price: u32,
+    #[serde(skip)]
+    cached: u32,
+}
+
+#[workflow]
+async fn quotes(ctx: Ctx) -> Result<u32> {
+    let seen = ctx.state::<Seen>();
+    let step = ctx.step("step", || async { Ok(Quote { price: 7, cached: 1 }) }).await?;
+    let blocking = ctx.blocking("blocking", || Ok(Quote { price: 8, cached: 2 })).await?;
+    let transaction = abide::testing::transact(&ctx, "row", |_| Ok(Quote { price: 9, cached: 3 })).await?;
+    seen.see(format!("{} {} {}", step.cached, blocking.cached, transaction.cached));
+    ctx.sleep(hours(1)).await?;
+    Ok(step.price + blocking.price + transaction.price)
+}
+
+#[test]
+fn live_code_sees_the_value_that_a_replay_sees() {
+    Lab::run(1, async |lab| {
+        let seen = Seen::default();
+        let (_, abide) = lab.worker_with(|builder| builder.state(seen.clone())).await.unwrap();
+        assert_eq!(abide.run(quotes, ()).await.unwrap(), 24);
+        assert_eq!(*seen.0.lock().unwrap(), ["0 0 0", "0 0 0"]);
+    });
+}
+
+/// Written as a number, and read as nothing.
+#[derive(Clone, Debug, Serialize)]
+struct OneWay(u32);
+
+impl<'de> Deserialize<'de> for OneWay {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> std::result::Result<Self, D::Error> {
+        Err(serde::de::Error::custom("nobody reads this"))
+    }
+}
+
+/// Panics when it is read.
+#[derive(Clone, Debug, Serialize)]
+struct Trap(u32);
+
+impl<'de> Deserialize<'de> for Trap {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> std::result::Result<Self, D::Error> {
+        panic!("it is a trap")
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Deep(Option<Box<Self>>, Vec<f32>);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Unit;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Shape {
+    Circle { radius: f64 },
+    Square(f32),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Wide {
+    Number(u128),
+}
+
+/// An array in an array, so many times.
+fn nested(depth: u32) -> Nested {
+    (0..depth).fold(Nested(Vec::new()), |inner, _| Nested(vec![inner]))
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Nested(Vec<Self>);
+
+/// Gives a value of this sort, in this kind of step.
+async fn give<T>(ctx: &Ctx, how: &str, value: T) -> Result<String>
+where
+    T: Serialize + DeserializeOwned + std::fmt::Debug + Clone + Send + Sync + 'static,
+{
+    let seen = ctx.state::<Seen>().clone();
+    let found = match how {
+        "step" => {
+            ctx.step("give", || async {
+                seen.see("ran");
+                Ok(value.clone())
+            })
+            .await?
+        }
+        "blocking" => {
+            ctx.blocking("give", move || {
+                seen.see("ran");
+                Ok(value)
+            })
+            .await?
+        }
+        _ => {
+            abide::testing::transact(ctx, "give", move |any| {
+                any.downcast_ref::<MemoryTable>().unwrap().put("ran", "once");
+                Ok(value)
+            })
+            .await?
+        }
+    };
+    Ok(format!("{found:?}"))
+}
+
+#[workflow]
+async fn gives(ctx: Ctx, (how, what): (String, String)) -> Result<String> {
+    let how = how.as_str();
+    match what.as_str() {
+        "nan" => give(&ctx, how, f64::NAN).await,
+        "infinite" => give(&ctx, how, f32::NEG_INFINITY).await,
+        "some nan" => give(&ctx, how, Some(f64::INFINITY)).await,
+        "deep" => give(&ctx, how, Deep(Some(Box::new(Deep(None, vec![1.0, f32::NAN]))), vec![])).await,
+        "shape" => give(&ctx, how, vec![Shape::Square(1.0), Shape::Circle { radius: f64::NAN }]).await,
+        "key" => give(&ctx, how, BTreeMap::from([("a".to_owned(), (1, f64::NAN))])).await,
+        "some none" => give(&ctx, how, Some(None::<u32>)).await,
+        "some unit" => give(&ctx, how, Some(())).await,
+        "some unit struct" => give(&ctx, how, vec![Some(Unit)]).await,
+        "some some none" => give(&ctx, how, Some(Some(None::<u32>))).await,
+        "pair" => give(&ctx, how, HashMap::from([((1, 2), 3)])).await,
+        "one way" => give(&ctx, how, OneWay(1)).await,
+        "trap" => give(&ctx, how, Trap(1)).await,
+        "nested" => give(&ctx, how, nested(200)).await,
+        "wide" => give(&ctx, how, Wide::Number(u128::MAX)).await,
+        "none" => give(&ctx, how, (None::<Option<u32>>, Some(Some(1)), ())).await,
+        "numbers" => give(&ctx, how, (u128::MAX, i128::MIN, u64::MAX, f64::MIN_POSITIVE, -0.0_f64)).await,
+        "keys" => give(&ctx, how, BTreeMap::from([(-7_i64, true)])).await,
+        "null" => give(&ctx, how, Some(serde_json::Value::Null)).await,
+        other => Err(Error::fatal(format!("no sort of value: {other}"))),
+    }
+}
+
+/// Values that would be read as others, or as nothing; and the complaint about them.
+const UNREADABLE: [(&str, &str); 15] = [
+    ("nan", "f64 does not serialize: NaN is no number in JSON"),
+    ("infinite", "f32 does not serialize: -inf is no number in JSON"),
+    ("some nan", "inf is no number in JSON"),
+    ("deep", "NaN is no number in JSON"),
+    ("shape", "NaN is no number in JSON"),
+    ("key", "NaN is no number in JSON"),
+    ("some none", "Some(None) would be read as None"),
+    ("some unit", "Some(()) would be read as None"),
+    ("some unit struct", "Some(Unit) would be read as None"),
+    ("some some none", "Some(None) would be read as None"),
+    ("null", "Some(()) would be read as None"),
+    ("pair", "key must be a string"),
+    ("one way", "it cannot be read back: nobody reads this"),
+    ("trap", "it cannot be read back: it is a trap"),
+    ("nested", "it cannot be read back: recursion limit exceeded"),
+];
+
+#[test]
+fn a_result_that_cannot_be_read_back_is_not_recorded() {
+    for how in ["step", "blocking"] {
+        for (what, complaint) in UNREADABLE {
+            Lab::run(2, async |lab| {
+                let seen = Seen::default();
+                let (_, abide) = lab.worker_with(|builder| builder.state(seen.clone())).await.unwrap();
+                let handle = abide.start(gives, (how.to_owned(), what.to_owned())).id("one").await.unwrap();
+                let why = handle.result().await.unwrap_err().to_string();
+                assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{how} {what}: {why}");
+                assert!(
+                    why.contains(r#"step "give" has run, but its result could not be recorded"#),
+                    "{why}"
+                );
+                assert!(why.contains(complaint), "{how} {what}: {why}");
+                assert_eq!(*seen.0.lock().unwrap(), ["ran"], "its effect has happened");
+            });
+        }
+    }
+}
+
+#[workflow]
+async fn reads_row(ctx: Ctx) -> Result<Option<String>> {
+    abide::testing::transact(&ctx, "look", |any| Ok(any.downcast_ref::<MemoryTable>().unwrap().get("ran")))
+        .await
+}
+
+#[test]
+fn a_transaction_whose_result_cannot_be_read_back_is_undone() {
+    for (what, complaint) in UNREADABLE {
+        Lab::run(3, async |lab| {
+            let (_, abide) = lab.worker_with(|builder| builder.state(Seen::default())).await.unwrap();
+            let failed = abide.run(gives, ("transaction".to_owned(), what.to_owned())).id("one").await;
+            let error = failed.unwrap_err().to_string();
+            assert!(error.contains(complaint), "{what}: {error}");
+            let written = abide.run(reads_row, ()).await.unwrap();
+            assert_eq!(written, None, "{what}: its write was undone");
+        });
+    }
+}
+
+#[test]
+fn what_can_be_read_back_is_recorded() {
+    let rows = [
+        ("none", "(None, Some(Some(1)), ())"),
+        ("keys", "{-7: true}"),
+        (
+            "numbers",
+            "(340282366920938463463374607431768211455, -170141183460469231731687303715884105728, \
+             18446744073709551615, 2.2250738585072014e-308, -0.0)",
+        ),
+    ];
+    for how in ["step", "blocking", "transaction"] {
+        for (what, expected) in rows {
+            Lab::run(4, async |lab| {
+                let (_, abide) = lab.worker_with(|builder| builder.state(Seen::default())).await.unwrap();
+                let found = abide.run(gives, (how.to_owned(), what.to_owned())).await.unwrap();
+                assert_eq!(found, expected, "{how}");
+            });
+        }
+    }
+}
+
+/// The effect has happened: somebody decides about it.
+#[test]
+fn a_result_that_was_not_a_number_is_given_by_hand() {
+    Lab::run(5, async |lab| {
+        let (_, abide) = lab.worker_with(|builder| builder.state(Seen::default())).await.unwrap();
+        let handle = abide.start(gives, ("step".to_owned(), "nan".to_owned())).id("one").await.unwrap();
+        lab.sleep(secs(10)).await;
+        let refused = handle.unblock().edit("give", &f64::NAN).await.unwrap_err();
+        assert!(matches!(refused, ClientError::Data { .. }), "{refused}");
+        assert_eq!(
+            refused.to_string(),
+            r#"the result of step "give" does not serialize: NaN is no number in JSON"#
+        );
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked);
+        handle.unblock().edit("give", &2.5).await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), "2.5");
+    });
+}
+
+#[workflow]
+async fn takes(_ctx: Ctx, input: Option<f64>) -> Result<Option<f64>> {
+    Ok(input.map(|input| input / 0.0))
+}
+
+#[task]
+async fn divides(input: f64) -> Result<f64> {
+    Ok(input / 0.0)
+}
+
+#[workflow]
+async fn takes_one_way(_ctx: Ctx, _input: OneWay) -> Result<()> {
+    Ok(())
+}
+
+#[workflow]
+async fn starts(ctx: Ctx, how: String) -> Result<String> {
+    match how.as_str() {
+        "run" => _ = ctx.run(takes, Some(f64::NAN)).await?,
+        "start" => _ = ctx.start(divides, f64::NAN).await?,
+        "one way" => ctx.run(takes_one_way, OneWay(1)).await?,
+        "next" => return ctx.continue_as_new(Some(None::<u8>)).await,
+        _ => return Err(Error::typed((1, f64::NAN))),
+    }
+    Ok(how)
+}
+
+#[test]
+fn clients_are_told_of_inputs_that_cannot_be_read_back() {
+    Lab::run(6, async |lab| {
+        let (_, abide) = lab.worker().await.unwrap();
+        let check = |said: Result<(), ClientError>, expected: &str| {
+            let error = said.unwrap_err();
+            assert!(matches!(error, ClientError::Data { .. }), "{error:?}");
+            assert_eq!(error.to_string(), expected);
+        };
+        let nan = abide.start(takes, Some(f64::NAN)).id("a").await.map(drop);
+        check(nan, r#"the input of workflow "takes" does not serialize: NaN is no number in JSON"#);
+        let nan = abide.run(divides, f64::INFINITY).id("a").await.map(drop);
+        check(nan, r#"the input of task "divides" does not serialize: inf is no number in JSON"#);
+        let one_way = abide.start(takes_one_way, OneWay(1)).id("a").await.map(drop);
+        let expected =
+            r#"the input of workflow "takes_one_way" does not serialize: it cannot be read back: "#;
+        assert!(one_way.unwrap_err().to_string().starts_with(expected));
+        let handle = abide.handle::<()>("a");
+        assert!(matches!(handle.status().await, Err(ClientError::Unknown { .. })), "nothing was started");
+        let signal = handle.signal("word", &Some(())).await;
+        check(signal, r#"signal "word" does not serialize: Some(()) would be read as None"#);
+    });
+}
+
+#[test]
+fn workflows_are_blocked_at_inputs_that_cannot_be_read_back() {
+    let rows = [
+        ("run", r#"the input of child "takes" does not serialize: NaN is no number in JSON"#),
+        ("start", r#"the input of child "divides" does not serialize: NaN is no number in JSON"#),
+        ("one way", r#"the input of child "takes_one_way" does not serialize: "#),
+        ("next", "the input of the next run does not serialize: Some(None) would be read as None"),
+    ];
+    Lab::run(7, async |lab| {
+        let (_, abide) = lab.worker().await.unwrap();
+        for (how, expected) in rows {
+            let handle = abide.start(starts, how.to_owned()).id(how).await.unwrap();
+            lab.sleep(secs(10)).await;
+            let why = handle.why().await.unwrap();
+            assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{why}");
+            assert!(why.contains(expected), "{why}");
+        }
+        let failed = abide.run(starts, "typed".to_owned()).await.unwrap_err().to_string();
+        assert!(failed.contains("which does not serialize: NaN is no number in JSON"), "{failed}");
+    });
+}
+
+/// The end of a workflow can be mended by new code; a task fails, and can be retried.
+#[test]
+fn results_of_workflows_and_tasks_are_checked_too() {
+    Lab::run(8, async |lab| {
+        let (_, abide) = lab.worker().await.unwrap();
+        let handle = abide.start(takes, Some(1.0)).id("w").await.unwrap();
+        lab.sleep(secs(10)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked);
+        let expected = r#"the result of workflow "takes" does not serialize: inf is no number in JSON"#;
+        assert!(handle.why().await.unwrap().contains(expected));
+        let failed = abide.run(divides, -1.0).await.unwrap_err().to_string();
+        let expected = r#"the result of task "divides" does not serialize: -inf is no number in JSON"#;
+        assert!(failed.contains(expected), "{failed}");
+    });
+}
