@@ -237,7 +237,7 @@ async fn misplaces(ctx: Ctx) -> Result<()> {
     ctx.blocking("job", move || {
         let mut nap = std::pin::pin!(inner.sleep(secs(1)));
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(std::future::Future::poll(nap.as_mut(), &mut cx).is_pending());
+        assert!(nap.as_mut().poll(&mut cx).is_pending());
         Ok(())
     })
     .await

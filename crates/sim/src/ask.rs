@@ -71,6 +71,7 @@ async fn steer(handle: &Handle<u64>, action: &Action, calls: &mut Vec<ApiName>) 
             result(awaited.await)
         }
         Ask::Result(_) => result(asked!(result())),
+        Ask::Signal(_, name) if action.is_text => done(asked!(signal(name, &action.number.to_string()))),
         Ask::Signal(_, name) if action.number.is_multiple_of(2) => {
             done(repeated_signal(handle, name, action.number, calls).await)
         }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use abide::prelude::*;
-use abide_core::{Entry, Event, FailureKind, Outcome, Payload, Remedied, Remedy};
+use abide_core::{Entry, Event, FailureKind, Outcome, Payload, RejectedSignal, Remedied, Remedy};
 use abide_store::conformance::recorded_by;
 use abide_store::{Feed, FeedFrom, Listed, Snapshot, View};
 
@@ -277,6 +277,9 @@ fn journals(past: &Past) -> Vec<String> {
                         say(format!("{op} was set twice"));
                     }
                 }
+                Event::SignalRejected(rejected) if is_readable(rejected) => {
+                    say(format!("{op} set aside what it can read: {rejected}"));
+                }
                 Event::TimerFired { .. } if due.get(&op).is_none_or(|due| entry.at.as_micros() < *due) => {
                     say(format!("{op} fired before it was due, or was never set"));
                 }
@@ -296,6 +299,11 @@ fn journals(past: &Past) -> Vec<String> {
         }
     }
     found
+}
+
+/// Whether a signal that was set aside could be read: its type says whether a text or a number was waited for.
+fn is_readable(rejected: &RejectedSignal) -> bool {
+    rejected.expected.ends_with("<true>") == model::is_text_in(&rejected.payload)
 }
 
 fn is_once(event: &Event) -> bool {

@@ -139,12 +139,15 @@ fn result_of<const TEXT: bool>(work: &Work, nth: u64) -> Result<Written<TEXT>> {
         Way::Error => Err(Error::new("it fails")),
         Way::Fatal => Err(Error::fatal("it fails for good")),
         Way::Panic => std::panic::panic_any(PANIC.to_owned()),
-        Way::Unwritable => Ok(Written(UNWRITABLE)),
+        Way::Unwritable => Ok(Written(UNWRITABLE - work.value % UNWRITABLE_COUNT)),
     }
 }
 
-/// The number that cannot be written down.
+/// The last number that cannot be written down, and how many there are: each for a reason of its own.
 const UNWRITABLE: u64 = u64::MAX;
+const UNWRITABLE_COUNT: u64 = 3;
+const NOT_FINITE: u64 = UNWRITABLE - 1;
+const NOTHING: u64 = UNWRITABLE - 2;
 
 /// What a step gives: a number, or the same as a text.
 struct Written<const TEXT: bool>(u64);
@@ -153,6 +156,8 @@ impl<const TEXT: bool> Serialize for Written<TEXT> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         match self.0 {
             UNWRITABLE => Err(serde::ser::Error::custom("it cannot be written")),
+            NOT_FINITE => serializer.serialize_f64(f64::NAN),
+            NOTHING => serializer.serialize_some(&None::<u64>),
             value if TEXT => value.to_string().serialize(serializer),
             value => value.serialize(serializer),
         }
@@ -294,6 +299,7 @@ impl OnCtx {
             // Kept from attempt to attempt, and borrowed from whoever made the step.
             run_count_here += 1;
             let key = self.0.idempotency_key();
+            draw_inside(&self.0, "step", step.node);
             async move {
                 assert!(run_count_here > 0 && *borrowed < u64::MAX);
                 self.probe().work::<TEXT>(&step.work, self.spot(step.node), key).await
@@ -305,14 +311,59 @@ impl OnCtx {
 
     fn blocking_of<'a, const TEXT: bool>(&'a self, step: &'a Step) -> Outcome<'a, Self> {
         let (probe, spot, work) = (self.probe().clone(), self.spot(step.node), step.work);
-        let key = format!("blocking {spot:?}");
+        let ctx = self.0.clone();
         let wanted = self.0.blocking(keyed(&step.name).0, move || {
-            let nth = probe.witness.begin(&spot, key);
+            let nth = probe.witness.begin(&spot, ctx.idempotency_key());
+            draw_inside(&ctx, "step", spot.node);
             let _open = Open::new(&probe);
             result_of::<TEXT>(&work, nth)
         });
         self.step_with(step, wanted, vec![("Ctx", "blocking")])
     }
+}
+
+impl OnCtx {
+    fn receive_of<'a, const TEXT: bool>(
+        &'a self,
+        name: &'a str,
+        timeout_ms: Option<u64>,
+    ) -> Outcome<'a, Self> {
+        let mut calls = vec![("Ctx", "recv")];
+        let olds = old_names(name);
+        let (name, key) = keyed(name);
+        let mut wanted = self.0.recv::<Written<TEXT>>(name);
+        if let Some(key) = key {
+            called!(calls, wanted = Receive::key(key));
+            // Of the same type: a signal that one of them cannot read, the other cannot read either.
+            called!(calls, wanted = Receive::upgrade(|old: Written<TEXT>| Ok(old)));
+        }
+        for old in olds {
+            called!(calls, wanted = Receive::renamed_from(old));
+        }
+        if let Some(timeout_ms) = timeout_ms {
+            called!(calls, wanted = Receive::timeout(ms(timeout_ms)));
+        }
+        self.counted(calls, async move { wanted.await.map(|written| written.0) })
+    }
+}
+
+/// Draws inside of every other closure: what it is given follows from the step alone, and changes nothing outside.
+fn draw_inside(ctx: &Ctx, kind: &str, node: u32) {
+    if node.is_multiple_of(2) {
+        return;
+    }
+    let inside = Some(format!("{kind} {}", ctx.idempotency_key()));
+    let draw = |nth, is_uuid| {
+        let (id, inside) = (ctx.id().to_owned(), inside.clone());
+        Draw { id, run: ctx.run_number(), nth, is_uuid, inside }
+    };
+    let witness = &ctx.state::<Probe>().witness;
+    witness.drew(draw(0, false), ctx.random());
+    witness.drew(draw(1, true), uuid_number(ctx));
+}
+
+fn uuid_number(ctx: &Ctx) -> u64 {
+    ctx.uuid().bytes().fold(0, |sum, byte| mix(sum, u64::from(byte)))
 }
 
 impl Host for OnCtx {
@@ -333,7 +384,11 @@ impl Host for OnCtx {
     fn transact<'a>(&'a self, wanted: &'a Transact) -> Outcome<'a, Self> {
         let (key, fails) = (table_key(&self.spot(wanted.node)), wanted.fails);
         let (name, own) = keyed(&wanted.name);
-        let given = move |count| if fails { Err(Error::fatal("it wrote, and fails")) } else { Ok(count) };
+        let (ctx, node) = (self.0.clone(), wanted.node);
+        let given = move |count| {
+            draw_inside(&ctx, "transaction", node);
+            if fails { Err(Error::fatal("it wrote, and fails")) } else { Ok(count) }
+        };
         if self.probe().is_sqlite {
             let mut counted = self.0.sqlite(name, move |table| given(table::count_up(table, &key)?));
             let mut calls = vec![("Ctx", "sqlite")];
@@ -388,22 +443,11 @@ impl Host for OnCtx {
         self.counted(vec![("Ctx", "sleep_until")], async move { self.0.sleep_until(at).await.map(|()| 0) })
     }
 
-    fn receive<'a>(&'a self, name: &'a str, timeout_ms: Option<u64>) -> Outcome<'a, Self> {
-        let mut calls = vec![("Ctx", "recv")];
-        let olds = old_names(name);
-        let (name, key) = keyed(name);
-        let mut wanted = self.0.recv::<u64>(name);
-        if let Some(key) = key {
-            called!(calls, wanted = Receive::key(key));
-            called!(calls, wanted = Receive::upgrade(|old: Either| Ok(old.0)));
+    fn receive<'a>(&'a self, name: &'a str, timeout_ms: Option<u64>, is_text: bool) -> Outcome<'a, Self> {
+        match is_text {
+            true => self.receive_of::<true>(name, timeout_ms),
+            false => self.receive_of::<false>(name, timeout_ms),
         }
-        for old in olds {
-            called!(calls, wanted = Receive::renamed_from(old));
-        }
-        if let Some(timeout_ms) = timeout_ms {
-            called!(calls, wanted = Receive::timeout(ms(timeout_ms)));
-        }
-        self.counted(calls, wanted)
     }
 
     fn run<'a>(&'a self, child: &'a Child) -> Outcome<'a, Self> {
@@ -490,8 +534,7 @@ impl Host for OnCtx {
 
     fn uuid(&self) -> u64 {
         let draw = self.2.uuid(self.0.id(), self.0.run_number());
-        let number = self.0.uuid().bytes().fold(0, |sum, byte| mix(sum, u64::from(byte)));
-        self.drew(draw, ("Ctx", "uuid"), number)
+        self.drew(draw, ("Ctx", "uuid"), uuid_number(&self.0))
     }
 
     fn patched(&self, change: &str) -> bool {

@@ -207,6 +207,7 @@ mod tests {
             by: Actor::Client(0),
             what,
             dropped_at_poll: None,
+            is_text: false,
         };
         let asks = [Ask::Start(0), Ask::Signal(Target(0), "q0".to_owned()), Ask::Start(1)];
         Scenario {

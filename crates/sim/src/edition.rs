@@ -43,7 +43,7 @@ pub enum Alter {
     Retype,
     /// A step declares another input.
     Redeclare,
-    /// A step gives, and reads, a result of another type.
+    /// A step gives, and reads, a result of another type; or another type of signal is waited for.
     Reread,
     /// A branch is taken differently, or what was done at once is done one after the other.
     Reshape,
@@ -127,6 +127,9 @@ impl Alter {
                 {
                     step.is_text = !step.is_text;
                     step.upgrades |= self == Self::Upgrade;
+                }
+                if let Expr::Receive { is_text, .. } = &mut parts[index] {
+                    *is_text = !*is_text;
                 }
             }
             Self::Reshape => reshape(&mut parts[index]),

@@ -64,13 +64,22 @@ impl Ending {
     async fn signal(&mut self, handle: &Handle<u64>, names: Vec<String>) {
         for name in names {
             self.signal += 1;
+            // A number, unless one was set aside by whoever waits for a text.
+            let is_text = handle.why().await.is_ok_and(|why| why.contains(TEXT_WANTED));
+            let sent = match is_text {
+                true => handle.signal(&name, &self.signal.to_string()).await,
+                false => handle.signal(&name, &self.signal).await,
+            };
             // An inbox that is full of what nobody waits for takes no more.
-            if let Err(ClientError::Refused { .. }) = handle.signal(&name, &self.signal).await {
+            if let Err(ClientError::Refused { .. }) = sent {
                 drop(handle.terminate(INBOX_FULL).await);
             }
         }
     }
 }
+
+/// How `why` begins to tell that a signal was set aside by code that waits for a text.
+const TEXT_WANTED: &str = "was set aside: expected abide_sim::code::Written<true>";
 
 /// Whether every live build has tried what is blocked, as whoever waits for its result is told. Until then the wait goes on.
 async fn is_given_up(handle: &Handle<u64>, runtime: &dyn Runtime) -> bool {

@@ -68,7 +68,7 @@ fn with_deploys(mut scenario: Scenario) -> Scenario {
         let what = Ask::Deploy(Deploy { edition, is_killed: chance.is(500) });
         let by = Actor::Worker(u32::try_from(chance.index(scenario.workers.len())).unwrap_or(0));
         let (number, at_ms) = (1 + scenario.actions.len() as u64, chance.below(LAST_MS / 2));
-        scenario.actions.push(Action { number, at_ms, by, what, dropped_at_poll: None });
+        scenario.actions.push(Action { number, at_ms, by, what, dropped_at_poll: None, is_text: false });
     }
     scenario
 }
@@ -102,7 +102,7 @@ pub(crate) fn longer(mut scenario: Scenario, lack: &Lack, round: u64) -> Scenari
             // Later and later: everybody may be dead until then.
             let at_ms = chance.below(LAST_MS) + (round / 4) * LAST_MS;
             let what = Ask::Start(nth);
-            scenario.actions.push(Action { number, at_ms, by, what, dropped_at_poll: None });
+            scenario.actions.push(Action { number, at_ms, by, what, dropped_at_poll: None, is_text: false });
         }
     }
     for _ in 0..if lack.faults { FAULT_COUNT } else { 0 } {
@@ -314,7 +314,7 @@ impl Chance {
     fn receive(&mut self) -> Expr {
         let name = self.prng.pick(&SIGNALS).to_string();
         let timeout_ms = self.maybe(600, |chance| 50 + chance.pause());
-        Expr::Receive { name: self.keyed(name), timeout_ms }
+        Expr::Receive { name: self.keyed(name), timeout_ms, is_text: false }
     }
 
     fn transact(&mut self) -> Expr {
@@ -413,7 +413,7 @@ impl Chance {
                 false => Actor::Client(u32::try_from(self.below(client_count)).unwrap_or(0)),
             };
             let dropped_at_poll = self.maybe(120, |chance| 1 + chance.prng.number() as u32 % 4);
-            actions.push(Action { number, at_ms, by, what, dropped_at_poll });
+            actions.push(Action { number, at_ms, by, what, dropped_at_poll, is_text: false });
         }
         actions
     }

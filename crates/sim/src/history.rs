@@ -41,6 +41,9 @@ pub(crate) struct Draw {
     /// How many draws of the run came before it.
     pub(crate) nth: u32,
     pub(crate) is_uuid: bool,
+    /// The kind and the idempotency key of the step inside of which it is drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) inside: Option<String>,
 }
 
 /// Counts the draws of one life of a run.
@@ -49,12 +52,24 @@ pub(crate) struct Draws(AtomicU32);
 
 impl Draws {
     pub(crate) fn random(&self, id: &str, run: u32) -> Draw {
-        Draw { id: id.to_owned(), run, nth: self.0.fetch_add(1, Ordering::Relaxed), is_uuid: false }
+        Draw {
+            id: id.to_owned(),
+            run,
+            nth: self.0.fetch_add(1, Ordering::Relaxed),
+            is_uuid: false,
+            inside: None,
+        }
     }
 
     /// A UUID is made of two numbers.
     pub(crate) fn uuid(&self, id: &str, run: u32) -> Draw {
-        Draw { id: id.to_owned(), run, nth: self.0.fetch_add(2, Ordering::Relaxed), is_uuid: true }
+        Draw {
+            id: id.to_owned(),
+            run,
+            nth: self.0.fetch_add(2, Ordering::Relaxed),
+            is_uuid: true,
+            inside: None,
+        }
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) trait Host: Sync {
     fn transact<'a>(&'a self, transact: &'a Transact) -> Outcome<'a, Self>;
     fn sleep<'a>(&'a self, ms: u64, name: Option<&'a str>) -> Outcome<'a, Self>;
     fn sleep_until(&self, micros: u64) -> Outcome<'_, Self>;
-    fn receive<'a>(&'a self, name: &'a str, timeout_ms: Option<u64>) -> Outcome<'a, Self>;
+    fn receive<'a>(&'a self, name: &'a str, timeout_ms: Option<u64>, is_text: bool) -> Outcome<'a, Self>;
     fn run<'a>(&'a self, child: &'a Child) -> Outcome<'a, Self>;
     fn start<'a>(&'a self, child: &'a Child) -> BoxFuture<'a, Result<Started<'a, Self>, Self::Error>>;
     fn shield<'a>(&'a self, cleanup: Outcome<'a, Self>) -> Outcome<'a, Self>;
@@ -90,7 +90,7 @@ fn eval<'a, H: Host>(host: &'a H, expr: &'a Expr, borrowed: &'a u64) -> Outcome<
         Expr::SleepUntil { ms } => {
             Box::pin(async move { host.sleep_until(host.now_micros() + ms * 1_000).await })
         }
-        Expr::Receive { name, timeout_ms } => host.receive(name, *timeout_ms),
+        Expr::Receive { name, timeout_ms, is_text } => host.receive(name, *timeout_ms, *is_text),
         Expr::Run(child) => host.run(child),
         Expr::Start { child, meanwhile, is_awaited } => Box::pin(async move {
             let started = host.start(child).await?;

@@ -29,7 +29,7 @@ mod renamed;
 mod unused;
 
 pub(crate) use moments::{Moment, moments};
-pub(crate) use possible::{number, possible_end};
+pub(crate) use possible::{is_text_in, number, possible_end, taken_signal};
 
 /// What the auditor knows that no journal tells.
 pub(crate) trait Knowledge: Sync {
@@ -226,7 +226,7 @@ enum Expected {
     Closure { spot: Spot, work: Work, has_timeout: bool, input: Option<u32>, reads: Reads },
     Transaction { fails: bool },
     Timer,
-    Signal { has_timeout: bool },
+    Signal { has_timeout: bool, is_text: bool },
     Child { under: Under, input: Option<abide_core::ContentHash> },
     Result,
 }
@@ -371,6 +371,10 @@ impl Model<'_> {
             return Ok(None);
         }
         if !is_readable(&slot.expected, &entry.event) {
+            // What its own code cannot read is not received, but set aside.
+            if self.life.is_own(entry) && matches!(entry.event, Event::SignalReceived { .. }) {
+                return Err(format!("entry {} received a signal of another type", entry.seq));
+            }
             return Ok(Some(format!("entry {} has a result of another type", entry.seq)));
         }
         let outcome = match self.life.is_own(entry) {
@@ -488,8 +492,9 @@ impl Host for Model<'_> {
         self.operation("timer", "(sleep)", Expected::Timer).boxed()
     }
 
-    fn receive<'a>(&'a self, name: &'a str, timeout_ms: Option<u64>) -> Outcome<'a, Self> {
-        self.operation("signal", name, Expected::Signal { has_timeout: timeout_ms.is_some() }).boxed()
+    fn receive<'a>(&'a self, name: &'a str, timeout_ms: Option<u64>, is_text: bool) -> Outcome<'a, Self> {
+        let expected = Expected::Signal { has_timeout: timeout_ms.is_some(), is_text };
+        self.operation("signal", name, expected).boxed()
     }
 
     fn run<'a>(&'a self, child: &'a Child) -> Outcome<'a, Self> {

@@ -46,6 +46,9 @@ pub enum Expr {
         name: String,
         /// Gives up after so long.
         timeout_ms: Option<u64>,
+        /// Whether it waits for a text, and not for a number.
+        #[serde(default)]
+        is_text: bool,
     },
     /// `ctx.run`.
     Run(Child),
@@ -336,7 +339,48 @@ impl Expr {
     }
 }
 
+impl Program {
+    /// Does something to every expression of this run, of those after it and of children.
+    pub fn each_expr(&mut self, change: &mut dyn FnMut(&mut Expr)) {
+        self.body.each_expr(change);
+        if let Some(held) = &mut self.held {
+            held.each_expr(change);
+        }
+        if let Some(next) = &mut self.next {
+            next.each_expr(change);
+        }
+    }
+}
+
+impl Expr {
+    fn each_expr(&mut self, change: &mut dyn FnMut(&mut Expr)) {
+        change(self);
+        match self {
+            Self::Sequence(parts) | Self::Join(parts) | Self::Select(parts) | Self::Unordered(parts) => {
+                parts.iter_mut().for_each(|part| part.each_expr(change));
+            }
+            Self::Catch { body, otherwise, .. } => {
+                body.each_expr(change);
+                otherwise.each_expr(change);
+            }
+            Self::Shield(cleanup) => cleanup.each_expr(change),
+            Self::Run(child) => child.each_expr(change),
+            Self::Start { child, meanwhile, .. } => {
+                child.each_expr(change);
+                meanwhile.each_expr(change);
+            }
+            _ => {}
+        }
+    }
+}
+
 impl Child {
+    fn each_expr(&mut self, change: &mut dyn FnMut(&mut Expr)) {
+        if let Code::Workflow(program) = &mut self.code {
+            program.each_expr(change);
+        }
+    }
+
     fn each_child(&mut self, change: &mut dyn FnMut(&mut Child)) {
         change(self);
         if let Code::Workflow(program) = &mut self.code {

@@ -119,6 +119,9 @@ pub struct Action {
     pub what: Ask,
     /// The caller drops its future at this poll.
     pub dropped_at_poll: Option<u32>,
+    /// Of a signal: it carries its number as a text, which not everybody can read.
+    #[serde(default)]
+    pub is_text: bool,
 }
 
 /// Who asks.

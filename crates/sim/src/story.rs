@@ -143,6 +143,9 @@ fn asked(action: &Action, scenario: &Scenario, targets: &Targets) -> String {
             let way = if *is_killed { "a kill" } else { "a shutdown" };
             format!("deploy edition {edition} after {way}")
         }
+        Ask::Signal(target, name) if action.is_text => {
+            format!("signal {name:?} as text to {}", target_id(action, *target, targets))
+        }
         Ask::Signal(target, name) => format!("signal {name:?} to {}", target_id(action, *target, targets)),
         other => match other.target() {
             Some(target) => format!("{} {}", other.word(), target_id(action, target, targets)),
@@ -228,8 +231,10 @@ fn expr(what: &Expr) -> String {
         Expr::Sleep { ms, name: None } => format!("sleep {ms} ms"),
         Expr::Sleep { ms, name: Some(name) } => format!("sleep {ms} ms as {name:?}"),
         Expr::SleepUntil { ms } => format!("sleep_until now + {ms} ms"),
-        Expr::Receive { name, timeout_ms: None } => format!("recv {name:?}"),
-        Expr::Receive { name, timeout_ms: Some(ms) } => format!("recv {name:?} timeout {ms} ms"),
+        Expr::Receive { name, timeout_ms, is_text } => {
+            let timeout = timeout_ms.map(|ms| format!(" timeout {ms} ms")).unwrap_or_default();
+            format!("recv {name:?}{}{timeout}", if *is_text { " as text" } else { "" })
+        }
         Expr::Run(what) => format!("run {}", child(what)),
         Expr::Start { child: what, meanwhile, is_awaited } => {
             let then = if *is_awaited { "await it" } else { "leave it" };

@@ -24,10 +24,11 @@ use family::{
 };
 use firsts::{message_was_earlier, message_was_later, messages_swapped};
 use history::{
-    begins_late, begins_twice, closure_after_record, closure_too_early, commit_after_end, end_untold,
-    ends_twice, epoch_twice, foreign_session, function_twice, left_behind, older_left_behind,
-    result_of_nobody, signal_lost, signal_not_taken, signal_refused, signals_swapped, stale_epoch,
-    start_of_nothing, version_twice, wrote_nothing, wrote_twice,
+    another_set_aside, begins_late, begins_twice, closure_after_record, closure_too_early, commit_after_end,
+    end_untold, ends_twice, epoch_twice, foreign_session, function_twice, left_behind, odd_signal_received,
+    older_left_behind, result_of_nobody, set_aside_for_nothing, signal_lost, signal_not_taken,
+    signal_refused, signals_swapped, stale_epoch, start_of_nothing, version_twice, wrote_nothing,
+    wrote_twice,
 };
 
 /// Falsifies the n-th place that can be falsified so; `None` when there are no more.
@@ -88,6 +89,9 @@ const RULES: &[(&str, &str, Falsify)] = &[
     ("a commit after the end", "was written after its end", commit_after_end),
     ("a closure after its record", "after its result was recorded", closure_after_record),
     ("signals out of order", "is what came", signals_swapped),
+    ("a signal of another type that is received", "received a signal of another type", odd_signal_received),
+    ("a signal that is set aside without a reason", "set aside what it can read", set_aside_for_nothing),
+    ("a signal that is set aside and was not sent", "is what came", another_set_aside),
     ("a signal that nobody sent", "is what came", signal_lost),
     ("a message behind a later one", "came before it", messages_swapped),
     ("a timer before an earlier message", "came earlier", message_was_earlier),

@@ -111,7 +111,7 @@ impl Book {
     }
 }
 
-/// Signals are received in the order in which the store took them, each once.
+/// Signals are received, or set aside, in the order in which the store took them, each once.
 fn signals(books: &Books) -> Vec<String> {
     let mut taken: BTreeMap<(String, String), Vec<u64>> = BTreeMap::new();
     for item in &books.items {
@@ -126,7 +126,7 @@ fn signals(books: &Books) -> Vec<String> {
     for past in books.pasts.values() {
         let mut received: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         for entry in past.runs.iter().flatten() {
-            if let Event::SignalReceived { op, payload, .. } = &entry.event {
+            if let Some((op, payload)) = model::taken_signal(&entry.event) {
                 received
                     // What was renamed takes the signals of its old name.
                     .entry(op.name.as_str().trim_end_matches('n').to_owned())

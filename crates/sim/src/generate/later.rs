@@ -5,11 +5,48 @@ use abide_store::Prng;
 use super::Chance;
 use crate::edition::{Alter, Change};
 use crate::program::{Child, Code, Expr, Program};
-use crate::scenario::{Fault, Part, Scenario, Target, When, Wrong};
+use crate::scenario::{Ask, Fault, Part, Scenario, Target, When, Wrong};
 
 /// A scenario with all of it.
 pub(super) fn more(scenario: Scenario) -> Scenario {
-    with_said_changes(with_held_waits(with_calm(with_taken_ids(with_other_types(scenario)))))
+    let scenario = with_held_waits(with_calm(with_taken_ids(with_other_types(scenario))));
+    with_said_changes(with_patience(with_texts(scenario)))
+}
+
+/// Some worlds have signals, and waits for them, of two types.
+fn with_texts(mut scenario: Scenario) -> Scenario {
+    let mut chance = chance(&scenario, 6);
+    if !chance.is(300) {
+        return scenario;
+    }
+    for action in &mut scenario.actions {
+        action.is_text = matches!(action.what, Ask::Signal(..)) && chance.is(350);
+    }
+    each_expr(&mut scenario, &mut |expr| {
+        if let Expr::Receive { is_text, .. } = expr {
+            *is_text = chance.is(300);
+        }
+    });
+    scenario
+}
+
+/// Some blocking steps have a timeout, though their thread cannot be stopped.
+fn with_patience(mut scenario: Scenario) -> Scenario {
+    let mut chance = chance(&scenario, 7);
+    each_expr(&mut scenario, &mut |expr| {
+        if let Expr::Blocking(step) = expr {
+            step.timeout_ms = chance.maybe(250, |chance| *chance.prng.pick(&[40, 300, 2_000]));
+        }
+    });
+    scenario
+}
+
+fn each_expr(scenario: &mut Scenario, change: &mut dyn FnMut(&mut Expr)) {
+    for root in &mut scenario.roots {
+        if let Code::Workflow(program) = &mut root.code {
+            program.each_expr(change);
+        }
+    }
 }
 
 /// Some runs still wait for something when they want the next one.

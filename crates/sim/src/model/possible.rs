@@ -97,12 +97,32 @@ pub(super) fn is_readable(expected: &Expected, event: &Event) -> bool {
             Recorded::Success(payload) => payload,
             _ => return true,
         },
-        Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(payload), .. }), .. } => payload,
+        Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(payload), .. }), .. }
+        | Event::SignalReceived { payload, .. } => payload,
         _ => return true,
     };
-    let Expected::Closure { reads, .. } = expected else { return true };
-    let found = if payload.as_bytes().starts_with(b"\"") { Reads::Text } else { Reads::Number };
-    *reads == Reads::Both || *reads == found
+    let reads = match expected {
+        Expected::Closure { reads, .. } => *reads,
+        Expected::Signal { is_text: true, .. } => Reads::Text,
+        Expected::Signal { is_text: false, .. } => Reads::Number,
+        _ => return true,
+    };
+    let found = if is_text_in(payload) { Reads::Text } else { Reads::Number };
+    reads == Reads::Both || reads == found
+}
+
+/// Whether this is a text, and not a number.
+pub(crate) fn is_text_in(payload: &Payload) -> bool {
+    payload.as_bytes().starts_with(b"\"")
+}
+
+/// The wait that took a signal from the inbox, whether it could read it or not, and what the signal carried.
+pub(crate) fn taken_signal(event: &Event) -> Option<(&Op, &Payload)> {
+    match event {
+        Event::SignalReceived { op, payload, .. } => Some((op, payload)),
+        Event::SignalRejected(rejected) => Some((&rejected.op, &rejected.payload)),
+        _ => None,
+    }
 }
 
 /// Whether somebody gave a result that the code could not read: it was blocked at the same step later. To nobody is that result given again.
@@ -141,7 +161,7 @@ fn given(
             }
         }
         (Event::TimerFired { .. }, Expected::Timer) => Ok(Ok(0)),
-        (Event::TimerFired { .. }, Expected::Signal { has_timeout: true }) => {
+        (Event::TimerFired { .. }, Expected::Signal { has_timeout: true, .. }) => {
             Ok(Err(Failed(FailureKind::Timeout)))
         }
         (Event::SignalReceived { payload, .. }, Expected::Signal { .. }) => Ok(Ok(number(payload)?)),

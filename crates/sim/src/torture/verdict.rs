@@ -234,7 +234,7 @@ fn signals(books: &Books, scenario: &Scenario, lines: &[&Effect]) -> Vec<String>
     for past in books.pasts.values() {
         let mut received: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         for entry in past.runs.iter().flatten() {
-            if let Event::SignalReceived { op, payload, .. } = &entry.event {
+            if let Some((op, payload)) = model::taken_signal(&entry.event) {
                 let values = received.entry(op.name.to_string()).or_default();
                 values.push(model::number(payload).unwrap_or_default());
             }

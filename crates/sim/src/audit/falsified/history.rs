@@ -2,7 +2,7 @@
 
 use abide_core::{By, Entry, Event, SessionId};
 
-use super::{Evidence, Happened, nth_item};
+use super::{Evidence, Happened, nth_entry, nth_item};
 use crate::history::{Answer, Commit, Ready};
 use crate::scenario::{Ask, Scenario};
 
@@ -168,6 +168,44 @@ pub(super) fn signals_swapped(evidence: &mut Evidence, _: &Scenario, nth: usize)
     let (one, two) = pairs.into_iter().nth(nth)?;
     evidence.items.swap(one, two);
     Some(())
+}
+
+pub(super) fn odd_signal_received(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) =
+        nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::SignalReceived { .. }))?;
+    if let Event::SignalReceived { payload, .. } = &mut journal[index].event {
+        let number = crate::model::number(payload).ok()?;
+        let is_text = crate::model::is_text_in(payload);
+        *payload = if is_text { super::payload(number) } else { text(number) };
+    }
+    Some(())
+}
+
+pub(super) fn set_aside_for_nothing(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let rejected = nth_rejected(evidence, nth)?;
+    let is_text = crate::model::is_text_in(&rejected.payload);
+    rejected.expected = format!("Written<{is_text}>");
+    Some(())
+}
+
+pub(super) fn another_set_aside(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let rejected = nth_rejected(evidence, nth)?;
+    let is_text = crate::model::is_text_in(&rejected.payload);
+    rejected.payload = if is_text { text(u64::MAX) } else { super::payload(u64::MAX) };
+    Some(())
+}
+
+fn nth_rejected(evidence: &mut Evidence, nth: usize) -> Option<&mut abide_core::RejectedSignal> {
+    let (journal, index) =
+        nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::SignalRejected(_)))?;
+    match &mut journal[index].event {
+        Event::SignalRejected(rejected) => Some(rejected),
+        _ => None,
+    }
+}
+
+fn text(number: u64) -> abide_core::Payload {
+    abide_core::Payload::from(format!("\"{number}\"").as_str())
 }
 
 pub(super) fn signal_lost(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
