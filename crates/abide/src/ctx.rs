@@ -136,7 +136,7 @@ impl Ctx {
 
     /// Waits for the next signal of this name, first in first out. One that cannot be read as a `T` is recorded as set aside, and the wait goes on,
     /// with the timeout that it had: see the guide on signals of another type.
-    pub fn recv<T: DeserializeOwned>(&self, name: &str) -> Receive<T> {
+    pub fn recv<T: DeserializeOwned + 'static>(&self, name: &str) -> Receive<T> {
         Receive::new(self.clone(), name)
     }
 

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,7 +13,6 @@ use abide_engine::{Delivery, Rejection, Request, Turn, panics};
 use serde::de::DeserializeOwned;
 
 use crate::ctx::Ctx;
-use crate::data;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
 use crate::step::{Slot, delivered};
@@ -37,8 +37,9 @@ impl<T> Receive<T> {
 
     op_options!();
 
-    /// Reads a signal that cannot be read as the type that this code wants: as the older type `V`, which is converted. The journal
-    /// stays as it is. An error blocks the execution, as a result does that cannot be read at all.
+    /// Reads a signal of the older type `V`, and converts it, where it cannot be read as the type that
+    /// this code wants. The journal stays as it is. A signal that neither type can read, or that
+    /// cannot be converted, is set aside, and the wait goes on.
     pub fn upgrade<V: DeserializeOwned>(
         mut self,
         convert: impl Fn(V) -> Result<T> + Send + Sync + 'static,
@@ -55,23 +56,27 @@ impl<T> Receive<T> {
 }
 
 /// Whether this can be read as a `T`. A panic of its code is a complaint like any: nobody else may suffer from what somebody sent.
-fn check<T: DeserializeOwned>(payload: &Payload) -> std::result::Result<(), Rejection> {
-    let complaint = match catch_unwind(AssertUnwindSafe(|| data::decode::<T>(payload).map(drop))) {
+fn check<T: DeserializeOwned>(upgrade: &Upgrade<T>, payload: &Payload) -> std::result::Result<(), Rejection> {
+    let complaint = match catch_unwind(AssertUnwindSafe(|| upgrade.try_read(payload).map(drop))) {
         Ok(Ok(())) => return Ok(()),
-        Ok(Err(error)) => error.to_string(),
+        Ok(Err(complaint)) => complaint,
         Err(panic) => panics::failure(panic.as_ref()).message.clone(),
     };
     Err(Rejection { expected: std::any::type_name::<T>().to_owned(), complaint })
 }
 
-impl<T: DeserializeOwned> Future for Receive<T> {
+impl<T: DeserializeOwned + 'static> Future for Receive<T> {
     type Output = Result<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
         let (ctx, name, timeout) = (&this.ctx, &this.name, this.timeout);
-        let request = Request::Signal { timeout, check: check::<T> };
-        let op = match this.slot.open(|| ctx.open(OpKind::Signal, name, request)) {
+        let upgrade = &this.upgrade;
+        let request = || {
+            let upgrade = upgrade.clone();
+            Request::Signal { timeout, check: Arc::new(move |payload| check(&upgrade, payload)) }
+        };
+        let op = match this.slot.open(|| ctx.open(OpKind::Signal, name, request())) {
             Ok(op) => op,
             Err(answer) => return answer,
         };

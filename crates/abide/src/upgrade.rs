@@ -51,6 +51,15 @@ impl<T: DeserializeOwned> Upgrade<T> {
     /// The value in a recorded payload. The old type is tried only where the new one fails: a value of the new type that looks like an old one is
     /// not converted a second time.
     pub(crate) fn read(&self, what: impl Display, payload: &Payload) -> std::result::Result<T, Block> {
+        self.try_read(payload).map_err(|complaint| Block::Undecodable {
+            what: what.to_string(),
+            expected: type_name::<T>().to_owned(),
+            found: format!("{} ({complaint})", payload.excerpt()),
+        })
+    }
+
+    /// The same, or what is wrong with the payload.
+    pub(crate) fn try_read(&self, payload: &Payload) -> std::result::Result<T, String> {
         if planted(Bug::UpgradeFirst)
             && let Some(Ok(value)) = self.0.as_ref().map(|convert| convert(payload))
         {
@@ -60,13 +69,9 @@ impl<T: DeserializeOwned> Upgrade<T> {
             Ok(value) => return Ok(value),
             Err(error) => error,
         };
-        let Some(convert) = &self.0 else {
-            return Err(data::undecodable::<T>(&what.to_string(), payload, &error));
-        };
-        convert(payload).map_err(|told| Block::Undecodable {
-            what: what.to_string(),
-            expected: type_name::<T>().to_owned(),
-            found: format!("{} ({error}; {told})", payload.excerpt()),
-        })
+        match &self.0 {
+            None => Err(error.to_string()),
+            Some(convert) => convert(payload).map_err(|complaint| format!("{error}; {complaint}")),
+        }
     }
 }

@@ -111,6 +111,9 @@ pub(crate) struct Slot {
     closure: Option<Weak<StepWaker>>,
 }
 
+/// Reports why the code cannot read the payload of a signal.
+pub type CheckSignal = dyn Fn(&Payload) -> Result<(), Rejection> + Send + Sync;
+
 /// What the code wants.
 pub enum Request {
     /// To run a closure and have its result recorded.
@@ -126,7 +129,7 @@ pub enum Request {
         /// How long.
         timeout: Option<Duration>,
         /// Says of what a signal carries whether the code can read it.
-        check: fn(&Payload) -> Result<(), Rejection>,
+        check: Arc<CheckSignal>,
     },
     /// To start a child.
     Child {

@@ -31,7 +31,7 @@ impl Board {
     /// seen so far.
     pub fn patched(&self, change: &Name) -> bool {
         let mut state = self.0.lock();
-        if let Some(place) = self.misplaced(&state) {
+        if let Some(place) = self.misplaced() {
             self.misplace(&mut state, format!("patched {change:?}"), place);
             return false;
         }

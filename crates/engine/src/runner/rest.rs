@@ -45,8 +45,6 @@ impl Runner {
             return Turn::Progress;
         }
         if self.fire_timeouts() {
-            // The closure is dropped before its end is recorded: its job may still wait for a thread.
-            self.poll_code();
             return Turn::Progress;
         }
         if self.seat.is_busy() {

@@ -94,7 +94,7 @@ impl Active {
     /// Why the wait in a slot cannot read this, if it cannot.
     fn check(&self, id: u64, payload: &Payload) -> Option<Rejection> {
         let check = match &self.board.0.lock().slots.get(&id)?.request {
-            Request::Signal { check, .. } => *check,
+            Request::Signal { check, .. } => check.clone(),
             _ => return None,
         };
         // Code of the user's, which must not find the board locked.

@@ -351,11 +351,7 @@ impl Active {
 }
 
 /// Forgets who waits for a signal no longer. A name for which nobody waits is forgotten too.
-fn forget_waiter(
-    waiters: &mut BTreeMap<Name, VecDeque<u64>>,
-    name: &Name,
-    is_gone: impl Fn(u64) -> bool,
-) {
+fn forget_waiter(waiters: &mut BTreeMap<Name, VecDeque<u64>>, name: &Name, is_gone: impl Fn(u64) -> bool) {
     let Some(of_name) = waiters.get_mut(name) else { return };
     of_name.retain(|waiter| !is_gone(*waiter));
     if of_name.is_empty() {
