@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use abide_core::{Block, ExecutionId, Op, OpKind};
-use abide_engine::{Delivery, OpHandle, Request, Turn};
+use abide_engine::{Delivery, OpHandle, Request, Site, Turn};
 use serde::de::DeserializeOwned;
 
 use crate::code::{Code, CodeNames};
@@ -47,6 +47,7 @@ pub struct StartChild<C: Code> {
 impl<C: Code> Unpin for StartChild<C> {}
 
 impl<C: Code> StartChild<C> {
+    #[track_caller]
     pub(crate) fn new(ctx: Ctx, _code: C, input: C::Input) -> Self {
         let (name, options) = (OpName::of_code::<C>(), StartOptions::default());
         Self { ctx, name, input: Some(input), options, upgrade: Upgrade::default(), slot: Slot::New }
@@ -147,9 +148,14 @@ impl<T: DeserializeOwned> Child<T> {
     }
 
     /// Waits for its result. Dropping the future cancels the child.
+    #[track_caller]
     pub fn result(self) -> ChildResult<T> {
+        self.result_at(Site::caller())
+    }
+
+    fn result_at(self, site: Site) -> ChildResult<T> {
         let board = self.ctx.board().expect("only workflows have children");
-        let opened = board.open_result(&self.start, self.id);
+        let opened = board.open_result(&self.start, self.id, site);
         opened.iter().for_each(|handle| self.ctx.see(handle, &[]));
         let slot = opened.map_or(Slot::Closed, Slot::Open);
         ChildResult { ctx: self.ctx, slot, upgrade: self.upgrade }
@@ -204,6 +210,7 @@ enum RunPhase<C: Code> {
 impl<C: Code> Unpin for RunChild<C> {}
 
 impl<C: Code> RunChild<C> {
+    #[track_caller]
     pub(crate) fn new(ctx: Ctx, _code: C, input: C::Input) -> Self {
         let phase = RunPhase::New(Some((ctx, input)));
         let (name, options) = (OpName::of_code::<C>(), StartOptions::default());
@@ -239,7 +246,7 @@ impl<C: Code> Future for RunChild<C> {
                     RunPhase::Starting(StartChild { ctx, name, input, options, upgrade, slot: Slot::New })
                 }
                 RunPhase::Starting(start) => match std::task::ready!(Pin::new(start).poll(cx)) {
-                    Ok(child) => RunPhase::Running(child.result()),
+                    Ok(child) => RunPhase::Running(child.result_at(this.name.site)),
                     Err(error) => return Poll::Ready(Err(error)),
                 },
                 RunPhase::Running(result) => return Pin::new(result).poll(cx),

@@ -138,7 +138,7 @@ impl ClientError {
 impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Failed { id, error } => write!(f, "execution {id:?} failed: {error}"),
+            Self::Failed { id, error } => write!(f, "execution {id:?} failed: {error:#}"),
             Self::Cancelled { id, reason } => write!(f, "execution {id:?} was cancelled {reason}"),
             Self::Blocked { id, reason } => write!(f, "execution {id:?} is blocked: {reason}"),
             Self::Unknown { id } => write!(f, "there is no execution {id:?}"),

@@ -13,12 +13,38 @@ use crate::client_error::ClientError;
 use crate::ctx::{Ctx, State};
 use crate::data;
 
+/// A value that can be recorded and read again: everything that serializes, deserializes and owns
+/// what it has.
+#[diagnostic::on_unimplemented(
+    message = "derive `Serialize` and `Deserialize` for `{Self}`: it is recorded, and read again in a replay",
+    label = "this cannot be recorded",
+    note = "`#[derive(serde::Serialize, serde::Deserialize)]` does it for most types; what borrows or is not `Send` cannot be recorded"
+)]
+pub trait Value: Serialize + DeserializeOwned + Send {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Serialize + DeserializeOwned + Send> Value for T {}
+
+/// A closure that the engine may run again: everything that it captures can be cloned.
+#[diagnostic::on_unimplemented(
+    message = "clone before the closure, or share by `Arc`, what it captures: it may run again, as a clone",
+    label = "this captures something that is not `Clone`"
+)]
+pub trait Again: Clone + Send {}
+
+#[diagnostic::do_not_recommend]
+impl<F: Clone + Send> Again for F {}
+
 /// A registered async function. The attributes [`workflow`](macro@crate::workflow) and [`task`](macro@crate::task) implement it.
+#[diagnostic::on_unimplemented(
+    message = "give the name of a function that has `#[workflow]` or `#[task]`: `{Self}` is none",
+    label = "this is no workflow and no task"
+)]
 pub trait Code: Send + Sync + 'static {
     /// What it is called with.
-    type Input: Serialize + DeserializeOwned + Send + 'static;
+    type Input: Value + 'static;
     /// What it gives.
-    type Output: Serialize + DeserializeOwned + Send + 'static;
+    type Output: Value + 'static;
     /// The name it is registered under.
     const NAME: &'static str;
     /// The names it was registered under before.
@@ -39,13 +65,25 @@ pub trait Workflow: Code {}
 pub trait Task: Code {}
 
 /// The success type of a `Result`, for the macros.
+#[diagnostic::on_unimplemented(
+    message = "return a `Result`: a workflow or task returns `Result<T>`, or `Result<T, E>` with an error that `?` takes",
+    label = "this is no such `Result`"
+)]
 pub trait Returns {
     /// The type.
     type Ok;
+
+    /// The same result, with an error of ours.
+    fn into_result(self) -> crate::Result<Self::Ok>;
 }
 
-impl<T, E> Returns for Result<T, E> {
+#[diagnostic::do_not_recommend]
+impl<T, E: Into<crate::Error>> Returns for Result<T, E> {
     type Ok = T;
+
+    fn into_result(self) -> crate::Result<T> {
+        self.map_err(Into::into)
+    }
 }
 
 /// A function that was registered at link time.

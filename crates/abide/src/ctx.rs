@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::blocking::{BlockingPool, on_the_pool};
 use crate::child::{RunChild, StartChild};
-use crate::code::Code;
+use crate::code::{Again, Code, Value};
 use crate::data;
 use crate::error::{Error, Result};
 use crate::next::ContinueAsNew;
@@ -92,21 +92,23 @@ impl Ctx {
     /// The code is given the value as it is read back from what is recorded of it, so that it sees the same in a replay. A value that cannot be read back,
     /// or would be read as another one (a float that is not finite, `Some(None)`), is not recorded: the execution is blocked there, because the
     /// effect has happened.
+    #[track_caller]
     pub fn step<'a, F, Fut, T>(&self, name: &str, run: F) -> Step<'a, T>
     where
         F: FnMut() -> Fut + Send + 'a,
         Fut: Future<Output = Result<T>> + Send + 'a,
-        T: Serialize + DeserializeOwned + Send,
+        T: Value,
     {
         Step::new(self.clone(), name, run)
     }
 
     /// Runs a closure on a thread of the blocking pool and records its result. A timeout cannot stop the thread itself: its late
     /// result is discarded. A closure that still waits for a thread by then does not begin.
+    #[track_caller]
     pub fn blocking<F, T>(&self, name: &str, run: F) -> Step<'static, T>
     where
-        F: FnOnce() -> Result<T> + Clone + Send + 'static,
-        T: Serialize + DeserializeOwned + Send + 'static,
+        F: FnOnce() -> Result<T> + Again + 'static,
+        T: Value + 'static,
     {
         let simulated = self.state.get::<BlockingPool>().map(|pool| pool.0.clone());
         Step::new(self.clone(), name, move || on_the_pool(simulated.clone(), run.clone()))
@@ -116,36 +118,42 @@ impl Ctx {
     ///
     /// What the closure writes to the database happens once. The closure itself may be run again, as a clone, when the transaction was rolled
     /// back for a reason that is not its own: what it does elsewhere belongs into a [`step`](Ctx::step).
+    #[track_caller]
     pub fn sqlite<F, T>(&self, name: &str, run: F) -> Transact<T>
     where
-        F: FnOnce(&SqliteTransaction<'_>) -> Result<T> + Clone + Send + 'static,
-        T: Serialize + DeserializeOwned + Send + 'static,
+        F: FnOnce(&SqliteTransaction<'_>) -> Result<T> + Again + 'static,
+        T: Value + 'static,
     {
         Transact::new(self.clone(), name, run)
     }
 
     /// Sleeps, for seconds or months; a crash does not start it anew.
+    #[track_caller]
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep::new(self.clone(), Request::Sleep(duration))
     }
 
     /// Sleeps until a point in time.
+    #[track_caller]
     pub fn sleep_until(&self, at: Timestamp) -> Sleep {
         Sleep::new(self.clone(), Request::SleepUntil(at))
     }
 
     /// Waits for the next signal of this name, first in first out. One that cannot be read as a `T` is recorded as set aside, and the wait goes on,
     /// with the timeout that it had: see the guide on signals of another type.
+    #[track_caller]
     pub fn recv<T: DeserializeOwned + 'static>(&self, name: &str) -> Receive<T> {
         Receive::new(self.clone(), name)
     }
 
     /// Runs a child workflow or task and waits for its result. Dropping the future cancels the child.
+    #[track_caller]
     pub fn run<C: Code>(&self, code: C, input: C::Input) -> RunChild<C> {
         RunChild::new(self.clone(), code, input)
     }
 
     /// Starts a child workflow or task; its result can be waited for later.
+    #[track_caller]
     pub fn start<C: Code>(&self, code: C, input: C::Input) -> StartChild<C> {
         StartChild::new(self.clone(), code, input)
     }
@@ -305,11 +313,11 @@ impl Ctx {
     /// Opens a durable operation; an error where there is no journal.
     pub(crate) fn open(&self, kind: OpKind, name: &OpName, request: Request) -> Opened {
         let word = kind.word();
-        let old_names = name.old_names.as_slice();
+        let (site, old_names) = (name.site, name.old_names.as_slice());
         let (board, (name, key)) = match (&self.home, &name.name) {
             (Home::Workflow(board), Ok(named)) => (board, named),
             (Home::Workflow(board), Err(invalid)) => {
-                let reason = invalid.told(kind);
+                let reason = format!("{} (at {site})", invalid.told(kind));
                 board.block(Block::Limit { reason });
                 return Opened::Blocked;
             }
@@ -321,7 +329,7 @@ impl Ctx {
                 return Opened::Refused(Error::fatal(invalid.told(kind)));
             }
         };
-        match board.open(OpUse { kind, name, key: key.as_ref(), old_names }, request) {
+        match board.open(OpUse { kind, name, key: key.as_ref(), old_names }, request, site) {
             Some(handle) => {
                 self.see(&handle, old_names);
                 Opened::Open(handle)

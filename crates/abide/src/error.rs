@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use abide_core::{Details, Failure, FailureKind};
+use abide_core::{Details, Failure, FailureKind, Place};
 use abide_engine::Interrupt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,11 +15,27 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 type Source = Box<dyn StdError + Send + Sync>;
 
-/// An error in user code: anything that is a [`std::error::Error`] becomes one by `?`.
+/// An error in user code. `?` makes one of any [`std::error::Error`], of an `anyhow::Error`, a
+/// `Box<dyn Error + Send + Sync>`, a `String` and a `&str`: of everything that converts into such a box.
+///
+/// ```
+/// # use abide::prelude::*;
+/// fn amount(text: &str) -> Result<u32> {
+///     let amount = text.parse()?;
+///     if amount == 0 {
+///         Err("nothing to pay")?;
+///     }
+///     Ok(amount)
+/// }
+/// assert_eq!(amount("0").unwrap_err().message(), "nothing to pay");
+/// ```
 ///
 /// What is recorded of it survives the database: the type's name, the message, the chain of causes, and the value of a
 /// [typed](Error::typed) one. By default it is retried as far as the step's policy goes; [`Error::fatal`] ends that.
-pub struct Error(Failure);
+///
+/// It is not a `std::error::Error` itself, because each of those converts into it. It dereferences to one,
+/// and [`Error::into_std`] turns it into one.
+pub struct Error(Plain);
 
 impl Error {
     /// An error with this message, to be retried if the policy allows.
@@ -41,61 +57,83 @@ impl Error {
             Err(error) => (format!("{short} (which does not serialize: {error})"), None),
         };
         let (kind, chain) = (FailureKind::Error, Vec::new());
-        Self::from_failure(Details { kind, type_name, message, chain, value }.into())
+        Self::from_failure(Details { kind, type_name, message, chain, value, at: None }.into())
     }
 
     /// The same error, not to be retried.
     pub fn into_fatal(mut self) -> Self {
-        self.0.kind = FailureKind::Fatal;
+        self.0.0.0.kind = FailureKind::Fatal;
         self
+    }
+
+    /// The same error as a [`std::error::Error`], for code that wants one: `anyhow::Error::from(error.into_std())`, or
+    /// `result.map_err(Error::into_std)?` in a function that returns `Box<dyn Error + Send + Sync>`. Converted back by
+    /// `?`, it is the error that it was, also in a chain of others.
+    pub fn into_std(self) -> impl StdError + Send + Sync + 'static {
+        self.0
     }
 
     /// The value of a [typed](Error::typed) error, if it is an `E`.
     pub fn get<E: DeserializeOwned>(&self) -> Option<E> {
-        value_of(&self.0)
+        value_of(self.failure())
     }
 
     /// Why: an error, a timeout, a panic, a cancellation …
     pub fn kind(&self) -> FailureKind {
-        self.0.kind
+        self.failure().kind
     }
 
     /// Whether the execution, or the child that was waited for, is being cancelled.
     pub fn is_cancelled(&self) -> bool {
-        self.0.kind == FailureKind::Cancelled
+        self.kind() == FailureKind::Cancelled
     }
 
     /// Whether the deadline has passed: that of the execution, or of the child that was waited for.
     pub fn is_deadline(&self) -> bool {
-        self.0.kind == FailureKind::Deadline
+        self.kind() == FailureKind::Deadline
     }
 
     /// Whether something took too long.
     pub fn is_timeout(&self) -> bool {
-        self.0.kind == FailureKind::Timeout
+        self.kind() == FailureKind::Timeout
     }
 
     /// The message, without its causes.
     pub fn message(&self) -> &str {
-        &self.0.message
+        &self.failure().message
     }
 
     /// The messages of its causes, outermost first.
     pub fn chain(&self) -> impl Iterator<Item = &str> {
-        self.0.chain.iter().map(String::as_str)
+        self.failure().chain.iter().map(String::as_str)
     }
 
     /// The name of the Rust type that it was.
     pub fn type_name(&self) -> &str {
-        &self.0.type_name
+        &self.failure().type_name
+    }
+
+    /// Where it was: the workflow or task, the operation, the attempt, and file and line of the call.
+    /// Nothing before it came out of an operation. `{:#}` and `{:?}` show it behind the message.
+    pub fn place(&self) -> Option<&Place> {
+        self.failure().at.as_ref()
     }
 
     pub(crate) fn from_failure(failure: Failure) -> Self {
-        Self(failure)
+        Self(Plain(Note(failure)))
     }
 
     pub(crate) fn into_failure(self) -> Failure {
-        self.0
+        self.0.0.0
+    }
+
+    pub(crate) fn failure(&self) -> &Failure {
+        &self.0.0.0
+    }
+
+    fn of_kind(mut self, kind: FailureKind) -> Self {
+        self.0.0.0.kind = kind;
+        self
     }
 
     /// What an operation gives to code that is to wind down.
@@ -108,16 +146,52 @@ impl Error {
         Self::from_failure(Failure::new(kind, message))
     }
 
-    fn of(error: &(dyn StdError + 'static), type_name: &str, kind: FailureKind) -> Self {
-        let mut chain = Vec::new();
-        let mut cause = error.source();
-        while let Some(source) = cause {
-            chain.push(source.to_string());
-            cause = source.source();
+    /// Of an error and its causes. If one of them was an [`Error`] before, this one is of the same kind, has its value,
+    /// and says what was put around it.
+    fn of(error: &(dyn StdError + 'static), type_name: &str) -> Self {
+        let mut texts = Vec::new();
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(known) = known(error) {
+                return Self::from_failure(around(texts, known.clone()));
+            }
+            texts.push(error.to_string());
+            next = error.source();
         }
-        let (type_name, message) = (type_name.to_owned(), error.to_string());
-        Self::from_failure(Details { kind, type_name, message, chain, value: None }.into())
+        let chain = texts.split_off(1);
+        let (kind, message) = (FailureKind::Error, texts.pop().unwrap_or_default());
+        let type_name = type_name.to_owned();
+        Self::from_failure(Details { kind, type_name, message, chain, value: None, at: None }.into())
     }
+}
+
+/// What was recorded of an error that was an [`Error`] before: only wrapped on its way, or come out of another execution.
+fn known<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Failure> {
+    if let Some(Plain(note)) = error.downcast_ref() {
+        return Some(&note.0);
+    }
+    if let Some(Note(failure)) = error.downcast_ref() {
+        return Some(failure);
+    }
+    match error.downcast_ref() {
+        Some(crate::ClientError::Failed { error, .. }) => Some(error.failure()),
+        _ => None,
+    }
+}
+
+/// A failure inside of errors that say these texts, the outermost first.
+fn around(mut texts: Vec<String>, mut failure: Failure) -> Failure {
+    // Whoever hides the error itself repeats its message, and then comes its note.
+    texts.pop_if(|text| *text == failure.message);
+    if texts.is_empty() {
+        return failure;
+    }
+    let inner = std::mem::take(&mut failure.message);
+    texts.push(inner);
+    texts.append(&mut failure.chain);
+    failure.chain = texts.split_off(1);
+    failure.message = texts.pop().unwrap_or_default();
+    failure
 }
 
 /// The typed value of a failure.
@@ -125,56 +199,96 @@ pub(crate) fn value_of<E: DeserializeOwned>(failure: &Failure) -> Option<E> {
     failure.value.as_ref().and_then(|value| data::decode(value).ok())
 }
 
-impl<E: StdError + Send + Sync + 'static> From<E> for Error {
+/// Coherent with `From<T> for T` because only this crate could make an [`Error`] convert into a `Source`, and does not.
+impl<E: Into<Source>> From<E> for Error {
     fn from(error: E) -> Self {
-        let any: &dyn std::any::Any = &error;
-        // What came out of another execution, or was only wrapped on its way, keeps what it was.
-        if let Some(wrapped) = any.downcast_ref::<Wrapped>() {
-            return Self::from_failure(wrapped.0.clone());
-        }
-        if let Some(crate::ClientError::Failed { error, .. }) = any.downcast_ref::<crate::ClientError>() {
-            return Self::from_failure(error.0.clone());
-        }
-        Self::of(&error, std::any::type_name::<E>(), FailureKind::Error)
+        let source: Source = error.into();
+        Self::of(source.as_ref(), std::any::type_name::<E>())
+    }
+}
+
+impl From<Error> for Box<dyn StdError> {
+    fn from(error: Error) -> Self {
+        Box::new(error.0)
+    }
+}
+
+impl std::ops::Deref for Error {
+    type Target = dyn StdError + Send + Sync + 'static;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.failure().fmt(f)
     }
 }
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        if self.0.kind == FailureKind::Error { Ok(()) } else { write!(f, " ({:?})", self.0.kind) }
+        write!(f, "{:#}", self.failure())?;
+        if self.kind() == FailureKind::Error { Ok(()) } else { write!(f, " ({:?})", self.kind()) }
     }
 }
 
 impl Clone for Error {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self::from_failure(self.failure().clone())
     }
 }
 
-/// An [`Error`] as a [`std::error::Error`], which it cannot be itself: every such error converts into it.
+/// An [`Error`] as a [`std::error::Error`].
 #[derive(Debug)]
-struct Wrapped(Failure);
+struct Plain(Note);
 
-impl fmt::Display for Wrapped {
+impl fmt::Display for Plain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        f.write_str(&self.0.0.message)
     }
 }
 
-impl StdError for Wrapped {}
-
-impl From<Error> for Source {
-    fn from(error: Error) -> Self {
-        Box::new(Wrapped(error.0))
+impl StdError for Plain {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.has_words().then_some(&self.0 as _)
     }
 }
+
+/// What an error says behind its message: its causes and its kind. A source of its own, because some wrappers hide
+/// the error that they were made of and show its sources only.
+#[derive(Debug)]
+struct Note(Failure);
+
+impl Note {
+    fn has_words(&self) -> bool {
+        let Self(failure) = self;
+        let is_plain = failure.kind == FailureKind::Error && failure.value.is_none();
+        !is_plain || !failure.chain.is_empty() || failure.at.is_some()
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(failure) = self;
+        f.write_str(&failure.chain.join(": "))?;
+        let kind = match (failure.kind, &failure.value) {
+            (FailureKind::Error, None) => None,
+            (FailureKind::Error, Some(_)) => Some(failure.type_name.clone()),
+            (kind, _) => Some(kind.word().to_owned()),
+        };
+        let place = failure.at.as_ref().map(Place::to_string);
+        let told: Vec<String> = kind.into_iter().chain(place).collect();
+        if told.is_empty() {
+            return Ok(());
+        }
+        let space = if failure.chain.is_empty() { "" } else { " " };
+        write!(f, "{space}({})", told.join("; "))
+    }
+}
+
+impl StdError for Note {}
 
 /// Says of any error whether another attempt makes sense.
 pub trait ResultExt<T> {
@@ -185,23 +299,12 @@ pub trait ResultExt<T> {
     fn or_retry(self) -> Result<T>;
 }
 
-impl<T, E: Into<Source>> ResultExt<T> for std::result::Result<T, E> {
+impl<T, E: Into<Error>> ResultExt<T> for std::result::Result<T, E> {
     fn or_fatal(self) -> Result<T> {
-        self.map_err(|error| marked::<E>(error.into(), FailureKind::Fatal))
+        self.map_err(|error| error.into().of_kind(FailureKind::Fatal))
     }
 
     fn or_retry(self) -> Result<T> {
-        self.map_err(|error| marked::<E>(error.into(), FailureKind::Error))
-    }
-}
-
-fn marked<E>(source: Source, kind: FailureKind) -> Error {
-    match source.downcast::<Wrapped>() {
-        Ok(wrapped) => {
-            let mut failure = wrapped.0;
-            failure.kind = kind;
-            Error::from_failure(failure)
-        }
-        Err(source) => Error::of(source.as_ref(), std::any::type_name::<E>(), kind),
+        self.map_err(|error| error.into().of_kind(FailureKind::Error))
     }
 }

@@ -61,7 +61,7 @@ pub use crate::abide::Abide;
 pub use crate::await_result::AwaitResult;
 pub use crate::child::{Child, RunChild, StartChild};
 pub use crate::client_error::ClientError;
-pub use crate::code::{Code, Task, Workflow};
+pub use crate::code::{Again, Code, Task, Value, Workflow};
 pub use crate::ctx::{Ctx, State};
 pub use crate::durations::{days, hours, minutes, ms, secs};
 pub use crate::error::{Error, Result, ResultExt};
@@ -81,7 +81,7 @@ pub use crate::url::{InvalidUrl, StoreUrl};
 
 pub use abide_sqlite::StepStatement as SqliteStatement;
 
-pub use abide_core::{FailureKind, Kind, Retry, Status, Timestamp};
+pub use abide_core::{FailureKind, Kind, Place, Retry, Status, Timestamp};
 pub use abide_macros::{task, test, workflow};
 pub use rusqlite;
 

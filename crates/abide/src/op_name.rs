@@ -1,6 +1,7 @@
 //! What code calls an operation: its name, and the key that tells it apart from others of that name.
 
 use abide_core::{InvalidName, Name, OpKind};
+use abide_engine::Site;
 use serde::Serialize;
 
 use crate::canonical;
@@ -12,6 +13,8 @@ pub(crate) struct OpName {
     pub(crate) name: Result<(Name, Option<Name>), NoName>,
     /// What it was called before.
     pub(crate) old_names: Vec<Name>,
+    /// Where the code asks for it.
+    pub(crate) site: Site,
 }
 
 /// Why an operation cannot be called so.
@@ -32,12 +35,14 @@ impl NoName {
 }
 
 impl OpName {
+    #[track_caller]
     pub(crate) fn new(name: impl AsRef<str>) -> Self {
         let name = Name::new(name).map(|name| (name, None)).map_err(NoName::Name);
-        Self { name, old_names: Vec::new() }
+        Self { name, old_names: Vec::new(), site: Site::caller() }
     }
 
     /// The operation of a child, which is named after its workflow or task, and was named after that before.
+    #[track_caller]
     pub(crate) fn of_code<C: Code>() -> Self {
         let mut name = Self::new(C::NAME);
         C::RENAMED_FROM.iter().for_each(|old| name.rename_from(old));

@@ -30,6 +30,7 @@ pub struct Receive<T> {
 }
 
 impl<T> Receive<T> {
+    #[track_caller]
     pub(crate) fn new(ctx: Ctx, name: &str) -> Self {
         let (name, upgrade) = (OpName::new(name), Upgrade::default());
         Self { ctx, name, timeout: None, upgrade, slot: Slot::New, result: PhantomData }

@@ -22,6 +22,7 @@ pub struct Sleep {
 }
 
 impl Sleep {
+    #[track_caller]
     pub(crate) fn new(ctx: Ctx, request: Request) -> Self {
         Self { ctx, name: OpName::new("(sleep)"), request: Some(request), slot: Slot::New }
     }

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Block, Fingerprint, OpKind, Outcome, Retry};
-use abide_engine::{Delivery, Inside, OpHandle, Request, StepOptions, Turn, panics};
+use abide_core::{Block, Failure, Fingerprint, OpKind, Outcome, Retry};
+use abide_engine::{Delivery, Inside, OpHandle, Request, RetryIf, StepOptions, Turn, panics};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -92,6 +92,7 @@ impl Slot {
 impl<T> Unpin for Step<'_, T> {}
 
 impl<'a, T> Step<'a, T> {
+    #[track_caller]
     pub(crate) fn new<F, Fut>(ctx: Ctx, name: &str, mut run: F) -> Self
     where
         F: FnMut() -> Fut + Send + 'a,
@@ -107,6 +108,31 @@ impl<'a, T> Step<'a, T> {
     /// When to try again after an error.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.options.retry = Some(retry);
+        self
+    }
+
+    /// Asks before another attempt whether one makes sense; without it, the policy decides alone. What is fatal is not
+    /// asked about. `false` ends the step with that error, as it is.
+    ///
+    /// ```
+    /// # use abide::prelude::*;
+    /// # async fn call() -> Result<u32> { Ok(1) }
+    /// #[workflow]
+    /// async fn ask(ctx: Ctx) -> Result<u32> {
+    ///     let policy = Retry::exponential(secs(1)).max_elapsed(minutes(10));
+    ///     ctx.step("ask", call).retry(policy).retry_if(|error| error.is_timeout()).await
+    /// }
+    /// ```
+    ///
+    /// It belongs to the step and not to [`Retry`], because the policy of a task is recorded and outlives the code. A task
+    /// says itself what is final, with [`or_fatal`](crate::ResultExt::or_fatal).
+    pub fn retry_if(mut self, is_worth_it: impl Fn(&Error) -> bool + Send + Sync + 'static) -> Self {
+        let ask = move |failure: &Failure| {
+            let error = Error::from_failure(failure.clone());
+            catch_unwind(AssertUnwindSafe(|| is_worth_it(&error)))
+                .map_err(|panic| panics::failure(panic.as_ref()))
+        };
+        self.options.retry_if = Some(RetryIf(Arc::new(ask)));
         self
     }
 

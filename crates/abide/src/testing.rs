@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use abide_core::Limits;
+use abide_core::{Limits, Timestamp};
 pub use abide_engine::sim::Skew;
 use abide_engine::sim::{Sim, Skipping};
 use abide_engine::{Kept, Runtime};
@@ -171,6 +171,11 @@ impl Lab {
         self.sim.process(0).sleep(duration).await;
     }
 
+    /// The wall clock of the store.
+    pub fn now(&self) -> Timestamp {
+        self.sim.process(0).now()
+    }
+
     /// Sets the wall clock of every machine forward. No time passes by that.
     pub fn set_clock_forward(&self, by: Duration) {
         self.sim.set_clock_forward(by);
@@ -213,6 +218,7 @@ impl Skipping for Idle {
 
 /// A transaction step that gets whatever its store hands out: a `MemoryTable` in a [`Lab`], a `StepConnection` on SQLite.
 #[doc(hidden)]
+#[track_caller]
 pub fn transact<F, T>(ctx: &Ctx, name: &str, run: F) -> Transact<T>
 where
     F: FnOnce(&dyn Any) -> Result<T> + Clone + Send + 'static,

@@ -95,6 +95,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
         self
     }
 
+    #[track_caller]
     pub(crate) fn new<F>(ctx: Ctx, name: &str, run: F) -> Self
     where
         F: FnOnce(&SqliteTransaction<'_>) -> Result<T> + Clone + Send + 'static,
@@ -106,6 +107,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
     }
 
     /// A transaction step that gets whatever its store hands out.
+    #[track_caller]
     pub(crate) fn on_any<F>(ctx: Ctx, name: &str, run: F) -> Self
     where
         F: FnOnce(&dyn Any) -> Result<T> + Clone + Send + 'static,

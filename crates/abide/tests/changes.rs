@@ -331,18 +331,17 @@ fn a_result_of_another_type_blocks_with_expected_and_found() {
 
 #[test]
 fn a_step_that_became_a_transaction_blocks() {
-    assert_eq!(
-        changed(original, rekinded),
-        r#"ran [], blocked: the code no longer matches its journal: expected step "b", found transaction "b""#
-    );
+    let told = r#"ran [], blocked: the code no longer matches its journal: expected step "b", found transaction "b" (at "#;
+    let found = changed(original, rekinded);
+    assert!(found.starts_with(told) && found.contains(file!()), "{found}");
 }
 
 #[test]
 fn a_strict_workflow_blocks_on_another_order() {
-    assert_eq!(
-        changed(strictly_the_same, strictly_reordered),
-        r#"ran [], blocked: the code no longer matches its journal: expected step "a", found step "b""#
-    );
+    let told =
+        r#"ran [], blocked: the code no longer matches its journal: expected step "a", found step "b" (at "#;
+    let found = changed(strictly_the_same, strictly_reordered);
+    assert!(found.starts_with(told) && found.contains(file!()), "{found}");
 }
 
 #[test]

@@ -15,6 +15,9 @@ async fn fine(ctx: Ctx) -> Result<u32> {
     ctx.step("x", || async { Ok(1) }).await
 }
 
+/// Where the next workflow asks for its step.
+const FAILS_LINE: u32 = line!() + 5;
+
 #[workflow]
 async fn fails(ctx: Ctx) -> Result<()> {
     let again = Retry::exponential(ms(10)).max_attempts(2);
@@ -130,13 +133,20 @@ fn the_log_tells_the_lives_of_executions() {
             "WARN a start attached to an execution that was started with other options, which stay as they are: differences=priority",
         ]
     );
+    let site = format!("{}:{FAILS_LINE}", file!());
+    let place = format!(r#"step "call" of workflow "fails", attempt 2, at {site}"#);
+    let attempt = |number: u32, again: bool| {
+        format!(
+            r#"WARN an attempt failed: at={site} attempt={number} error=503\u{{202e}}\nno op=step "call" run=1 will_retry={again}"#
+        )
+    };
     assert_eq!(
         log.about("fails-1"),
         [
-            "DEBUG an execution was started: kind=workflow name=fails",
-            r#"WARN an attempt failed: attempt=1 error=503\u{202e}\nno op=step "call" run=1 will_retry=true"#,
-            r#"WARN an attempt failed: attempt=2 error=503\u{202e}\nno op=step "call" run=1 will_retry=false"#,
-            r"WARN an execution failed: error=503\u{202e}\nno run=1",
+            "DEBUG an execution was started: kind=workflow name=fails".to_owned(),
+            attempt(1, true),
+            attempt(2, false),
+            format!(r"WARN an execution failed: at={place} error=503\u{{202e}}\nno run=1"),
         ]
     );
     assert_eq!(log.about("parent-1")[1], "DEBUG a child was started: child=child-1 run=1");

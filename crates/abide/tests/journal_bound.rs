@@ -149,3 +149,23 @@ fn attempts_are_bounded_by_the_journal() {
         assert_eq!(count.load(Ordering::SeqCst), 9);
     });
 }
+
+#[task]
+async fn retried(ctx: Ctx) -> Result<u32> {
+    ctx.state::<Count>().fetch_add(1, Ordering::SeqCst);
+    Err(Error::new("no"))
+}
+
+#[test]
+fn attempts_of_a_task_are_bounded_by_its_journal() {
+    Lab::run(1, |lab| async move {
+        let count = Count::default();
+        let open = |builder: Builder| builder.entry_count_max(10).state(count.clone());
+        let (_, abide) = lab.worker_with(open).await.unwrap();
+        let retry = Retry::forever().max_delay(ms(10));
+        let handle = abide.start(retried, ()).id("one").retry(retry).await.unwrap();
+        lab.sleep(secs(60)).await;
+        assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{}", handle.why().await.unwrap());
+        assert_eq!(count.load(Ordering::SeqCst), 9);
+    });
+}

@@ -1,8 +1,8 @@
 //! Executions as JSON. Times are RFC 3339 in UTC; payloads are the values that they contain.
 
 use abide_core::{
-    Address, Block, Body, Entry, Event, Failure, FailureKind, Message, Name, Op, Outcome, Payload, Remedy,
-    Start, StepRecord, StepRemedy, Tag, Timestamp, Waiting,
+    Address, Block, Body, Entry, Event, Failure, FailureKind, Message, Name, Op, Outcome, Payload, Place,
+    Remedy, Start, StepRecord, StepRemedy, Tag, Timestamp, Waiting,
 };
 use serde_json::{Map, Value, json};
 
@@ -62,19 +62,17 @@ pub(crate) fn failure(failure: &Failure) -> Value {
         "message": failure.message,
         "chain": failure.chain,
         "value": failure.value.as_ref().map(payload),
+        "at": failure.at.as_ref().map(place),
     })
+}
+
+fn place(at: &Place) -> Value {
+    json!({ "code": at.code, "op": at.op, "attempt": at.attempt, "site": at.site })
 }
 
 /// Returns the word for the kind of a failure.
 pub(crate) fn failure_kind(kind: FailureKind) -> &'static str {
-    match kind {
-        FailureKind::Error => "error",
-        FailureKind::Fatal => "fatal",
-        FailureKind::Timeout => "timeout",
-        FailureKind::Panic => "panic",
-        FailureKind::Cancelled => "cancelled",
-        FailureKind::Deadline => "deadline",
-    }
+    kind.word()
 }
 
 /// Renders an unread message.

@@ -37,7 +37,7 @@ pub(crate) fn run(global: &Global, args: &ResultOf) -> Result<ExitCode, Failure>
             output::json_line(&String::from_utf8_lossy(result.as_bytes()))?;
         }
         (Output::Table, Event::Failed(failure)) => {
-            return Err(Failure::new(Code::Ended, format!("execution {id:?} failed: {failure}")));
+            return Err(Failure::new(Code::Ended, format!("execution {id:?} failed: {failure:#}")));
         }
         (Output::Table, Event::Cancelled { by, reason }) => {
             let by = text::by_whom(by, reason);

@@ -28,8 +28,9 @@ impl Command {
                 let outcome = outcome.bounded(limits);
                 Self::RecordStep(StepRecord { op, outcome, attempt, input })
             }
-            Self::FailAttempt { op, attempt, failure, retry_at } => {
-                Self::FailAttempt { op, attempt, failure: failure.bounded(limits), retry_at }
+            Self::FailAttempt { op, attempt, failure, retry_at, first_at } => {
+                let failure = failure.bounded(limits);
+                Self::FailAttempt { op, attempt, failure, retry_at, first_at }
             }
             Self::FinishChild { op, outcome } => Self::FinishChild { op, outcome: outcome.bounded(limits) },
             Self::Fail(failure) => Self::Fail(failure.bounded(limits)),
@@ -115,6 +116,9 @@ impl Failure {
             let found = value.as_bytes().len();
             self.chain.insert(0, format!("its value was left out: {found} bytes, at most {bytes_max}"));
         }
+        if let Some(at) = &mut self.at {
+            at.site = at.site.take().map(short);
+        }
         let causes: usize = self.chain.iter().map(String::len).sum();
         if self.type_name.len() + self.message.len() + causes > bytes_max {
             self.cut_texts(bytes_max);
@@ -180,6 +184,7 @@ mod tests {
             message: text(message),
             chain: chain.iter().map(|bytes| text(*bytes)).collect(),
             value: (value > 0).then(|| Payload::from(vec![b'1'; value])),
+            at: None,
         }
         .into()
     }

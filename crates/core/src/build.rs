@@ -109,7 +109,7 @@ mod tests {
         let mut execution = execution();
         let op = Op { kind: OpKind::Step, name: name("charge"), key: None, nth: 1 };
         let (failure, retry_at) = (Failure::new(FailureKind::Error, "no"), Timestamp::from_millis(3));
-        let attempt = Command::FailAttempt { op, attempt: 1, failure, retry_at };
+        let attempt = Command::FailAttempt { op, attempt: 1, failure, retry_at, first_at: retry_at };
         decide(&mut execution, block("a"));
         decide(&mut execution, attempt.clone());
         assert_eq!(execution.tried(), [name("a")]);

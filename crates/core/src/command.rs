@@ -26,6 +26,8 @@ pub enum Command {
         failure: Failure,
         /// When the next attempt is due.
         retry_at: Timestamp,
+        /// When the first attempt began.
+        first_at: Timestamp,
     },
     /// A sleep begins, or a receipt with a timeout.
     SetTimer {

@@ -44,6 +44,8 @@ pub enum Event {
         failure: Failure,
         /// When the next attempt is due.
         retry_at: Timestamp,
+        /// When the first attempt began.
+        first_at: Timestamp,
     },
     /// A sleep began, or a receipt with a timeout.
     TimerSet {
@@ -327,6 +329,16 @@ pub enum Outcome {
 pub struct Unrecordable {
     /// One sentence that names the limit or the serializer's complaint.
     pub reason: String,
+}
+
+impl Outcome {
+    /// The same outcome; a failure was at this place unless it knows another one.
+    pub fn located(self, place: impl FnOnce() -> crate::Place) -> Self {
+        match self {
+            Self::Failure(failure) => Self::Failure(failure.located(place)),
+            other => other,
+        }
+    }
 }
 
 impl fmt::Display for Outcome {

@@ -45,12 +45,14 @@ pub struct Execution {
     pub(crate) patches: Option<Vec<Patch>>,
     /// How many entries at the end of the journal the code does not see.
     pub(crate) unseen_count: u32,
+    /// For a task of which an attempt has failed: when the first one began.
+    first_attempt_at: Option<Timestamp>,
 }
 
 growable!(Execution {
     fields: kind, name, lane, requires, priority, start_at, deadline_at, retry, parent, run, entry_count, attempt_count,
         open_child_count, inherited, phase, unseen_count;
-    gained: 1 => tried, 2 => patches;
+    gained: 1 => tried, 2 => patches, 3 => first_attempt_at;
     not_written: address = nowhere();
 });
 
@@ -159,6 +161,7 @@ impl Execution {
             tried: None,
             patches: None,
             unseen_count: 0,
+            first_attempt_at: None,
         }
     }
 
@@ -309,8 +312,8 @@ impl Execution {
             Command::ExpireDeadline => self.expire(now),
             Command::Complete { result, unused } => Ok(self.completed(result, unused)),
             Command::Fail(failure) => Ok(self.failed(failure)),
-            Command::FailAttempt { op, attempt, failure, retry_at } => {
-                Ok(Event::AttemptFailed { op, attempt, failure, retry_at }.into())
+            Command::FailAttempt { op, attempt, failure, retry_at, first_at } => {
+                Ok(Event::AttemptFailed { op, attempt, failure, retry_at, first_at }.into())
             }
             _ if self.kind == Kind::Task => Err(Refusal::NotAWorkflow),
             Command::RecordStep(record) => Ok(Event::StepRecorded(record).into()),
@@ -391,8 +394,11 @@ impl Execution {
             self.tried = None;
         }
         match &entry.event {
-            Event::AttemptFailed { op, attempt, retry_at, .. } if op.kind == crate::OpKind::Task => {
+            Event::AttemptFailed { op, attempt, retry_at, first_at, .. }
+                if op.kind == crate::OpKind::Task =>
+            {
                 self.attempt_count = *attempt;
+                self.first_attempt_at = Some(*first_at);
                 self.start_at = Some(*retry_at);
             }
             Event::Paused { by, reason } => self.apply_paused(by, reason),
@@ -475,6 +481,11 @@ impl Execution {
     /// For a task: how many attempts have failed.
     pub fn attempt_count(&self) -> u32 {
         self.attempt_count
+    }
+
+    /// For a task of which an attempt has failed: when the first one began.
+    pub fn first_attempt_at(&self) -> Option<Timestamp> {
+        self.first_attempt_at
     }
 
     /// How many children were started and have not been recorded as finished.

@@ -25,6 +25,20 @@ pub enum FailureKind {
     Deadline,
 }
 
+impl FailureKind {
+    /// The word for this kind in messages.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Fatal => "fatal",
+            Self::Timeout => "timeout",
+            Self::Panic => "panic",
+            Self::Cancelled => "cancelled",
+            Self::Deadline => "deadline",
+        }
+    }
+}
+
 /// A recorded error. Only a pointer: whatever may hold one holds a success most of the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -43,18 +57,55 @@ pub struct Details {
     pub chain: Vec<String>,
     /// The serialized error value, for typed errors.
     pub value: Option<Payload>,
+    /// Where it was, if that is known.
+    pub at: Option<Place>,
+}
+
+/// Where something failed: the innermost place that abide knows of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The workflow or task, as in `workflow "checkout"`.
+    pub code: String,
+    /// The operation, as in `step "charge"`, if it was in one.
+    pub op: Option<String>,
+    /// The number of the attempt, from 1, if attempts are counted there.
+    pub attempt: Option<u32>,
+    /// Where the code asked for the operation: a text that only people read, as in `src/shop.rs:41`.
+    pub site: Option<String>,
+}
+
+growable!(Place {
+    fields: code, op, attempt, site;
+    gained: ;
+});
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(op) = &self.op {
+            write!(f, "{op} of ")?;
+        }
+        f.write_str(&self.code)?;
+        self.attempt.iter().try_for_each(|attempt| write!(f, ", attempt {attempt}"))?;
+        self.site.iter().try_for_each(|site| write!(f, ", at {site}"))
+    }
 }
 
 growable!(Details {
     fields: kind, type_name, message, chain, value;
-    gained: ;
+    gained: 1 => at;
 });
 
 impl Failure {
     /// A failure that abide itself reports.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         let type_name = "abide::Error".to_owned();
-        Details { kind, type_name, message: message.into(), chain: Vec::new(), value: None }.into()
+        Details { kind, type_name, message: message.into(), chain: Vec::new(), value: None, at: None }.into()
+    }
+
+    /// The same failure, which was at this place unless it knows another one: the innermost counts.
+    pub fn located(mut self, place: impl FnOnce() -> Place) -> Self {
+        self.at.get_or_insert_with(place);
+        self
     }
 
     /// Whether another attempt may be made.
@@ -86,6 +137,9 @@ impl DerefMut for Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
-        self.chain.iter().try_for_each(|cause| write!(f, ": {cause}"))
+        self.chain.iter().try_for_each(|cause| write!(f, ": {cause}"))?;
+        // In full only, as in `{:#}`: the message alone is what code compares.
+        let place = self.at.as_ref().filter(|_| f.alternate());
+        place.map_or(Ok(()), |at| write!(f, " ({at})"))
     }
 }

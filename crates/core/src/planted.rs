@@ -48,6 +48,12 @@ bugs! {
     SignalReadTwice = "signal-read-twice",
     /// A step that is retried counts its attempts anew after a crash.
     AttemptsForgotten = "attempts-forgotten",
+    /// The longest time for attempts counts anew after a crash.
+    FirstAttemptForgotten = "first-attempt-forgotten",
+    /// A pause between attempts is not left to chance.
+    JitterIgnored = "jitter-ignored",
+    /// An attempt follows although the code said that none makes sense.
+    RetryIfIgnored = "retry-if-ignored",
     /// A sleep begins anew after a crash.
     TimerSetAgain = "timer-set-again",
     /// A step that ends beside a transaction is recorded under the number of that transaction.

@@ -57,6 +57,8 @@ pub struct Note {
     pub failure: Option<Failure>,
     /// When it is due: the next attempt, the end of a sleep, the end of the patience for a signal.
     pub due_at: Option<Timestamp>,
+    /// When the first attempt began, if one has failed.
+    pub first_at: Option<Timestamp>,
     /// Whether a child was asked to stop already.
     pub cancelled: bool,
 }
@@ -274,10 +276,11 @@ impl Cursor {
     fn note(&mut self, key: u64, event: &Event) {
         let note = self.notes.entry(key).or_default();
         match event {
-            Event::AttemptFailed { attempt, failure, retry_at, .. } => {
+            Event::AttemptFailed { attempt, failure, retry_at, first_at, .. } => {
                 note.attempt_count = *attempt;
                 note.failure = Some(failure.clone());
                 note.due_at = Some(*retry_at);
+                note.first_at = Some(*first_at);
             }
             Event::TimerSet { due_at, .. } => note.due_at = Some(*due_at),
             Event::ChildCancelled { .. } => note.cancelled = true,

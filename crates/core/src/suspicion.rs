@@ -133,7 +133,16 @@ mod tests {
             (Event::Retried { by: by() }, false),
             (Event::Unblocked { by: by(), remedied: Some(remedied) }, true),
             (Event::StepRecorded(record), true),
-            (Event::AttemptFailed { op: op(), attempt: 1, failure: failure.clone(), retry_at: at }, true),
+            (
+                Event::AttemptFailed {
+                    op: op(),
+                    attempt: 1,
+                    failure: failure.clone(),
+                    retry_at: at,
+                    first_at: at,
+                },
+                true,
+            ),
             (Event::TimerFired { op: op() }, true),
             (Event::Failed(failure), true),
         ] {

@@ -6,8 +6,8 @@
 use abide_core::{
     Ability, Address, Block, Body, By, Command, ContentHash, Descent, Details, Entry, Epoch, Event,
     Execution, ExecutionId, Failure, FailureKind, Fingerprint, Foreign, Happening, Kind, Message, MessageId,
-    Name, NameClash, Namespace, Op, OpKind, OtherInput, Outcome, Parent, Payload, RejectedSignal, Remedied,
-    Remedy, Retry, Route, Stand, Start, StepRecord, StepRemedy, Summary, Suspicion, Tag, Timestamp,
+    Name, NameClash, Namespace, Op, OpKind, OtherInput, Outcome, Parent, Payload, Place, RejectedSignal,
+    Remedied, Remedy, Retry, Route, Stand, Start, StepRecord, StepRemedy, Summary, Suspicion, Tag, Timestamp,
     Unrecordable, Waiting, codec,
 };
 use expect_test::expect_file;
@@ -37,6 +37,12 @@ fn failure() -> Failure {
         message: "card declined".to_owned(),
         chain: vec!["code 51".to_owned()],
         value: Some(Payload::from(r#"{"code":51}"#)),
+        at: Some(Place {
+            code: "workflow \"checkout\"".to_owned(),
+            op: Some("step \"charge\"".to_owned()),
+            attempt: Some(2),
+            site: Some("src/shop.rs:41".to_owned()),
+        }),
     };
     details.into()
 }
@@ -103,6 +109,7 @@ fn events() -> Vec<Event> {
             attempt: 1,
             failure: failure(),
             retry_at: Timestamp::from_millis(5),
+            first_at: Timestamp::from_millis(2),
         },
         Event::TimerSet { op: op(OpKind::Timer), due_at: Timestamp::from_millis(-1) },
         Event::TimerFired { op: op(OpKind::Timer) },

@@ -66,6 +66,7 @@ fn commands() -> Vec<(&'static str, Command)> {
                 attempt: 1,
                 failure: failure(FailureKind::Error),
                 retry_at,
+                first_at: at(1),
             },
         ),
         ("set-timer", Command::SetTimer { op: op(OpKind::Timer), due_at: at(9) }),
@@ -333,6 +334,7 @@ fn a_run_that_has_seen_its_deadline_fails_with_it_whatever_its_code_returns() {
         attempt: 1,
         failure: Failure::new(FailureKind::Error, "no"),
         retry_at: at(2_000),
+        first_at: at(1_000),
     };
     let returned = [
         (Command::Complete { result: Payload::from("1"), unused: Vec::new() }, vec![]),

@@ -161,6 +161,7 @@ fn notes_tell_what_is_recorded_of_an_operation_without_an_outcome() {
         attempt: 3,
         failure: failure.clone(),
         retry_at: Timestamp::from_millis(7),
+        first_at: Timestamp::from_millis(2),
     };
     let mut cursor = Cursor::new(false);
     assert_eq!(cursor.offer(&Entry { seq: 1, at: Timestamp::default(), event }), Ok(false));
@@ -169,6 +170,7 @@ fn notes_tell_what_is_recorded_of_an_operation_without_an_outcome() {
         (note.attempt_count, note.failure, note.due_at),
         (3, Some(failure), Some(Timestamp::from_millis(7)))
     );
+    assert_eq!(note.first_at, Some(Timestamp::from_millis(2)));
 }
 
 /// What a journal says about one step after the other, in numbered entries.
@@ -266,7 +268,7 @@ fn a_cancellation_takes_the_place_of_a_lost_result() {
 fn a_rerun_begins_with_the_first_attempt() {
     let failure = Failure::new(FailureKind::Error, "no");
     let retry_at = Timestamp::from_millis(7);
-    let failed = Event::AttemptFailed { op: op("a"), attempt: 3, failure, retry_at };
+    let failed = Event::AttemptFailed { op: op("a"), attempt: 3, failure, retry_at, first_at: retry_at };
     let mut cursor = Cursor::new(false);
     for entry in journal(vec![failed, lost("a"), decided("a", Remedy::Rerun)]) {
         assert_eq!(cursor.offer(&entry), Ok(false));

@@ -8,6 +8,8 @@ mod identity;
 mod inside;
 mod interrupt;
 mod patch;
+mod site;
+mod wanted;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,8 +18,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use abide_core::{
-    Address, Block, Execution, ExecutionId, Failure, FailureKind, Fingerprint, KeyHasher, Op, OpUse, Outcome,
-    Payload, Retry, Start, Timestamp, Uses,
+    Address, Block, Execution, ExecutionId, Failure, FailureKind, KeyHasher, Op, OpUse, Outcome, Payload,
+    Timestamp, Uses,
 };
 
 use crate::mailbox::Mailbox;
@@ -26,6 +28,8 @@ pub use identity::run_key;
 pub use inside::Inside;
 pub use interrupt::Interrupt;
 use patch::Patches;
+pub use site::Site;
+pub use wanted::{CheckSignal, Predicate, Rejection, Request, RetryIf, StepOptions, UserTransaction};
 
 /// The code's side of an execution.
 #[derive(Clone)]
@@ -102,76 +106,17 @@ pub(crate) struct Slot {
     pub(crate) op: Op,
     /// The same operation under its other names.
     pub(crate) others: Vec<Op>,
+    /// Where the code asked for it.
+    pub(crate) site: Site,
     pub(crate) request: Request,
     pub(crate) state: SlotState,
     pub(crate) shielded: bool,
     pub(crate) waker: Option<Waker>,
     pub(crate) attempt_count: u32,
+    /// When the first attempt began.
+    pub(crate) first_at: Option<Timestamp>,
     /// What its closure is polled with, once it was.
     closure: Option<Weak<StepWaker>>,
-}
-
-/// Reports why the code cannot read the payload of a signal.
-pub type CheckSignal = dyn Fn(&Payload) -> Result<(), Rejection> + Send + Sync;
-
-/// What the code wants.
-pub enum Request {
-    /// To run a closure and have its result recorded.
-    Step(StepOptions),
-    /// To run a closure inside the store's transaction.
-    Transaction(UserTransaction),
-    /// To wait for a duration, from now.
-    Sleep(Duration),
-    /// To wait for a point in time.
-    SleepUntil(Timestamp),
-    /// To wait for a signal, perhaps only for so long.
-    Signal {
-        /// How long.
-        timeout: Option<Duration>,
-        /// Says of what a signal carries whether the code can read it.
-        check: Arc<CheckSignal>,
-    },
-    /// To start a child.
-    Child {
-        /// How; its parent is filled in, and so are the times that count from its start.
-        start: Box<Start>,
-        /// Not before this long from its start.
-        delay: Option<Duration>,
-        /// Failed if not finished this long from its start.
-        deadline: Option<Duration>,
-        /// Its id, if it is to have a certain one.
-        id: Option<ExecutionId>,
-        /// Whether a child that was recorded with another input will do.
-        any_input: bool,
-    },
-    /// To wait for the result of a child.
-    ChildResult {
-        /// Its id.
-        child: ExecutionId,
-    },
-}
-
-/// Why the code cannot read a signal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
-    /// The type that it waits for.
-    pub expected: String,
-    /// Why the signal is none.
-    pub complaint: String,
-}
-
-/// A user's closure, made ready to run inside the store: it gives the outcome and whether to keep the writes.
-pub type UserTransaction = Arc<dyn Fn(&dyn std::any::Any) -> (bool, Outcome) + Send + Sync>;
-
-/// How a step is run.
-#[derive(Clone, Debug, Default)]
-pub struct StepOptions {
-    /// When to try again; the engine's default when not said.
-    pub retry: Option<Retry>,
-    /// How long one attempt may take.
-    pub timeout: Option<Duration>,
-    /// The declared input.
-    pub input: Option<Fingerprint>,
 }
 
 /// Where an operation stands.
@@ -265,10 +210,10 @@ impl Board {
     }
 
     /// Opens an operation. `None`: it was refused, the execution is blocked, and the caller stays pending.
-    pub fn open(&self, wanted: OpUse<'_>, request: Request) -> Option<OpHandle> {
+    pub fn open(&self, wanted: OpUse<'_>, request: Request, site: Site) -> Option<OpHandle> {
         let mut state = self.0.lock();
         if let Some(place) = self.misplaced() {
-            let op = format!("{} {:?}", wanted.kind.word(), wanted.name);
+            let op = format!("{} {:?} (at {site})", wanted.kind.word(), wanted.name);
             self.misplace(&mut state, op, place);
             return None;
         }
@@ -280,29 +225,44 @@ impl Board {
             }
         };
         let others = wanted.old_names.iter().map(|name| op.under(name)).collect();
-        Some(self.insert(&mut state, (op, others), request))
+        Some(self.insert(&mut state, (op, others, site), request))
     }
 
     /// Opens the wait for the result of a child that was started by `start`. `None`: as with [`open`](Self::open).
-    pub fn open_result(&self, start: &Op, child: ExecutionId) -> Option<OpHandle> {
+    pub fn open_result(&self, start: &Op, child: ExecutionId, site: Site) -> Option<OpHandle> {
         let mut state = self.0.lock();
         if let Some(place) = self.misplaced() {
-            self.misplace(&mut state, start.child_result().to_string(), place);
+            self.misplace(&mut state, format!("{} (at {site})", start.child_result()), place);
             return None;
         }
-        let named = (start.child_result(), Vec::new());
+        let named = (start.child_result(), Vec::new(), site);
         Some(self.insert(&mut state, named, Request::ChildResult { child }))
     }
 
-    fn insert(&self, state: &mut State, (op, others): (Op, Vec<Op>), request: Request) -> OpHandle {
+    fn insert(
+        &self,
+        state: &mut State,
+        (op, others, site): (Op, Vec<Op>, Site),
+        request: Request,
+    ) -> OpHandle {
         let shielded = state.shield_depth > 0;
         let is_interrupted = state.interrupt.is_some() && !shielded;
         let slot = if is_interrupted { SlotState::Interrupted } else { SlotState::Waiting };
         let id = state.next_slot;
         state.next_slot += 1;
-        let (op_of_slot, waker, closure, attempt_count) = (op.clone(), None, None, 0);
-        let slot =
-            Slot { op: op_of_slot, others, request, state: slot, shielded, waker, attempt_count, closure };
+        let (op_of_slot, waker, closure) = (op.clone(), None, None);
+        let slot = Slot {
+            op: op_of_slot,
+            others,
+            site,
+            request,
+            state: slot,
+            shielded,
+            waker,
+            attempt_count: 0,
+            first_at: None,
+            closure,
+        };
         state.slots.insert(id, Box::new(slot));
         if !is_interrupted {
             state.opened.push(id);

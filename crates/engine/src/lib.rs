@@ -45,8 +45,8 @@ mod watch;
 pub mod why;
 
 pub use board::{
-    Board, CheckSignal, Delivery, Inside, Interrupt, OpHandle, Rejection, Request, StepOptions, Turn,
-    UserTransaction, run_key,
+    Board, CheckSignal, Delivery, Inside, Interrupt, OpHandle, Predicate, Rejection, Request, RetryIf, Site,
+    StepOptions, Turn, UserTransaction, run_key,
 };
 pub use client::{Begun, Blocks, Client};
 pub use driver::{Driver, End, Opening};

@@ -8,11 +8,11 @@ use tracing::Level;
 /// A turn that is worth a line.
 pub(crate) enum News {
     ChildStarted { child: String },
-    AttemptFailed { op: String, attempt: u32, error: String, will_retry: bool },
+    AttemptFailed { op: String, attempt: u32, error: String, at: String, will_retry: bool },
     Blocked { reason: String },
     Completed,
     Continued,
-    Failed { error: String },
+    Failed { error: String, at: String },
     Cancelled { by: String },
 }
 
@@ -29,13 +29,14 @@ impl News {
                 Some(Self::Cancelled { by: text::clean(&text::by_whom(by, reason)).into_owned() })
             }
             Event::AttemptFailed { op, attempt, failure, .. } if tracing::enabled!(Level::WARN) => {
-                let (op, error) = (op.to_string(), said(failure));
-                Some(Self::AttemptFailed { op, attempt: *attempt, error, will_retry: true })
+                let (op, error, at) = (op.to_string(), said(failure), site_of(failure));
+                Some(Self::AttemptFailed { op, attempt: *attempt, error, at, will_retry: true })
             }
             Event::StepRecorded(record) if tracing::enabled!(Level::WARN) => match &record.outcome {
                 Outcome::Failure(failure) => {
                     let (op, attempt, error) = (record.op.to_string(), record.attempt, said(failure));
-                    Some(Self::AttemptFailed { op, attempt, error, will_retry: false })
+                    let at = site_of(failure);
+                    Some(Self::AttemptFailed { op, attempt, error, at, will_retry: false })
                 }
                 Outcome::Success(_) | Outcome::Unrecordable(_) => None,
             },
@@ -43,7 +44,7 @@ impl News {
                 Some(Self::Blocked { reason: text::clean(&reason.to_string()).into_owned() })
             }
             Event::Failed(failure) if tracing::enabled!(Level::WARN) => {
-                Some(Self::Failed { error: said(failure) })
+                Some(Self::Failed { error: said(failure), at: place_of(failure) })
             }
             _ => None,
         }
@@ -56,7 +57,7 @@ impl News {
             Self::ChildStarted { child } => {
                 tracing::debug!(namespace, execution, run, child, "a child was started");
             }
-            Self::AttemptFailed { op, attempt, error, will_retry } => {
+            Self::AttemptFailed { op, attempt, error, at, will_retry } => {
                 tracing::warn!(
                     namespace,
                     execution,
@@ -64,6 +65,7 @@ impl News {
                     op,
                     attempt,
                     error,
+                    at,
                     will_retry,
                     "an attempt failed"
                 );
@@ -73,8 +75,8 @@ impl News {
             }
             Self::Completed => tracing::debug!(namespace, execution, run, "an execution completed"),
             Self::Continued => tracing::debug!(namespace, execution, run, "an execution continues as new"),
-            Self::Failed { error } => {
-                tracing::warn!(namespace, execution, run, error, "an execution failed");
+            Self::Failed { error, at } => {
+                tracing::warn!(namespace, execution, run, error, at, "an execution failed");
             }
             Self::Cancelled { by } => {
                 tracing::info!(namespace, execution, run, by, "an execution was cancelled");
@@ -87,4 +89,18 @@ impl News {
 fn said(failure: &Failure) -> String {
     const CHARS: usize = 1_000;
     text::excerpt(&failure.to_string(), CHARS)
+}
+
+/// File and line of the operation that failed; nothing where none is known.
+fn site_of(failure: &Failure) -> String {
+    failure.at.as_ref().and_then(|at| at.site.as_deref()).map(cleaned).unwrap_or_default()
+}
+
+/// Where it failed, in words.
+fn place_of(failure: &Failure) -> String {
+    failure.at.as_ref().map(|at| cleaned(&at.to_string())).unwrap_or_default()
+}
+
+fn cleaned(text: &str) -> String {
+    text::clean(text).into_owned()
 }

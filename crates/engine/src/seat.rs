@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Address, Command, Entry, Epoch, Event, Execution, ExecutionId, Message, MessageId, Payload, Refusal,
-    Start, Summary, Timestamp, Unclaimed, Waiting, Witness, care,
+    Address, Block, Command, Entry, Epoch, Event, Execution, ExecutionId, FailedAttempt, Message, MessageId,
+    Op, Payload, Refusal, Start, Summary, Timestamp, Unclaimed, Waiting, Witness, care,
 };
 use abide_store::{Answer, ExecutionKey, Hold, Leased, Read, Record, Target, Transaction};
 
@@ -123,6 +123,21 @@ impl Seat {
     /// The execution, with everything that was decided so far.
     pub fn execution(&self) -> &Execution {
         self.ledger.execution()
+    }
+
+    /// Why nothing more may begin, if the journal is as long as it may be.
+    pub(crate) fn over_length(&self) -> Option<Block> {
+        let (found, max) = (self.execution().entry_count(), self.engine.options.limits.entry_count_max);
+        let reason =
+            || format!("the journal has reached the limit entry_count_max: {found} entries, at most {max}");
+        (found >= max).then(|| Block::Limit { reason: reason() })
+    }
+
+    /// What a policy asks about a failed attempt of an operation whose first attempt began at `first_at`.
+    pub(crate) fn failed_attempt(&self, op: &Op, number: u32, first_at: Timestamp) -> FailedAttempt {
+        let execution = self.execution();
+        let chance = abide_core::chance(execution.address(), execution.run(), op, number);
+        FailedAttempt { number, first_at, failed_at: self.now(), chance }
     }
 
     /// The time.

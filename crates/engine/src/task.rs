@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Block, Command, Entry, Event, Failure, Op, OpKind, Payload, Waiting};
+use abide_core::{Block, Command, Entry, Event, Failure, Op, OpKind, Payload, Place, Timestamp, Waiting};
 use abide_store::Hold;
 
 use crate::driver::{Driver, End, Opening};
@@ -29,7 +29,8 @@ impl Driver for TaskDriver {
         let (code, input) = (self.0.clone(), start.input.clone());
         let is_minded = seat.engine.runtime.minds_outside();
         let waker = is_minded.then(|| Arc::new(CodeWaker(seat.mailbox().clone())));
-        let mut runner = TaskRunner { seat, code, input, future: None, deadline: None, waker };
+        let began_at = seat.now();
+        let mut runner = TaskRunner { seat, code, input, future: None, began_at, deadline: None, waker };
         runner.set_deadline();
         Box::pin(runner.run())
     }
@@ -44,6 +45,8 @@ struct TaskRunner {
     code: Arc<dyn TaskCode>,
     input: Payload,
     future: Option<CodeFuture>,
+    /// When the attempt under way began.
+    began_at: Timestamp,
     /// Wakes when the deadline is to be seen to.
     deadline: Option<BoxFuture<()>>,
     /// What the code is polled with, where it matters who waits for the outside world.
@@ -149,6 +152,12 @@ impl TaskRunner {
 
     fn poll_code(&mut self, cx: &mut Context<'_>) -> Poll<Result<Payload, TaskEnd>> {
         if self.future.is_none() {
+            // Each failed attempt is an entry: what is tried for ever stops visibly.
+            let is_tried = self.seat.execution().attempt_count() > 0;
+            if let Some(reason) = self.seat.over_length().filter(|_| is_tried) {
+                return Poll::Ready(Err(TaskEnd::Block(reason)));
+            }
+            self.began_at = self.seat.now();
             let execution = self.seat.execution();
             let (address, run) = (execution.address().clone(), execution.run());
             let clock = self.seat.engine.runtime.clone();
@@ -188,14 +197,17 @@ impl TaskRunner {
         let execution = self.seat.execution();
         let attempt = execution.attempt_count() + 1;
         let retry = execution.retry().unwrap_or(&self.seat.engine.options.default_retry);
-        let delay = retry.delay_after(attempt).filter(|_| failure.is_retryable());
         let name = execution.name().clone();
-        let Some(delay) = delay else { return self.end_with(Command::Fail(failure)) };
-        let retry_at = self.seat.now().after(delay);
+        let code = format!("task {:?}", name.as_str());
+        let failure = failure.located(|| Place { code, op: None, attempt: Some(attempt), site: None });
         let op = Op { kind: OpKind::Task, name: name.clone(), key: None, nth: 1 };
-        let Ok(entries) = self.seat.decide(Command::FailAttempt { op, attempt, failure, retry_at }) else {
-            return;
+        let first_at = execution.first_attempt_at().unwrap_or(self.began_at);
+        let failed = self.seat.failed_attempt(&op, attempt, first_at);
+        let Some(retry_at) = retry.next_at(&failed).filter(|_| failure.is_retryable()) else {
+            return self.end_with(Command::Fail(failure));
         };
+        let command = Command::FailAttempt { op, attempt, failure, retry_at, first_at };
+        let Ok(entries) = self.seat.decide(command) else { return };
         if let Some(end) = entries.into_iter().find(|entry| entry.event.is_terminal()) {
             self.seat.finish(end.event);
         } else {

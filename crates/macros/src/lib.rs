@@ -5,9 +5,10 @@
 //! input and output types.
 
 use proc_macro::TokenStream;
-use proc_macro2::TokenStream as Tokens;
-use quote::{ToTokens, quote};
+use proc_macro2::{TokenStream as Tokens, TokenTree};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::parse::{Parse, ParseStream};
+use syn::spanned::Spanned;
 use syn::{
     Error, Expr, FnArg, Ident, ItemFn, LitStr, Pat, Result, ReturnType, Token, Type, parse_macro_input,
 };
@@ -32,7 +33,10 @@ pub fn task(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let arguments = parse_macro_input!(arguments as Arguments);
     let function = parse_macro_input!(item as ItemFn);
     let made = match arguments.strict {
-        true => Err(Error::new_spanned(&function.sig.ident, "a task has no journal that could be strict")),
+        true => {
+            let message = "remove `strict`: a task has no journal whose order could be checked";
+            Err(Error::new_spanned(&function.sig.ident, message))
+        }
         false => code(&arguments, &function, "Task"),
     };
     made.unwrap_or_else(Error::into_compile_error).into()
@@ -109,13 +113,15 @@ impl Parse for TestArguments {
 }
 
 fn code(arguments: &Arguments, function: &ItemFn, kind: &str) -> Result<Tokens> {
-    check(function)?;
-    let Parameters { input, call } = parameters(function)?;
+    let word = kind.to_lowercase();
+    check(function, &word)?;
+    let Parameters { input, call } = parameters(function, &word)?;
     let sig = &function.sig;
     let ident = &sig.ident;
     let name = arguments.name.as_ref().map_or_else(|| ident.to_string(), LitStr::value);
     let ReturnType::Type(_, output) = &sig.output else {
-        return Err(Error::new_spanned(sig, "it must return `Result<T>`"));
+        let message = format!("write `-> Result<()>`, or another `Result`: a {word} returns one");
+        return Err(Error::new_spanned(sig, message));
     };
     let (output, strict) = (output.to_token_stream(), arguments.strict);
     let kind = Ident::new(kind, ident.span());
@@ -135,15 +141,17 @@ struct Built<'a> {
     kind: Ident,
 }
 
-/// Generates the code. The function goes inside `call`, where its name does not clash with that of
-/// the struct.
+/// Generates the code. The function goes inside `call`, under a name that nobody uses. Its own name
+/// means the struct there, as a type and as a value: a workflow can run itself as a child.
+/// `let name = …` is a new variable there, as everywhere in Rust where `name` is no unit struct. For
+/// that, a function of that name hides the struct, and a variable hides the function.
 fn build(function: &ItemFn, built: &Built<'_>) -> Tokens {
     let Built { ident, name, olds, strict, input, call, output, kind } = built;
     let vis = &function.vis;
     let docs = function.attrs.iter().filter(|attribute| attribute.path().is_ident("doc"));
-    let mut inner = function.clone();
-    inner.vis = syn::Visibility::Inherited;
-    inner.attrs.retain(|attribute| !attribute.path().is_ident("doc"));
+    let body = body(function);
+    // At the user's own type, so that an error about it points there.
+    let returns = quote_spanned!(function.sig.output.span()=> <#output as ::abide::__private::Returns>);
     quote! {
         #(#docs)*
         #[allow(non_camel_case_types)]
@@ -152,7 +160,7 @@ fn build(function: &ItemFn, built: &Built<'_>) -> Tokens {
 
         impl ::abide::Code for #ident {
             type Input = #input;
-            type Output = <#output as ::abide::__private::Returns>::Ok;
+            type Output = #returns::Ok;
             const NAME: &'static str = #name;
             const RENAMED_FROM: &'static [&'static str] = &[#(#olds),*];
             const KIND: ::abide::Kind = ::abide::Kind::#kind;
@@ -162,10 +170,12 @@ fn build(function: &ItemFn, built: &Built<'_>) -> Tokens {
                 ctx: ::abide::Ctx,
                 input: Self::Input,
             ) -> impl ::core::future::Future<Output = ::abide::Result<Self::Output>> + ::core::marker::Send {
-                #inner
+                #[allow(dead_code)]
+                fn #ident() {}
+                #body
                 async move {
                     let _ = (&ctx, &input);
-                    #ident(#call).await.map_err(::core::convert::Into::into)
+                    #returns::into_result(__abide_body(#call).await)
                 }
             }
         }
@@ -178,13 +188,50 @@ fn build(function: &ItemFn, built: &Built<'_>) -> Tokens {
     }
 }
 
-fn check(function: &ItemFn) -> Result<()> {
+/// The function itself.
+fn body(function: &ItemFn) -> ItemFn {
+    let ident = &function.sig.ident;
+    let mut body = function.clone();
+    body.vis = syn::Visibility::Inherited;
+    body.attrs.retain(|attribute| !attribute.path().is_ident("doc"));
+    body.sig.ident = Ident::new("__abide_body", ident.span());
+    // A parameter of that name is meant where it is written.
+    if !mentions(
+        function.sig.inputs.to_token_stream(),
+        &|token| matches!(token, TokenTree::Ident(one) if one == ident),
+    ) {
+        let itself = syn::parse_quote! {
+            #[allow(unused_variables)]
+            let #ident = #ident {};
+        };
+        body.block.stmts.insert(0, itself);
+    }
+    body
+}
+
+/// Whether there is such a token, at any depth.
+fn mentions(tokens: Tokens, is_meant: &dyn Fn(&TokenTree) -> bool) -> bool {
+    tokens.into_iter().any(|token| match &token {
+        TokenTree::Group(group) => mentions(group.stream(), is_meant),
+        other => is_meant(other),
+    })
+}
+
+fn check(function: &ItemFn, word: &str) -> Result<()> {
     let sig = &function.sig;
+    let refused = |at: &dyn ToTokens, message: String| Err(Error::new_spanned(at.to_token_stream(), message));
+    if let Some(receiver) = sig.receiver() {
+        let message =
+            format!("move it out of the `impl` and pass `self` as its input: a {word} is a free function");
+        return refused(receiver, message);
+    }
     if sig.asyncness.is_none() {
-        return Err(Error::new_spanned(sig.fn_token, "it must be an `async fn`"));
+        return refused(&sig.fn_token, format!("write `async fn`: a {word} is an async function"));
     }
     if !sig.generics.params.is_empty() {
-        return Err(Error::new_spanned(&sig.generics, "it cannot be generic: it is registered by name"));
+        let message =
+            format!("write the types themselves: a {word} is registered by its name and cannot be generic");
+        return refused(&sig.generics, message);
     }
     Ok(())
 }
@@ -195,28 +242,45 @@ struct Parameters {
     call: Tokens,
 }
 
-fn parameters(function: &ItemFn) -> Result<Parameters> {
-    let mut types = Vec::new();
-    for argument in &function.sig.inputs {
-        match argument {
-            FnArg::Typed(typed) => types.push((&*typed.pat, &*typed.ty)),
-            FnArg::Receiver(receiver) => {
-                return Err(Error::new_spanned(receiver, "it must be a free function"));
-            }
-        }
-    }
+fn parameters(function: &ItemFn, word: &str) -> Result<Parameters> {
+    let inputs = &function.sig.inputs;
+    let types: Vec<&Type> = inputs
+        .iter()
+        .filter_map(|input| match input {
+            FnArg::Typed(typed) => Some(&*typed.ty),
+            FnArg::Receiver(_) => None,
+        })
+        .collect();
     match types.as_slice() {
         [] => Ok(Parameters { input: quote!(()), call: quote!() }),
-        [(_, one)] if is_ctx(one) => Ok(Parameters { input: quote!(()), call: quote!(ctx) }),
-        [(_, one)] => Ok(Parameters { input: one.to_token_stream(), call: quote!(input) }),
-        [(_, first), (_, second)] if is_ctx(first) => {
-            Ok(Parameters { input: second.to_token_stream(), call: quote!(ctx, input) })
+        [one] if is_ctx(one) => Ok(Parameters { input: quote!(()), call: quote!(ctx) }),
+        [one] => Ok(Parameters { input: owned(one, word)?, call: quote!(input) }),
+        [first, second] if is_ctx(first) => {
+            Ok(Parameters { input: owned(second, word)?, call: quote!(ctx, input) })
         }
-        _ => Err(Error::new_spanned(
-            &function.sig.inputs,
-            "expected `(ctx: Ctx, input: T)`; several inputs go into a struct or a tuple",
-        )),
+        [first, ..] if is_ctx(first) => {
+            let message = format!(
+                "put several inputs into a struct or a tuple: a {word} has one, `(ctx: Ctx, input: T)`"
+            );
+            Err(Error::new_spanned(inputs, message))
+        }
+        _ => {
+            let message = format!("write `(ctx: Ctx, input: T)`: these are the parameters of a {word}");
+            Err(Error::new_spanned(inputs, message))
+        }
     }
+}
+
+/// The type of an input, which outlives the process that it was given in.
+fn owned(input: &Type, word: &str) -> Result<Tokens> {
+    let tokens = input.to_token_stream();
+    if mentions(tokens.clone(), &|token| matches!(token, TokenTree::Punct(one) if one.as_char() == '&')) {
+        let message = format!(
+            "use an owned type, `String` for `&str`: the input of a {word} is recorded and read again later"
+        );
+        return Err(Error::new_spanned(input, message));
+    }
+    Ok(tokens)
 }
 
 fn is_ctx(ty: &Type) -> bool {
@@ -224,7 +288,7 @@ fn is_ctx(ty: &Type) -> bool {
 }
 
 fn virtual_test(arguments: &TestArguments, function: &ItemFn) -> Result<Tokens> {
-    check(function)?;
+    check(function, "test")?;
     let ItemFn { attrs, vis, sig, block, .. } = function;
     let (ident, output) = (&sig.ident, &sig.output);
     let abide: Pat = match sig.inputs.first() {

@@ -33,6 +33,7 @@ mod order;
 mod orders;
 mod pauses;
 mod priorities;
+mod retries;
 mod strands;
 pub(crate) mod table;
 

@@ -136,12 +136,15 @@ fn result_of<const TEXT: bool>(work: &Work, nth: u64) -> Result<Written<TEXT>> {
         return Ok(Written(mix(work.value, nth)));
     }
     match work.way {
-        Way::Error => Err(Error::new("it fails")),
+        Way::Error => Err(Error::new(PASSING)),
         Way::Fatal => Err(Error::fatal("it fails for good")),
         Way::Panic => std::panic::panic_any(PANIC.to_owned()),
         Way::Unwritable => Ok(Written(UNWRITABLE - work.value % UNWRITABLE_COUNT)),
     }
 }
+
+/// What an error says that another attempt may mend.
+pub(crate) const PASSING: &str = "it fails";
 
 /// The last number that cannot be written down, and how many there are: each for a reason of its own.
 const UNWRITABLE: u64 = u64::MAX;
@@ -272,6 +275,9 @@ impl OnCtx {
     ) -> Outcome<'a, Self> {
         if let Some(retry) = step.retry {
             called!(calls, wanted = Step::retry(policy(retry)));
+        }
+        if step.is_asked {
+            called!(calls, wanted = Step::retry_if(|error| error.message() == PASSING));
         }
         if let Some(timeout_ms) = step.timeout_ms {
             called!(calls, wanted = Step::timeout(ms(timeout_ms)));
@@ -564,5 +570,8 @@ pub(crate) fn table_key(spot: &Spot) -> String {
 }
 
 pub(crate) fn policy(pauses: Pauses) -> Retry {
-    Retry::fixed(ms(pauses.delay_ms)).max_attempts(pauses.attempt_count_max)
+    let count = if pauses.is_forever { Retry::ATTEMPTS_UNLIMITED } else { pauses.attempt_count_max };
+    let retry = Retry::fixed(ms(pauses.delay_ms)).max_attempts(count);
+    let retry = retry.jitter(f64::from(pauses.jitter) / 100.0);
+    pauses.elapsed_ms_max.map_or(retry.clone(), |elapsed_ms| retry.max_elapsed(ms(elapsed_ms)))
 }

@@ -148,6 +148,7 @@ fn added(node: u32, name: String) -> Expr {
         has_input: false,
         is_text: false,
         upgrades: false,
+        is_asked: false,
     })
 }
 

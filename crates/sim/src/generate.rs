@@ -342,15 +342,21 @@ impl Chance {
             work.failure_count = 1;
             work.way = Way::Unwritable;
         }
+        let mut retry = self.maybe(400, Self::pauses);
+        if let Some(retry) = retry.as_mut().filter(|_| timeout_ms.is_none()) {
+            // What always takes too long would never end.
+            retry.is_forever = self.is(150);
+        }
         Step {
             node: self.node(),
             name: self.keyed(name),
             work,
-            retry: self.maybe(400, Self::pauses),
+            retry,
             timeout_ms,
             has_input: self.is(200),
             is_text: false,
             upgrades: false,
+            is_asked: self.is(150),
         }
     }
 
@@ -367,6 +373,9 @@ impl Chance {
         Pauses {
             attempt_count_max: 1 + self.prng.number() as u32 % 4,
             delay_ms: *self.prng.pick(&[0, 10, 200, 1_500]),
+            is_forever: false,
+            jitter: *self.prng.pick(&[0, 0, 0, 30, 100]),
+            elapsed_ms_max: self.maybe(150, |chance| *chance.prng.pick(&[0, 300, 2_000])),
         }
     }
 

@@ -121,6 +121,9 @@ pub struct Step {
     /// Whether it converts a result of the other type.
     #[serde(default)]
     pub upgrades: bool,
+    /// Whether its code says which errors are worth another attempt: those that are no panic and no timeout.
+    #[serde(default)]
+    pub is_asked: bool,
 }
 
 /// What a closure does.
@@ -156,6 +159,15 @@ pub struct Pauses {
     pub attempt_count_max: u32,
     /// The pause between two of them.
     pub delay_ms: u64,
+    /// As many attempts as it takes, instead.
+    #[serde(default)]
+    pub is_forever: bool,
+    /// How much of a pause is left to chance, in percent.
+    #[serde(default)]
+    pub jitter: u8,
+    /// No attempt begins so long after the first.
+    #[serde(default)]
+    pub elapsed_ms_max: Option<u64>,
 }
 
 /// A transaction step.

@@ -95,8 +95,14 @@ fn change(change: &Change) -> String {
     format!("{what} (place {})", change.at)
 }
 
-fn retry(Pauses { attempt_count_max, delay_ms }: Pauses) -> String {
-    format!("retry up to {attempt_count_max} attempts, {delay_ms} ms apart")
+fn retry(Pauses { attempt_count_max, delay_ms, is_forever, jitter, elapsed_ms_max }: Pauses) -> String {
+    let attempts = match is_forever {
+        true => "for ever".to_owned(),
+        false => format!("up to {attempt_count_max} attempts"),
+    };
+    let jitter = if jitter > 0 { format!(" less up to {jitter} %") } else { String::new() };
+    let elapsed = elapsed_ms_max.map(|ms| format!(" within {ms} ms")).unwrap_or_default();
+    format!("retry {attempts}, {delay_ms} ms{jitter} apart{elapsed}")
 }
 
 fn wrong(fault: Fault) -> String {
@@ -201,7 +207,8 @@ fn step(word: &str, what: &Step) -> String {
     let retry = what.retry.map(|pauses| format!(" {}", retry(pauses))).unwrap_or_default();
     let timeout = what.timeout_ms.map(|ms| format!(" timeout {ms} ms")).unwrap_or_default();
     let text = if what.is_text { " as text" } else { "" };
-    format!("{word} {:?} {}{retry}{timeout}{text}", what.name, work(&what.work))
+    let asked = if what.is_asked { " if it is an error" } else { "" };
+    format!("{word} {:?} {}{retry}{asked}{timeout}{text}", what.name, work(&what.work))
 }
 
 fn work(what: &Work) -> String {

@@ -125,7 +125,7 @@ fn detail(event: &Event) -> String {
         Event::Started(start) => format!("input {}", start.input.excerpt()),
         Event::StepRecorded(StepRecord { outcome, attempt, .. }) => with_attempt(outcome, *attempt),
         Event::AttemptFailed { attempt, failure, retry_at, .. } => {
-            format!("attempt {attempt}: {failure}; again at {retry_at}")
+            format!("attempt {attempt}: {failure}{}; again at {retry_at}", site(failure))
         }
         Event::TimerSet { due_at, .. } => format!("due at {due_at}"),
         Event::DeadlinePassed { until } => format!("its code may wind down until {until}"),
@@ -153,11 +153,17 @@ fn detail(event: &Event) -> String {
         Event::Blocked { reason, build: None } => reason.to_string(),
         Event::Blocked { reason, build: Some(build) } => format!("{reason} (build {build})"),
         Event::Completed { result, .. } => format!("result {}", result.excerpt()),
-        Event::Failed(failure) => failure.to_string(),
+        Event::Failed(failure) => format!("{failure:#}"),
         Event::ContinuedAsNew { input } => format!("input {}", input.excerpt()),
         Event::Unblocked { by, remedied: Some(remedied) } => format!("by {by} {}", remedied.remedy),
         Event::Foreign(foreign) => format!("{} {}", foreign.kind, foreign.payload.excerpt()),
     }
+}
+
+/// File and line of the call that failed, if they are known.
+fn site(failure: &abide_core::Failure) -> String {
+    let site = failure.at.as_ref().and_then(|at| at.site.as_ref());
+    site.map(|site| format!(" (at {site})")).unwrap_or_default()
 }
 
 fn with_attempt(outcome: &Outcome, attempt: u32) -> String {
@@ -169,7 +175,7 @@ fn attempts(picture: &Picture) -> Option<Table> {
     let mut is_empty = true;
     for entry in failed_attempts(&picture.journal) {
         let Event::AttemptFailed { op, attempt, failure, .. } = &entry.event else { continue };
-        let error = text::excerpt(&failure.to_string(), DETAIL_CHARS);
+        let error = text::excerpt(&format!("{failure}{}", site(failure)), DETAIL_CHARS);
         table.push(vec![
             entry.seq.to_string(),
             entry.at.to_string(),

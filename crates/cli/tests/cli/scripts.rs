@@ -69,7 +69,10 @@ async fn exit_codes_tell_how_an_execution_ended() {
     let abide = place.open().await;
     abide.run(fails_once, ()).id("f-1").await.expect_err("it fails");
     abide.start(waits, ()).id("w-1").await.expect("it waits");
-    place.abide(&["result", "f-1"]).refused(7, r#"execution "f-1" failed: not yet"#);
+    let refused = place.abide(&["result", "f-1"]);
+    let told =
+        r#"abide: execution "f-1" failed: not yet (step "try" of workflow "fails_once", attempt 1, at "#;
+    assert!(refused.code == 7 && refused.stderr.starts_with(told), "{refused:?}");
     let failed = place.abide(&["result", "f-1", "--json"]);
     assert_eq!((failed.code, &failed.json()["error"]["message"]), (7, &json!("not yet")));
     let unfinished = place.abide(&["result", "w-1"]);

@@ -225,7 +225,7 @@ async fn why_is_one_sentence_for_everything() {
         (
             "flaky-1",
             r#"workflow "flaky-1" is waiting until "#,
-            r#"for attempt 2 of "call", because attempt 1 failed: 503, and no live worker can run it then: there is none."#,
+            "store.rs:22), and no live worker can run it then: there is none.",
         ),
         (
             "nap-1",

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::board::{Inside, StepOptions, UserTransaction, timed_out};
-use abide_core::{Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec};
+use crate::board::{Inside, Site, StepOptions, UserTransaction, timed_out};
+use abide_core::{FailedAttempt, Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec};
 use abide_store::{Record, Transacted, Transaction};
 
 /// How many operations that may have been renamed are kept in mind.
@@ -116,7 +116,7 @@ impl Runner {
     /// Records the outcome of one attempt that has ended.
     pub(super) fn record_finished(&mut self) -> bool {
         let Some(active) = self.run.stage.active() else { return false };
-        let (op, attempt, outcome, options) = {
+        let (op, attempt, outcome, options, first_at) = {
             let mut guard = active.board.0.lock();
             let state = &mut *guard;
             let Some(id) = state.finished.pop_front() else { return false };
@@ -127,13 +127,18 @@ impl Runner {
             };
             slot.attempt_count = attempt;
             let Request::Step(options) = &slot.request else { return true };
-            (slot.op.clone(), attempt, outcome, options.clone())
+            let first_at = slot.first_at.unwrap_or_else(|| self.seat.now());
+            let (op, site) = (slot.op.clone(), slot.site);
+            let outcome = outcome.located(|| site.place(self.code.name(), &op, Some(attempt)));
+            (op, attempt, outcome, options.clone(), first_at)
         };
         let outcome = self.checked(&op, outcome);
-        if let Some(retry_at) = self.retry_at(&outcome, attempt, &options) {
+        let failed = self.seat.failed_attempt(&op, attempt, first_at);
+        let (outcome, retry_at) = self.judged(outcome, &failed, &options);
+        if let Some(retry_at) = retry_at {
             let Outcome::Failure(failure) = outcome else { unreachable!("only failures are retried") };
             let key = op.index();
-            if self.decide(Command::FailAttempt { op, attempt, failure, retry_at }).is_ok()
+            if self.decide(Command::FailAttempt { op, attempt, failure, retry_at, first_at }).is_ok()
                 && let Some(active) = self.run.stage.active_mut()
             {
                 let id = active.slots.get(&key).copied();
@@ -157,13 +162,22 @@ impl Runner {
         }
     }
 
-    fn retry_at(&self, outcome: &Outcome, attempt: u32, options: &StepOptions) -> Option<Timestamp> {
-        let Outcome::Failure(failure) = outcome else { return None };
-        if !failure.is_retryable() {
-            return None;
-        }
+    /// The outcome of an attempt, and when the next one begins if one does.
+    fn judged(
+        &self,
+        outcome: Outcome,
+        failed: &FailedAttempt,
+        options: &StepOptions,
+    ) -> (Outcome, Option<Timestamp>) {
+        let Outcome::Failure(failure) = &outcome else { return (outcome, None) };
         let retry = options.retry.as_ref().unwrap_or(&self.seat.engine.options.default_retry);
-        Some(self.seat.now().after(retry.delay_after(attempt)?))
+        let Some(retry_at) = retry.next_at(failed).filter(|_| failure.is_retryable()) else {
+            return (outcome, None);
+        };
+        match options.retry_if.as_ref().map_or(Ok(true), |retry_if| (retry_if.0)(failure)) {
+            Ok(is_wanted) => (outcome, Some(retry_at).filter(|_| is_wanted || planted(Bug::RetryIfIgnored))),
+            Err(panic) => (Outcome::Failure(panic), None),
+        }
     }
 
     pub(super) fn deliver_all(&mut self, entries: &[Entry]) {
@@ -188,7 +202,9 @@ impl Runner {
     fn settle_slot(&mut self, id: u64) -> bool {
         let Some(op) = self.open_op(id) else { return true };
         if let Some(recorded) = self.other_kind(id, &op) {
-            return self.block(Block::Mismatch { expected: recorded.to_string(), found: op.to_string() });
+            let site = self.run.stage.active().and_then(|active| active.site(&op));
+            let found = site.map_or_else(|| op.to_string(), |site| format!("{op} (at {site})"));
+            return self.block(Block::Mismatch { expected: recorded.to_string(), found });
         }
         if let Some(reason) = self.run.cursor.obstacle() {
             return self.block(reason);
@@ -265,6 +281,7 @@ impl Runner {
         }
         if let Some(slot) = active.board.0.lock().slots.get_mut(&id) {
             slot.attempt_count = if planted(Bug::AttemptsForgotten) { 0 } else { note.attempt_count };
+            slot.first_at = note.first_at.filter(|_| !planted(Bug::FirstAttemptForgotten));
         }
         match note.due_at {
             Some(due_at) => active.timers.push(Reverse(Timer::of_retry(id, due_at))),
@@ -331,6 +348,7 @@ impl Runner {
             let mut state = shared.lock();
             let Some(slot) = state.slots.get_mut(&id) else { continue };
             let attempt = slot.attempt_count + 1;
+            slot.first_at.get_or_insert_with(|| self.seat.now());
             match &slot.request {
                 // It has no time at all, and what has not begun has no effect.
                 Request::Step(options)
@@ -357,9 +375,9 @@ impl Runner {
                     break;
                 }
                 Request::Transaction(transaction) => {
-                    let (op, transaction) = (slot.op.clone(), transaction.clone());
+                    let (op, site, transaction) = (slot.op.clone(), slot.site, transaction.clone());
                     drop(state);
-                    self.transact(op, transaction);
+                    self.transact(op, site, transaction);
                     return true;
                 }
                 _ => {}
@@ -369,9 +387,9 @@ impl Runner {
     }
 
     /// Sends a user's transaction to the store: its writes and its record commit together.
-    fn transact(&mut self, op: Op, transaction: UserTransaction) {
+    fn transact(&mut self, op: Op, site: Site, transaction: UserTransaction) {
         let (before, now) = (self.seat.execution().clone(), self.seat.now());
-        let limits = self.seat.engine.options.limits.clone();
+        let (limits, code) = (self.seat.engine.options.limits.clone(), self.code.clone());
         let key = op.index();
         let Some(board) = self.run.stage.active().map(|active| active.board.clone()) else { return };
         self.run.stage.transact(key);
@@ -388,6 +406,7 @@ impl Runner {
                 }
                 _ => (keep, outcome),
             };
+            let outcome = outcome.located(|| site.place(code.name(), &op, None));
             let record = StepRecord { op: op.clone(), outcome, attempt: 1, input: None };
             let command = Command::RecordStep(record).bounded(&limits);
             let decision = execution.decide(command, now).unwrap_or_default();

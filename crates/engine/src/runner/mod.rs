@@ -34,7 +34,7 @@ use std::task::{Context, Poll, Waker};
 use abide_core::planted::{Bug, planted};
 use abide_core::{
     Block, Body, By, Command, Cursor, EditFate, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher,
-    Message, MessageId, Name, Op, OpIndex, Payload, Refusal, Remedied, Remedy, Timestamp, Waiting,
+    Message, MessageId, Name, Op, OpIndex, Payload, Place, Refusal, Remedied, Remedy, Timestamp, Waiting,
 };
 use abide_store::Hold;
 
@@ -254,14 +254,10 @@ impl Runner {
 
     /// A journal that is too long stops visibly, before anything new begins: what has begun is recorded, and the run can end.
     fn is_over_length(&mut self) -> bool {
-        let (found, max) =
-            (self.seat.execution().entry_count(), self.seat.engine.options.limits.entry_count_max);
-        if found < max {
-            return false;
+        match self.seat.over_length() {
+            Some(reason) => self.block(reason),
+            None => false,
         }
-        let reason =
-            format!("the journal has reached the limit entry_count_max: {found} entries, at most {max}");
-        self.block(Block::Limit { reason })
     }
 
     /// Whether the code itself has something to do, and not only a closure of it.
@@ -408,7 +404,7 @@ impl Runner {
                     return Turn::Idle;
                 }
             },
-            Err(failure) => Command::Fail(failure),
+            Err(failure) => Command::Fail(failure.located(|| self.place())),
         };
         match self.decide(command) {
             Ok(entries) => {
@@ -417,6 +413,12 @@ impl Runner {
             }
             Err(refusal) => Turn::End(End::Lost(format!("the end of the run was refused: {refusal}"))),
         }
+    }
+
+    /// The place of a failure outside of every operation.
+    fn place(&self) -> Place {
+        let code = format!("workflow {:?}", self.code.name());
+        Place { code, op: None, attempt: None, site: None }
     }
 
     /// Commits the end of the execution, which was decided.

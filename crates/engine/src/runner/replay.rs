@@ -195,7 +195,8 @@ impl Runner {
     fn asked_for(&self) -> String {
         let Some(active) = self.run.stage.active() else { return "nothing".to_owned() };
         let state = active.board.0.lock();
-        let mut ops: Vec<_> = state.slots.values().map(|slot| slot.op.to_string()).take(3).collect();
+        let mut ops: Vec<_> =
+            state.slots.values().map(|slot| format!("{} (at {})", slot.op, slot.site)).take(3).collect();
         if ops.is_empty() {
             ops.push(if active.result.is_some() { "the end of the workflow" } else { "nothing" }.to_owned());
         }

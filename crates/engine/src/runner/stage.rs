@@ -1,7 +1,7 @@
 //! How far a run is in memory, and what it has there.
 
 use super::*;
-use crate::board::Slot;
+use crate::board::{Site, Slot};
 
 /// How far a run is. Each stage has only what it needs.
 pub(super) enum Stage {
@@ -230,6 +230,12 @@ impl Active {
         for op in self.names(id) {
             forget_waiter(&mut self.signal_waiters, &op.name, |waiter| waiter == id);
         }
+    }
+
+    /// Where the code asked for an open operation.
+    pub(super) fn site(&self, op: &Op) -> Option<Site> {
+        let id = self.slots.get(&op.index())?;
+        self.board.0.lock().slots.get(id).map(|slot| slot.site)
     }
 
     /// Why nobody can go on from what the code did, if that is so.

@@ -369,7 +369,9 @@ fn waits_for(facts: &Facts, wait: &Waiting) -> String {
             let failed = facts.tail.iter().rev().find(is_it).map(|entry| &entry.event);
             let why = match failed {
                 Some(Event::AttemptFailed { attempt, failure, .. }) => {
-                    format!(", because attempt {attempt} failed: {}", excerpt(&failure.to_string()))
+                    let site = failure.at.as_ref().and_then(|at| at.site.as_ref());
+                    let site = site.map(|site| format!(" (at {site})")).unwrap_or_default();
+                    format!(", because attempt {attempt} failed: {}{site}", excerpt(&failure.to_string()))
                 }
                 _ => String::new(),
             };

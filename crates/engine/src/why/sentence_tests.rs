@@ -259,7 +259,7 @@ fn what_sleeps_says_until_when_and_whether_anybody_can_wake_it() {
 fn a_failed_attempt_is_the_reason_for_the_next() {
     let op = Op { kind: OpKind::Step, name: name("charge"), key: None, nth: 1 };
     let failure = Failure::new(FailureKind::Error, "503");
-    let failed = Event::AttemptFailed { op, attempt: 2, failure, retry_at: at(130) };
+    let failed = Event::AttemptFailed { op, attempt: 2, failure, retry_at: at(130), first_at: at(60) };
     let mut retries =
         facts(vec![failed], &[Waiting::Retry { name: name("charge"), attempt: 3, at: at(130) }]);
     retries.workers = vec![worker(1, "order", "default")];

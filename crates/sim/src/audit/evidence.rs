@@ -7,7 +7,7 @@ use abide_store::FeedFrom;
 
 use super::{
     Books, Happened, Past, Told, care, causes, decisions, firsts, kin, order, pasts, pauses, priorities,
-    strands, table,
+    retries, strands, table,
 };
 use crate::ending::executions;
 use crate::scenario::Scenario;
@@ -54,6 +54,7 @@ impl Evidence {
         found.extend(pauses::check(&books));
         found.extend(decisions::check(&books));
         found.extend(priorities::check(&books));
+        found.extend(retries::check(&books, scenario));
         found.extend(strands::check(&books, scenario));
         found.extend(self.told.check(&books));
         found.extend(table::check((&books.pasts, &scenario.editions), &self.counts));

@@ -43,6 +43,9 @@ const RULES: &[(&str, &str, Falsify)] = &[
     ("an attempt too many", "is recorded with attempt", attempt_too_many),
     ("a rerun of nothing", "was to run again, but had not run", rerun_of_nothing),
     ("an attempt that follows none", "attempt 2 of", attempt_of_nothing),
+    ("attempts that began twice", "have several beginnings", begun_again),
+    ("an attempt too late", "tried again", attempt_too_late),
+    ("an attempt that is not made", "was the last, but no policy says so", given_up_early),
     ("a timer that is set twice", "was set twice", timer_twice),
     ("a timer that fires early", "fired before it was due", timer_early),
     ("a result twice", "is recorded twice", result_twice),
@@ -255,6 +258,34 @@ fn attempt_of_nothing(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Opti
         (*op, *attempt) = (nothing_like_it(), 2);
     }
     insert_before_end(journal, failed);
+    Some(())
+}
+
+fn begun_again(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let is_second = |entry: &Entry| matches!(entry.event, Event::AttemptFailed { attempt: 2, .. });
+    let (journal, index) = nth_entry(evidence, nth, |_, _, entry| is_second(entry))?;
+    if let Event::AttemptFailed { first_at, .. } = &mut journal[index].event {
+        *first_at = first_at.after(std::time::Duration::from_micros(1));
+    }
+    Some(())
+}
+
+fn attempt_too_late(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) =
+        nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::AttemptFailed { .. }))?;
+    if let Event::AttemptFailed { retry_at, .. } = &mut journal[index].event {
+        *retry_at = retry_at.after(std::time::Duration::from_secs(60));
+    }
+    Some(())
+}
+
+fn given_up_early(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
+    let (journal, index) =
+        nth_entry(evidence, nth, |_, _, entry| matches!(entry.event, Event::AttemptFailed { .. }))?;
+    if let Event::AttemptFailed { op, attempt, failure, .. } = journal[index].event.clone() {
+        let outcome = Outcome::Failure(failure);
+        journal[index].event = Event::StepRecorded(StepRecord { op, outcome, attempt, input: None });
+    }
     Some(())
 }
 

@@ -43,7 +43,7 @@ pub(super) fn arrivals(books: &Books) -> BTreeMap<&str, Vec<&Arrival>> {
     arrivals
 }
 
-/// The signals that earlier runs received.
+/// The signals that earlier runs took, whether they could read them or not.
 fn read_before(past: &Past, run: u32) -> BTreeSet<&MessageId> {
     past.runs.iter().take(run as usize - 1).flatten().filter_map(received).collect()
 }
@@ -51,6 +51,7 @@ fn read_before(past: &Past, run: u32) -> BTreeSet<&MessageId> {
 fn received(entry: &Entry) -> Option<&MessageId> {
     match &entry.event {
         Event::SignalReceived { message, .. } => Some(message),
+        Event::SignalRejected(rejected) => Some(&rejected.message),
         _ => None,
     }
 }

@@ -73,7 +73,7 @@ fn is_transacted(event: &Event) -> bool {
 }
 
 /// What this very run may do: not its children, not the next run.
-fn own_exprs(program: &Program) -> Vec<&Expr> {
+pub(super) fn own_exprs(program: &Program) -> Vec<&Expr> {
     let mut found = Vec::new();
     let mut left = vec![&program.body];
     while let Some(expr) = left.pop() {

@@ -1,0 +1,171 @@
+//! When a failed step or task is tried again, and when not.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use abide::prelude::*;
+use abide::testing::Lab;
+use abide::{Builder, FailureKind};
+
+/// When each attempt began, in milliseconds since the first.
+#[derive(Clone, Default)]
+struct Begun(Arc<Mutex<Vec<Timestamp>>>);
+
+impl Begun {
+    fn millis(&self) -> Vec<u128> {
+        let begun = self.0.lock().unwrap();
+        begun.iter().map(|at| at.since(begun[0]).as_millis()).collect()
+    }
+}
+
+/// An attempt that takes a second and fails.
+async fn fail(ctx: &Ctx) -> Result<u32> {
+    let (lab, Begun(begun)) = (ctx.state::<Lab>(), ctx.state::<Begun>());
+    let nth = {
+        let mut begun = begun.lock().unwrap();
+        begun.push(lab.now());
+        begun.len()
+    };
+    lab.sleep(secs(1)).await;
+    Err(Error::new(format!("attempt {nth}")))
+}
+
+#[workflow]
+async fn flow(ctx: Ctx, retry: String) -> Result<u32> {
+    ctx.step("fail", || fail(&ctx)).retry(policy(&retry)).await
+}
+
+#[task]
+async fn job(ctx: Ctx) -> Result<u32> {
+    fail(&ctx).await
+}
+
+fn policy(name: &str) -> Retry {
+    match name {
+        "forever" => Retry::forever(),
+        "elapsed" => Retry::fixed(secs(10)).max_elapsed(secs(33)),
+        "soon" => Retry::fixed(ms(10)).max_elapsed(ms(2_500)),
+        "zero" => Retry::fixed(ms(0)).max_elapsed(ms(0)),
+        "jitter" => Retry::fixed(secs(10)).jitter(0.5).max_attempts(4),
+        other => panic!("no policy {other}"),
+    }
+}
+
+/// When the attempts of a task, and of a step, begin under this policy.
+fn begun_under(name: &'static str, id: &'static str) -> [Vec<u128>; 2] {
+    [true, false].map(|is_task| {
+        let found = Arc::new(Mutex::new(Vec::new()));
+        let out = found.clone();
+        Lab::run(1, move |lab| async move {
+            let begun = Begun::default();
+            let open =
+                |builder: Builder| builder.state(begun.clone()).state(lab.clone()).session_ttl(hours(30));
+            let (_, abide) = lab.worker_with(open).await.unwrap();
+            if is_task {
+                abide.start(job, ()).id(id).retry(policy(name)).await.unwrap();
+            } else {
+                abide.start(flow, name.to_owned()).id(id).await.unwrap();
+            }
+            // Longer than the attempts take that are looked at.
+            lab.sleep(if name == "forever" { secs(12_000) } else { secs(100) }).await;
+            *out.lock().unwrap() = begun.millis();
+        });
+        std::mem::take(&mut *found.lock().unwrap())
+    })
+}
+
+/// Between two of these attempts the execution leaves memory, so that what it knows comes from its journal.
+#[test]
+fn no_attempt_begins_when_the_longest_time_is_over() {
+    let rows: [(_, &[u128]); 3] =
+        [("elapsed", &[0, 11_000, 22_000]), ("soon", &[0, 1_010, 2_020]), ("zero", &[0])];
+    for (name, expected) in rows {
+        assert_eq!(begun_under(name, "a"), [expected, expected], "{name}");
+    }
+}
+
+#[test]
+fn forever_goes_on_with_pauses_of_at_most_an_hour() {
+    for begun in begun_under("forever", "a") {
+        let pauses: Vec<_> = begun.windows(2).map(|pair| (pair[1] - pair[0]) / 1_000 - 1).collect();
+        let grown = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 3_600, 3_600];
+        assert_eq!(pauses, grown);
+    }
+}
+
+#[test]
+fn jitter_spreads_what_failed_together_and_is_the_same_in_every_life() {
+    let [task, step] = begun_under("jitter", "a");
+    for begun in [&task, &step] {
+        assert_eq!(begun.len(), 4);
+        for pair in begun.windows(2) {
+            let pause = pair[1] - pair[0] - 1_000;
+            assert!((5_000..=10_000).contains(&pause), "{pause}");
+        }
+    }
+    assert_eq!(begun_under("jitter", "a"), [task.clone(), step]);
+    assert_ne!(begun_under("jitter", "b")[0], task, "another execution");
+}
+
+#[workflow]
+async fn asks(ctx: Ctx, way: String) -> Result<u32> {
+    let count = AtomicU32::new(0);
+    let attempt = || async {
+        let nth = count.fetch_add(1, Ordering::SeqCst);
+        match way.as_str() {
+            "panic" => panic!("attempt {nth}"),
+            "fatal" => Err(Error::fatal("final")),
+            "slow" => std::future::pending().await,
+            _ if nth == 0 => Err(Error::new("passing")),
+            _ => Err(Error::new("lasting")),
+        }
+    };
+    let asked = Arc::new(AtomicU32::new(0));
+    let (asked_here, is_broken) = (asked.clone(), way == "broken");
+    let outcome = ctx
+        .step("ask", attempt)
+        .retry(Retry::fixed(ms(1)).max_attempts(3))
+        .timeout(secs(1))
+        .retry_if(move |error| {
+            asked_here.fetch_add(1, Ordering::SeqCst);
+            assert!(!is_broken, "the question is broken");
+            error.message() == "passing"
+        })
+        .await;
+    outcome.map_err(|error: Error| {
+        let told = (error.kind(), error.message().to_owned(), asked.load(Ordering::SeqCst));
+        Error::typed(format!("{told:?}"))
+    })
+}
+
+#[abide::test]
+async fn the_code_is_asked_before_another_attempt(abide: Abide) {
+    let rows = [
+        ("error", FailureKind::Error, "lasting", 2),
+        ("panic", FailureKind::Panic, "attempt 0", 1),
+        ("fatal", FailureKind::Fatal, "final", 0),
+        ("slow", FailureKind::Timeout, "the attempt took longer than 1s", 1),
+        ("broken", FailureKind::Panic, "the question is broken", 1),
+    ];
+    for (way, kind, message, asked_count) in rows {
+        let error = abide.run(asks, way.to_owned()).await.unwrap_err();
+        let expected = format!("{:?}", (kind, message, asked_count));
+        let found: String = error.get().unwrap();
+        // A panic tells where it was.
+        assert!(found.starts_with(&expected[..expected.len() - 5]), "{way}: {found} and not {expected}");
+        assert!(found.ends_with(&format!(", {asked_count})")), "{way}: {found}");
+    }
+}
+
+#[test]
+fn what_was_the_last_attempt_is_not_asked_about() {
+    #[workflow]
+    async fn once(ctx: Ctx) -> Result<u32> {
+        let fails = || async { Err(Error::new("no")) };
+        ctx.step("once", fails).retry_if(|_| panic!("nobody wants to know")).await
+    }
+    abide::testing::Test::new().run(|abide| async move {
+        let error = abide.run(once, ()).await.unwrap_err();
+        assert!(error.to_string().contains("failed: no (step "), "{error}");
+    });
+}
