@@ -10,10 +10,13 @@ use serde::Serialize;
 
 use crate::data;
 
-/// The hash by which an input is compared.
-pub(crate) fn hash(input: &Payload) -> ContentHash {
+/// Returns the hash by which an input is compared.
+pub fn hash(input: &Payload) -> ContentHash {
     let json = input.as_bytes();
-    match is_canonical(json).then(|| json.to_vec()).or_else(|| canonical(json)) {
+    if is_canonical(json) {
+        return ContentHash::of(json);
+    }
+    match canonical(json) {
         Some(text) => ContentHash::of(&text),
         // It is no JSON, or nested deeper than it could be read back: compared as it is.
         None => ContentHash::of(json),

@@ -59,6 +59,8 @@ mod url;
 
 pub use crate::abide::Abide;
 pub use crate::await_result::AwaitResult;
+#[doc(hidden)]
+pub use crate::canonical::hash as input_hash;
 pub use crate::child::{Child, RunChild, StartChild};
 pub use crate::client_error::ClientError;
 pub use crate::code::{Again, Code, Task, Value, Workflow};

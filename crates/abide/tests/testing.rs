@@ -336,3 +336,9 @@ fn a_history_of_a_workflow_that_is_not_registered_is_told() {
     let said = panic_of(|| replay(gone));
     assert!(said.contains("no workflow \"testing-unversion\" is registered"), "{said}");
 }
+
+#[test]
+fn a_mock_that_no_step_uses_fails_a_crash_test_too() {
+    let told = panic_of(|| Test::new().mock_step("chrage", |_| Ok(7u64)).crash_everywhere(double, 1));
+    assert!(told.contains("chrage"), "{told}");
+}

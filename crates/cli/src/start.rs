@@ -23,6 +23,8 @@ pub(crate) fn run(global: &Global, args: &Start) -> Result<(), Failure> {
             lane: args.lane.clone(),
             priority: args.priority,
             tags: args.tag.clone(),
+            // As a program does: neither white space nor the order of members makes another input.
+            input_hash: abide::input_hash(&input),
             ..abide_core::Start::of(kind, args.workflow.clone(), input.clone())
         };
         let begun = client.start(&id, Arc::new(start)).await.map_err(|error| Failure::about(&id, error))?;

@@ -6,7 +6,8 @@ use std::fmt;
 use crate::planted::{Bug, planted};
 use crate::rename::{Renamed, Renames};
 use crate::{
-    Block, Entry, Event, Failure, KeyHasher, Op, OpIndex, OpKind, Outcome, Remedied, StepRecord, Timestamp,
+    Block, Entry, Event, Failure, KeyHasher, Op, OpIndex, OpKind, Outcome, Remedied, Remedy, StepRecord,
+    Timestamp,
 };
 
 /// Walks a journal beside the workflow that is replayed from it.
@@ -205,7 +206,10 @@ impl Cursor {
             Event::StepRecorded(StepRecord { op, outcome: Outcome::Unrecordable(lost), .. }) => {
                 return self.lose(entry.seq, op, &lost.reason);
             }
-            Event::Unblocked { remedied: Some(Remedied { op, .. }), .. } => {
+            // To accept another input decides nothing about a result that is lost.
+            Event::Unblocked { remedied: Some(Remedied { op, remedy, .. }), .. }
+                if *remedy != Remedy::Accept =>
+            {
                 self.lost.retain(|lost| lost.op != *op);
             }
             _ => {}

@@ -127,6 +127,9 @@ impl Life {
                 }
                 Err(Still) => panic!("{}", stands_still(sim, &*store, &root().namespace)),
             };
+            if let Some(unused) = probe.unused().filter(|_| crash.is_none()) {
+                panic!("{unused}");
+            }
             let whole = sim.block_on(export(&*store, &root())).expect("a store in memory can be read");
             let runs = whole.expect("it was started").runs;
             let decoded = |record: &abide_store::Record| record.entry().expect("it was just written");

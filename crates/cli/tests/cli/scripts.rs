@@ -237,3 +237,28 @@ async fn nothing_that_is_shown_turns_or_hides_text() {
     assert_eq!(shown["journal"][0]["input"], "a\u{202e}b\u{200b}", "it says the same");
     assert!(place.abide(&["why", "x"]).ok().stdout.contains(r"tea\u{202e}time"));
 }
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Parcel {
+    weight: u32,
+    to: String,
+    note: Option<String>,
+}
+
+#[workflow]
+async fn ship(_ctx: Ctx, parcel: Parcel) -> Result<u32> {
+    Ok(parcel.weight)
+}
+
+/// Equal inputs are equal whoever writes them: neither white space nor the order of members makes another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_from_a_shell_attaches_to_the_same_start_of_a_program() {
+    let place = Place::new();
+    let abide = place.open().await;
+    place.abide(&["start", "ship", r#"{"to": "ann", "weight": 3}"#, "--id", "p-1"]).ok();
+    let parcel = Parcel { weight: 3, to: "ann".to_owned(), note: None };
+    let attached = abide.start(ship, parcel).id("p-1").await;
+    assert!(attached.is_ok(), "{}", attached.err().unwrap());
+    let again = place.abide(&["start", "ship", r#"{"weight":3,"to":"ann"}"#, "--id", "p-1"]);
+    assert_eq!(again.code, 0, "{again:?}");
+}
