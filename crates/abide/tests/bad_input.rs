@@ -82,7 +82,7 @@ async fn timed(ctx: Ctx, micros: u64) -> Result<u32> {
 
 static KEPT: Mutex<Option<Ctx>> = Mutex::new(None);
 
-/// Leaves its context behind, as code does that hands it to a task of its own.
+/// Leaves a clone of its context behind, as code does that hands its context to a task.
 #[workflow]
 async fn leaves_its_ctx(ctx: Ctx) -> Result<()> {
     *KEPT.lock().unwrap() = Some(ctx.clone());
@@ -99,11 +99,11 @@ async fn wants_state(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Waits until an execution is blocked and says why.
+/// Starts an execution, waits until it is blocked and returns the reason.
 async fn blocked<W: abide::Workflow>(abide: &Abide, code: W, input: W::Input) -> Result<String> {
     let handle = abide.start(code, input).id("b").await?;
     while handle.status().await? != Status::Blocked {
-        // Steps may wait for the outside world; a run of something else lets a little time pass.
+        // The step may wait for the outside world; another run lets a little time pass.
         abide.run(timed, 1_000_000).await?;
         std::thread::yield_now();
     }
@@ -338,7 +338,8 @@ async fn an_await_that_is_not_recorded_is_reported(abide: Abide) -> Result<()> {
     Ok(())
 }
 
-/// In real time: virtual time could pass the real timer, and what waits for a signal would have left memory before it rings.
+/// Uses real time: virtual time could overtake the real timer, and a workflow that waits for a
+/// signal would have left memory before the timer fires.
 #[tokio::test]
 async fn a_race_with_an_await_that_is_not_recorded_is_reported() -> Result<()> {
     let abide = Abide::builder("sqlite::memory:").park_after(secs(3_600)).open().await?;
@@ -369,7 +370,7 @@ async fn a_step_name_is_checked(abide: Abide) -> Result<()> {
     Ok(())
 }
 
-/// Nothing would ever wake it.
+/// Nothing would ever wake such an operation.
 #[abide::test]
 async fn a_ctx_whose_execution_has_ended_is_refused_by_name(abide: Abide) -> Result<()> {
     abide.run(leaves_its_ctx, ()).id("gone").await?;

@@ -1,4 +1,5 @@
-//! What is blocked starts nothing new, and lets the closures that run end: each of them runs once.
+//! A blocked execution starts nothing new and lets its running closures end: each of them runs
+//! once.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,13 +18,13 @@ use tokio::sync::{Notify, Semaphore};
 /// The largest result that is recorded.
 const BYTES_MAX: usize = 100;
 
-/// What the test decides, and what it sees.
+/// The gates that the test opens, and the record of what the closures did.
 #[derive(Default)]
 struct World {
     gates: Mutex<HashMap<&'static str, Arc<Semaphore>>>,
     /// Lets the blocking step end.
     blocking_gate: Mutex<Option<mpsc::Receiver<()>>>,
-    /// Wakes a workflow that awaits what it must not.
+    /// Wakes a workflow that awaits something other than a ctx operation.
     foreign: Notify,
     is_fixed: AtomicBool,
     said: Mutex<Vec<String>>,
@@ -36,7 +37,7 @@ impl World {
         self.said.lock().unwrap().push(what.into());
     }
 
-    /// What was said since this was asked last.
+    /// Returns everything said since the last call.
     fn take_said(&self) -> String {
         std::mem::take(&mut *self.said.lock().unwrap()).join(", ")
     }
@@ -54,7 +55,7 @@ impl World {
     }
 }
 
-/// Says that its closure was dropped half way.
+/// A guard that reports when its closure is dropped halfway.
 struct Running(Shared, &'static str, bool);
 
 impl Running {
@@ -72,7 +73,7 @@ impl Drop for Running {
     }
 }
 
-/// A step that ends when its gate is opened, with a result of this length.
+/// Runs a step that ends when its gate is opened, with a result of this length.
 async fn gated(ctx: &Ctx, name: &'static str, length: usize) -> Result<String> {
     let world = ctx.state::<Shared>();
     ctx.step(name, || async {
@@ -85,12 +86,12 @@ async fn gated(ctx: &Ctx, name: &'static str, length: usize) -> Result<String> {
     .await
 }
 
-/// A step whose result cannot be recorded.
+/// Runs a step whose result is too large to record.
 async fn lost(ctx: &Ctx) -> Result<String> {
     gated(ctx, "rep", BYTES_MAX).await
 }
 
-/// A step that counts in the store's own transaction.
+/// Runs a step that counts in the store's own transaction.
 async fn counted(ctx: &Ctx) -> Result<u32> {
     abide::testing::transact(ctx, "row", |any| {
         if let Some(table) = any.downcast_ref::<MemoryTable>() {
@@ -144,7 +145,7 @@ fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     SqliteStore::in_memory(clock, options).unwrap()
 }
 
-/// Runs a test on each store; its commits are late.
+/// Runs a test on each store, with late commits.
 fn on_each(test: impl AsyncFn(&Lab, &Shared) + Copy) {
     for make in [memory, sqlite] {
         let late = |clock| {
@@ -164,7 +165,7 @@ async fn worker(lab: &Lab, world: &Shared) -> (Machine, Abide) {
     lab.worker_with(options).await.unwrap()
 }
 
-/// Starts `code` as "one", lets "rep" end and waits until that blocks it.
+/// Starts `code` as "one", lets "rep" end and waits until that blocks the execution.
 async fn blocked<W: abide::Workflow<Input = (), Output = String>>(
     lab: &Lab,
     (world, abide): (&Shared, &Abide),
@@ -178,13 +179,13 @@ async fn blocked<W: abide::Workflow<Input = (), Output = String>>(
     handle
 }
 
-/// Lets a closure end and be recorded, or not.
+/// Opens a gate and waits until the result of its closure is recorded or refused.
 async fn open(lab: &Lab, world: &Shared, gate: &'static str) {
     world.open(gate);
     lab.sleep(secs(1)).await;
 }
 
-/// Waits for a thread of the blocking pool, for whom no virtual time passes.
+/// Waits for a thread of the blocking pool, on which no virtual time passes.
 #[expect(clippy::disallowed_methods, reason = "a thread of the pool is no part of the simulation")]
 async fn until(lab: &Lab, is_so: impl AsyncFn() -> bool) {
     for _ in 0..60_000 {
@@ -218,7 +219,7 @@ async fn reason(lab: &Lab) -> Option<Block> {
     }
 }
 
-/// The step that it is blocked at.
+/// Returns the step that the execution is blocked at.
 async fn obstacle(lab: &Lab) -> Option<String> {
     match reason(lab).await? {
         Block::Unrecordable { op, .. } => Some(op.to_string()),
@@ -226,7 +227,7 @@ async fn obstacle(lab: &Lab) -> Option<String> {
     }
 }
 
-/// The journal in words, with the operations that the entries are about.
+/// Returns the journal in words, with the operation of each entry.
 async fn journal(lab: &Lab) -> String {
     let words = |event: &Event| match event.op() {
         Some(op) => format!("{} {}", event.word(), op.name),
@@ -236,7 +237,7 @@ async fn journal(lab: &Lab) -> String {
     records.iter().map(|record| words(&record.entry().unwrap().event)).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether it is in memory somewhere.
+/// Whether some session holds the execution.
 async fn is_held(lab: &Lab) -> bool {
     look(lab).await.lease.session.is_some()
 }
@@ -297,7 +298,7 @@ async fn pays_and_counts(ctx: Ctx) -> Result<String> {
 #[test]
 fn a_block_beside_a_transaction() {
     on_each(async |lab, world| {
-        // Ends while the transaction is under way.
+        // The step ends while the transaction is under way.
         world.open("rep");
         let (_, abide) = worker(lab, world).await;
         let handle = blocked(lab, (world, &abide), pays_and_counts).await;
@@ -383,7 +384,7 @@ fn a_second_lost_result_shows_after_the_first() {
     });
 }
 
-/// Whether an unblock waits for the closure does not matter.
+/// A terminate does not wait either while an unblock waits for the closure.
 #[test]
 fn a_terminate_waits_for_no_closure() {
     for is_unblocked in [false, true] {
@@ -483,7 +484,7 @@ fn messages_stay_unread_until_it_is_unblocked() {
     });
 }
 
-/// Awaits what it must not, until it is fixed; a step runs beside that.
+/// Awaits something other than a ctx operation until it is fixed, beside a step.
 #[workflow]
 async fn strays(ctx: Ctx) -> Result<String> {
     let world = ctx.state::<Shared>();
@@ -516,7 +517,7 @@ fn closures_beside_a_foreign_await_are_recorded() {
     });
 }
 
-/// What is paused is not blocked too: the reason is found again when it goes on.
+/// A paused execution is not blocked as well: its code meets the reason again after the resume.
 #[test]
 fn closures_beside_a_foreign_await_are_recorded_in_a_pause() {
     for is_resumed_before in [false, true] {
@@ -544,7 +545,7 @@ fn closures_beside_a_foreign_await_are_recorded_in_a_pause() {
     }
 }
 
-/// One name for two kinds of operation, until it is fixed.
+/// Uses one name for two kinds of operation until it is fixed.
 #[workflow]
 async fn clashes(ctx: Ctx) -> Result<String> {
     let is_fixed = ctx.state::<Shared>().is_fixed.load(Ordering::Relaxed);
@@ -567,7 +568,7 @@ fn a_fault_of_the_code_lets_closures_end() {
         assert!(matches!(reason(lab).await, Some(Block::NameClash(_))));
         open(lab, world, "charge").await;
         assert_eq!(journal(lab).await, "started, step-recorded name, blocked, step-recorded charge");
-        // The same build has tried: what was recorded since does not make it try again.
+        // This build has already tried, and the later entry does not make it try again.
         let (_, _second) = worker(lab, world).await;
         lab.sleep(secs(60)).await;
         assert_eq!(journal(lab).await, "started, step-recorded name, blocked, step-recorded charge");

@@ -1,4 +1,4 @@
-//! What is kept of what people and programs say, however much they say.
+//! The bounds on texts and values that people and programs pass in, however long they are.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 const BYTES_MAX: usize = 1_000;
 
-/// The most that an entry has beside what is bounded.
+/// The most bytes that an entry needs beside its bounded parts.
 const ENTRY_BYTES_MAX: usize = 2_000;
 
 const LONG: usize = 100_000;
@@ -130,7 +130,7 @@ fn a_typed_error_within_the_bound_keeps_its_value() {
 
 #[test]
 fn the_text_of_an_obstacle_is_cut() {
-    /// Its serializer complains at length.
+    /// A type whose serializer returns a long error.
     #[derive(Deserialize)]
     struct Loud;
 
@@ -190,7 +190,8 @@ async fn one_step(ctx: Ctx) -> Result<u32> {
     ctx.step("x", || async { Ok(1) }).await
 }
 
-/// A commit fails for good, and these happen to what follows it. The execution is looked for by the worker that it failed, which then has it no longer.
+/// Lets a commit fail for good, and the operations after it meet `faults`. The worker whose commit
+/// failed looks for the execution and finds that it no longer holds it.
 fn check_failure_is_forgotten(faults: Vec<(&'static str, Fault)>, status: Status, is_frozen: bool) {
     let mut faults = std::collections::VecDeque::from(faults);
     let decide = move |name| match faults.front() {

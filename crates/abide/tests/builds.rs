@@ -1,4 +1,5 @@
-//! What is blocked is tried once by each build of the program, and whoever waits for it is told when no build is left.
+//! Each build of the program tries a blocked execution once, and its waiting clients hear of it
+//! when no build is left to try.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use abide_store::{
     Changes, Claim, Clock, Commit, CommitOutcome, Hold, Read, Snapshot, Store, Target, Worker,
 };
 
-/// How many blocks the code of a build gets past.
+/// The number of blocks that the code of a build gets past.
 #[derive(Clone, Copy)]
 struct Gets(u32);
 
@@ -19,11 +20,11 @@ const NOWHERE: Gets = Gets(0);
 const PAST_ONE: Gets = Gets(1);
 const PAST_ALL: Gets = Gets(2);
 
-/// Does a step, and is blocked unless the code is better than that.
+/// Runs a step, then blocks unless the build gets past this block.
 async fn stage(ctx: &Ctx, number: u32) -> Result<u32> {
     let done = ctx.step("stage", || async { Ok(number) }).await?;
     if ctx.state::<Gets>().0 < number {
-        // No operation of its context.
+        // This is no operation of the context.
         pending::<()>().await;
     }
     Ok(done)
@@ -48,7 +49,7 @@ async fn worker(lab: &Lab, build: &str, gets: Gets) -> (Machine, Abide) {
     lab.worker_with(|builder| builder.build(build).state(gets).session_ttl(secs(3))).await.unwrap()
 }
 
-/// "one", which build "a" has begun and is blocked at.
+/// Starts "one" on build "a", which is blocked at it.
 async fn blocked(lab: &Lab) -> (Machine, Abide) {
     let (machine, abide) = worker(lab, "a", NOWHERE).await;
     abide.start(flow, ()).id("one").await.unwrap();
@@ -56,7 +57,7 @@ async fn blocked(lab: &Lab) -> (Machine, Abide) {
     (machine, abide)
 }
 
-/// Build "b", which could go on with "one" and has no room.
+/// Starts build "b", which could go on with "one" but has no room.
 async fn full(lab: &Lab) -> Abide {
     let open = |builder: abide::Builder| builder.build("b").state(PAST_ALL).execution_count_max(1);
     let (_, abide) = lab.worker_with(open).await.unwrap();
@@ -74,7 +75,7 @@ async fn look(lab: &Lab) -> Snapshot {
         .unwrap()
 }
 
-/// Starts a worker, lets it work for a while, and stops it; gives how many entries it wrote.
+/// Starts a worker, lets it work for a while and stops it. Returns the number of entries it wrote.
 async fn visit(lab: &Lab, build: &str, gets: Gets) -> u64 {
     let before = look(lab).await.execution.entry_count();
     let (_, abide) = worker(lab, build, gets).await;
@@ -104,7 +105,7 @@ fn each_build_tries_once() {
     });
 }
 
-/// What is in its way now is not what was in its way then.
+/// The execution now stands at another obstacle than the one that stopped this build before.
 #[test]
 fn a_build_tries_again_where_another_one_got_to() {
     Lab::run(1, |lab| async move {
@@ -116,7 +117,7 @@ fn a_build_tries_again_where_another_one_got_to() {
         assert_eq!(visit(&lab, "b", NOWHERE).await, 2, "it is asked to try, and is blocked");
         assert_eq!(visit(&lab, "c", PAST_ONE).await, 3, "it gets a step further");
         assert_eq!(look(&lab).await.execution.tried(), [Name::new("c").unwrap()]);
-        // What it lacked was no code: it has the same name.
+        // The build gets past everything now under the same name: it lacked no code before.
         let (_, abide) = worker(&lab, "b", PAST_ALL).await;
         lab.sleep(minutes(1)).await;
         let handle = abide.handle::<u32>("one");
@@ -125,7 +126,7 @@ fn a_build_tries_again_where_another_one_got_to() {
     });
 }
 
-/// The older build has as many chances to take it as the newer one.
+/// The older build has as many chances to take the execution as the newer one.
 #[test]
 fn a_build_that_has_tried_leaves_it_to_the_one_that_has_not() {
     for seed in 0..10 {
@@ -143,7 +144,7 @@ fn a_build_that_has_tried_leaves_it_to_the_one_that_has_not() {
     }
 }
 
-/// The newer build is gone before it could try: the older one says so again.
+/// The newer build is gone before it could try, so the older one reports the block again.
 #[test]
 fn what_is_left_to_a_build_that_is_gone_does_not_rest_for_ever() {
     Lab::run(1, |lab| async move {
@@ -165,7 +166,8 @@ async fn hangs(ctx: Ctx) -> Result<()> {
     .await
 }
 
-/// The build that could go on has no room: the other one applies the orders, and does not ask without a pause.
+/// The build that could go on has no room. The other one applies the orders, and pauses between its
+/// attempts to hand the execution over.
 #[test]
 fn what_is_left_to_a_build_that_is_full_can_be_paused_and_resumed() {
     Lab::run(1, |lab| async move {
@@ -198,7 +200,7 @@ fn what_is_left_to_another_build_says_so() {
     });
 }
 
-/// It has the code, and could not run it.
+/// The build has the code but does not serve the lane.
 #[test]
 fn a_build_that_serves_another_lane_unblocks_nothing() {
     Lab::run(1, |lab| async move {
@@ -211,7 +213,7 @@ fn a_build_that_serves_another_lane_unblocks_nothing() {
     });
 }
 
-/// A bad build that is live for a while takes what a good one could go on with.
+/// A bad build that is live for a while takes an execution that a good build could go on with.
 #[test]
 fn a_good_build_goes_on_with_what_a_bad_one_has_blocked() {
     for is_crash in [true, false] {
@@ -260,7 +262,7 @@ fn whoever_waits_is_told_when_every_live_build_has_tried() {
         let ClientError::Blocked { id, reason } = &error else { panic!("{error:?}") };
         assert_eq!(id, "one");
         assert!(reason.contains("not a ctx operation"), "{reason}");
-        // A client that runs nothing, and one that comes late.
+        // One client runs nothing, the other one comes late.
         let client = lab.client().await.unwrap();
         for abide in [&abide, &client] {
             let error = abide.handle::<u32>("one").result().await.unwrap_err();
@@ -412,7 +414,7 @@ async fn write_as_newer(lab: &Lab) {
     assert!(matches!(lab.store().commit(commit).await.unwrap(), CommitOutcome::Committed(_)));
 }
 
-/// What a newer program has blocked cannot be read here.
+/// This program cannot read an execution that a newer program has blocked.
 #[test]
 fn what_a_newer_program_wrote_does_not_keep_others_from_being_tried() {
     let sqlite = |clock: Arc<dyn Clock>| -> Arc<dyn Store> {

@@ -1,4 +1,5 @@
-//! What becomes of executions that nobody serves, and of those whose holder does not listen: any engine looks after them, without their code.
+//! Executions on lanes that nobody serves, and executions whose holder does not listen: any engine
+//! looks after them without their code.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -29,7 +30,8 @@ async fn waits(ctx: Ctx) -> Result<u32> {
     got
 }
 
-/// An execution of a lane that nobody serves any longer, and a worker of another lane.
+/// Leaves an execution on a lane that nobody serves any longer, and starts a worker of another
+/// lane.
 async fn orphan(lab: &Lab) -> (Abide, Handle<u32>) {
     let (machine, abide) = old_worker(lab).await;
     abide.start(waits, ()).id("one").lane("old").await.unwrap();
@@ -46,7 +48,7 @@ async fn old_worker(lab: &Lab) -> (Machine, Abide) {
     lab.worker_with(|builder| builder.lanes(["old"]).state(State::default())).await.unwrap()
 }
 
-/// The events of the newest run.
+/// Returns the events of the newest run.
 async fn journal(lab: &Lab, id: &str) -> Vec<Event> {
     let address = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
     let read = Read { target: Target::Address(address), run: None, from: 1, limit: 100, with_inbox: false };
@@ -256,7 +258,7 @@ fn order_behind_many_signals_is_found() {
     });
 }
 
-/// The store in memory gives eight messages a page.
+/// The store in memory returns eight messages per page.
 #[test]
 fn why_tells_of_an_order_behind_many_signals() {
     Lab::run(1, |lab| async move {
@@ -355,7 +357,7 @@ async fn blocks_its_thread(ctx: Ctx) -> Result<()> {
     .await
 }
 
-/// The only engine is the one whose thread is blocked.
+/// The only engine is the one with the blocked thread.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn step_that_blocks_its_thread_loses_its_execution_to_a_terminate() {
     let folder = tempfile::tempdir().unwrap();

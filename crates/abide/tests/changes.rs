@@ -1,4 +1,4 @@
-//! What becomes of executions that are under way when their code changes.
+//! Executions that are under way when their code changes.
 
 use std::sync::{Arc, Mutex};
 
@@ -63,7 +63,7 @@ async fn repeated(ctx: Ctx) -> Result<String> {
     Ok(String::new())
 }
 
-/// More than two pages of a journal.
+/// The number of steps that fills more than two pages of a journal.
 const LONG: usize = 3_000;
 
 #[workflow(name = "flow")]
@@ -88,7 +88,7 @@ async fn long_without_ends(ctx: Ctx) -> Result<String> {
 
 #[workflow(name = "flow")]
 async fn shortened(ctx: Ctx) -> Result<String> {
-    // Woken by itself in its last poll, which is one of the replay.
+    // The last poll belongs to the replay, and this workflow wakes itself in it.
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let send = async { Ok::<_, Error>(sender.send(step(&ctx, "a").await?)) };
     let (sent, received) = futures_util::join!(send, receiver);
@@ -217,7 +217,8 @@ async fn waiting_for_that_child(ctx: Ctx) -> Result<String> {
     Ok(told.unwrap_or_else(|error| error.to_string()))
 }
 
-/// Runs `old` until it waits, loses the machine, and goes on with `new`: what ran again, and the result or why it is blocked.
+/// Runs `old` until it waits, takes its machine away and goes on with `new`. Returns the steps that
+/// ran then, and the result or the reason for the block.
 fn changed<O, N>(old: O, new: N) -> String
 where
     O: Workflow<Input = (), Output = String> + Copy,
@@ -249,7 +250,7 @@ where
     })
 }
 
-/// The result with what is unused, or why it is blocked.
+/// Returns the result and the unused operations, or the reason for the block.
 async fn end(lab: &Lab) -> String {
     let id = ExecutionId::new("one").unwrap();
     let target = Target::Address(Address { namespace: Namespace::default(), id });
@@ -286,7 +287,7 @@ fn uses_of_a_name_that_are_no_longer_made_are_listed_by_number() {
 
 #[test]
 fn what_is_unused_is_listed_however_far_back_it_lies() {
-    // Pages that were passed are read again, and not every store has the answer at once.
+    // The engine reads passed pages again, and not every store answers at once.
     let slow = |clock| -> Arc<dyn Store> {
         let decide = |name| if name == "read" { Fault::Delay { poll_count: 3 } } else { Fault::None };
         FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), decide)
@@ -302,7 +303,7 @@ fn a_workflow_may_end_in_the_middle_of_its_replay() {
     assert_eq!(changed(original, shortened), r#"ran [], completed: A, unused step "b""#);
 }
 
-/// The child has ended, and its answer was read by code that did not want it any longer.
+/// The child has ended, and earlier code that no longer wanted its answer has read it.
 #[test]
 fn a_child_that_was_given_up_gives_an_error_to_code_that_waits_for_it() {
     assert_eq!(
@@ -388,7 +389,7 @@ fn with(builder: Builder, ran: &Ran) -> Builder {
     builder.state(ran.clone()).session_ttl(secs(3))
 }
 
-/// Leaves an execution that code which does not match its journal has blocked, and no worker.
+/// Leaves an execution blocked by code that does not match its journal, and no worker.
 async fn block(lab: &Lab, ran: &Ran) {
     let (first, abide) = lab.worker_with(|builder| with(builder, ran).workflow(original)).await.unwrap();
     abide.start(original, ()).id("one").await.unwrap();
@@ -414,7 +415,7 @@ fn what_was_blocked_continues_after_a_fixed_deploy() {
     });
 }
 
-/// Orders wait in the inbox while no worker is there, and the worker that starts adds one of its own.
+/// Two unblocks wait in the inbox while no worker runs, and the starting worker adds its own.
 #[test]
 fn several_unblocks_at_once_run_no_step_again() {
     Lab::run(3, |lab| async move {

@@ -1,5 +1,5 @@
-//! A wall clock that is set forward and back under a worker: what lasts for so long lasts as long as it says, and what is due at a point in
-//! time follows the clock.
+//! A wall clock that is set forward and back under a worker: durations keep their length, and
+//! points in time follow the clock.
 
 use std::future::{Future, IntoFuture, pending};
 use std::sync::Arc;
@@ -33,14 +33,14 @@ impl Set {
     }
 }
 
-/// Long enough that a clock that is set forward does not end the session.
+/// A session life so long that setting the clock forward does not end the session.
 const TTL: Duration = hours(12);
 
 async fn worker(lab: &Lab) -> (Machine, Abide) {
     lab.worker_with(|builder| builder.session_ttl(TTL)).await.unwrap()
 }
 
-/// The output of `future`, or `None` if it takes longer than `patience` of virtual time.
+/// Returns the output of `future`, or `None` if it takes longer than `patience` of virtual time.
 async fn within<T>(lab: &Lab, patience: Duration, future: impl Future<Output = T>) -> Option<T> {
     match select(Box::pin(future), Box::pin(lab.sleep(patience))).await {
         Either::Left((output, _)) => Some(output),
@@ -97,7 +97,7 @@ fn a_heartbeat_goes_on_after_the_clock_was_set() {
             let [session] = sessions.as_slice() else { panic!("{sessions:?}") };
             let retire = Retire { session: session.session, reason: "by an operator".to_owned() };
             lab.store().retire(retire).await.unwrap();
-            // Only a heartbeat finds out, and registers another session.
+            // Only a heartbeat finds that the session is gone, and registers another one.
             lab.sleep(secs(3)).await;
             let live = self::sessions(&lab).await.into_iter().find(|row| row.retired.is_none());
             assert!(live.is_some_and(|row| row.session != session.session), "{set:?}");
@@ -154,7 +154,8 @@ fn a_timeout_lasts_as_long_as_it_says() {
 #[test]
 fn what_is_due_follows_the_wall_clock() {
     let rows = [
-        // In memory when the clock is set, and parked.
+        // In the first row, the execution is in memory when the clock is set; in the second, it is
+        // parked.
         (secs(1), ms(900)),
         (hours(2), secs(10)),
     ];
@@ -194,7 +195,7 @@ fn an_execution_that_waits_leaves_memory_after_the_clock_was_set_back() {
     });
 }
 
-/// Durations at their edges, one in each execution.
+/// Tries durations at their edges, one in each execution.
 #[workflow]
 async fn edges(ctx: Ctx, n: u32) -> Result<String> {
     let one = || async { Ok(1u32) };
@@ -227,7 +228,7 @@ fn durations_of_zero_and_of_the_largest_size_are_what_they_say() {
     });
 }
 
-/// Waits that are never over.
+/// Waits in ways that never end.
 #[workflow]
 async fn forever(ctx: Ctx, n: u32) -> Result<()> {
     let fails = || async { Err::<u32, _>(Error::new("no")) };
@@ -274,7 +275,7 @@ fn a_session_that_could_not_live_is_refused() {
     });
 }
 
-/// A world in which nothing else happens: what is counted here follows from the clock alone.
+/// Nothing else happens in this world, so the counts follow from the clock alone.
 #[test]
 fn nothing_runs_twice_because_the_clock_was_set_back() {
     #[derive(Default)]
@@ -312,7 +313,8 @@ async fn gated(ctx: Ctx) -> Result<u32> {
     .await
 }
 
-/// Everything that is in memory loses its lease with the session, and each execution asks after it.
+/// Every execution in memory loses its lease with the session, and each of them asks for the
+/// session.
 #[test]
 fn a_session_that_is_gone_is_replaced_once() {
     const COUNT: usize = 200;
@@ -338,7 +340,8 @@ fn a_session_that_is_gone_is_replaced_once() {
     });
 }
 
-/// A store that believes a timer not to be due is asked again now and then, not without end.
+/// When the store says that a timer is not due yet, the engine asks again now and then, not without
+/// end.
 #[test]
 fn a_worker_whose_clock_is_ahead_of_its_store_asks_now_and_then() {
     const AHEAD: Duration = secs(4);

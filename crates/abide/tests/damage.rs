@@ -1,4 +1,4 @@
-//! One damaged row of a file is set aside, by name, and delays nobody.
+//! One damaged row of a file is set aside by name, and delays no other execution.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(secs(50), future).await.expect("whoever waits is told")
 }
 
-/// Damages something of the first of six executions, which nobody has run yet, and lets a worker run them.
+/// Damages a row of the first of six executions, none of which has run yet, and lets a worker run
+/// them.
 async fn check(damage: &str, complaint: &str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("app.db");
@@ -66,7 +67,7 @@ async fn a_damaged_journal_does_not_stop_the_others() {
     check("UPDATE abide_journal SET body = x'0109ffffffff' WHERE row = 1", "journal row 1 is damaged").await;
 }
 
-/// Tells that it has begun, and waits.
+/// Reports that it has begun, and waits.
 #[workflow]
 async fn waits(ctx: Ctx) -> Result<u64> {
     let begun = ctx.state::<Arc<Semaphore>>();
@@ -83,14 +84,14 @@ async fn asks(ctx: Ctx) -> Result<u64> {
     ctx.run(waits, ()).id("kid").await
 }
 
-/// Starts a child under an id that something else may have, and ends without looking at it.
+/// Starts a child under an id that another execution may have, and ends without looking at it.
 #[workflow]
 async fn careless(ctx: Ctx) -> Result<u64> {
     ctx.start(waits, ()).id("kid").await?;
     Ok(1)
 }
 
-/// A file with a state in it that is damaged and can be rebuilt.
+/// A file that contains a damaged state, which can be rebuilt.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -105,7 +106,7 @@ impl Place {
         (builder.open().await.unwrap(), begun)
     }
 
-    /// A worker beside an execution whose state was damaged while no worker was there.
+    /// Starts a worker beside an execution whose state was damaged while no worker was running.
     async fn damaged(id: &str, start: impl AsyncFnOnce(&Abide)) -> (Self, Abide) {
         let place = Self(tempfile::tempdir().unwrap());
         let (worker, begun) = place.worker().await;
@@ -118,12 +119,12 @@ impl Place {
         (place, worker)
     }
 
-    /// The store as another process has it.
+    /// Opens the store as another process would.
     fn store(&self) -> Arc<SqliteStore> {
         SqliteStore::open(&self.path(), TestClock::new(), Options::default()).unwrap()
     }
 
-    /// What nobody can go on with is told, and can be ended.
+    /// Checks that the execution is reported as damaged and can be ended.
     async fn is_set_aside(&self, worker: &Abide, id: &str) {
         let handle = worker.handle::<u64>(id);
         let error = soon(handle.result()).await.unwrap_err();
@@ -175,7 +176,7 @@ async fn order_to_a_damaged_child_is_obeyed_when_it_is_repaired() {
     worker.shutdown().await;
 }
 
-/// Whose child it is could not be seen when the order came.
+/// The state was unreadable when the order came, so intake could not see whose child this was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn order_to_something_damaged_that_is_no_child_is_not_obeyed() {
     let (place, worker) =
@@ -188,7 +189,8 @@ async fn order_to_something_damaged_that_is_no_child_is_not_obeyed() {
     worker.shutdown().await;
 }
 
-/// The worker has it in memory, and reads its inbox when another process sends a message.
+/// The worker has the execution in memory, and reads its inbox when another process sends a
+/// message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_message_to_what_is_held_is_set_aside() {
     let place = Place(tempfile::tempdir().unwrap());
@@ -204,7 +206,7 @@ async fn damaged_message_to_what_is_held_is_set_aside() {
     worker.shutdown().await;
 }
 
-/// Takes more than one page of a journal.
+/// Fills more than one page of a journal.
 #[workflow]
 async fn long(ctx: Ctx) -> Result<u64> {
     for _ in 0..3 {
@@ -230,7 +232,7 @@ async fn damaged_end_of_a_journal_is_set_aside() {
     worker.shutdown().await;
 }
 
-/// Makes an empty store: a client creates none, and a worker would take what is started.
+/// Makes an empty store: a client creates none, and a worker would take the started executions.
 fn create(path: &std::path::Path) {
     let clock = Arc::new(abide_engine::SystemClock);
     let store = SqliteStore::open(path, clock, Options::default());

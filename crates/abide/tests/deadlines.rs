@@ -1,5 +1,5 @@
-//! What a passed deadline does to code that is live: it sees it, as it sees a cancellation, has a grace to wind down, and the run fails
-//! with its deadline.
+//! A passed deadline and live code: the code sees the deadline as it sees a cancellation, has a
+//! grace period to wind down, and the run fails with its deadline.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +26,7 @@ impl World {
         self.said.lock().unwrap().clone()
     }
 
-    /// What was said, each thing once: a replay says it again.
+    /// Returns everything said, each thing once: a replay says it again.
     fn saw(&self) -> Vec<String> {
         let mut saw = Vec::new();
         for what in self.said() {
@@ -40,7 +40,7 @@ impl World {
 
 type State = Arc<World>;
 
-/// Says when it is dropped.
+/// A guard that reports when it is dropped.
 struct Dropped(State, &'static str);
 
 impl Drop for Dropped {
@@ -60,7 +60,7 @@ async fn patient(ctx: Ctx) -> Result<()> {
     slept
 }
 
-/// Waits in the way that it is told, then cleans up for so many seconds.
+/// Waits in the given way, then cleans up for this many seconds.
 #[workflow]
 async fn careful(ctx: Ctx, (way, seconds): (String, u64)) -> Result<String> {
     let world = ctx.state::<State>().clone();
@@ -101,7 +101,7 @@ async fn started(abide: &Abide, way: &str, seconds: u64) -> Handle<String> {
     abide.start(careful, (way.to_owned(), seconds)).id("one").deadline(hours(1)).await.unwrap()
 }
 
-/// The words of the journal, and the error at its end.
+/// Returns the words of the journal, and the error at its end.
 async fn journal(lab: &Lab, id: &str) -> (Vec<&'static str>, Option<(FailureKind, String)>) {
     let address = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
     let read = Read { target: Target::Address(address), run: None, from: 1, limit: 100, with_inbox: false };
@@ -120,7 +120,7 @@ async fn assert_deadline(lab: &Lab, handle: &Handle<String>) {
     assert_eq!(failure.map(|(kind, _)| kind), Some(FailureKind::Deadline), "{words:?}");
 }
 
-/// Starts one, passes its deadline, and lets what winds down for three seconds end.
+/// Starts one execution, passes its deadline, and lets code that winds down for three seconds end.
 fn check_seen(way: &str, saw: &[&str], words: &[&str]) {
     Lab::run(1, |lab| async move {
         let world = State::default();
@@ -196,7 +196,7 @@ fn the_grace_can_be_set() {
     });
 }
 
-/// Its result comes too late.
+/// Returns a result that comes too late.
 #[workflow]
 async fn returns_anyway(ctx: Ctx) -> Result<String> {
     match ctx.sleep(hours(5)).await {
@@ -286,7 +286,8 @@ fn deadline_that_passed_during_downtime_is_seen_by_the_code_that_comes() {
     });
 }
 
-/// The grace is recorded when it begins. A crash does not begin it anew, and a replay sees the deadline where it was seen first.
+/// The grace period is recorded when it begins. A crash does not begin it anew, and a replay sees
+/// the deadline where the code saw it first.
 #[test]
 fn clean_up_that_a_crash_interrupted_goes_on_within_the_same_grace() {
     let saw = ["saw Deadline", "then Deadline", "cleaned with a result"];
@@ -370,7 +371,7 @@ fn code_that_nobody_called_before_the_deadline_is_not_called() {
     });
 }
 
-/// The clock passes its deadline while its transaction is under way.
+/// Has its deadline pass while its transaction is under way.
 #[workflow]
 async fn writes(ctx: Ctx) -> Result<String> {
     let (world, lab) = (ctx.state::<State>().clone(), ctx.state::<Lab>().clone());
@@ -405,7 +406,7 @@ fn transaction_that_was_under_way_is_seen_before_the_deadline() {
     });
 }
 
-/// Runs until it may end, and fails then if it is told to.
+/// Runs until it may end, and then fails if `fails` says so.
 #[task]
 async fn busy(ctx: Ctx, fails: bool) -> Result<String> {
     let guard = Dropped(ctx.state::<State>().clone(), "task");
@@ -450,7 +451,8 @@ fn task_that_ends_within_the_grace_has_failed_and_is_not_tried_again() {
     }
 }
 
-/// Its worker dies within the grace: nobody runs it any more, and it does not begin again.
+/// The worker dies within the grace period: nobody runs the task any more, and it does not begin
+/// again.
 #[test]
 fn task_whose_worker_dies_after_its_deadline_does_not_begin_again() {
     Lab::run(1, |lab| async move {
@@ -503,7 +505,8 @@ async fn prompt(ctx: Ctx) -> Result<String> {
     Ok("in time".to_owned())
 }
 
-/// The step ends while its workflow is paused: what the code saw last is an hour old when it starts the child.
+/// The step ends while its workflow is paused: the last time that the code saw is an hour old when
+/// it starts the child.
 #[test]
 fn the_deadline_of_a_child_counts_from_its_start() {
     Lab::run_on_each(21, async |lab| {

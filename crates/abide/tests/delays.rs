@@ -1,4 +1,4 @@
-//! What may not begin before its time: a delayed start, the next attempt of a task.
+//! Executions that may not begin before their time: a delayed start, the next attempt of a task.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -41,7 +41,7 @@ fn run(test: impl AsyncFnOnce(&Lab, &Abide, &Count)) {
     });
 }
 
-/// Everything that may come while an execution waits for its time.
+/// Sends everything that may arrive while an execution waits for its time.
 async fn disturb(lab: &Lab, handle: &Handle<u32>) {
     handle.signal("x", &1u32).await.unwrap();
     lab.sleep(secs(5)).await;
@@ -50,7 +50,7 @@ async fn disturb(lab: &Lab, handle: &Handle<u32>) {
     assert_eq!(handle.status().await.unwrap(), Status::Paused);
     handle.resume().await.unwrap();
     lab.sleep(secs(5)).await;
-    // Read together by whoever takes it.
+    // The next holder reads these two together.
     handle.pause().await.unwrap();
     handle.resume().await.unwrap();
     lab.sleep(secs(5)).await;

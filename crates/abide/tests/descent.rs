@@ -1,4 +1,5 @@
-//! A parent's orders are for the children that it had when it gave them, and for nobody else.
+//! A parent's orders are for the children that it had when it sent them, and for no other
+//! execution.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +21,8 @@ fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
 }
 
-/// Runs a test on each store, with executions that stay in memory and with those that leave it at once.
+/// Runs a test on each store, once with executions that stay in memory and once with executions
+/// that leave it at once.
 fn on_each(test: impl AsyncFn(&Lab, &Abide) + Copy) {
     for make in [memory, sqlite] {
         for park_after in [hours(9), ms(10)] {
@@ -51,7 +53,7 @@ async fn undo(ctx: Ctx) -> Result<u64> {
     ctx.step("undo", || async { Ok(7) }).await
 }
 
-/// Undoes what it did by a child of its own.
+/// Undoes its own work through a child.
 #[workflow]
 async fn saga(ctx: Ctx) -> Result<u64> {
     let done = ctx.run(waits, ()).id("work").await;
@@ -92,7 +94,8 @@ async fn grows(ctx: Ctx) -> Result<u64> {
     Ok(0)
 }
 
-/// Who tells the children of a pause cannot list them for a while, and then finds one that came after the resume.
+/// The execution that sends the pause to the children cannot list them for a while, and then finds
+/// one that was started after the resume.
 #[test]
 fn order_that_is_late_is_not_for_younger_children() {
     let is_failing = Arc::new(AtomicBool::new(false));
@@ -136,7 +139,7 @@ async fn mother_of_two(ctx: Ctx) -> Result<u64> {
     ctx.run(waits, ()).id("other").await
 }
 
-/// Its parent has had its answer.
+/// The former parent has had its answer.
 #[test]
 fn child_that_somebody_retried_outlives_its_former_parent() {
     on_each(async |lab, abide| {
@@ -167,7 +170,7 @@ async fn gives_up(ctx: Ctx) -> Result<u64> {
     ctx.recv("finish").await
 }
 
-/// Nobody waits for it, and it winds down all the same as somebody's child.
+/// Nobody waits for this child, but it still ends with its parent.
 #[test]
 fn child_that_was_given_up_is_terminated_with_its_parent() {
     on_each(async |lab, abide| {
@@ -180,7 +183,7 @@ fn child_that_was_given_up_is_terminated_with_its_parent() {
     });
 }
 
-/// Gives up more children than a seat tells something itself.
+/// Abandons more children than a seat sends orders to directly.
 #[workflow]
 async fn gives_up_many(ctx: Ctx) -> Result<u64> {
     for nth in 0..GIVEN_UP_COUNT {
@@ -195,7 +198,7 @@ async fn gives_up_many(ctx: Ctx) -> Result<u64> {
 
 const GIVEN_UP_COUNT: u32 = 110;
 
-/// They are not all kept in memory, and none of them is left out.
+/// The parent does not keep all of them in memory, and still leaves none out.
 #[test]
 fn many_children_that_were_given_up_are_terminated_with_their_parent() {
     on_each(async |lab, abide| {
@@ -212,7 +215,8 @@ fn many_children_that_were_given_up_are_terminated_with_their_parent() {
     });
 }
 
-/// Gives up as many children, of which each has ended, and answers after that or has answered before.
+/// Abandons just as many children, all of which have ended. They answer after that, or have
+/// answered before.
 #[workflow]
 async fn outlives_many(ctx: Ctx, has_answered: bool) -> Result<u64> {
     for _ in 0..GIVEN_UP_COUNT {
@@ -228,7 +232,8 @@ async fn outlives_many(ctx: Ctx, has_answered: bool) -> Result<u64> {
     ctx.recv("finish").await
 }
 
-/// Whoever has them all in memory tells them itself, and somebody else has to where they are too many. Those that have answered do not count.
+/// A parent that has all its children in memory sends the orders itself; if they are too many,
+/// another execution has to. Children that have answered do not count.
 #[test]
 fn children_that_were_given_up_and_have_answered_make_room() {
     for has_answered in [true, false] {
@@ -248,7 +253,8 @@ fn children_that_were_given_up_and_have_answered_make_room() {
     }
 }
 
-/// Starts something under an id that is taken, and goes on as it is told before it hears of the refusal.
+/// Starts a child under an id that is taken, and goes on in the given way before it hears of the
+/// refusal.
 #[workflow]
 async fn thief(ctx: Ctx, way: String) -> Result<u64> {
     match way.as_str() {
@@ -292,7 +298,7 @@ fn what_has_the_id_that_a_child_was_to_have_is_nobodys_child() {
     }
 }
 
-/// Starts the same child twice, and gives up on the second, which was refused.
+/// Starts the same child twice, and abandons the second, which was refused.
 #[workflow]
 async fn twin(ctx: Ctx) -> Result<u64> {
     let first = ctx.start(waits, ()).id("child").await?;
@@ -320,7 +326,7 @@ async fn mother_of_many(ctx: Ctx) -> Result<u64> {
     ctx.recv("finish").await
 }
 
-/// Whoever tells many children is an execution too, whose id nobody else can have.
+/// The sender of orders to many children is an execution too, and nobody else can take its id.
 #[test]
 fn ids_of_abides_own_executions_cannot_be_taken() {
     on_each(async |lab, abide| {
@@ -341,7 +347,7 @@ fn ids_of_abides_own_executions_cannot_be_taken() {
     });
 }
 
-/// Starts a child under an id of abide's own, tells of the refusal, and goes on.
+/// Starts a child under one of abide's own ids, reports the refusal, and goes on.
 #[workflow]
 async fn usurps(ctx: Ctx, runs: bool) -> Result<String> {
     let refused = if runs {

@@ -1,4 +1,5 @@
-//! Futures of callers may be dropped at any await, and an engine may be shut down at any time: nothing is stranded.
+//! Callers may drop their futures at any await, and an engine may be shut down at any time: nothing
+//! is stranded.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -24,7 +25,7 @@ async fn waits_for_go(ctx: Ctx) -> Result<u64> {
     ctx.recv("go").await
 }
 
-/// Polls a future so many times and drops it; whether it had an answer by then.
+/// Polls a future this many times and drops it. Returns whether it had an answer by then.
 async fn poll_and_drop<F: Future>(future: F, poll_count: u32) -> bool {
     let mut future: Pin<Box<F>> = Box::pin(future);
     for _ in 0..poll_count {
@@ -35,7 +36,7 @@ async fn poll_and_drop<F: Future>(future: F, poll_count: u32) -> bool {
     false
 }
 
-/// A laboratory whose store answers late: three polls for each submit.
+/// Runs a test in a lab whose store answers late: three polls for each submit.
 fn late<Fut: Future>(test: impl FnOnce(Lab) -> Fut) -> Fut::Output {
     let store = |clock| {
         let inner = MemoryStore::new(clock, Limits::default());
@@ -85,7 +86,7 @@ fn a_dropped_signal_arrives_and_a_dropped_wait_harms_nobody() {
     });
 }
 
-/// What the engine was handed dies with its machine, like everything else there.
+/// Requests that the engine has taken over die with its machine, like everything else there.
 #[test]
 fn a_dropped_start_dies_with_its_machine_and_is_taken_over() {
     late(|lab| async move {
@@ -98,7 +99,8 @@ fn a_dropped_start_dies_with_its_machine_and_is_taken_over() {
     });
 }
 
-/// When nobody knows what became of a start, its caller is told; the engine goes on asking, and takes the lease that it was given.
+/// When nobody knows the outcome of a start, its caller hears that; the engine goes on asking, and
+/// takes the lease that the start brought.
 #[test]
 fn a_start_of_unknown_outcome_is_seen_through() {
     let store = |clock| {
@@ -118,7 +120,8 @@ fn a_start_of_unknown_outcome_is_seen_through() {
     });
 }
 
-/// What the engine goes on asking after takes room like every other request: an outage does not pile them up.
+/// Requests that the engine goes on with take room like every other request, so an outage does not
+/// pile them up.
 #[test]
 fn requests_of_unknown_outcome_are_bounded() {
     let store = |clock| {
@@ -132,12 +135,12 @@ fn requests_of_unknown_outcome_are_bounded() {
     Lab::run_on(7, store, |lab| async move {
         let (_, abide) = lab.worker_with(|builder| builder.request_count_max(1)).await.unwrap();
         assert!(abide.start(quick, 1).id("one").await.is_err(), "nobody knows");
-        // Waits until the first one is answered, and does not meet the outage itself.
+        // This start waits until the first one is answered, and does not meet the outage itself.
         assert_eq!(abide.run(quick, 2).id("two").await.unwrap(), 2);
     });
 }
 
-/// On real threads: the file's writer answers later than the first poll.
+/// Uses real threads: the writer of the file answers later than the first poll.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropped_starts_are_run_on_a_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -184,7 +187,7 @@ async fn slow(ctx: Ctx) -> Result<u32> {
     .await
 }
 
-/// The grace period is many times the session's life.
+/// The grace period is many times the life of the session.
 #[test]
 fn a_shutdown_keeps_its_session_alive_for_the_whole_grace_period() {
     Lab::run(1, |lab| async move {
@@ -208,7 +211,7 @@ fn a_shutdown_keeps_its_session_alive_for_the_whole_grace_period() {
     });
 }
 
-/// How often each step of [`drained`] was called, and when it may end.
+/// The number of calls of each step of [`drained`], and the gates that let them end.
 #[derive(Default)]
 struct Steps {
     called: Mutex<Vec<&'static str>>,
@@ -299,7 +302,7 @@ async fn two_shutdowns_at_once_end_together() {
     assert_eq!(state.run_count.load(Ordering::Relaxed), 1);
 }
 
-/// A caller that gives up waiting for a shutdown does not stop it.
+/// A caller that stops waiting for a shutdown does not stop it.
 #[test]
 fn a_dropped_shutdown_goes_on() {
     Lab::run(1, |lab| async move {
@@ -320,7 +323,8 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// Its heart has a thread of its own, which must not hold for ever what nobody runs.
+/// The heartbeat has a thread of its own, which must not hold the leases of a stopped engine
+/// forever.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a heart that beats on would hold it for ever")]
 fn what_ran_in_a_runtime_that_has_ended_goes_on_elsewhere() {
@@ -347,7 +351,8 @@ fn what_ran_in_a_runtime_that_has_ended_goes_on_elsewhere() {
     });
 }
 
-/// The runtime of a worker ends while it is shut down with much patience, from there or from another runtime.
+/// The runtime of a worker ends during a patient shutdown, called from that runtime or from
+/// another.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a shutdown that nobody ends would wait for an hour")]
 fn what_ran_in_a_runtime_that_ends_during_a_shutdown_goes_on_elsewhere() {
@@ -370,7 +375,7 @@ fn what_ran_in_a_runtime_that_ends_during_a_shutdown_goes_on_elsewhere() {
         let begins = async { assert!(futures_util::poll!(&mut shutdown).is_pending()) };
         if is_from_there {
             first.block_on(begins);
-            // The runtime, which ends, is to see it through.
+            // The runtime, which is about to end, has to see the shutdown through.
             drop(shutdown);
             shutdown = Box::pin(deserted.shutdown());
         } else {

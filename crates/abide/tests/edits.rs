@@ -1,4 +1,4 @@
-//! Results that somebody gave to steps, beside everything that may come behind them.
+//! Results that somebody set for steps, beside everything that may come behind them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,13 +10,13 @@ use abide_store::Store;
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
 
-/// The largest result that is recorded.
+/// The largest result that can be recorded.
 const BYTES_MAX: usize = 100;
 
-/// Whether the code is a newer one, which wants other results.
+/// Whether the code is the newer one, which expects other results.
 type IsNew = Arc<AtomicBool>;
 
-/// A step whose result is too large to be recorded.
+/// Runs a step whose result is too large to be recorded.
 async fn report(ctx: &Ctx, name: &str) -> Result<String> {
     if ctx.state::<IsNew>().load(Ordering::Relaxed) {
         return Ok(ctx.step(name, || async { Ok(7) }).await?.to_string());
@@ -40,7 +40,7 @@ async fn strict(ctx: Ctx) -> Result<String> {
     Ok(report)
 }
 
-/// Newer code asks for the report later.
+/// Asks for the report later if the code is the newer one.
 #[workflow]
 async fn moved(ctx: Ctx) -> Result<String> {
     let is_new = ctx.state::<IsNew>().load(Ordering::Relaxed);
@@ -59,7 +59,7 @@ async fn parent(ctx: Ctx) -> Result<String> {
     ctx.run(one, ()).id("one").await
 }
 
-/// Two runs, each with a report.
+/// Makes a report in each of two runs.
 #[workflow]
 async fn two_runs(ctx: Ctx, before: String) -> Result<String> {
     let report = report(&ctx, "report").await?;
@@ -68,7 +68,7 @@ async fn two_runs(ctx: Ctx, before: String) -> Result<String> {
     if before.is_empty() { ctx.continue_as_new(report).await } else { Ok(format!("{before} {report}")) }
 }
 
-/// How many reports it makes, and how many steps behind them.
+/// The number of reports that the workflow makes; behind them come this many steps.
 const REPORT_COUNT: usize = 6;
 const STEP_COUNT: usize = 5_000;
 
@@ -84,13 +84,13 @@ async fn long(ctx: Ctx) -> Result<String> {
     Ok(reports.concat())
 }
 
-/// A worker, for the time of one machine.
+/// Starts a worker on a machine of its own.
 async fn worker(lab: &Lab, is_new: &IsNew) -> (Machine, Abide) {
     let options = |builder: abide::Builder| builder.state(is_new.clone()).payload_bytes_max(BYTES_MAX);
     lab.worker_with(options).await.unwrap()
 }
 
-/// The worker dies, and another one takes its place.
+/// Crashes the worker, and starts another one in its place.
 async fn again(lab: &Lab, machine: Machine, is_new: &IsNew) -> (Machine, Abide) {
     lab.crash(machine);
     worker(lab, is_new).await
@@ -107,14 +107,14 @@ fn run(test: impl AsyncFnOnce(&Lab, &IsNew)) {
     );
 }
 
-/// Waits until it is blocked, and gives the step a result.
+/// Waits until the execution is blocked, and sets the result of the step.
 async fn edit<T: serde::Serialize + ?Sized>(lab: &Lab, handle: &Handle<String>, step: &str, result: &T) {
     lab.sleep(secs(5)).await;
     assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{}", handle.why().await.unwrap());
     handle.unblock().edit(step, result).await.unwrap();
 }
 
-/// It ends when it is told to.
+/// Sends the signal that ends the execution, and returns its result.
 async fn ended(lab: &Lab, handle: &Handle<String>) -> String {
     handle.signal("end", &()).await.unwrap();
     lab.sleep(secs(30)).await;
@@ -122,11 +122,11 @@ async fn ended(lab: &Lab, handle: &Handle<String>) -> String {
     handle.result().await.unwrap()
 }
 
-/// However many results were given, the journal is gone through once for all of them, and once for the code. The answers of the store take
-/// their time.
+/// However many results were set, the engine goes through the journal once for all of them and once
+/// for the code. The store answers slowly.
 #[test]
 fn a_replay_reads_the_journal_of_many_edits_twice() {
-    // A page of this store.
+    // The number of pages that the journal fills in this store.
     const PAGE_COUNT: usize = STEP_COUNT.div_ceil(128);
     const READ_COUNT_MAX: usize = 2 * PAGE_COUNT + 10;
     let (read_count, is_counted) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
@@ -159,13 +159,14 @@ fn a_replay_reads_the_journal_of_many_edits_twice() {
     });
 }
 
-/// A pause says nothing about a result that came before it: whoever has not come to it yet can find that it cannot be read.
+/// A pause says nothing about a result that was set before it: code that has not reached the result
+/// yet may find that it cannot read it.
 async fn check_pause_behind_edit(lab: &Lab, is_new: &IsNew, paused: &str) {
     let (machine, abide) = worker(lab, is_new).await;
     abide.start(parent, ()).id("parent").await.unwrap();
     lab.sleep(secs(5)).await;
     lab.crash(machine);
-    // Somebody who has none of the code sees to the tree.
+    // A worker that has none of the code sees to the tree.
     let (_, office) = lab.worker_with(|builder| builder.lanes(["office"])).await.unwrap();
     let handle = office.handle::<String>("one");
     edit(lab, &handle, "report", &7).await;
@@ -190,7 +191,8 @@ fn a_pause_of_the_parent_behind_an_edit_does_not_keep_it() {
     run(async |lab, is_new| check_pause_behind_edit(lab, is_new, "parent").await);
 }
 
-/// What the code went on with is a recorded result in its run, and says nothing about the same step of the next one.
+/// A result that was set is a recorded result of its run, and says nothing about the same step of
+/// the next run.
 #[test]
 fn an_edit_is_kept_for_its_run() {
     run(async |lab, is_new| {
@@ -235,8 +237,8 @@ fn strict_code_is_given_an_edit_where_it_stands_and_keeps_it() {
     });
 }
 
-/// Nothing records that code has read a result that was given. Code that asks for the step elsewhere
-/// and cannot read it is blocked there, and somebody decides again.
+/// Nothing records that code has read a result that was set. Code that asks for the step elsewhere
+/// and cannot read the result is blocked there, and somebody decides again.
 #[test]
 fn an_edit_is_open_again_for_code_that_asks_for_it_elsewhere_and_cannot_read_it() {
     run(async |lab, is_new| {

@@ -1,4 +1,4 @@
-//! What the log of the application is told, with ids and levels.
+//! The events that reach the application's log, with their ids and levels.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -77,7 +77,7 @@ impl Subscriber for Log {
 }
 
 impl Log {
-    /// The lines about one execution, as level, message and what else is said.
+    /// Returns the lines about one execution: level, message and the other fields.
     fn about(&self, id: &str) -> Vec<String> {
         let lines = self.0.lock().unwrap().clone();
         let lines =

@@ -1,4 +1,4 @@
-//! The hello world of the README, and what else a first program does.
+//! The hello world of the README, and the other parts of a first program.
 
 use abide::prelude::*;
 

@@ -1,4 +1,5 @@
-//! Operations and the inputs that they were recorded with: what is compared, by what, and who may waive it.
+//! Operations and the inputs that they were recorded with: which inputs are compared, how, and who
+//! may waive the comparison.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -8,7 +9,7 @@ use abide::testing::Lab;
 use abide::{ClientError, Status, Workflow};
 use serde::{Deserialize, Serialize};
 
-/// Who was paid, in order.
+/// The people who were paid, in order.
 #[derive(Clone, Default)]
 struct Paid(Arc<Mutex<Vec<String>>>);
 
@@ -51,7 +52,7 @@ async fn two(ctx: Ctx) -> Result<String> {
     Ok(receipts)
 }
 
-/// The next deploy pays somebody before the others.
+/// Pays one more person, before the others, as the next deploy does.
 #[workflow(name = "payroll")]
 async fn three(ctx: Ctx) -> Result<String> {
     let receipts = pay_each(&ctx, &["ann", "bob", "cyd"]).await?;
@@ -166,7 +167,7 @@ fn an_operator_can_accept_what_was_recorded_with_another_input() {
         }
         let refused = handle.unblock().rerun("pay").await.unwrap_err().to_string();
         assert!(refused.contains("it cannot go on to run again"), "{refused}");
-        // The second child has another input as well, which is another decision.
+        // The second child has another input as well, which needs a decision of its own.
         handle.unblock().accept("pay").await.unwrap();
         lab.sleep(secs(5)).await;
         let why = handle.why().await.unwrap();
@@ -178,7 +179,7 @@ fn an_operator_can_accept_what_was_recorded_with_another_input() {
     });
 }
 
-/// An input whose members come in another order each time, and that has gained a field.
+/// An input with a map in a different order each time, which has gained a field.
 #[derive(Serialize, Deserialize)]
 struct Order {
     items: HashMap<String, u32>,
@@ -209,7 +210,7 @@ fn neither_the_order_of_a_map_nor_an_optional_field_makes_another_input() {
         let codes = |builder: abide::Builder| builder.workflow(two);
         let (machine, abide) = lab.worker_with(codes).await.unwrap();
         let handle = abide.start(checkout, order(0)).id("o").await.unwrap();
-        // The same again attaches.
+        // The same start attaches.
         abide.start(checkout, order(31)).id("o").await.unwrap();
         let items: HashMap<_, _> = order(3).items;
         let older = HashMap::from([("items", items)]);
@@ -218,7 +219,7 @@ fn neither_the_order_of_a_map_nor_an_optional_field_makes_another_input() {
         lab.crash(machine);
         let (_, abide) = lab.worker_with(codes).await.unwrap();
         lab.sleep(minutes(1)).await;
-        // Replayed with maps of another order, it does not contradict itself.
+        // A replay with its maps in another order does not contradict the journal.
         let handle = abide.handle::<usize>(handle.id());
         handle.signal("go", &()).await.unwrap();
         assert_eq!(handle.result().await.unwrap(), 100);

@@ -7,7 +7,7 @@ use abide::Builder;
 use abide::prelude::*;
 use abide::testing::Lab;
 
-/// The start and this many steps fill the journal.
+/// The number of steps that, with the start, fills the journal.
 const STEP_COUNT: u32 = 3;
 const ENTRY_COUNT_MAX: u64 = 1 + STEP_COUNT as u64;
 
@@ -20,14 +20,14 @@ async fn fill(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// What is done with a journal that is full.
+/// Fills its journal, and then does what `then` says.
 #[workflow]
 async fn full(ctx: Ctx, then: String) -> Result<u32> {
     if ctx.run_number() == 2 {
         return Ok(2);
     }
     if then == "beside" {
-        // Ends when the others are recorded.
+        // The slow step ends when the other steps are recorded.
         let gate = tokio::sync::Semaphore::new(0);
         let slow = ctx.step("slow", || async {
             gate.acquire().await?.forget();
@@ -106,7 +106,7 @@ fn nothing_new_begins_at_the_bound() {
             let (machine, abide) = lab.worker_with(bounded).await.unwrap();
             let (handle, status) = status(&lab, &abide, then).await;
             let status = match then {
-                // It can wait, as long as nothing comes.
+                // The workflow can wait until the signal arrives.
                 "signal" => {
                     assert_eq!(status, Status::Waiting, "{then}");
                     handle.signal("go", &1u32).await.unwrap();

@@ -1,7 +1,9 @@
-//! Faults that engines of this kind have had, one test each: here, or where [`ELSEWHERE`] says because it can be seen better there.
+//! Faults that engines of this kind have had, one test each: here, or in the file that
+//! [`ELSEWHERE`] names where the fault is easier to see there.
 //!
-//! What every store must do is a conformance case and is only called here, so that each fault has a test of its name. Time is
-//! virtual; where a real file is shared, the tests wait for events and never for a while.
+//! Behaviour of every store is a conformance case and is only called here: each fault has a test of
+//! its name. Time is virtual; where a real file is shared, the tests wait for events and never for
+//! a while.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -75,12 +77,12 @@ impl Place {
         self.0.path().join("app.db")
     }
 
-    /// What one process opens; calling it twice is two processes.
+    /// Returns a builder for one process; two calls make two processes.
     fn builder(&self) -> Builder {
         Abide::builder(format!("sqlite:{}", self.path().display()))
     }
 
-    /// The file as any other program sees it.
+    /// Opens the file as any other program would.
     fn raw(&self) -> Connection {
         Connection::open(self.path()).unwrap()
     }
@@ -92,7 +94,7 @@ impl Place {
         other
     }
 
-    /// The ids of what has ended, in order.
+    /// Returns the ids of the ended executions, in order.
     async fn ended(&self) -> Vec<String> {
         let options = Options { read_only: true, ..Options::default() };
         let store = SqliteStore::open(&self.path(), TestClock::new(), options).unwrap();
@@ -126,7 +128,7 @@ async fn worker(lab: &Lab, world: &Shared) -> (Machine, Abide) {
     lab.worker_with(|builder| builder.state(world.clone()).session_ttl(secs(3))).await.unwrap()
 }
 
-/// Everything that is recorded, execution by execution.
+/// Returns everything that is recorded, execution by execution.
 async fn recorded(lab: &Lab) -> Vec<(String, Timestamp, Event)> {
     let all = conformance::recorded(&**lab.store(), &Namespace::default()).await.unwrap();
     let told = all.iter().map(|item| {
@@ -136,7 +138,7 @@ async fn recorded(lab: &Lab) -> Vec<(String, Timestamp, Event)> {
     told.collect()
 }
 
-/// What steps do, seen from outside.
+/// The gates of the steps, and the record of what they did.
 struct World {
     begun: Semaphore,
     may_end: Semaphore,
@@ -161,7 +163,7 @@ async fn omega(_ctx: Ctx, n: u64) -> Result<u64> {
     Ok(n)
 }
 
-/// A step that says when it runs, and ends when it may.
+/// Runs a step that reports when it begins, and ends when it may.
 #[workflow]
 async fn slow(ctx: Ctx, n: u64) -> Result<u64> {
     let world = ctx.state::<Shared>();
@@ -196,7 +198,7 @@ async fn a_schema_that_this_program_does_not_know_is_refused() {
             format!("written by a newer abide: schema version {version}, this program knows {known}");
         assert!(error.to_string().ends_with(&reason), "{error}");
     }
-    // Older than its tables are: the steps that are missing cannot be what is missing.
+    // This version is older than the tables: migrating from it would repeat steps.
     pretend(known - 1);
     assert!(matches!(place.builder().open().await, Err(ClientError::Open { .. })));
     pretend(known);
@@ -238,7 +240,7 @@ fn a_lease_does_not_reload_the_whole_history() {
     let counter = load_count.clone();
     let counting = move |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
         FaultyStore::deciding(sqlite(clock), move |name| {
-            // Only these two give entries out.
+            // Only these two operations return entries.
             counter.fetch_add(u32::from(matches!(name, "claim" | "read")), Ordering::Relaxed);
             Fault::None
         })
@@ -250,7 +252,7 @@ fn a_lease_does_not_reload_the_whole_history() {
         lab.sleep(ms(500)).await;
         let loads = load_count.load(Ordering::Relaxed);
         assert!(loads <= 2, "{STEP_COUNT} steps asked {loads} times for what they had recorded themselves");
-        // Whoever takes over is given the beginning, and reads on in pages.
+        // The next holder receives the beginning, and reads on in pages.
         lab.crash(machine);
         lab.sleep(secs(10)).await;
         let session = lab.store().register(other_worker("long")).await.unwrap().session;
@@ -261,7 +263,7 @@ fn a_lease_does_not_reload_the_whole_history() {
     });
 }
 
-/// A worker for one workflow.
+/// Returns a worker for one workflow.
 fn other_worker(workflow: &str) -> Worker {
     let name = |text: &str| Name::new(text).unwrap();
     let ability = Ability {
@@ -322,7 +324,7 @@ fn delayed_work_is_promoted_when_it_is_due() {
         assert_eq!(handle.status().await.unwrap(), Status::Scheduled);
         lab.sleep(secs(2)).await;
         assert_eq!(handle.status().await.unwrap(), Status::Completed);
-        // Nobody is there when it is due: the next who comes finds it.
+        // No worker is running when this becomes due: the next worker finds it.
         let handle = abide.start(echo, 2).id("two").delay(minutes(10)).await.unwrap();
         lab.crash(machine);
         lab.sleep(minutes(20)).await;
@@ -358,7 +360,7 @@ fn retries_back_off_and_end() {
         abide.start(fails, ()).id("step").await.unwrap();
         let policy = Retry::exponential(secs(1)).max_attempts(5);
         abide.start(fails_whole, ()).id("task").retry(policy).await.unwrap();
-        // After 0, 1 and 3 seconds they fail; the worker is lost before the fourth attempts.
+        // The attempts fail after 0, 1 and 3 seconds; the worker is lost before the fourth.
         lab.sleep(secs(5)).await;
         lab.crash(machine);
         let (_, abide) = worker(&lab, &world).await;
@@ -372,7 +374,7 @@ fn retries_back_off_and_end() {
     });
 }
 
-/// The pauses after failed attempts, each of which was kept.
+/// Returns the pauses after failed attempts, each of which was recorded.
 async fn pauses(lab: &Lab, id: &str) -> Vec<std::time::Duration> {
     let mut pauses = Vec::new();
     let mut not_before = None;
@@ -419,7 +421,7 @@ async fn what_users_write_is_never_part_of_sql() {
 /// A connection and a row lock were held during a step.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_connection_and_no_lock_is_held_while_a_step_runs() {
-    // Far more than there are connections.
+    // A count far above the number of connections.
     const COUNT: u32 = 50;
     let (place, world) = (Place::new(), Shared::default());
     let abide = place.builder().state(world.clone()).open().await.unwrap();
@@ -473,7 +475,7 @@ fn what_has_ended_is_not_revived_by_a_start_a_child_or_a_completion() {
             handle.signal("end", &8u64).await.unwrap_err();
             abide.start(adopts, handle.id().to_owned()).id(format!("of-{}", handle.id())).await.unwrap();
         }
-        // Its step ends when it has long been terminated.
+        // The step ends long after its execution was terminated.
         world.may_end.add_permits(1);
         lab.sleep(minutes(1)).await;
         assert_eq!(snapshots(&lab, &all).await, before);
@@ -483,7 +485,7 @@ fn what_has_ended_is_not_revived_by_a_start_a_child_or_a_completion() {
     holds(&["p4_terminal_execution_takes_no_commit", "p4_failed_and_cancelled_are_final_too"]);
 }
 
-/// Everything that there is of these executions.
+/// Returns everything that the store has of these executions.
 async fn snapshots(lab: &Lab, ids: &[String]) -> Vec<Snapshot> {
     let mut found = Vec::new();
     for id in ids {
@@ -501,7 +503,7 @@ async fn two_processes_create_the_same_root_once() {
     let place = Place::new();
     create(&place.path());
     let (one, two) = (place.builder().client().await.unwrap(), place.builder().client().await.unwrap());
-    // Both have asked before either is answered.
+    // Both have asked before either has an answer.
     let lock = place.lock();
     let mut same = std::pin::pin!(futures_util::future::join(
         one.start(echo, 1).id("same").into_future(),
@@ -554,7 +556,7 @@ fn neither_completion_nor_renewal_is_accepted_after_a_lease_has_expired() {
     ]);
 }
 
-/// Makes an empty store: a client creates none, and a worker would take what is started.
+/// Makes an empty store: a client creates none, and a worker would take the started executions.
 fn create(path: &Path) {
     let store = SqliteStore::open(path, Arc::new(abide_engine::SystemClock), Options::default());
     store.expect("the store can be made").close();

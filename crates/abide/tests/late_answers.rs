@@ -1,4 +1,4 @@
-//! Answers that come late: what happened meanwhile is not lost.
+//! Answers that come late: nothing that happened meanwhile is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,8 @@ async fn fails_once(ctx: Ctx) -> Result<u32> {
     if run == 1 { Err(Error::new("the first run fails")) } else { Ok(run) }
 }
 
-/// A run fails, somebody retries it, and its own worker claims the next run, all before the answer that the first run has ended.
+/// A run fails, somebody retries it, and its own worker claims the next run, all before the worker
+/// hears that the first run has ended.
 #[test]
 fn a_run_that_is_retried_before_the_answer_that_ended_it_goes_on() {
     for nth_late in 1..8 {

@@ -1,4 +1,5 @@
-//! The engine and the store agree about who holds what: a heartbeat finds the leases that no answer told of, and the seats whose lease is gone.
+//! The engine and the store agree about leases: a heartbeat finds the leases that no answer
+//! brought, and the seats whose lease is gone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,7 +14,7 @@ use abide_store::memory::MemoryStore;
 use abide_store::{Changes, Clock, Commit, CommitOutcome, Hold, Read, Snapshot, Store, Target};
 use tokio::sync::Notify;
 
-/// Three heartbeats fit into one life of a session.
+/// The time between heartbeats: three of them fit into one life of a session.
 const BEAT: Duration = Duration::from_secs(5);
 
 #[workflow]
@@ -33,7 +34,7 @@ struct Steps {
     may_end: Notify,
 }
 
-/// Counts a closure that is dropped half way.
+/// A guard that counts closures dropped halfway.
 struct Running<'a>(&'a Steps);
 
 impl Drop for Running<'_> {
@@ -42,7 +43,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A step that lasts until it may end.
+/// Runs a step that lasts until it may end.
 #[workflow]
 async fn long(ctx: Ctx) -> Result<u64> {
     let steps = ctx.state::<Arc<Steps>>();
@@ -56,7 +57,8 @@ async fn long(ctx: Ctx) -> Result<u64> {
     .await
 }
 
-/// A store of which operations of this name happen, and are never answered while the switch is on.
+/// Makes a store whose operations of this name happen, but are never answered while the switch is
+/// on.
 fn mute(what: &'static str, is_mute: Arc<AtomicBool>) -> impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store> {
     move |clock| {
         let inner = MemoryStore::new(clock, Limits::default());
@@ -72,7 +74,7 @@ async fn snapshot(store: &Arc<dyn Store>, id: &str) -> Snapshot {
     store.read(read).await.unwrap().unwrap()
 }
 
-/// Gives a lease back behind the back of its holder.
+/// Returns a lease to the store without its holder's knowledge.
 async fn give_back(store: &Arc<dyn Store>, id: &str, hold: Hold) {
     let found = snapshot(store, id).await;
     let lease = Lease { session: found.lease.session.unwrap(), epoch: found.lease.epoch };
@@ -119,7 +121,8 @@ fn a_claim_whose_answer_never_comes_is_run_after_the_second_heartbeat() {
     });
 }
 
-/// The first is missed, and has the leases looked at. The answer that tells of the second may still come.
+/// The missing first lease makes the engine look at its leases. The answer that brings the second
+/// lease may still come.
 #[test]
 fn a_lease_that_is_young_is_not_looked_for() {
     let is_mute = Arc::new(AtomicBool::new(true));
@@ -150,7 +153,8 @@ fn a_start_whose_answer_never_comes_is_run_after_the_second_heartbeat() {
     });
 }
 
-/// The first answer is lost, and the second says only that the execution is there: nobody has to miss its lease first.
+/// The first answer is lost, and the second says only that the execution exists: the engine need
+/// not wait for a heartbeat to miss the lease.
 #[test]
 fn a_start_whose_answer_is_lost_once_is_run_before_the_next_heartbeat() {
     let mut submit_count = 0;
@@ -169,7 +173,8 @@ fn a_start_whose_answer_is_lost_once_is_run_before_the_next_heartbeat() {
     });
 }
 
-/// What was leased to be looked after is looked after, although its code is not served here.
+/// An execution that was leased to be looked after is looked after, although its code is not served
+/// here.
 #[test]
 fn a_lease_of_what_cannot_be_run_here_goes_to_the_caretaker() {
     let is_mute = Arc::new(AtomicBool::new(false));
@@ -179,7 +184,8 @@ fn a_lease_of_what_cannot_be_run_here_goes_to_the_caretaker() {
         abide.start(waits_for_go, ()).id("one").await.unwrap();
         lab.sleep(Duration::from_secs(2)).await;
         abide.shutdown().await;
-        // Nobody serves it any longer, and a terminate is for anybody after a while: the answer that gives it is lost.
+        // Nobody serves this execution any longer, and after a while any engine may apply its
+        // terminate: the answer that brings the lease is lost.
         other.handle::<u64>("one").terminate("enough").await.unwrap();
         lab.sleep(care::ORDER_GRACE / 2).await;
         is_mute.store(true, Ordering::Relaxed);
@@ -198,7 +204,7 @@ fn a_seat_whose_lease_is_gone_ends_with_the_next_heartbeat() {
         let (_, abide) = lab.worker_with(|builder| builder.state(state.clone())).await.unwrap();
         let handle = abide.start(long, ()).id("one").await.unwrap();
         lab.sleep(BEAT * 2 + BEAT / 2).await;
-        // Nobody is told, and nobody claims what only waits for a message.
+        // No notice goes out, and nobody claims an execution that only waits for a message.
         give_back(lab.store(), "one", Hold::Park { seen: Vec::new() }).await;
         lab.sleep(BEAT / 4).await;
         assert_eq!(state.dropped_count.load(Ordering::Relaxed), 0, "nobody has looked yet");
@@ -212,7 +218,8 @@ fn a_seat_whose_lease_is_gone_ends_with_the_next_heartbeat() {
     });
 }
 
-/// The commit that gives the lease back has happened. Heartbeats find that the store no longer has the lease, but whoever sent the commit asks until it is answered.
+/// The commit that returns the lease has happened. Heartbeats find that the store no longer has the
+/// lease, but the seat that sent the commit asks until it is answered.
 #[test]
 fn a_seat_that_gives_its_lease_back_waits_for_the_answer() {
     let (is_mute, commit_count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
@@ -262,8 +269,9 @@ fn what_a_worker_lost_goes_on_elsewhere() {
     });
 }
 
-/// A machine stops for longer than its session lives, and another one goes on with what it held. It has a new session, or cannot have one for a
-/// while: either way nothing goes on under the old one.
+/// A machine stops for longer than its session lives, and another one goes on with its executions.
+/// The first machine gets a new session, or cannot get one for a while: either way nothing goes on
+/// under the old session.
 #[test]
 fn what_was_held_under_a_session_that_is_gone_ends_with_it() {
     for is_mute in [false, true] {
@@ -301,7 +309,8 @@ fn what_was_held_under_a_session_that_is_gone_ends_with_it() {
     }
 }
 
-/// The answer that tells of a lease comes when its session is gone, before, while or after the next one is registered.
+/// The answer that brings a lease comes when its session is gone: before, while or after the next
+/// one is registered.
 #[test]
 fn a_lease_that_is_told_of_after_its_session_is_gone_is_not_run_for_long() {
     let mut begun_count = 0;
@@ -319,7 +328,7 @@ fn a_lease_that_is_told_of_after_its_session_is_gone_is_not_run_for_long() {
             let (_, other) = lab.worker_with(|builder| builder.state(second.clone())).await.unwrap();
             let mut start = abide.start(long, ()).id("one").into_future();
             assert!(futures_util::poll!(&mut start).is_pending(), "it has happened, and is not answered");
-            // The engine asks on in its place.
+            // The engine goes on asking in place of the dropped future.
             drop(start);
             lab.freeze(machine);
             lab.sleep(BEAT * 12).await;
@@ -336,7 +345,8 @@ fn a_lease_that_is_told_of_after_its_session_is_gone_is_not_run_for_long() {
     assert!(begun_count > 0, "no answer came in time to be believed");
 }
 
-/// The store gives a lease anew while its old seat is here: the old one is over, whatever it does.
+/// The store grants a new lease while the old seat is still in memory: the old seat is over,
+/// whatever it does.
 #[test]
 fn a_newer_lease_ends_the_seat_of_an_older_one() {
     Lab::run(7, |lab| async move {
@@ -353,7 +363,7 @@ fn a_newer_lease_ends_the_seat_of_an_older_one() {
     });
 }
 
-/// Both sides count the same: a healthy worker never has to look.
+/// Checks that both sides count the same: a healthy worker never has to look.
 fn agree_when_healthy(make: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>) {
     let look_count = Arc::new(AtomicU32::new(0));
     let counted = look_count.clone();
@@ -413,7 +423,7 @@ fn why_never_says_running_of_what_nobody_runs() {
             abide.handle::<u64>("lost").why().await.unwrap(),
             r#"workflow "lost" is held by worker "worker" (session 1), where nobody runs it; it is taken up or given back within 15 s."#
         );
-        // From outside, nobody can see whether code runs.
+        // An outside client cannot see whether code runs.
         let outside = client.handle::<u64>("lost").why().await.unwrap();
         assert!(!outside.contains("running"), "{outside}");
         lab.sleep(BEAT * 3).await;
@@ -428,7 +438,7 @@ struct Cleaner {
     cleaned_count: AtomicU32,
 }
 
-/// Undoes its first step when it is cancelled or too late.
+/// Undoes its first step when it is cancelled or past its deadline.
 #[workflow]
 async fn careful(ctx: Ctx) -> Result<()> {
     let cleaner = ctx.state::<Arc<Cleaner>>();
@@ -455,7 +465,8 @@ async fn careful(ctx: Ctx) -> Result<()> {
     waited
 }
 
-/// A commit fails for good, and the execution is recovered under its first lease: its code has run, so it sees what comes.
+/// A commit fails for good, and the execution is recovered under its first lease: its code has run,
+/// so it sees the cancel and the deadline.
 #[test]
 fn code_that_has_run_under_its_first_lease_sees_a_cancel_and_a_deadline() {
     for is_deadline in [false, true] {
@@ -463,7 +474,7 @@ fn code_that_has_run_under_its_first_lease_sees_a_cancel_and_a_deadline() {
         let make = move |clock| -> Arc<dyn Store> {
             FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), move |what| {
                 commit_count += u32::from(what == "commit");
-                // The first has recorded the first step.
+                // The first commit has recorded the first step.
                 if what == "commit" && commit_count == 2 { Fault::Corrupt } else { Fault::None }
             })
         };

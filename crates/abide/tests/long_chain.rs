@@ -1,4 +1,4 @@
-//! A chain of runs may go on for years: what a worker keeps in memory is the current run.
+//! A chain of runs may go on for years: a worker keeps only the current run in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,15 +7,15 @@ use abide::prelude::*;
 
 const INPUT_BYTES: usize = 128 << 10;
 const RUN_COUNT: u64 = 500;
-/// When everything that is allocated once has been.
+/// The number of runs after which all one-time allocations have been made.
 const WARM_RUN_COUNT: u64 = 150;
-/// What the runs between carried is more than twice as much.
+/// The most growth allowed: the runs in between carry more than twice as much.
 const GROWTH_BYTES_MAX: u64 = 20 << 20;
 
 /// The size of this process after the warm runs.
 type Warm = Arc<AtomicU64>;
 
-/// How much memory this process has.
+/// Returns the resident memory of this process.
 fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = text.split(' ').nth(1).unwrap().parse().unwrap();

@@ -1,5 +1,5 @@
-//! Mail that is larger than what an execution in memory keeps of it: it is read again when the code wants it, and nothing is lost, doubled or
-//! mixed up.
+//! Mail beyond the bound that an execution in memory keeps: the engine reads it again when the code
+//! wants it, and nothing is lost, doubled or mixed up.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 
-/// Receives from one name or the other, as it is told, and gives what it got.
+/// Receives from each of these names in turn, and returns the signals.
 #[workflow]
 async fn reads(ctx: Ctx, names: Vec<String>) -> Result<Vec<String>> {
     let mut got = Vec::new();
@@ -31,12 +31,14 @@ fn large(n: u32) -> String {
     format!("{n:04}{}", "x".repeat(1_000))
 }
 
-/// What is received of sixty that were sent as `"a"` and `"b"` in turn, if all of `"b"` are asked for first.
+/// Returns what a workflow receives of sixty signals, sent as `"a"` and `"b"` in turn, if it asks
+/// for all of `"b"` first.
 fn odd_then_even() -> Vec<String> {
     (0..30).map(|n| n * 2 + 1).chain((0..30).map(|n| n * 2)).map(|n| format!("{n:04}")).collect()
 }
 
-/// Sends `"a"` and `"b"` in turn, all before the code reads any of them, and has it read them in an order of its own.
+/// Sends `"a"` and `"b"` in turn, all before the code reads any of them, and lets the code read
+/// them in its own order.
 fn check(options: impl Fn(Builder) -> Builder + Copy, is_late: bool) {
     Lab::run(1, |lab| async move {
         let client = lab.client().await.unwrap();
@@ -69,7 +71,7 @@ fn signals_beyond_the_bound_are_received_in_order() {
     }
 }
 
-/// They come by notice, while the code is in memory and waits for another one.
+/// The signals come by notice, while the code is in memory and waits for another one.
 #[test]
 fn signals_that_come_to_live_code_are_kept_to_the_bound_too() {
     Lab::run(1, |lab| async move {
@@ -87,7 +89,7 @@ fn signals_that_come_to_live_code_are_kept_to_the_bound_too() {
     });
 }
 
-/// Waits for all these names at once, and stays in memory meanwhile; what it got, in order.
+/// Waits for all these names at once without leaving memory, and returns the signals in order.
 #[workflow]
 async fn reads_at_once(ctx: Ctx, names: Vec<String>) -> Result<Vec<String>> {
     let mut all: FuturesUnordered<_> = names.iter().map(|name| ctx.recv::<String>(name)).collect();
@@ -104,7 +106,7 @@ async fn reads_at_once(ctx: Ctx, names: Vec<String>) -> Result<Vec<String>> {
     }
 }
 
-/// They come together, after a pause.
+/// The signals come together, after a pause.
 #[test]
 fn signals_of_several_names_are_received_in_the_order_of_their_arrival() {
     for bytes in [0, 2_500, 1 << 20] {
@@ -127,7 +129,7 @@ fn signals_of_several_names_are_received_in_the_order_of_their_arrival() {
     }
 }
 
-/// Receives three in each run, of the kind that the run wants.
+/// Receives three signals in each run, of the name that the run wants.
 #[workflow]
 async fn reads_in_runs(ctx: Ctx, got: Vec<String>) -> Result<Vec<String>> {
     let mut got = got;
@@ -142,7 +144,8 @@ async fn reads_in_runs(ctx: Ctx, got: Vec<String>) -> Result<Vec<String>> {
     Ok(got)
 }
 
-/// What one run keeps of its mail, and what it left in the store, the next one has to find.
+/// The next run has to find the mail that one run kept in memory and the mail that it left in the
+/// store.
 #[test]
 fn signals_beyond_the_bound_reach_the_runs_behind() {
     for bytes in [0, 1_500, 10_000, 1 << 20] {
@@ -200,7 +203,7 @@ struct Beside {
     may_end: Notify,
 }
 
-/// Receives beside a closure that runs: nothing but the message itself wakes it.
+/// Receives beside a running closure: nothing but the message itself wakes it.
 #[workflow]
 async fn beside(ctx: Ctx) -> Result<()> {
     let world = ctx.state::<Arc<Beside>>();
@@ -236,7 +239,7 @@ fn a_signal_that_is_read_again_wakes_its_execution_by_itself() {
     });
 }
 
-/// What the store knows of "one", its mail included.
+/// Returns everything that the store has of "one", its mail included.
 async fn look(lab: &Lab) -> Snapshot {
     let address = Address { namespace: Namespace::default(), id: ExecutionId::new("one").unwrap() };
     let read = Read { target: Target::Address(address), run: None, from: 0, limit: 0, with_inbox: true };
@@ -248,7 +251,8 @@ async fn naps(ctx: Ctx) -> Result<()> {
     ctx.sleep(hours(5)).await
 }
 
-/// A store that hands out mail in small pages, each of them late. It is claimed from a few times a minute, unless the same is given again and again.
+/// Makes a store that returns mail in small pages, each of them late. It expects a few claims per
+/// minute, and panics if the same execution is claimed again and again.
 fn slow_pages(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     let bounds = Bounds { inbox_page_count_max: 4, ..Bounds::default() };
     let mut claim_count = 0;
@@ -259,8 +263,9 @@ fn slow_pages(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     })
 }
 
-/// A worker finds an execution with many pages of mail, the order that it needs on the last of them. Whoever gave it back with the first page alone
-/// would be given it again at once, and read no further.
+/// A worker finds an execution with many pages of mail, and the order that it needs is on the last
+/// page. A worker that parked it after the first page would get it back at once, and read no
+/// further.
 #[test]
 fn whoever_parks_has_read_all_mail() {
     for (what, lane, expected) in [
@@ -291,7 +296,7 @@ fn whoever_parks_has_read_all_mail() {
     }
 }
 
-/// Ends when it is told to stop, and not before.
+/// Ignores everything but the signal that stops it.
 #[workflow]
 async fn stubborn(ctx: Ctx) -> Result<()> {
     let never: Result<()> = ctx.recv("never").await;

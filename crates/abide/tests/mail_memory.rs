@@ -1,4 +1,5 @@
-//! How much memory unread mail takes. Alone in its program: the peak is that of the whole process.
+//! The memory that unread mail takes. The only test in its program: the peak is that of the whole
+//! process.
 
 use abide::prelude::*;
 
@@ -7,7 +8,7 @@ async fn waits(ctx: Ctx) -> Result<u32> {
     ctx.recv("go").await
 }
 
-/// The most memory that this process ever had, in MiB.
+/// Returns the peak memory of this process, in MiB.
 fn memory_peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
@@ -36,7 +37,7 @@ async fn unread_signals_stay_in_the_store() {
     worker.shutdown().await;
 }
 
-/// Makes an empty store: a client creates none, and a worker would take what is started.
+/// Makes an empty store: a client creates none, and a worker would take the started executions.
 fn create(path: &std::path::Path) {
     let clock = std::sync::Arc::new(abide_engine::SystemClock);
     let store = abide_sqlite::SqliteStore::open(path, clock, abide_sqlite::Options::default());

@@ -10,7 +10,7 @@ use abide_sqlite::SqliteStore;
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Import, Imported, Store, export};
 
-/// What steps did, in order.
+/// The effects of the steps, in order.
 #[derive(Clone, Default)]
 struct Effects(Arc<Mutex<Vec<&'static str>>>);
 
@@ -45,15 +45,16 @@ fn address(id: &str) -> Address {
     Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() }
 }
 
-/// One part of the journey, in a store of its own: what came from elsewhere is imported, `signal` is sent, and after so many minutes the
-/// machine stops where it is.
+/// Runs one part of the journey in a store of its own: imports the execution if it comes from
+/// elsewhere, sends `signal`, and stops the machine after this many minutes.
 fn part(
     make: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>,
     effects: &Effects,
     (from, signal, minutes): (Option<Import>, &'static str, u64),
 ) -> Import {
     let effects = effects.clone();
-    // Another seed for each: the ids of messages are random, and the same one would be no news.
+    // Each part has a seed of its own: message ids are random, and a repeated one would count as a
+    // duplicate.
     Lab::run_on(minutes, make, |lab| async move {
         let (machine, abide) = lab.worker_with(|builder| builder.state(effects)).await.unwrap();
         match from {
@@ -111,14 +112,14 @@ async fn daughter(ctx: Ctx) -> Result<u64> {
     let effects = ctx.state::<Effects>().clone();
     ctx.step("daughter", || async { Ok(effects.add("daughter")) }).await?;
     let told = ctx.recv::<u64>("tell").await?;
-    // No operation of its context, in the code that is to be replaced: it is blocked.
+    // The old code awaits no ctx operation here, and is blocked.
     if !ctx.state::<bool>() {
         std::future::pending::<()>().await;
     }
     Ok(told)
 }
 
-/// Cleans up for eight seconds behind its deadline.
+/// Cleans up for eight seconds after its deadline.
 #[workflow]
 async fn late(ctx: Ctx) -> Result<u64> {
     let effects = ctx.state::<Effects>().clone();
@@ -140,7 +141,7 @@ fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
 }
 
-/// Who lives in a store for a while.
+/// A worker's stay in one store.
 #[derive(Clone, Copy)]
 struct Stay<'a> {
     seed: u64,
@@ -149,7 +150,7 @@ struct Stay<'a> {
 }
 
 impl Stay<'_> {
-    /// Imports the executions, works for ten seconds, does `what`, works for ten more; gives what the executions are then.
+    /// Imports the executions, does `what`, works for ten more seconds, and returns the executions.
     fn live(
         self,
         make: fn(Arc<dyn Clock>) -> Arc<dyn Store>,
@@ -181,7 +182,8 @@ fn statuses(imports: &[Import]) -> Vec<Status> {
     imports.iter().map(|import| import.summary.status).collect()
 }
 
-/// A tree moves while it is paused, and again while its child is blocked: every order and every answer finds its way in the new store.
+/// A tree moves while it is paused, and again while its child is blocked: every order and every
+/// answer finds its way in the new store.
 #[test]
 fn p1_a_tree_moves_paused_and_then_blocked() {
     let effects = Effects::default();
@@ -208,7 +210,8 @@ fn p1_a_tree_moves_paused_and_then_blocked() {
     assert_eq!(done, ["daughter", "mother"]);
 }
 
-/// What is ending because of its deadline goes on ending elsewhere: its code does not see the deadline anew, and it fails with it.
+/// An execution that winds down after its deadline goes on doing so elsewhere: its code does not
+/// see the deadline anew, and the run fails with it.
 #[test]
 fn p1_what_winds_down_behind_its_deadline_moves() {
     let effects = Effects::default();

@@ -1,5 +1,5 @@
-//! Whoever waits for a result hears of it at once, wherever the execution ended. Two engines on one file stand for two
-//! processes; by itself each would look only every five seconds.
+//! A client that waits for a result hears of it at once, wherever the execution ended. Two engines
+//! on one file stand for two processes; without a hint, each would look only every five seconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use abide::prelude::*;
 use futures_util::future::join;
 use tokio::sync::Notify;
 
-/// Below the time after which everybody looks by themselves.
+/// A time below the interval at which every engine looks without a hint.
 const SOON: Duration = Duration::from_secs(4);
 const TRY_COUNT: u32 = 4;
 
@@ -17,7 +17,7 @@ async fn waits(ctx: Ctx) -> Result<u64> {
     ctx.recv("go").await
 }
 
-/// Stays in memory.
+/// Takes up the only place in memory.
 #[workflow]
 async fn occupies(ctx: Ctx) -> Result<()> {
     let began = ctx.state::<Arc<Notify>>();
@@ -79,7 +79,7 @@ async fn heard_of_what_left() -> Option<()> {
     let waiting = here.run(waits, ()).id("a").lane("both").into_future();
     let tell = async {
         until_it_waits(&here, "a").await;
-        // There is room for one: it is gone when the other is there, and cannot come back.
+        // There is room for one: "a" has left memory when the other one runs, and cannot come back.
         here.start(occupies, ()).lane("here").await.unwrap();
         began.notified().await;
         let there = there.open().await.unwrap();
@@ -109,7 +109,8 @@ async fn at_last<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(secs(50), future).await.unwrap_or_else(|_| panic!("not at all: {what}"))
 }
 
-/// A machine that stands still makes one of them late, but not each.
+/// Retries a test that was late: a machine that stands still makes one attempt late, but not every
+/// one.
 async fn in_time(mut test: impl AsyncFnMut() -> Option<()>) {
     for _ in 0..TRY_COUNT {
         if test().await.is_some() {
@@ -140,7 +141,8 @@ async fn quick(ctx: Ctx) -> Result<()> {
     ctx.step("one", || async { Ok(()) }).await
 }
 
-/// Whenever another process has written, the unread mail of what runs here is looked at again: a task that has some runs once all the same.
+/// Whenever another process has written, the engine looks again at the unread mail of its
+/// executions: a task with mail still runs once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_whose_mail_is_told_again_and_again_runs_once() {
     for is_pause in [false, true] {

@@ -1,4 +1,5 @@
-//! Notices are hints: they may come late, once more, or not at all, and a signal is received once and in its turn all the same.
+//! Notices are hints: they may come late, twice, or not at all, and each signal is still received
+//! once and in order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +14,7 @@ use abide_store::{Clock, Notice, Store};
 use tokio::sync::Notify;
 
 const SIGNAL_COUNT: u64 = 12;
-/// In some of these the store has to refuse a commit that reads a late copy.
+/// The seeds: with some of them the store has to refuse a commit that reads a late copy.
 const SEEDS: std::ops::Range<u64> = 90..140;
 
 /// Keeps the worker claiming.
@@ -41,7 +42,8 @@ fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
 }
 
-/// A copy may be on its way, in a notice or in the inbox that a claim brings, while its execution leaves memory and comes back.
+/// A copy may be on its way, in a notice or in the inbox that a claim returns, while its execution
+/// leaves memory and comes back.
 #[test]
 fn p1_a_signal_is_received_once_however_late_its_copies_come() {
     for (seed, make) in SEEDS.flat_map(|seed| [(seed, memory as fn(_) -> _), (seed, sqlite)]) {
@@ -74,7 +76,7 @@ struct Attempts {
     may_end: Notify,
 }
 
-/// Fails once, and then gives how often it has begun.
+/// Fails once, and then returns how often it has begun.
 #[task]
 async fn fails_once(ctx: Ctx) -> Result<u32> {
     let attempts = ctx.state::<Arc<Attempts>>();
@@ -83,7 +85,8 @@ async fn fails_once(ctx: Ctx) -> Result<u32> {
     if begun_count == 1 { Err(Error::new("not yet")) } else { Ok(begun_count) }
 }
 
-/// The first attempt has read the signal for good when its notice comes, in the midst of the second one.
+/// The first attempt has already read the signal when the notice of it comes, during the second
+/// attempt.
 #[test]
 fn a_task_runs_once_more_for_no_late_notice() {
     for make in [memory, sqlite] {
@@ -105,7 +108,7 @@ fn a_task_runs_once_more_for_no_late_notice() {
             lab.sleep(secs(5)).await;
             attempts.may_end.notify_one();
             lab.sleep(ms(100)).await;
-            // Lets the notice that was held back go.
+            // This signal releases the notice that was held back.
             other.signal("n", &1).await.unwrap();
             lab.sleep(secs(60)).await;
             for _ in 0..10 {
@@ -154,7 +157,7 @@ fn signals_are_received_in_the_order_in_which_they_came_even_if_notices_are_lost
     }
 }
 
-/// Sends so many signals, some time apart, and gives what was received.
+/// Sends the signals some time apart, and returns the ones that the workflow received.
 async fn collected(lab: &Lab, abide: &Abide, pause_ms_max: u64) -> Vec<u64> {
     let handle = abide.start(collects, ()).id("one").await.unwrap();
     for n in 0..SIGNAL_COUNT {
@@ -218,7 +221,7 @@ async fn counts(ctx: Ctx, count: u64) -> Result<Vec<u64>> {
     Ok(all)
 }
 
-/// The reference store tells eight at a time.
+/// The reference store returns eight messages per page.
 #[test]
 fn an_inbox_of_many_pages_is_received_whole_and_in_order() {
     const COUNT: u64 = 100;
@@ -236,7 +239,7 @@ fn an_inbox_of_many_pages_is_received_whole_and_in_order() {
     });
 }
 
-/// What is paused and has more unread messages than a page can tell stays out of memory.
+/// A paused execution whose unread messages fill more than one page stays out of memory.
 #[test]
 fn a_paused_execution_with_many_pages_of_signals_rests() {
     Lab::run(1, |lab| async move {
@@ -254,7 +257,8 @@ fn a_paused_execution_with_many_pages_of_signals_rests() {
     });
 }
 
-/// Where the second process is another connection to the same file: this one cannot tell what it wrote.
+/// The second process is another connection to the same file: the first one does not know what it
+/// wrote.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn signals_of_two_processes_are_received_in_the_order_in_which_they_were_acknowledged() {
     let folder = tempfile::tempdir().unwrap();

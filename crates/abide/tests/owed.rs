@@ -1,4 +1,5 @@
-//! The clean-up of what is cancelled is owed: code that is blocked on its way there keeps it open for a build that gets there.
+//! The clean-up of a cancelled execution is owed: code that is blocked on its way there leaves it
+//! to a build that gets there.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use abide::prelude::*;
 use abide::testing::{Lab, Machine};
 
-/// What a build of the program is like, and what it has undone.
+/// The state of a build: whether its code is fixed, and what it has undone.
 struct Build {
     is_fixed: bool,
     undone_count: Arc<AtomicU32>,
@@ -22,7 +23,7 @@ async fn undo(ctx: &Ctx) -> Result<()> {
     .await
 }
 
-/// No operation of its context, in the code that is to be replaced: it is blocked.
+/// Awaits no ctx operation in the old code, which is blocked by it.
 async fn stray(ctx: &Ctx) {
     if !ctx.state::<Build>().is_fixed {
         pending::<()>().await;
@@ -70,7 +71,8 @@ async fn worker(lab: &Lab, name: &str, undone_count: &Arc<AtomicU32>) -> (Machin
     lab.worker_with(open).await.unwrap()
 }
 
-/// The build that is past the block is away for a moment, and the other one takes what is cancelled.
+/// The build that gets past the block is away for a moment, and the other one takes the cancelled
+/// execution.
 #[test]
 fn a_build_that_does_not_get_there_ends_nothing_that_another_could_clean_up() {
     Lab::run_on_each(1, |lab| async move {
@@ -91,7 +93,7 @@ fn a_build_that_does_not_get_there_ends_nothing_that_another_could_clean_up() {
     });
 }
 
-/// How a parent ends whose child is blocked in its clean-up.
+/// The way in which a parent ends while its child is blocked in its clean-up.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Cancelled,
@@ -100,7 +102,8 @@ enum Way {
     CancelledAndTerminated,
 }
 
-/// A parent that winds down says so, and says so again when it ends: nobody has decided anything in between. Only a terminate ends what is blocked.
+/// Checks a child of a parent that winds down. The parent sends its order then, and again when it
+/// ends, with no decision in between. Only a terminate ends the blocked child.
 fn check(way: Way, ended: Status, is_owed: bool) {
     Lab::run_on_each(1, |lab| async move {
         let undone_count = Arc::default();

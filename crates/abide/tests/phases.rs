@@ -1,5 +1,5 @@
-//! Whatever an execution is doing when something else happens to it: paused, blocked, cancelled, in the middle of a transaction. No phase
-//! skips the bookkeeping.
+//! Events that reach an execution in every phase: paused, blocked, cancelled, in the middle of a
+//! transaction. No phase skips the bookkeeping.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -48,7 +48,7 @@ async fn sends_out(ctx: Ctx) -> Result<u32> {
     ctx.run(errand, ()).id("errand").await
 }
 
-/// A task that runs finishes, also while its parent is paused: nobody starts it anew.
+/// A running task finishes while its parent is paused, and nobody starts it anew.
 #[test]
 fn the_answer_of_a_child_is_kept_while_its_parent_is_paused() {
     Lab::run(1, |lab| async move {
@@ -112,7 +112,7 @@ async fn adds_naps(ctx: Ctx) -> Result<u64> {
     Ok(sum)
 }
 
-/// Pauses and resumes at random moments, of which some meet the answer of a child on its way.
+/// Pauses and resumes come at random moments, and some meet the answer of a child on its way.
 #[test]
 fn random_pauses_lose_no_answer() {
     for seed in 1..=60 {
@@ -173,7 +173,7 @@ async fn counts(ctx: Ctx) -> Result<i64> {
     ctx.sqlite("count", |tx| Ok(tx.query_row("SELECT COUNT(*) FROM app", [], |row| row.get(0))?)).await
 }
 
-/// Steps end while a transaction of the same workflow is on its way: no number is given twice.
+/// Steps end while a transaction of the same workflow is on its way: no entry number is used twice.
 #[test]
 fn a_step_beside_a_transaction_runs_once() {
     for seed in 1..=20 {
@@ -231,7 +231,7 @@ async fn pair(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-/// What was recorded before the cancellation is seen before it; nothing starts in between.
+/// The code sees a result recorded before the cancellation first; nothing starts in between.
 #[test]
 fn a_recorded_result_is_seen_before_a_cancellation() {
     Lab::run(1, |lab| async move {
@@ -250,7 +250,7 @@ fn a_recorded_result_is_seen_before_a_cancellation() {
     });
 }
 
-/// The same after a crash, when the journal has the result and then the cancellation.
+/// The same holds after a crash, when the journal has the result and then the cancellation.
 #[test]
 fn a_recorded_result_is_seen_before_a_cancellation_in_a_replay() {
     Lab::run(1, |lab| async move {
@@ -286,7 +286,7 @@ async fn first_step(ctx: Ctx) -> Result<()> {
     seen
 }
 
-/// The code of an execution that somebody held sees a cancellation, also during its first operation.
+/// Code that has run under a lease sees a cancellation, even during its first operation.
 #[test]
 fn a_cancellation_during_the_first_operation_is_seen() {
     Lab::run(1, |lab| async move {
@@ -301,7 +301,7 @@ fn a_cancellation_during_the_first_operation_is_seen() {
     });
 }
 
-/// Undoes what it did when it is cancelled.
+/// Undoes its work when it is cancelled.
 #[workflow]
 async fn tidy(ctx: Ctx) -> Result<()> {
     let cleaned_count = ctx.state::<Arc<AtomicU32>>();
@@ -332,7 +332,7 @@ fn a_cancellation_of_what_is_paused_is_seen() {
     });
 }
 
-/// What nobody ever held has nothing to clean up.
+/// An execution that nobody ever held has nothing to clean up.
 #[test]
 fn what_nobody_ever_held_is_cancelled_without_its_code() {
     Lab::run(1, |lab| async move {
@@ -358,7 +358,8 @@ async fn counted(ctx: Ctx) -> Result<u32> {
     Ok(1)
 }
 
-/// A running task gets mail again and again while another process writes; it runs once, and its result counts.
+/// A running task gets mail again and again while another process writes; it runs once, and its
+/// result counts.
 #[test]
 fn a_task_with_mail_runs_once() {
     for is_pause in [false, true] {
@@ -390,7 +391,7 @@ fn a_task_with_mail_runs_once() {
     }
 }
 
-/// A cancelled step that was never recorded ran once at the most, whatever else happened.
+/// A cancelled step that was never recorded ran at most once, whatever else happened.
 #[test]
 fn nothing_starts_between_a_cancellation_and_the_code_that_sees_it() {
     static BEGAN: AtomicU32 = AtomicU32::new(0);

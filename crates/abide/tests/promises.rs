@@ -14,7 +14,7 @@ use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Store};
 use tokio::sync::Notify;
 
-/// What the steps of a test do, seen from outside.
+/// The gates of the steps, and the record of what they did.
 #[derive(Default)]
 struct World {
     run_count: AtomicU32,
@@ -67,11 +67,11 @@ fn p1_recorded_once() {
     });
 }
 
-/// What a crash at this moment leaves: the files as they are, and nothing that is only in memory.
+/// Copies what a crash at this moment would leave: the files, and nothing that is only in memory.
 fn crash_image(folder: &Path) -> (tempfile::TempDir, String) {
     let image = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
-        // The index of the log is shared memory: it does not outlive a machine.
+        // The index of the log is shared memory, which does not outlive a machine.
         if !entry.path().to_string_lossy().ends_with("-shm") {
             std::fs::copy(entry.path(), image.path().join(entry.file_name())).unwrap();
         }
@@ -80,7 +80,8 @@ fn crash_image(folder: &Path) -> (tempfile::TempDir, String) {
     (image, url)
 }
 
-/// The machine is lost at the very moment of an answer, and another opens what is on the disk.
+/// The machine is lost at the very moment of an answer, and another one opens the files on its
+/// disk.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p2_acknowledged_means_durable() {
     let folder = tempfile::tempdir().unwrap();
@@ -124,11 +125,13 @@ fn p3_one_writer() {
         let (stopped, abide) = worker(&lab, &world).await;
         abide.start(slow, ()).id("one").await.unwrap();
         world.begun.notified().await;
-        // Stopped in the middle of the step, past its time to live; another worker takes over and runs the step again.
+        // The machine is stopped in the middle of the step, past its time to live; another worker
+        // takes over and runs the step again.
         lab.freeze(stopped);
         let (_, other) = worker(&lab, &world).await;
         world.begun.notified().await;
-        // The stopped one goes on first and finishes its step: its record and its completion are refused.
+        // The stopped machine goes on first and finishes its step: its record and its completion
+        // are refused.
         lab.thaw(stopped);
         world.may_end.notify_waiters();
         assert_eq!(other.handle::<u32>("one").result().await.unwrap(), 2);
@@ -187,12 +190,12 @@ fn p4_continue_as_new_opens_the_next_run() {
     });
 }
 
-/// Everything that is recorded.
+/// Returns everything that is recorded.
 async fn recorded(lab: &Lab) -> Vec<Recorded> {
     conformance::recorded(&**lab.store(), &abide_core::Namespace::default()).await.unwrap()
 }
 
-/// What ended the runs, in order.
+/// Returns the last events of the runs, in order.
 async fn ends(lab: &Lab) -> Vec<&'static str> {
     let all = recorded(lab).await;
     let events = all.iter().map(|item| item.record.entry().unwrap().event);
@@ -303,7 +306,7 @@ fn p7_idle_is_free() {
         let counter = operation_count.clone();
         let counting = |clock| -> Arc<dyn Store> {
             FaultyStore::deciding(make(clock), move |name| {
-                // A wait is no query: it is woken.
+                // A wait is no query: the store wakes it.
                 if name != "wait" {
                     counter.fetch_add(1, Ordering::Relaxed);
                 }
@@ -320,7 +323,8 @@ fn p7_idle_is_free() {
             lab.sleep(secs(60)).await;
             count.store(0, Ordering::Relaxed);
             lab.sleep(secs(600)).await;
-            // One empty claim a second and one heartbeat every five, whatever sleeps and waits.
+            // There is one empty claim per second and one heartbeat every five, whatever sleeps and
+            // waits.
             let operations = count.load(Ordering::Relaxed);
             assert!(operations <= 600 + 120 + 2, "{operations} operations in 600 idle seconds");
         });
@@ -338,14 +342,15 @@ fn p8_bounded() {
         let error = abide.run(echo, "x".repeat(5 << 20)).await.unwrap_err();
         assert!(error.to_string().contains("payload_bytes_max"), "{error}");
         lab.sleep(secs(60)).await;
-        // Sleeping executions are held by nobody: they cost no memory here.
+        // Nobody holds sleeping executions: they cost no memory here.
         let session = lab.store().workers(all_workers()).await.unwrap();
         assert_eq!(session.iter().map(|row| row.lease_count).sum::<u64>(), 0);
         assert_eq!(abide.list(Filter::all().status(Status::Sleeping).limit(1_000)).await.unwrap().len(), 200);
     });
 }
 
-/// The bound on what is in memory delays nobody longer than it takes to leave.
+/// The bound on executions in memory delays the next one no longer than the last one takes to
+/// leave.
 #[test]
 fn p8_a_full_worker_takes_the_next_as_soon_as_one_has_ended() {
     on_both(async |lab, _| {

@@ -1,4 +1,4 @@
-//! Starts and signals that are sent again: they say so, and change nothing.
+//! Starts and signals that are sent again: the caller hears of it, and nothing changes.
 
 use abide::prelude::*;
 
@@ -7,7 +7,7 @@ async fn fine(_ctx: Ctx, _input: String) -> Result<String> {
     Ok("fine".to_owned())
 }
 
-/// Gathers what comes until it is told to stop.
+/// Gathers numbers until it receives the signal to stop.
 #[workflow]
 async fn gathers(ctx: Ctx) -> Result<Vec<u32>> {
     let mut gathered = Vec::new();
@@ -46,10 +46,10 @@ async fn a_signal_with_a_key_arrives_once(abide: Abide) -> Result<()> {
     for _ in 0..3 {
         handle.signal("number", &1).idempotency_key("a").await?;
         handle.signal("number", &2).idempotency_key("b").await?;
-        // The value does not count: it was another one's, or the sender made it anew.
+        // The value does not count: it may come from another sender, or the sender made it anew.
         handle.signal("number", &9).idempotency_key("a").await?;
     }
-    // Without a key each is one of its own; and another name has other keys.
+    // Without a key, each signal counts; another name has other keys.
     handle.signal("number", &3).await?;
     handle.signal("number", &3).await?;
     handle.signal("other", &1).idempotency_key("a").await?;

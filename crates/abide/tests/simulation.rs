@@ -1,5 +1,5 @@
-//! Several workers, crashes at any await, lost answers: whatever the seed, every execution ends once, with the right result, and no
-//! recorded step runs again.
+//! Several workers, crashes at any await, lost answers: whatever the seed, every execution ends
+//! once, with the right result, and no recorded step runs again.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use abide_store::faults::{Chances, FaultyStore};
 use abide_store::memory::{MemoryStore, MemoryTable};
 use abide_store::{Clock, List, Listed, Read, Store, Target};
 
-/// How often each step ran, and when its result was recorded.
+/// The number of times each step ran.
 #[derive(Default)]
 struct Effects(Mutex<BTreeMap<String, u32>>);
 
@@ -47,7 +47,7 @@ async fn order(ctx: Ctx, n: u64) -> Result<u64> {
     for i in 0..n % 4 + 1 {
         sum += ctx
             .step("item", || async {
-                // Fails on its first run, whoever runs it.
+                // The first run of this step fails, whichever worker runs it.
                 if effects.ran(ctx.idempotency_key()) == 1 && i == 1 {
                     return Err(Error::new("the first try fails"));
                 }
@@ -65,7 +65,7 @@ async fn order(ctx: Ctx, n: u64) -> Result<u64> {
     Ok(sum + a + b + bonus)
 }
 
-/// Books `id` in the user's own table; how often it is booked now.
+/// Books `id` in the user's own table, and returns how often it is booked now.
 fn book(table: &dyn Any, id: &str) -> u64 {
     if let Some(table) = table.downcast_ref::<MemoryTable>() {
         let count = table.get(id).map_or(0, |text| text.parse().expect("a number")) + 1;
@@ -80,7 +80,8 @@ fn book(table: &dyn Any, id: &str) -> u64 {
         .into()
 }
 
-/// A few runs, each with a step, a signal that may have come long before, and a child that has several runs itself.
+/// Makes a few runs, each with a step, a signal that may have come long before, and a child that
+/// has several runs itself.
 #[workflow]
 async fn rounds(ctx: Ctx, (left, sum): (u64, u64)) -> Result<u64> {
     let effects = ctx.state::<Arc<Effects>>();
@@ -98,19 +99,19 @@ async fn countdown(ctx: Ctx, n: u64) -> Result<u64> {
 
 const ROUND_COUNT: u64 = 3;
 
-/// One for each step, the signals 1, 2, 3, and the last runs 2, 3, 4 of the children.
+/// The result: one for each step, the signals 1, 2, 3, and the last runs 2, 3, 4 of the children.
 const ROUNDS_SUM: u64 = 3 + (1 + 2 + 3) + (2 + 3 + 4);
 
 fn expected(n: u64) -> u64 {
     let items: u64 = (1..=n % 4 + 1).sum();
-    // Booked once, whoever died meanwhile.
+    // It is booked once, whichever worker died meanwhile.
     let booked = 1;
     items + booked + 1 + (n + 1) + n * n + 100
 }
 
 const ORDER_COUNT: u64 = 6;
 
-/// Runs one seed: three workers, of which one after the other crashes.
+/// Runs one seed with three workers, which crash one after the other.
 fn check(seed: u64) {
     let make = |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
         let chances = Chances {
@@ -205,7 +206,7 @@ async fn check_results(lab: &Lab, abide: &Abide, seed: u64) {
     }
 }
 
-/// What has not ended, in full, for the message of a failed test.
+/// Returns the executions that have not ended, in full, for the message of a failed test.
 async fn open_executions(lab: &Lab) -> String {
     let store = lab.store();
     let mut story = String::new();
@@ -221,7 +222,7 @@ async fn open_executions(lab: &Lab) -> String {
     story
 }
 
-/// Every execution has ended once, and every operation was recorded once.
+/// Checks that every execution has ended once, and that every operation was recorded once.
 async fn check_journals(lab: &Lab, seed: u64) {
     let store = lab.store();
     let items = executions(lab).await;
@@ -275,8 +276,8 @@ async fn listens(ctx: Ctx, count: u64) -> Result<u64> {
     Ok(sum)
 }
 
-/// A signal at the very moment at which its receiver leaves memory makes it ready again at once. The worker may claim it before its
-/// runner has heard that it is gone.
+/// A signal that comes just when its receiver leaves memory makes the receiver ready again at once.
+/// The worker may claim it before the runner has heard that it is gone.
 #[test]
 fn what_is_leased_again_before_it_has_left_is_not_lost() {
     const SIGNAL_COUNT: u64 = 10;
@@ -328,7 +329,7 @@ fn a_hundred_seeds_of_crashes_and_lost_answers_change_nothing() {
     let seeds = std::env::var("ABIDE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
     let from = std::env::var("ABIDE_SEED_FROM").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     for seed in from..from + seeds {
-        // Shown only when the test fails or hangs.
+        // This is shown only when the test fails or hangs.
         println!("seed {seed}");
         check(seed);
     }

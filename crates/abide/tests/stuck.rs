@@ -1,4 +1,4 @@
-//! What is in somebody's way can always be ended, and says how.
+//! An execution that is in somebody's way can always be ended, and `why` says how.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,18 +13,18 @@ use abide_store::{Aside, Clock, Read, Store, Target, Unreadable};
 use futures_util::join;
 use tokio::sync::{Notify, Semaphore};
 
-/// What the test decides, and what it sees.
+/// The gates that the test opens, and the record of what the closures did.
 struct World {
     /// Lets the step "long" end.
     long: Semaphore,
-    /// Wakes a workflow that awaits what it must not.
+    /// Wakes a workflow that awaits something other than a ctx operation.
     foreign: Notify,
     was_dropped: AtomicBool,
 }
 
 type Shared = Arc<World>;
 
-/// Says that its closure was dropped half way.
+/// A guard that records when its closure is dropped halfway.
 struct Running<'a>(&'a World);
 
 impl Drop for Running<'_> {
@@ -44,7 +44,7 @@ async fn long(ctx: &Ctx) -> Result<()> {
     .await
 }
 
-/// Awaits what it must not, beside a step. It is blocked when that wakes it.
+/// Awaits something other than a ctx operation beside a step, and is blocked when that wakes it.
 #[workflow]
 async fn strays(ctx: Ctx) -> Result<()> {
     let stray = async {
@@ -55,7 +55,7 @@ async fn strays(ctx: Ctx) -> Result<()> {
     long.and(stray)
 }
 
-/// Awaits what it must not, with nothing beside it.
+/// Awaits something other than a ctx operation, with nothing beside it.
 #[workflow]
 async fn stops(ctx: Ctx) -> Result<()> {
     ctx.sleep(ms(50)).await?;
@@ -67,7 +67,7 @@ async fn parent(ctx: Ctx) -> Result<()> {
     ctx.run(strays, ()).id("one").await
 }
 
-/// Awaits in its clean-up what it must not.
+/// Awaits something other than a ctx operation in its clean-up.
 #[workflow]
 async fn cleans_up(ctx: Ctx) -> Result<()> {
     let got: Result<()> = ctx.recv("go").await;
@@ -84,7 +84,7 @@ fn world() -> Shared {
     Arc::new(World { long: Semaphore::new(0), foreign: Notify::new(), was_dropped: AtomicBool::new(false) })
 }
 
-/// The journal of "one" in words.
+/// Returns the journal of "one" in words.
 async fn journal(lab: &Lab) -> String {
     let id = ExecutionId::new("one").unwrap();
     let target = Target::Address(Address { namespace: Namespace::default(), id });
@@ -94,7 +94,7 @@ async fn journal(lab: &Lab) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// It has ended, in this way.
+/// Checks that the execution was cancelled, with this journal.
 async fn cancelled(lab: &Lab, handle: &Handle<()>, expected: &str) {
     lab.sleep(secs(5)).await;
     let why = handle.why().await.unwrap();
@@ -102,7 +102,7 @@ async fn cancelled(lab: &Lab, handle: &Handle<()>, expected: &str) {
     assert_eq!(journal(lab).await, expected);
 }
 
-/// Records more than a page of a journal holds, and then ends, or stops.
+/// Records more than fits into a page of a journal, and then ends or is blocked.
 #[workflow]
 async fn bulky(ctx: Ctx, ends: bool) -> Result<u32> {
     for _ in 0..6 {
@@ -172,7 +172,7 @@ fn a_cancelled_parent_leaves_no_child_blocked_behind_an_unblock() {
     });
 }
 
-/// "one", which is blocked and which nobody holds.
+/// Leaves "one" blocked, with no holder.
 async fn left_blocked(lab: &Lab) -> Handle<()> {
     let (_, abide) = worker(lab, &world()).await;
     abide.start(stops, ()).id("one").await.unwrap();
@@ -204,7 +204,7 @@ fn a_cancel_of_what_is_blocked_needs_no_code() {
     });
 }
 
-/// The code comes to what blocked it before it comes to the cancellation, which another build may get to see.
+/// The code reaches its obstacle before the cancellation, which another build may get to see.
 #[test]
 fn an_unblock_that_did_not_help_leaves_what_is_cancelled_to_a_second_cancel() {
     Lab::run_on_each(1, |lab| async move {
@@ -225,7 +225,7 @@ fn an_unblock_that_did_not_help_leaves_what_is_cancelled_to_a_second_cancel() {
     });
 }
 
-/// Its clean-up is owed: whoever mends it has it done, and whoever does not want it says so again.
+/// The clean-up is owed: a fixed build runs it, and a second cancel ends the execution without it.
 #[test]
 fn a_clean_up_that_is_blocked_waits_for_somebody() {
     Lab::run_on_each(1, |lab| async move {
@@ -278,7 +278,7 @@ fn the_attempt_that_runs_is_told() {
     });
 }
 
-/// Uses a durable operation inside of a step, until it is fixed.
+/// Uses a durable operation inside a step until it is fixed.
 #[workflow]
 async fn nests(ctx: Ctx, kind: String) -> Result<u32> {
     let (world, kind) = (ctx.state::<Shared>(), kind.as_str());
@@ -310,7 +310,7 @@ async fn waits_in_a_step(ctx: Ctx) -> Result<u32> {
     ctx.step("outer", || async { wait().await }).await
 }
 
-/// What is recorded of it would be skipped with the step.
+/// Entries of the child would be skipped with the step.
 #[test]
 fn a_step_that_waits_for_a_child_is_blocked() {
     Lab::run_on_each(1, |lab| async move {
@@ -352,11 +352,11 @@ async fn listens(ctx: Ctx) -> Result<u32> {
 #[test]
 fn who_waits_elsewhere_is_told_of_a_set_aside() {
     let memory = |clock| -> Arc<dyn Store> { MemoryStore::new(clock, Limits::default()) };
-    // Twice as long as a client leaves the feed unread.
+    // The time is twice as long as a client leaves the feed unread.
     check_told_of_set_aside(memory, 0, secs(10));
 }
 
-/// A store that had to go through the others would look at two of them for one question.
+/// A store that had to go through the other executions would look at two of them per query.
 #[test]
 fn who_waits_elsewhere_is_told_of_a_set_aside_behind_many_others() {
     let sqlite = |clock| -> Arc<dyn Store> {
@@ -380,7 +380,7 @@ fn check_told_of_set_aside(
         let client = lab.client().await.unwrap();
         let handle = client.handle::<u32>("x");
         let set_aside = async {
-            // It is still in memory.
+            // The execution is still in memory.
             lab.sleep(ms(500)).await;
             lab.crash(machine);
             let address = Address { namespace: Namespace::default(), id: ExecutionId::new("x").unwrap() };
@@ -402,7 +402,8 @@ fn check_told_of_set_aside(
     });
 }
 
-/// A store that is away for a moment is asked again: kept, the lease would be found and the execution run into the same once more.
+/// The engine asks again when a store is away for a moment. If it kept the lease instead, the lease
+/// would be found and the execution would meet the same fault again.
 #[test]
 fn what_cannot_be_read_is_set_aside_when_the_store_is_back() {
     #[workflow]

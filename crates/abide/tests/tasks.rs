@@ -1,4 +1,4 @@
-//! What reaches a task while its function runs.
+//! Messages that reach a task while its function runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,7 +28,7 @@ async fn gated(ctx: Ctx) -> Result<u32> {
     Ok(n)
 }
 
-/// Tells the time.
+/// Returns its time.
 #[task]
 async fn clock(ctx: Ctx) -> Result<String> {
     Ok(ctx.now().to_string())
@@ -136,7 +136,7 @@ fn signals_do_no_harm() {
         }
         world.gate.add_permits(5);
         for n in 0..5u32 {
-            // It may have ended by then.
+            // The task may have ended by then.
             let _ = handle.signal("x", &n).await;
         }
         assert_eq!(handle.result().await.unwrap(), 1);
@@ -151,7 +151,7 @@ async fn look(lab: &Lab) -> Snapshot {
     lab.store().read(read).await.unwrap().unwrap()
 }
 
-/// The signals that nobody has read, by name: the first page of them.
+/// Returns the first page of unread signals, by name.
 async fn unread(lab: &Lab) -> Vec<String> {
     let found = look(lab).await;
     let name = |body: Body| match body {
@@ -161,7 +161,8 @@ async fn unread(lab: &Lab) -> Vec<String> {
     found.inbox.messages.into_iter().map(|message| name(message.body)).collect()
 }
 
-/// A task reads no signals. What was acknowledged is not thrown away for that: it stays where people look for it, through whatever the task goes through.
+/// A task reads no signals. Acknowledged signals are still not thrown away: they stay where people
+/// look for them, whatever the task goes through.
 #[test]
 fn signals_to_a_task_stay_unread() {
     #[task]
@@ -224,7 +225,8 @@ fn signals_to_a_task_stay_unread() {
     });
 }
 
-/// What is unread and not known to the one who parks would wake it at once. The pages of the inbox take their time.
+/// An unread message that the parking seat did not know would wake the task at once. The pages of
+/// the inbox come slowly.
 #[test]
 fn each_attempt_of_a_task_with_much_mail_has_one_lease() {
     #[task]

@@ -1,4 +1,5 @@
-//! What users test their workflows with: state, mocks, crashes at every position, and replays of recorded histories.
+//! The tools with which users test their workflows: state, mocks, crashes at every position, and
+//! replays of recorded histories.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use abide::prelude::*;
 use abide::testing::{History, MockCall, Replay, Test, crash_everywhere, replay};
 use abide_core::{Address, ExecutionId, Namespace};
 
-/// The message that `test` panics with.
+/// Returns the message that `test` panics with.
 fn panic_of<T>(test: impl FnOnce() -> T) -> String {
     let panic = catch_unwind(AssertUnwindSafe(test)).err().expect("it panics");
     panic
@@ -139,7 +140,8 @@ async fn double(ctx: Ctx, number: u64) -> Result<u64> {
 fn a_deterministic_workflow_survives_a_crash_at_every_position() {
     let survived = Test::new().signal("bonus", &100).crash_everywhere(pair, 5);
     assert_eq!(survived.result.unwrap(), 7 * 2 + 100 + 1);
-    // Started; one; reserve; sleep set and over; child started and finished; signal; two; completed.
+    // Started; one; reserve; sleep set and over; child started and finished; signal; two;
+    // completed.
     assert_eq!(survived.position_count, 10);
 }
 
@@ -175,7 +177,7 @@ static CALL_COUNT: AtomicU64 = AtomicU64::new(0);
 #[workflow(name = "testing-fickle")]
 async fn fickle(ctx: Ctx) -> Result<u64> {
     ctx.step("first", || async { Ok(1) }).await?;
-    // Each call of this code takes another way.
+    // Each call of this code takes another path.
     let way = CALL_COUNT.fetch_add(1, Ordering::Relaxed);
     ctx.step(&format!("way-{way}"), || async { Ok(1) }).await
 }
@@ -199,7 +201,8 @@ fn a_workflow_that_waits_for_what_never_comes_is_told() {
     assert!(said.contains("is waiting for signal \"bonus\""), "{said}");
 }
 
-/// Code as it was, and as it is after several changes. Each is registered under the same name by its test.
+/// The code as it was, and as it is after several changes. Its tests register each version under
+/// the same name.
 mod versions {
     use super::*;
 
@@ -251,7 +254,7 @@ mod versions {
     });
 }
 
-/// What the first version has recorded after `approval`, or before it.
+/// Returns the history of the first version, recorded after `approval` or before it.
 fn history(is_approved: bool) -> String {
     Test::new().run(async |abide: Abide| {
         let handle = abide.start(versions::first, 20).id("v-1").await.unwrap();
@@ -259,7 +262,7 @@ fn history(is_approved: bool) -> String {
             handle.signal("approval", &1).await.unwrap();
             assert_eq!(handle.result().await.unwrap(), 21);
         } else {
-            // Whoever waits longer has it past the sleep.
+            // This run sleeps longer, so "v-1" is past its own sleep when it ends.
             let longer = abide.run(sleeper, 2).await;
             longer.unwrap();
         }

@@ -1,4 +1,4 @@
-//! What `why` says of workers and of trees, whoever asks.
+//! The answers of `why` about workers and trees, whichever process asks.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ async fn long_child(ctx: Ctx) -> Result<()> {
     ctx.run(long, ()).id("child").await
 }
 
-/// Awaits what it must not, and is blocked.
+/// Awaits something other than a ctx operation, and is blocked.
 #[workflow]
 async fn stops(ctx: Ctx) -> Result<()> {
     ctx.sleep(ms(50)).await?;
@@ -52,7 +52,8 @@ fn a_worker_that_shuts_down_is_next_for_nothing() {
         lab.sleep(secs(1)).await;
         let client = lab.client().await.unwrap();
         let look = async {
-            // Sooner than the next heartbeat, and after several.
+            // The first wait is shorter than the time to the next heartbeat, the second covers
+            // several.
             for wait in [ms(100), secs(60)] {
                 lab.sleep(wait).await;
                 let queued = client.start(quick, ()).id("queued").await.unwrap();

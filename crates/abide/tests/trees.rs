@@ -1,4 +1,5 @@
-//! An execution and its children: they end with it, however it ends, and are paused and resumed with it.
+//! An execution and its children: they end with it, however it ends, and are paused and resumed
+//! with it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -35,7 +36,7 @@ async fn mother(ctx: Ctx) -> Result<u64> {
     ctx.run(middle, ()).id("child").await
 }
 
-/// A mother that gets blocked while her child waits.
+/// Becomes blocked while its child waits.
 #[workflow]
 async fn clashing_mother(ctx: Ctx) -> Result<u64> {
     let child = ctx.start(middle, ()).id("child").await?;
@@ -48,7 +49,7 @@ async fn status(abide: &Abide, id: &str) -> Status {
     abide.handle::<u64>(id).status().await.unwrap()
 }
 
-/// The whole family of `mother`, from the top.
+/// Returns the statuses of the family of `mother`, from the top.
 async fn family(abide: &Abide) -> [Status; 3] {
     [status(abide, "mother").await, status(abide, "child").await, status(abide, "grandchild").await]
 }
@@ -155,7 +156,7 @@ fn a_pause_pauses_the_tree_and_a_resume_lets_it_go_on() {
     });
 }
 
-/// A resume of a parent lifts only the pause that came from it.
+/// The resume of a parent lifts only the pause that came from it.
 #[test]
 fn a_child_that_was_paused_by_itself_stays_paused() {
     Lab::run(1, |lab| async move {
@@ -185,7 +186,7 @@ fn a_child_that_was_paused_by_itself_stays_paused() {
     });
 }
 
-/// Somebody resumes a child of a paused parent: it goes on by itself.
+/// Somebody resumes a child of a paused parent: the child goes on alone.
 #[test]
 fn a_child_of_a_paused_parent_can_be_resumed() {
     Lab::run(1, |lab| async move {
@@ -212,7 +213,7 @@ async fn matriarch(ctx: Ctx, count: u64) -> Result<u64> {
     ctx.recv::<u64>("go").await
 }
 
-/// More children than one commit asks to stop, in every way to end.
+/// The parent has more children than one commit stops, and ends in every possible way.
 #[test]
 fn many_children_end_in_batches() {
     const COUNT: u64 = 350;
@@ -251,7 +252,7 @@ async fn continues(ctx: Ctx, run: u64) -> Result<u64> {
     ctx.continue_as_new(run + 1).await
 }
 
-/// Continue-as-new ends a run like any other.
+/// Continue-as-new ends a run like any other end.
 #[test]
 fn children_end_with_a_run_that_continues_as_new() {
     Lab::run(1, |lab| async move {
@@ -265,7 +266,7 @@ fn children_end_with_a_run_that_continues_as_new() {
     });
 }
 
-/// Whoever was to ask the children to stop dies: somebody else does.
+/// The machine that was to stop the children dies, and another one does it.
 #[test]
 fn children_end_although_a_machine_dies_in_between() {
     for seed in 1..=20 {
@@ -318,7 +319,8 @@ async fn trunk(ctx: Ctx, millis: u64) -> Result<u64> {
 
 const NODES: [&str; 7] = ["r", "ra", "rb", "raa", "rab", "rba", "rbb"];
 
-/// Orders to any node at any moment, and machines that die: in the end everybody has gone on or has ended, and nobody is forgotten.
+/// Orders reach any node at any moment, and machines die: in the end every execution has gone on or
+/// has ended, and none is forgotten.
 #[test]
 fn random_orders_leave_nobody_behind() {
     for seed in 1..=60 {
@@ -332,7 +334,7 @@ fn random_orders_leave_nobody_behind() {
                 lab.sleep(ms(lab.random() % 60)).await;
                 let node = NODES[(lab.random() % 7) as usize];
                 let handle = watcher.handle::<u64>(node);
-                // Many of these come too early or too late, which is refused.
+                // Many of these orders come too early or too late, and are refused.
                 let _ = match lab.random() % 24 {
                     0..=8 => handle.pause().await,
                     9..=18 => handle.resume().await,
@@ -359,7 +361,7 @@ fn random_orders_leave_nobody_behind() {
             }
             for node in NODES {
                 let handle = watcher.handle::<u64>(node);
-                // A node whose parent ended early was never born.
+                // A node whose parent ended early was never started.
                 let Ok(status) = handle.status().await else { continue };
                 assert!(
                     status.is_terminal(),
@@ -374,7 +376,7 @@ fn random_orders_leave_nobody_behind() {
     }
 }
 
-/// Gives a child up while a step keeps her in memory.
+/// Abandons a child while a step keeps the parent in memory.
 #[workflow]
 async fn fickle(ctx: Ctx) -> Result<u64> {
     let long = ctx.step("long", std::future::pending::<Result<()>>);
@@ -393,7 +395,8 @@ async fn fickle(ctx: Ctx) -> Result<u64> {
     rest
 }
 
-/// The pause comes just after the child was given up, before the code has seen anything else: the child is told when she goes on.
+/// The pause comes just after the child was given up, before the code has seen anything else: the
+/// child is cancelled when the parent goes on.
 #[test]
 fn a_child_that_was_given_up_just_before_a_pause_is_cancelled_after_it() {
     check_given_up_beside_pause(10, |clock| MemoryStore::new(clock, Limits::default()));
@@ -439,7 +442,7 @@ fn check_given_up_beside_pause(seed_count: u64, open: fn(Arc<dyn Clock>) -> Arc<
     }
 }
 
-/// Gives a child up when she is told, while a step runs until it is told, too.
+/// Abandons a child on a signal, while a step runs until the test ends it.
 #[workflow]
 async fn busy(ctx: Ctx) -> Result<u64> {
     let world = ctx.state::<State>();
@@ -458,7 +461,8 @@ async fn busy(ctx: Ctx) -> Result<u64> {
     rest
 }
 
-/// The worker shuts down: a child that is given up before, meanwhile or after is cancelled, by this worker or the next, and nobody waits for it.
+/// The worker shuts down: a child that is given up before, meanwhile or after is cancelled by this
+/// worker or the next, and nobody waits for it.
 #[test]
 fn a_child_that_is_given_up_beside_a_drain_is_cancelled() {
     for go_after in [0, 1, 2, 3, 500, 2_000, 10_000] {

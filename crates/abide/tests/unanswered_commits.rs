@@ -1,4 +1,5 @@
-//! What happens to a workflow while a commit of its own is under way: there is one at a time, and nothing is told before it is durable.
+//! Events that reach a workflow while one of its commits is under way: there is one commit at a
+//! time, and nobody hears of anything before it is durable.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,7 +13,7 @@ use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Store};
 use tokio::sync::Semaphore;
 
-/// What the test decides, and what it sees.
+/// The faults and gates that the test controls, and the counts of what ran.
 struct World {
     is_unanswered: AtomicBool,
     may_end: Semaphore,
@@ -28,7 +29,7 @@ impl World {
     }
 }
 
-/// A store whose commits meet `fault` until the test says otherwise.
+/// Makes a store whose commits meet `fault` until the test says otherwise.
 fn unanswered(store: Arc<dyn Store>, world: &Shared, fault: Fault) -> Arc<dyn Store> {
     let world = world.clone();
     FaultyStore::deciding(store, move |name| {
@@ -37,7 +38,7 @@ fn unanswered(store: Arc<dyn Store>, world: &Shared, fault: Fault) -> Arc<dyn St
     })
 }
 
-/// One step ends at once, the other when it may.
+/// Runs two steps: one ends at once, the other when it may.
 #[workflow]
 async fn both(ctx: Ctx) -> Result<u32> {
     let world = ctx.state::<Shared>();
@@ -65,11 +66,13 @@ fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
 }
 
-/// Lets `event` happen while the commit of the first step is under way; how it ended, in each way that a commit can be.
+/// Lets `event` happen while the commit of the first step is under way. Returns how the execution
+/// ended, for each outcome of that commit.
 fn ended(event: impl AsyncFn(&Lab, &Shared, &Handle<u32>)) -> Vec<Status> {
     let mut ends = Vec::new();
     for make in [memory, sqlite] {
-        // It has not happened, or has happened unheard: neither may be taken for the next commit.
+        // The commit has not happened, or has happened without an answer: neither may be taken for
+        // the next commit.
         for fault in [Fault::Unavailable, Fault::Indeterminate] {
             let world = World::new();
             let faulty = |clock| unanswered(make(clock), &world, fault);
@@ -106,7 +109,7 @@ fn a_termination_waits_for_the_commit_under_way() {
 
 #[test]
 fn a_deadline_waits_for_the_commit_under_way() {
-    // It is to be shown to the code, or the grace of the code is over as well: then the run ends.
+    // The code is yet to see the deadline, or its grace period is over as well and the run ends.
     for passed in [minutes(1), minutes(2)] {
         let ends = ended(async |lab, _, _| lab.sleep(passed).await);
         assert_eq!(ends, [Status::Failed; 4]);
@@ -118,7 +121,8 @@ async fn one_after_the_other(ctx: Ctx) -> Result<u32> {
     Ok(step(&ctx, "first", None).await? + step(&ctx, "second", None).await?)
 }
 
-/// Durable before effect: whatever the code does with a result, the next closure waits until it is recorded.
+/// Durable before effect: whatever the code does with a result, the next closure waits until that
+/// result is recorded.
 #[test]
 fn no_closure_begins_before_the_result_before_it_is_durable() {
     for make in [memory, sqlite] {
@@ -147,7 +151,7 @@ async fn wide(ctx: Ctx, width: u32) -> Result<u32> {
     Ok(futures_util::future::try_join_all(steps).await?.into_iter().sum())
 }
 
-/// A caller that is told that nothing was changed sends its signal again, under another id.
+/// A caller that hears that nothing was changed sends its signal again, under another id.
 #[test]
 fn a_signal_that_may_have_arrived_is_not_said_to_have_failed() {
     let then = [Fault::Unavailable, Fault::Unread, Fault::Corrupt];
@@ -176,7 +180,7 @@ fn a_signal_that_may_have_arrived_is_not_said_to_have_failed() {
     }
 }
 
-/// More than a client tries.
+/// A number of faults above the number of times that a client tries.
 const FAULT_COUNT: u32 = 20;
 
 #[workflow]
@@ -184,7 +188,8 @@ async fn receives(ctx: Ctx) -> Result<u64> {
     ctx.recv("n").await
 }
 
-/// More than waits for one commit: what is recorded, and not seen by the code yet, waits for nothing.
+/// There are more steps than one commit takes: an execution with recorded results that its code has
+/// not seen waits for nothing.
 #[test]
 fn what_commits_in_the_middle_of_its_work_is_running() {
     let world = &World::new();
@@ -199,7 +204,8 @@ fn what_commits_in_the_middle_of_its_work_is_running() {
     });
 }
 
-/// What a transaction step writes and what it records commit together, so either can be asked for again.
+/// The writes of a transaction step and its entry commit together, so the engine can send either
+/// again.
 #[test]
 fn a_transaction_whose_commit_is_unanswered_happens_once() {
     for (fault, run_count) in [(Fault::Unavailable, 1), (Fault::Indeterminate, 1)] {
@@ -217,7 +223,7 @@ fn a_transaction_whose_commit_is_unanswered_happens_once() {
     }
 }
 
-/// How many rows there are after one was written.
+/// Writes a row, and returns the number of rows then.
 #[workflow]
 async fn books(ctx: Ctx) -> Result<u32> {
     let world = Shared::clone(ctx.state::<Shared>());
@@ -229,7 +235,8 @@ async fn books(ctx: Ctx) -> Result<u32> {
     .await
 }
 
-/// What the store will never take is not tried for ever: what was not recorded would run each time.
+/// A commit that the store never takes is not tried forever: the unrecorded steps would run each
+/// time.
 #[test]
 fn a_commit_that_fails_for_good_blocks_its_execution() {
     for (workflow, limit) in [(Failing::Step, 5), (Failing::Transaction, 0)] {
@@ -283,8 +290,9 @@ async fn leaves(ctx: Ctx) -> Result<u32> {
     child.result().await
 }
 
-/// The commit that starts a child and parks its parent has happened unheard. A signal wakes the parent
-/// before the commit is sent again, so that the repetition is fenced: the child was born all the same.
+/// The commit that starts a child and parks its parent has happened without an answer. A signal
+/// wakes the parent before the commit is sent again, so the second one is fenced: the child was
+/// started all the same.
 #[test]
 fn a_child_is_not_stranded_when_the_commit_that_started_it_is_fenced() {
     for make in [memory, sqlite] {
@@ -309,7 +317,7 @@ fn a_child_is_not_stranded_when_the_commit_that_started_it_is_fenced() {
     }
 }
 
-/// Slower than who reads a record, and faster than a slow heart.
+/// Takes longer than a read of a record, and less time than a slow heartbeat.
 #[workflow]
 async fn slow_kid(ctx: Ctx) -> Result<u32> {
     let world = ctx.state::<Shared>();
@@ -328,9 +336,9 @@ async fn parent_of_one(ctx: Ctx) -> Result<u32> {
     ctx.run(slow_kid, ()).await
 }
 
-/// The commit that starts a child is repeated, and its answer tells of the child. Whoever looks for the
-/// child at the same time reads what is recorded before the child has run, and is slow: what was read
-/// is old by then, and must not begin the child again.
+/// The commit that starts a child is repeated, and its answer brings the child. A look for the
+/// child at the same time reads the record before the child has run, and is slow: the record is old
+/// by then, and must not begin the child again.
 #[test]
 fn a_child_that_was_looked_for_and_told_of_runs_once() {
     for make in [memory, sqlite] {
@@ -355,8 +363,9 @@ fn a_child_that_was_looked_for_and_told_of_runs_once() {
     }
 }
 
-/// The commit that starts a child has happened, and is said to have failed. The answer to its repetition tells of the child and is late: meanwhile the session is
-/// over, and another worker has run the child to its end.
+/// The commit that starts a child has happened, and is reported as failed. The answer to its
+/// repetition brings the child, and is late: meanwhile the session is over, and another worker has
+/// run the child to its end.
 #[test]
 fn a_child_that_has_ended_is_not_begun_by_a_late_answer() {
     for make in [memory, sqlite] {

@@ -1,4 +1,5 @@
-//! Steps that have run and whose results could not be recorded: nothing goes on from there but a decision about the step.
+//! Steps that have run and whose results could not be recorded: only a decision about the step lets
+//! the execution go on.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,20 +13,20 @@ use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Read, Snapshot, Store, Target};
 use tokio::sync::Semaphore;
 
-/// The largest result that is recorded; quotes and a number belong to it.
+/// The largest result that can be recorded, including its quotes and a number.
 const BYTES_MAX: usize = 100;
 
-/// What the test decides, and what it sees.
+/// The settings that the test controls, and the record of what ran.
 struct World {
-    /// How long the reports are.
+    /// The length of the reports.
     length: AtomicUsize,
-    /// Lets a step go on that waits for it.
+    /// Lets a waiting step go on.
     gate: Semaphore,
-    /// Whether the code is a newer one.
+    /// Whether the code is the newer one.
     is_new: AtomicBool,
     /// The steps that ran, in order.
     ran: Mutex<Vec<String>>,
-    /// How many commits go through before they meet the fault.
+    /// The number of commits that succeed before the next one meets the fault.
     commit_count_left: AtomicUsize,
 }
 
@@ -42,7 +43,7 @@ impl World {
         })
     }
 
-    /// The steps that ran since this was asked last.
+    /// Returns the steps that ran since the last call.
     fn take_ran(&self) -> String {
         std::mem::take(&mut *self.ran.lock().unwrap()).join(" ")
     }
@@ -52,7 +53,7 @@ impl World {
     }
 }
 
-/// A report of the length that the world wants by then.
+/// Makes a report of the length that the world wants by then.
 async fn report(ctx: &Ctx, name: &str) -> Result<String> {
     let world = ctx.state::<Shared>();
     ctx.step(name, || async {
@@ -71,7 +72,7 @@ async fn quick(ctx: &Ctx, name: &str) -> Result<String> {
     .await
 }
 
-/// The second step of the name is the one whose result is too large.
+/// Makes two reports under one name; the result of the second is too large.
 #[workflow]
 async fn reports(ctx: Ctx) -> Result<String> {
     let first = quick(&ctx, "report").await?;
@@ -79,7 +80,7 @@ async fn reports(ctx: Ctx) -> Result<String> {
     Ok(format!("{first} {second} {}", quick(&ctx, "after").await?))
 }
 
-/// Two results are too large; what ran beside them is recorded.
+/// Makes two results that are too large, beside a step that is recorded.
 #[workflow]
 async fn both(ctx: Ctx) -> Result<String> {
     let (a, b, c) = futures_util::join!(report(&ctx, "a"), quick(&ctx, "b"), report(&ctx, "c"));
@@ -88,7 +89,7 @@ async fn both(ctx: Ctx) -> Result<String> {
     Ok(joined)
 }
 
-/// Newer code cannot read what was given as the result of its step.
+/// Cannot read the result that was set for its step, if the code is the newer one.
 #[workflow]
 async fn counts(ctx: Ctx) -> Result<String> {
     let report = if ctx.state::<Shared>().is_new.load(Ordering::Relaxed) {
@@ -101,7 +102,7 @@ async fn counts(ctx: Ctx) -> Result<String> {
     Ok(report)
 }
 
-/// A report that waits at the gate.
+/// Makes a report that waits at the gate.
 async fn gated_report(ctx: &Ctx) -> Result<String> {
     let world = ctx.state::<Shared>();
     ctx.step("gated", || async {
@@ -112,7 +113,7 @@ async fn gated_report(ctx: &Ctx) -> Result<String> {
     .await
 }
 
-/// Newer code does something else first.
+/// Runs another step first if the code is the newer one.
 #[workflow]
 async fn gated(ctx: Ctx) -> Result<String> {
     if ctx.state::<Shared>().is_new.load(Ordering::Relaxed) {
@@ -121,7 +122,7 @@ async fn gated(ctx: Ctx) -> Result<String> {
     gated_report(&ctx).await
 }
 
-/// Goes on with whatever comes first.
+/// Goes on with the first result of two.
 #[workflow]
 async fn raced(ctx: Ctx) -> Result<String> {
     let world = ctx.state::<Shared>();
@@ -170,14 +171,14 @@ async fn blocked<W: abide::Workflow<Input = ()>>(lab: &Lab, abide: &Abide, code:
     handle
 }
 
-/// The result of what ends in time.
+/// Returns the result of an execution that ends in time.
 async fn ended(lab: &Lab, handle: &Handle<String>) -> String {
     lab.sleep(secs(30)).await;
     assert_eq!(handle.status().await.unwrap(), Status::Completed, "{}", handle.why().await.unwrap());
     handle.result().await.unwrap()
 }
 
-/// Starts `code` as "one" and lets it be paused when its steps pass the gate; so many may.
+/// Starts `code` as "one", and has it paused when its steps pass the gate, this many of them.
 async fn paused<W: abide::Workflow<Input = (), Output = String>>(
     lab: &Lab,
     (world, abide): (&Shared, &Abide),
@@ -203,7 +204,7 @@ async fn look(lab: &Lab) -> Snapshot {
     lab.store().read(read).await.unwrap().unwrap()
 }
 
-/// The step that it is blocked at.
+/// Returns the step that the execution is blocked at.
 async fn obstacle(lab: &Lab) -> Option<String> {
     let Phase::Blocked { reason, .. } = look(lab).await.execution.phase().clone() else { return None };
     let Block::Unrecordable { op, .. } = *reason else { return None };
@@ -219,7 +220,7 @@ async fn decision_count(lab: &Lab) -> usize {
     events(lab).await.iter().filter(is_decision).count()
 }
 
-/// How often the journal hands an outcome of this step to the code.
+/// Returns how often the journal delivers an outcome of this step to the code.
 async fn delivery_count(lab: &Lab, step: &str) -> usize {
     let is_it = |event: &&Event| event.is_delivery() && event.op().is_some_and(|op| op.is_called(step));
     events(lab).await.iter().filter(is_it).count()
@@ -304,7 +305,8 @@ fn an_edit_that_the_code_cannot_read_can_be_edited_again() {
     });
 }
 
-/// The run went on with it: what was given is a recorded result, about which nobody decides any more. Code that can read it goes on.
+/// The run went on with the result that was set: it is now a recorded result, about which nobody
+/// decides any more. Code that can read it goes on.
 #[test]
 fn p1_an_edit_that_code_went_on_with_is_a_recorded_result() {
     on_each(async |lab, world| {
@@ -381,7 +383,7 @@ fn p1_a_recorded_result_is_neither_run_again_nor_edited() {
     });
 }
 
-/// Neither an unblock nor a worker that starts can know whether the effect may happen again.
+/// Neither an unblock nor a starting worker can know whether the effect may happen again.
 #[test]
 fn nobody_runs_such_a_step_again_unasked() {
     on_each(async |lab, world| {
@@ -413,7 +415,7 @@ fn a_decision_waits_for_a_worker() {
         let (_, office) = lab.worker_with(|builder| builder.lanes(["office"])).await.unwrap();
         let handle = office.handle::<String>("one");
         handle.unblock().edit("report#2", "first").await.unwrap();
-        // Whoever comes second is too late, and is told so.
+        // The second decision is too late, and is refused.
         let late = [
             handle.unblock().edit("report#2", "second"),
             handle.unblock().rerun("report#2"),
@@ -450,7 +452,7 @@ fn several_such_steps_are_decided_about_one_after_the_other() {
         handle.unblock().rerun("c").await.unwrap();
         lab.sleep(secs(2)).await;
         assert_eq!((world.take_ran(), handle.status().await.unwrap()), ("c".to_owned(), Status::Waiting));
-        // Another machine sees the same.
+        // Another machine meets the same block.
         lab.crash(first);
         let (_, abide) = worker(lab, world).await;
         let handle = abide.handle::<String>("one");
@@ -460,7 +462,7 @@ fn several_such_steps_are_decided_about_one_after_the_other() {
     });
 }
 
-/// The result is recorded while it is paused, and found when it goes on.
+/// The lost result is recorded during the pause, and the code meets it after the resume.
 #[test]
 fn a_result_that_is_lost_during_a_pause_blocks_after_it() {
     on_each(async |lab, world| {
@@ -476,7 +478,7 @@ fn a_result_that_is_lost_during_a_pause_blocks_after_it() {
     });
 }
 
-/// What came after it was recorded, too, but the run got no further than the first.
+/// The later result was recorded too, but the run got no further than the first.
 #[test]
 fn a_lost_result_is_not_overtaken_by_what_came_after_it() {
     on_each(async |lab, world| {
@@ -511,7 +513,8 @@ fn newer_code_that_asks_for_a_lost_result_later_is_blocked_there() {
     });
 }
 
-/// Newer code does something else first, and cannot read what was given: the next decision takes its place.
+/// Newer code runs another step first, and cannot read the result that was set: the next decision
+/// replaces it.
 #[test]
 fn an_edit_that_newer_code_comes_to_later_can_be_edited_again() {
     on_each(async |lab, world| {
@@ -551,7 +554,7 @@ fn a_decision_survives_a_crash_at_any_commit() {
     }
 }
 
-/// A store whose commits meet `fault` when the world says so.
+/// Makes a store whose commits meet `fault` when the world says so.
 fn cut_off(store: Arc<dyn Store>, world: &Shared, fault: Fault) -> Arc<dyn Store> {
     let world = world.clone();
     FaultyStore::deciding(store, move |name| {
@@ -579,7 +582,7 @@ async fn crashed(lab: Lab, world: &Shared, commit_count: usize, is_rerun: bool) 
     assert_eq!(ended(&lab, &abide.handle("one")).await, "report xxx after");
     let ran = world.take_ran();
     let count = |name: &str| ran.split(' ').filter(|step| *step == name).count();
-    // A step may run again until its result is recorded; what was edited never does.
+    // A step may run again until its result is recorded; an edited step never does.
     let allowed = if is_rerun { 1..=2 } else { 0..=0 };
     assert!(allowed.contains(&count("report")), "{ran} after {commit_count} commits");
     assert!((1..=2).contains(&count("after")), "{ran} after {commit_count} commits");

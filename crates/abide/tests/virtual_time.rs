@@ -1,4 +1,5 @@
-//! The clock of tests: what it waits for, what it skips, and what it does when nothing can happen any more.
+//! The clock of tests: when it waits, when it skips, and when it reports that nothing can happen
+//! any more.
 
 #![expect(clippy::disallowed_methods, reason = "steps that take real time are what is tested here")]
 
@@ -28,7 +29,7 @@ async fn never_answers(_ctx: Ctx) -> Result<()> {
     std::future::pending().await
 }
 
-/// The panic of a test that stands still, which must come at once.
+/// Returns the panic of a test that stands still, which must come at once.
 fn still<Fut: Future>(test: impl FnOnce(Abide) -> Fut) -> String {
     let began = Instant::now();
     let panic = catch_unwind(AssertUnwindSafe(|| testing::run(test))).err().expect("it stands still");
@@ -156,7 +157,7 @@ async fn asks_inside_a_step(ctx: Ctx) -> Result<u64> {
     ctx.step("ask", || async { Ok(abide.run(month, ()).await?) }).await
 }
 
-/// Something outside that may still act is waited for.
+/// The clock waits for an outside task that may still act.
 #[abide::test]
 async fn a_signal_from_a_task_of_tokio_is_waited_for(abide: Abide) -> Result<()> {
     let handle = abide.start(approved, ()).await?;
@@ -199,6 +200,6 @@ fn thirty_days_with_ten_workers_are_over_in_a_second() {
         daily.result().await
     });
     assert_eq!(slept.unwrap(), 30);
-    // Less than a second on a machine that does nothing else; gone through, they take many minutes.
+    // An idle machine needs less than a second; without skipping, it would take many minutes.
     assert!(began.elapsed() < secs(10), "it took {:?}", began.elapsed());
 }

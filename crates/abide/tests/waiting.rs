@@ -1,4 +1,4 @@
-//! One follower of the feed serves everybody who waits for what runs elsewhere.
+//! One follower of the feed serves all clients that wait for executions elsewhere.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -27,7 +27,7 @@ fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap()
 }
 
-/// A worker, and a process that can run nothing but waits.
+/// Starts a worker, and a process that runs nothing and only waits.
 async fn two(lab: &Lab) -> (Abide, Abide) {
     let (_, worker) = lab.worker().await.unwrap();
     let (_, watcher) = lab.worker_with(|builder| builder.lanes(["none"])).await.unwrap();
@@ -164,7 +164,8 @@ fn whoever_comes_after_all_have_left_is_served() {
     });
 }
 
-/// A store that is always busy wakes its followers all the time: one that nobody wants has to notice that nevertheless.
+/// A store that is always busy wakes its followers all the time: a follower that nobody wants has
+/// to notice that nevertheless.
 #[test]
 fn nobody_follows_a_busy_store_when_nobody_waits() {
     let feeds = Arc::new(AtomicUsize::new(0));
@@ -202,7 +203,8 @@ fn nobody_follows_a_busy_store_when_nobody_waits() {
     });
 }
 
-/// What is done by the clock is not done whenever something happens: each look at what is damaged is a question to the store.
+/// Work that the clock triggers must not follow every event: each look for damaged executions is a
+/// query to the store.
 #[test]
 fn a_busy_store_is_not_asked_for_what_is_damaged_at_each_of_its_commits() {
     let lists = Arc::new(AtomicUsize::new(0));
@@ -233,12 +235,12 @@ fn a_busy_store_is_not_asked_for_what_is_damaged_at_each_of_its_commits() {
             _ = handle.result() => panic!("it has not ended"),
             count = keep_busy => count,
         };
-        // Twenty seconds, and the feed is read every five without a hint.
+        // This lasts twenty seconds, and without a hint the feed is read every five.
         assert!((3..=5).contains(&count), "{count} times");
     });
 }
 
-/// Sets everything aside that a worker can claim.
+/// Sets aside everything that a worker can claim.
 async fn set_all_aside(store: &dyn Store) -> usize {
     let ability = Ability {
         namespace: Namespace::default(),
@@ -265,7 +267,7 @@ async fn set_all_aside(store: &dyn Store) -> usize {
     }
 }
 
-/// More is damaged than one question tells of, and the last of it is waited for.
+/// More executions are damaged than one query returns, and the client waits for the last of them.
 #[test]
 fn whoever_waits_for_something_damaged_is_told_however_much_is() {
     const DAMAGED_COUNT: u64 = 600;
@@ -282,7 +284,7 @@ fn whoever_waits_for_something_damaged_is_told_however_much_is() {
             let damaging = async {
                 lab.sleep(secs(1)).await;
                 assert_eq!(set_all_aside(&**store.get().unwrap()).await as u64, DAMAGED_COUNT);
-                // Three questions, and long before everybody looks again.
+                // Three queries take place, long before any client looks again.
                 lab.sleep(secs(20)).await;
             };
             tokio::select! {
@@ -299,7 +301,7 @@ async fn asks(ctx: Ctx) -> Result<u64> {
     ctx.run(waits, 1).id("child").await
 }
 
-/// One look after the other fails: those at the parent, then those at the child.
+/// Each read in turn fails: first the reads of the parent, then those of the child.
 #[test]
 fn why_says_of_the_child_that_it_cannot_be_read() {
     let unread_at = Arc::new(AtomicUsize::new(usize::MAX));
@@ -329,8 +331,8 @@ fn why_says_of_the_child_that_it_cannot_be_read() {
     });
 }
 
-/// What cannot be read beside others that can is told of by itself. A store that is out of reach is an error, whatever was asked for. The error says
-/// which it is: nothing else is asked.
+/// An execution that cannot be read, while others can, is reported as such. A store that is out of
+/// reach is an error, whatever was asked for. The error says which it is: nothing else is asked.
 #[test]
 fn why_tells_an_execution_that_cannot_be_read_from_a_store_that_cannot() {
     let (is_unread, is_away) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));

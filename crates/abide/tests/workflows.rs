@@ -1,4 +1,4 @@
-//! What workflows can do, on the embedded store in memory and in virtual time.
+//! The operations of workflows, on the embedded store in memory and in virtual time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -470,7 +470,7 @@ fn a_journal_that_is_too_long_blocks_until_the_limit_is_raised() {
         assert!(why.starts_with(r#"workflow "long" is blocked since"#) && why.contains(reason), "{why}");
         assert_eq!(ran.load(Ordering::Relaxed), 4, "its start is an entry too, and there is no loop");
         lab.crash(machine);
-        // Tried once more by a worker that knows no better.
+        // A worker with the same bound tries once more.
         let (machine, abide) = with(5).await;
         lab.sleep(hours(1)).await;
         let handle = abide.handle::<u32>("long");
@@ -517,7 +517,7 @@ async fn joined_steps_borrow_what_is_around_them(abide: Abide) -> Result<()> {
     Ok(())
 }
 
-/// Makes an empty store: a client creates none, and a worker would take what is started.
+/// Makes an empty store: a client creates none, and a worker would take the started executions.
 fn create(path: &std::path::Path) {
     let clock = Arc::new(abide_engine::SystemClock);
     let store = abide_sqlite::SqliteStore::open(path, clock, abide_sqlite::Options::default());

@@ -1,4 +1,5 @@
-//! A process that is stopped inside a write transaction: others are told within `busy_ms_max`, and go on afterwards.
+//! A process that is stopped inside a write transaction: callers in other processes hear of it
+//! within `busy_ms_max`, and go on afterwards.
 
 use std::path::Path;
 
@@ -14,13 +15,13 @@ use crate::process::Process;
 use crate::roles::{Kind, Role};
 
 const BUSY_MS_MAX: u64 = 600;
-/// A busy machine is late.
+/// The delay that a busy machine may add.
 const TOLERANCE_MS: u64 = 500;
 const EXECUTION_COUNT: u64 = 20;
 
 #[test]
 fn a_process_stopped_inside_a_transaction_delays_others_by_a_known_time_only() {
-    // The worker's session outlives the stop, or it does not; the stop ends by itself, or by a kill.
+    // The worker's session outlives the stop, or it does not; the stop ends normally, or by a kill.
     in_turn(async {
         check(None, End::GoesOn).await;
         check(Some(400), End::Killed).await;
@@ -62,7 +63,7 @@ async fn check(ttl_ms: Option<u64>, end: End) {
     assert!(worker.is_alive());
 }
 
-/// Does what a machine may delay for longer than this client is ready to wait.
+/// Repeats a call that a slow machine may delay for longer than this client waits.
 async fn patiently(what: &str, mut call: impl AsyncFnMut() -> Result<(), ClientError>) {
     until(what, async || match call().await {
         Ok(()) => Some(()),
@@ -72,7 +73,8 @@ async fn patiently(what: &str, mut call: impl AsyncFnMut() -> Result<(), ClientE
     .await;
 }
 
-/// While nobody can write: every call that writes says so in time, and changes nothing; reading goes on.
+/// Checks that, while nobody can write, every writing call fails in time and changes nothing, and
+/// that reading goes on.
 async fn check_refusals(client: &Abide, url: &str) {
     refused("start", async || client.start(waiter, 1_000).id("late").await.map(drop)).await;
     refused("signal", async || client.handle::<u64>("waiter-0").signal("go", &1u64).await).await;
@@ -84,7 +86,7 @@ async fn check_refusals(client: &Abide, url: &str) {
         if took < ms(BUSY_MS_MAX) { Ok(()) } else { Err(format!("a reader waited for the writer: {took:?}")) }
     })
     .await;
-    // Several at once wait at the same time, not one after the other.
+    // Concurrent calls wait at the same time, not one after the other.
     refused("20 starts", async || {
         let starts = (0..20).map(|n| client.start(waiter, n).id(format!("late-{n}")).into_future());
         let mut outcomes = futures_util::future::join_all(starts).await;
@@ -111,7 +113,7 @@ async fn refused(what: &str, mut call: impl AsyncFnMut() -> Result<(), ClientErr
     .await;
 }
 
-/// Afterwards everything works, and what was refused has left no trace.
+/// Checks that everything works afterwards, and that the refused calls have left no trace.
 async fn finish(client: &Abide, folder: &Path) {
     assert!(matches!(client.handle::<u64>("late").status().await, Err(ClientError::Unknown { .. })));
     for n in 0..EXECUTION_COUNT {
@@ -120,12 +122,13 @@ async fn finish(client: &Abide, folder: &Path) {
     }
     for n in 0..EXECUTION_COUNT {
         let handle = client.handle::<u64>(&format!("waiter-{n}"));
-        // The refused signal said 1.
+        // The refused signal carried 1.
         assert_eq!(within("a result", handle.result()).await.expect("a result"), n + 10);
     }
     let mut look = Look::at(folder);
     look.again().await;
     assert_eq!(look.recorded().len() as u64, EXECUTION_COUNT);
-    // A session of 400 ms may expire once more on a busy machine, while a step runs: that one runs again, but none that was recorded.
+    // A session of 400 ms may expire once more on a busy machine while a step runs. That step runs
+    // again, but no recorded step does.
     check_steps(&look, &effects::read(folder));
 }

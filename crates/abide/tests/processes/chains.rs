@@ -14,7 +14,8 @@ use crate::roles::Role;
 const KILL_COUNT: u32 = 25;
 const CHAIN_COUNT: u64 = 4;
 const RUN_COUNT: u32 = 1_200;
-/// A process lives until it has written at most so much to the file of effects: some dozens of runs, however fast the machine is.
+/// The most bytes that a process writes to the file of effects in its life: some dozens of runs,
+/// however fast the machine is.
 const LIFE_BYTES_MAX: u64 = 10_000;
 
 #[test]
@@ -34,7 +35,8 @@ fn a_process_that_is_killed_loses_no_run_and_begins_none_twice() {
             check_silence(&look, folder.path(), generation, &mut seen);
             let first = effects::byte_count(folder.path());
             let last = first + chance.below(LIFE_BYTES_MAX);
-            // If nobody looks for a while, its steps wait: no process can do all there is to do.
+            // If the parent does not look for a while, the steps wait: no process can do all the
+            // work.
             let effect_bytes_max = Some(first + 2 * LIFE_BYTES_MAX);
             let role = Role { generation, effect_bytes_max, ..Role::worker(folder.path()) };
             let mut process = Process::spawn_ready(&role).await;

@@ -4,13 +4,13 @@
 use std::future::Future;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The wall clock, which all processes share.
+/// Returns the wall clock, which all processes share.
 pub(crate) fn wall_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
     i64::try_from(since.as_micros()).expect("it is not that late")
 }
 
-/// How long something takes.
+/// A measurement of elapsed time.
 pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
@@ -31,20 +31,21 @@ pub(crate) fn pause_thread(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// How long a test waits for anything. Nobody can say less: a machine that stands still for seconds is not what is tested. It is less than
-/// the minute after which whoever waits for a result looks by themselves: a hint that was lost is still seen.
+/// The time that a test waits for anything. A shorter time would fail on a machine that stands
+/// still for seconds. It is below the minute after which a waiting client looks without a hint, so
+/// a lost hint still fails the test.
 const PATIENCE: Duration = Duration::from_secs(50);
-/// How long a test waits for ten thousand things.
+/// The time that a test waits for ten thousand things.
 const PATIENCE_FOR_MUCH: Duration = Duration::from_secs(300);
-/// How often something may come late before that is taken for the product's doing.
+/// The number of measurements, most of which must be late before the product is to blame.
 const TRY_COUNT: u32 = 5;
 
-/// Waits for an event that can only be seen by looking. Panics when it does not come.
+/// Waits for an event that can only be seen by polling. Panics if it does not come.
 pub(crate) async fn until<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
     until_for(PATIENCE, what, look).await
 }
 
-/// Waits for much to happen, which can only be seen by looking. Panics when it does not.
+/// Waits for many events that can only be seen by polling. Panics if they do not come.
 pub(crate) async fn until_much<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
     until_for(PATIENCE_FOR_MUCH, what, look).await
 }
@@ -60,7 +61,7 @@ async fn until_for<T>(patience: Duration, what: &str, mut look: impl AsyncFnMut(
     }
 }
 
-/// The result of `future`. Panics when it does not come.
+/// Returns the result of `future`. Panics if it does not come.
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, future).await {
         Ok(done) => done,
@@ -68,8 +69,9 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
     }
 }
 
-/// Measures once; if that was late, it may have been the machine, and the majority of [`TRY_COUNT`] measurements decides. `attempt` says what was
-/// late. What is wrong whatever the time is, panics at once.
+/// Measures once. If that was late, the machine may have been the reason, and the majority of
+/// [`TRY_COUNT`] measurements decides. `attempt` returns an error for a late measurement. Faults
+/// that do not depend on time panic at once.
 pub(crate) async fn in_time(mut attempt: impl AsyncFnMut(u32) -> Result<(), String>) {
     let mut late_count = 0;
     for nth in 1..=TRY_COUNT {
@@ -93,11 +95,11 @@ pub(crate) fn beside(work: impl FnOnce() + Send + 'static) {
     std::thread::spawn(work);
 }
 
-/// Random numbers that follow from a seed (splitmix64).
+/// A generator of random numbers that follow from a seed (splitmix64).
 pub(crate) struct Chance(u64);
 
 impl Chance {
-    /// From `ABIDE_SEED`, or fixed. The seed is printed.
+    /// Takes the seed from `ABIDE_SEED`, or the default, and prints it.
     pub(crate) fn seeded(default: u64) -> Self {
         let seed = std::env::var("ABIDE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
         println!("ABIDE_SEED={seed}");

@@ -10,24 +10,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::wall_us;
 
-/// One line: something happened outside.
+/// One line: an effect outside the store.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Effect {
     pub(crate) at_us: i64,
-    /// Which execution.
+    /// The id of the execution.
     pub(crate) id: String,
-    /// Which step.
+    /// The idempotency key of the step.
     pub(crate) key: String,
     pub(crate) pid: u32,
-    /// The how-many-th process of the test.
+    /// The number of the process within the test.
     pub(crate) generation: u32,
-    /// Where in the step.
+    /// The place within the step.
     pub(crate) word: String,
-    /// No other line has it.
+    /// A text that no other line has.
     pub(crate) nonce: String,
 }
 
-/// Appends to the file.
+/// An appender to the file of effects.
 #[derive(Clone)]
 pub(crate) struct Effects {
     file: Arc<File>,
@@ -45,7 +45,7 @@ impl Effects {
         Self { file: Arc::new(file), generation, count: Arc::default() }
     }
 
-    /// Appends a line; its nonce.
+    /// Appends a line, and returns its nonce.
     pub(crate) fn happen(&self, id: &str, key: String, word: &str) -> String {
         let pid = std::process::id();
         let nonce = format!("{}.{pid}.{}", self.generation, self.count.fetch_add(1, Ordering::Relaxed));
@@ -61,20 +61,20 @@ impl Effects {
         };
         let mut line = serde_json::to_vec(&effect).expect("an effect serializes");
         line.push(b'\n');
-        // One write: lines of several processes do not mix.
+        // One write keeps the lines of several processes apart.
         (&*self.file).write_all(&line).expect("an effect is written");
         nonce
     }
 }
 
-/// How much is written, perhaps just now.
+/// Returns the length of the file, which may be growing just now.
 pub(crate) fn byte_count(folder: &Path) -> u64 {
     std::fs::metadata(folder.join("effects")).map_or(0, |file| file.len())
 }
 
-/// Every line so far.
+/// Returns every line so far.
 pub(crate) fn read(folder: &Path) -> Vec<Effect> {
     let text = std::fs::read_to_string(folder.join("effects")).unwrap_or_default();
-    // The last line may be half of a killed process's.
+    // The last line may be incomplete, if its process was killed.
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }

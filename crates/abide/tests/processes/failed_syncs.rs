@@ -1,6 +1,8 @@
-//! The log cannot be synced for a while: nobody knows whether a COMMIT that fails in this way has happened.
+//! The log cannot be synced for a while: nobody knows whether a COMMIT that fails in this way has
+//! happened.
 //!
-//! A library that is preloaded into the worker makes its syncs fail. It is compiled here: a C compiler is needed to build the tests anyway.
+//! A library that is preloaded into the worker makes its syncs fail. It is compiled here: a C
+//! compiler is needed to build the tests anyway.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,7 +42,7 @@ impl Faulty {
     }
 }
 
-/// The library that is preloaded.
+/// Compiles the preloaded library, and returns its path.
 fn library(outside: &Path) -> PathBuf {
     let library = outside.join("fail_sync.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/processes/fail_sync.c");
@@ -53,7 +55,8 @@ fn library(outside: &Path) -> PathBuf {
 const TICKER_COUNT: u64 = 10;
 const TICK_COUNT: u64 = 50;
 
-/// Whoever is told that a step is recorded goes on with the next one. If it was not, it runs again, after its successor.
+/// A worker that hears that a step is recorded goes on with the next one. If the step was not
+/// recorded, it runs again, after its successor.
 #[test]
 fn nobody_goes_on_after_a_commit_that_may_not_have_happened() {
     in_turn(async {
@@ -79,7 +82,7 @@ fn nobody_goes_on_after_a_commit_that_may_not_have_happened() {
     });
 }
 
-/// No step ran after its successor had begun.
+/// Checks that no step ran after its successor had begun.
 fn check_order(outside: &Path, id: &str) {
     let nth = |effect: &Effect| -> u64 {
         let nth = effect.key.rsplit('/').next().expect("a key has parts");
@@ -92,7 +95,7 @@ fn check_order(outside: &Path, id: &str) {
 
 const TRANSACTION_COUNT: u32 = 100;
 
-/// A transaction step that failed to commit is run again, and its writes happen once.
+/// A transaction step that failed to commit runs again, and its writes happen once.
 #[test]
 fn a_transaction_of_which_nobody_knows_whether_it_happened_happens_once() {
     in_turn(async {
@@ -112,7 +115,8 @@ fn a_transaction_of_which_nobody_knows_whether_it_happened_happens_once() {
     });
 }
 
-/// The worker's own writes fail and it opens its connection anew; somebody else, whose disk works, is told that the signal is there.
+/// The worker's own writes fail and it opens its connection anew; another process, whose disk
+/// works, gets its signal acknowledged.
 #[test]
 fn a_signal_that_came_while_the_disk_failed_is_delivered() {
     in_turn(async {
@@ -126,7 +130,7 @@ fn a_signal_that_came_while_the_disk_failed_is_delivered() {
         })
         .await;
         faulty.fail();
-        // The worker meets the fault.
+        // By then the worker has met the fault.
         pause(ms(600)).await;
         handle.signal("s", &7u64).await.expect("a signal");
         pause(ms(300)).await;
@@ -139,7 +143,7 @@ const SLOW_SYNC_MS: &str = "50";
 const SLOW_SIGNAL_COUNT: u64 = 8;
 const SLOW_SIGNAL_MS_MAX: i64 = 300;
 
-/// The log is written to long before the commit can be seen, and nothing tells of the latter.
+/// The log grows long before the commit can be seen, and nothing announces the commit.
 #[test]
 fn a_signal_of_a_process_with_a_slow_disk_is_noticed_when_it_is_there() {
     in_turn(async {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::{pause, pause_thread, wall_us};
 use crate::effects::{self, Effects};
 
-/// What every flow is given: where the outside world is.
+/// The state of every flow: where the outside world is.
 #[derive(Clone)]
 pub(crate) struct Bench {
     pub(crate) folder: PathBuf,
@@ -16,7 +16,7 @@ pub(crate) struct Bench {
     pub(crate) effect_bytes_max: Option<u64>,
 }
 
-/// What a step gives: which of its runs it was.
+/// The result of a step: it names the run of the step.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Ran {
     pub(crate) value: u64,
@@ -24,26 +24,26 @@ pub(crate) struct Ran {
 }
 
 impl Bench {
-    /// Something happened outside, in the step that calls this.
+    /// Records an effect outside, in the calling step.
     fn ran(&self, ctx: &Ctx, value: u64) -> Ran {
         Ran { value, nonce: self.effects.happen(ctx.id(), ctx.idempotency_key(), "ran") }
     }
 
-    /// Waits until the process is killed, if it has done all that it may.
+    /// Waits until the process is killed, if it has written all that it may.
     async fn room(&self) {
         while self.effect_bytes_max.is_some_and(|max| effects::byte_count(&self.folder) > max) {
             pause(ms(2)).await;
         }
     }
 
-    /// Waits until the parent opens the gate of this process: a file.
+    /// Waits until the parent opens the gate of this process, which is a file.
     async fn gate(&self) {
         while !self.is_gate_open() {
             pause(ms(2)).await;
         }
     }
 
-    /// The same on a thread of its own, which is quick to see it: it races with a heartbeat.
+    /// Waits for the gate on a thread of its own, which sees it quickly: it races with a heartbeat.
     fn gate_of_thread(&self) {
         while !self.is_gate_open() {
             pause_thread(std::time::Duration::from_micros(500));
@@ -67,7 +67,7 @@ pub(crate) async fn leaf(ctx: Ctx, n: u64) -> Result<u64> {
     Ok(ctx.step("add", || async { Ok(bench.ran(&ctx, n + 1)) }).await?.value)
 }
 
-/// What an order gives.
+/// The result of an order.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Receipt {
     pub(crate) sum: u64,
@@ -75,18 +75,19 @@ pub(crate) struct Receipt {
     pub(crate) bonuses: Vec<u64>,
 }
 
-/// How many signals order `n` waits for.
+/// Returns how many signals order `n` waits for.
 pub(crate) fn bonus_count(n: u64) -> u64 {
     n % 3 + 1
 }
 
-/// What order `n` must give, from its signals 100, 101, ….
+/// Returns the expected result of order `n`, whose signals are 100, 101 and so on.
 pub(crate) fn receipt(n: u64) -> Receipt {
     let items: u64 = (1..=n % 4 + 1).sum();
     Receipt { sum: items + (n + 1) + n * n + 7 + 9 + 1, bonuses: (100..100 + bonus_count(n)).collect() }
 }
 
-/// Steps, retries, a transaction, a blocking step, a child workflow beside a task, signals and sleeps.
+/// Uses steps, retries, a transaction, a blocking step, a child workflow beside a task, signals and
+/// sleeps.
 #[workflow]
 pub(crate) async fn order(ctx: Ctx, n: u64) -> Result<Receipt> {
     let bench = ctx.state::<Bench>();
@@ -128,7 +129,7 @@ pub(crate) async fn order(ctx: Ctx, n: u64) -> Result<Receipt> {
     Ok(Receipt { sum: sum + a + b, bonuses })
 }
 
-/// Waits for so many signals, and commits all the time while it does.
+/// Waits for this many signals, and commits all the time meanwhile.
 #[workflow]
 pub(crate) async fn restless(ctx: Ctx, count: u64) -> Result<u64> {
     let (mut sum, mut left) = (0, count);
@@ -142,7 +143,7 @@ pub(crate) async fn restless(ctx: Ctx, count: u64) -> Result<u64> {
     Ok(sum)
 }
 
-/// So many transactions that each write a row; how many there were after each of them.
+/// Runs `count` transactions that each write a row, and returns the number of rows after each.
 #[workflow]
 pub(crate) async fn bookkeeper(ctx: Ctx, count: u32) -> Result<Vec<u32>> {
     let mut counts = Vec::new();
@@ -157,7 +158,8 @@ pub(crate) async fn bookkeeper(ctx: Ctx, count: u32) -> Result<Vec<u32>> {
     Ok(counts)
 }
 
-/// One transaction of so many megabytes: larger than what SQLite keeps in memory, so that a full disk is met by a statement and not by COMMIT.
+/// Runs one transaction of this many megabytes. It is larger than the cache of SQLite, so a
+/// statement meets the full disk, not COMMIT.
 #[workflow]
 pub(crate) async fn bulky_transaction(ctx: Ctx, megabytes: u32) -> Result<u32> {
     ctx.sqlite("bulk", move |tx| {
@@ -170,7 +172,7 @@ pub(crate) async fn bulky_transaction(ctx: Ctx, megabytes: u32) -> Result<u32> {
     .await
 }
 
-/// A step that waits for the gate of its process, then one that does not.
+/// Runs a step that waits for the gate of its process, then one that does not.
 #[workflow]
 pub(crate) async fn gated(ctx: Ctx, _n: u64) -> Result<(Ran, Ran)> {
     let bench = ctx.state::<Bench>();
@@ -180,13 +182,14 @@ pub(crate) async fn gated(ctx: Ctx, _n: u64) -> Result<(Ran, Ran)> {
         let nonce = bench.effects.happen(ctx.id(), ctx.idempotency_key(), "end");
         Ok(Ran { value: 1, nonce })
     };
-    // Twice would be possible, but an attempt that is taken away counts as none.
+    // Two attempts are allowed, but an attempt that is taken away counts as none.
     let first = ctx.step("first", wait).retry(Retry::fixed(ms(10)).max_attempts(2)).await?;
     let second = ctx.step("second", || async { Ok(bench.ran(&ctx, 2)) }).await?;
     Ok((first, second))
 }
 
-/// Like [`gated`], but nothing ends its first step before the gate does: it has a thread of its own.
+/// Runs like [`gated`], but nothing ends its first step before the gate opens: it has a thread of
+/// its own.
 #[workflow]
 pub(crate) async fn gated_hard(ctx: Ctx, _n: u64) -> Result<(Ran, Ran)> {
     let bench = ctx.state::<Bench>();
@@ -202,7 +205,7 @@ pub(crate) async fn gated_hard(ctx: Ctx, _n: u64) -> Result<(Ran, Ran)> {
     Ok((first, second))
 }
 
-/// Three steps, nothing to wait for.
+/// Runs three steps, with nothing to wait for.
 #[workflow]
 pub(crate) async fn quick(ctx: Ctx, n: u64) -> Result<u64> {
     let bench = ctx.state::<Bench>();
@@ -213,7 +216,7 @@ pub(crate) async fn quick(ctx: Ctx, n: u64) -> Result<u64> {
     Ok(sum)
 }
 
-/// Like `quick`, but holds its slot until the gate of its process is open.
+/// Runs like `quick`, but holds its slot until the gate of its process is open.
 #[workflow]
 pub(crate) async fn unhurried(ctx: Ctx, n: u64) -> Result<u64> {
     let bench = ctx.state::<Bench>();
@@ -224,7 +227,7 @@ pub(crate) async fn unhurried(ctx: Ctx, n: u64) -> Result<u64> {
     Ok(stamp.await?.value * 3)
 }
 
-/// Runs that follow each other, each with one step; gives the number of the last.
+/// Continues as new with one step in each run, and returns the number of the last run.
 #[workflow]
 pub(crate) async fn chain(ctx: Ctx, left: u64) -> Result<u32> {
     let bench = ctx.state::<Bench>();
@@ -236,7 +239,8 @@ pub(crate) async fn chain(ctx: Ctx, left: u64) -> Result<u32> {
     if left == 0 { Ok(ctx.run_number()) } else { ctx.continue_as_new(left - 1).await }
 }
 
-/// Receives so many signals, each with the time at which it was sent; how long each took, in microseconds.
+/// Receives this many signals, each with the time at which it was sent, and returns how long each
+/// took, in microseconds.
 #[workflow]
 pub(crate) async fn listener(ctx: Ctx, count: u64) -> Result<Vec<i64>> {
     let bench = ctx.state::<Bench>();
@@ -255,7 +259,7 @@ pub(crate) async fn listener(ctx: Ctx, count: u64) -> Result<Vec<i64>> {
     Ok(took)
 }
 
-/// Waits for a signal and then takes one step.
+/// Waits for a signal and then runs one step.
 #[workflow]
 pub(crate) async fn waiter(ctx: Ctx, n: u64) -> Result<u64> {
     let bench = ctx.state::<Bench>();
@@ -270,7 +274,7 @@ pub(crate) async fn sleeper(ctx: Ctx, n: u64) -> Result<u64> {
     Ok(n)
 }
 
-/// Takes steps of some ten milliseconds.
+/// Runs steps of some ten milliseconds.
 #[workflow]
 pub(crate) async fn ticker(ctx: Ctx, count: u64) -> Result<u64> {
     let bench = ctx.state::<Bench>();
@@ -285,7 +289,7 @@ pub(crate) async fn ticker(ctx: Ctx, count: u64) -> Result<u64> {
     Ok(count)
 }
 
-/// Records much: its input, and as much again in each of four steps.
+/// Records its long input, and as much again in each of four steps.
 #[workflow]
 pub(crate) async fn bulky(ctx: Ctx, text: String) -> Result<usize> {
     let bench = ctx.state::<Bench>();

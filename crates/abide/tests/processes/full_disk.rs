@@ -1,4 +1,5 @@
-//! The disk is full for a while: errors are typed, nothing that was acknowledged is lost, and all goes on when there is room.
+//! The disk is full for a while: errors are typed, nothing acknowledged is lost, and everything
+//! goes on when there is room.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +15,11 @@ use crate::roles::Role;
 use crate::unusable::{mount, run};
 
 const DISK: &str = "size=24m";
-/// Leaves three megabytes. What is started until they are full needs more than twice as much to end.
+/// The bytes that leave three megabytes free. The executions that fill them need more than twice as
+/// much to end.
 const BALLAST_BYTES: usize = 21 << 20;
 const INPUT_BYTES: usize = 8 << 10;
-/// So many starts in a row must fail before the disk counts as full.
+/// The number of starts in a row that must fail before the disk counts as full.
 const FAILED_COUNT: u32 = 10;
 
 /// A file system of a few megabytes.
@@ -145,7 +147,7 @@ fn a_worker_whose_writes_fail_loses_nothing_and_goes_on_when_they_succeed() {
             (std::fs::metadata(&log).expect("a log").len() >= FILE_BYTES_MAX).then_some(())
         })
         .await;
-        // The worker meets the limit for a while.
+        // Give the worker time to meet the limit.
         pause(ms(700)).await;
         assert!(worker.is_alive(), "the worker crashed");
         let mut look = Look::at(folder.path());
@@ -161,10 +163,11 @@ fn a_worker_whose_writes_fail_loses_nothing_and_goes_on_when_they_succeed() {
     });
 }
 
-/// More than SQLite keeps in memory, and more than the disk or the limit has room for.
+/// A size above the cache of SQLite, the room on the disk and the limit.
 const TRANSACTION_MEGABYTES: u32 = 16;
 
-/// A statement of the closure fails, and the closure says so: that is not its doing.
+/// A statement of the closure fails and the closure returns its error, but the closure is not at
+/// fault.
 #[test]
 fn a_transaction_on_a_full_disk_waits_for_room() {
     in_turn(async {
@@ -196,7 +199,7 @@ fn a_transaction_whose_writes_fail_waits_until_they_succeed() {
 
 async fn wait_for_room(client: &Abide, make_room: impl AsyncFnOnce()) {
     let handle = client.start(bulky_transaction, TRANSACTION_MEGABYTES).id("bulk").await.expect("a start");
-    // It meets the limit several times.
+    // The worker meets the limit several times.
     pause(ms(1_500)).await;
     assert_eq!(
         handle.status().await.expect("a status"),
@@ -209,7 +212,7 @@ async fn wait_for_room(client: &Abide, make_room: impl AsyncFnOnce()) {
     assert_eq!(rows, TRANSACTION_MEGABYTES, "its writes happen once");
 }
 
-/// Starts executions until that fails again and again; which of them were acknowledged.
+/// Starts executions until starts fail again and again, and returns the acknowledged ones.
 async fn fill(client: &Abide) -> Vec<String> {
     let mut acknowledged = Vec::new();
     let mut failed_count = 0;

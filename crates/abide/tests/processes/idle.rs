@@ -1,4 +1,4 @@
-//! Idle is free.
+//! An idle process costs next to nothing.
 
 use std::path::Path;
 
@@ -13,12 +13,14 @@ use crate::process::Process;
 use crate::roles::{Kind, Role};
 
 const IDLE_MS: u64 = 3_000;
-/// A build without optimization needs about 0.25 on a quiet machine, nearly all of it for 20 questions a second.
+/// The allowed processor time. A build without optimization needs about 0.25 on a quiet machine,
+/// nearly all of it for 20 queries per second.
 const CPU_PERCENT_MAX: f64 = if cfg!(debug_assertions) { 0.5 } else { 0.3 };
-/// A slow machine needs more for the same: so much more than this process for the questions alone, asked at the same time.
+/// The allowed ratio on a slow machine, which needs more for the same: to this process's own
+/// processor time for the queries alone, made at the same time.
 const QUESTION_TIMES_MAX: f64 = 2.5;
 const QUESTION_EVERY_MS: u64 = 50;
-/// The time to live is 15 seconds, three beats fit into it.
+/// The heartbeats allowed: the time to live is 15 seconds, and three beats fit into it.
 const HEARTBEAT_COUNT_MAX: i64 = 1;
 const OPEN_COUNT: u64 = 100;
 
@@ -34,7 +36,8 @@ fn an_idle_worker_costs_next_to_nothing_and_writes_nothing_but_heartbeats() {
         }
         let connection = Connection::open(look::database(folder.path())).expect("the database");
         Look::at(folder.path()).wait_until_all_rest(&client).await;
-        // Until the worker no longer expects news: it listens more closely for a second after each.
+        // By then the worker no longer expects news: it listens more closely for a second after
+        // each.
         pause(ms(1_300)).await;
         in_time(async |_| measure(worker.pid(), &connection, folder.path()).await).await;
     });
@@ -54,7 +57,7 @@ fn a_client_that_waits_for_a_thousand_results_costs_next_to_nothing_and_hears_of
         let role = Role { kind: Kind::Watcher, slots, ..Role::worker(folder.path()) };
         let mut watcher = Process::spawn_ready(&role).await;
         let connection = Connection::open(look::database(folder.path())).expect("the database");
-        // Until all of them have looked.
+        // By then all of them have looked.
         pause(ms(2_000)).await;
         in_time(async |_| measure(watcher.pid(), &connection, folder.path()).await).await;
         let _worker = Process::spawn_ready(&Role::worker(folder.path())).await;
@@ -65,7 +68,7 @@ fn a_client_that_waits_for_a_thousand_results_costs_next_to_nothing_and_hears_of
     });
 }
 
-/// Whether a process that is idle costs next to nothing, and writes nothing but heartbeats.
+/// Checks that an idle process costs next to nothing, and writes nothing but heartbeats.
 async fn measure(pid: u32, connection: &Connection, folder: &Path) -> Result<(), String> {
     let before = Cost::of(pid, connection, folder);
     let watch = Stopwatch::start();
@@ -88,11 +91,12 @@ async fn measure(pid: u32, connection: &Connection, folder: &Path) -> Result<(),
     if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
 }
 
-/// Asks the database for a while what an idle process asks it, and nothing else. The processor time, in percent.
+/// Makes for a while the queries of an idle process, and nothing else. Returns the processor time,
+/// in percent.
 async fn questions(folder: &Path) -> f64 {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let folder = folder.to_owned();
-    // A thread of its own, because processor time is counted for each.
+    // This needs a thread of its own, because processor time is counted per thread.
     beside(move || {
         let connection = Connection::open(look::database(&folder)).expect("the database");
         let (before_ns, watch) = (own_cpu_ns(), Stopwatch::start());
@@ -110,10 +114,10 @@ fn count(connection: &Connection, query: &str) -> i64 {
     connection.query_row(query, [], |row| row.get(0)).expect("a number")
 }
 
-/// What a process has cost so far.
+/// The cost of a process so far.
 struct Cost {
     cpu_ns: u64,
-    /// The heartbeat is the only thing that may change it.
+    /// The data version, which only the heartbeat may change.
     version: i64,
     written: u64,
     sizes: Vec<u64>,
@@ -135,7 +139,8 @@ impl Cost {
     }
 }
 
-/// The processor time of all threads: `schedstat` is exact, while `stat` counts hundredths of a second.
+/// Returns the processor time of all threads: `schedstat` is exact, while `stat` counts hundredths
+/// of a second.
 fn cpu_ns(pid: u32) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process with threads");
     let of_thread = |path: std::path::PathBuf| {
@@ -145,7 +150,7 @@ fn cpu_ns(pid: u32) -> u64 {
     threads.filter_map(|thread| of_thread(thread.ok()?.path())).sum()
 }
 
-/// The processor time of this thread.
+/// Returns the processor time of this thread.
 fn own_cpu_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("a thread runs");
     text.split_whitespace().next().and_then(|text| text.parse().ok()).expect("a number")

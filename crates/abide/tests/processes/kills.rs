@@ -1,4 +1,4 @@
-//! A process that is killed at random moments loses nothing and repeats nothing that was recorded.
+//! A process that is killed at random moments loses nothing, and repeats nothing recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,11 +17,13 @@ use crate::roles::{Kind, Role};
 
 const KILL_COUNT: u32 = 60;
 const ORDER_COUNT: u64 = 220;
-/// Every other process lives for less than this, however far it comes: some are killed while they open the store.
+/// The longest life of every other process, however far it comes: some are killed while they open
+/// the store.
 const LIFE_MS_MAX: u64 = 260;
-/// The others live until they have done something, however slow the machine is, and then for less than this.
+/// The longest further life of the others, once they have done something, however slow the machine
+/// is.
 const WORK_MS_MAX: u64 = 130;
-/// So many processes must have done something, or the kills hit nothing.
+/// The number of processes that must have done something, or the kills hit nothing.
 const WORKING_COUNT_MIN: usize = 25;
 
 #[test]
@@ -86,11 +88,11 @@ fn create_table(folder: &Path) {
         .expect("a table");
 }
 
-/// The parent as a client: what it was told is what must be true.
+/// The parent as a client: every answer that it got must be true.
 struct Customer {
     client: Abide,
     started: u64,
-    /// By order, how many signals were acknowledged.
+    /// The number of acknowledged signals, by order.
     signalled: BTreeMap<u64, u64>,
 }
 
@@ -121,7 +123,8 @@ impl Customer {
         }
     }
 
-    /// Starts and sends what is missing, also to the orders that killed processes started.
+    /// Starts the missing orders and sends the missing signals, also to the orders that killed
+    /// processes started.
     async fn finish(&mut self, folder: &Path) {
         while self.started < ORDER_COUNT {
             self.start().await;
@@ -136,7 +139,7 @@ impl Customer {
             let sent = sent.iter().filter(|of| **of == id).count() as u64;
             for i in sent..bonus_count(generation_of(&id)) {
                 match self.client.handle::<Receipt>(&id).signal("bonus", &(100 + i)).await {
-                    // A signal whose acknowledgement was killed has arrived too.
+                    // A signal whose acknowledgement was lost in a kill has arrived too.
                     Ok(()) | Err(ClientError::Refused { .. }) => {}
                     Err(error) => panic!("{id}: {error}"),
                 }
@@ -149,13 +152,13 @@ impl Customer {
     }
 }
 
-/// What the killed processes were told before they were killed.
+/// Returns the acknowledgements that the killed processes got before they were killed.
 fn acknowledged(folder: &Path, word: &'static str) -> impl Iterator<Item = String> {
     effects::read(folder).into_iter().filter(move |effect| effect.word == word).map(|effect| effect.id)
 }
 
-/// What was recorded before a process started is not done by it or by any later one. `seen` has, by key, before which process
-/// it was first found recorded.
+/// Checks that neither this process nor any later one repeats anything recorded before it started.
+/// `seen` has, by key, the process before which the key was first found recorded.
 pub(crate) fn check_silence(look: &Look, folder: &Path, generation: u32, seen: &mut BTreeMap<String, u32>) {
     for key in look.recorded().into_keys().chain(ended_tasks(look)) {
         seen.entry(key).or_insert(generation);
@@ -167,7 +170,7 @@ pub(crate) fn check_silence(look: &Look, folder: &Path, generation: u32, seen: &
     }
 }
 
-/// The keys of the tasks that have ended.
+/// Returns the keys of the ended tasks.
 fn ended_tasks(look: &Look) -> impl Iterator<Item = String> {
     look.ends()
         .into_keys()
@@ -190,7 +193,8 @@ async fn wait_for_all(look: &mut Look, ids: &BTreeSet<String>) {
         if stuck.is_empty() {
             return;
         }
-        // What died often runs one after the other, so all of them together may take a while.
+        // Executions that died often run one after the other, so all of them together may take a
+        // while.
         if stuck.len() < left {
             (watch, left) = (Stopwatch::start(), stuck.len());
         }
@@ -202,7 +206,7 @@ async fn wait_for_all(look: &mut Look, ids: &BTreeSet<String>) {
     }
 }
 
-/// Compares everything that is recorded with everything that happened.
+/// Compares everything recorded with everything that happened.
 async fn check_results(customer: &Customer, look: &Look, folder: &Path) {
     for n in 0..ORDER_COUNT {
         let handle = customer.client.handle::<Receipt>(&format!("order-{n}"));
@@ -220,7 +224,8 @@ async fn check_results(customer: &Customer, look: &Look, folder: &Path) {
     check_booked(folder, look);
 }
 
-/// Every recorded result is that of the last run of its step, and no run began after the record.
+/// Checks that every recorded result is that of the last run of its step, and that no run began
+/// after the record.
 pub(crate) fn check_steps(look: &Look, effects: &[Effect]) {
     let mut last_runs: BTreeMap<&str, &Effect> = BTreeMap::new();
     for effect in effects {
@@ -242,12 +247,12 @@ pub(crate) fn check_steps(look: &Look, effects: &[Effect]) {
     }
 }
 
-/// Which process started the order `own-N-I`.
+/// Returns the process that started the order `own-N-I`.
 fn generation_of(id: &str) -> u64 {
     id.split('-').nth(1).and_then(|text| text.parse().ok()).expect("own-N-I")
 }
 
-/// What killed processes had acknowledged is there, with as many signals.
+/// Checks that the acknowledged orders of killed processes exist, with as many signals.
 async fn check_own(customer: &Customer, look: &Look, effects: &[Effect]) {
     for id in effects.iter().filter(|effect| effect.word == "started").map(|effect| &effect.id) {
         let generation = generation_of(id);
@@ -265,7 +270,7 @@ async fn check_own(customer: &Customer, look: &Look, effects: &[Effect]) {
     }
 }
 
-/// The transaction steps happened exactly once.
+/// Checks that the transaction steps happened exactly once.
 fn check_booked(folder: &Path, look: &Look) {
     let connection = Connection::open(look::database(folder)).expect("the database");
     let twice = "SELECT COUNT(*) FROM (SELECT id FROM booked GROUP BY id HAVING COUNT(*) > 1)";

@@ -1,4 +1,4 @@
-//! The files that tell whether a worker's process lives, when somebody deletes them.
+//! The files that show whether a worker's process lives, when somebody deletes them.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::look;
 use crate::process::Process;
 use crate::roles::Role;
 
-/// Longer than any test waits: whoever goes on has not waited for it.
+/// A time longer than any test waits: a worker that takes over has not waited for it.
 const TTL_MS: u64 = 3_600_000;
 
 fn worker(folder: &Path, generation: u32) -> Role {

@@ -13,7 +13,7 @@ use abide_store::{Read, Snapshot, Target, View, WorkerRow, Workers};
 
 use crate::clock::{until_much, wall_us};
 
-/// The file of the database in a test's folder.
+/// Returns the database file in a test's folder.
 pub(crate) fn database(folder: &Path) -> PathBuf {
     folder.join("app.db")
 }
@@ -22,7 +22,7 @@ pub(crate) fn url(folder: &Path) -> String {
     format!("sqlite:{}", database(folder).display())
 }
 
-/// A client that waits for other processes for as long as a busy machine may let it.
+/// Opens a client that waits for other processes for as long as a busy machine may need.
 pub(crate) async fn client(folder: &Path) -> Abide {
     const BUSY_MS_MAX: u64 = 50_000;
     if !database(folder).exists() {
@@ -31,7 +31,7 @@ pub(crate) async fn client(folder: &Path) -> Abide {
     Abide::builder(url(folder)).busy_ms_max(BUSY_MS_MAX).client().await.expect("a client")
 }
 
-/// Makes an empty store: a client creates none, and a worker would take what is started.
+/// Makes an empty store: a client creates none, and a worker would take the started executions.
 pub(crate) fn create(path: &Path) {
     let clock = Arc::new(SystemClock);
     let store = SqliteStore::open(path, clock, Options::default());
@@ -41,11 +41,11 @@ pub(crate) fn create(path: &Path) {
 /// A reader of a store that remembers what it has read.
 pub(crate) struct Look {
     store: Arc<SqliteStore>,
-    /// Everything that was recorded when it looked.
+    /// Everything recorded at the last look.
     pub(crate) entries: Vec<(String, Entry)>,
 }
 
-/// A step that is recorded.
+/// A recorded step.
 pub(crate) struct Recorded {
     pub(crate) at_us: i64,
     pub(crate) attempt: u32,
@@ -60,7 +60,7 @@ impl Look {
         Self { store, entries: Vec::new() }
     }
 
-    /// Reads what is recorded.
+    /// Reads everything recorded.
     pub(crate) async fn again(&mut self) {
         let all = conformance::recorded(&*self.store, &Namespace::default()).await.expect("all journals");
         let entry = |item: conformance::Recorded| {
@@ -69,7 +69,8 @@ impl Look {
         self.entries = all.into_iter().map(entry).collect();
     }
 
-    /// The steps, transactions and tasks that are recorded, by idempotency key. Panics when one is recorded twice.
+    /// Returns the recorded steps, transactions and tasks, by idempotency key. Panics if one is
+    /// recorded twice.
     pub(crate) fn recorded(&self) -> BTreeMap<String, Recorded> {
         let mut recorded = BTreeMap::new();
         let mut runs: BTreeMap<&str, u32> = BTreeMap::new();
@@ -85,12 +86,12 @@ impl Look {
         recorded
     }
 
-    /// What is wrong with the store.
+    /// Returns the problems that the store finds in itself.
     pub(crate) fn problems(&self) -> Vec<String> {
         self.store.verify().expect("a look at everything").problems
     }
 
-    /// How often and when each execution ended.
+    /// Returns the times at which each execution ended.
     pub(crate) fn ends(&self) -> BTreeMap<&str, Vec<i64>> {
         let mut ends: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
         for (id, entry) in self.entries.iter().filter(|(_, entry)| entry.event.is_terminal()) {
@@ -110,7 +111,7 @@ impl Look {
         self.store.workers(all).await.expect("the sessions")
     }
 
-    /// Waits until nothing runs or is ready to, and nobody holds anything in memory.
+    /// Waits until nothing runs or is ready to run, and nobody holds anything in memory.
     pub(crate) async fn wait_until_all_rest(&self, client: &Abide) {
         until_much("all executions rest", async || {
             let held_count: u64 = self.live_sessions().await.iter().map(|row| row.lease_count).sum();
@@ -129,7 +130,7 @@ impl Look {
     }
 }
 
-/// The value in a recorded outcome.
+/// Returns the value of a recorded outcome.
 pub(crate) fn value<T: serde::de::DeserializeOwned>(outcome: &Outcome) -> T {
     let Outcome::Success(payload) = outcome else { panic!("this step failed: {outcome}") };
     serde_json::from_slice(payload.as_bytes()).expect("a recorded value")

@@ -1,7 +1,8 @@
 //! Real processes, real files, real signals.
 //!
-//! The test binary starts itself again: a child is this same program with the one test `role`, told by an environment
-//! variable what to be. The parent kills, stops and continues its children, and looks into the store without writing it.
+//! The test binary starts itself again: a child is this same program with the one test `role`, and
+//! an environment variable says what to be. The parent kills, stops and continues its children, and
+//! looks into the store without writing to it.
 
 mod busy;
 mod chains;
@@ -25,7 +26,7 @@ mod unusable;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a child enters; a test that does nothing otherwise.
+/// The entry of a child; otherwise a test that does nothing.
 #[test]
 fn role() {
     roles::play();
@@ -33,12 +34,12 @@ fn role() {
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Times are measured here: one test at a time.
+/// Waits for this test's turn: times are measured here, so one test runs at a time.
 fn my_turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The runtime of a parent, with its turn.
+/// Runs a parent in its turn, on a runtime of its own.
 fn in_turn<T>(test: impl Future<Output = T>) -> T {
     let _turn = my_turn();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();

@@ -13,23 +13,26 @@ use crate::look::{self, Look};
 use crate::process::Process;
 use crate::roles::Role;
 
-/// Executions a measurement.
+/// The number of executions per measurement.
 const QUICK_COUNT: u64 = 1_600;
-/// Executions of the backlog that two share.
+/// The number of executions in the backlog that two processes share.
 const BACKLOG_COUNT: u64 = 300;
-/// Slots of each of the two. All are held until both have some: neither can take the whole backlog.
+/// The number of slots of each process. All are held until both have some: neither can take the
+/// whole backlog.
 const SHARED_SLOT_COUNT: usize = 8;
-/// What two processes reach together of what one does, in the middle of so many measurements. Of more if the machine is noisy.
+/// The least share of one process's throughput that two reach together, as the median of this many
+/// measurements, or of more if the machine is noisy.
 const RATIO_MIN: f64 = 0.7;
 const MEASUREMENT_COUNT: usize = 5;
 const MEASUREMENT_COUNT_MAX: usize = 15;
 const SIGNAL_COUNT: u64 = 250;
 const SIGNAL_MS_MAX: i64 = 50;
-/// Signals that stay in one process, to see how slow the machine is.
+/// The number of signals that stay in one process, to see how slow the machine is.
 const LOCAL_SIGNAL_COUNT: u64 = 60;
-/// A signal that leaves its process is handed over so much more often than one that stays.
+/// The number of times that a signal is handed over more often when it leaves its process than when
+/// it stays.
 const LOCAL_TIMES_MAX: i64 = 5;
-/// Signals after the receiver has become quiet, which only asks 20 times a second.
+/// The number of signals after the receiver has become quiet and asks only 20 times per second.
 const QUIET_SIGNAL_COUNT: u64 = 4;
 
 #[test]
@@ -64,7 +67,8 @@ fn two_processes_share_a_backlog_and_neither_runs_what_the_other_holds() {
     });
 }
 
-/// Every execution was run by one process, every step once; how many by each.
+/// Checks that one process ran each execution, with every step once. Returns the number per
+/// process.
 fn check_one_pid_each(folder: &Path) -> BTreeMap<u32, u64> {
     let mut pids: BTreeMap<String, u32> = BTreeMap::new();
     let mut keys = std::collections::BTreeSet::new();
@@ -98,7 +102,7 @@ fn two_processes_do_not_halve_each_others_throughput() {
     });
 }
 
-/// Executions a second of so many processes, each of which starts its part itself.
+/// Returns the executions per second of this many processes, each of which starts its part itself.
 async fn throughput(process_count: u64) -> f64 {
     let folder = tempfile::tempdir().expect("a folder");
     let mut processes = Vec::new();
@@ -136,7 +140,7 @@ fn a_signal_from_one_process_wakes_a_workflow_in_the_other_at_once() {
     });
 }
 
-/// Signals that come close after each other.
+/// Measures signals that come in quick succession.
 async fn lively(client: &Abide, sender: &mut Process, nth: u32) -> Result<(), String> {
     let id = format!("lively-{nth}");
     let handle = client.start(listener, SIGNAL_COUNT).id(&id).lane("receiver").await.expect("a start");
@@ -147,12 +151,13 @@ async fn lively(client: &Abide, sender: &mut Process, nth: u32) -> Result<(), St
     signal_in_time(p95, SIGNAL_MS_MAX, client, ("sender", sender)).await
 }
 
-/// Signals to a process that no longer expects any.
+/// Measures signals to a process that no longer expects any.
 async fn quiet(client: &Abide, sender: &mut Process, folder: &Path, nth: u32) -> Result<(), String> {
     let id = format!("quiet-{nth}");
     let handle = client.start(listener, QUIET_SIGNAL_COUNT).id(&id).lane("receiver").await.expect("a start");
     for n in 0..QUIET_SIGNAL_COUNT {
-        // Longer than the receiver stays lively, and longer than it keeps what waits in memory.
+        // This is longer than the receiver stays lively, and longer than it keeps waiting
+        // executions in memory.
         pause(ms(1_300)).await;
         sender.tell(&format!("ping {id} 1 0"));
         until("the signal arrives", async || {
@@ -163,12 +168,13 @@ async fn quiet(client: &Abide, sender: &mut Process, folder: &Path, nth: u32) ->
     }
     let (p50, max) = percentiles(within("the signals arrive", handle.result()).await.expect("times"));
     println!("{QUIET_SIGNAL_COUNT} signals to a quiet process: p50 {p50} us, max {max} us");
-    // The middle one: a single slow one of four tells more about the machine.
+    // The median counts: a single slow signal of four says more about the machine.
     signal_in_time(p50, SIGNAL_MS_MAX, client, ("sender", sender)).await
 }
 
-/// Whether a signal between two processes took `took_us` at most. Where threads wait for the processor, a signal that stays in `process`,
-/// which serves `lane`, is slow too: it is the measure then.
+/// Checks whether a signal between two processes took `took_us` at most. Where threads wait for the
+/// processor, a signal that stays in `process`, which serves `lane`, is slow too: then it is the
+/// measure.
 pub(crate) async fn signal_in_time(
     took_us: i64,
     ms_max: i64,

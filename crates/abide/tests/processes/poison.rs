@@ -1,4 +1,5 @@
-//! A step that aborts its process takes nobody with it for long: from the second takeover on it runs alone.
+//! A step that aborts its process takes no other execution with it for long: from the second
+//! takeover on it runs alone.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,7 +23,7 @@ const ABORT_COUNT: usize = 3;
 /// The executions that run a step in this process now.
 static RUNNING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Takes steps of some ten milliseconds.
+/// Runs steps of some ten milliseconds.
 #[workflow]
 async fn innocent(ctx: Ctx, count: u64) -> Result<u64> {
     for _ in 0..count {
@@ -37,12 +38,12 @@ async fn innocent(ctx: Ctx, count: u64) -> Result<u64> {
     Ok(count)
 }
 
-/// Aborts its process so many times, and notes who runs beside it each time.
+/// Aborts its process several times, and notes each time which executions run beside it.
 #[workflow]
 async fn poison(ctx: Ctx) -> Result<usize> {
     let bench = ctx.state::<Bench>();
     ctx.step("abort", || async {
-        // Long enough for others to begin, if they can.
+        // The others have time to begin, if they can.
         pause(ms(100)).await;
         let beside: Vec<String> = RUNNING.lock().expect("nobody panics").iter().cloned().collect();
         bench.effects.happen(ctx.id(), ctx.idempotency_key(), &beside.join(" "));
@@ -55,7 +56,7 @@ async fn poison(ctx: Ctx) -> Result<usize> {
     .await
 }
 
-/// Who ran beside the poison, each time it ran.
+/// Returns the executions that ran beside the poison, each time it ran.
 fn company(folder: &Path) -> Vec<String> {
     let effects = effects::read(folder).into_iter();
     effects.filter(|effect| effect.id == "poison").map(|effect| effect.word).collect()
@@ -144,7 +145,8 @@ fn a_step_that_aborts_beside_progress_is_blocked_and_its_application_lives() {
     });
 }
 
-/// Starts a process whenever one has died, until this is blocked; then everything else goes on.
+/// Starts a process whenever one has died, until this execution is blocked; then everything else
+/// goes on.
 async fn check_blocked(folder: &Path, client: &Abide, id: &str) {
     let watch = Stopwatch::start();
     let handle = client.handle::<()>(id);
@@ -165,7 +167,8 @@ async fn check_blocked(folder: &Path, client: &Abide, id: &str) {
     }
     let elapsed = watch.elapsed();
     println!("{death_count} deaths in {elapsed:?}: {}", handle.why().await.expect("a reason"));
-    // Twice beside others, five times alone; its rests are half a second, one, two and four.
+    // It ran twice beside others and five times alone; its rests are half a second, one, two and
+    // four.
     assert_eq!(effects::read(folder).len(), 7);
     assert!(elapsed > ms(7_500), "{elapsed:?}");
     let other = client.start(innocent, 3).id("other").await.expect("a start");
@@ -174,9 +177,10 @@ async fn check_blocked(folder: &Path, client: &Abide, id: &str) {
 }
 
 const WAITER_COUNT: u64 = 150;
-/// It took a second for each of them before, as long as what waits stays in memory.
+/// The most time for all waiters. One after the other would take a second each, as long as a
+/// waiting execution stays in memory.
 const WAITERS_MAX: Duration = Duration::from_secs(WAITER_COUNT * 2 / 3);
-/// Longer than any test waits.
+/// A time longer than any test waits.
 const PARK_AFTER_MS: u64 = 3_600_000;
 
 #[test]
@@ -189,7 +193,8 @@ fn waiters_that_were_in_memory_at_two_deaths_hold_up_nobody() {
         }
         let look = Look::at(folder.path());
         for generation in 0..2 {
-            // None of them leaves by itself, however slow the machine is: all are there at the same time.
+            // No waiter leaves memory on its own, however slow the machine is: all are there at the
+            // same time.
             let park_after_ms = Some(PARK_AFTER_MS);
             let role = Role { generation, park_after_ms, ..Role::worker(folder.path()) };
             let mut process = Process::spawn_ready(&role).await;

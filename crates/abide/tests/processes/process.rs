@@ -11,7 +11,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use crate::clock::{self, until};
 use crate::roles::{ROLE, Role};
 
-/// A user without rights.
+/// The id of a user without rights.
 const NOBODY: u32 = 65_534;
 
 fn this_program() -> PathBuf {
@@ -30,14 +30,15 @@ impl Process {
         Self::spawn_by(Command::new(this_program()), role)
     }
 
-    /// Starts a child that gets an error instead of a signal when it writes past the limit on the size of files.
+    /// Starts a child that gets an error instead of a signal when it writes past the limit on the
+    /// size of files.
     pub(crate) fn spawn_deaf_to_limits(role: &Role) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(this_program());
         Self::spawn_by(command, role)
     }
 
-    /// Starts a child with something more in its environment, and waits until it has opened the store.
+    /// Starts a child with additions to its environment, and waits until it has opened the store.
     pub(crate) async fn spawn_with(role: &Role, environment: [(&str, &Path); 2]) -> Self {
         let mut command = Command::new(this_program());
         command.envs(environment);
@@ -46,7 +47,8 @@ impl Process {
         process
     }
 
-    /// Starts a child that permissions bind: as somebody else, if this is root. `folder` is for a copy of the program.
+    /// Starts a child that permissions bind: as another user, if this is root. `folder` is for a
+    /// copy of the program.
     pub(crate) fn spawn_as_nobody(role: &Role, folder: &Path) -> Self {
         if !rustix::process::getuid().is_root() {
             return Self::spawn(role);
@@ -61,7 +63,8 @@ impl Process {
     fn spawn_by(mut command: Command, role: &Role) -> Self {
         command.args(["--exact", "role", "--nocapture", "--test-threads", "1"]);
         command.env(ROLE, serde_json::to_string(role).expect("a role serializes"));
-        // A process group of its own: a signal from the terminal reaches only the parent, which cleans up.
+        // The child has a process group of its own: a signal from the terminal reaches only the
+        // parent, which cleans up.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut child = command.spawn().expect("a child process starts");
         let stdin = child.stdin.take().expect("it is piped");
@@ -69,7 +72,7 @@ impl Process {
         let (sender, lines) = channel();
         clock::beside(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // The test harness of the child prints too.
+                // The test harness of the child prints lines too.
                 if let Some(word) = line.strip_prefix("@") {
                     let _ = sender.send(word.to_owned());
                 }
@@ -89,7 +92,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Waits until the child says `word`; what it says after it.
+    /// Waits until the child says `word`, and returns the rest of that line.
     pub(crate) async fn hear(&mut self, word: &str) -> String {
         let what = format!("child {} says {word:?}", self.pid());
         until(&what, async || {
@@ -117,13 +120,13 @@ impl Process {
         kill_process(pid, signal).expect("the child is there until it is waited for");
     }
 
-    /// Limits the size of the files that the child writes, or no longer.
+    /// Limits the size of the files that the child writes, or lifts the limit.
     pub(crate) fn limit_files(&self, bytes: Option<u64>) {
         let limit = Rlimit { current: bytes, maximum: None };
         prlimit(Some(Pid::from_child(&self.child)), Resource::Fsize, limit).expect("a limit");
     }
 
-    /// SIGSTOP, and waits until every thread has stopped.
+    /// Sends SIGSTOP, and waits until every thread has stopped.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
         while !self.is_stopped() {
@@ -142,7 +145,7 @@ impl Process {
         self.signal(Signal::CONT);
     }
 
-    /// SIGKILL, and waits until the process is gone.
+    /// Sends SIGKILL, and waits until the process is gone.
     pub(crate) fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.child.wait().expect("a killed child is gone");
@@ -152,7 +155,7 @@ impl Process {
         self.child.try_wait().expect("it is our child").is_none()
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has ended on its own.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         let what = format!("child {} ends", self.pid());
         until(&what, async || self.child.try_wait().expect("it is our child")).await
@@ -161,7 +164,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! A restart after a kill goes on at once, however much is open.
+//! A restart after a kill goes on at once, however many executions are open.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -83,7 +83,7 @@ async fn fill(client: &Abide) {
     }
 }
 
-/// The tickers that process `generation` has run.
+/// Returns the tickers that process `generation` has run.
 fn ticking(folder: &Path, generation: u32) -> BTreeSet<String> {
     let effects = effects::read(folder).into_iter();
     effects
@@ -92,7 +92,7 @@ fn ticking(folder: &Path, generation: u32) -> BTreeSet<String> {
         .collect()
 }
 
-/// What was waiting still hears its signal.
+/// Checks that waiting executions still receive their signals.
 async fn check_wakes(client: &Abide) {
     for n in [0, OPEN_COUNT / 2, OPEN_COUNT - 2] {
         let handle = client.handle::<u64>(&format!("open-{n}"));

@@ -1,4 +1,4 @@
-//! What a child does.
+//! The roles that a child process plays.
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -12,19 +12,19 @@ use crate::effects::Effects;
 use crate::flows::{Bench, order, quick};
 use crate::look;
 
-/// The environment variable that makes a child of this program.
+/// The environment variable that makes this program a child.
 pub(crate) const ROLE: &str = "ABIDE_TEST_ROLE";
 
-/// What a child is told.
+/// The orders for a child.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Role {
-    /// Where the database is.
+    /// The folder of the database.
     pub(crate) folder: PathBuf,
-    /// Where the effects are.
+    /// The folder of the effects.
     pub(crate) outside: PathBuf,
     pub(crate) generation: u32,
     pub(crate) kind: Kind,
-    /// Steps wait for ever once the file of effects is longer.
+    /// The length of the file of effects above which steps wait forever.
     pub(crate) effect_bytes_max: Option<u64>,
     pub(crate) ttl_ms: Option<u64>,
     pub(crate) busy_ms_max: Option<u64>,
@@ -36,16 +36,16 @@ pub(crate) struct Role {
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) enum Kind {
-    /// Runs executions, and does what it is told on its standard input.
+    /// Runs executions, and obeys the lines of its standard input.
     #[default]
     Worker,
-    /// A worker that also starts orders of its own, and notes outside which of them were acknowledged.
+    /// Works, starts orders of its own, and notes outside which of them were acknowledged.
     Starter,
-    /// Tries to open the store, and says what came of it.
+    /// Tries to open the store, and reports the outcome.
     Opener,
-    /// A client that waits for the results of so many waiters as it has slots.
+    /// Waits as a client for the results of as many waiters as it has slots.
     Watcher,
-    /// Holds the write lock of the database until it is told to let go.
+    /// Holds the write lock of the database until the parent has it let go.
     Holder,
 }
 
@@ -55,7 +55,8 @@ impl Role {
     }
 }
 
-/// Plays the role that the environment says, and never returns from it. Returns at once if there is none.
+/// Plays the role that the environment names, and never returns from it. Returns at once if it
+/// names none.
 pub(crate) fn play() {
     let Ok(text) = std::env::var(ROLE) else { return };
     let role: Role = serde_json::from_str(&text).expect("a role");
@@ -77,7 +78,7 @@ fn say(word: &str) {
     let _ = writeln!(out, "\n@{word}").and_then(|()| out.flush());
 }
 
-/// The lines of the standard input. A parent that is gone ends the child.
+/// Returns the lines of the standard input. The child ends when its parent is gone.
 fn orders() -> tokio::sync::mpsc::UnboundedReceiver<String> {
     let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
     clock::beside(move || {
@@ -121,7 +122,7 @@ async fn work(role: Role) {
     say(&format!("opening {}", wall_us()));
     let abide = until("a worker opens its store", async || match builder(&role, &bench).open().await {
         Ok(abide) => Some(abide),
-        // Others write, or the machine is slow.
+        // Other processes write, or the machine is slow.
         Err(ClientError::Unavailable { .. }) => None,
         Err(error) => panic!("a worker cannot open its store: {error}"),
     })
@@ -136,7 +137,7 @@ async fn work(role: Role) {
     }
 }
 
-/// Two orders a process; the acknowledgement is an effect.
+/// Starts two orders per process; the acknowledgement is an effect.
 async fn start_orders(abide: &Abide, effects: &Effects, generation: u32) {
     for i in 0..2 {
         let id = format!("own-{generation}-{i}");
@@ -156,12 +157,12 @@ async fn obey(abide: &Abide, line: &str) {
     let words: Vec<&str> = line.split(' ').collect();
     match words[..] {
         ["shutdown"] => {
-            // Polled in this order: it is shutting down when it says so.
+            // These are polled in this order: the worker is shutting down when the child says so.
             tokio::join!(biased; abide.shutdown(), async { say("leaving") });
             say(&format!("shut {}", wall_us()));
             std::process::exit(0);
         }
-        // Runs so many quick workflows; says when it is done.
+        // Runs this many quick workflows, and reports when they are done.
         ["run", prefix, count] => {
             let count: u64 = count.parse().expect("a number");
             let runs = (0..count).map(|n| {
@@ -172,7 +173,7 @@ async fn obey(abide: &Abide, line: &str) {
             futures_util::future::join_all(runs).await;
             say(&format!("ran {from_us} {}", wall_us()));
         }
-        // Sends so many signals to a listener, with pauses of up to so many milliseconds.
+        // Sends this many signals to a listener, with pauses of up to this many milliseconds.
         ["ping", id, count, pause_ms] => {
             let (count, pause_ms): (u64, u64) =
                 (count.parse().expect("a number"), pause_ms.parse().expect("a number"));

@@ -1,4 +1,5 @@
-//! A worker that is shut down finishes what it runs, gives back what it holds, and burns no attempt.
+//! A worker that is shut down finishes its running steps, returns its leases, and uses up no
+//! attempt.
 
 use std::path::Path;
 
@@ -14,9 +15,9 @@ use crate::roles::Role;
 
 const EXECUTION_COUNT: u64 = 20;
 const HANDOVER_MS_MAX: i64 = 1_000;
-/// The running steps get this long; in one of the two cases they need longer.
+/// The time that the running steps get; in one of the two cases they need longer.
 const GRACE_MS: u64 = 400;
-/// Longer than any test waits.
+/// A time longer than any test waits.
 const GRACE_MS_LONG: u64 = 3_600_000;
 
 struct Case {
@@ -27,7 +28,8 @@ struct Case {
 }
 
 impl Case {
-    /// One worker runs the first step of every execution; another one waits beside it.
+    /// Starts a worker that runs the first step of every execution, and another one that waits
+    /// beside it.
     async fn open(grace_ms: u64) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let client = look::client(folder.path()).await;
@@ -35,7 +37,7 @@ impl Case {
             Process::spawn_ready(&Role { grace_ms: Some(grace_ms), ..Role::worker(folder.path()) }).await;
         for n in 0..EXECUTION_COUNT {
             client.start(gated, n).id(format!("gated-{n}")).await.expect("a start");
-            // Rests in memory or in the store of the one that leaves.
+            // These rest in the memory of the leaving worker, or in the store.
             client.start(waiter, n).id(format!("waiter-{n}")).await.expect("a start");
         }
         wait_for(folder.path(), "begin", 0).await;
@@ -44,7 +46,8 @@ impl Case {
         Self { folder, client, leaving, staying }
     }
 
-    /// Everything ends with the right result, and the recorded attempt is the first.
+    /// Checks that everything ends with the right result, and that the recorded attempt is the
+    /// first.
     async fn check(&mut self, first_generation: u32) {
         let lines = effects::read(self.folder.path());
         let by =
@@ -90,7 +93,8 @@ async fn finish() -> Result<(), String> {
     let mut case = Case::open(GRACE_MS_LONG).await;
     case.leaving.tell("shutdown");
     case.leaving.hear("leaving").await;
-    // It takes nothing new: what starts now is done by the other one, while the steps still run.
+    // The leaving worker takes nothing new: the other one runs a new execution, while the steps
+    // still run.
     case.client.start(gated, 99).id("new").await.expect("a start");
     let new = case.client.handle::<(Ran, Ran)>("new");
     within("the other process takes what is new", new.result()).await.expect("a result");

@@ -1,5 +1,5 @@
-//! A worker that is stopped past its session's time to live is refused when it goes on: safety rests on epochs, not on
-//! clocks.
+//! A worker that is stopped past its session's time to live is refused when it goes on: safety
+//! rests on epochs, not on clocks.
 
 use std::path::Path;
 
@@ -38,25 +38,26 @@ impl Round {
         self.folder.path()
     }
 
-    /// The worker that will be stopped.
+    /// Returns the role of the worker that will be stopped.
     fn stopped(&self) -> Role {
         Role { ttl_ms: Some(TTL_MS), ..Role::worker(self.path()) }
     }
 
-    /// The worker that takes over. Its session lives long: a machine that stands still takes nothing from it.
+    /// Returns the role of the worker that takes over. Its session lives long: a machine that
+    /// stands still takes nothing from it.
     fn other(&self) -> Role {
         Role { generation: 1, ..Role::worker(self.path()) }
     }
 
-    /// A machine that stands still for longer than the short session lives makes a case of its own, which proves nothing here: there are
-    /// more sessions than `expected`.
+    /// Reports whether there are just `expected` sessions. If the machine stood still for longer
+    /// than the short session lives, there are more, and the round proves nothing here.
     async fn undisturbed(&self, expected: usize) -> Result<(), String> {
         let found = self.look.sessions().await.len();
         assert!(found >= expected, "{found} sessions");
         if found == expected { Ok(()) } else { Err(format!("there were {found} sessions, not {expected}")) }
     }
 
-    /// Starts executions on the one worker that is there, and waits until it runs the first step of each.
+    /// Starts executions on the only worker, and waits until it runs the first step of each.
     async fn start(&self) {
         for n in 0..EXECUTION_COUNT {
             self.client.start(gated_hard, n).id(format!("gated-{n}")).await.expect("a start");
@@ -108,7 +109,8 @@ impl Round {
         epochs
     }
 
-    /// Every result is that of a run whose nonce is in `allowed`; everything is recorded once and at the first attempt.
+    /// Checks that every result is that of a run whose nonce is in `allowed`, and that everything
+    /// is recorded once and at the first attempt.
     async fn check(&mut self, allowed: &[Effect]) {
         for n in 0..EXECUTION_COUNT {
             let id = format!("gated-{n}");
@@ -137,7 +139,8 @@ fn what_a_stopped_worker_writes_late_is_refused() {
     });
 }
 
-/// One worker is stopped and another takes over, which was there before (`is_waiting`) or comes after.
+/// Stops one worker and lets another take over, which was there before (`is_waiting`) or comes
+/// after.
 async fn take_over(mut round: Round, is_waiting: bool) -> Result<(), String> {
     let stopped = Process::spawn_ready(&round.stopped()).await;
     round.start().await;
@@ -163,7 +166,8 @@ async fn take_over(mut round: Round, is_waiting: bool) -> Result<(), String> {
         "{epochs_before:?} {epochs:?}"
     );
     stopped.go_on();
-    // The steps of the stopped one finish now, and it tries to record them, until it learns of its fate and has a new session.
+    // The steps of the stopped worker finish now, and it tries to record them, until it learns that
+    // its session is gone and has a new one.
     round.wait_for("end", 0).await;
     until("the stopped worker registers anew", async || {
         (round.look.live_sessions().await.len() == 2).then_some(())
@@ -196,7 +200,7 @@ fn a_worker_whose_session_expired_is_refused_even_if_nobody_took_over() {
     });
 }
 
-/// The only worker is stopped until its session has expired.
+/// Stops the only worker until its session has expired.
 async fn lone(mut round: Round) -> Result<(), String> {
     let alone = Process::spawn_ready(&round.stopped()).await;
     round.start().await;
@@ -212,7 +216,7 @@ async fn lone(mut round: Round) -> Result<(), String> {
         within("a result", handle.result()).await.expect("a result");
     }
     round.undisturbed(2).await?;
-    // The first "end" of each execution is of the run whose session had expired.
+    // The first "end" of each execution belongs to the run whose session had expired.
     let ends = round.lines("end", 0);
     round.check(&not_the_first_of_each(ends)).await;
     let begins = round.lines("begin", 0).len();

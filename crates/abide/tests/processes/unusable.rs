@@ -1,4 +1,4 @@
-//! What cannot be a store is refused with words, and is left as it was.
+//! Places that cannot be a store are refused with an explanation, and left as they were.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::look;
 use crate::process::Process;
 use crate::roles::{Kind, Role};
 
-/// Something that cannot be opened, and the words that the error must contain.
+/// A place that cannot be opened, and the words that the error must contain.
 struct Case {
     name: &'static str,
     url: String,
@@ -86,7 +86,7 @@ fn cases(folder: &Path) -> Vec<Case> {
     ]
 }
 
-/// A database that a later abide has written.
+/// Makes a database as a later abide would write it.
 fn newer(path: &Path, journal_mode: &str) {
     let connection = Connection::open(path).expect("a database");
     connection.query_row(journal_mode, [], |_| Ok(())).expect("a mode");
@@ -95,7 +95,7 @@ fn newer(path: &Path, journal_mode: &str) {
     connection.execute_batch(sql).expect("a schema");
 }
 
-/// Every file below a folder, with what is in it.
+/// Returns every file below a folder, with its contents.
 fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).expect("a folder") {
@@ -111,7 +111,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// How a store is kept from being written.
+/// A way to keep a store from being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ban {
     /// Nobody may write the file; others may be made beside it.
@@ -183,7 +183,7 @@ impl Ban {
     }
 }
 
-/// Something may be mounted here.
+/// A folder where something may be mounted.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {

@@ -1,8 +1,8 @@
-//! Poison that never ends: it is blocked, with its history, and its application lives.
+//! Poison that never ends: it is blocked, with its history, and its application lives on.
 
 use super::*;
 
-/// How often a worker dies before the suspect runs alone, and while it does.
+/// The number of deaths: those before the suspect runs alone, and those while it does.
 const DEATH_COUNT: usize = 2 + 5;
 
 async fn same_build(world: &Shared) -> Abide {
@@ -45,7 +45,7 @@ fn a_rest_is_told_and_no_message_ends_it() {
     on_both(async |world| {
         let mut workers = vec![same_build(&world).await];
         workers[0].start(poison, u32::MAX).id("poison").await.unwrap();
-        // After the fourth death of its own it rests for four seconds.
+        // After the fourth death of its own, the suspect rests for four seconds.
         for _ in 0..6 {
             within(&world, secs(600), world.died.notified()).await;
             workers.push(same_build(&world).await);
@@ -72,7 +72,7 @@ fn a_rest_is_told_and_no_message_ends_it() {
 fn progress_clears_a_suspect() {
     on_both(async |world| {
         let mut workers = vec![same_build(&world).await];
-        // Its last death is one before the last that it may have.
+        // Its last death is one before the last that a suspect may have.
         workers[0].start(poison, 6).id("poison").await.unwrap();
         for _ in 0..6 {
             within(&world, secs(600), world.died.notified()).await;
@@ -80,7 +80,7 @@ fn progress_clears_a_suspect() {
         }
         world.lab.sleep(secs(60)).await;
         let handle = workers.last().unwrap().handle::<u32>("poison");
-        // It waits for a signal, as everybody who came so far.
+        // The poison waits for a signal: it got past its deadly steps.
         assert_eq!(handle.status().await.unwrap(), Status::Waiting, "{}", handle.why().await.unwrap());
         let found = world.snapshot("poison").await;
         assert_eq!((found.takeover_count, found.summary.waiting.len()), (0, 1));
@@ -95,7 +95,8 @@ async fn tick(ctx: &Ctx) -> Result<()> {
     }
 }
 
-/// Kills its process so many times, records something every 50 ms beside that, and then waits for a signal.
+/// Kills its process this many times, records something every 50 ms meanwhile, and then waits for a
+/// signal.
 #[workflow]
 async fn busy(ctx: Ctx, deadly_count: u32) -> Result<u64> {
     let world = ctx.state::<Shared>();
@@ -142,7 +143,7 @@ fn progress_beside_poison_clears_nothing() {
 fn a_closure_that_is_recorded_at_last_clears_a_busy_suspect() {
     on_both(async |world| {
         let mut workers = vec![same_build(&world).await];
-        // Its last death is one before the last that it may have.
+        // Its last death is one before the last that a suspect may have.
         workers[0].start(busy, 6).id("busy").await.unwrap();
         keep_alive(&world, &mut workers, secs(120)).await;
         let handle = workers.last().unwrap().handle::<u64>("busy");
@@ -153,7 +154,8 @@ fn a_closure_that_is_recorded_at_last_clears_a_busy_suspect() {
     });
 }
 
-/// Whom its environment kills, however often, is not blocked for that: what ran is recorded at some time.
+/// An execution whose environment kills it, however often, is not blocked for that: at some time it
+/// records its work.
 #[test]
 fn what_is_merely_killed_is_never_blocked() {
     on_both(async |world| {
@@ -175,10 +177,10 @@ fn what_is_merely_killed_is_never_blocked() {
     });
 }
 
-/// A pause, a resume and an unblock are what others want. The code has got nothing done.
+/// A pause, a resume and an unblock come from outside. The code has made no progress.
 #[test]
 fn a_pause_and_a_resume_clear_nothing() {
-    // While it rests, when it runs, and whenever it dies.
+    // The pause comes while the suspect rests, while it runs, and around its death.
     for pause_ms in [0, 700, 2_000, 5_100] {
         on_both(async |world| {
             let mut workers = vec![same_build(&world).await];
@@ -198,7 +200,7 @@ fn a_pause_and_a_resume_clear_nothing() {
             let handle = workers.last().unwrap().handle::<u64>("poison");
             assert_eq!(handle.status().await.unwrap(), Status::Blocked, "{}", handle.why().await.unwrap());
             let death_count = world.company("poison").len();
-            // One that dies after the pause was heard, and before it ended, had no mark.
+            // A death between the arrival of the pause and its record leaves no mark.
             assert!((DEATH_COUNT..=DEATH_COUNT + 1).contains(&death_count), "{death_count} deaths");
         });
     }
@@ -209,7 +211,7 @@ fn a_resume_does_not_end_a_rest() {
     on_both(async |world| {
         let mut workers = vec![same_build(&world).await];
         workers[0].start(poison, u32::MAX).id("poison").await.unwrap();
-        // After the fourth death of its own it rests for four seconds.
+        // After the fourth death of its own, the suspect rests for four seconds.
         for _ in 0..6 {
             within(&world, secs(600), world.died.notified()).await;
             workers.push(same_build(&world).await);
@@ -252,7 +254,7 @@ fn what_is_unblocked_and_kills_again_is_blocked_after_one_death() {
     });
 }
 
-/// Keeps a worker alive for so long.
+/// Keeps a worker alive for this long.
 async fn keep_alive(world: &Shared, workers: &mut Vec<Abide>, time: Duration) {
     let mut is_over = Box::pin(world.lab.sleep(time));
     loop {

@@ -1,4 +1,5 @@
-//! A step that kills its process takes nobody down: from the second takeover on it runs alone.
+//! A step that kills its process takes no other execution down: from the second takeover on it runs
+//! alone.
 
 mod loops;
 mod waiters;
@@ -19,7 +20,7 @@ use abide_store::{Clock, Store};
 
 use crate::world::{Company, Shared, World};
 
-/// Takes so many steps of so many milliseconds.
+/// Runs `count` steps of this many milliseconds.
 #[workflow]
 async fn work(ctx: Ctx, (count, millis): (u32, u64)) -> Result<u32> {
     let world = ctx.state::<Shared>();
@@ -34,7 +35,7 @@ async fn work(ctx: Ctx, (count, millis): (u32, u64)) -> Result<u32> {
     Ok(count)
 }
 
-/// Kills its process so many times, and then waits for a signal.
+/// Kills its process this many times, and then waits for a signal.
 #[workflow]
 async fn poison(ctx: Ctx, deadly_count: u32) -> Result<u64> {
     let world = ctx.state::<Shared>();
@@ -42,7 +43,7 @@ async fn poison(ctx: Ctx, deadly_count: u32) -> Result<u64> {
     ctx.step("kill", || async {
         let _mark = world.enter(&ctx).await;
         let nth = world.begun.lock().unwrap()[&ctx.idempotency_key()];
-        // Long enough for others to make progress, or to come if they could.
+        // The others have time to make progress, or to come if they could.
         world.lab.sleep(ms(500)).await;
         if nth <= deadly_count {
             world.die().await;
@@ -53,7 +54,7 @@ async fn poison(ctx: Ctx, deadly_count: u32) -> Result<u64> {
     ctx.recv("n").await
 }
 
-/// Fails at first, and is tried again after a while.
+/// Fails at first, and tries again after a while.
 #[workflow]
 async fn retried(ctx: Ctx, pause: u64) -> Result<()> {
     let world = ctx.state::<Shared>();
@@ -137,9 +138,9 @@ async fn worker_with(world: &Shared, options: impl Fn(Builder) -> Builder) -> Ab
     }
 }
 
-/// Waits for so many deaths, and opens the next worker after each; gives the last one.
+/// Waits for this many deaths, opens the next worker after each, and returns the last worker.
 async fn outlive(world: &Shared, death_count: u32) -> Abide {
-    // A worker that nobody has a handle on would stop by itself.
+    // A worker without a handle would stop.
     let mut workers = Vec::new();
     for _ in 0..death_count {
         within(world, secs(600), world.died.notified()).await;
@@ -156,7 +157,7 @@ async fn within<T>(world: &Shared, patience: Duration, future: impl Future<Outpu
     }
 }
 
-/// Waits until these have ended, however many workers die of it.
+/// Waits until these executions have ended, however many workers die of it.
 async fn finish(world: &Shared, mut abide: Abide, ids: &[String]) {
     let all = async {
         loop {
@@ -174,7 +175,7 @@ async fn finish(world: &Shared, mut abide: Abide, ids: &[String]) {
                     continue;
                 }
             }
-            // Everything is claimed at once, as it is where a death is seen at once.
+            // The worker claims everything at once, as it does where a death is seen at once.
             world.lab.sleep(secs(10)).await;
             abide = worker(world).await;
         }
@@ -221,7 +222,7 @@ fn poison_without_end_stops_nobody() {
         start_all(&abide, &others, (100, 100)).await;
         finish(&world, abide, &others).await;
         let company = world.company("poison");
-        // Every life brings the others further than one step.
+        // Each life takes the others further than one step.
         assert!((4..30).contains(&company.len()), "{company:?}");
         assert!(company[2..].iter().all(Company::is_nobody), "{company:?}");
     });
@@ -236,7 +237,7 @@ fn poison_that_is_first_in_its_queue_lets_the_others_by() {
         let others = ids("other", 200);
         let elsewhere = worker_with(&world, |builder| builder.lanes(["elsewhere"])).await;
         start_all(&elsewhere, &others, (1, 10)).await;
-        // Long enough for all of them to be claimed at once.
+        // By then the next worker can claim all of them at once.
         world.lab.sleep(secs(10)).await;
         finish(&world, worker(&world).await, &others).await;
         let deaths = world.company("poison").len();
@@ -249,16 +250,16 @@ fn those_whom_poison_made_suspects_come_first_and_one_by_one() {
     on_both(async |world| {
         let abide = worker(&world).await;
         abide.start(poison, u32::MAX).id("a-poison").await.unwrap();
-        // They had no chance to make progress.
+        // The others have no chance to make progress.
         let others = ids("other", 5);
         start_all(&abide, &others, (1, 10_000)).await;
         let third = outlive(&world, 2).await;
         within(&world, secs(60), world.died.notified()).await;
-        // Long enough for all of them to be claimed at once.
+        // By then the next worker can claim all of them at once.
         world.lab.sleep(secs(10)).await;
         drop(third);
         finish(&world, worker(&world).await, &others).await;
-        // The third death told who it was: after it, all the others came before it.
+        // The third death showed which one it was: after it, all the others ran first.
         let order = world.order(0);
         let deaths: Vec<_> = (0..order.len()).filter(|nth| order[*nth] == "a-poison").collect();
         let next: BTreeSet<_> = order[deaths[2] + 1..][..5].iter().cloned().collect();
@@ -297,13 +298,13 @@ fn a_suspect_does_not_starve_on_a_busy_worker() {
         let handle = abide.start(poison, 2).id("poison").await.unwrap();
         handle.signal("n", &1u64).await.unwrap();
         let abide = outlive(&world, 2).await;
-        // There is always somebody in the middle of a step.
+        // Some execution is always in the middle of a step.
         for (n, id) in ids("other", 10).iter().enumerate() {
             abide.start(work, (10_000, 400 + 170 * n as u64)).id(id).await.unwrap();
         }
         within(&world, secs(30), abide.handle::<u64>("poison").result()).await.unwrap();
         assert!(world.company("poison").last().unwrap().is_nobody());
-        // And the others go on as before.
+        // The others go on as before.
         let begun_count = world.begun_count();
         world.lab.sleep(secs(10)).await;
         assert!(world.begun_count() >= begun_count + 80, "{:?}", world.order(begun_count));
@@ -351,7 +352,7 @@ fn what_is_started_meanwhile_waits_until_the_suspect_has_made_progress() {
         world.lab.sleep(ms(400)).await;
         assert_eq!(world.order(from), Vec::<String>::new(), "the suspect is alone");
         assert_eq!(world.snapshot("poison").await.takeover_count, 2);
-        // It waits for a signal after that: progress is enough.
+        // The poison waits for a signal after that: progress is enough.
         within(&world, ms(300), finish(&world, abide, &others)).await;
         assert_eq!(world.snapshot("poison").await.takeover_count, 0);
     });
@@ -393,12 +394,12 @@ fn a_suspect_that_hangs_does_not_stop_its_worker_for_ever() {
         assert_eq!(world.begun_count(), 3, "it is alone");
         within(&world, secs(60), finish(&world, abide, &others)).await;
         assert_eq!(world.company("hangs").len(), 3, "it was not interrupted");
-        // They came to somebody who was a suspect once: that is right here.
+        // The others joined an execution that had been a suspect: that is right here.
         world.beside.lock().unwrap().clear();
     });
 }
 
-/// A worker with a suspect that waits, because a step runs for some seconds.
+/// Starts a worker with a suspect that has to wait, because a step runs for some seconds.
 async fn with_waiting_suspect(world: &Shared) -> Abide {
     let abide = worker(world).await;
     abide.start(poison, 2).id("poison").await.unwrap();
@@ -448,7 +449,7 @@ fn messages_reach_a_suspect_that_waits() {
         let handle = abide.handle::<u64>("poison");
         handle.signal("n", &5u64).await.unwrap();
         assert_eq!(within(&world, secs(60), handle.result()).await.unwrap(), 5);
-        // One claim, one replay: it did not have to leave and come again to see the signal.
+        // One claim, one replay: the suspect did not have to leave and come back to see the signal.
         assert_eq!(world.snapshot("poison").await.lease.epoch.0, 3);
     });
 }
@@ -486,7 +487,7 @@ fn a_worker_that_loses_its_session_loses_no_suspect() {
 fn lost_answers_and_refused_operations_let_nobody_near_a_suspect() {
     let seeds = std::env::var("ABIDE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(30);
     for seed in 0..seeds {
-        // Shown only when the test fails or hangs.
+        // This is shown only when the test fails or hangs.
         println!("seed {seed}");
         on(
             seed,

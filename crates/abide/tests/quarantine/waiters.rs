@@ -1,4 +1,5 @@
-//! Executions that only wait: they were in memory when workers died, and run nothing that could kill one.
+//! Executions that only wait: they were in memory when workers died, and run nothing that could
+//! kill one.
 
 use super::*;
 
@@ -7,7 +8,7 @@ use abide_store::Submit;
 
 const WAITER_COUNT: u32 = 150;
 
-/// Waits for a signal, and takes a step when it has come.
+/// Waits for a signal, and then runs a step.
 #[workflow]
 async fn waiter(ctx: Ctx) -> Result<u64> {
     let world = ctx.state::<Shared>();
@@ -37,7 +38,7 @@ async fn torn(ctx: Ctx) -> Result<()> {
     tried
 }
 
-/// Workers, the last of which finds that two others have died with waiters in memory.
+/// Starts workers, the last of which finds that two others have died with waiters in memory.
 async fn with_suspected_waiters(world: &Shared) -> Vec<Abide> {
     let mut workers = vec![worker(world).await];
     for id in ids("waiter", WAITER_COUNT) {
@@ -53,7 +54,7 @@ async fn with_suspected_waiters(world: &Shared) -> Vec<Abide> {
             let session = SessionId(nth.into());
             assert_eq!((found.lease.session, found.takeover_count), (Some(session), nth - 1), "{id}");
         }
-        // Long enough for all of them to be claimed at once.
+        // By then the next worker can claim all of them at once.
         world.lab.sleep(secs(10)).await;
         workers.push(worker(world).await);
     }
@@ -93,7 +94,8 @@ async fn waiters_hold_up_nobody(world: Shared) {
     assert_eq!(within(&world, secs(31), handle.result()).await.unwrap(), None);
 }
 
-/// What waits for its next attempt is still a suspect, however many other things it waits for.
+/// An execution that waits for its next attempt is still a suspect, however many other things it
+/// waits for.
 #[test]
 fn an_attempt_among_many_waits_clears_nobody() {
     on_both(async |world| {
@@ -136,7 +138,8 @@ fn who_waits_for_a_memory_to_be_cleared_says_so() {
     on_both(async |world| {
         let abide = with_waiting_suspect(&world).await;
         let client = world.lab.client().await.unwrap();
-        // In these seconds the suspect has others leave now and then, which the step does not do, and lets them in again.
+        // In these seconds the suspect makes others leave now and then, except the step, and lets
+        // them in again.
         let mut said_count = 0;
         for nth in 0..70 {
             let id = format!("other-{nth}");
@@ -169,13 +172,14 @@ async fn beckons(ctx: Ctx) -> Result<u64> {
         let to = Address { namespace: Namespace::default(), id: ExecutionId::new(ctx.id()).unwrap() };
         let body = Body::Signal { name: Name::new("go").unwrap(), payload: Payload::from("7") };
         let message = Message::new(MessageId::new("from elsewhere"), to, By::client(), body);
-        // Taken when it is asked for, whoever waits for the answer.
+        // The store takes the message when it is asked, even though nobody waits for the answer.
         drop(world.lab.store().submit(Submit { messages: vec![message], born_to: None, alone: true }));
     }
     ctx.recv("go").await
 }
 
-/// What another process sends is told to nobody here. A suspect that leaves memory at that moment does not leave it behind.
+/// No notice of another process's message reaches this one. A suspect that leaves memory at that
+/// moment still finds the message.
 #[test]
 fn mail_from_elsewhere_reaches_a_suspect_that_parks() {
     for make in [memory, sqlite] {

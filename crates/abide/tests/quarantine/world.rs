@@ -1,4 +1,4 @@
-//! What the steps of a test do, seen from outside.
+//! The record of what the steps of a test did, and who ran beside them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -9,38 +9,38 @@ use abide_core::{Address, ExecutionId, Namespace};
 use abide_store::{Read, Snapshot, Target, Workers};
 use tokio::sync::Notify;
 
-/// What the steps of a test do, seen from outside.
+/// The record of what the steps of a test did, and who ran beside them.
 pub(crate) struct World {
     pub(crate) lab: Lab,
-    /// Where the worker lives that was opened last.
+    /// The machine of the worker that was opened last.
     pub(crate) machine: Mutex<Option<Machine>>,
-    /// The executions that run a step now, with their takeovers when it began.
+    /// The executions that run a step now, with their takeover counts when it began.
     pub(crate) running: Mutex<BTreeMap<String, u32>>,
-    /// How often each step has begun, and the code of each poison.
+    /// The number of times that each step, and the code of each poison, has begun.
     pub(crate) begun: Mutex<BTreeMap<String, u32>>,
-    /// Who was there when an execution began a step.
+    /// The company of each execution when it began a step.
     pub(crate) beside: Mutex<Vec<(String, Company)>>,
     pub(crate) died: Notify,
 }
 
-/// Who is there when a step begins.
+/// The executions beside one that begins a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Company {
-    /// Of the execution itself.
+    /// The takeover count of the execution itself.
     pub(crate) takeover_count: u32,
-    /// The others that run a step, with their takeovers.
+    /// The others that run a step, with their takeover counts.
     pub(crate) running: BTreeMap<String, u32>,
-    /// How many executions the worker holds.
+    /// The number of executions that the worker holds.
     pub(crate) lease_count: u64,
 }
 
 impl Company {
-    /// A suspect is alone.
+    /// Whether the rule holds that a suspect runs alone.
     pub(crate) fn is_right(&self) -> bool {
         self.running.is_empty() || (self.takeover_count < 2 && self.running.values().all(|count| *count < 2))
     }
 
-    /// Only the execution itself is there.
+    /// Whether the worker holds only this execution.
     pub(crate) fn is_nobody(&self) -> bool {
         self.running.is_empty() && self.lease_count == 1
     }
@@ -48,7 +48,7 @@ impl Company {
 
 pub(crate) type Shared = Arc<World>;
 
-/// Takes an execution out of those that run.
+/// A guard that removes an execution from the running ones.
 pub(crate) struct Running<'a>(&'a World, String);
 
 impl Drop for Running<'_> {
@@ -58,7 +58,7 @@ impl Drop for Running<'_> {
 }
 
 impl World {
-    /// A step begins, and ends when what this gives is dropped.
+    /// Records that a step begins; it ends when the returned guard is dropped.
     pub(crate) async fn enter(&self, ctx: &Ctx) -> Running<'_> {
         let id = ctx.id().to_owned();
         let takeover_count = self.snapshot(&id).await.takeover_count;
@@ -71,7 +71,7 @@ impl World {
         Running(self, id)
     }
 
-    /// How many executions the newest session holds.
+    /// Returns the number of executions that the newest session holds.
     pub(crate) async fn lease_count(&self) -> u64 {
         let workers = Workers { namespace: Namespace::default(), after: None, limit: 1_000 };
         loop {
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// The process dies.
+    /// Kills the process.
     pub(crate) async fn die(&self) {
         let machine = self.machine.lock().unwrap().expect("a worker was opened");
         self.lab.crash(machine);
@@ -99,13 +99,13 @@ impl World {
         std::future::pending::<()>().await;
     }
 
-    /// The company of this execution, each time it began a step.
+    /// Returns the company of this execution, each time it began a step.
     pub(crate) fn company(&self, id: &str) -> Vec<Company> {
         let beside = self.beside.lock().unwrap();
         beside.iter().filter(|(of, _)| of == id).map(|(_, company)| company.clone()).collect()
     }
 
-    /// The order in which steps began, since the `from`th.
+    /// Returns the order in which steps began, from the `from`th on.
     pub(crate) fn order(&self, from: usize) -> Vec<String> {
         self.beside.lock().unwrap()[from..].iter().map(|(id, _)| id.clone()).collect()
     }

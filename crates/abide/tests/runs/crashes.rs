@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// How many runs the chain of the crash test has.
+/// The number of runs in the chain.
 const RUN_COUNT: u64 = 3;
 
 #[workflow]
@@ -20,7 +20,7 @@ async fn ledger(ctx: Ctx, (left, total): (u64, u64)) -> Result<u64> {
     if left == 1 { Ok(total) } else { ctx.continue_as_new((left - 1, total)).await }
 }
 
-/// A child that continues as new itself.
+/// Continues as new, as a child.
 #[workflow]
 async fn sum_of_one(ctx: Ctx, n: u64) -> Result<u64> {
     if ctx.run_number() == 1 {
@@ -29,13 +29,14 @@ async fn sum_of_one(ctx: Ctx, n: u64) -> Result<u64> {
     Ok(n)
 }
 
-/// Runs the chain, and stops its machine when operation `nth` has happened and before it is answered. `false`: there are fewer.
+/// Runs the chain, and stops its machine when operation `nth` has happened, before it is answered.
+/// Returns `false` if there are fewer operations.
 fn crash_at(make: fn(Arc<dyn Clock>) -> Arc<dyn Store>, nth: u64) -> bool {
     let (count, now) = (Arc::new(AtomicU64::new(0)), Arc::new(Notify::new()));
     let (counter, notify) = (count.clone(), now.clone());
     let faulty = |clock| -> Arc<dyn Store> {
         FaultyStore::deciding(make(clock), move |name| {
-            // The heartbeat and the wait for notices write nothing of an execution.
+            // The heartbeat and the wait for notices write nothing about an execution.
             if name == "wait" || name == "heartbeat" {
                 return Fault::None;
             }

@@ -4,7 +4,8 @@ use std::pin::pin;
 
 use super::*;
 
-/// Takes one signal a run, and keeps the wait for the other name alive while it asks for the next run.
+/// Receives one signal per run, and keeps the wait for the other name alive while it asks for the
+/// next run.
 #[workflow]
 async fn holds(ctx: Ctx, mut got: Vec<u64>) -> Result<Vec<u64>> {
     let (mut a, mut b) = (ctx.recv::<u64>("a"), ctx.recv::<u64>("b"));
@@ -37,7 +38,7 @@ fn a_signal_is_not_lost_to_a_wait_of_the_run_before() {
     });
 }
 
-/// Holds a wait for a child that has answered, and a closure that runs.
+/// Holds a wait for a child that has answered, and a running closure.
 #[workflow]
 async fn holds_more(ctx: Ctx, run: u64) -> Result<u64> {
     if run == 2 {
@@ -89,7 +90,7 @@ fn nothing_begins_and_nothing_is_received_once_the_next_run_is_wanted() {
     });
 }
 
-/// Its clean-up needs the signal that came while it waited for its next run.
+/// Needs, for its clean-up, the signal that came while it waited for its next run.
 #[workflow]
 async fn holds_in_vain(ctx: Ctx, run: u64) -> Result<u64> {
     let mut kept = pin!(ctx.recv::<u64>("a"));
@@ -100,7 +101,8 @@ async fn holds_in_vain(ctx: Ctx, run: u64) -> Result<u64> {
     }
 }
 
-/// The cancellation comes between the wish and the end of the run, and so does the signal.
+/// The cancellation and the signal come between the request for the next run and the end of this
+/// one.
 #[test]
 fn a_signal_is_there_for_the_clean_up_when_a_cancellation_refuses_the_next_run() {
     for make in [memory, sqlite] {

@@ -1,4 +1,5 @@
-//! Continue-as-new and retry: what goes from one run to the next, and what does not. On the in-memory store and on SQLite.
+//! Continue-as-new and retry: what passes from one run to the next, and what does not. On the
+//! in-memory store and on SQLite.
 
 mod crashes;
 mod held;
@@ -18,10 +19,10 @@ use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Store};
 use tokio::sync::Notify;
 
-/// What the steps of a test do, seen from outside.
+/// The record of what the steps of a test did.
 #[derive(Default)]
 struct World {
-    /// How often the step with this key ran.
+    /// The number of times that the step with this key ran.
     ran: Mutex<BTreeMap<String, u32>>,
     fails_left: AtomicU64,
 }
@@ -53,7 +54,7 @@ fn on_both<Fut: Future<Output = ()>>(test: impl Fn(Lab, Abide, Shared) -> Fut) {
     }
 }
 
-/// The events of one execution, run by run.
+/// Returns the events of one execution, run by run.
 async fn told(lab: &Lab, id: &str) -> Vec<Vec<Event>> {
     let mut runs = Vec::new();
     for run in 1.. {
@@ -70,7 +71,7 @@ fn words(run: &[Event]) -> Vec<&'static str> {
     run.iter().map(Event::word).collect()
 }
 
-/// Adds up one signal a run.
+/// Adds up one signal per run.
 #[workflow]
 async fn sum(ctx: Ctx, (left, sum): (u64, u64)) -> Result<u64> {
     let n: u64 = ctx.recv("n").await?;
@@ -134,7 +135,7 @@ async fn listens(ctx: Ctx) -> Result<u64> {
     ctx.recv("n").await
 }
 
-/// In each run the same child of the same name, which the first run does not wait for.
+/// Starts the same child under the same name in each run; the first run does not wait for it.
 #[workflow]
 async fn leaves_a_child(ctx: Ctx, run: u64) -> Result<u64> {
     let child = ctx.start(listens, ()).await?;
@@ -158,14 +159,14 @@ fn children_of_a_run_that_continues_are_cancelled_and_answer_nobody() {
     });
 }
 
-/// Gives back a number after a while.
+/// Returns a number after a while.
 #[workflow]
 async fn echoes(ctx: Ctx, (n, after_ms): (u64, u64)) -> Result<u64> {
     ctx.sleep(ms(after_ms)).await?;
     Ok(n)
 }
 
-/// The child of the first run ends when that run does, at the same moment.
+/// Has a child in its first run that ends at the same moment as that run.
 #[workflow]
 async fn races(ctx: Ctx, run: u64) -> Result<u64> {
     let after_ms = if run == 1 { 5 } else { 1_000 };
@@ -247,7 +248,7 @@ fn keys_and_chance_belong_to_the_run() {
     });
 }
 
-/// How many runs it takes for a chain that waits for nothing to end by itself.
+/// The number of runs after which a chain that waits for nothing ends on its own.
 const SPIN_COUNT: u64 = 3_000;
 
 /// Goes on without waiting for anything.
@@ -256,7 +257,7 @@ async fn spins(ctx: Ctx, n: u64) -> Result<()> {
     if n == SPIN_COUNT { Ok(()) } else { ctx.continue_as_new(n + 1).await }
 }
 
-/// Goes on for ever, with a step and a moment of rest in each run.
+/// Goes on forever, with a step and a short sleep in each run.
 #[workflow]
 async fn turns(ctx: Ctx, n: u64) -> Result<()> {
     let world = ctx.state::<Shared>();
@@ -269,7 +270,8 @@ async fn turns(ctx: Ctx, n: u64) -> Result<()> {
     ctx.continue_as_new(n + 1).await
 }
 
-/// Lets `order` come at some moment of a chain that never ends; how it stands after that.
+/// Lets `order` come at some moment of a chain that never ends, and returns the statuses after
+/// that.
 fn interrupted(order: impl AsyncFn(&Lab, &Handle<()>)) -> BTreeSet<Status> {
     let mut found = BTreeSet::new();
     for seed in 0..30 {
@@ -314,7 +316,8 @@ fn an_order_at_any_moment_of_a_chain_is_obeyed() {
     assert_eq!(resumed, [Status::Cancelled].into());
 }
 
-/// Asks for the next run while the commit of its sleep is under way, so that an order comes between the wish and the end of the run.
+/// Asks for the next run while the commit of its sleep is under way, so that an order comes between
+/// that request and the end of the run.
 #[workflow]
 async fn wants_more(ctx: Ctx, n: u64) -> Result<String> {
     ctx.sleep(ms(1)).await?;
@@ -371,7 +374,8 @@ async fn gives_up_its_wish(ctx: Ctx) -> Result<u64> {
     n
 }
 
-/// Waits for a signal or a while, which is longer in the second run; how many milliseconds it took until it had waited in vain.
+/// Waits for a signal, or for a time that is longer in the second run. Returns how many
+/// milliseconds it waited when no signal came.
 #[workflow]
 async fn is_patient(ctx: Ctx, patience: u64) -> Result<u64> {
     let from = ctx.now();
@@ -385,7 +389,7 @@ async fn is_patient(ctx: Ctx, patience: u64) -> Result<u64> {
 #[test]
 fn timers_of_a_run_end_with_it() {
     on_both(async |lab, abide, _| {
-        // Short, so that the second run begins and ends while it is in memory.
+        // The time is short: the second run begins and ends while the execution is in memory.
         let handle = abide.start(is_patient, 20).id("one").await.unwrap();
         lab.sleep(ms(10)).await;
         handle.signal("answer", &true).await.unwrap();
@@ -393,7 +397,8 @@ fn timers_of_a_run_end_with_it() {
     });
 }
 
-/// Leaves memory and comes back all the time, so that its worker asks for all inboxes again and again.
+/// Leaves memory and comes back all the time, which makes its worker read all inboxes again and
+/// again.
 #[workflow]
 async fn comes_and_goes(ctx: Ctx) -> Result<()> {
     loop {
@@ -401,7 +406,7 @@ async fn comes_and_goes(ctx: Ctx) -> Result<()> {
     }
 }
 
-/// Messages are told by notices and by inboxes, and the second may come when a later run has begun.
+/// Messages come by notices and by inboxes, and an inbox may come when a later run has begun.
 #[test]
 fn a_signal_is_received_once_in_all_runs() {
     const SIGNAL_COUNT: u64 = 12;

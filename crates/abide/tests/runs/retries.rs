@@ -37,7 +37,7 @@ async fn kid(_ctx: Ctx, n: u64) -> Result<u64> {
     Ok(n)
 }
 
-/// Its child has an id of its own choice, in every run.
+/// Starts a child under the same chosen id in every run.
 #[workflow]
 async fn has_fixed_kid(ctx: Ctx, n: u64) -> Result<u64> {
     let started = ctx.start(kid, n).id("kid").await?;
@@ -45,7 +45,8 @@ async fn has_fixed_kid(ctx: Ctx, n: u64) -> Result<u64> {
     Err(Error::fatal("declined"))
 }
 
-/// The child of an earlier run is not the one that a later run asks for, and the refusal says what the difference is.
+/// The child of an earlier run is not the one that a later run asks for, and the refusal says what
+/// the difference is.
 #[test]
 fn a_later_run_is_told_whose_child_has_the_id() {
     on_both(async |lab, abide, _| {
@@ -87,7 +88,8 @@ fn a_retry_runs_everything_again_under_keys_of_its_own() {
     });
 }
 
-/// Whoever waits for a result first sees that the run has ended and then reads how. A retry may come between.
+/// A client that waits for a result first sees that the run has ended and then reads how. A retry
+/// may come between.
 #[test]
 fn a_result_that_is_read_while_it_is_retried_is_that_of_the_new_run() {
     for make in [memory, sqlite] {
@@ -110,7 +112,7 @@ fn a_result_that_is_read_while_it_is_retried_is_that_of_the_new_run() {
                 handle.retry().await.unwrap();
                 handle.signal("more", &1u64).await.unwrap();
             };
-            // Polled in this order: the end has been seen when the retry is sent.
+            // These are polled in this order: the client has seen the end when the retry is sent.
             let (result, ()) = tokio::join!(biased; handle.result(), again);
             assert_eq!(result.unwrap(), 6);
         });
