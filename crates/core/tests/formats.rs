@@ -1,7 +1,8 @@
-//! What was written once must stay readable for ever: one golden line for each kind of record of each format.
+//! Records must stay readable forever: one golden line for each kind of record of each format.
 //!
-//! A new kind of record adds a line, and so does a new optional field (`growable!`). A line that is there never changes: if this test fails
-//! after a change of a type, the change needs a new format version, not a new golden file.
+//! A new kind of record adds a line, and so does a new optional field (`growable!`). An existing
+//! line never changes: if this test fails after a change of a type, the change needs a new format
+//! version, not a new golden file.
 
 use abide_core::{
     Ability, Address, Block, Body, By, Command, ContentHash, Descent, Details, Entry, Epoch, Event,
@@ -252,13 +253,13 @@ fn ability() -> Ability {
     }
 }
 
-/// One line for a record: what it is, and its bytes.
+/// Adds one line for a record: its description, and its bytes.
 fn line<T: Serialize>(table: &mut String, what: &str, value: &T) {
     let hex: String = codec::encode(value).iter().map(|byte| format!("{byte:02x}")).collect();
     writeln!(table, "{what} {hex}").expect("a string takes everything");
 }
 
-/// The record of the next golden line.
+/// Returns the record of the next golden line.
 fn read<T: DeserializeOwned>(lines: &mut std::str::Lines<'_>, what: &str) -> T {
     let line = lines.next().expect("the golden file has a line for each record");
     let (word, hex) = line.split_once(' ').expect("a line is a word and bytes");
@@ -292,12 +293,12 @@ fn message(body: Body) -> Message {
     Message::new(MessageId::new("m-1"), address(), by(), body).arrived(Timestamp::from_millis(7))
 }
 
-/// The beginning of what was damaged and discarded.
+/// Returns the first entry of an execution that was damaged and discarded.
 fn discarded() -> Entry {
     entry(Event::Started(Start { discarded_at: Some(Timestamp::from_millis(9)), ..start() }.into()))
 }
 
-/// An order for children.
+/// Returns an order for children.
 fn order() -> Message {
     let parent = ExecutionId::new("order-1").expect("an id");
     let descent = Descent { parent, run: 2, before: 300, op: Some(op(OpKind::ChildResult)) };
@@ -327,7 +328,7 @@ fn what_was_written_in_format_1_can_be_read() {
     check(&mut lines, "order", &order());
     check(&mut lines, "discarded", &discarded());
     for execution in executions() {
-        // The address is the row's, not the record's.
+        // The address belongs to the row, not to the record.
         assert_eq!(read::<Execution>(&mut lines, "execution").at(address()), execution);
     }
     check(&mut lines, "waiting", &waits());
@@ -337,7 +338,8 @@ fn what_was_written_in_format_1_can_be_read() {
     assert_eq!(lines.next(), None);
 }
 
-/// What a newer program writes: the same record, with one more field in the structure that ends `after` bytes before the end.
+/// Returns the bytes that a newer program writes: the same record, with one more field in the
+/// structure that ends `after` bytes before the end.
 fn grown<T: Serialize>(record: &T, after: usize) -> Vec<u8> {
     let mut bytes = codec::encode(record);
     let at = bytes.len() - 1 - after;
@@ -369,7 +371,7 @@ fn a_field_that_a_newer_program_added_is_told_as_such() {
     check_newer::<Ability>(&grown(&ability(), 0));
     check_newer::<Route>(&grown(&executions()[0].route(), 0));
     check_newer::<Summary>(&grown(&summaries()[0], 0));
-    // Inside of an entry, whose own list follows.
+    // These are inside an entry, whose own list of fields follows.
     for event in &events()[..4] {
         check_newer::<Entry>(&grown(&entry(event.clone()), 1));
     }

@@ -1,4 +1,4 @@
-//! What a message does to what it finds, and what a park leaves.
+//! The effect of a message on the execution that it reaches, and the state that a park leaves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,14 +57,14 @@ struct Known {
     summary: Summary,
     unread: Vec<Message>,
     read: Vec<MessageId>,
-    /// Its state cannot be read.
+    /// Whether its state cannot be read.
     is_damaged: bool,
-    /// Who sends to it is not told of that.
+    /// Whether its senders do not hear of the damage.
     is_passed_over: bool,
 }
 
 impl Known {
-    /// A run that has recorded these commands.
+    /// Returns a run that has recorded these commands.
     fn after(commands: &[Command]) -> Self {
         Self::begun(start("1"), commands)
     }
@@ -218,7 +218,7 @@ fn what_has_ended_takes_only_a_retry_if_it_failed() {
         }
         assert_eq!(admit(&known, &retry), retried);
     }
-    // What nobody knows the input of does not run with another one, and is not what anybody asks for.
+    // An execution whose input is lost does not run with another input, and no start matches it.
     let discarded = Start { discarded_at: Some(at(1)), ..start("null") };
     let terminate = Command::Terminate { by: by(), reason: String::new() };
     let discarded = Known::begun(discarded, std::slice::from_ref(&terminate));
@@ -226,7 +226,7 @@ fn what_has_ended_takes_only_a_retry_if_it_failed() {
     let again = message("start", Body::Start(start("null").into()));
     assert!(matches!(admit(&discarded, &again), Err(Refusal::Conflict { .. })));
     assert_eq!(admit(&Known::begun(start("null"), &[terminate]), &again), Ok(Intake::Attach));
-    // A retry is taken at once or not at all: what has not been applied does not count.
+    // A retry is taken at once or not at all: an order that has not been applied does not count.
     let terminate = message("t", Body::Terminate { reason: String::new() });
     assert_eq!(admit(&Known::after(&[]).unread(&[terminate]), &retry), Err(Refusal::NotEnded));
 }
@@ -237,7 +237,8 @@ fn answer_to_another_run_is_refused() {
     assert_eq!(admit(&Known::after(&[]), &answer(2)), Err(Refusal::OtherRun { current: 1 }));
 }
 
-/// A parent says once more that it is cancelled when it ends. To what is blocked in its clean-up that is no second cancellation, and the refusal says so.
+/// A parent sends its cancellation once more when it ends. For a child that is blocked in its
+/// clean-up, that is no second cancellation, and the refusal says so.
 #[test]
 fn cancellation_that_a_child_has_heard_of_is_refused_for_what_it_is() {
     let id = |text| ExecutionId::new(text).expect("an id");
@@ -255,7 +256,7 @@ fn cancellation_that_a_child_has_heard_of_is_refused_for_what_it_is() {
     assert_eq!(admit(&stuck, &cancel()), WOKEN, "anybody else may end it by a second one");
 }
 
-/// Whoever reads it later judges it. A retry is not read by anybody, and needs the state.
+/// The reader judges the message later. Nobody reads a retry, so it needs the state at once.
 #[test]
 fn what_cannot_be_judged_is_delivered_if_its_sender_is_not_told() {
     let damaged = Known { is_damaged: true, ..Known::after(&[]) };
@@ -304,7 +305,8 @@ fn decision_about_a_step_is_refused_behind_an_unblock_that_is_unread() {
     assert_eq!(admit(&decided, &edit("first")), Ok(Intake::Duplicate));
 }
 
-/// Orders of a parent that has no such child. They lie here because the state could not be read when they arrived.
+/// Returns orders of a parent that has no such child. They are in the inbox because the state could
+/// not be read when they arrived.
 fn foreign_orders() -> [Message; 4] {
     let parent = ExecutionId::new("other").expect("an id");
     let descent = Descent { parent, run: 1, before: 9, op: None };
@@ -373,7 +375,7 @@ fn park_is_ready_for_what_was_not_seen_and_is_listened_to() {
     for (summary, unseen, is_ready) in rows {
         let parked = park(summary, unseen.iter().map(|message| Some(message.body.sort())), at(7));
         assert_eq!(parked.is_ready, is_ready, "{:?} {unseen:?}", summary.listens);
-        // Whoever looks after executions does so for what the holder has not seen.
+        // A caretaker is needed only for messages that the holder has not seen.
         let care_at = (!unseen.is_empty()).then(|| at(7).after(care::ORDER_GRACE));
         assert_eq!(parked.care_at, care_at, "{:?} {unseen:?}", summary.listens);
     }

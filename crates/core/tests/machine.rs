@@ -1,4 +1,4 @@
-//! The state machine: its table, and what holds for every sequence of commands.
+//! The state machine: its table, and the rules that hold for every sequence of commands.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn at(millis: i64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-/// Every command once, by name.
+/// Returns every command once, by name.
 fn commands() -> Vec<(&'static str, Command)> {
     let failure = |kind| Failure::new(kind, "no");
     let record = StepRecord {
@@ -134,7 +134,7 @@ fn commands() -> Vec<(&'static str, Command)> {
     ]
 }
 
-/// A step that has run, and whose result could not be recorded.
+/// Returns a step that has run, and whose result could not be recorded.
 fn lost_step() -> StepRecord {
     StepRecord {
         op: Op { kind: OpKind::Step, name: name("report"), key: None, nth: 2 },
@@ -148,7 +148,7 @@ fn unblock_step(step: &str, remedy: Remedy) -> Command {
     Command::Unblock { by: by(), step: Some(StepRemedy { step: step.to_owned(), remedy }) }
 }
 
-/// An execution in each phase, reached by real commands.
+/// Returns an execution in each phase, reached by real commands.
 fn phases(kind: Kind) -> Vec<(&'static str, Execution)> {
     let named = |wanted: &str| {
         let found = commands().into_iter().find(|(name, _)| *name == wanted);
@@ -194,7 +194,7 @@ fn phases(kind: Kind) -> Vec<(&'static str, Execution)> {
     all
 }
 
-/// A start of an id that exists is compared with the one it began with, whatever the phase.
+/// Compares starts of an existing id with the one that it began with, whatever the phase.
 fn starts(kind: Kind) -> [(&'static str, String); 2] {
     let existing = start(kind);
     let other = existing.clone().with_input(Payload::from("[]"));
@@ -205,7 +205,7 @@ fn starts(kind: Kind) -> [(&'static str, String); 2] {
     [("start-same", outcome(&existing)), ("start-other", outcome(&other))]
 }
 
-/// A retry is decided by whoever keeps the ended run: it opens the next one.
+/// Retries an ended run, which opens the next one. The keeper of the ended run decides this.
 fn retry(execution: &Execution) -> String {
     let began = start(execution.kind());
     match execution.retried(Began { at: at(0), start: &began }, by(), at(2_000)) {
@@ -310,7 +310,7 @@ fn a_deadline_expires_only_when_it_has_passed() {
     assert_eq!(execution.decide(show, at(999)), Err(Refusal::NotDue));
 }
 
-/// One that has seen its deadline pass.
+/// Returns an execution that has seen its deadline pass.
 fn expiring(kind: Kind) -> Execution {
     let (mut execution, _) = Execution::start(address(), start(kind), at(0));
     let decision = execution.decide(Command::ShowDeadline { until: at(3_000) }, at(1_000)).expect("it runs");
@@ -359,8 +359,8 @@ fn what_has_not_begun_sees_no_deadline() {
     assert!(matches!(decision.events[..], [Event::Failed(_)]), "{decision:?}");
 }
 
-/// Whether an event may follow as far as steps are concerned: what was decided is about the step that blocks, and nothing but a decision
-/// goes on with that one.
+/// Whether an event may follow as far as steps are concerned: a decision is about the step that
+/// blocks, and only a decision goes on with that step.
 fn is_allowed_at(event: &Event, before: &Execution) -> bool {
     let lost = match before.phase() {
         Phase::Blocked { reason, .. } => reason.lost(),

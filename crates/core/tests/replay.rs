@@ -24,7 +24,7 @@ fn recorded(names: &[&str]) -> Vec<Entry> {
     names.iter().enumerate().map(number).collect()
 }
 
-/// Replays code that asks for `asked`, one operation after the other, and tells what happened.
+/// Replays code that asks for `asked`, one operation after the other, and returns what happened.
 fn replayed(journal: &[Entry], asked: &[&str]) -> String {
     let mut cursor = Cursor::new(false);
     let mut story = Vec::new();
@@ -173,7 +173,7 @@ fn notes_tell_what_is_recorded_of_an_operation_without_an_outcome() {
     assert_eq!(note.first_at, Some(Timestamp::from_millis(2)));
 }
 
-/// What a journal says about one step after the other, in numbered entries.
+/// Numbers the events as the entries of a journal.
 fn journal(events: Vec<Event>) -> Vec<Entry> {
     let number = |(event, seq)| Entry { seq, at: Timestamp::default(), event };
     events.into_iter().zip(1..).map(number).collect()
@@ -200,7 +200,7 @@ fn edited(name: &str) -> Event {
     decided(name, Remedy::Edit(Payload::from("edited")))
 }
 
-/// Replays code that asks for all of `asked` at once. What was delivered, and what blocks.
+/// Replays code that asks for all of `asked` at once. Returns the delivered events and the block.
 fn joined(journal: &[Entry], asked: &[&str]) -> (Vec<Event>, Option<Block>) {
     let mut cursor = Cursor::new(true);
     asked.iter().for_each(|name| cursor.open(op(name).index()));
@@ -250,7 +250,7 @@ fn a_lost_result_blocks_who_asks_for_it_late() {
     assert!(cursor.obstacle().is_some());
 }
 
-/// Whoever waited for it was told of the cancellation, when it was recorded and in every replay.
+/// The waiting code saw the cancellation when it was recorded, and sees it in every replay.
 #[test]
 fn a_cancellation_takes_the_place_of_a_lost_result() {
     let mut cursor = Cursor::new(false);
@@ -276,10 +276,10 @@ fn a_rerun_begins_with_the_first_attempt() {
     assert_eq!(cursor.take_note(op("a").index()), abide_core::Note::default());
 }
 
-/// How a step came to its outcome.
+/// The way in which a step came to its outcome.
 #[derive(Clone, Debug)]
 struct Story {
-    /// How often its result was lost and it ran again.
+    /// The number of times that its result was lost and it ran again.
     rerun_count: usize,
     end: usize,
 }
@@ -299,8 +299,9 @@ impl Story {
 }
 
 proptest! {
-    /// Steps that ran side by side, each with its own story: whatever the order in which all that was recorded, each step is given
-    /// what came of it last, in recorded order, and exactly the steps that nobody has decided about block.
+    /// Steps run side by side, each with its own story. In whatever order all that was recorded,
+    /// each step gets its last outcome, in recorded order, and exactly the steps without a decision
+    /// block.
     #[test]
     fn decisions_are_honoured_in_recorded_order(
         stories in prop::collection::vec((0_usize..3, 0_usize..4), 1..5),
@@ -330,7 +331,7 @@ proptest! {
         let (delivered, obstacle) = joined(&journal(events.clone()), names);
         prop_assert_eq!(delivered, expected);
         prop_assert_eq!(obstacle.is_some(), stories.iter().any(|story| story.end == 2));
-        // Code that asks for one after the other, the last first, is given the same.
+        // Code that asks for the steps one after the other, the last first, gets the same outcomes.
         let asked: Vec<_> = names.iter().rev().copied().collect();
         let mut told: Vec<_> = stories.iter().zip(names).rev().map(|(story, name)| {
             format!("{name} {}", if story.end < 2 { "replayed" } else { "runs" })
@@ -341,7 +342,7 @@ proptest! {
     }
 }
 
-/// The journal may as well be that of code which had both from the beginning.
+/// The journal might also come from code that had both from the beginning.
 #[test]
 fn what_is_added_beside_something_recorded_is_noticed_by_the_entry_after_both() {
     let journal = recorded(&["a", "c"]);

@@ -1,4 +1,4 @@
-//! From one run to the next.
+//! The transition from one run to the next.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn by() -> By {
     By("alice".to_owned())
 }
 
-/// A start that says everything that can be said.
+/// Returns a start with every field set.
 fn start() -> Start {
     let op = Op { kind: OpKind::ChildResult, name: name("order"), key: None, nth: 1 };
     Start {
@@ -36,7 +36,7 @@ fn start() -> Start {
     }
 }
 
-/// A run that began at 1,000 and has recorded `command`.
+/// Returns a run that began at 1,000 and has recorded `command`.
 fn after(command: Command) -> (Execution, Vec<Message>) {
     let address = Address { namespace: Namespace::default(), id: ExecutionId::new("o-1").expect("an id") };
     let (mut execution, _) = Execution::start(address, start(), at(1_000));

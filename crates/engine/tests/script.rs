@@ -1,7 +1,10 @@
-//! A driver without any Rust future behind it: it interprets a script, and everything it knows is what its journal says.
+//! A driver without any Rust future behind it: it interprets a script, and knows only what its
+//! journal says.
 //!
-//! What it does is what code must be able to do that runs elsewhere and speaks another protocol: it takes every name of its kind, records entries of its own kind,
-//! receives signals when they arrive and not when somebody asks for them, and leaves all that an execution is to the store to its seat.
+//! It does everything that code must be able to do that runs elsewhere and speaks another protocol.
+//! It takes every name of its kind, records entries of its own kind, receives signals when they
+//! arrive and not when somebody asks for them, and leaves the execution's dealings with the store
+//! to its seat.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -28,7 +31,7 @@ enum Line {
     Call(String),
     /// Waits for a signal of this name.
     Hear(Name),
-    /// Waits for so many seconds.
+    /// Waits for this many seconds.
     Sleep(u64),
 }
 
@@ -42,21 +45,21 @@ fn parsed(script: &str) -> VecDeque<Line> {
     script.lines().map(str::trim).filter(|line| !line.is_empty()).map(line).collect()
 }
 
-/// What the journal says so far.
+/// The state that the journal describes so far.
 #[derive(Default)]
 struct Story {
     entry_count: u64,
-    /// What is left of the script.
+    /// The lines of the script that are left.
     rest: VecDeque<Line>,
-    /// Signals that were recorded and that no line has taken.
+    /// The recorded signals that no line has taken yet.
     heard: VecDeque<(Name, String)>,
-    /// When the sleep at hand is over.
+    /// The end of the current sleep.
     due_at: Option<Timestamp>,
     said: Vec<String>,
 }
 
 impl Story {
-    /// Folds one entry. The only way in which anything becomes known.
+    /// Folds one entry. Nothing becomes known in any other way.
     fn fold(&mut self, entry: &Entry) {
         self.entry_count = entry.seq;
         match &entry.event {
@@ -83,7 +86,7 @@ impl Story {
             "sleeps" => self.due_at = Some(Timestamp::from_micros(what.parse().expect("a time"))),
             other => panic!("there is no entry of the kind {other:?}"),
         }
-        // A line that waits for what is here is done.
+        // A line is done if the signal that it waits for has arrived.
         while let Some(Line::Hear(of)) = self.rest.front()
             && let Some(at) = self.heard.iter().position(|(found, _)| found == of)
         {
@@ -94,9 +97,9 @@ impl Story {
     }
 }
 
-/// Interprets every workflow there is.
+/// A driver that interprets every workflow.
 struct Interpreter {
-    /// What the calls have done, in the outside world.
+    /// The effects of the calls in the outside world.
     effects: Arc<Mutex<Vec<String>>>,
 }
 
@@ -117,12 +120,12 @@ impl Driver for Interpreter {
     }
 }
 
-/// An execution that is interpreted.
+/// An interpreted execution.
 struct Telling {
     seat: Seat,
-    /// Records of the journal that are not folded yet; `None` when all are.
+    /// The records of the journal that are not folded yet; `None` when all are.
     reading: Option<VecDeque<Record>>,
-    /// The next page of them.
+    /// The next page of records.
     page: Option<abide_store::Answer<Vec<Record>>>,
     story: Story,
     effects: Arc<Mutex<Vec<String>>>,
@@ -154,7 +157,7 @@ impl Telling {
         }
     }
 
-    /// Folds what was recorded before, page by page.
+    /// Folds the entries recorded earlier, page by page.
     fn poll_journal(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let end = self.seat.execution().entry_count();
         loop {
@@ -173,7 +176,7 @@ impl Telling {
         }
     }
 
-    /// Follows what an order has recorded.
+    /// Follows the entries that an order has recorded.
     fn follow(&mut self, entries: &[Entry]) {
         let Some(last) = entries.last() else { return };
         if last.event.is_terminal() {
@@ -184,7 +187,7 @@ impl Telling {
         }
     }
 
-    /// Records signals as they come, whether a line waits for them or not.
+    /// Records signals as they come, whether or not a line waits for them.
     fn listen(&mut self) {
         while let Some(message) = self.seat.next_message() {
             if let Body::Signal { name, payload } = &message.body {
@@ -202,7 +205,7 @@ impl Telling {
                 self.end_with(Command::Complete { result, unused: Vec::new() });
                 Poll::Ready(())
             }
-            // An effect happens when everything before it is durable.
+            // An effect may happen only when everything before it is durable.
             Some(Line::Call(_)) if self.seat.has_news() => {
                 self.seat.send(Leave::keep(&[]));
                 Poll::Ready(())
@@ -241,7 +244,7 @@ impl Telling {
         Poll::Ready(())
     }
 
-    /// Leaves memory until something comes, or the time.
+    /// Leaves memory until a message comes or the time is up.
     fn go(&mut self, waiting: &[Waiting], wake_at: Option<Timestamp>) -> Poll<()> {
         if !self.seat.has_all_mail() {
             return Poll::Pending;
@@ -274,7 +277,7 @@ fn text(payload: &Payload) -> String {
     String::from_utf8(payload.as_bytes().to_vec()).expect("scripts are text")
 }
 
-/// Two machines that interpret, and somebody who asks.
+/// Two machines that interpret scripts, and a client.
 struct Stage {
     sim: Sim,
     store: Arc<MemoryStore>,
@@ -448,7 +451,7 @@ fn script_moves_on_when_its_engine_shuts_down() {
     });
 }
 
-/// Whoever has none of the code can still end it.
+/// An engine that has none of the code can still end the execution.
 #[test]
 fn script_is_looked_after_without_its_interpreter() {
     Stage::play(|stage| async move {
@@ -466,7 +469,7 @@ fn script_is_looked_after_without_its_interpreter() {
     });
 }
 
-/// Finds what only a newer version of abide can read, each time that it begins.
+/// A driver that finds, whenever it begins, a record that only a newer version of abide can read.
 struct Outdated(Arc<AtomicUsize>);
 
 impl Driver for Outdated {
@@ -490,14 +493,14 @@ fn what_needs_a_newer_version_is_left_to_one() {
         stage.pass(100).await;
         let count = begun_count.load(Ordering::Relaxed);
         assert!((2..=25).contains(&count), "it began {count} times");
-        // One that can read it comes, and the other stays.
+        // An interpreter that can read the record comes, and the other one stays.
         let _new = stage.interpreter(2).await;
         stage.pass(60).await;
         assert_eq!(stage.status("a").await, Status::Completed);
     });
 }
 
-/// Finds that something is damaged when it is asked to leave.
+/// A driver that finds damage when its engine drains.
 struct Crumbling;
 
 impl Driver for Crumbling {
@@ -511,7 +514,7 @@ impl Driver for Crumbling {
     }
 }
 
-/// Whoever shuts down may be the last for long: nobody else would tell.
+/// The draining engine may be the last one for a long time: no other would report the damage.
 #[test]
 fn what_is_found_damaged_while_draining_is_set_aside() {
     Stage::play(|stage| async move {

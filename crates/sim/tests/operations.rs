@@ -1,5 +1,5 @@
-//! Every public operation is simulated: the list is taken from the source of `abide`, so that one which is added later is missed here until the generator
-//! has it.
+//! Every public operation is simulated. The list comes from the source of `abide`: an operation
+//! that is added later fails this test until the generator has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,14 +8,14 @@ use syn::parse::{Parse, ParseStream};
 use syn::visit::Visit;
 use syn::{File, ImplItem, ImplItemFn, Item, ItemImpl, ReturnType, Type, Visibility};
 
-/// Where users begin.
+/// The types where users begin.
 const ROOTS: [&str; 3] = ["Ctx", "Abide", "Handle"];
 
-/// What is told and does nothing: its methods only read it.
+/// The types that do nothing: their methods only read them.
 const VALUES: [&str; 1] = ["ClientError"];
 
-/// What is not simulated, and why. Everything else that is public has to be called in one of the seeds of `cargo xtask test`, and to come to an outcome that
-/// is recorded.
+/// The operations that are not simulated, and why. Every other public operation has to be called in
+/// one of the seeds of `cargo xtask test`, and to reach a recorded outcome.
 const EXEMPT: [(&str, &str); 3] = [
     (
         "Unblock::accept",
@@ -43,7 +43,8 @@ fn every_public_operation_comes_to_a_recorded_outcome() {
     assert!(unknown.is_empty(), "{unknown:?} are counted, but no public operations");
 }
 
-/// The list is what it is for: it has what a person would name, through macros, builders and what they give when they are awaited.
+/// The list has the operations that a person would name: through macros, builders and the values
+/// that they yield when awaited.
 #[test]
 fn the_source_tells_builders_and_what_they_give() {
     let operations = Source::read().operations();
@@ -67,12 +68,12 @@ fn crate_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What the source of `abide` says about its types.
+/// The types of `abide`, as its source describes them.
 #[derive(Default)]
 struct Source {
-    /// The public methods of each type, and the types that each method's signature gives.
+    /// The public methods of each type, and the types in each method's return type.
     methods: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
-    /// What each type gives when it is awaited.
+    /// The types that each type yields when it is awaited.
     outputs: BTreeMap<String, BTreeSet<String>>,
     /// The methods that a macro writes into the types that call it.
     macros: BTreeMap<String, Vec<ImplItemFn>>,
@@ -148,7 +149,7 @@ impl Source {
         self.methods.entry(of.to_owned()).or_default().insert(method.sig.ident.to_string(), gives);
     }
 
-    /// Everything that can be called from the roots on, as `Type::method`.
+    /// Returns everything that can be called from the roots on, as `Type::method`.
     fn operations(&self) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let mut seen = BTreeSet::new();
@@ -194,7 +195,7 @@ fn name_of(of: &Type) -> Option<String> {
     }
 }
 
-/// The names of all types in a type.
+/// Returns the names of all types in a type.
 fn names_in(of: &Type) -> BTreeSet<String> {
     struct Names(BTreeSet<String>);
     impl Visit<'_> for Names {

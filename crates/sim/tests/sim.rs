@@ -1,4 +1,5 @@
-//! The simulator proves itself: a seed repeats exactly, also in another process; most kills hit work under way; bad input is told.
+//! Tests of the simulator itself: a seed repeats exactly, also in another process; most kills hit
+//! work under way; bad input is reported.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -26,8 +27,9 @@ fn seeds_end_well_and_most_kills_hit_work_under_way() {
     assert_eq!(totals.sqlite_count, 8, "{totals}");
 }
 
-/// A machine that was stopped for longer than its session lives claims what it held anew, and the answer to that claim is late: what it found by looking
-/// meanwhile has ended by then, and its steps do not run again.
+/// A machine that was stopped for longer than its session lives claims its executions anew, and the
+/// answer to that claim is late. The executions that it found by looking meanwhile have ended by
+/// then, and their steps do not run again.
 #[test]
 fn what_was_recovered_before_the_answer_to_its_claim_runs_once() {
     quiet_panics();
@@ -36,7 +38,8 @@ fn what_was_recovered_before_the_answer_to_its_claim_runs_once() {
     assert!(report.violations.is_empty(), "{report}");
 }
 
-/// The commit that continues as new is sent twice, and is one: the auditor does not take it for two.
+/// The commit that continues as new is sent twice, and counts once: the auditor does not take it
+/// for two.
 #[test]
 fn a_run_continues_once_when_its_last_commit_is_repeated() {
     quiet_panics();
@@ -56,7 +59,7 @@ fn a_scenario_is_the_same_after_it_was_written_down() {
     }
 }
 
-/// Nothing that a process has of its own, such as the keys of its hash tables, may reach a simulated world.
+/// Nothing private to a process, such as the keys of its hash tables, may reach a simulated world.
 #[test]
 fn a_seed_is_the_same_in_two_processes() {
     let lines = |store: &[&str]| {
@@ -64,7 +67,7 @@ fn a_seed_is_the_same_in_two_processes() {
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
-    // Every store there is, and the mixture that the seeds decide.
+    // Each store is tried, and the mixture that the seeds decide.
     for store in [&["--store", "memory"][..], &["--store", "sqlite"], &[]] {
         let (one, two) = (lines(store), lines(store));
         assert!(one.contains("40 scenarios"), "{one}");
@@ -110,7 +113,7 @@ fn what_makes_no_sense_has_the_exit_code_of_a_usage_error() {
     }
 }
 
-/// Living through a world takes time; a path that leads nowhere is known before.
+/// Living through a world takes time, so a bad path is reported before.
 #[test]
 fn paths_are_checked_before_a_world_is_lived_through() {
     let rows: [&[&str]; 3] = [
@@ -126,7 +129,7 @@ fn paths_are_checked_before_a_world_is_lived_through() {
     }
 }
 
-/// Nobody who reads a story has to know the types of the simulator.
+/// A reader of a story need not know the types of the simulator.
 #[test]
 fn a_story_names_what_it_tells_of() {
     let output = abide_sim(&["--seed", "2"]);
@@ -137,7 +140,7 @@ fn a_story_names_what_it_tells_of() {
     {
         assert!(!told.contains(word), "{word}: {told}");
     }
-    // What was asked of an execution names it, and its answer names the question.
+    // A request names its execution, and the answer names the request.
     let answers =
         told.lines().filter_map(|line| line.strip_prefix("asked (action ")?.split_once("): pause of "));
     let answers: Vec<_> = answers.collect();
