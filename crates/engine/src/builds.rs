@@ -1,4 +1,4 @@
-//! Has a new build of the program try what is blocked.
+//! Makes a new build of the program try blocked executions.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -8,26 +8,29 @@ use abide_store::{Error, List, ListCursor, Listed, Read, Result, Snapshot, Submi
 
 use crate::engine::Inner;
 
-/// How many blocked executions are looked at before others get their turn at the store.
+/// The number of blocked executions in one page, after which others get their turn at the store.
 const PAGE_COUNT: usize = 1_000;
 
-/// How many are asked at once to try again.
+/// The number of executions that are asked at once to try again.
 const TRY_COUNT_MAX: usize = 100;
 
-/// How long to wait before what could not be asked is asked again.
+/// The pause before a page that failed is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// How long others wait for the store after each page.
+/// The pause after each page, which leaves the store to others.
 const PAGE_PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest pause before what was asked is asked again: somebody else may have taken it, and been blocked.
+/// The longest pause before executions are asked again: another build may have taken them, and been
+/// blocked.
 const ROUND_PAUSE_MAX: Duration = Duration::from_secs(300);
 
-/// Asks everything that is blocked, that this worker could run and that its build has not tried, to try again, now and then: another build may
-/// block something at any time. Two workers of one build ask once. Until it has tried, whoever waits for a result goes on waiting.
+/// Asks, now and then, every blocked execution that this worker could run and that its build has
+/// not tried to try again: another build may block one at any time. Two workers of one build ask
+/// once. Until the build has tried, callers that wait for a result go on waiting.
 pub(crate) async fn try_blocked(engine: Weak<Inner>) {
     let mut pause = Duration::ZERO;
-    // Held only while there is something to do: it must not keep alive what was dropped.
+    // The engine is held only while there is something to do: this task must not keep a dropped
+    // engine alive.
     while let Some(held) = engine.upgrade().filter(|engine| !engine.is_closing()) {
         let every = held.options.look_again_every;
         pause = match try_all(&held).await {
@@ -40,7 +43,7 @@ pub(crate) async fn try_blocked(engine: Weak<Inner>) {
     }
 }
 
-/// Gives how many were asked.
+/// Returns the number of executions that were asked.
 async fn try_all(engine: &Inner) -> usize {
     let (mut after, mut asked_count) = (None, 0);
     while !engine.is_closing() {
@@ -78,7 +81,8 @@ async fn try_page(engine: &Inner, after: Option<ListCursor>) -> Result<(usize, O
                 messages.extend(wish(build, &snapshot));
             }
             Ok(_) => {}
-            // It is damaged, or a newer program wrote it, or it cannot be read now: that holds up nobody else.
+            // It is damaged, or a newer program wrote it, or it cannot be read now: that holds up
+            // no other execution.
             Err(error) if error.is_of_one() => {
                 tracing::debug!(%error, execution = %item.address, "what is blocked cannot be read");
             }
@@ -94,7 +98,8 @@ async fn try_page(engine: &Inner, after: Option<ListCursor>) -> Result<(usize, O
     Ok((asked_count, page.next))
 }
 
-/// The message that asks an execution to try again. Its id names the build and the block: it is taken once, whoever sends it.
+/// Returns the message that asks an execution to try again. Its id names the build and the block:
+/// it is taken once, even if several workers send it.
 fn wish(build: &Name, snapshot: &Snapshot) -> Option<Message> {
     let execution = &snapshot.execution;
     execution.is_worth_trying(build).then(|| {
@@ -104,7 +109,7 @@ fn wish(build: &Name, snapshot: &Snapshot) -> Option<Message> {
     })
 }
 
-/// Submits them together; one that moved on by itself meanwhile must not stop the others.
+/// Submits the messages together; an execution that moved on meanwhile must not stop the others.
 async fn submit(engine: &Inner, messages: Vec<Message>) -> Result<()> {
     if messages.is_empty() {
         return Ok(());
@@ -124,7 +129,7 @@ async fn submit(engine: &Inner, messages: Vec<Message>) -> Result<()> {
 }
 
 impl Inner {
-    /// The version of the program.
+    /// Returns the version of the program.
     pub(crate) fn build(&self) -> &Name {
         &self.options.build
     }

@@ -1,6 +1,7 @@
 //! Looks after executions that nobody serves, without their code.
 //!
-//! Any engine of the namespace does this, whatever lanes, code and capabilities it has: see [`abide_core::care`].
+//! Any engine of the namespace does this, whatever lanes, code and capabilities it has: see
+//! [`abide_core::care`].
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -12,7 +13,8 @@ use crate::driver::{Driver, End, Opening};
 use crate::runtime::BoxFuture;
 use crate::seat::{Leave, Seat};
 
-/// Applies orders and a passed deadline, and leaves the rest to whoever has the code.
+/// A driver that applies orders and a passed deadline, and leaves the rest to a worker with the
+/// code.
 pub(crate) struct Caretaker;
 
 impl Driver for Caretaker {
@@ -33,7 +35,7 @@ impl Driver for Caretaker {
 
 struct Care {
     seat: Seat,
-    /// So many orders are for the code to see.
+    /// The number of orders that are left for the code to see.
     left_count: usize,
 }
 
@@ -72,13 +74,14 @@ impl Care {
         }
     }
 
-    /// Sees to a deadline that the code has had its time to see.
+    /// Applies a deadline after the code has had its time to see it.
     fn expire(&mut self) -> Option<Vec<Entry>> {
         let is_due = self.seat.execution().care_at().is_some_and(|at| at <= self.seat.now());
         if is_due { self.seat.decide(Command::ExpireDeadline).ok() } else { None }
     }
 
-    /// Gives the lease back. What may run, or has an order that only code can follow, is ready for whoever has it.
+    /// Returns the lease. An execution that may run, or has an order that only code can follow, is
+    /// ready for a worker with the code.
     fn go(&mut self) {
         let is_for_code = self.seat.may_run() || self.left_count > 0;
         let hold = if is_for_code { Hold::Yield } else { self.seat.parked() };

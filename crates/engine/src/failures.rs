@@ -1,7 +1,7 @@
 //! Commits that a store will never take.
 //!
-//! What was not recorded runs again, and meets the same again: without a bound a step would run for ever. Such an execution is
-//! blocked instead, with what the store said.
+//! An unrecorded step runs again, and meets the same refusal again: without a bound it would run
+//! forever. Such an execution is blocked instead, with the error of the store as the reason.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,14 +19,14 @@ use crate::ledger::Ledger;
 /// The executions whose last commit failed for good.
 #[derive(Default)]
 pub(crate) struct Failures {
-    /// Whether there are any, for those who begin one of the many executions that never fail.
+    /// Whether there are any: a fast check for the many executions that never fail.
     exist: AtomicBool,
     by_key: Mutex<HashMap<ExecutionKey, Failed>>,
 }
 
 struct Failed {
     count: u32,
-    /// What was recorded before it. A later version is progress.
+    /// The version before the failed commit. A later version is progress.
     version: Option<Version>,
     why: String,
 }
@@ -35,7 +35,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 impl Failures {
-    /// Counts a failure; how long to wait before the execution is looked at again.
+    /// Counts a failure, and returns how long to wait before the execution is looked at again.
     pub(crate) fn count(&self, key: ExecutionKey, why: String) -> Duration {
         let mut by_key = self.lock();
         let failed = by_key.entry(key).or_insert(Failed { count: 0, version: None, why: String::new() });
@@ -45,7 +45,7 @@ impl Failures {
         PAUSE_FIRST.saturating_mul(1 << (failed.count - 1).min(10)).min(PAUSE_MAX)
     }
 
-    /// How many there are.
+    /// Returns the number of such executions.
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
@@ -58,7 +58,7 @@ impl Failures {
         }
     }
 
-    /// Why an execution is to be blocked instead of run.
+    /// Returns why an execution is to be blocked instead of run.
     pub(crate) fn verdict(&self, leased: &Leased, count_max: u32) -> Option<String> {
         if !self.exist.load(Ordering::Acquire) {
             return None;
@@ -81,10 +81,11 @@ impl Failures {
     }
 }
 
-/// Blocks an execution without running anything of it, and leaves it to whoever orders something. An order that came before is heard at once.
+/// Blocks an execution without running anything of it, and leaves it until the next order. An order
+/// that came before takes effect at once.
 pub(crate) async fn block(engine: Arc<Inner>, leased: Leased, reason: Block) -> End {
     let mut ledger = Ledger::new(&engine, leased);
-    // A refusal means that its phase lets nothing run anyway.
+    // A refusal means that the phase lets nothing run anyway.
     let _ = ledger.decide(Command::block(reason));
     let summary = ledger.execution().summary(&[]);
     ledger.leave(summary, Hold::Park { seen: Vec::new() }).await
@@ -119,7 +120,7 @@ mod tests {
         }
     }
 
-    /// Fails once after the other at these versions; whether it is blocked after each.
+    /// Counts one failure after the other at these versions, and checks whether each blocks.
     fn check(versions: &[u64], expected: &[bool]) {
         let failures = Failures::default();
         let blocked = versions.iter().map(|version| {

@@ -1,7 +1,8 @@
-//! Follows the store's feed for everybody in this process who waits for what runs elsewhere.
+//! Follows the store's feed for all callers in this process that wait for executions elsewhere.
 //!
-//! A hint of the store says that something may have happened, the feed says what, and whoever waits for that looks. Hints may fail, so the feed is
-//! read now and then without one; it skips nothing, so that is enough. The follower is there only while somebody waits.
+//! A hint of the store says that something may have happened, the feed says what, and the callers
+//! that wait for it look. Hints may fail, so the feed is also read now and then without one; it
+//! skips nothing, so that is enough. The follower exists only while a caller waits.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -13,28 +14,29 @@ use tokio::sync::Notify;
 use crate::runtime::{Moment, Runtime};
 use crate::watch::{Place, Watchers};
 
-/// At least so long between two looks at the feed: a busy store is not asked after at each of its commits.
+/// The least time between two looks at the feed: a busy store is not asked at each of its commits.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How long to wait after the feed could not be read.
+/// The pause after the feed could not be read.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// How many damaged executions are looked for among those that somebody waits for.
+/// The most damaged executions that one query lists.
 const DAMAGED_COUNT_MAX: usize = 256;
 
-/// The most of the feed that is read at once.
+/// The most items of the feed that are read at once.
 const ITEM_COUNT_MAX: usize = 1_024;
 
-/// How often the follower does what.
+/// The pace of the follower.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Reads the feed without a hint.
+    /// The interval at which it reads the feed without a hint.
     pub(crate) follow_every: Duration,
-    /// Has everybody look: what ended may have been pruned before it was read.
+    /// The interval at which it makes all callers look: the entry that ended an execution may have
+    /// been pruned before it was read.
     pub(crate) look_again_every: Duration,
 }
 
-/// Follows until nobody waits any longer, or the store is closed.
+/// Follows the feed until no caller waits any longer, or the store is closed.
 pub(crate) fn follow(
     watchers: &Arc<Watchers>,
     store: Arc<dyn Store>,
@@ -67,18 +69,20 @@ struct Follower {
     cursor: Option<FeedCursor>,
     pace: Pace,
     look_again_at: Moment,
-    /// When to do next what is done by the clock and not when nothing happens: on a busy store something always does.
+    /// When to do the next round of work that the clock triggers. Waiting for a quiet moment would
+    /// not do: a busy store has none.
     go_round_at: Moment,
-    /// Where to look for damaged executions next; from the first one if nowhere.
+    /// Where the next look for damaged executions begins; `None` for the first one.
     damaged_after: Option<ListCursor>,
-    /// Nobody waited when that was asked last.
+    /// Whether no caller waited at the last check.
     was_unwanted: bool,
 }
 
 impl Follower {
     async fn run(mut self, dropped: Arc<Notify>) {
         loop {
-            // Asked for before the feed is read, so that nothing can happen between.
+            // The hint is requested before the feed is read, so nothing can happen in between
+            // unseen.
             let changed = self.store.changed();
             match self.read().await {
                 Ok(()) => {}
@@ -119,7 +123,7 @@ impl Follower {
         }
     }
 
-    /// Whether it is time for what is done as often as the feed is read without a hint.
+    /// Whether it is time for the work that is done as often as the feed is read without a hint.
     fn goes_round(&mut self) -> bool {
         let moment = self.runtime.moment();
         let is_time = self.go_round_at <= moment;
@@ -129,9 +133,10 @@ impl Follower {
         is_time
     }
 
-    /// Whether nobody wants to know any longer.
+    /// Whether no caller waits any longer.
     fn is_unwanted(&mut self, watchers: &Watchers) -> bool {
-        // Whoever was told to look comes back in a moment: only who stays away does not want to know.
+        // A caller that was woken to look comes back in a moment: only one that stays away no
+        // longer waits.
         let was_unwanted = self.was_unwanted;
         self.was_unwanted = !watchers.goes_on(was_unwanted);
         was_unwanted && self.was_unwanted
@@ -145,8 +150,9 @@ impl Follower {
         }
     }
 
-    /// Has those look whose executions were set aside, which no feed tells. One question for all, and one that costs nothing where nothing was set
-    /// aside. Where much was, the next question goes on behind what this one told.
+    /// Wakes the callers whose executions were set aside, which no feed reports. One query serves
+    /// all of them, and costs nothing if nothing was set aside. If there are many, the next query
+    /// continues behind this one.
     async fn look_at_damaged(&mut self) -> Result<()> {
         let list = List {
             set_aside: true,
@@ -162,7 +168,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Reads what is new.
+    /// Reads the new items of the feed.
     async fn read(&mut self) -> Result<()> {
         loop {
             let (from, limit) = match self.cursor {
@@ -175,7 +181,7 @@ impl Follower {
                 watchers.look(&item.address.id, Place::Elsewhere);
             }
             if self.cursor.replace(page.next).is_none() {
-                // What they saw may be older than this place in the feed.
+                // The callers' last looks may be older than this place in the feed.
                 watchers.look_elsewhere();
             }
             if page.is_end {

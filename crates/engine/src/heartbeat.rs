@@ -11,23 +11,25 @@ use crate::engine::Inner;
 use crate::reconcile::{self, Difference};
 use abide_core::planted::{Bug, planted};
 
-/// Starts the heart of an engine. It has a thread of its own, because code that blocks its own must not stop it; and it ends with the runtime
-/// of the code, because nobody runs what the session would go on holding.
+/// Starts the heartbeat of an engine. It has a thread of its own, because user code that blocks its
+/// thread must not stop it. It ends with the runtime of the code, because nobody would run the
+/// executions that the session went on holding.
 pub(crate) fn start(engine: &Arc<Inner>) {
     let (mut alive, gone) = oneshot::channel();
     engine.runtime.spawn(Box::pin(async move { alive.closed().await }));
     engine.runtime.spawn_urgent("abide-heartbeat", Box::pin(run(Arc::downgrade(engine), gone)));
 }
 
-/// Beats until the engine's session has ended, or the engine is dropped: a shutdown that lets closures finish needs its leases for as long.
-/// A session that is gone is replaced: what it held is lost, and claimed anew.
+/// Beats until the engine's session has ended, or the engine is dropped: a shutdown that lets
+/// closures finish needs its leases for as long. A session that is gone is replaced: its leases are
+/// lost, and claimed anew.
 async fn run(engine: Weak<Inner>, mut gone: oneshot::Receiver<()>) {
     let Some((runtime, every)) =
         engine.upgrade().map(|engine| (engine.runtime.clone(), engine.options.session_ttl / 3))
     else {
         return;
     };
-    // Three beats fit into one life, so that a lost one harms nobody.
+    // Three beats fit into one life, so a lost one does no harm.
     let mut pause = every;
     loop {
         let is_deserted = tokio::select! {
@@ -52,20 +54,20 @@ async fn run(engine: Weak<Inner>, mut gone: oneshot::Receiver<()>) {
     }
 }
 
-/// One heartbeat; a session that is gone is replaced. What the session believes it holds goes with it.
+/// Sends one heartbeat, with the digest of the session's leases. Replaces a session that is gone.
 async fn beat(engine: &Arc<Inner>) -> abide_store::Result<()> {
     let (session, digest) = engine.residents().beat();
     send(engine, Beat { session, digest: Some(digest), is_draining: engine.is_closing() }).await
 }
 
-/// A sign of life between two heartbeats; a session that is gone is replaced.
+/// Sends a sign of life between two heartbeats. Replaces a session that is gone.
 pub(crate) async fn keep_alive(engine: &Arc<Inner>) -> abide_store::Result<()> {
     send(engine, Beat { is_draining: engine.is_closing(), ..Beat::of(engine.session()) }).await
 }
 
-/// Says that the session takes nothing more, sooner than its next heartbeat would: `why` then names no
-/// worker that shuts down as the next to run something. It never returns, because a shutdown waits for
-/// its residents and not for this answer.
+/// Reports that the session takes nothing more, sooner than its next heartbeat would: `why` then
+/// names no worker that shuts down as the next to run something. It never returns, because a
+/// shutdown waits for its residents and not for this answer.
 pub(crate) async fn tell_draining(engine: &Arc<Inner>) -> Infallible {
     if let Err(error) = keep_alive(engine).await {
         tracing::debug!(%error, "the next heartbeat tells that the session drains");
@@ -80,7 +82,7 @@ async fn send(engine: &Arc<Inner>, beat: Beat) -> abide_store::Result<()> {
         Heartbeat::Refreshed { leases: Agreement::Differs { young_from }, .. } => {
             reconcile::begin(engine, Difference { session: beat.session, young_from });
         }
-        // Whatever it held is lost, and nothing new is taken.
+        // The leases are lost, and nothing new is taken.
         Heartbeat::NotRegistered if engine.is_closing() => {}
         Heartbeat::NotRegistered => {
             engine.replace_session(beat.session).await?;

@@ -1,18 +1,21 @@
-//! Keeps what may be poison apart from everything else.
+//! Keeps possible poison apart from everything else.
 //!
-//! A suspect is an execution with which several sessions in a row died before it made progress. Whether it killed them or was merely in the
-//! same process cannot be told from outside, so it runs alone: if it kills the process again, it takes nobody with it, and if it
-//! makes progress, it is no suspect any longer (see [`abide_core::Proof`]). One after the other:
+//! A suspect is an execution with which several sessions in a row died before it made progress.
+//! Nobody can see from outside whether it killed them or was merely in the same process, so it runs
+//! alone: if it kills the process again, it takes no other execution with it, and if it makes
+//! progress, it is no longer a suspect (see [`abide_core::Proof`]). The steps are:
 //!
-//! 1. It waits aside, leased but not begun, while the others go on. A poison that went first in every life of a process would kill each of
-//!    them before anybody else had a turn.
-//! 2. When its patience is over, the memory is cleared for it: nobody comes in, and whoever is there leaves when the closures that it
-//!    runs have ended. Other suspects leave last. Closures are not interrupted: if they last, everybody goes on, and it tries
-//!    again with twice the patience, so that neither waits for the other for ever.
-//! 3. When nothing else is in memory, it runs alone until it makes progress, leaves, or has been alone for long enough. It leaves
-//!    as soon as its code stands still, at waits with no closure behind them.
+//! 1. It waits aside, leased but not begun, while the others go on. A poison that went first in
+//!    every life of a process would kill each of them before any other execution had a turn.
+//! 2. When its patience is over, memory is cleared for it: no execution comes in, and the others
+//!    leave when their running closures have ended. Other suspects leave last. Closures are not
+//!    interrupted: if they last, everything goes on, and the suspect tries again with twice the
+//!    patience, so that neither waits for the other forever.
+//! 3. When nothing else is in memory, it runs alone until it makes progress, leaves, or has been
+//!    alone for long enough. It leaves as soon as its code stands still, at waits with no closure
+//!    behind them.
 //!
-//! A worker that has nothing else to do comes to the third at once.
+//! On a worker that has nothing else to do, it reaches the third step at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
@@ -30,67 +33,71 @@ use crate::mailbox::{Mailbox, Order};
 use crate::residents::Residents;
 use crate::suspect::{self, Record};
 
-/// From how many takeovers in a row on an execution is a suspect, unless the options say otherwise.
+/// The number of takeovers in a row that makes an execution a suspect, unless the options say
+/// otherwise.
 pub(crate) const SUSPECT_TAKEOVER_COUNT: u32 = 2;
 
-/// How often further takeovers double the patience of a suspect. Not more, because those count who died while it waited.
+/// How often further takeovers double the patience of a suspect. Not more, because deaths that
+/// happened while it waited count too.
 const DOUBLED_COUNT_MAX: u32 = 5;
 
-/// Patience is not doubled beyond this.
+/// The limit up to which patience is doubled.
 const PATIENCE_MAX: Duration = Duration::from_secs(3_600);
 
-/// Who may be in memory. Pure: it is told what happens and says what follows.
+/// The decision about which executions may be in memory. Pure: it learns what happens and returns
+/// what follows.
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine {
     gate: Gate,
     /// The suspects that wait aside, each with its number of takeovers.
     waiting: BTreeMap<ExecutionKey, u32>,
-    /// Suspects whose record is being read: whether they may wait is not known yet.
+    /// The suspects whose record is being read: whether they may wait is not known yet.
     expected: BTreeSet<ExecutionKey>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Gate {
-    /// Everybody comes in; suspects wait.
+    /// Every execution comes in; suspects wait.
     #[default]
     Open,
-    /// Nobody comes in, and whoever runs leaves for this suspect.
+    /// No execution comes in, and the running ones leave for this suspect.
     Clearing(ExecutionKey),
-    /// Nobody comes in, and the other suspects leave too. Not before: if those who run did not leave in time, they would have left in vain.
+    /// No execution comes in, and the other suspects leave too. They leave last: if the running
+    /// executions did not leave in time, the suspects would have left for nothing.
     Emptying(ExecutionKey),
-    /// Nobody comes in: this suspect runs.
+    /// No execution comes in: this suspect runs.
     Alone(ExecutionKey),
 }
 
-/// What becomes of an execution that was leased to us.
+/// The decision about a leased execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// It begins.
+    /// The execution begins.
     Begin,
-    /// It waits aside until it may run alone.
+    /// The execution waits aside until it may run alone.
     Wait,
-    /// Its lease goes back at once: somebody runs alone here.
+    /// The lease goes back at once: another execution runs alone here.
     GiveBack,
 }
 
-/// What is to be done now.
+/// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Move {
-    /// Whoever runs is to leave.
+    /// The running executions are to leave.
     Clear,
-    /// Whoever waits is to leave, but this suspect.
+    /// The waiting executions are to leave, except this suspect.
     Empty(ExecutionKey),
     /// This suspect is alone and begins.
     Begin(ExecutionKey),
 }
 
 impl Quarantine {
-    /// A suspect is in memory, and its record is being read.
+    /// Records that a suspect is in memory, and that its record is being read.
     pub(crate) fn expect(&mut self, key: ExecutionKey) {
         self.expected.insert(key);
     }
 
-    /// Somebody comes; `suspicion` is the number of takeovers of a suspect.
+    /// Decides about an entering execution; `suspicion` is the takeover count of a suspect.
     pub(crate) fn admit(&mut self, key: ExecutionKey, suspicion: Option<u32>) -> Admission {
         if suspicion.is_some() {
             self.expected.remove(&key);
@@ -105,14 +112,14 @@ impl Quarantine {
         }
     }
 
-    /// Somebody left. `true`: everybody may come in again.
+    /// Records that an execution left. Returns `true` if every execution may come in again.
     fn left(&mut self, key: ExecutionKey) -> bool {
         self.waiting.remove(&key);
         self.expected.remove(&key);
         self.reopen(key)
     }
 
-    /// Lets everybody in again who was kept out because of this suspect. `false`: nobody was.
+    /// Opens the gate again that this suspect shut. Returns `false` if it had shut none.
     fn reopen(&mut self, key: ExecutionKey) -> bool {
         match self.gate {
             Gate::Clearing(of) | Gate::Emptying(of) | Gate::Alone(of) if of == key => {
@@ -123,7 +130,7 @@ impl Quarantine {
         }
     }
 
-    /// What follows when so many are in memory, those who wait included.
+    /// Returns what follows when this many executions are in memory, including the waiting ones.
     fn settle(&mut self, resident_count: usize) -> Option<Move> {
         match self.gate {
             Gate::Open if resident_count == self.waiting.len() => self.clear(resident_count),
@@ -140,8 +147,9 @@ impl Quarantine {
         }
     }
 
-    /// A suspect has waited for long enough. First goes the one with which the fewest sessions died: poison has the most, so
-    /// that it comes after everybody whom it made a suspect.
+    /// Clears memory when a suspect has waited for long enough. The suspect with the fewest
+    /// takeovers goes first: poison has the most, so it comes after every execution that it made a
+    /// suspect.
     fn clear(&mut self, resident_count: usize) -> Option<Move> {
         if self.gate != Gate::Open {
             return None;
@@ -152,7 +160,7 @@ impl Quarantine {
         self.settle(resident_count).or(Some(Move::Clear))
     }
 
-    /// Whether nobody comes in.
+    /// Whether the gate is shut.
     fn is_shut(&self) -> bool {
         self.gate != Gate::Open
     }
@@ -169,18 +177,18 @@ impl Quarantine {
 }
 
 impl Inner {
-    /// How many sessions in a row died with this execution, if that makes it a suspect.
+    /// Returns how many sessions in a row died with this execution, if that makes it a suspect.
     pub(crate) fn suspicion(&self, leased: &Leased) -> Option<u32> {
         let count = leased.takeover_count;
         (count >= self.options.suspect_takeover_count).then_some(count)
     }
 
-    /// Whether nobody comes in, because a suspect runs alone or is about to.
+    /// Whether the gate is shut, because a suspect runs alone or is about to.
     pub(crate) fn is_shut(&self) -> bool {
         self.is_shut.load(Ordering::Relaxed)
     }
 
-    /// How many suspects wait aside, or may do so in a moment.
+    /// Returns how many suspects wait aside, or may do so in a moment.
     pub(crate) fn waiting_count(&self) -> usize {
         let quarantine = &self.residents().quarantine;
         quarantine.waiting.len() + quarantine.expected.len()
@@ -195,7 +203,7 @@ impl Inner {
         admission
     }
 
-    /// Does what follows when somebody has left.
+    /// Does what follows when an execution has left.
     pub(crate) fn left(&self, key: ExecutionKey, mut residents: MutexGuard<'_, Residents>) {
         let is_open_again = residents.quarantine.left(key);
         self.settle(residents);
@@ -204,14 +212,14 @@ impl Inner {
         }
     }
 
-    /// Does what follows from a change among those who are in memory.
+    /// Does what follows when the set of executions in memory has changed.
     pub(crate) fn settle(&self, mut residents: MutexGuard<'_, Residents>) {
         let resident_count = residents.count();
         let next = residents.quarantine.settle(resident_count);
         self.make_room(residents, next);
     }
 
-    /// Lets everybody in again who was kept out because of this suspect.
+    /// Opens the gate again that this suspect shut.
     pub(crate) fn reopen(&self, key: ExecutionKey) {
         let mut residents = self.residents();
         if residents.quarantine.reopen(key) {
@@ -248,7 +256,7 @@ impl Inner {
     }
 }
 
-/// Runs a suspect: aside at first, then alone, then as everybody.
+/// Runs a suspect: aside at first, then alone, then like any other execution.
 pub(crate) async fn run_suspect(
     engine: Arc<Inner>,
     mailbox: Arc<Mailbox>,
@@ -272,26 +280,26 @@ pub(crate) async fn run_suspect(
     tokio::select! {
         biased;
         end = &mut running => return end,
-        // It harmed nobody for long, or does so too rarely to stop everybody else for it.
+        // It did no harm for long, or does harm too rarely to stop all other executions for it.
         () = alone_max => engine.reopen(key),
     }
     running.await
 }
 
-/// Gives a lease back without running anything.
+/// Returns a lease without running anything.
 pub(crate) async fn give_back(engine: Arc<Inner>, leased: Leased) -> End {
     let summary = leased.execution.summary_at_rest();
     Ledger::new(&engine, leased).leave(summary, Hold::Yield).await
 }
 
-/// A suspect that waits.
+/// A waiting suspect.
 struct Aside {
     engine: Arc<Inner>,
     mailbox: Arc<Mailbox>,
     leased: Leased,
 }
 
-/// How waiting ended.
+/// The end of a suspect's wait.
 enum Turn {
     Begin,
     GiveBack,
@@ -301,7 +309,8 @@ enum Turn {
 impl Aside {
     async fn turn(&mut self) -> Turn {
         let options = &self.engine.options;
-        // The more have died with it, the more the others get done before the next does.
+        // The more sessions have died with it, the more the others get done before the next one
+        // does.
         let more_count = self.leased.takeover_count.saturating_sub(options.suspect_takeover_count);
         let mut patience = options.suspect_wait.saturating_mul(1 << more_count.min(DOUBLED_COUNT_MAX));
         loop {
@@ -317,7 +326,7 @@ impl Aside {
         }
     }
 
-    /// Waits for so long; `None` when nothing came of it.
+    /// Waits for this long; returns `None` if its turn did not come.
     async fn wait(&mut self, patience: Duration) -> Option<Turn> {
         let mut is_over = self.engine.runtime.sleep(patience);
         poll_fn(|cx| match self.look(cx) {
@@ -329,7 +338,7 @@ impl Aside {
 
     fn look(&mut self, cx: &mut Context<'_>) -> Option<Turn> {
         self.mailbox.task.register(cx.waker());
-        // What arrives meanwhile stays in the mailbox.
+        // Mail that arrives meanwhile stays in the mailbox.
         match self.mailbox.in_force() {
             Order::Run => {
                 let is_turn = self.engine.residents().quarantine.is_turn_of(self.leased.key);
@@ -349,7 +358,7 @@ mod tests {
     const B: ExecutionKey = ExecutionKey(2);
     const C: ExecutionKey = ExecutionKey(3);
 
-    /// A quarantine in which these suspects wait.
+    /// Returns a quarantine in which these suspects wait.
     fn with(suspects: &[(ExecutionKey, u32)]) -> Quarantine {
         let mut quarantine = Quarantine::default();
         for (key, takeover_count) in suspects {

@@ -1,13 +1,16 @@
-//! What is done when a heartbeat finds that the session does not hold what it believes it holds.
+//! Resolves a difference that a heartbeat found between the leases of the session and its seats.
 //!
-//! The digest only says that there is a difference, and it may be nothing: a lease that is being given back at that moment makes one too. So the leases are
-//! read, and each that differs is looked at by itself.
+//! The digest only says that there is a difference, and it may be nothing: a lease that is being
+//! returned at that moment makes one too. So the leases are read, and each difference is looked at
+//! separately.
 //!
-//! - A lease that no seat has, and that is not young: its answer was lost for good, or is very late. It is recovered as after a lost answer: run by its
-//!   code, or given back by a caretaker where there is none.
-//! - A seat whose lease the store does not have: its execution is somebody else's, or nobody's. It was seated before the store was asked and leases
-//!   never come back under the same epoch, so either it has given the lease back itself, and the answer to that commit is on its way, or it has lost
-//!   it. The seat knows which: see [`Mailbox::doubt`](crate::mailbox::Mailbox::doubt).
+//! - A lease that no seat has, and that is not young: its answer was lost for good, or is very
+//!   late. It is recovered as after a lost answer: its code runs it, or a caretaker returns it
+//!   where there is no code.
+//! - A seat whose lease the store does not have: another session holds its execution, or none does.
+//!   It was seated before the store was asked, and leases never come back under the same epoch. So
+//!   either it has returned the lease itself, and the answer to that commit is on its way, or it
+//!   has lost it. The seat knows which: see [`Mailbox::doubt`](crate::mailbox::Mailbox::doubt).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,15 +21,15 @@ use abide_store::{HeldLease, Leases, Result};
 
 use crate::engine::Inner;
 
-/// A difference between what a session believes and what it holds.
+/// A difference between the seats of a session and its leases in the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Difference {
     pub(crate) session: SessionId,
-    /// Leases that were given after so many heartbeats are too young to be missed.
+    /// Leases granted after this many heartbeats are too young to be missed.
     pub(crate) young_from: u64,
 }
 
-/// Looks after a difference, unless somebody is at it.
+/// Resolves a difference, unless that is already under way.
 pub(crate) fn begin(engine: &Arc<Inner>, difference: Difference) {
     if engine.is_reconciling.swap(true, Ordering::AcqRel) {
         return;
@@ -35,7 +38,7 @@ pub(crate) fn begin(engine: &Arc<Inner>, difference: Difference) {
     let engine = engine.clone();
     runtime.spawn(Box::pin(async move {
         if let Err(error) = reconcile(&engine, difference).await {
-            // The next heartbeat finds the same.
+            // The next heartbeat finds the same difference.
             tracing::warn!(%error, "the leases of the session cannot be read");
         }
         engine.is_reconciling.store(false, Ordering::Release);
@@ -44,11 +47,12 @@ pub(crate) fn begin(engine: &Arc<Inner>, difference: Difference) {
 
 async fn reconcile(engine: &Arc<Inner>, difference: Difference) -> Result<()> {
     let Difference { session, young_from } = difference;
-    // Before the store is asked: what it does not have then is gone for good.
+    // List the seats before asking the store: a lease that the store lacks then is gone for good.
     let mut seated = engine.residents().leases(session);
     let mut unknown = Vec::new();
     for HeldLease { key, epoch, given_beat } in read(engine, session).await? {
-        // Under another epoch its seat is lost too; whoever leaves it looks for the new lease.
+        // Under another epoch the seat is lost too; when it leaves, the engine looks for the new
+        // lease.
         let is_same = seated.get(&key).is_none_or(|known| *known == epoch);
         let is_old = given_beat < young_from || planted(Bug::YoungLeasesTaken);
         if is_same && seated.remove(&key).is_none() && is_old {
@@ -71,7 +75,7 @@ async fn reconcile(engine: &Arc<Inner>, difference: Difference) -> Result<()> {
     Ok(())
 }
 
-/// Everything that the session holds.
+/// Returns all leases of the session.
 async fn read(engine: &Inner, session: SessionId) -> Result<Vec<HeldLease>> {
     let mut held = Vec::new();
     let mut after = None;

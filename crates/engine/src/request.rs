@@ -1,7 +1,8 @@
 //! Requests to the store belong to the engine, not to the future of their caller.
 //!
-//! A caller may drop its future at any await: a timeout around it, a client that hung up. What was asked of the store happens all the same,
-//! and its answer may be a lease. Dropped half way, a request is handed over to the runtime, which sees it through.
+//! A caller may drop its future at any await: a timeout around it, a client that hung up. The store
+//! carries out the request all the same, and its answer may be a lease. A request that is dropped
+//! halfway is handed over to the runtime, which sees it through.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,13 +23,13 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Room for so many, and for one at least.
+    /// Makes room for this many requests, and for one at least.
     pub(crate) fn new(count_max: usize) -> Self {
         let count_max = count_max.clamp(1, Semaphore::MAX_PERMITS);
         Self { room: Arc::new(Semaphore::new(count_max)), count_max }
     }
 
-    /// Waits for room. Nothing is on its way meanwhile, so that this may be dropped like anything else.
+    /// Waits for room. Nothing is on its way meanwhile, so this future may be dropped.
     pub(crate) async fn enter(&self) -> Result<OwnedSemaphorePermit, Error> {
         match self.room.clone().try_acquire_owned() {
             Ok(permit) => Ok(permit),
@@ -36,13 +37,13 @@ impl Requests {
         }
     }
 
-    /// How many are under way.
+    /// Returns the number of requests under way.
     pub(crate) fn count(&self) -> usize {
         self.count_max - self.room.available_permits()
     }
 }
 
-/// A request under way. Dropping it hands it over; its outcome is then told to nobody.
+/// A request under way. Dropping it hands it over to the runtime, and its outcome is discarded.
 pub(crate) struct Request<T: Send + 'static> {
     running: Option<BoxFuture<T>>,
     runtime: Arc<dyn Runtime>,

@@ -1,8 +1,9 @@
-//! Who is in memory, and under which leases.
+//! The executions in memory, and their leases.
 //!
-//! A lease is told by an answer of the store: to a claim, a start, a commit. Answers come late or not at all, and then the lease is found by
-//! [looking](crate::reconcile) and recovered from what is recorded. Whichever comes first opens the seat; the epoch tells that the other one means the
-//! same lease, also when the seat has left by then.
+//! An answer of the store brings a lease: to a claim, a start, a commit. Answers come late or not
+//! at all, and then the engine finds the lease by [looking](crate::reconcile) and recovers it from
+//! the record. Whichever comes first opens the seat; the epoch shows that the other one means the
+//! same lease, even when the seat has left by then.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -15,39 +16,44 @@ use crate::inbox::{Arrival, Arrivals};
 use crate::mailbox::Mailbox;
 use crate::quarantine::Quarantine;
 
-/// How many executions may have early mail; beyond, the next sweep tells of it.
+/// The most executions that may have early mail; the next sweep finds mail beyond that.
 const EARLY_COUNT_MAX: usize = 1_024;
 
-/// How much all early mail together may carry; beyond, an execution is only told that there is some.
+/// The most bytes that all early mail may carry; beyond that, an execution only learns that there
+/// is some.
 const EARLY_BYTES_MAX: usize = 16 << 20;
 
-/// How many recovered leases are remembered. Whoever is told of an older one once more is refused by the store.
+/// The number of recovered leases that are remembered. If an older one comes once more, the store
+/// refuses its holder.
 const RECOVERED_COUNT_MAX: usize = 1_024;
 
 #[derive(Default)]
 pub(crate) struct Residents {
     seats: HashMap<ExecutionKey, Resident, KeyHasher>,
     pub(crate) quarantine: Quarantine,
-    /// What arrived for executions whose lease is known to the store but not yet to us.
+    /// The mail of executions whose lease is known to the store but not yet here.
     early: HashMap<ExecutionKey, Arrivals>,
     early_bytes: usize,
-    /// Executions that were leased to us anew while they were here: the store knows before the runner does that it has given its lease back.
+    /// Executions that were leased to this session anew while they were in memory: the store knows
+    /// before the runner that the old lease is returned.
     again: HashSet<ExecutionKey>,
-    /// There was no room for what might be claimed: whoever leaves says so.
+    /// Whether there was no room for a claim: the next execution that leaves reports it.
     pub(crate) is_full: bool,
     /// The session whose leases are counted.
     session: SessionId,
     tally: Tally,
-    /// Executions that nobody has here, and that are looked at in the store because they may be leased to us.
+    /// Executions that have no seat here, and that are looked up in the store because they may be
+    /// leased to this session.
     wanted: HashSet<ExecutionKey>,
     recovered: Recovered,
 }
 
-/// The last leases that were recovered: the answers that tell of them may still come. Everybody who comes in asks, so nothing is gone through.
+/// The last recovered leases: the answers that bring them may still come. Every entering lease is
+/// looked up, so this needs no scan.
 #[derive(Default)]
 struct Recovered {
     epochs: HashMap<ExecutionKey, Epoch, KeyHasher>,
-    /// The same, oldest first.
+    /// The keys, oldest first.
     order: VecDeque<ExecutionKey>,
 }
 
@@ -77,27 +83,29 @@ struct Resident {
     mailbox: Arc<Mailbox>,
 }
 
-/// How a lease came to be known.
+/// The way in which a lease became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The store answered with it.
+    /// An answer of the store brought it.
     Told,
-    /// It was found by looking.
+    /// The engine found it by looking.
     Recovered,
 }
 
-/// What became of a lease that came in.
+/// The outcome for an entering lease.
 pub(crate) enum Entered {
-    /// It is seated.
+    /// The lease has its seat.
     Seated,
-    /// It is known already, or over.
+    /// The lease is known already, or over.
     Known,
-    /// Somebody sits there under an older lease, which is over. The lease is looked for when they have left.
+    /// The seat is taken under an older lease, which is over. The engine looks for the new lease
+    /// when that seat has left.
     Taken(Arc<Mailbox>),
 }
 
 impl Residents {
-    /// A new session holds nothing yet. Gives those who sit under leases of an old one, which are over.
+    /// Begins a session, which holds nothing yet. Returns the mailboxes of seats under an older
+    /// session, whose leases are over.
     pub(crate) fn begin_session(&mut self, session: SessionId) -> Vec<Arc<Mailbox>> {
         (self.session, self.tally) = (session, Tally::default());
         self.recovered = Recovered::default();
@@ -105,12 +113,12 @@ impl Residents {
         former.map(|known| known.mailbox.clone()).collect()
     }
 
-    /// The session, and the digest of what it holds as far as is known here, for its next heartbeat.
+    /// Returns the session, and the digest of its leases as known here, for its next heartbeat.
     pub(crate) fn beat(&mut self) -> (SessionId, Digest) {
         (self.session, self.tally.beat())
     }
 
-    /// Seats a lease, unless somebody has the place.
+    /// Seats a lease, unless the place is taken.
     pub(crate) fn enter(&mut self, leased: &Leased, mailbox: &Arc<Mailbox>, source: Source) -> Entered {
         if !self.is_news(leased, source) {
             return Entered::Known;
@@ -124,7 +132,8 @@ impl Residents {
         Entered::Seated
     }
 
-    /// Seats a lease in the place of whoever is there. `None`: it is known already, or over.
+    /// Seats a lease, and returns the mailbox of the former seat. Returns `None` if the lease is
+    /// known already, or over.
     pub(crate) fn replace(
         &mut self,
         leased: &Leased,
@@ -134,10 +143,10 @@ impl Residents {
         self.is_news(leased, source).then(|| self.seat(leased, mailbox))
     }
 
-    /// Whether a lease is newer than what is known here of its execution.
+    /// Whether a lease is newer than the one known here for its execution.
     fn is_news(&mut self, leased: &Leased, source: Source) -> bool {
         let (key, epoch) = (leased.key, leased.lease.epoch);
-        // An answer to a session that is gone came late. Nobody would tell its seat that the lease is over.
+        // This is a late answer to a session that is gone. Nobody would end its seat.
         if leased.lease.session != self.session {
             return false;
         }
@@ -146,7 +155,8 @@ impl Residents {
         }
         match source {
             Source::Told => !self.recovered.has(key, epoch),
-            // If it is wanted no longer, its answer came in between, and perhaps it has left since.
+            // If it is no longer wanted, its answer came in between, and perhaps its seat has left
+            // since.
             Source::Recovered => {
                 let is_wanted = self.wanted.contains(&key);
                 if is_wanted {
@@ -175,7 +185,8 @@ impl Residents {
         })
     }
 
-    /// Takes whoever has this mailbox out of memory. `false`: somebody else has the place.
+    /// Removes the seat with this mailbox from memory. Returns `false` if another seat has the
+    /// place.
     pub(crate) fn leave(&mut self, key: ExecutionKey, mailbox: &Arc<Mailbox>) -> bool {
         if !self.seats.get(&key).is_some_and(|known| Arc::ptr_eq(&known.mailbox, mailbox)) {
             return false;
@@ -192,28 +203,29 @@ impl Residents {
         }
     }
 
-    /// Whether it was leased to us anew while it was here.
+    /// Whether an execution was leased to this session anew while it was in memory.
     pub(crate) fn is_leased_again(&mut self, key: ExecutionKey) -> bool {
         !self.again.is_empty() && self.again.remove(&key)
     }
 
-    /// Somebody will look whether an execution is leased to us. `false`: it has its seat, or is looked for already.
+    /// Records that the engine looks whether an execution is leased to this session. Returns
+    /// `false` if it has its seat, or is looked for already.
     pub(crate) fn want(&mut self, key: ExecutionKey) -> bool {
         !self.seats.contains_key(&key) && self.wanted.insert(key)
     }
 
-    /// Nobody looks any longer.
+    /// Records that the engine no longer looks for an execution.
     pub(crate) fn forget(&mut self, key: ExecutionKey) {
         self.wanted.remove(&key);
     }
 
-    /// The leases of a session that have seats.
+    /// Returns the leases of a session that have seats.
     pub(crate) fn leases(&self, session: SessionId) -> HashMap<ExecutionKey, Epoch, KeyHasher> {
         let of_session = self.seats.iter().filter(|(_, known)| known.lease.session == session);
         of_session.map(|(key, known)| (*key, known.lease.epoch)).collect()
     }
 
-    /// Where whoever sits under this lease is reached.
+    /// Returns the mailbox of the seat under this lease.
     pub(crate) fn under(&self, key: ExecutionKey, lease: Lease) -> Option<&Arc<Mailbox>> {
         self.seats.get(&key).filter(|known| known.lease == lease).map(|known| &known.mailbox)
     }
@@ -222,7 +234,8 @@ impl Residents {
         self.seats.contains_key(&key)
     }
 
-    /// How many have mail before their lease is known, and how many are looked for.
+    /// Returns how many executions have mail before their lease is known, and how many are looked
+    /// for.
     pub(crate) fn expected_counts(&self) -> (usize, usize) {
         (self.early.len(), self.wanted.len())
     }
@@ -235,7 +248,7 @@ impl Residents {
         self.seats.iter().map(|(key, known)| (key, &known.mailbox))
     }
 
-    /// Where mail goes. Without a seat it is kept until there is one.
+    /// Returns the mailbox for this mail. Without a seat, the mail is kept until there is one.
     pub(crate) fn post(
         &mut self,
         key: ExecutionKey,

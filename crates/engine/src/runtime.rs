@@ -8,49 +8,51 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use abide_core::Timestamp;
 use abide_store::Clock;
 
-/// A future without a name.
+/// A boxed future.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A point on a clock that nobody can set. It tells how long something takes, never what time it is.
+/// A point on a clock that nobody can set. It measures durations, and never says what time it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(Duration);
 
 impl Moment {
-    /// The moment so long after the clock began.
+    /// Returns the moment this long after the clock began.
     pub fn new(since_beginning: Duration) -> Self {
         Self(since_beginning)
     }
 
-    /// This moment plus `duration`.
+    /// Returns this moment plus `duration`.
     pub fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(duration))
     }
 
-    /// How long after `earlier` this moment is; zero when it is not after it.
+    /// Returns the time from `earlier` to this moment, or zero if this moment is not after it.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// What an engine runs on. The simulator owns another one, with a clock of its own and a seed.
+/// The runtime of an engine. The simulator has another one, with a clock of its own and a seed.
 ///
-/// There are two kinds of waits. What is due at a point in time (a timer, a deadline, the next attempt) follows the wall clock, which may
-/// be set forward and back. Everything that lasts for so long (a pause, a grace, a timeout, what recurs) is monotonic: measured on the
-/// wall clock, it would last as much longer as that was set back.
+/// There are two kinds of waits. Waits for a point in time (a timer, a deadline, the next attempt)
+/// follow the wall clock, which may be set forward and back. Waits of a given length (a pause, a
+/// grace period, a timeout, recurring work) are monotonic: on a wall clock that was set back, they
+/// would last that much longer.
 pub trait Runtime: Clock {
-    /// Resolves when the wall clock has reached `at`, also if it was set meanwhile.
+    /// Resolves when the wall clock has reached `at`, even if it was set meanwhile.
     fn sleep_until(&self, at: Timestamp) -> BoxFuture<()>;
 
     /// Resolves after `duration`, whatever happens to the wall clock.
     fn sleep(&self, duration: Duration) -> BoxFuture<()>;
 
-    /// The same for the pauses of what recurs, such as a heartbeat: what follows changes nothing unless
-    /// somebody else did something meanwhile. A virtual clock need not stop for it.
+    /// Resolves after `duration`, in a pause of recurring work such as a heartbeat. The work after
+    /// it changes nothing unless something else happened meanwhile, so a virtual clock need not
+    /// stop for it.
     fn rest(&self, duration: Duration) -> BoxFuture<()> {
         self.sleep(duration)
     }
 
-    /// How far the monotonic clock is.
+    /// Returns the moment on the monotonic clock.
     fn moment(&self) -> Moment;
 
     /// Runs a future until it ends.
@@ -59,33 +61,34 @@ pub trait Runtime: Clock {
     /// Runs a future that must not wait behind others, such as a heartbeat.
     fn spawn_urgent(&self, name: &str, future: BoxFuture<()>);
 
-    /// A random number.
+    /// Returns a random number.
     fn random(&self) -> u64;
 
-    /// Whether the clock depends on who waits for the outside world, as only a virtual one does.
+    /// Whether the clock depends on the waits for the outside world, as only a virtual one does.
     fn minds_outside(&self) -> bool {
         false
     }
 
-    /// User code began (+1) or ceased (-1) to wait for the outside world. A virtual clock does not run ahead of it.
+    /// Counts user code that began (+1) or ceased (-1) to wait for the outside world. A virtual
+    /// clock does not run ahead of it.
     fn count_outside(&self, change: i64) {
         let _ = change;
     }
 
-    /// A wait for something that happens in this engine begins or ceases to hold the waker whose data is at this
-    /// address. Whoever else holds it is outside.
+    /// Records that a wait for something in this engine begins or ceases to hold the waker whose
+    /// data is at this address. Any other holder of the waker is outside.
     fn wait_inside(&self, waker: usize, is_waiting: bool) {
         let _ = (waker, is_waiting);
     }
 
-    /// How many such waits hold that waker.
+    /// Returns how many such waits hold that waker.
     fn inside_count(&self, waker: usize) -> usize {
         let _ = waker;
         0
     }
 }
 
-/// How long something takes in real time, for a virtual clock that has to wait for it.
+/// A measurement of real time, for a virtual clock that has to wait for it.
 pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
@@ -108,7 +111,7 @@ pub struct TokioRuntime {
 }
 
 impl TokioRuntime {
-    /// The runtime that the caller runs on, or `None` outside of tokio.
+    /// Returns the runtime that the caller runs on, or `None` outside tokio.
     #[expect(clippy::disallowed_methods, reason = "this is the home of the monotonic clock")]
     pub fn current() -> Option<Arc<Self>> {
         let handle = tokio::runtime::Handle::try_current().ok()?;
@@ -137,7 +140,8 @@ impl Clock for TokioRuntime {
 impl Runtime for TokioRuntime {
     #[expect(clippy::disallowed_methods, reason = "this is the home of tokio's timers")]
     fn sleep_until(&self, at: Timestamp) -> BoxFuture<()> {
-        // Long sleeps are cut: the wall clock may be set, and tokio's timers follow the monotonic one.
+        // Long sleeps are cut: the wall clock may be set, and tokio's timers follow the monotonic
+        // one.
         const CUT: Duration = Duration::from_secs(1);
         Box::pin(async move {
             loop {
@@ -152,7 +156,8 @@ impl Runtime for TokioRuntime {
 
     #[expect(clippy::disallowed_methods, reason = "this is the home of tokio's timers")]
     fn sleep(&self, duration: Duration) -> BoxFuture<()> {
-        // Made when it is polled: a timer belongs to the runtime of whoever waits, and a heartbeat has one of its own.
+        // The timer is made in the first poll: it belongs to the runtime of the waiting task, and
+        // the heartbeat has one of its own.
         let until = self.moment().after(duration);
         let began = self.began;
         Box::pin(async move {
@@ -173,8 +178,8 @@ impl Runtime for TokioRuntime {
 
     #[expect(clippy::disallowed_methods, reason = "this is the home of threads")]
     fn spawn_urgent(&self, name: &str, future: BoxFuture<()>) {
-        // A thread and timers of its own: user code that blocks every worker thread must not delay a heartbeat, and the end of the
-        // user's runtime must not surprise it.
+        // It has a thread and timers of its own: user code that blocks every worker thread must not
+        // delay a heartbeat, and the end of the user's runtime must not surprise it.
         let body = move || match tokio::runtime::Builder::new_current_thread().enable_time().build() {
             Ok(runtime) => runtime.block_on(future),
             Err(error) => tracing::error!(%error, "no timers could be made"),
@@ -188,7 +193,8 @@ impl Runtime for TokioRuntime {
     #[expect(clippy::disallowed_methods, reason = "this is the home of the system's randomness")]
     fn random(&self) -> u64 {
         use std::hash::{BuildHasher, Hasher};
-        // Each RandomState has fresh keys from the system's randomness; the time keeps two calls apart.
+        // Each RandomState has fresh keys from the system's randomness; the time keeps two calls
+        // apart.
         let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
         hasher.write_i64(self.now().as_micros());
         hasher.finish()

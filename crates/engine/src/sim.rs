@@ -1,7 +1,7 @@
-//! A runtime that owns time, order and chance: the same seed gives the same run.
+//! A runtime that owns time, order and chance: the same seed leads to the same run.
 //!
-//! One thread polls all tasks, in an order that the seed decides. When nothing is ready the clock jumps to the next timer.
-//! Tasks belong to groups; killing a group is the crash of a process.
+//! One thread polls all tasks, in an order that the seed decides. When nothing is ready, the clock
+//! jumps to the next timer. Tasks belong to groups; killing a group is the crash of a process.
 
 mod outside;
 mod state;
@@ -26,46 +26,49 @@ pub struct Sim(Arc<World>);
 
 struct World {
     state: Mutex<State>,
-    /// Signalled when something outside of the simulation wakes a task.
+    /// Signalled when something outside the simulation wakes a task.
     woken: Condvar,
-    /// What lies outside of the simulation, if it is minded at all.
+    /// The outside world, if the simulation takes it into account.
     outside: Option<Outside>,
-    /// Whoever is told of each poll.
+    /// The function that is called before each poll.
     observer: Mutex<Option<Observer>>,
     /// The store whose time may be skipped.
     skipping: OnceLock<Box<dyn Skipping>>,
 }
 
-/// Sees to it that nothing is missed while a virtual clock skips the rests of everybody.
+/// A store that misses nothing while a virtual clock skips idle time.
 pub trait Skipping: Send + Sync {
-    /// Counts what has changed, but for the heartbeats of sessions.
+    /// Counts the changes, except for the heartbeats of sessions.
     fn change_count(&self) -> u64;
 
-    /// Gives every session as much more time as is to be skipped, because its heartbeats will be missing. `false`: not
-    /// now, one of them is missing already.
+    /// Lengthens the life of every session by the time to be skipped, because its heartbeats will
+    /// be missing. Returns `false` if one of them is missing already.
     fn skip(&self, by: Duration) -> bool;
 }
 
-/// Is told, before each poll, of which process it is; 0 for the caller of `block_on`. It may [kill](Sim::kill) or [freeze](Sim::freeze) that one: then it is not polled.
+/// A function that is called with the process before each poll; 0 stands for the caller of
+/// `block_on`. It may [kill](Sim::kill) or [freeze](Sim::freeze) that process, which is then not
+/// polled.
 type Observer = Box<dyn FnMut(u32) + Send>;
 
 struct Task {
     group: u32,
-    /// Nothing while it is being polled.
+    /// The future; `None` while it is being polled.
     future: Option<BoxFuture<()>>,
 }
 
-/// The task that the caller of `block_on` is.
+/// The task of the caller of `block_on`.
 const MAIN: u64 = 0;
 
 impl Sim {
-    /// A world that begins at a fixed time and whose every choice follows from `seed`.
+    /// Creates a world that begins at a fixed time, and whose every choice follows from `seed`.
     pub fn new(seed: u64) -> Self {
         Self::make(seed, None)
     }
 
-    /// A world beside an outside world. While a closure waits for that, virtual time passes as real time
-    /// does. When nothing can happen any more, [`try_block_on`](Sim::try_block_on) ends.
+    /// Creates a world beside an outside world. While a closure waits for the outside, virtual time
+    /// passes as real time does. When nothing can happen any more,
+    /// [`try_block_on`](Sim::try_block_on) ends.
     pub fn beside(seed: u64, outside: Outside) -> Self {
         Self::make(seed, Some(outside))
     }
@@ -76,24 +79,26 @@ impl Sim {
         Self(Arc::new(World { state, woken, outside, observer, skipping }))
     }
 
-    /// Skips idle time from now on. What recurs and finds nothing (heartbeats, looks for dead sessions) is not gone
-    /// through: months pass as fast as a minute. `skipping` speaks for the store that all processes share.
+    /// Skips idle time from now on. Recurring work that finds nothing (heartbeats, looks for dead
+    /// sessions) is left out: months pass as fast as a minute. `skipping` speaks for the store that
+    /// all processes share.
     pub fn skip_rests(&self, skipping: impl Skipping + 'static) {
         let _ = self.0.skipping.set(Box::new(skipping));
     }
 
-    /// Has `observer` told of each poll, before it happens, of which process it is; 0 for the caller of [`block_on`](Sim::block_on). It may kill or freeze
-    /// that process: then the poll does not happen.
+    /// Calls `observer` with the process before each poll; 0 stands for the caller of
+    /// [`block_on`](Sim::block_on). The observer may kill or freeze that process: then the poll
+    /// does not happen.
     pub fn observe(&self, observer: impl FnMut(u32) + Send + 'static) {
         *self.0.observer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(observer));
     }
 
-    /// A simulated process: what it spawns dies with it.
+    /// Creates a simulated process: every task that it spawns dies with it.
     pub fn process(&self, group: u32) -> Arc<SimProcess> {
         Arc::new(SimProcess { sim: self.clone(), group })
     }
 
-    /// Drops every task of a process, wherever it is.
+    /// Drops every task of a process, wherever the task stands.
     pub fn kill(&self, group: u32) {
         let dead = {
             let mut state = self.lock();
@@ -102,7 +107,7 @@ impl Sim {
             state.dying = Some(group);
             ids.iter().filter_map(|id| state.tasks.remove(id)).collect::<Vec<_>>()
         };
-        // Destructors run without the lock: they may wake, and what they spawn dies too.
+        // Destructors run without the lock: they may wake tasks, and tasks that they spawn die too.
         drop(dead);
         self.lock().dying = None;
     }
@@ -119,7 +124,7 @@ impl Sim {
         state.ready.extend(woken);
     }
 
-    /// Sets the wall clock of the world forward. No time passes by that.
+    /// Sets the wall clock of the world forward. No time passes.
     pub fn set_clock_forward(&self, by: Duration) {
         self.set_clock(|wall| wall.after(by));
     }
@@ -129,7 +134,7 @@ impl Sim {
         self.set_clock(|wall| wall.before(by));
     }
 
-    /// Has the wall clock of one process differ from that of the world.
+    /// Makes the wall clock of one process differ from that of the world.
     pub fn set_skew(&self, group: u32, skew: Skew) {
         self.change_clocks(|state| {
             state.skews.insert(group, skew.micros());
@@ -145,7 +150,7 @@ impl Sim {
             let mut guard = self.lock();
             let state = &mut *guard;
             change(state);
-            // They look at the clock, and wait anew.
+            // The woken tasks look at the clock, and wait anew.
             let timers = std::mem::take(&mut state.wall_timers);
             timers.iter().filter_map(|timer| state.timers.remove(timer)).collect()
         };
@@ -153,12 +158,12 @@ impl Sim {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// The next random number.
+    /// Returns the next random number.
     pub fn random(&self) -> u64 {
         self.lock().next_random()
     }
 
-    /// Runs `future`, and everything that is spawned meanwhile, until it is done.
+    /// Runs `future`, and everything spawned meanwhile, until it is done.
     ///
     /// # Panics
     /// If nothing can ever move again.
@@ -167,7 +172,8 @@ impl Sim {
         self.try_block_on(pin!(future)).expect(still)
     }
 
-    /// The same, until nothing can ever move again.
+    /// Runs `future` like [`block_on`](Sim::block_on), but returns when nothing can ever move
+    /// again.
     pub fn try_block_on<T>(&self, mut future: Pin<&mut impl Future<Output = T>>) -> Result<T, Still> {
         self.lock().ready.insert(MAIN);
         let main = Arc::new(SimWaker { world: self.0.clone(), id: MAIN });
@@ -197,7 +203,7 @@ impl Sim {
         let mut state = self.lock();
         match polled {
             Poll::Ready(()) => drop(state.tasks.remove(&id)),
-            // It may have been killed while it ran.
+            // The task may have been killed while it ran.
             Poll::Pending => match state.tasks.get_mut(&id) {
                 Some(task) => task.future = Some(running),
                 None => {
@@ -214,7 +220,8 @@ impl Sim {
         }
     }
 
-    /// Tells the observer of a poll. `false`: its process was frozen by that. A process that was killed has no tasks.
+    /// Calls the observer before a poll. Returns `false` if the observer froze the process. A
+    /// killed process has no tasks.
     fn may_poll(&self, id: u64) -> bool {
         let Some(group) = self.lock().tasks.get(&id).map(|task| task.group) else { return false };
         self.tell_observer(group);
@@ -227,7 +234,7 @@ impl Sim {
         }
     }
 
-    /// A task that is ready, chosen by chance; lets time pass if there is none.
+    /// Picks a ready task at random; lets time pass if there is none.
     fn next(&self, main: &Arc<SimWaker>) -> Next {
         let mut state = self.lock();
         if state.ready.is_empty() {
@@ -258,7 +265,7 @@ impl Sim {
             }
         }
         if let Some(skipping) = self.0.skipping.get() {
-            // It looks at the clock, which locks the state.
+            // `skipping` looks at the clock, which locks the state.
             drop(state);
             let change_count = skipping.change_count();
             let by = self.lock().skippable(change_count);
@@ -281,17 +288,17 @@ impl Sim {
     }
 }
 
-/// Nothing can ever move again.
+/// The error when nothing can ever move again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Still;
 
-/// What a world does next.
+/// The next action of a world.
 enum Next {
-    /// To poll this task.
+    /// Poll this task.
     Poll(u64),
-    /// To look again.
+    /// Look again.
     Again,
-    /// Nothing: nothing can happen any more.
+    /// End: nothing can happen any more.
     Still,
 }
 
@@ -311,12 +318,12 @@ impl Wake for SimWaker {
     }
 }
 
-/// By how much a wall clock is wrong.
+/// The error of a wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skew {
-    /// It shows a later time than it is.
+    /// The clock shows a later time.
     Ahead(Duration),
-    /// It shows an earlier time than it is.
+    /// The clock shows an earlier time.
     Behind(Duration),
 }
 

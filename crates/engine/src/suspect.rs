@@ -1,10 +1,12 @@
-//! What becomes of an execution that kills its worker, across starts of the process.
+//! Judges an execution that kills its worker, across starts of the process.
 //!
-//! The quarantine lets a suspect run alone. If the process dies then, the death is the suspect's own. How often that happened has to outlive
-//! the process, and so it stands in the summary of the execution ([`Suspicion`]), which every holder carries on until the execution has proven that it can
-//! be lived with. That it runs alone is written there before the suspect begins: whoever leases it, finds that and sees that one more session has died
-//! knows whose death it was. The suspect then rests, parked, for twice as long after each such death, on whatever worker; after a bounded number it
-//! is blocked, so that the application lives.
+//! The quarantine lets a suspect run alone. If the process dies then, the suspect caused the death.
+//! The number of such deaths has to outlive the process, so it stands in the summary of the
+//! execution ([`Suspicion`]), which every holder carries on until the execution has proven
+//! harmless. The summary also says that the suspect runs alone, before it begins: a holder that
+//! finds this mark, and one more dead session, knows which execution caused that death. The suspect
+//! then rests, parked, for twice as long after each such death, on any worker; after a bounded
+//! number it is blocked, so that the application lives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,25 +23,25 @@ use crate::mailbox::Mailbox;
 use crate::options::Options;
 use crate::quarantine::{Admission, run_suspect};
 
-/// No rest is longer than this.
+/// The longest rest.
 const REST_MAX: Duration = Duration::from_secs(600);
 
-/// What is known of a suspect from its earlier lives.
+/// The record of a suspect's earlier lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) suspicion: Suspicion,
-    /// What it was last seen waiting for.
+    /// The last known waits of the suspect.
     pub(crate) waiting: Vec<Waiting>,
 }
 
-/// What is to be done with a suspect.
+/// The verdict on a suspect.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     /// It may run, alone.
     Run,
-    /// It rests until then.
+    /// It rests until this time.
     Rest(Timestamp),
-    /// It has killed too many.
+    /// It has killed too many workers.
     Block,
 }
 
@@ -56,7 +58,8 @@ fn judge(summary: Summary, takeover_count: u32, now: Timestamp, options: &Option
             died_at.push(now);
             let count = u32::try_from(died_at.len()).unwrap_or(u32::MAX);
             if count >= options.suspect_death_count_max {
-                // What is unblocked and kills again adds to them without end.
+                // An execution that is unblocked and kills again would add to these times without
+                // end.
                 died_at.drain(..died_at.len() - options.suspect_death_count_max as usize);
                 Verdict::Block
             } else {
@@ -74,13 +77,15 @@ fn judge(summary: Summary, takeover_count: u32, now: Timestamp, options: &Option
 }
 
 impl Record {
-    /// How a suspect looks whose code does not run yet. What it waited for in its last life wakes nobody: it would be put back at once.
+    /// Returns the summary of a suspect whose code does not run yet. The waits of its last life
+    /// wake nobody: the suspect would be put back at once.
     fn summary(&self, leased: &Leased) -> Summary {
         Summary { wake_at: None, ..leased.execution.summary(&self.waiting) }
     }
 
-    /// How a suspect looks that rests. It listens to nothing, whatever its phase, and nothing is lost by that: it is woken when its rest is over, and orders
-    /// that need no code are a caretaker's.
+    /// Returns the summary of a resting suspect. It listens to nothing, whatever its phase, and
+    /// nothing is lost: it is woken when its rest is over, and a caretaker applies orders that need
+    /// no code.
     fn summary_at_rest(&self, leased: &Leased, until: Timestamp) -> Summary {
         let mark = Waiting::Suspect { died_at: self.suspicion.died_at.clone(), until: Some(until) };
         let waiting: Vec<_> = std::iter::once(mark).chain(self.waiting.iter().cloned()).collect();
@@ -99,7 +104,7 @@ impl Record {
     }
 }
 
-/// Does with a suspect what its record calls for.
+/// Runs, rests or blocks a suspect, as its record says.
 pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: Leased) -> End {
     let summary = match summary(&engine, &leased).await {
         Ok(summary) => summary,
@@ -126,13 +131,13 @@ pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: 
     }
 }
 
-/// Gives a suspect back without running anything of it; its record stays.
+/// Returns a suspect's lease without running anything of it; its record stays.
 pub(crate) async fn give_back(engine: &Inner, leased: Leased, record: &Record) -> End {
     let summary = record.summary(&leased);
     Ledger::new(engine, leased).leave(summary, Hold::Yield).await
 }
 
-/// Writes down that a suspect runs alone from now on.
+/// Records that a suspect runs alone from now on.
 pub(crate) async fn mark(
     engine: &Inner,
     leased: &mut Leased,

@@ -1,8 +1,9 @@
-//! Tells the children of a run what became of it.
+//! Sends the orders of a run to its children.
 //!
-//! Few children whom their parent's driver knows are told with the parent's own commit. Many, and those of a parent that nobody replayed, are told by an
-//! execution of abide's own, which the same commit starts: it asks the store who they are and tells them in batches. Any worker runs it, and what
-//! it repeats after a crash harms nobody, because each order has an id.
+//! The parent's own commit carries the orders if its driver knows the children and they are few.
+//! Otherwise, because there are many or nobody replayed the parent, that commit starts an execution
+//! of abide's own, which lists the children in the store and sends the orders in batches. Any
+//! worker runs it, and orders that it repeats after a crash do no harm, because each has an id.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -19,20 +20,20 @@ use crate::mailbox::Order;
 use crate::runtime::BoxFuture;
 use crate::seat::{Leave, Seat};
 
-/// The most children who are told with one commit.
+/// The most children that one commit sends orders to.
 pub(crate) const TOLD_COUNT_MAX: usize = 100;
 
-/// The name of what tells children.
+/// The name of the execution that sends orders to children.
 const NAME: &str = "tree";
 
-/// How long to wait before a store that could not be read is asked again.
+/// The pause before a store that could not be read is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(crate) fn name() -> Name {
     Name::new(NAME).expect("a literal name")
 }
 
-/// The message that has somebody else tell all open children of a run.
+/// Returns the message that delegates an order for all open children of a run.
 pub(crate) fn delegated(namespace: Namespace, order: &TreeOrder) -> Message {
     let input = serde_json::to_vec(order).expect("orders always serialize");
     let start = Start::of(Kind::Builtin, name(), Payload::from(input));
@@ -40,7 +41,7 @@ pub(crate) fn delegated(namespace: Namespace, order: &TreeOrder) -> Message {
     Message::new(MessageId::new("start"), to, order.by(), Body::Start(start.into()))
 }
 
-/// Tells children.
+/// The driver that sends orders to children.
 pub(crate) struct TreeDriver;
 
 impl Driver for TreeDriver {
@@ -59,7 +60,7 @@ impl Teller {
         let order = match order_of(&mut opening) {
             Ok(order) => order,
             Err(reason) => {
-                // A refusal means that its phase lets nothing run anyway.
+                // A refusal means that the phase lets nothing run anyway.
                 let _ = self.seat.decide(Command::block(Block::Limit { reason }));
                 let hold = self.seat.parked();
                 return self.commit(hold, Some(End::Released)).await.unwrap_or(End::Released);
@@ -86,7 +87,7 @@ impl Teller {
         }
     }
 
-    /// The next children that have not ended.
+    /// Returns the next children that have not ended.
     async fn children(&mut self, order: &TreeOrder) -> Result<Listing, End> {
         let open = Status::ALL.into_iter().filter(|status| !status.is_terminal());
         let list = List {
@@ -122,7 +123,7 @@ impl Teller {
         self.committed().await
     }
 
-    /// Waits for the commit under way; how it ended, if it ended.
+    /// Waits for the commit under way, and returns the end of the seat, if it has ended.
     async fn committed(&mut self) -> Option<End> {
         poll_fn(|cx| {
             self.seat.enter(cx);
@@ -138,7 +139,7 @@ impl Teller {
     }
 }
 
-/// The order that an execution was started with.
+/// Returns the order that an execution was started with.
 fn order_of(opening: &mut Opening) -> Result<TreeOrder, String> {
     match opening.first_entry().map_err(|error| error.to_string())?.event {
         Event::Started(start) => {

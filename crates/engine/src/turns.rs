@@ -1,7 +1,8 @@
-//! Which live build goes on with what others could not.
+//! Decides which live build goes on with an execution that others could not go on with.
 //!
-//! A build that was blocked where an execution stands leaves it to the builds that have not tried. When there is none of them, it goes on
-//! itself; and when none can, whoever waits for the result is told.
+//! A build that was blocked where an execution stands leaves it to the builds that have not tried.
+//! If there is none of them, it goes on itself; and if none can, callers that wait for the result
+//! get an error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,18 +17,19 @@ use crate::ledger::Ledger;
 use crate::mailbox::Mailbox;
 use crate::why;
 
-/// How long a build that has tried leaves an execution to the others, before it looks again.
+/// How long a build that has tried leaves an execution to the others before it looks again.
 const TURN_PAUSE: Duration = Duration::from_secs(2);
 
 impl Inner {
-    /// Whether this build was blocked where an execution stands that is to go on.
+    /// Whether this build was blocked where this execution now stands, which is to go on.
     pub(crate) fn has_tried(&self, leased: &Leased) -> bool {
         let execution = &leased.execution;
         execution.phase().is_active() && execution.tried().contains(self.build())
     }
 }
 
-/// Runs an execution that this build could not go on with, unless a build that may be the fixed one is live: then that one is to take it.
+/// Runs an execution that this build could not go on with, unless a build that may be the fixed one
+/// is live: then that build is to take it.
 pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leased) -> End {
     let (address, execution) = (leased.address().clone(), &leased.execution);
     let wants = |build: Option<&Name>| build.is_some_and(|build| !execution.tried().contains(build));
@@ -41,14 +43,15 @@ pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leas
     }
     let until = engine.runtime.now().after(TURN_PAUSE);
     let summary = execution.summary(&[Waiting::Build { until }]);
-    // It listens to nothing, and nothing is lost by that: it is woken when its pause is over.
+    // It listens to nothing, and nothing is lost: it is woken when its pause is over.
     Ledger::new(&engine, leased).leave(summary, Hold::Park { seen: Vec::new() }).await
 }
 
-/// Whether no live build is left that could go on with an execution that is blocked: each of them has tried, or there is none.
+/// Whether no live build is left that could go on with a blocked execution: each of them has tried,
+/// or there is none.
 pub(crate) async fn is_given_up(store: &dyn Store, snapshot: &Snapshot, now: Timestamp) -> Result<bool> {
     let execution = &snapshot.execution;
-    // Somebody looks at it, or is about to: it may have been unblocked.
+    // A session looks at it, or is about to: it may have been unblocked.
     let is_moving = snapshot.lease.session.is_some() || snapshot.ready_at.is_some();
     let is_moving = is_moving && !planted(Bug::GivenUpWhileHeld);
     let may_try =
@@ -56,7 +59,7 @@ pub(crate) async fn is_given_up(store: &dyn Store, snapshot: &Snapshot, now: Tim
     Ok(!is_served(store, execution, now, may_try).await?)
 }
 
-/// Whether a live worker serves the route of an execution, and is wanted for its build.
+/// Whether a live worker serves the route of an execution, with a build that `is_wanted` accepts.
 async fn is_served(
     store: &dyn Store,
     execution: &Execution,

@@ -1,7 +1,8 @@
-//! Whoever waits for an execution to end.
+//! Callers that wait for an execution to end.
 //!
-//! What runs in this process is told by its engine. What runs anywhere else is told by one [follower](crate::follower) of the store's feed, however
-//! many wait: nobody asks the store again and again for each of them.
+//! The engine wakes the callers of executions in this process. One [follower](crate::follower) of
+//! the store's feed wakes the callers of all others, however many wait: nobody polls the store for
+//! each of them.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -14,18 +15,18 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::runtime::Runtime;
 
-/// Callers that wait, by the id that they wait for.
+/// The waiting callers, by the id that they wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
     state: Mutex<State>,
-    /// Nobody is left who could wait.
+    /// Notified when these watchers are dropped: no caller is left.
     pub(crate) dropped: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     waiting: HashMap<ExecutionId, Vec<Watcher>>,
-    /// A follower is under way.
+    /// Whether a follower is under way.
     is_followed: bool,
 }
 
@@ -35,25 +36,25 @@ struct Watcher {
     place: Place,
 }
 
-/// Where an execution is, as far as somebody who waits for it knows.
+/// The place of an execution, as far as its waiting caller knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// This engine holds it, and tells when it ends or leaves.
+    /// This engine holds the execution, and wakes the caller when it ends or leaves.
     Here,
-    /// Anywhere: the feed tells.
+    /// The execution may be anywhere: the feed reports its end.
     Elsewhere,
 }
 
-/// A caller that waits. Whoever gives up, or need not wait, leaves nothing behind.
+/// A waiting caller. If it stops waiting, or need not wait, it leaves nothing behind.
 pub(crate) struct Watch<'a> {
     watchers: &'a Watchers,
     id: &'a ExecutionId,
-    /// Until it is told.
+    /// The channel, until it has delivered.
     receiver: Option<oneshot::Receiver<Option<Event>>>,
 }
 
 impl Watch<'_> {
-    /// The event that ended the execution, or `None` when it is worth looking again.
+    /// Returns the event that ended the execution, or `None` when it is worth looking again.
     pub(crate) async fn told(mut self, runtime: &dyn Runtime) -> Option<Event> {
         let told = match &mut self.receiver {
             Some(receiver) => Telling { receiver, runtime, held: None }.await,
@@ -64,11 +65,11 @@ impl Watch<'_> {
     }
 }
 
-/// The wait itself. It says to a virtual clock that nobody outside of this engine is waited for.
+/// The wait itself. It reports to a virtual clock that it waits for nothing outside this engine.
 struct Telling<'a> {
     receiver: &'a mut oneshot::Receiver<Option<Event>>,
     runtime: &'a dyn Runtime,
-    /// Where the data of the waker is that it holds, where anybody minds.
+    /// The address of the data of the waker that it holds, if the runtime minds.
     held: Option<usize>,
 }
 
@@ -118,7 +119,7 @@ impl Watchers {
         Watch { watchers: self, id, receiver: Some(receiver) }
     }
 
-    /// Takes those out who no longer wait for `id`.
+    /// Removes the callers that no longer wait for `id`.
     fn sweep(&self, id: &ExecutionId) {
         let mut state = self.lock();
         if let Some(watchers) = state.waiting.get_mut(id) {
@@ -129,16 +130,16 @@ impl Watchers {
         }
     }
 
-    /// Tells everybody who waits for `id` how it ended.
+    /// Sends the last event of `id` to all its waiting callers.
     pub(crate) fn ended(&self, id: &ExecutionId, event: &Event) {
         let watchers = self.lock().waiting.remove(id).unwrap_or_default();
         for watcher in watchers {
-            // Whoever no longer listens does not need to know.
+            // A caller that is gone does not need to know.
             let _ = watcher.sender.send(Some(event.clone()));
         }
     }
 
-    /// Has those look again who believe that `id` is at `place`.
+    /// Wakes the callers that believe `id` to be at `place`, so that they look again.
     pub(crate) fn look(&self, id: &ExecutionId, place: Place) {
         let mut state = self.lock();
         if let Some(watchers) = state.waiting.get_mut(id) {
@@ -149,7 +150,7 @@ impl Watchers {
         }
     }
 
-    /// Has those look again who wait for something that is elsewhere.
+    /// Wakes the callers that wait for executions elsewhere, so that they look again.
     pub(crate) fn look_elsewhere(&self) {
         self.lock().waiting.retain(|_, watchers| {
             look_again(watchers.extract_if(.., |watcher| watcher.place == Place::Elsewhere));
@@ -157,23 +158,25 @@ impl Watchers {
         });
     }
 
-    /// Has everybody look again.
+    /// Wakes all callers, so that they look again.
     pub(crate) fn look_again(&self) {
         let all = std::mem::take(&mut self.lock().waiting);
         look_again(all.into_values().flatten());
     }
 
-    /// For how many executions somebody waits.
+    /// Returns the number of executions that callers wait for.
     pub(crate) fn count(&self) -> usize {
         self.lock().waiting.len()
     }
 
-    /// Somebody waits for what is elsewhere. `true`: nobody follows the feed yet, and the caller has to see to it.
+    /// Records that a caller waits for an execution elsewhere. Returns `true` if nobody follows the
+    /// feed yet: then the caller has to start a follower.
     pub(crate) fn wants_follower(&self) -> bool {
         !std::mem::replace(&mut self.lock().is_followed, true)
     }
 
-    /// Whether anybody waits for what is elsewhere. If not, the caller may end; then the next who waits begins anew.
+    /// Whether any caller waits for an execution elsewhere. If not, the follower may end, and the
+    /// next caller starts another.
     pub(crate) fn goes_on(&self, may_end: bool) -> bool {
         let mut state = self.lock();
         let is_elsewhere = |watcher: &Watcher| watcher.place == Place::Elsewhere;
@@ -182,7 +185,7 @@ impl Watchers {
         is_wanted
     }
 
-    /// The follower ends, whoever waits.
+    /// Records that the follower has ended, even if callers still wait.
     pub(crate) fn follower_ended(&self) {
         self.lock().is_followed = false;
         self.look_elsewhere();

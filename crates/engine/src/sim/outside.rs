@@ -1,4 +1,4 @@
-//! The outside world of a simulation: real time, and threads that are none of its own.
+//! The outside world of a simulation: real time, and threads that do not belong to it.
 
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,20 +7,21 @@ use super::state::State;
 use super::{Next, SimWaker};
 use crate::runtime::Stopwatch;
 
-/// What lies outside of a simulated world.
+/// The world outside a simulated one.
 pub struct Outside {
-    /// How long, in real time, the clock waits for the outside world to wake somebody before it jumps.
+    /// How long, in real time, the clock waits for the outside world to wake a task before it
+    /// jumps.
     pub patience: Duration,
-    /// Whether something runs there that may still do something here.
+    /// Whether something runs outside that may still act on the simulation.
     pub is_busy: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
-/// How often to ask whether something still runs outside: what ends there wakes nobody here.
+/// How often to ask whether something still runs outside: its end wakes no task here.
 const ASK_EVERY: Duration = Duration::from_millis(5);
 
 impl Outside {
-    /// Waits for the outside world, for as long as it would be until the next timer. So long as it lasts, virtual time
-    /// passes as real time does: a timeout is neither early nor late.
+    /// Waits for the outside world, at most until the next timer. Meanwhile virtual time passes as
+    /// real time does: a timeout is neither early nor late.
     pub(super) fn follow<'a>(&self, woken: &Condvar, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let left = self.patience.saturating_sub(state.waited);
         let until_timer = state.next_at().map(|at| at.since(state.moment));
@@ -28,14 +29,15 @@ impl Outside {
         let stopwatch = Stopwatch::start();
         let mut state = wait(woken, state, longest);
         let is_woken = !state.ready.is_empty();
-        // Never beyond the next timer: whoever is due at that moment is woken at it.
+        // Never pass the next timer: its task is woken at exactly that moment.
         let passed = if is_woken { stopwatch.elapsed().min(longest) } else { longest };
         state.waited = if is_woken { Duration::ZERO } else { state.waited + passed };
         state.moment = state.moment.after(passed);
         state
     }
 
-    /// Nothing can happen in this world. The future that it runs may wait for something outside.
+    /// Waits for the outside world when nothing can happen in this one: the future of `block_on`
+    /// may wait for something outside.
     pub(super) fn wait_for_main(
         &self,
         woken: &Condvar,
@@ -47,7 +49,8 @@ impl Outside {
             if !state.ready.is_empty() {
                 return Next::Again;
             }
-            // One is ours. Somebody outside has another, unless a wait for something in this world has.
+            // One reference is ours. The outside holds another, unless a wait inside this world
+            // does.
             let held_count = Arc::strong_count(main) - 1;
             let is_awaited = held_count > state.inside.values().sum() || (self.is_busy)();
             if !is_awaited || stopwatch.elapsed() >= self.patience {
@@ -58,7 +61,7 @@ impl Outside {
     }
 }
 
-/// Waits until something is ready, for at most so long.
+/// Waits until a task is ready, at most for this long.
 fn wait<'a>(woken: &Condvar, state: MutexGuard<'a, State>, longest: Duration) -> MutexGuard<'a, State> {
     let waited = woken.wait_timeout_while(state, longest, |state| state.ready.is_empty());
     waited.unwrap_or_else(PoisonError::into_inner).0

@@ -1,4 +1,4 @@
-//! What a simulated world knows: its time, its tasks and its chance.
+//! The state of a simulated world: its time, its tasks and its chance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::Waker;
@@ -14,33 +14,35 @@ pub(super) type TimerKey = (Moment, u64);
 
 pub(super) struct State {
     pub(super) moment: Moment,
-    /// What the wall clock shows at the first moment. Somebody may set it.
+    /// The wall clock's time at the first moment. A test may set it.
     pub(super) wall: Timestamp,
-    /// By how many microseconds the wall clocks of processes differ from that of the world.
+    /// The difference of each process's wall clock from that of the world, in microseconds.
     pub(super) skews: BTreeMap<u32, i64>,
     random: u64,
     pub(super) next_task: u64,
     pub(super) tasks: BTreeMap<u64, Task>,
     pub(super) ready: BTreeSet<u64>,
-    /// Processes that are stopped, and what of them would be ready.
+    /// The stopped processes, and their tasks that would be ready.
     pub(super) frozen: BTreeMap<u32, BTreeSet<u64>>,
     pub(super) timers: BTreeMap<TimerKey, Waker>,
-    /// Those of them that follow the wall clock.
+    /// The timers that follow the wall clock.
     pub(super) wall_timers: BTreeSet<TimerKey>,
-    /// What ends rests, on a clock of their own, which does not count what was skipped.
+    /// The rests that will end, on their own clock, which does not count skipped time.
     rests: BTreeMap<TimerKey, Rest>,
-    /// How much time was skipped.
+    /// The time skipped so far.
     skipped: Duration,
-    /// When something last happened but for the end of a rest, on the same clock as rests.
+    /// The last moment, on the clock of rests, when something happened other than the end of a
+    /// rest.
     happened_at: Moment,
-    /// What was counted then of what had changed.
+    /// The number of changes at that moment.
     change_count: u64,
     next_timer: u64,
-    /// How many executions have code that waits for the outside world.
+    /// The number of executions whose code waits for the outside world.
     pub(super) outside_count: i64,
-    /// How long, in real time, the clock has waited for the outside world since that last woke somebody.
+    /// How long, in real time, the clock has waited for the outside world since it last woke a
+    /// task.
     pub(super) waited: Duration,
-    /// How often each waker is held by a wait for something inside this world.
+    /// The number of waits inside this world that hold each waker.
     pub(super) inside: BTreeMap<usize, usize>,
     /// The process that is being killed.
     pub(super) dying: Option<u32>,
@@ -52,14 +54,14 @@ struct Rest {
     set_at: Moment,
 }
 
-/// When a wait is over.
+/// The end of a wait.
 #[derive(Clone, Copy)]
 pub(super) enum Due {
-    /// When the wall clock of a process shows this.
+    /// The wall clock of a process shows this time.
     At { at: Timestamp, group: u32 },
-    /// When so much time has passed.
+    /// The monotonic clock reaches this moment.
     Moment(Moment),
-    /// The same on the clock of rests.
+    /// The clock of rests reaches this moment.
     Rest(Moment),
 }
 
@@ -88,7 +90,8 @@ impl State {
         }
     }
 
-    /// Jumps to the next timer and takes the wakers that are due then. `None`: no timer is set.
+    /// Jumps to the next timer and takes the wakers that are due then. Returns `None` if no timer
+    /// is set.
     pub(super) fn pass_time(&mut self) -> Option<Vec<Waker>> {
         self.moment = self.moment.max(self.next_at()?);
         let later = self.timers.split_off(&(self.moment, u64::MAX));
@@ -102,24 +105,24 @@ impl State {
         Some(due.into_values().chain(rested.into_values().map(|rest| rest.waker)).collect())
     }
 
-    /// When the next timer is due.
+    /// Returns when the next timer is due.
     pub(super) fn next_at(&self) -> Option<Moment> {
         let rest = self.rests.first_key_value().map(|((at, _), _)| at.after(self.skipped));
         [self.next_event_at(), rest].into_iter().flatten().min()
     }
 
-    /// When the next timer is due that does more than end a rest.
+    /// Returns when the next timer is due that does more than end a rest.
     pub(super) fn next_event_at(&self) -> Option<Moment> {
         self.timers.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// How far the clock of rests is.
+    /// Returns the moment on the clock of rests.
     pub(super) fn rest_moment(&self) -> Moment {
         Moment::new(self.moment.since(Moment::new(self.skipped)))
     }
 
-    /// How much time can be skipped because nothing but rests ends in it, each of which has ended before without
-    /// anything changing since.
+    /// Returns how much time can be skipped because only rests end in it, each of which has ended
+    /// before without any change since.
     pub(super) fn skippable(&mut self, change_count: u64) -> Option<Duration> {
         if self.change_count != change_count {
             (self.change_count, self.happened_at) = (change_count, self.rest_moment());
@@ -129,13 +132,13 @@ impl State {
         is_quiet.then(|| event_at.since(self.moment))
     }
 
-    /// Lets time pass in which rests go on.
+    /// Lets time pass without ending rests.
     pub(super) fn skip(&mut self, by: Duration) {
         self.skipped += by;
         self.moment = self.moment.after(by);
     }
 
-    /// A waker is held by one more wait for something inside this world, or by one less.
+    /// Counts one more wait inside this world that holds a waker, or one less.
     pub(super) fn count_inside(&mut self, waker: usize, is_waiting: bool) {
         let count = self.inside.entry(waker).or_default();
         *count = if is_waiting { *count + 1 } else { count.saturating_sub(1) };
@@ -144,18 +147,18 @@ impl State {
         }
     }
 
-    /// What the wall clock of the world shows.
+    /// Returns the time on the wall clock of the world.
     pub(super) fn now(&self) -> Timestamp {
         self.wall.after(self.moment.since(Moment::new(Duration::ZERO)))
     }
 
-    /// What the wall clock of a process shows.
+    /// Returns the time on the wall clock of a process.
     pub(super) fn now_of(&self, group: u32) -> Timestamp {
         let skew = self.skews.get(&group).copied().unwrap_or_default();
         Timestamp::from_micros(self.now().as_micros().saturating_add(skew))
     }
 
-    /// Sets a timer, unless it is due.
+    /// Sets a timer, unless it is already due.
     pub(super) fn set_timer(&mut self, due: Due, waker: &Waker) -> Option<TimerKey> {
         let (at, moment) = match due {
             Due::At { at, group } => (self.moment.after(at.since(self.now_of(group))), self.moment),
@@ -179,7 +182,7 @@ impl State {
 
     pub(super) fn forget_timer(&mut self, timer: TimerKey) -> Option<Waker> {
         self.wall_timers.remove(&timer);
-        // No two timers have one number.
+        // No two timers share a number.
         self.timers.remove(&timer).or_else(|| self.rests.remove(&timer).map(|rest| rest.waker))
     }
 
