@@ -1,21 +1,21 @@
-//! When an execution is looked after without its code.
+//! Decides when an execution is looked after without its code.
 //!
-//! A store keeps one time for each execution, `care_at`: before it, nobody has to look. It may be too early, never too late. Whoever
-//! [looks](look) takes the lease or learns when to look next, so that each change costs a comparison and nothing is looked at twice for the
-//! same reason.
+//! A store keeps one time for each execution, `care_at`: before it, nobody has to look. It may be
+//! too early, never too late. An engine that [looks](look) takes the lease or learns when to look
+//! next. So each change costs a comparison, and nothing is looked at twice for the same reason.
 
 use std::time::Duration;
 
 use crate::planted::{Bug, planted};
 use crate::{Body, Command, Epoch, Execution, LeaseRow, Message, Timestamp};
 
-/// How long a passed deadline is left to whoever has the code.
+/// How long a passed deadline is left to a worker with the code.
 pub const DEADLINE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long an order to an execution that nobody holds is left to whoever has the code.
+/// How long an order to an execution without a holder is left to a worker with the code.
 pub const ORDER_GRACE: Duration = Duration::from_millis(200);
 
-/// What a look at an execution shows.
+/// The result of a look at an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// A caretaker has something to do: it takes the lease.
@@ -24,9 +24,10 @@ pub enum Look {
     Later(Option<Timestamp>),
 }
 
-/// Whether an order can be applied without code to what nobody holds.
+/// Whether an order can be applied without code to an execution that nobody holds.
 ///
-/// A cancellation is for the code to see, unless it [ends](Execution::ends_unseen) what has none that could.
+/// A cancellation is for the code to see, unless it [ends](Execution::ends_unseen) an execution
+/// whose code could not see it.
 pub fn applies(order: &Body, ends_unseen: bool) -> bool {
     match order {
         Body::Terminate { .. } if planted(Bug::TerminateNeedsCode) => false,
@@ -40,7 +41,8 @@ pub fn applies(order: &Body, ends_unseen: bool) -> bool {
     }
 }
 
-/// What an order means where there is no code to see it: a cancellation that nobody winds down for is an end.
+/// Returns the meaning of an order where no code can see it: a cancellation without a clean-up is
+/// an end.
 pub fn without_code(order: Command) -> Command {
     match order {
         Command::Cancel { by, reason } => Command::Terminate { by, reason },
@@ -48,8 +50,9 @@ pub fn without_code(order: Command) -> Command {
     }
 }
 
-/// When to look after a message has arrived. Whoever holds the execution reads it; only a terminate is not left to them for ever. A cancellation is
-/// worth a look, which tells whether it needs the code.
+/// Returns when to look after a message has arrived. The holder of the execution reads the message;
+/// only a terminate is not left to it forever. A cancellation is worth a look, which shows whether
+/// it needs the code.
 pub fn after_arrival(
     care_at: Option<Timestamp>,
     lease: &LeaseRow,
@@ -64,7 +67,8 @@ pub fn after_arrival(
     sooner(care_at, Some(message.arrived_at.after(grace)))
 }
 
-/// When to look after a lease was given: the holder gets its time, whatever has lain there before.
+/// Returns when to look after a lease was granted: the holder gets its time, whatever was due
+/// before.
 pub fn after_lease(
     care_at: Option<Timestamp>,
     now: Timestamp,
@@ -73,13 +77,14 @@ pub fn after_lease(
     care_at.map(|at| at.max(now.after(terminate_grace)))
 }
 
-/// When to look after a lease was given back or lost. `care_at` is what the execution asks for by itself; `has_unseen` says that there may be
-/// mail which the holder has not seen.
+/// Returns when to look after a lease was returned or lost. `care_at` is the time that the
+/// execution itself asks for; `has_unseen` says that there may be mail that the holder has not
+/// seen.
 pub fn after_release(care_at: Option<Timestamp>, has_unseen: bool, now: Timestamp) -> Option<Timestamp> {
     sooner(care_at, has_unseen.then(|| now.after(ORDER_GRACE)))
 }
 
-/// What there is to do for a caretaker at `now`, given the unread `orders`.
+/// Decides what a caretaker has to do at `now`, given the unread `orders`.
 pub fn look<'a>(
     execution: &Execution,
     (lease, cared_epoch): (&LeaseRow, Option<Epoch>),
@@ -95,7 +100,7 @@ pub fn look<'a>(
     let at = if lease.session.is_some() {
         let is_terminate = |message: &&Message| matches!(message.body, Body::Terminate { .. });
         let terminate = orders.find(is_terminate).map(|message| message.arrived_at.after(terminate_grace));
-        // The holder sees to the deadline. It is looked at again because the holder may be lost.
+        // The holder applies the deadline. A later look is due because the holder may be lost.
         let deadline = execution.care_at().map(|at| at.max(now.after(DEADLINE_PATIENCE)));
         sooner(terminate, deadline)
     } else if orders.any(|message| applies(&message.body, ends_unseen)) {

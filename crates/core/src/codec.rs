@@ -1,27 +1,28 @@
-//! How entries, states and messages are written to disk.
+//! The encoding of entries, states and messages on disk.
 //!
-//! One byte of format version, then the value in postcard. Within a format, structures gain optional fields (`grow.rs`) and enumerations gain
-//! variants at their end; what a program does not know is refused as [`DecodeError::Newer`]. Anything else needs the next format, and the
-//! old one stays readable, which the golden files in `tests/golden` check.
+//! A record is one byte of format version, then the value in postcard. Within a format, structures
+//! gain optional fields (`grow.rs`) and enumerations gain variants at their end; a program refuses
+//! a field or variant that it does not know as [`DecodeError::Newer`]. Anything else needs the next
+//! format, and the old one stays readable, which the golden files in `tests/golden` check.
 
 use std::fmt;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The format that is written.
+/// The format that this program writes.
 const VERSION: u8 = 1;
 
-/// Bytes that are not what they should be.
+/// The reason why bytes cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// There is nothing.
+    /// There are no bytes.
     Empty,
-    /// A newer program wrote them.
+    /// A newer program wrote the bytes, in a format that this one does not know.
     UnknownVersion(u8),
-    /// A newer program wrote them: they have a field or a variant that this one does not know.
+    /// A newer program wrote the bytes: they have a field or a variant that this one does not know.
     Newer,
-    /// They are damaged.
+    /// The bytes are damaged.
     Damaged(String),
 }
 
@@ -47,24 +48,24 @@ impl fmt::Display for DecodeError {
 impl std::error::Error for DecodeError {}
 
 impl DecodeError {
-    /// Whether a newer program wrote them: it is only this one that cannot read them.
+    /// Whether a newer program wrote the bytes: then only this program cannot read them.
     pub fn is_newer(&self) -> bool {
         matches!(self, Self::Newer | Self::UnknownVersion(_))
     }
 }
 
-/// The bytes of `value`.
+/// Returns the bytes of `value`.
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     encode_behind(Vec::with_capacity(192), value)
 }
 
-/// The bytes of `value` behind those that are there.
+/// Appends the bytes of `value`.
 pub fn encode_behind<T: Serialize>(mut bytes: Vec<u8>, value: &T) -> Vec<u8> {
     bytes.push(VERSION);
     postcard::to_extend(value, bytes).expect("types of this crate always serialize")
 }
 
-/// The value in `bytes`.
+/// Returns the value in `bytes`.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     match bytes.split_first() {
         None => Err(DecodeError::Empty),
@@ -80,13 +81,13 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     }
 }
 
-/// What follows the version, if this program knows the format.
+/// Returns the bytes after the version, if this program knows the format.
 pub(crate) fn body(bytes: &[u8]) -> Option<&[u8]> {
     bytes.split_first().filter(|(version, _)| **version == VERSION).map(|(_, body)| body)
 }
 
-/// Postcard complains by itself about what cannot be, such as an end that comes too early. Whatever else there is to complain about, a type did: about
-/// a variant or a field that it does not know.
+/// Explains an error of postcard. Postcard itself reports impossible bytes, such as an early end.
+/// Every other error comes from a type, which met a variant or a field that it does not know.
 fn explain(error: postcard::Error) -> DecodeError {
     match error {
         postcard::Error::SerdeDeCustom => DecodeError::Newer,

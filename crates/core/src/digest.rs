@@ -1,19 +1,21 @@
-//! What a session holds, told in eight bytes with each heartbeat.
+//! The leases of a session in eight bytes, sent with each heartbeat.
 //!
-//! The engine and the store each keep a [`Tally`] of the leases of a session, and the heartbeat compares the two. Both are kept up to date lease by
-//! lease, so that a heartbeat costs the same for one lease as for 100,000.
+//! The engine and the store each keep a [`Tally`] of the leases of a session, and the heartbeat
+//! compares the two. Both are kept up to date lease by lease, so a heartbeat costs the same for one
+//! lease as for 100,000.
 
 use crate::Epoch;
 
-/// A digest of pairs of an execution's key and the epoch of its lease, in whatever order they come.
+/// A digest of pairs of an execution's key and the epoch of its lease, in any order.
 ///
-/// A sum of well-mixed numbers: equal sets have equal sums, a pair is added and taken away without looking at the others, and two sets that differ
-/// by chance have the same sum once in 2⁶⁴. Nobody tries to deceive: both sides are parts of one program.
+/// It is a sum of well-mixed numbers. Equal sets have equal sums, a pair is added and taken away
+/// without looking at the others, and two sets that differ have the same sum by chance once in 2⁶⁴.
+/// Nobody tries to deceive: both sides are parts of one program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digest(pub u64);
 
 impl Digest {
-    /// The digest of one pair.
+    /// Returns the digest of one pair.
     pub fn of(key: u64, epoch: Epoch) -> Self {
         // The final mix of MurmurHash3: every bit of the pair changes half of the bits of the sum.
         let mut mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ epoch.0.rotate_left(32);
@@ -22,13 +24,13 @@ impl Digest {
         Self(mixed ^ (mixed >> 33))
     }
 
-    /// With the pairs of another one.
+    /// Adds the pairs of another digest.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.wrapping_add(other.0))
     }
 
-    /// Without the pairs of another one.
+    /// Takes away the pairs of another digest.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self(self.0.wrapping_sub(other.0))
@@ -37,39 +39,43 @@ impl Digest {
 
 /// The leases of one session, as one side sees them.
 ///
-/// A lease takes part from the second heartbeat after it was given on: the answer that tells of a younger one may still be on its way.
+/// A lease takes part from the second heartbeat after it was granted: the answer that brings a
+/// younger one may still be on its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     beat_count: u64,
     old: Digest,
-    /// What was given since the last heartbeat.
+    /// The leases granted since the last heartbeat.
     young: Digest,
 }
 
 impl Tally {
-    /// A tally of a session that has given so many heartbeats, the last of them before any of `old` was looked at.
+    /// Returns the tally of a session after this many heartbeats, the last of them before any of
+    /// `old` was looked at.
     pub fn of(old: Digest, beat_count: u64) -> Self {
         Self { beat_count, old, young: Digest::default() }
     }
 
-    /// A lease was given. Gives the number of heartbeats so far, which is to be kept with the lease.
+    /// Adds a granted lease. Returns the number of heartbeats so far, which is to be kept with the
+    /// lease.
     pub fn give(&mut self, key: u64, epoch: Epoch) -> u64 {
         self.young = self.young.plus(Digest::of(key, epoch));
         self.beat_count
     }
 
-    /// A lease is over that was given after so many heartbeats.
+    /// Takes away a lease that is over, and that was granted after this many heartbeats.
     pub fn end(&mut self, key: u64, epoch: Epoch, given_beat: u64) {
         let part = if given_beat == self.beat_count { &mut self.young } else { &mut self.old };
         *part = part.minus(Digest::of(key, epoch));
     }
 
-    /// How many heartbeats there were. What was given after as many is young.
+    /// Returns the number of heartbeats so far. A lease granted after as many is young.
     pub fn beat_count(&self) -> u64 {
         self.beat_count
     }
 
-    /// The next heartbeat: the digest of what is to be compared in it. What is young now takes part from the next one on.
+    /// Counts the next heartbeat, and returns the digest to compare in it. The leases that are
+    /// young now take part from the next one on.
     pub fn beat(&mut self) -> Digest {
         let told = self.old;
         self.old = told.plus(self.young);

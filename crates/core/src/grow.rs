@@ -1,9 +1,11 @@
 //! Structures that can gain fields on disk.
 //!
-//! [`growable!`] writes the fields that a structure was born with one after the other, as postcard does, and behind them a list of those that
-//! it gained since: each with a tag that is never used again, its length and its bytes. A field that is not set is not written, so that
-//! what a newer program writes without using it is what an older one writes. An older program that meets a tag which it does not know says
-//! so (see [`DecodeError::Newer`](crate::codec::DecodeError::Newer)) instead of misreading what follows.
+//! [`growable!`] writes the original fields of a structure one after the other, as postcard does,
+//! and behind them a list of the fields gained since: each with a tag that is never used again, its
+//! length and its bytes. A field that is not set is not written, so a newer program that does not
+//! use it writes the same bytes as an older one. An older program that meets an unknown tag says so
+//! (see [`DecodeError::Newer`](crate::codec::DecodeError::Newer)) instead of misreading the bytes
+//! that follow.
 
 use std::fmt;
 
@@ -13,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 /// Makes a structure [`Serialize`] and [`Deserialize`].
 ///
-/// `fields` never change: neither their order nor their number. A new field is an `Option`, goes into `gained` under the next tag, and so
-/// does one that is no longer used.
+/// `fields` never change: neither their order nor their number. A new field is an `Option` and goes
+/// into `gained` under the next tag. A field that is no longer used stays there.
 macro_rules! growable {
     (
         $type:ident {
@@ -64,7 +66,7 @@ macro_rules! growable {
 
 pub(crate) use growable;
 
-/// The fields that a structure gained, with their tags; those that are not set are not written.
+/// The fields that a structure gained, with their tags; unset fields are not written.
 pub(crate) struct Gained<const N: usize>(pub(crate) [(u32, Option<Vec<u8>>); N]);
 
 impl<const N: usize> Serialize for Gained<N> {
@@ -78,23 +80,23 @@ impl<const N: usize> Serialize for Gained<N> {
     }
 }
 
-/// The bytes of a field that is set.
+/// Returns the bytes of a field that is set.
 pub(crate) fn bytes<T: Serialize>(field: &Option<T>) -> Option<Vec<u8>> {
     let field = field.as_ref()?;
     Some(postcard::to_allocvec(field).expect("types of this crate always serialize"))
 }
 
-/// The next of the fields that a structure was born with.
+/// Reads the next of the original fields.
 pub(crate) fn next<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(fields: &mut A) -> Result<T, A::Error> {
     fields.next_element()?.ok_or_else(|| A::Error::invalid_length(0, &"every field"))
 }
 
-/// The fields that were gained, as they were found.
+/// The gained fields, as they were found.
 #[derive(Default)]
 pub(crate) struct Found(Vec<(u32, Vec<u8>)>);
 
 impl Found {
-    /// One of them, and the others.
+    /// Takes one field, and returns it with the others.
     pub(crate) fn take<T: DeserializeOwned, E: serde::de::Error>(
         mut self,
         tag: u32,
@@ -107,7 +109,7 @@ impl Found {
         }
     }
 
-    /// Nothing may be left: it would be lost when the structure is written again.
+    /// Checks that nothing is left: it would be lost when the structure is written again.
     pub(crate) fn finish<E: serde::de::Error>(self) -> Result<(), E> {
         match self.0.first() {
             None => Ok(()),
@@ -177,7 +179,7 @@ mod tests {
         "fragile".to_owned()
     }
 
-    /// In a list, so that something follows: a program that misreads one order misreads the next.
+    /// Encodes two orders in a list: a program that misreads the first misreads the second.
     fn third(color: Option<&str>, weight: Option<u32>) -> Vec<u8> {
         let order = |id| third::Order { id, note: note(), color: color.map(str::to_owned), weight };
         encode(&vec![order(7), order(8)])

@@ -1,7 +1,8 @@
-//! What a message does to what it finds.
+//! Decides what a message does to the execution that it finds.
 //!
-//! A store looks for the execution that a message goes to, says what it knows of it ([`Found`]), and does what [`admit`] tells it. Two stores
-//! therefore cannot disagree about what is created, delivered or refused.
+//! A store looks for the execution that a message goes to, describes it ([`Found`]), and does what
+//! [`admit`] returns. So two stores cannot disagree about which messages create, are delivered or
+//! are refused.
 
 use std::sync::Arc;
 
@@ -11,60 +12,63 @@ use crate::{
     Timestamp, TooLarge, start_matches,
 };
 
-/// What is to be done with a message that is not refused.
+/// The action for a message that is not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intake {
     /// Create an execution.
     Create,
     /// Nothing: the execution began the same way.
     Attach,
-    /// Put it into the inbox. A message whose id is there already, read or unread, is a [`Duplicate`](Self::Duplicate): a store may find that
-    /// out when it inserts.
+    /// Put it into the inbox. A message whose id is there already, read or unread, is a
+    /// [`Duplicate`](Self::Duplicate): a store may find that out when it inserts.
     Deliver {
         /// Whether the execution is ready from now on, if nobody holds it.
         wakes: bool,
     },
-    /// Open the next run, and keep the id as that of a message that was read; but for one that is there already, as with
-    /// [`Deliver`](Self::Deliver).
+    /// Open the next run, and keep the id as that of a message that was read. If the id is there
+    /// already, it is a duplicate, as with [`Deliver`](Self::Deliver).
     Retry,
-    /// Nothing: it was there before, and what was taken before is no news, whatever became of its target since.
+    /// Nothing: the message was taken before, and is no news, whatever became of its target since.
     Duplicate,
 }
 
-/// What can be seen of an execution without its state.
+/// The part of an execution that can be seen without its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Where it stands.
+    /// Its status.
     pub status: Status,
-    /// What it is woken by.
+    /// The sorts of messages that wake it.
     pub listens: Listens,
     /// Its current run, if that can be read.
     pub run: Option<u32>,
 }
 
-/// An execution that a message finds. What costs its store a read is asked for only when it decides.
+/// An execution that a message finds. Anything that costs the store a read is asked for only when
+/// it decides.
 pub trait Found {
-    /// A refusal, or what went wrong when something was read.
+    /// A refusal, or the error of a read.
     type Error: From<Refusal>;
 
-    /// What its row says.
+    /// Returns what its row says.
     fn standing(&self) -> Standing;
-    /// Its state.
+    /// Returns its state.
     fn execution(&self) -> Result<&Execution, Self::Error>;
-    /// What its first run began with.
+    /// Returns the start of its first run.
     fn first_start(&mut self) -> Result<Arc<Start>, Self::Error>;
     /// Whether a message with this id has ever arrived.
     fn has_seen(&mut self, id: &MessageId) -> Result<bool, Self::Error>;
-    /// How many messages are unread.
+    /// Returns the number of unread messages.
     fn unread_count(&mut self) -> Result<usize, Self::Error>;
-    /// The unread orders, in order of arrival. What else is unread may be large, and decides nothing.
+    /// Returns the unread orders, in order of arrival. Other unread messages may be large, and
+    /// decide nothing.
     fn orders(&mut self) -> Result<Vec<Message>, Self::Error>;
-    /// Passes over what cannot be read of it, where the sender could not be told: its message is delivered, and judged by whoever reads it.
-    /// Any other error is given back.
+    /// Passes over an unreadable part of the execution, where its sender could not hear of it: its
+    /// message is delivered, and the reader judges it. Returns any other error.
     fn pass_over(&self, error: Self::Error) -> Result<(), Self::Error>;
 }
 
-/// What becomes of `message` at `now`, where it finds an execution or none. A refusal leaves no trace.
+/// Decides about `message` at `now`, where it finds an execution or none. A refusal leaves no
+/// trace.
 pub fn admit<F: Found>(
     found: Option<&mut F>,
     message: &Message,
@@ -105,8 +109,9 @@ fn taken(standing: Standing, body: &Body) -> Intake {
     }
 }
 
-/// The same as [`refusal_of`]. An answer or an order that is sent once would be lost with the damage that keeps it from being judged. A retry never
-/// lies in an inbox, so nobody could judge it later.
+/// Judges a message like [`refusal_of`], but passes over damage. An answer or an order that is sent
+/// once would be lost with the damage that keeps it from being judged. A retry never lies in an
+/// inbox, so nobody could judge it later.
 fn judged<F: Found>(found: &mut F, message: &Message, now: Timestamp) -> Result<Option<Refusal>, F::Error> {
     match refusal_of(found, message, now) {
         Err(error) if !matches!(message.body, Body::Retry) => found.pass_over(error).map(|()| None),
@@ -114,7 +119,7 @@ fn judged<F: Found>(found: &mut F, message: &Message, now: Timestamp) -> Result<
     }
 }
 
-/// Why a message that is no start may not be put into the inbox now.
+/// Returns why a message that is no start may not be put into the inbox now.
 fn refusal_of<F: Found>(
     found: &mut F,
     message: &Message,
@@ -122,7 +127,7 @@ fn refusal_of<F: Found>(
 ) -> Result<Option<Refusal>, F::Error> {
     let Standing { status, run, .. } = found.standing();
     if let Body::Retry = message.body {
-        // It never lies there: whoever takes it opens the next run at once.
+        // A retry never lies in the inbox: taking it opens the next run at once.
         return Ok(match found.execution()?.may_be_retried() {
             Ok(()) => found.first_start()?.may_be_repeated().err(),
             Err(refusal) => Some(refusal),
@@ -148,17 +153,18 @@ fn refusal_of<F: Found>(
     if (refusal.is_none() && !is_decision) || found.unread_count()? == 0 {
         return Ok(refusal);
     }
-    // A resume is in place behind a pause that nobody has read yet. A decision about a step is lost behind an unblock: there is nothing left to decide.
+    // A resume is in place behind a pause that nobody has read yet. A decision about a step is lost
+    // behind an unblock: there is nothing left to decide.
     let orders = found.orders()?;
     let behind = found.execution()?.after_orders(&orders, now);
     Ok(behind.decide(command, now).err().map(|refusal| match refusal {
-        // Whoever looks at it sees that it is blocked.
+        // The sender can see that the execution is blocked, so name the unread unblock instead.
         Refusal::NotBlocked if status == Status::Blocked => Refusal::UnblockUnread,
         refusal => refusal,
     }))
 }
 
-/// Whether the inbox has room for one more.
+/// Checks that the inbox has room for one more message.
 fn has_room<F: Found>(
     found: &mut F,
     message: &Message,
@@ -174,7 +180,7 @@ fn has_room<F: Found>(
 }
 
 impl Execution {
-    /// What it will be when these orders have been read.
+    /// Returns the execution as it will be when these orders have been read.
     fn after_orders(&self, orders: &[Message], now: Timestamp) -> Self {
         let mut later = self.clone();
         for command in orders.iter().filter(|order| self.is_meant_by(order)).filter_map(Message::control) {

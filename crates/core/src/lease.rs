@@ -1,4 +1,4 @@
-//! Who may write: sessions, epochs and versions.
+//! The right to write: sessions, epochs and versions.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ macro_rules! numbers {
         pub struct $type(pub u64);
 
         impl $type {
-            /// The one after this one.
+            /// Returns the next number.
             pub fn next(self) -> Self {
                 Self(self.0 + 1)
             }
@@ -33,22 +33,22 @@ macro_rules! numbers {
 numbers! {
     /// One registration of a worker process. Never reused.
     SessionId;
-    /// How often an execution was leased. Only grows.
+    /// The number of times that an execution was leased. Only grows.
     Epoch;
-    /// How many commits an execution has had. Only grows.
+    /// The number of commits of an execution. Only grows.
     Version;
 }
 
-/// What lets a worker write one execution.
+/// The right of a worker to write one execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Who holds it.
+    /// The session that holds it.
     pub session: SessionId,
-    /// Which lease of the execution it is.
+    /// The number of this lease of the execution.
     pub epoch: Epoch,
 }
 
-/// What a store knows about the right to write one execution.
+/// A store's record of the right to write one execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseRow {
     /// The session that holds the lease now.
@@ -59,27 +59,27 @@ pub struct LeaseRow {
     pub version: Version,
 }
 
-/// What becomes of a write.
+/// The decision about a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
-    /// It may be applied.
+    /// The write may be applied.
     Open,
-    /// It was applied before and its answer was lost: answer again.
+    /// The write was applied before and its answer was lost: answer again.
     Applied,
-    /// Another lease was given out since.
+    /// Another lease was granted since.
     StaleEpoch {
-        /// The writer's.
+        /// The writer's epoch.
         found: Epoch,
-        /// The newest.
+        /// The newest epoch.
         current: Epoch,
     },
-    /// The lease was given back or taken away, and nobody has it now.
+    /// The lease was returned or taken away, and nobody has it now.
     Released,
     /// The writer's picture of the execution is not the newest.
     StaleVersion {
-        /// The writer's.
+        /// The writer's version.
         found: Version,
-        /// The newest.
+        /// The newest version.
         current: Version,
     },
     /// The writer's session has expired or was retired.
@@ -87,8 +87,8 @@ pub enum Fence {
 }
 
 impl Lease {
-    /// Whether no code of the execution was ever called before: nobody held it, or only caretakers did, up to
-    /// [`cared_epoch`](crate::Summary::cared_epoch).
+    /// Whether no code of the execution was called before this lease: nobody held it, or only
+    /// caretakers did, up to [`cared_epoch`](crate::Summary::cared_epoch).
     pub fn is_first(&self, cared_epoch: Option<Epoch>) -> bool {
         self.epoch == cared_epoch.unwrap_or_default().next()
     }
@@ -100,13 +100,14 @@ impl LeaseRow {
         self.epoch == cared_epoch.unwrap_or_default()
     }
 
-    /// Decides about a write that was prepared at `expected`. No clock takes part: `session_is_live` was
-    /// decided from the session's row in the same transaction.
+    /// Decides about a write that was prepared at `expected`. No clock takes part:
+    /// `session_is_live` was decided from the session's row in the same transaction.
     pub fn fence(&self, lease: Lease, expected: Version, session_is_live: bool) -> Fence {
         if lease.epoch != self.epoch && !planted(Bug::StaleEpochWrites) {
             return Fence::StaleEpoch { found: lease.epoch, current: self.epoch };
         }
-        // Under one epoch only the holder writes, one commit at a time, so the next version is its own.
+        // Under one epoch only the holder writes, one commit at a time, so the next version is its
+        // own.
         if self.version == expected.next() {
             return Fence::Applied;
         }

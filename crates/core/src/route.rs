@@ -1,4 +1,4 @@
-//! Who may run what.
+//! The match between executions and the workers that may run them.
 
 use std::collections::BTreeSet;
 
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 use crate::grow::growable;
 use crate::{Name, Namespace};
 
-/// What sort of code an execution runs. The numbers are written to disk.
+/// The sort of code that an execution runs. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// A function whose progress is journalled and replayed.
     Workflow,
     /// A function that runs whole and is retried whole.
     Task,
-    /// Work of abide's own, which every worker does whatever its lanes are.
+    /// Work of abide's own, which every worker does, whatever its lanes are.
     Builtin,
 }
 
 impl Kind {
-    /// The word for this kind in texts that people read.
+    /// Returns the word for this kind in texts that people read.
     pub fn word(self) -> &'static str {
         match self {
             Self::Workflow => "workflow",
@@ -29,8 +29,8 @@ impl Kind {
     }
 }
 
-/// Everything that decides which workers may take an execution. Executions of one route form one queue, so that
-/// work which nobody here can take never stands before work that somebody can.
+/// Everything that decides which workers may take an execution. Executions of one route form one
+/// queue, so that work which no worker here can take never stands before work that one can.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route {
     /// The tenant.
@@ -39,7 +39,7 @@ pub struct Route {
     pub lane: Name,
     /// Workflow or task.
     pub kind: Kind,
-    /// Which one.
+    /// The name of the workflow or task.
     pub name: Name,
     /// The capabilities that it needs.
     pub requires: BTreeSet<Name>,
@@ -50,7 +50,7 @@ growable!(Route {
     gained: ;
 });
 
-/// What one worker offers.
+/// The abilities of one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ability {
     /// The tenant it works for.
@@ -59,7 +59,7 @@ pub struct Ability {
     pub lanes: BTreeSet<Name>,
     /// The workflows and tasks whose code it has.
     pub runs: BTreeSet<(Kind, Name)>,
-    /// What else it can do.
+    /// Its other capabilities.
     pub capabilities: BTreeSet<Name>,
     /// The version of its program.
     pub build: Option<Name>,
@@ -71,8 +71,8 @@ growable!(Ability {
 });
 
 impl Ability {
-    /// As a lane: every lane. As the name of a workflow or task: every one of that kind. For workers whose code is elsewhere, and which
-    /// learn what it is called when they ask for it.
+    /// As a lane, every lane; as the name of a workflow or task, every one of that kind. It is for
+    /// workers whose code is elsewhere, and which learn its names when they ask for it.
     pub const ANY: &'static str = "*";
 
     fn has_lane(&self, route: &Route) -> bool {
@@ -93,7 +93,7 @@ impl Ability {
             && route.requires.is_subset(&self.capabilities)
     }
 
-    /// Why this worker may not take executions of `route`; `None` when it may.
+    /// Returns why this worker may not take executions of `route`, or `None` if it may.
     pub fn objection(&self, route: &Route) -> Option<String> {
         if !self.has_lane(route) {
             return Some(format!("does not serve lane {:?}", route.lane));
@@ -173,7 +173,7 @@ mod tests {
             assert_eq!(ability.objection(&route).as_deref(), objection, "{ability:?}");
             assert_eq!(ability.serves(&route), objection.is_none());
         }
-        // A wildcard is no capability, and what waits in a lane of that name is no wildcard.
+        // A wildcard is no capability, and a lane of that name is no wildcard.
         let all = ability("*", Kind::Task, "*");
         assert_eq!(all.objection(&route("gpu", &["x"])).as_deref(), Some(r#"lacks the capability "x""#));
         assert!(!ability("gpu", Kind::Task, "render").serves(&route("*", &[])));

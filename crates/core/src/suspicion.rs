@@ -1,54 +1,60 @@
-//! How long an execution is suspected of killing its workers.
+//! Decides how long an execution is suspected of killing its workers.
 //!
-//! Suspicion begins with the first session that dies while holding the execution, and a store counts those that follow. Each holder carries the
-//! suspicion on in the [summary](crate::Summary) of every commit, until the execution has [proven](Proof) that it can be lived with; a store that finds
-//! a commit without it sets its count to zero. What others order is no proof: an operator who pauses poison and resumes it has changed nothing. Nor is
-//! work beside a closure that ran when the last holder died: that closure may be the one that kills, and it has begun again.
+//! Suspicion begins with the first session that dies while holding the execution, and a store
+//! counts the deaths that follow. Each holder carries the suspicion on in the
+//! [summary](crate::Summary) of every commit, until the execution has [proven](Proof) harmless; a
+//! store that finds a commit without it sets its count to zero. Orders from outside are no proof:
+//! an operator who pauses poison and resumes it has changed nothing. Nor is work beside a closure
+//! that ran when the last holder died: that closure may be the one that kills, and it has begun
+//! again.
 
 use serde::{Deserialize, Serialize};
 
 use crate::planted::{Bug, planted};
 use crate::{Event, Status, Summary, Timestamp, Waiting};
 
-/// What is known of an execution with which sessions died.
+/// The record of an execution with which sessions died.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspicion {
-    /// When its worker was found dead after it ran alone, oldest first.
+    /// The times at which its worker was found dead after it ran alone, oldest first.
     pub died_at: Vec<Timestamp>,
-    /// What it is allowed to do.
+    /// The restriction on it.
     pub stand: Stand,
 }
 
-/// What a suspected execution is allowed to do. The order of the variants is written to disk: new ones go last.
+/// The restriction on a suspected execution. The order of the variants is written to disk: new ones
+/// go last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stand {
-    /// Nothing special.
+    /// None yet.
     #[default]
     Aside,
-    /// It runs alone. A holder that finds this and more deaths than it was written with knows whose doing the last one was.
+    /// It runs alone. A holder that finds this mark, and more deaths than it was written with,
+    /// knows that this execution caused the last one.
     Alone {
-        /// How many sessions in a row had died when it began.
+        /// The number of sessions in a row that had died when it began.
         takeover_count: u32,
     },
     /// It does not run before this time.
     Resting(Timestamp),
 }
 
-/// What a commit shows of a suspected execution.
+/// The evidence in a commit of a suspected execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// Its run has ended: nothing of it is left that could kill anybody.
+    /// Whether its run has ended: nothing of it is left that could kill a worker.
     pub is_over: bool,
-    /// It records something that the code got [done](Event::is_work).
+    /// Whether it records something that the code got [done](Event::is_work).
     pub has_work: bool,
-    /// It parks code that [stands still](Summary::stands_still).
+    /// Whether it parks code that [stands still](Summary::stands_still).
     pub is_still: bool,
-    /// A closure that was open when the last holder died has begun again, and is neither recorded nor given up.
+    /// Whether a closure that was open when the last holder died has begun again, and is neither
+    /// recorded nor given up.
     pub has_open: bool,
 }
 
 impl Proof {
-    /// Whether the execution is suspected no longer.
+    /// Whether the execution is no longer suspected.
     pub fn suffices(self) -> bool {
         let is_clear = !self.has_open || planted(Bug::ProgressClearsPoison);
         self.is_over || (is_clear && (self.has_work || self.is_still))
@@ -56,7 +62,8 @@ impl Proof {
 }
 
 impl Event {
-    /// Whether this is something that the execution's code got done. Orders are not, nor is that it cannot go on.
+    /// Whether this is something that the execution's code got done. An order is not, nor is a
+    /// block.
     pub fn is_work(&self) -> bool {
         let is_foreign = matches!(self, Self::Foreign(_));
         is_foreign || self.op().is_some() || self.is_terminal() || planted(Bug::OrdersClearSuspicion)
@@ -64,7 +71,7 @@ impl Event {
 }
 
 impl Suspicion {
-    /// A commit of this summary, which does not end the suspicion.
+    /// Adds the suspicion to the summary of a commit that does not end it.
     pub fn told_in(self, summary: Summary) -> Summary {
         let is_active = !matches!(summary.status, Status::Paused | Status::Blocked);
         let summary = match self.stand {
@@ -79,7 +86,8 @@ impl Suspicion {
         Summary { suspicion: Some(self), ..summary }
     }
 
-    /// The same after its holder has left in good order: that it ran alone tells nothing any longer.
+    /// Returns the suspicion after its holder has left in good order: that the execution ran alone
+    /// no longer matters.
     pub fn left(self) -> Self {
         match self.stand {
             Stand::Alone { .. } => Self { stand: Stand::Aside, ..self },

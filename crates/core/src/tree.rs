@@ -1,10 +1,12 @@
-//! Orders that go from a parent to its children.
+//! Orders from a parent to its children.
 //!
-//! A pause, a resume, a cancellation and the end of a run concern the whole tree. The execution itself only says so ([`TreeOrder`]): who its open
-//! children are is known to whoever replayed it, and to the store.
+//! A pause, a resume, a cancellation and the end of a run concern the whole tree. The execution
+//! itself only returns the order ([`TreeOrder`]): its open children are known to the driver that
+//! replayed it, and to the store.
 //!
-//! Pauses and resumes may reach a child in any order, so each has the number of the parent's entry that it comes from, and an older one than the
-//! last changes nothing. What a parent paused only that parent, or somebody who means this very execution, lets go on.
+//! Pauses and resumes may reach a child in any order. So each has the number of the parent's entry
+//! that it comes from, and one that is older than the last changes nothing. Only the parent that
+//! paused a child, or an order to that very child, lets it go on.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,55 +22,56 @@ use crate::{
 pub struct TreeOrder {
     /// The parent.
     pub parent: ExecutionId,
-    /// Its run.
+    /// The parent's run.
     pub run: u32,
-    /// The number of the parent's entry that it follows from.
+    /// The number of the parent's entry that the order follows from.
     pub number: u64,
-    /// What the children are told.
+    /// The content of the order.
     pub change: TreeChange,
 }
 
-/// Whose child an execution has to be so that a message is for it. An id says too little: it may belong to something else, which the parent's
-/// start found there, and an order may reach the store long after the parent has given it.
+/// The parent that an execution must have so that a message is for it. An id says too little: it
+/// may belong to another execution, which the parent's start found there, and an order may reach
+/// the store long after the parent sent it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Descent {
     /// The parent.
     pub parent: ExecutionId,
-    /// Its run.
+    /// The parent's run.
     pub run: u32,
-    /// It started the child before this entry of its own.
+    /// The parent's entry before which it started the child.
     pub before: u64,
-    /// Its wait for the child, if only that one is meant.
+    /// The parent's wait for the child, if the message is for that child only.
     pub op: Option<Op>,
 }
 
-/// What children are told.
+/// An order's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TreeChange {
-    /// To start nothing new.
+    /// Start nothing new.
     Pause {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// To go on, if it was their parent that paused them.
+    /// Go on, if the parent paused them.
     Resume,
-    /// To wind down.
+    /// Wind down.
     Cancel {
-        /// Why: the parent has ended, or does.
+        /// The reason: the parent has ended, or is ending.
         reason: String,
     },
-    /// To end at once.
+    /// End at once.
     Terminate,
 }
 
 impl TreeOrder {
-    /// What the children of a run hear that ended with entry `number`. A terminate went down as terminate; the record does not tell it from any
-    /// other end.
+    /// Returns the order for the children of a run that ended with entry `number`. A terminate has
+    /// already gone down as terminate; the record does not distinguish it from any other end.
     pub fn at_end((parent, run): (ExecutionId, u32), number: u64) -> Self {
         Self { parent, run, number, change: cancel("its parent has ended") }
     }
 
-    /// The message that tells `child`. Its id makes a repetition harmless.
+    /// Returns the message for `child`. Its id makes a repetition harmless.
     pub fn message(&self, child: Address) -> Message {
         let Self { parent, run, number, change } = self;
         let body = match change {
@@ -82,19 +85,19 @@ impl TreeOrder {
         Message { descent: Some(descent.into()), ..Message::new(id, child, self.by(), body) }
     }
 
-    /// The ids of the messages by which a child has heard at the end of the run that it is wanted no longer: by this order, or because its parent
-    /// had given it up before.
+    /// Returns the ids of the messages by which a child may have heard, at the end of the run, that
+    /// it is no longer wanted: from this order, or because its parent had given it up before.
     pub fn heard_by(&self) -> [MessageId; 2] {
         let Self { parent, run, number, .. } = self;
         [format!("tree:{parent}:{run}:{number}"), format!("cancel:{parent}:{run}")].map(MessageId::new)
     }
 
-    /// Who gives it.
+    /// Returns the sender of the order.
     pub fn by(&self) -> By {
         By(crate::text::titled("parent", &self.parent))
     }
 
-    /// The id of an execution that tells the children.
+    /// Returns the id of the execution that sends the order to the children.
     pub fn delegate(&self) -> ExecutionId {
         let Self { parent, run, number, .. } = self;
         ExecutionId::composed(&format!("{}tree/{parent}/{run}/{number}", ExecutionId::OWN_PREFIX))
@@ -105,32 +108,34 @@ impl TreeOrder {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Inherited {
     pub(crate) number: u64,
-    /// Who paused the parent, and why, while that holds.
+    /// Who paused the parent, and why, while the pause lasts.
     pub(crate) pause: Option<(By, String)>,
 }
 
 impl Inherited {
-    /// What earlier runs have heard. A run that continues is not paused.
+    /// Returns the last order that earlier runs have heard. A run that continues is not paused.
     pub(crate) fn heard_by(parent: &Parent) -> Option<Self> {
         parent.heard.map(|number| Self { number, pause: None })
     }
 }
 
 impl Execution {
-    /// Whether the current run of `parent` started it by the operation `start`. Its id may belong to something else, which that start found there.
+    /// Whether the current run of `parent` started it by the operation `start`. The id may belong
+    /// to another execution, which that start found there.
     pub fn was_started_by(&self, parent: &Self, start: &Op) -> bool {
         self.parent().is_some_and(|found| {
             found.id == parent.address().id && found.run == parent.run() && found.op == start.child_result()
         })
     }
 
-    /// Whether a message is for it, and not only for what has its id. Intake asks, and whoever reads a message asks again: what could not be read
-    /// when it arrived had to take it.
+    /// Whether a message is for this execution, and not only for its id. Intake asks, and the
+    /// reader of a message asks again: an execution that could not be read when the message arrived
+    /// had to take it.
     pub fn is_meant_by(&self, message: &Message) -> bool {
         self.objection_to(message).is_none()
     }
 
-    /// Why a message is not for it.
+    /// Returns why a message is not for this execution.
     pub(crate) fn objection_to(&self, message: &Message) -> Option<Refusal> {
         let descent = message.descent.as_deref()?;
         if !self.descends(descent) {
@@ -139,14 +144,16 @@ impl Execution {
         self.has_heard(&message.body).then_some(Refusal::Cancelling)
     }
 
-    /// Whether its parent says only once more that it is cancelled. A parent says so when it is cancelled and when it ends: to what is blocked in
-    /// its clean-up that is no second cancellation, which would end it.
+    /// Whether its parent only repeats that it is cancelled. A parent sends that when it is
+    /// cancelled and when it ends: to a child that is blocked in its clean-up, that is no second
+    /// cancellation, which would end it.
     fn has_heard(&self, order: &Body) -> bool {
         matches!((order, &self.phase), (Body::Cancel { .. }, Phase::Blocked { cancelling: Some(_), .. }))
             && !planted(Bug::CleanUpGivenUp)
     }
 
-    /// Whether a message for children like this is for it. The next run of what failed has no parent: nobody waits for it.
+    /// Whether a message for children like this is for this execution. The next run of a failed
+    /// child has no parent: nobody waits for it.
     fn descends(&self, descent: &Descent) -> bool {
         self.parent().is_some_and(|found| {
             (&found.id, found.run) == (&descent.parent, descent.run)
@@ -155,7 +162,7 @@ impl Execution {
         })
     }
 
-    /// Takes a pause or a resume of the parent's. What was overtaken by a later one changes nothing.
+    /// Takes a pause or a resume of the parent. An order that a later one overtook changes nothing.
     pub(crate) fn inherit(&self, command: Command) -> Result<Decision, Refusal> {
         let Command::Inherit { by, number, pause } = command else { return Ok(Decision::default()) };
         if self.inherited.as_ref().is_some_and(|last| number <= last.number) {
@@ -174,7 +181,8 @@ impl Execution {
         self.inherited = Some(Inherited { number, pause });
     }
 
-    /// What the children have to be told when `decision` is recorded. A terminate goes down as terminate, every other end as cancel.
+    /// Returns the order for the children when `decision` is recorded. A terminate goes down as
+    /// terminate, every other end as cancel.
     pub(crate) fn tree_order(&self, decision: &Decision, is_terminate: bool) -> Option<TreeOrder> {
         let event = decision.events.last().filter(|_| self.open_child_count > 0)?;
         let change = match event {
@@ -253,7 +261,8 @@ mod tests {
         Command::Inherit { by: by(), number, pause: is_pause.then(|| "lunch".to_owned()) }
     }
 
-    /// Decides and records one command after the other; what the children were told after each, and whether it is paused in the end.
+    /// Decides and records one command after the other. Checks the order for the children after
+    /// each, and whether the execution is paused in the end.
     fn check(commands: Vec<Command>, told: &[Option<(&str, u64)>], is_paused: bool) {
         let mut execution = with_child();
         let mut found = Vec::new();
@@ -286,7 +295,7 @@ mod tests {
         check(vec![inherit(7, true), pause(), inherit(8, false)], &[Some(("pause", 3)), None, None], true);
         let lifted = &[Some(("pause", 3)), None, None, Some(("resume", 6))];
         check(vec![inherit(7, true), pause(), inherit(8, false), resume()], lifted, false);
-        // Whoever means this very execution lets it go on, also when its parent is paused.
+        // An order to this very execution lets it go on, even when its parent is paused.
         check(vec![inherit(7, true), resume()], &[Some(("pause", 3)), Some(("resume", 4))], false);
     }
 

@@ -1,7 +1,7 @@
 //! A whole execution that comes from another store.
 //!
-//! Nothing that is told of it is believed: its state is what its entries add up to, and when it is looked at next may be too early, never too
-//! late.
+//! Nothing that it says about itself is believed: its state follows from its entries, and the time
+//! of the next look may be too early, never too late.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,36 +10,36 @@ use crate::{
     Timestamp, TooLarge, parking,
 };
 
-/// An execution with all that it ever recorded and has not read.
+/// An execution with everything that it ever recorded and everything that it has not read.
 #[derive(Clone, Copy, Debug)]
 pub struct Whole<'a> {
     /// The entries of each run, from the first run on.
     pub runs: &'a [Vec<Entry>],
-    /// Its state, as it is told.
+    /// Its state, as the other store reports it.
     pub execution: &'a Execution,
-    /// Its summary, as it is told.
+    /// Its summary, as the other store reports it.
     pub summary: &'a Summary,
     /// Its unread messages, in order of arrival.
     pub unread: &'a [Message],
-    /// Somebody held it, or was about to.
+    /// Whether it had a holder, or was about to have one.
     pub was_ready: bool,
 }
 
-/// Where a whole execution is put.
+/// The row of a whole execution in its new store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// What it looks like. Nobody holds it.
+    /// Its summary. Nobody holds it.
     pub summary: Summary,
-    /// Whether somebody has to look at it at once.
+    /// Whether a worker has to look at it at once.
     pub is_ready: bool,
     /// When it ended, if it did.
     pub finished_at: Option<Timestamp>,
-    /// The ids of messages that its entries say it has read.
+    /// The ids of the messages that it has read, according to its entries.
     pub read: Vec<MessageId>,
 }
 
 impl Whole<'_> {
-    /// Where it is put at `now`, if all of it is sound.
+    /// Returns its row at `now`, if all of it is sound.
     pub fn settle(&self, limits: &Limits, now: Timestamp) -> Result<Settled, Refusal> {
         self.check_journal(limits)?;
         self.check_inbox(limits)?;
@@ -65,7 +65,8 @@ impl Whole<'_> {
         self.execution.address()
     }
 
-    /// Every run is numbered from 1 and ends as the next one needs it; the last one adds up to the state.
+    /// Checks that every run is numbered from 1 and ends as the next one needs it, and that the
+    /// last one adds up to the state.
     fn check_journal(&self, limits: &Limits) -> Result<(), Refusal> {
         let mut folded: Option<Execution> = None;
         for (entries, run) in self.runs.iter().zip(1..) {
@@ -116,13 +117,14 @@ impl Whole<'_> {
         Ok(())
     }
 
-    /// What is told of it, as far as it agrees with its state, and woken no later than its entries say.
+    /// Returns the reported summary, as far as it agrees with the state, with a wake no later than
+    /// the entries say.
     fn sound_summary(&self) -> Result<Summary, Refusal> {
         let Summary { status, listens, .. } = *self.summary;
         let is_active = self.execution.phase().is_active();
         let told = self.execution.summary(&self.summary.waiting);
         let found = if told.listens == listens { told } else { self.execution.summary_at_rest() };
-        // What it waits for is an excerpt, so that it cannot be told whether it sleeps or waits.
+        // The waits are an excerpt, so nobody can say whether it sleeps or waits.
         let of_code = [Status::Running, Status::Sleeping, Status::Waiting];
         let may_be = is_active && of_code.contains(&status) && of_code.contains(&found.status);
         if found.listens != listens || (found.status != status && !may_be) {
@@ -134,7 +136,8 @@ impl Whole<'_> {
         Ok(Summary { status, wake_at, ..found })
     }
 
-    /// The earliest time that an operation waits for and whose outcome is not recorded. Nobody may wait for it any longer: that costs a look.
+    /// Returns the earliest time that an operation without a recorded outcome waits for. The code
+    /// may no longer wait for it: that costs only a look.
     fn open_timer(&self) -> Option<Timestamp> {
         let mut open: HashMap<&Op, Timestamp> = HashMap::new();
         for entry in self.runs.last()? {
@@ -162,7 +165,7 @@ impl Whole<'_> {
     }
 }
 
-/// Why a run with these entries cannot follow one that ended like this.
+/// Returns why a run with these entries cannot follow one that ended like this.
 fn broken_link(before: &Execution, entries: &[Entry]) -> Option<&'static str> {
     let is_retry = entries.get(1).is_some_and(|second| matches!(second.event, Event::Retried { .. }));
     match before.phase() {
