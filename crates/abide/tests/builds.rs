@@ -117,7 +117,8 @@ fn a_build_tries_again_where_another_one_got_to() {
         assert_eq!(visit(&lab, "b", NOWHERE).await, 2, "it is asked to try, and is blocked");
         assert_eq!(visit(&lab, "c", PAST_ONE).await, 3, "it gets a step further");
         assert_eq!(look(&lab).await.execution.tried(), [Name::new("c").unwrap()]);
-        // The build gets past everything now under the same name: it lacked no code before.
+        // Build "b" lacked something other than code: under the same name, it gets past everything
+        // now.
         let (_, abide) = worker(&lab, "b", PAST_ALL).await;
         lab.sleep(minutes(1)).await;
         let handle = abide.handle::<u32>("one");

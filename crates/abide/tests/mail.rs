@@ -296,7 +296,7 @@ fn whoever_parks_has_read_all_mail() {
     }
 }
 
-/// Ignores everything but the signal that stops it.
+/// Waits until it is cancelled, and then cleans up for five seconds.
 #[workflow]
 async fn stubborn(ctx: Ctx) -> Result<()> {
     let never: Result<()> = ctx.recv("never").await;

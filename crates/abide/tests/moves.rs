@@ -112,7 +112,7 @@ async fn daughter(ctx: Ctx) -> Result<u64> {
     let effects = ctx.state::<Effects>().clone();
     ctx.step("daughter", || async { Ok(effects.add("daughter")) }).await?;
     let told = ctx.recv::<u64>("tell").await?;
-    // The old code awaits no ctx operation here, and is blocked.
+    // The old code awaits something other than a ctx operation here, and is blocked.
     if !ctx.state::<bool>() {
         std::future::pending::<()>().await;
     }

@@ -23,7 +23,7 @@ async fn undo(ctx: &Ctx) -> Result<()> {
     .await
 }
 
-/// Awaits no ctx operation in the old code, which is blocked by it.
+/// Awaits something other than a ctx operation in the old code, which is blocked there.
 async fn stray(ctx: &Ctx) {
     if !ctx.state::<Build>().is_fixed {
         pending::<()>().await;

@@ -16,8 +16,8 @@ const IDLE_MS: u64 = 3_000;
 /// The allowed processor time. A build without optimization needs about 0.25 on a quiet machine,
 /// nearly all of it for 20 queries per second.
 const CPU_PERCENT_MAX: f64 = if cfg!(debug_assertions) { 0.5 } else { 0.3 };
-/// The allowed ratio on a slow machine, which needs more for the same: to this process's own
-/// processor time for the queries alone, made at the same time.
+/// The most processor time on a slow machine, as a multiple of the time that this process needs for
+/// the queries alone.
 const QUESTION_TIMES_MAX: f64 = 2.5;
 const QUESTION_EVERY_MS: u64 = 50;
 /// The heartbeats allowed: the time to live is 15 seconds, and three beats fit into it.

@@ -29,8 +29,8 @@ const SIGNAL_COUNT: u64 = 250;
 const SIGNAL_MS_MAX: i64 = 50;
 /// The number of signals that stay in one process, to see how slow the machine is.
 const LOCAL_SIGNAL_COUNT: u64 = 60;
-/// The number of times that a signal is handed over more often when it leaves its process than when
-/// it stays.
+/// The allowance for a slow machine, in times of a local signal: a signal that leaves its process
+/// is handed over this many times more often.
 const LOCAL_TIMES_MAX: i64 = 5;
 /// The number of signals after the receiver has become quiet and asks only 20 times per second.
 const QUIET_SIGNAL_COUNT: u64 = 4;
@@ -172,9 +172,9 @@ async fn quiet(client: &Abide, sender: &mut Process, folder: &Path, nth: u32) ->
     signal_in_time(p50, SIGNAL_MS_MAX, client, ("sender", sender)).await
 }
 
-/// Checks whether a signal between two processes took `took_us` at most. Where threads wait for the
-/// processor, a signal that stays in `process`, which serves `lane`, is slow too: then it is the
-/// measure.
+/// Checks that a signal between two processes, which took `took_us`, took `ms_max` at most. Where
+/// threads wait for the processor, a signal that stays in `process`, which serves `lane`, is slow
+/// too, and adds to the bound.
 pub(crate) async fn signal_in_time(
     took_us: i64,
     ms_max: i64,

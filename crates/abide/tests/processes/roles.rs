@@ -45,7 +45,7 @@ pub(crate) enum Kind {
     Opener,
     /// Waits as a client for the results of as many waiters as it has slots.
     Watcher,
-    /// Holds the write lock of the database until the parent has it let go.
+    /// Holds the write lock of the database until the parent says "let go".
     Holder,
 }
 
