@@ -388,7 +388,8 @@ async fn end(lab: &Lab, abide: &Abide) -> Option<String> {
         let reason = reason.to_string();
         // In a table, the gist is enough.
         let reason = reason.strip_prefix("the code no longer matches its journal: ").unwrap_or(&reason);
-        let reason = reason.split_once(" (invalid type").map_or(reason, |(reason, _)| reason);
+        let cut = |reason, at| str::split_once(reason, at).map_or(reason, |(gist, _)| gist);
+        let reason = cut(cut(reason, " (invalid type"), " (at ");
         return Some(format!("Blocked: {reason}"));
     }
     let last = read(found.execution.entry_count()).await.unwrap().unwrap().journal.remove(0);

@@ -1,6 +1,6 @@
 //! By which of its names an operation is known, and which changes a run takes.
 
-use abide_core::{Entry, Event, OpKind, Remedied, StepRecord};
+use abide_core::{Entry, Event, OpKind, Remedied, Remedy, StepRecord};
 
 use super::{Id, Life, Model, State, id_of, interrupt_of, is_delivery, unused};
 use crate::program::{keyed, old_names};
@@ -16,8 +16,15 @@ pub(super) struct Told {
 /// Everything that a journal tells of operations.
 pub(super) fn told(life: &Life<'_>) -> Vec<Told> {
     let told = |entry: &Entry| {
-        let (id, is_own) = (id_of(entry.event.op()?), life.is_own(entry));
-        Some(Told { id, seq: entry.seq, is_delivery: is_delivery(&entry.event), is_own })
+        let op = entry.event.op()?;
+        // A lost result that is to be made anew is no outcome any longer.
+        let is_rerun = |later: &&Entry| {
+            let Event::Unblocked { remedied: Some(remedied), .. } = &later.event else { return false };
+            later.seq > entry.seq && remedied.op == *op && remedied.remedy == Remedy::Rerun
+        };
+        let is_gone = unused::is_lost(&entry.event) && life.journal.iter().any(|later| is_rerun(&later));
+        let (id, is_own) = (id_of(op), life.is_own(entry));
+        Some(Told { id, seq: entry.seq, is_delivery: is_delivery(&entry.event) && !is_gone, is_own })
     };
     life.journal.iter().filter_map(told).collect()
 }
