@@ -129,7 +129,7 @@ impl<'a> Lives<'a> {
             let due = self.due.get(*id).filter(|(set, _)| *set < entry.seq);
             due.is_some_and(|(_, due_at)| *due_at <= entry.at && *due_at < taken.asked_at)
         };
-        let id = moment.open.iter().find(is_due)?;
+        let id = moment.timed.iter().find(is_due)?;
         Some(format!("entry {} takes {:?}, though {id:?} was due earlier", entry.seq, taken.id))
     }
 }

@@ -128,7 +128,10 @@ impl Family<'_> {
         else {
             return None;
         };
-        let is_asked = by.starts_with("parent ") || self.asked.contains(&(id.clone(), reason.clone()));
+        // The world discards what it has damaged, and with it ends the children.
+        let is_asked = by.starts_with("parent ")
+            || by == "the world"
+            || self.asked.contains(&(id.clone(), reason.clone()));
         (!is_asked).then(|| {
             format!("{id:?} run {run}: {} by {by} for {reason:?}, which nobody has sent", entry.event.word())
         })

@@ -40,7 +40,12 @@ pub(super) fn check(books: &Books) -> Vec<String> {
 /// Whether it can be seen that a closure began behind a pause. The function of a task may begin before the resume that lets it is durable, and a
 /// blocking closure waits for a thread when it was begun.
 fn is_seen(books: &Books, spot: &Spot, key: &str) -> bool {
-    books.pasts.contains_key(&spot.id) && !is_task(books, spot) && !key.starts_with("blocking ")
+    books.pasts.contains_key(&spot.id) && !is_task(books, spot) && !is_blocking(key)
+}
+
+/// Whether this is the idempotency key of a blocking step: all of them have names with a `b`.
+fn is_blocking(key: &str) -> bool {
+    key.rsplit('/').nth(1).is_some_and(|name| name.starts_with('b'))
 }
 
 /// The pauses of a run, by the epoch under which each was recorded.

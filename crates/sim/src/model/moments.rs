@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use abide_core::Entry;
 
-use super::{Id, Knowledge, Life, Model, State, play};
+use super::{Expected, Id, Knowledge, Life, Model, State, play};
 
 /// An outcome that was recorded, and the operations that were open at that moment.
 pub(crate) struct Moment {
     pub(crate) seq: u64,
     pub(crate) open: BTreeSet<Id>,
+    /// Those that also end by a time. A wait of older code may have had a timeout that this one lacks.
+    pub(crate) timed: BTreeSet<Id>,
 }
 
 /// The moments of a run, as far as this edition recorded them.
@@ -28,8 +30,13 @@ impl Model<'_> {
         let mut state = self.lock();
         let State { moments: Some(moments), open, .. } = &mut *state else { return };
         if self.life.is_own(entry) {
-            let open = open.iter().filter(|(_, slot)| slot.outcome.is_none()).map(|(id, _)| id.clone());
-            moments.push(Moment { seq: entry.seq, open: open.collect() });
+            let open = open.iter().filter(|(_, slot)| slot.outcome.is_none());
+            let is_timed = |expected: &Expected| {
+                matches!(expected, Expected::Timer | Expected::Signal { has_timeout: true, .. })
+            };
+            let timed = open.clone().filter(|(_, slot)| is_timed(&slot.expected)).map(|(id, _)| id.clone());
+            let (timed, open) = (timed.collect(), open.map(|(id, _)| id.clone()).collect());
+            moments.push(Moment { seq: entry.seq, open, timed });
         }
     }
 }

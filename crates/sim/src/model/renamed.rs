@@ -119,6 +119,7 @@ fn is_seen(event: &Event) -> bool {
         Event::AttemptFailed { .. }
             | Event::TimerSet { .. }
             | Event::ChildCancelled { .. }
+            | Event::SignalRejected(_)
             | Event::Unblocked { remedied: Some(Remedied { .. }), .. }
     );
     is_note || is_delivery(event) || interrupt_of(event).is_some()
