@@ -8,7 +8,7 @@ use abide_core::{Entry, Event, Failure, FailureKind, Outcome, StepRecord, Timest
 use super::Books;
 use super::table::own_exprs;
 use crate::code::PASSING;
-use crate::program::{Expr, Pauses, Program, Step, keyed};
+use crate::program::{Expr, Pauses, Program, Step, keyed, old_names};
 use crate::scenario::Scenario;
 
 pub(super) fn check(books: &Books, scenario: &Scenario) -> Vec<String> {
@@ -83,7 +83,8 @@ impl Policies<'_> {
     fn any(&self, op: &abide_core::Op, says: impl Fn(&Step) -> bool) -> bool {
         let is_named = |step: &Step| {
             let (name, key) = keyed(&step.name);
-            op.name.as_str() == name && op.key.as_ref().map(abide_core::Name::as_str) == key
+            let is_so = op.name.as_str() == name || old_names(&step.name).contains(&op.name.as_str());
+            is_so && op.key.as_ref().map(abide_core::Name::as_str) == key
         };
         self.steps.iter().any(|step| is_named(step) && says(step))
     }
