@@ -99,7 +99,8 @@ version!(renamed_from, |ctx| {
 });
 version!(joined, |ctx| {
     let (a, b) = futures_util::join!(step(&ctx, "a"), step(&ctx, "b"));
-    (a?, b?);
+    a?;
+    b?;
     go(&ctx).await
 });
 version!(retyped, |ctx| {

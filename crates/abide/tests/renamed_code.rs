@@ -59,7 +59,7 @@ async fn purchase(ctx: Ctx) -> Result<String> {
 fn two_that_claim_one_name_are_refused_when_a_store_is_opened() {
     Lab::run(7, |lab| async move {
         let opened = lab.worker_with(|builder| builder.task(twice).workflow(checkout).workflow(purchase));
-        let error = opened.await.err().expect("both claim the name").to_string();
+        let error = opened.await.map(drop).expect_err("both claim the name").to_string();
         assert!(
             error.contains(r#"workflow "checkout" in the builder and workflow "purchase" in the builder both claim the name "checkout""#),
             "{error}"

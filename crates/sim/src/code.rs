@@ -421,8 +421,7 @@ impl Host for OnCtx {
             Some(own) => counted.key(own),
             None => counted,
         };
-        let counted =
-            old_names(&wanted.name).into_iter().fold(counted, |counted, old| counted.renamed_from(old));
+        let counted = old_names(&wanted.name).into_iter().fold(counted, abide::Transact::renamed_from);
         Box::pin(async move {
             let _open = self.opened("sqlite");
             counted.await
