@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use abide::prelude::*;
 use abide::testing::Lab;
+use abide_core::{Address, Event, ExecutionId, Namespace};
 use abide_sqlite::SqliteStore;
 use abide_store::Store;
 use abide_store::faults::{Chances, FaultyStore};
@@ -408,10 +409,19 @@ fn nothing_starts_between_a_cancellation_and_the_code_that_sees_it() {
     for seed in 1..=20 {
         Lab::run(seed, |lab| async move {
             let (_, abide) = lab.worker().await.unwrap();
+            BEGAN.store(0, Ordering::Relaxed);
             let handle = abide.start(chain, ()).id("one").await.unwrap();
             handle.cancel("stop").await.unwrap();
             lab.sleep(secs(5)).await;
             assert_eq!(handle.status().await.unwrap(), Status::Cancelled, "seed {seed}");
+            let address = Address { namespace: Namespace::default(), id: ExecutionId::new("one").unwrap() };
+            let whole = abide_store::export(&**lab.store(), &address).await.unwrap().unwrap();
+            let is_step = |record: &abide_store::Record| {
+                matches!(record.entry().unwrap().event, Event::StepRecorded(_))
+            };
+            let recorded = whole.runs.iter().flatten().filter(|record| is_step(record)).count();
+            let began = BEGAN.load(Ordering::Relaxed) as usize;
+            assert!(began <= recorded + 1, "seed {seed}: {began} began, {recorded} are recorded");
         });
     }
 }
