@@ -7,6 +7,7 @@ mod arrows;
 mod banned;
 mod guards;
 mod links;
+mod prose;
 mod required;
 mod size;
 mod source;
@@ -77,6 +78,9 @@ fn check_file(path: &str, text: &str, files: &[String]) -> Vec<Finding> {
     }
     if links::applies_to(path) {
         findings.extend(links::check(path, text, files));
+    }
+    if prose::applies_to(path) {
+        findings.extend(prose::check(path, text));
     }
     findings
 }
