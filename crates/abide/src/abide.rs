@@ -15,7 +15,7 @@ use crate::handle::Handle;
 use crate::open::{Builder, Closer};
 use crate::start::{Run, Start, StartOptions};
 
-/// A store and, unless it is only a client, a worker that runs what is in it. Cheap to clone.
+/// A store and, unless opened as a client, a worker that runs the executions in it. Cheap to clone.
 #[derive(Clone)]
 pub struct Abide {
     inner: Arc<Inner>,
@@ -29,7 +29,8 @@ struct Inner {
 }
 
 impl Abide {
-    /// Opens a store, creates it if need be, and resumes what was left there. `url` is `sqlite:PATH`, `sqlite::memory:` or a path.
+    /// Opens a store, creates it if needed, and resumes its open executions. `url` is
+    /// `sqlite:PATH`, `sqlite::memory:` or a path.
     ///
     /// Runs every workflow and task that is linked into the program.
     pub async fn open(url: &str) -> Result<Self, ClientError> {
@@ -41,8 +42,8 @@ impl Abide {
         Builder::new(url.into())
     }
 
-    /// Opens a store to start and watch executions there, but to run none. A store that is not there is
-    /// [`ClientError::NoStore`]: only a worker creates one.
+    /// Opens a store to start and watch executions without running any. Returns
+    /// [`ClientError::NoStore`] if the store does not exist: only a worker creates one.
     pub async fn client(url: &str) -> Result<Self, ClientError> {
         Self::builder(url).client().await
     }
@@ -61,10 +62,13 @@ impl Abide {
         Run::new(self, input)
     }
 
-    /// Starts the workflow or task that is registered under `name`, for programs that learn the name at run time.
+    /// Starts the workflow or task that is registered under `name`, for programs that learn the
+    /// name at run time.
     ///
-    /// Where its code is linked into this program, the input is checked: one that the code cannot read is refused. A client without the code asks the
-    /// store which worker has registered it, and the input is read by that worker alone: one that it cannot read blocks the execution.
+    /// If the code is linked into this program, the call refuses an input that the code cannot
+    /// read. A client without the code looks in the store for a worker that has registered the
+    /// name. Only that worker reads the input then, and an input that it cannot read blocks the
+    /// execution.
     pub async fn start_named<I: Serialize, T>(
         &self,
         id: &str,
@@ -96,19 +100,19 @@ impl Abide {
         Ok(Handle::begun(client.clone(), id, begun))
     }
 
-    /// A handle on the execution with this id, whose result is a `T`.
+    /// Returns a handle on the execution with this id, whose result is a `T`.
     pub fn handle<T: DeserializeOwned>(&self, id: &str) -> Handle<T> {
         Handle::new(self.inner.client.clone(), ExecutionId::new(id))
     }
 
-    /// Executions, as the filter says.
+    /// Lists the executions that match the filter.
     pub async fn list(&self, filter: Filter) -> Result<Vec<Listed>, ClientError> {
         let client = &self.inner.client;
         let mut list = filter.list(client.namespace())?;
         let mut found = Vec::new();
         loop {
             let page = client.store().list(list.clone()).await.map_err(|error| ClientError::of("", error))?;
-            // What abide does by itself is nobody's business.
+            // Users did not start abide's own executions and have no use for them.
             let items = page.items.into_iter().filter(|item| item.kind != Kind::Builtin);
             found.extend(items.map(|item| Listed::at(client.now(), item)));
             list.after = page.next;
@@ -119,8 +123,9 @@ impl Abide {
         }
     }
 
-    /// Stops working: takes nothing new, lets running steps finish for a grace period, gives everything back to other workers at
-    /// once, and closes the store. What was interrupted counts as no attempt.
+    /// Stops working: takes nothing new, lets running steps finish within a grace period, releases
+    /// every execution to other workers at once, and closes the store. An interrupted attempt is
+    /// not counted.
     pub async fn shutdown(&self) {
         if let Some(engine) = &self.inner.engine {
             engine.shutdown().await;
@@ -128,7 +133,7 @@ impl Abide {
         self.inner.closer.close();
     }
 
-    /// Whether a workflow or task of this name can be run here.
+    /// Whether this process can run a workflow or task of this name.
     pub(crate) fn has(&self, kind: Kind, name: &Name) -> bool {
         self.inner.code.has(kind, name)
     }

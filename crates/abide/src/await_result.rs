@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::client_error::ClientError;
 use crate::handle::result_of;
 
-/// A result that is about to be waited for. Await it; what a block means comes first.
+/// A result that is about to be waited for. Await it; the handling of blocks comes first.
 ///
 /// ```no_run
 /// # async fn run(abide: abide::Abide) -> Result<(), abide::ClientError> {
@@ -33,7 +33,7 @@ impl<T> AwaitResult<T> {
         Self(Stage::New { client, id, blocks: Blocks::End })
     }
 
-    /// Waits on while the execution is blocked: until a fixed build has gone on with it, or
+    /// Continues to wait while the execution is blocked: until a fixed build has continued it, or
     /// somebody has unblocked or ended it. A parent waits in this way for its children.
     pub fn through_blocks(mut self) -> Self {
         if let Stage::New { blocks, .. } = &mut self.0 {
@@ -43,7 +43,7 @@ impl<T> AwaitResult<T> {
     }
 }
 
-/// Nothing is pinned inside: what waits is in a box of its own.
+/// Nothing is pinned inside: the waiting future has a box of its own.
 impl<T> Unpin for AwaitResult<T> {}
 
 impl<T: DeserializeOwned> Future for AwaitResult<T>

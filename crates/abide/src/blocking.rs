@@ -1,7 +1,8 @@
 //! The blocking pool, for `ctx.blocking`.
 //!
-//! A job waits in the pool's queue for a thread. Dropping its future does not take it out of there, so
-//! that job and future share a [`Ticket`]: whichever of them comes first decides whether the job runs.
+//! A job waits in the pool's queue for a thread. Dropping its future does not remove it from the
+//! queue. So the job and the future share a [`Ticket`]: the first of the two to take it decides
+//! whether the job runs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,22 +14,22 @@ use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
 
-/// What a simulation has in the place of threads that may block: a process whose tasks run in their turn.
+/// A pool for simulations: a simulated process whose tasks run in their turn replaces the threads.
 pub(crate) struct BlockingPool(pub(crate) Arc<dyn Runtime>);
 
-/// Lets one of two have their way: the job begins, or it is given up and never does.
+/// A decision between two outcomes: the job begins, or it is given up and never begins.
 #[derive(Clone, Default)]
 struct Ticket(Arc<AtomicBool>);
 
 impl Ticket {
-    /// `true` for whoever asks first.
+    /// Returns `true` to the first caller only.
     fn take(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 }
 
-/// Gives a job up when its future is dropped: its step is recorded, cancelled or somebody else's by then.
-/// A job that has begun runs to its end.
+/// A guard that abandons a job when its future is dropped. By then its step is recorded, cancelled
+/// or held by another worker. A job that has begun runs to its end.
 struct GivesUp(Ticket);
 
 impl Drop for GivesUp {
@@ -39,8 +40,8 @@ impl Drop for GivesUp {
     }
 }
 
-/// Runs a closure on a thread that may block, or where the simulation says. Dropping the future keeps a
-/// closure that has not begun from beginning.
+/// Runs a closure on a thread that may block, or on the simulation's pool. Dropping the future
+/// prevents a closure from beginning if it has not begun yet.
 pub(crate) async fn on_the_pool<T: Send + 'static>(
     simulated: Option<Arc<dyn Runtime>>,
     run: impl FnOnce() -> Result<T> + Send + 'static,
@@ -49,12 +50,12 @@ pub(crate) async fn on_the_pool<T: Send + 'static>(
     let _gives_up = GivesUp(ticket.clone());
     let inside = Inside::current().filter(|_| !planted(Bug::KeyOffThread));
     let run = move || match ticket.take() {
-        // On whatever thread, it is this step whose key and chance the closure asks for.
+        // On any thread, the closure's calls for a key or a random number belong to this step.
         true => match inside {
             Some(inside) => inside.enter(run),
             None => run(),
         },
-        // Nobody waits for this.
+        // Nobody receives this error.
         false => Err(Error::new("the job was given up before it began")),
     };
     match simulated {
@@ -85,7 +86,7 @@ async fn in_its_turn<T: Send + 'static>(
     runtime.spawn(Box::pin(async move {
         let result = catch_unwind(AssertUnwindSafe(run))
             .unwrap_or_else(|panic| Err(Error::from_failure(panics::failure(panic.as_ref()))));
-        // Whoever no longer waits does not need it.
+        // A dropped receiver no longer needs the result.
         let _ = sender.send(result);
     }));
     receiver.await?
@@ -100,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// A job that waits for a thread is dropped: by a timeout, a cancellation, or the loss of a lease.
+    /// Drops a job that waits for a thread, as a timeout, a cancellation or a lost lease does.
     #[test]
     fn a_job_that_was_given_up_before_it_began_never_begins() {
         let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
@@ -119,7 +120,7 @@ mod tests {
             drop(waits);
             release.send(()).unwrap();
             assert!(occupies.await.unwrap());
-            // The queue is first in, first out: when this one has run, the other one would have.
+            // The queue is first in, first out: the dropped job would have run before this one.
             on_the_pool(None, || Ok(())).await.unwrap();
             assert!(!has_begun.load(Ordering::SeqCst));
         });
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!((ticket.take(), ticket.take()), (true, false));
     }
 
-    /// The future of a job that runs is dropped: nothing else can be done.
+    /// Drops the future of a running job: the job runs to its end, because nothing can stop it.
     #[test]
     fn a_job_that_has_begun_runs_to_its_end() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -1,14 +1,16 @@
-//! The version of the user's program, when the user gives none.
+//! The version of the user's program if the user sets none.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
 
 use abide_core::{Limits, Name};
 
-/// A name for the executable file of this process and for the bounds that it works under: a higher bound may be all that a blocked execution needs.
+/// Returns a name for the executable file of this process and the bounds that it works under. The
+/// bounds count because a higher bound may be all that a blocked execution needs.
 ///
-/// The file is known by its length and the time of its last change. To hash a hundred megabytes at every start would cost more than a try
-/// too many, and a deploy that changes neither is none.
+/// The file's length and modification time identify it. Hashing a hundred megabytes at every start
+/// would cost more than one unnecessary try, and a deploy that changes neither of the two is no
+/// deploy.
 pub(crate) fn of_executable(limits: &Limits) -> Name {
     static EXECUTABLE: OnceLock<Option<(u64, u128)>> = OnceLock::new();
     let mut hasher = DefaultHasher::new();

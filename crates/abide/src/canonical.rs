@@ -1,9 +1,9 @@
-//! When two inputs are the same: their canonical JSON is.
+//! Comparison of inputs: two inputs are the same if their canonical JSON is.
 //!
-//! The members of objects are sorted by their names, and members that are `null` are left out, so
-//! that neither the order of a `HashMap` nor a new optional field makes another input of it. White
-//! space and the way in which a character is escaped do not count. Everything else does: the order
-//! of sequences, and how a number is written.
+//! Members of objects are sorted by name, and members that are `null` are left out. So neither the
+//! order of a `HashMap` nor a new optional field makes an input a different one. White space and
+//! the way a character is escaped do not count. Everything else does: the order of sequences, and
+//! how a number is written.
 
 use abide_core::{ContentHash, Name, Payload};
 use serde::Serialize;
@@ -18,15 +18,15 @@ pub fn hash(input: &Payload) -> ContentHash {
     }
     match canonical(json) {
         Some(text) => ContentHash::of(&text),
-        // It is no JSON, or nested deeper than it could be read back: compared as it is.
+        // Not JSON, or nested too deeply to be read back: compared byte by byte.
         None => ContentHash::of(json),
     }
 }
 
-/// What tells an operation apart from others of its name, as a short text.
+/// Returns a short text that distinguishes an operation from others of its name.
 ///
-/// A string stands for itself and everything else for its canonical JSON. What is long, or has characters that are not in names, is
-/// known by its hash.
+/// A string stands for itself, every other value for its canonical JSON. A text that is long, or
+/// that has characters which names do not allow, is replaced with its hash.
 pub(crate) fn key<K: Serialize + ?Sized>(key: &K) -> Result<Name, String> {
     const KEY_BYTES_MAX: usize = 64;
     let json = data::encode(&key).map_err(|error| format!("its key does not serialize: {error}"))?;
@@ -41,7 +41,7 @@ pub(crate) fn key<K: Serialize + ?Sized>(key: &K) -> Result<Name, String> {
     }
 }
 
-/// Whether nothing in this JSON could be written otherwise: it has no objects, no escapes and no white space.
+/// Whether this JSON has only one way to be written: no objects, no escapes and no white space.
 fn is_canonical(json: &[u8]) -> bool {
     !json.iter().any(|byte| matches!(byte, b'{' | b'\\' | b' ' | b'\t' | b'\n' | b'\r'))
 }
@@ -53,7 +53,8 @@ fn canonical(json: &[u8]) -> Option<Vec<u8>> {
     (reader.peek().is_none()).then_some(text)
 }
 
-/// Goes through JSON and writes it canonically. `None`: this is no JSON.
+/// A reader that goes through JSON and writes it canonically. Its methods return `None` if the text
+/// is not JSON.
 struct Reader<'a> {
     json: &'a [u8],
     at: usize,
@@ -61,17 +62,17 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// As deep as `serde_json` reads.
+    /// The depth that `serde_json` reads.
     const DEPTH_MAX: usize = 128;
 
-    /// The next byte that is no white space.
+    /// Returns the next byte that is not white space.
     fn peek(&mut self) -> Option<u8> {
         let rest = &self.json[self.at..];
         self.at += rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
         self.json.get(self.at).copied()
     }
 
-    /// Passes this byte, if it is the next.
+    /// Skips this byte if it is the next one, and reports whether it was.
     fn pass(&mut self, byte: u8) -> bool {
         let is_next = self.peek() == Some(byte);
         self.at += usize::from(is_next);
@@ -141,7 +142,7 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    /// A string, escaped as `serde_json` does it.
+    /// Writes a string, escaped as `serde_json` escapes it.
     fn string(&mut self, text: &mut Vec<u8>) -> Option<()> {
         if self.peek()? != b'"' {
             return None;
@@ -165,7 +166,7 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    /// A number, `true`, `false` or `null`.
+    /// Reads a number, `true`, `false` or `null`.
     fn word(&mut self) -> Option<&'a [u8]> {
         let rest = &self.json[self.at..];
         let is_in_word = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
@@ -222,7 +223,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the members of a value are ordered and spaced, its canonical form is one, and reads as the value without its nulls.
+        /// A value has one canonical form, whatever the order and spacing of its members. That form
+        /// reads as the value without its nulls.
         #[test]
         fn the_canonical_form_is_one(pairs in proptest::collection::vec((".{0,6}", -9..9_i32), 0..6), turn in 0..6_usize) {
             let unique: std::collections::BTreeMap<_, _> = pairs.into_iter().collect();

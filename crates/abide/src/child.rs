@@ -20,8 +20,8 @@ use crate::upgrade::Upgrade;
 /// The builder methods of children.
 macro_rules! child_options {
     () => {
-        /// Goes on with a child that was started with another input, by code before a change. Without this the execution is
-        /// blocked there, because the recorded result is for that other input.
+        /// Continues with a child that earlier code started with another input. Without this option
+        /// the execution is blocked, because the recorded result belongs to that other input.
         pub fn any_input(mut self) -> Self {
             self.options.any_input = true;
             self
@@ -31,8 +31,8 @@ macro_rules! child_options {
 
 /// A child that is about to be started. Await it to get a [`Child`]; options come first.
 ///
-/// That gives the child as soon as its start is recorded. If the store refuses it then, because its id belongs to something else,
-/// [`Child::result`] is an error that says so.
+/// It resolves as soon as the start of the child is recorded. If the store then refuses the child
+/// because its id is taken, [`Child::result`] returns an error that says so.
 #[must_use = "no child is started unless it is awaited"]
 pub struct StartChild<C: Code> {
     ctx: Ctx,
@@ -57,8 +57,9 @@ impl<C: Code> StartChild<C> {
     op_options!();
     child_options!();
 
-    /// Reads a recorded result that cannot be read as the type that this code wants: as the older type `V`, which is converted. The journal
-    /// stays as it is. An error blocks the execution, as a result does that cannot be read at all.
+    /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
+    /// type that this code expects. The journal stays as it is. An error blocks the execution, as
+    /// an unreadable result does.
     pub fn upgrade<V: DeserializeOwned>(
         mut self,
         convert: impl Fn(V) -> Result<C::Output> + Send + Sync + 'static,
@@ -67,7 +68,8 @@ impl<C: Code> StartChild<C> {
         self
     }
 
-    /// What the runner is asked for; a problem with it blocks the execution, as its code has to change.
+    /// Returns the request to the runner. An invalid option blocks the execution, because only a
+    /// change of its code can fix it.
     fn request(
         ctx: &Ctx,
         options: &StartOptions,
@@ -133,7 +135,8 @@ impl<C: Code> Future for StartChild<C> {
     }
 }
 
-/// A child that was started. Dropping it does not stop it; the end of its parent does.
+/// A child that was started. Dropping this value does not stop the child; the end of its parent
+/// does.
 pub struct Child<T> {
     ctx: Ctx,
     start: Op,
@@ -142,12 +145,12 @@ pub struct Child<T> {
 }
 
 impl<T: DeserializeOwned> Child<T> {
-    /// The id of the child.
+    /// Returns the id of the child.
     pub fn id(&self) -> &str {
         self.id.as_str()
     }
 
-    /// Waits for its result. Dropping the future cancels the child.
+    /// Waits for the result of the child. Dropping the future cancels the child.
     #[track_caller]
     pub fn result(self) -> ChildResult<T> {
         self.result_at(Site::caller())
@@ -190,7 +193,8 @@ impl<T: DeserializeOwned> Future for ChildResult<T> {
     }
 }
 
-/// A child whose result is waited for. Await it; options come first. Dropping it cancels the child.
+/// A child that is started and whose result is awaited. Await it; options come first. Dropping it
+/// cancels the child.
 #[must_use = "no child is started unless it is awaited"]
 pub struct RunChild<C: Code> {
     name: OpName,
@@ -221,8 +225,9 @@ impl<C: Code> RunChild<C> {
     op_options!();
     child_options!();
 
-    /// Reads a recorded result that cannot be read as the type that this code wants: as the older type `V`, which is converted. The journal
-    /// stays as it is. An error blocks the execution, as a result does that cannot be read at all.
+    /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
+    /// type that this code expects. The journal stays as it is. An error blocks the execution, as
+    /// an unreadable result does.
     pub fn upgrade<V: DeserializeOwned>(
         mut self,
         convert: impl Fn(V) -> Result<C::Output> + Send + Sync + 'static,

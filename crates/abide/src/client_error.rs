@@ -1,4 +1,4 @@
-//! What can go wrong outside of workflows, by what the caller can do about it.
+//! Errors of calls from outside of workflows, grouped by the caller's remedy.
 
 use std::fmt;
 
@@ -11,29 +11,29 @@ use crate::Error;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The execution failed: this is its error. Asking again gives the same answer.
+    /// The execution failed with this error. Another call returns the same.
     Failed {
         /// The id of the execution.
         id: String,
         /// Its error.
         error: Error,
     },
-    /// The execution was cancelled. Asking again gives the same answer.
+    /// The execution was cancelled. Another call returns the same.
     Cancelled {
         /// The id of the execution.
         id: String,
-        /// By whom and why.
+        /// The author and the reason of the cancellation.
         reason: String,
     },
-    /// The execution is blocked, and every live build of the program that could go on with it has tried. Wait again after a fixed deploy, or
-    /// after somebody has unblocked it.
+    /// The execution is blocked, and every live build of the program that serves it has tried. Wait
+    /// again after a fixed deploy, or after somebody has unblocked it.
     Blocked {
         /// The id of the execution.
         id: String,
-        /// What is in the way.
+        /// The obstacle.
         reason: String,
     },
-    /// There is no such execution.
+    /// No execution has this id.
     Unknown {
         /// The id.
         id: String,
@@ -48,46 +48,50 @@ pub enum ClientError {
         /// Both sides.
         message: String,
     },
-    /// The request makes no sense as things are: it has finished already, is not paused, is over a limit …
+    /// The execution's state does not allow the request: it has ended, is not paused, has reached a
+    /// limit …
     Refused {
         /// The id of the execution.
         id: String,
         /// Why.
         message: String,
     },
-    /// Something that was given cannot be: a name, an id, a tag, an option.
+    /// An argument is not valid: a name, an id, a tag, an option.
     Invalid {
-        /// What and why.
+        /// The argument and the reason.
         message: String,
     },
-    /// A value does not serialize, or a result is not of the type that was asked for.
+    /// A value does not serialize, or a result is not of the requested type.
     Data {
-        /// Which value and why.
+        /// The value and the reason.
         message: String,
     },
-    /// There is no such store, and a client creates none. A worker does, or `abide restore`.
+    /// The store does not exist, and a client creates none. A worker does, or `abide restore`.
     NoStore {
-        /// The URL that was given.
+        /// The URL of the store.
         url: String,
     },
     /// The store cannot be opened.
     Open {
-        /// The URL that was given.
+        /// The URL of the store.
         url: String,
         /// Why.
         message: String,
     },
-    /// The store is busy or out of reach, or cannot read what was asked for now. Nothing was changed; try again later.
+    /// The store is busy or out of reach, or cannot read the requested data now. Nothing was
+    /// changed; try again later.
     Unavailable {
         /// The store's complaint.
         source: abide_store::Error,
     },
-    /// It may have happened. Ask again with the same id: a repetition changes nothing.
+    /// The request may have been carried out. Send it again with the same id: a repetition changes
+    /// nothing.
     Indeterminate {
         /// The store's complaint.
         source: abide_store::Error,
     },
-    /// The store contains what this program cannot read: it is damaged, see `abide verify`, or a newer version of abide wrote it.
+    /// The store contains data that this program cannot read: it is damaged (see `abide verify`),
+    /// or a newer version of abide wrote it.
     Corrupt {
         /// The store's complaint.
         source: abide_store::Error,
@@ -97,7 +101,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// The value of a failed execution's [typed](Error::typed) error, if it is an `E`.
+    /// Returns the value of a failed execution's [typed](Error::typed) error, if it is an `E`.
     pub fn get<E: DeserializeOwned>(&self) -> Option<E> {
         match self {
             Self::Failed { error, .. } => error.get(),
@@ -161,7 +165,8 @@ impl fmt::Display for ClientError {
 impl std::error::Error for ClientError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            // Its own words are these, so that who prints the whole chain would print them twice.
+            // This error prints the source's text itself: as its source, the text would appear
+            // twice in a printed chain.
             Self::Unavailable { source } | Self::Indeterminate { source } | Self::Corrupt { source } => {
                 std::error::Error::source(source)
             }
@@ -180,7 +185,7 @@ impl From<InvalidName> for ClientError {
 mod tests {
     use super::*;
 
-    /// As many programs print an error: the whole chain.
+    /// Prints the whole chain, as many programs do.
     #[test]
     fn nothing_in_a_chain_is_said_twice() {
         let error = ClientError::of("x", abide_store::Error::Corrupt { what: "row 3".to_owned() });

@@ -13,8 +13,7 @@ use crate::client_error::ClientError;
 use crate::ctx::{Ctx, State};
 use crate::data;
 
-/// A value that can be recorded and read again: everything that serializes, deserializes and owns
-/// what it has.
+/// A value that can be recorded and read again: it serializes, deserializes and owns its data.
 #[diagnostic::on_unimplemented(
     message = "derive `Serialize` and `Deserialize` for `{Self}`: it is recorded, and read again in a replay",
     label = "this cannot be recorded",
@@ -35,15 +34,16 @@ pub trait Again: Clone + Send {}
 #[diagnostic::do_not_recommend]
 impl<F: Clone + Send> Again for F {}
 
-/// A registered async function. The attributes [`workflow`](macro@crate::workflow) and [`task`](macro@crate::task) implement it.
+/// A registered async function. The attributes [`workflow`](macro@crate::workflow) and
+/// [`task`](macro@crate::task) implement this trait.
 #[diagnostic::on_unimplemented(
     message = "give the name of a function that has `#[workflow]` or `#[task]`: `{Self}` is none",
     label = "this is no workflow and no task"
 )]
 pub trait Code: Send + Sync + 'static {
-    /// What it is called with.
+    /// The input of the function.
     type Input: Value + 'static;
-    /// What it gives.
+    /// The result of the function.
     type Output: Value + 'static;
     /// The name it is registered under.
     const NAME: &'static str;
@@ -70,10 +70,10 @@ pub trait Task: Code {}
     label = "this is no such `Result`"
 )]
 pub trait Returns {
-    /// The type.
+    /// The success type.
     type Ok;
 
-    /// The same result, with an error of ours.
+    /// Converts the error into an [`Error`](crate::Error).
     fn into_result(self) -> crate::Result<Self::Ok>;
 }
 
@@ -101,7 +101,7 @@ pub struct Registered {
 inventory::collect!(Registered);
 
 impl Registered {
-    /// The registration of `C`, which is defined in `module`.
+    /// Returns the registration of `C`, which is defined in `module`.
     pub const fn of<C: Code>(module: &'static str) -> Self {
         Self {
             name: C::NAME,
@@ -114,7 +114,7 @@ impl Registered {
         }
     }
 
-    /// Checks that it can be called with this input.
+    /// Checks that the function can read this input.
     pub(crate) fn check(&self, input: &Payload) -> Result<(), Block> {
         (self.check)(input)
     }
@@ -132,7 +132,7 @@ impl CodeNames {
         Self::checked(C::KIND, C::NAME, C::RENAMED_FROM)
     }
 
-    /// Of what is registered, or of what only has a name here.
+    /// Checks the names of a workflow or task, whether its code is registered here or not.
     pub(crate) fn checked(kind: Kind, name: &str, old_names: &[&str]) -> Result<Self, InvalidName> {
         let old_names = old_names.iter().map(|old| code_name(kind, old)).collect::<Result<_, _>>()?;
         Ok(Self { kind, name: code_name(kind, name)?, old_names })
@@ -143,7 +143,8 @@ fn code_name(kind: Kind, name: &str) -> Result<Name, InvalidName> {
     Name::of_field(if kind == Kind::Task { "task name" } else { "workflow name" }, name)
 }
 
-/// The workflows and tasks that are known here, whether they are run here or not, under each of their names.
+/// The workflows and tasks that this process knows, whether it runs them or not, under each of
+/// their names.
 #[derive(Clone, Default)]
 pub(crate) struct KnownCode(Vec<(Name, Registered)>);
 
@@ -155,17 +156,17 @@ impl KnownCode {
         Ok(Self(all.map(checked).collect::<Result<_, _>>()?))
     }
 
-    /// The code of this name.
+    /// Returns the code of this name.
     pub(crate) fn find(&self, name: &Name) -> Option<&Registered> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, code)| code)
     }
 
-    /// Whether there is code of this kind and name.
+    /// Whether code of this kind and name is known.
     pub(crate) fn has(&self, kind: Kind, name: &Name) -> bool {
         self.0.iter().any(|(known, code)| (known, code.kind) == (name, kind))
     }
 
-    /// All of it, as an engine runs it: with mocks in the place of some tasks.
+    /// Returns all of the code in the form that an engine runs, with mocks in place of some tasks.
     pub(crate) fn registry(&self, state: &State, mocks: &BTreeMap<String, Arc<dyn TaskCode>>) -> Registry {
         let mut registry = Registry::default();
         for (name, code) in &self.0 {
@@ -182,7 +183,7 @@ impl KnownCode {
     }
 }
 
-/// What runs in the place of a task in a test.
+/// A replacement for a task in a test.
 pub(crate) struct MockTask<F, I> {
     name: String,
     mock: F,
@@ -217,7 +218,7 @@ where
     }
 }
 
-/// A Rust function as the engine calls it.
+/// A Rust function in the form that the engine calls.
 struct Native<C> {
     state: State,
     code: std::marker::PhantomData<fn() -> C>,
@@ -246,8 +247,8 @@ impl<C: Code> WorkflowCode for Native<C> {
     fn call(&self, board: Board, input: &Payload) -> Result<CodeFuture, Block> {
         let input = Self::input(input)?;
         let ctx = Ctx::of_workflow(board.clone(), self.state.clone());
-        // Unconstrained: tokio's own fairness would wake the workflow from outside when a poll has done much, which is not
-        // to be told from an await that is not recorded.
+        // Unconstrained: tokio's own fairness would wake the workflow from outside after a long
+        // poll, and the engine could not distinguish that from an unrecorded await.
         Ok(Box::pin(tokio::task::unconstrained(async move {
             let output = C::call(ctx, input).await.map_err(crate::Error::into_failure)?;
             match data::round_trip(&output) {

@@ -1,4 +1,4 @@
-//! What a workflow's or task's code is given.
+//! The context that the code of a workflow or task receives.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -28,7 +28,8 @@ use crate::transaction::{SqliteTransaction, Transact};
 
 /// The context of a workflow or task: everything durable goes through it.
 ///
-/// In a task, which has no journal, durable operations fail; its state, id and idempotency key are there.
+/// A task has no journal, so durable operations fail in it. Its state, id and idempotency key are
+/// available.
 #[derive(Clone)]
 pub struct Ctx {
     home: Home,
@@ -51,7 +52,7 @@ struct TaskHome {
 #[derive(Clone, Default)]
 pub struct State {
     values: Arc<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
-    /// What a test sees and replaces.
+    /// The part of a test that watches operations and replaces closures.
     probe: Option<Arc<Probe>>,
 }
 
@@ -62,7 +63,7 @@ impl State {
         Self { values: Arc::new(values), probe: self.probe.clone() }
     }
 
-    /// The same values, in a test.
+    /// Returns the same values with the probe of a test.
     pub(crate) fn probed(&self, probe: &Arc<Probe>) -> Self {
         Self { values: self.values.clone(), probe: Some(probe.clone()) }
     }
@@ -84,13 +85,15 @@ impl Ctx {
 
     /// Runs a closure and records its result: after that it never runs again.
     ///
-    /// The closure may borrow local variables, also across retries. What it keeps in them lasts as long as the execution stays in memory: one that
-    /// waits for its next attempt for longer than `park_after` (1 s) leaves it, and its code begins anew. It must not use durable operations
-    /// itself: that blocks the execution, and drops the closure. Until its result is recorded it may run more than once; see
-    /// [`Ctx::idempotency_key`].
+    /// The closure may borrow local variables, also across retries. Data that it keeps in them
+    /// lasts as long as the execution stays in memory: an execution that waits for its next attempt
+    /// for longer than `park_after` (1 s) leaves memory, and its code begins anew. The closure must
+    /// not use durable operations itself: that blocks the execution, and drops the closure. Until
+    /// its result is recorded it may run more than once; see [`Ctx::idempotency_key`].
     ///
-    /// The code is given the value as it is read back from what is recorded of it, so that it sees the same in a replay. A value that cannot be read back,
-    /// or would be read as another one (a float that is not finite, `Some(None)`), is not recorded: the execution is blocked there, because the
+    /// The code receives the value as it is read back from its recorded form, and so sees the same
+    /// in a replay. A value that cannot be read back, or would be read as another one (a float that
+    /// is not finite, `Some(None)`), is not recorded: the execution is blocked there, because the
     /// effect has happened.
     #[track_caller]
     pub fn step<'a, F, Fut, T>(&self, name: &str, run: F) -> Step<'a, T>
@@ -102,8 +105,9 @@ impl Ctx {
         Step::new(self.clone(), name, run)
     }
 
-    /// Runs a closure on a thread of the blocking pool and records its result. A timeout cannot stop the thread itself: its late
-    /// result is discarded. A closure that still waits for a thread by then does not begin.
+    /// Runs a closure on a thread of the blocking pool and records its result. A timeout cannot
+    /// stop the thread itself: its late result is discarded. A closure that is still waiting for a
+    /// thread when the timeout passes does not begin.
     #[track_caller]
     pub fn blocking<F, T>(&self, name: &str, run: F) -> Step<'static, T>
     where
@@ -114,10 +118,12 @@ impl Ctx {
         Step::new(self.clone(), name, move || on_the_pool(simulated.clone(), run.clone()))
     }
 
-    /// Runs a closure inside the transaction that records its result: exactly once. Needs a SQLite store.
+    /// Runs a closure inside the transaction that records its result: exactly once. Needs a SQLite
+    /// store.
     ///
-    /// What the closure writes to the database happens once. The closure itself may be run again, as a clone, when the transaction was rolled
-    /// back for a reason that is not its own: what it does elsewhere belongs into a [`step`](Ctx::step).
+    /// The closure's writes to the database happen once. The closure itself may run again, as a
+    /// clone, if the transaction was rolled back for a reason outside of it. Its effects elsewhere
+    /// belong in a [`step`](Ctx::step).
     #[track_caller]
     pub fn sqlite<F, T>(&self, name: &str, run: F) -> Transact<T>
     where
@@ -127,7 +133,7 @@ impl Ctx {
         Transact::new(self.clone(), name, run)
     }
 
-    /// Sleeps, for seconds or months; a crash does not start it anew.
+    /// Sleeps, for seconds or months; a crash does not restart the sleep.
     #[track_caller]
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep::new(self.clone(), Request::Sleep(duration))
@@ -139,14 +145,16 @@ impl Ctx {
         Sleep::new(self.clone(), Request::SleepUntil(at))
     }
 
-    /// Waits for the next signal of this name, first in first out. One that cannot be read as a `T` is recorded as set aside, and the wait goes on,
-    /// with the timeout that it had: see the guide on signals of another type.
+    /// Waits for the next signal of this name, first in, first out. A signal that cannot be read as
+    /// a `T` is recorded as set aside, and the wait continues with its original timeout: see the
+    /// guide on signals of another type.
     #[track_caller]
     pub fn recv<T: DeserializeOwned + 'static>(&self, name: &str) -> Receive<T> {
         Receive::new(self.clone(), name)
     }
 
-    /// Runs a child workflow or task and waits for its result. Dropping the future cancels the child.
+    /// Runs a child workflow or task and waits for its result. Dropping the future cancels the
+    /// child.
     #[track_caller]
     pub fn run<C: Code>(&self, code: C, input: C::Input) -> RunChild<C> {
         RunChild::new(self.clone(), code, input)
@@ -158,25 +166,28 @@ impl Ctx {
         StartChild::new(self.clone(), code, input)
     }
 
-    /// Runs clean-up that neither a cancellation nor a passed deadline interrupts: what is awaited inside goes on, and what begins inside
-    /// begins. After a deadline it has `deadline_grace_ms`, then it is dropped with the rest of the code. Children that run by then are
-    /// asked to stop in any case.
+    /// Runs clean-up that neither a cancellation nor a passed deadline interrupts: operations that
+    /// it awaits continue, and new operations begin. After a deadline it has `deadline_grace_ms`,
+    /// then it is dropped with the rest of the code. Children that are running by then are asked to
+    /// stop in any case.
     pub fn shield<F: Future>(&self, cleanup: F) -> Shield<F> {
         Shield::new(self.board().cloned(), cleanup)
     }
 
-    /// Ends this run and goes on in the next one, which calls the workflow with `input` and begins with an empty journal: for workflows that
-    /// go on for ever. As the last expression: `ctx.continue_as_new(next).await`.
+    /// Ends this run and continues in the next one, which calls the workflow with `input` and
+    /// begins with an empty journal: for workflows that never end. As the last expression:
+    /// `ctx.continue_as_new(next).await`.
     ///
-    /// The id stays, and so do unread signals, tags, route and deadline. Children of this run that have not ended are cancelled, as at every
-    /// end of a run. Whoever waits for the result, a parent or a handle, waits for that of the last run. An input that the workflow
-    /// cannot read blocks the next run.
+    /// The id stays, and so do unread signals, tags, route and deadline. Children of this run that
+    /// have not ended are cancelled, as at every end of a run. A parent or handle that waits for
+    /// the result waits for that of the last run. An input that the workflow cannot read blocks the
+    /// next run.
     pub fn continue_as_new<T>(&self, input: impl Serialize) -> ContinueAsNew<T> {
         ContinueAsNew::new(self.board().cloned(), data::encode(&input))
     }
 
-    /// Whether this execution takes a change of its code: `true` where it comes to this place for the first time, `false` if it was past it
-    /// before the change was deployed.
+    /// Whether this execution takes a change of its code: `true` if it reaches this place for the
+    /// first time, `false` if it had passed it before the change was deployed.
     ///
     /// ```no_run
     /// # use abide::prelude::*;
@@ -187,10 +198,12 @@ impl Ctx {
     /// # Ok(()) }
     /// ```
     ///
-    /// The first answer of a run is recorded, and every later question of this name has the same. An execution that has recorded something
-    /// behind this place, or that the code has not asked for yet, was past it. A step that ran there without being recorded tells nothing.
+    /// The first answer of a run is recorded, and every later question of this name has the same
+    /// answer. An execution has passed this place if it has recorded an operation behind it, or one
+    /// that the code has not asked for yet. A step that ran there without being recorded proves
+    /// nothing.
     ///
-    /// Inside a step's closure it blocks the execution, as every operation does there.
+    /// Inside a step's closure the call blocks the execution, as every operation does there.
     ///
     /// # Panics
     /// In a task, which has no journal; the panic becomes the error of the task.
@@ -208,7 +221,8 @@ impl Ctx {
         }
     }
 
-    /// The time of the last recorded result that this code has seen: the same in every replay.
+    /// Returns the time of the last recorded result that this code has seen: the same in every
+    /// replay.
     pub fn now(&self) -> Timestamp {
         match &self.home {
             Home::Workflow(board) => board.now(),
@@ -216,14 +230,17 @@ impl Ctx {
         }
     }
 
-    /// A random number: the same in every replay, another one at each call and in each execution.
+    /// Returns a random number: the same in every replay, another one at each call and in each
+    /// execution.
     ///
-    /// Inside a step's closure it is of the step's own sequence, which every attempt begins anew: what a closure draws, or draws no longer because
-    /// its result is recorded, changes nothing outside of it. The same holds for [`blocking`](Self::blocking) steps and transactions, and for a task,
-    /// which draws the same in every attempt.
+    /// Inside a step's closure the number comes from the step's own sequence, which every attempt
+    /// begins anew. So the numbers that a closure draws, or no longer draws because its result is
+    /// recorded, change nothing outside of it. The same holds for [`blocking`](Self::blocking)
+    /// steps and transactions, and for a task, which draws the same numbers in every attempt.
     ///
     /// # Panics
-    /// On a task or thread that the workflow's code, or a closure of its, has started itself: it is not known there whose number it is to be.
+    /// On a task or thread that the workflow's code, or one of its closures, has started itself:
+    /// there the call cannot know whose sequence to use.
     pub fn random(&self) -> u64 {
         match &self.home {
             Home::Workflow(board) => board.random(),
@@ -235,8 +252,9 @@ impl Ctx {
         }
     }
 
-    /// A UUID (version 4) in its usual text form: the same in every replay. Like [`random`](Self::random), of which it takes two, it follows from
-    /// namespace, id and run, so the same id in another store gives the same one.
+    /// Returns a UUID (version 4) in its usual text form: the same in every replay. Like
+    /// [`random`](Self::random), of which it takes two, it follows from namespace, id and run. So
+    /// the same id in another store has the same UUIDs.
     ///
     /// # Panics
     /// Where [`random`](Self::random) does.
@@ -254,20 +272,21 @@ impl Ctx {
         )
     }
 
-    /// A value that was given to the builder's `state`.
+    /// Returns a value that was passed to the builder's `state`.
     ///
     /// # Panics
-    /// If there is none of this type; the panic becomes the error of the step or workflow.
+    /// If the builder has no value of this type; the panic becomes the error of the step or
+    /// workflow.
     #[track_caller]
     pub fn state<S: Send + Sync + 'static>(&self) -> &S {
         match self.state.get() {
             Some(state) => state,
-            // Not in a closure: that would be the caller which the panic points at.
+            // Not in a closure: the panic would point at the closure as its caller.
             None => panic!("no state of type {} was given to the builder", std::any::type_name::<S>()),
         }
     }
 
-    /// The id of this execution.
+    /// Returns the id of this execution.
     pub fn id(&self) -> &str {
         match &self.home {
             Home::Workflow(board) => board.address().id.as_str(),
@@ -275,7 +294,7 @@ impl Ctx {
         }
     }
 
-    /// The number of this run, from 1.
+    /// Returns the number of this run, from 1.
     pub fn run_number(&self) -> u32 {
         match &self.home {
             Home::Workflow(board) => board.run(),
@@ -283,13 +302,14 @@ impl Ctx {
         }
     }
 
-    /// Called inside the closure of a step, a [`blocking`](Self::blocking) step or a transaction: a name for that step that is the same in every
-    /// attempt and replay and belongs to no other step, for services that deduplicate. In the workflow's own code: a name for the run. Inside a
-    /// task: the same for the whole task.
+    /// Returns a name for services that deduplicate. Inside the closure of a step, a
+    /// [`blocking`](Self::blocking) step or a transaction, it names that step: the same name in
+    /// every attempt and replay, and of no other step. In the workflow's own code it names the run,
+    /// inside a task the whole task.
     ///
     /// # Panics
-    /// On a task or thread that the closure has started itself, with `tokio::spawn` for example: nothing tells there which step it belongs to. Take
-    /// the key before, and move it there:
+    /// On a task or thread that the closure has started itself, with `tokio::spawn` for example:
+    /// there the call cannot know which step it belongs to. Take the key before, and move it there:
     ///
     /// ```no_run
     /// # use abide::prelude::*;
@@ -310,7 +330,7 @@ impl Ctx {
         }
     }
 
-    /// Opens a durable operation; an error where there is no journal.
+    /// Opens a durable operation; refuses if the code has no journal.
     pub(crate) fn open(&self, kind: OpKind, name: &OpName, request: Request) -> Opened {
         let word = kind.word();
         let (site, old_names) = (name.site, name.old_names.as_slice());
@@ -339,19 +359,19 @@ impl Ctx {
         }
     }
 
-    /// Lets a test see what was opened.
+    /// Shows an opened operation to the test.
     pub(crate) fn see(&self, handle: &OpHandle, old_names: &[Name]) {
         if let Some(probe) = &self.state.probe {
             probe.open(self.id(), handle.op(), old_names);
         }
     }
 
-    /// What a test has in the place of the closure of an attempt, if anything.
+    /// Returns a test's replacement for the closure of an attempt, if the test has one.
     pub(crate) fn stead(&self, op: &Op, attempt: u32) -> Option<Stead> {
         self.state.probe.as_ref()?.stead(self.id(), op, attempt)
     }
 
-    /// What a transaction step asks for.
+    /// Returns the request of a transaction step.
     pub(crate) fn transaction(&self, name: &OpName, run: &UserTransaction) -> Request {
         match &self.state.probe {
             Some(probe) => probe.transaction(self.id(), name, run),
@@ -371,7 +391,8 @@ fn task_key(attempt: &TaskAttempt) -> String {
     run_key(&attempt.address, attempt.run)
 }
 
-/// What is said to whoever uses a context that outlived its code. Nothing would ever wake them.
+/// Returns the error for code that uses a context after its execution has ended or left memory.
+/// Without it the code would wait forever.
 pub(crate) fn gone(board: &Board, what: impl std::fmt::Display) -> Error {
     let id = &board.address().id;
     Error::fatal(format!(
@@ -379,7 +400,7 @@ pub(crate) fn gone(board: &Board, what: impl std::fmt::Display) -> Error {
     ))
 }
 
-/// What became of an attempt to open an operation.
+/// The result of opening an operation.
 pub(crate) enum Opened {
     Open(OpHandle),
     /// The execution is blocked; the operation stays pending.

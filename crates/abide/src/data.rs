@@ -1,4 +1,4 @@
-//! Values of the user's as payloads: JSON, so that people and other languages can read them.
+//! The user's values as payloads: JSON, so that people and other languages can read them.
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,17 +11,18 @@ use serde::ser::Error as _;
 
 use crate::readable::Readable;
 
-/// The payload of a value. What would be read as another value is refused.
+/// Returns the payload of a value. Refuses a value that would be read back as another one.
 pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Payload, serde_json::Error> {
     serde_json::to_vec(&Readable(value)).map(Payload::from)
 }
 
-/// The value in a payload.
+/// Returns the value in a payload.
 pub(crate) fn decode<T: DeserializeOwned>(payload: &Payload) -> Result<T, serde_json::Error> {
     serde_json::from_slice(payload.as_bytes())
 }
 
-/// The payload of a value, and the value as it is read back from there: both are for the same eyes, now and in a replay.
+/// Returns the payload of a value, and the value as it is read back from it: the code sees the same
+/// value now and in a replay.
 pub(crate) fn round_trip<T>(value: &T) -> Result<(Payload, T), serde_json::Error>
 where
     T: Serialize + DeserializeOwned,
@@ -33,8 +34,8 @@ where
     }
 }
 
-/// What a closure's value becomes in the journal, and the value as the code sees it: it has happened, so it is recorded even if its value cannot
-/// be.
+/// Returns the outcome that the journal records for a closure's result, and the value that the code
+/// sees. The closure has run, so an outcome is recorded even if its value cannot be.
 pub(crate) fn outcome_of<T>(result: crate::Result<T>) -> (Outcome, Option<T>)
 where
     T: Serialize + DeserializeOwned,
@@ -52,7 +53,7 @@ where
     }
 }
 
-/// The same for a value whose type is nobody's but the writer's.
+/// Does the same for a value that is not read back, because only its writer knows its type.
 pub(crate) fn written<T: Serialize>(result: crate::Result<T>) -> Outcome {
     match result {
         Ok(value) => encode(&value).map_or_else(unrecordable::<T>, Outcome::Success),
@@ -69,7 +70,7 @@ fn unread(complaint: impl Display) -> String {
     format!("it cannot be read back: {complaint}")
 }
 
-/// Why a payload cannot be read as a `T`.
+/// Returns the reason why a payload cannot be read as a `T`.
 pub(crate) fn undecodable<T>(what: &str, payload: &Payload, error: &serde_json::Error) -> Block {
     Block::Undecodable {
         what: what.to_owned(),
@@ -84,14 +85,15 @@ mod tests {
 
     #[test]
     fn a_float_is_recorded_to_its_last_bit() {
-        // Of these, the quick way to read JSON gets some wrong by one bit.
+        // The fast way to read JSON gets some of these wrong by one bit.
         let floats = (1..20_000_u64).map(|n| f64::from_bits(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         for float in floats.filter(|float| float.is_finite()) {
             assert_eq!(decode::<f64>(&encode(&float).unwrap()).unwrap().to_bits(), float.to_bits());
         }
     }
 
-    /// What is refused is refused; what is not is written as `serde_json` writes it.
+    /// Values that cannot be read back are refused; all others are written as `serde_json` writes
+    /// them.
     #[test]
     fn what_can_be_read_back_is_written_as_before() {
         #[derive(Serialize)]

@@ -16,7 +16,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 type Source = Box<dyn StdError + Send + Sync>;
 
 /// An error in user code. `?` makes one of any [`std::error::Error`], of an `anyhow::Error`, a
-/// `Box<dyn Error + Send + Sync>`, a `String` and a `&str`: of everything that converts into such a box.
+/// `Box<dyn Error + Send + Sync>`, a `String` and a `&str`: of every type that converts into such a
+/// box.
 ///
 /// ```
 /// # use abide::prelude::*;
@@ -30,25 +31,27 @@ type Source = Box<dyn StdError + Send + Sync>;
 /// assert_eq!(amount("0").unwrap_err().message(), "nothing to pay");
 /// ```
 ///
-/// What is recorded of it survives the database: the type's name, the message, the chain of causes, and the value of a
-/// [typed](Error::typed) one. By default it is retried as far as the step's policy goes; [`Error::fatal`] ends that.
+/// The database keeps the type's name, the message, the chain of causes, and the value of a
+/// [typed](Error::typed) error. By default a failed step is retried as far as its policy allows;
+/// [`Error::fatal`] ends that.
 ///
-/// It is not a `std::error::Error` itself, because each of those converts into it. It dereferences to one,
-/// and [`Error::into_std`] turns it into one.
+/// It is not a `std::error::Error` itself, because each of those converts into it. It dereferences
+/// to one, and [`Error::into_std`] turns it into one.
 pub struct Error(Plain);
 
 impl Error {
-    /// An error with this message, to be retried if the policy allows.
+    /// Returns an error with this message, to be retried if the policy allows.
     pub fn new(message: impl fmt::Display) -> Self {
         Self::from_failure(Failure::new(FailureKind::Error, message.to_string()))
     }
 
-    /// An error with this message that no retry can mend.
+    /// Returns an error with this message that no retry can mend.
     pub fn fatal(message: impl fmt::Display) -> Self {
         Self::from_failure(Failure::new(FailureKind::Fatal, message.to_string()))
     }
 
-    /// An error that keeps `value`, which [`Error::get`] and [`ClientError::get`](crate::ClientError::get) give back.
+    /// Returns an error that keeps `value` for [`Error::get`] and
+    /// [`ClientError::get`](crate::ClientError::get).
     pub fn typed<E: Serialize>(value: E) -> Self {
         let type_name = std::any::type_name::<E>().to_owned();
         let short = type_name.rsplit("::").next().unwrap_or_default().to_owned();
@@ -60,35 +63,36 @@ impl Error {
         Self::from_failure(Details { kind, type_name, message, chain, value, at: None }.into())
     }
 
-    /// The same error, not to be retried.
+    /// Returns the same error, not to be retried.
     pub fn into_fatal(mut self) -> Self {
         self.0.0.0.kind = FailureKind::Fatal;
         self
     }
 
-    /// The same error as a [`std::error::Error`], for code that wants one: `anyhow::Error::from(error.into_std())`, or
-    /// `result.map_err(Error::into_std)?` in a function that returns `Box<dyn Error + Send + Sync>`. Converted back by
-    /// `?`, it is the error that it was, also in a chain of others.
+    /// Returns the same error as a [`std::error::Error`], for code that needs one:
+    /// `anyhow::Error::from(error.into_std())`, or `result.map_err(Error::into_std)?` in a function
+    /// that returns `Box<dyn Error + Send + Sync>`. Converted back by `?`, it is the original
+    /// error, also in a chain of others.
     pub fn into_std(self) -> impl StdError + Send + Sync + 'static {
         self.0
     }
 
-    /// The value of a [typed](Error::typed) error, if it is an `E`.
+    /// Returns the value of a [typed](Error::typed) error, if it is an `E`.
     pub fn get<E: DeserializeOwned>(&self) -> Option<E> {
         value_of(self.failure())
     }
 
-    /// Why: an error, a timeout, a panic, a cancellation …
+    /// Returns the kind of the failure: an error, a timeout, a panic, a cancellation …
     pub fn kind(&self) -> FailureKind {
         self.failure().kind
     }
 
-    /// Whether the execution, or the child that was waited for, is being cancelled.
+    /// Whether the execution, or the awaited child, is being cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.kind() == FailureKind::Cancelled
     }
 
-    /// Whether the deadline has passed: that of the execution, or of the child that was waited for.
+    /// Whether the deadline of the execution, or of the awaited child, has passed.
     pub fn is_deadline(&self) -> bool {
         self.kind() == FailureKind::Deadline
     }
@@ -98,23 +102,24 @@ impl Error {
         self.kind() == FailureKind::Timeout
     }
 
-    /// The message, without its causes.
+    /// Returns the message, without its causes.
     pub fn message(&self) -> &str {
         &self.failure().message
     }
 
-    /// The messages of its causes, outermost first.
+    /// Returns the messages of its causes, outermost first.
     pub fn chain(&self) -> impl Iterator<Item = &str> {
         self.failure().chain.iter().map(String::as_str)
     }
 
-    /// The name of the Rust type that it was.
+    /// Returns the name of the original Rust type.
     pub fn type_name(&self) -> &str {
         &self.failure().type_name
     }
 
-    /// Where it was: the workflow or task, the operation, the attempt, and file and line of the call.
-    /// Nothing before it came out of an operation. `{:#}` and `{:?}` show it behind the message.
+    /// Returns the place of the failure: the workflow or task, the operation, the attempt, and the
+    /// file and line of the call. `None` before the error came out of an operation. `{:#}` and
+    /// `{:?}` show it behind the message.
     pub fn place(&self) -> Option<&Place> {
         self.failure().at.as_ref()
     }
@@ -136,7 +141,7 @@ impl Error {
         self
     }
 
-    /// What an operation gives to code that is to wind down.
+    /// Returns the error that operations return to code that has to wind down.
     pub(crate) fn interrupted(interrupt: Interrupt) -> Self {
         let (kind, message) = match interrupt {
             Interrupt::Cancel => (FailureKind::Cancelled, "the execution is being cancelled"),
@@ -146,8 +151,8 @@ impl Error {
         Self::from_failure(Failure::new(kind, message))
     }
 
-    /// Of an error and its causes. If one of them was an [`Error`] before, this one is of the same kind, has its value,
-    /// and says what was put around it.
+    /// Converts an error and its causes. If one of them was an [`Error`] before, the result has the
+    /// same kind and value, and includes the messages of the errors around it.
     fn of(error: &(dyn StdError + 'static), type_name: &str) -> Self {
         let mut texts = Vec::new();
         let mut next = Some(error);
@@ -165,7 +170,8 @@ impl Error {
     }
 }
 
-/// What was recorded of an error that was an [`Error`] before: only wrapped on its way, or come out of another execution.
+/// Returns the record of an error that was an [`Error`] before: one that was only wrapped on its
+/// way, or that came from another execution.
 fn known<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Failure> {
     if let Some(Plain(note)) = error.downcast_ref() {
         return Some(&note.0);
@@ -179,9 +185,10 @@ fn known<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Failure> {
     }
 }
 
-/// A failure inside of errors that say these texts, the outermost first.
+/// Wraps a failure in errors with these messages, the outermost first.
 fn around(mut texts: Vec<String>, mut failure: Failure) -> Failure {
-    // Whoever hides the error itself repeats its message, and then comes its note.
+    // A wrapper that hides the error itself repeats its message, and its note follows as the
+    // source.
     texts.pop_if(|text| *text == failure.message);
     if texts.is_empty() {
         return failure;
@@ -194,12 +201,13 @@ fn around(mut texts: Vec<String>, mut failure: Failure) -> Failure {
     failure
 }
 
-/// The typed value of a failure.
+/// Returns the typed value of a failure.
 pub(crate) fn value_of<E: DeserializeOwned>(failure: &Failure) -> Option<E> {
     failure.value.as_ref().and_then(|value| data::decode(value).ok())
 }
 
-/// Coherent with `From<T> for T` because only this crate could make an [`Error`] convert into a `Source`, and does not.
+/// Coherent with `From<T> for T`: only this crate could make an [`Error`] convert into a `Source`,
+/// and it does not.
 impl<E: Into<Source>> From<E> for Error {
     fn from(error: E) -> Self {
         let source: Source = error.into();
@@ -256,8 +264,8 @@ impl StdError for Plain {
     }
 }
 
-/// What an error says behind its message: its causes and its kind. A source of its own, because some wrappers hide
-/// the error that they were made of and show its sources only.
+/// The part of an error behind its message: its causes and its kind. It is a source of its own,
+/// because some wrappers hide their inner error and show only its sources.
 #[derive(Debug)]
 struct Note(Failure);
 
@@ -290,12 +298,12 @@ impl fmt::Display for Note {
 
 impl StdError for Note {}
 
-/// Says of any error whether another attempt makes sense.
+/// Declares for any error whether another attempt makes sense.
 pub trait ResultExt<T> {
-    /// The error is final: no retry.
+    /// Makes the error final: no retry.
     fn or_fatal(self) -> Result<T>;
 
-    /// The error is passing: retry as far as the policy goes.
+    /// Makes the error transient: retried as far as the policy allows.
     fn or_retry(self) -> Result<T>;
 }
 

@@ -1,11 +1,11 @@
-//! Which executions to list.
+//! Filters for lists of executions.
 
 use abide_core::{InvalidName, Name, Namespace, Status, Timestamp, Waiting};
 use abide_store::{ExecutionKey, List, ListCursor, ListOrder};
 
 use crate::start::tags;
 
-/// Which executions to list: all of them, narrowed down.
+/// A filter for a list of executions: all of them, narrowed down.
 #[derive(Clone, Debug)]
 pub struct Filter {
     statuses: Vec<Status>,
@@ -18,10 +18,10 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// The most executions that a list gives when nothing else is said.
+    /// The most executions that a list has unless a limit is set.
     pub const LIMIT_DEFAULT: usize = 100;
 
-    /// All of them, the newest first, at most [`Filter::LIMIT_DEFAULT`].
+    /// Selects all executions, the newest first, at most [`Filter::LIMIT_DEFAULT`].
     pub fn all() -> Self {
         Self {
             statuses: Vec::new(),
@@ -34,64 +34,65 @@ impl Filter {
         }
     }
 
-    /// Those that failed.
+    /// Selects the executions that failed.
     pub fn failed() -> Self {
         Self::all().status(Status::Failed)
     }
 
-    /// Those that completed.
+    /// Selects the executions that completed.
     pub fn completed() -> Self {
         Self::all().status(Status::Completed)
     }
 
-    /// Those that are blocked.
+    /// Selects the executions that are blocked.
     pub fn blocked() -> Self {
         Self::all().status(Status::Blocked)
     }
 
-    /// Those that have not ended.
+    /// Selects the executions that have not ended.
     pub fn open() -> Self {
         let open = Status::ALL.into_iter().filter(|status| !status.is_terminal());
         open.fold(Self::all(), Self::status)
     }
 
-    /// Also those with this status.
+    /// Adds the executions with this status.
     pub fn status(mut self, status: Status) -> Self {
         self.statuses.push(status);
         self
     }
 
-    /// Only those of this workflow or task.
+    /// Selects only executions of this workflow or task.
     pub fn workflow(mut self, name: impl Into<String>) -> Self {
         self.code = Some(name.into());
         self
     }
 
-    /// Only those with this tag.
+    /// Selects only executions with this tag.
     pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.tags.push((key.into(), value.into()));
         self
     }
 
-    /// Only those without a parent.
+    /// Selects only executions without a parent.
     pub fn top_level(mut self) -> Self {
         self.top_level = true;
         self
     }
 
-    /// The oldest first.
+    /// Lists the oldest first.
     pub fn oldest_first(mut self) -> Self {
         self.oldest_first = true;
         self
     }
 
-    /// At most so many.
+    /// Lists at most `limit` executions.
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Only those that follow `last` in the same order: the next page of a list that ended with it.
+    /// Selects only executions that follow `last` in the same order: the next page of a list that
+    /// ended with it.
     pub fn after(mut self, last: &Listed) -> Self {
         self.after = Some(last.key);
         self
@@ -131,17 +132,17 @@ pub struct Listed {
     pub kind: abide_core::Kind,
     /// The name of the workflow or task.
     pub name: String,
-    /// Where it stands.
+    /// The status of the execution.
     pub status: Status,
-    /// Its run, from 1; nothing if it cannot be read.
+    /// The number of its run, from 1; `None` if it cannot be read.
     pub run: Option<u32>,
-    /// What it can be found by: keys and values.
+    /// Its tags: keys and values.
     pub tags: Vec<(String, String)>,
-    /// What it waits for; a bounded excerpt.
+    /// An excerpt of bounded size of its waits.
     pub waiting: Vec<Waiting>,
-    /// When it has to be looked at again, if nothing arrives before.
+    /// The time at which it wakes if nothing arrives before.
     pub wake_at: Option<Timestamp>,
-    /// When it was created; nothing if it cannot be read.
+    /// The time of its creation; `None` if it cannot be read.
     pub created_at: Option<Timestamp>,
     /// The store's number for it, for [`Filter::after`].
     key: u64,

@@ -19,7 +19,8 @@ use crate::unblock::Unblock;
 pub struct Handle<T> {
     client: Client,
     id: Result<ExecutionId, InvalidName>,
-    /// What a start asked for in vain, if it attached.
+    /// The options that an attached start asked for and did not get. `None` if the start did not
+    /// attach.
     attached: Option<Arc<[&'static str]>>,
     output: PhantomData<fn() -> T>,
 }
@@ -50,21 +51,24 @@ impl<T> Handle<T> {
         Self { attached, ..Self::new(client, Ok(id)) }
     }
 
-    /// The id of the execution; empty when the one that was given is no id.
+    /// Returns the id of the execution; empty if the handle was made with an invalid one.
     pub fn id(&self) -> &str {
         self.id.as_ref().map(ExecutionId::as_str).unwrap_or_default()
     }
 
-    /// Whether the start that this handle came from found the execution there already, begun with the same workflow and input. It is not so for a handle
-    /// that came from no start.
+    /// Whether the start that returned this handle found an existing execution with the same
+    /// workflow and input. `false` for a handle that no start returned.
     ///
-    /// Where the answer to a start was lost, it was sent again: it may then have attached to what it had created itself.
+    /// If the answer to a start is lost, the start is sent again: it may then have attached to an
+    /// execution that it created itself.
     pub fn is_attached(&self) -> bool {
         self.attached.is_some()
     }
 
-    /// The options of a start that attached which differ from those that the execution was started with, by their names: `"lane"`, `"requires"`,
-    /// `"priority"`, `"delay"`, `"deadline"`, `"retry"`, `"tags"`. They stay as they were. A delay or deadline differs if it does by more than a second.
+    /// Returns the names of the options of an attached start that differ from those of the
+    /// execution: `"lane"`, `"requires"`, `"priority"`, `"delay"`, `"deadline"`, `"retry"`,
+    /// `"tags"`. The execution keeps its own. A delay or deadline differs if it does by more than a
+    /// second.
     pub fn differences(&self) -> &[&'static str] {
         self.attached.as_deref().unwrap_or_default()
     }
@@ -73,53 +77,58 @@ impl<T> Handle<T> {
         self.id.as_ref().map_err(|invalid| invalid.clone().into())
     }
 
-    /// Where it stands.
+    /// Returns the status of the execution.
     pub async fn status(&self) -> Result<Status, ClientError> {
         let id = self.checked_id()?;
         self.client.status(id).await.map_err(|error| ClientError::of(id.as_str(), error))
     }
 
-    /// Why it is where it is, in one sentence: what it waits for, who paused it, what blocks it, why no worker takes it.
+    /// Explains the status in one sentence: the operations that it waits for, the author of a
+    /// pause, the reason of a block, or why no worker takes it.
     pub async fn why(&self) -> Result<String, ClientError> {
         let id = self.checked_id()?;
         self.client.why(id).await.map_err(|error| ClientError::of(id.as_str(), error))
     }
 
-    /// Sends a signal, for `ctx.recv` of the same name. Refused for an unknown or finished execution. What nobody receives, as of a task, stays
-    /// unread, and [`why`](Self::why) tells it. Await it; a key to repeat it under comes first.
+    /// Sends a signal, for `ctx.recv` of the same name. Refused for an unknown or ended execution.
+    /// A signal that the code never receives, such as one to a task, stays unread, and
+    /// [`why`](Self::why) reports it. Await it; a key for repetitions comes first.
     pub fn signal<S: Serialize + ?Sized>(&self, name: &str, value: &S) -> SendSignal {
         SendSignal::new(self.client.clone(), self.id.clone(), (name, data::encode(&value)))
     }
 
-    /// Asks it to wind down: its code sees the cancellation as an error of what it awaits.
+    /// Asks the execution to wind down: its code sees the cancellation as an error of the operation
+    /// that it awaits.
     pub async fn cancel(&self, reason: impl Into<String>) -> Result<(), ClientError> {
         let reason = checked_reason(reason.into())?;
         self.send(Body::Cancel { reason }).await
     }
 
-    /// Ends it at once, without its code.
+    /// Ends the execution at once, without its code.
     pub async fn terminate(&self, reason: impl Into<String>) -> Result<(), ClientError> {
         let reason = checked_reason(reason.into())?;
         self.send(Body::Terminate { reason }).await
     }
 
-    /// Lets it start nothing new; closures that run are recorded.
+    /// Lets the execution start nothing new; results of running closures are recorded.
     pub async fn pause(&self) -> Result<(), ClientError> {
         self.send(Body::Pause { reason: String::new() }).await
     }
 
-    /// Lets it go on after a pause.
+    /// Lets the execution continue after a pause.
     pub async fn resume(&self) -> Result<(), ClientError> {
         self.send(Body::Resume).await
     }
 
-    /// Has it tried again after it was blocked. Await it; a decision about the step that blocks comes first.
+    /// Lets workers try a blocked execution again. Await it; a decision about the blocking step
+    /// comes first.
     pub fn unblock(&self) -> Unblock {
         Unblock::new(self.client.clone(), self.id.clone())
     }
 
-    /// Opens the next run of what failed or was cancelled, with the same input; this handle shows that run from then on. Signals that
-    /// nobody has read are there for it. A parent that waited has been told how the execution ended, and is not told again.
+    /// Opens the next run of a failed or cancelled execution, with the same input; this handle
+    /// shows that run from then on. The run finds signals that nobody has read. A parent that
+    /// waited has received the first outcome, and receives no other.
     pub async fn retry(&self) -> Result<(), ClientError> {
         self.send(Body::Retry).await
     }
@@ -131,18 +140,18 @@ impl<T> Handle<T> {
 }
 
 impl<T: DeserializeOwned> Handle<T> {
-    /// Waits until it has ended, and returns its result or its error. Dropping the future changes
-    /// nothing.
+    /// Waits until the execution has ended, and returns its result or its error. Dropping the
+    /// future changes nothing.
     ///
-    /// An execution that is blocked ends the wait with [`ClientError::Blocked`], once every live
-    /// build that serves it has tried, or none is live;
-    /// [`through_blocks`](AwaitResult::through_blocks) waits on.
+    /// A blocked execution ends the wait with [`ClientError::Blocked`], once every live build that
+    /// serves it has tried, or none is live; [`through_blocks`](AwaitResult::through_blocks) waits
+    /// on.
     pub fn result(&self) -> AwaitResult<T> {
         AwaitResult::new(self.client.clone(), self.id.clone())
     }
 }
 
-/// What the event that ended an execution means to whoever waited for it.
+/// Converts the event that ended an execution into the result for waiting clients.
 pub(crate) fn result_of<T: DeserializeOwned>(id: &ExecutionId, event: Event) -> Result<T, ClientError> {
     match event {
         Event::Completed { result, .. } => data::decode(&result).map_err(|error| ClientError::Data {

@@ -1,7 +1,7 @@
 //! Durable execution for Rust.
 //!
-//! Write an ordinary async function; every step result, timer, message and child of it is recorded, so that after a crash, a
-//! deploy or the loss of a machine it continues where it was.
+//! Write an ordinary async function. Every step result, timer, message and child of it is recorded,
+//! so after a crash, a deploy or the loss of a machine it continues from its last record.
 //!
 //! ```no_run
 //! use abide::prelude::*;
@@ -19,8 +19,9 @@
 //! }
 //! ```
 //!
-//! [`Abide`] opens a store and runs what was left there; [`Ctx`] is what a workflow's code is given; [`Handle`] watches and
-//! steers one execution from outside; [`testing`] has the virtual clock.
+//! [`Abide`] opens a store and resumes its executions; [`Ctx`] is the context that a workflow's
+//! code receives; [`Handle`] watches and steers one execution from outside; [`testing`] has the
+//! virtual clock.
 
 mod abide;
 mod await_result;
@@ -87,7 +88,7 @@ pub use abide_core::{FailureKind, Kind, Place, Retry, Status, Timestamp};
 pub use abide_macros::{task, test, workflow};
 pub use rusqlite;
 
-/// What the macros need; not for use by hand.
+/// Items that the macros need; not for use by hand.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::code::{Registered, Returns};
@@ -95,7 +96,8 @@ pub mod __private {
     pub use tokio::select as tokio_select;
 }
 
-/// Waits for the first of several futures, polled in the order in which they are written: the same in every replay.
+/// Waits for the first of several futures, polled in the order in which they are written: the same
+/// in every replay.
 ///
 /// ```text
 /// select! {

@@ -11,11 +11,12 @@ use abide_engine::Board;
 use crate::ctx::gone;
 use crate::error::{Error, Result};
 
-/// The wish to go on in another run. Await it as the last thing of a workflow; it resolves only when the execution is being cancelled, or its
-/// deadline has passed. Dropping it takes the wish back.
+/// A request to continue in another run. Await it as the last thing of a workflow; it resolves only
+/// if the execution is being cancelled, or its deadline has passed. Dropping it withdraws the
+/// request.
 #[must_use = "the run goes on unless it is awaited"]
 pub struct ContinueAsNew<T> {
-    /// Nothing in a task.
+    /// `None` in a task.
     board: Option<Board>,
     input: std::result::Result<Payload, serde_json::Error>,
     is_wanted: bool,

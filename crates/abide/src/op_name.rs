@@ -1,4 +1,4 @@
-//! What code calls an operation: its name, and the key that tells it apart from others of that name.
+//! The identity of an operation in the code: its name, and a key among operations of that name.
 
 use abide_core::{InvalidName, Name, OpKind};
 use abide_engine::Site;
@@ -7,17 +7,17 @@ use serde::Serialize;
 use crate::canonical;
 use crate::code::Code;
 
-/// What the code calls an operation. Whether that is a name is told when the operation is opened.
+/// The name that the code uses for an operation. Opening the operation reports an invalid one.
 #[derive(Clone)]
 pub(crate) struct OpName {
     pub(crate) name: Result<(Name, Option<Name>), NoName>,
-    /// What it was called before.
+    /// The earlier names of the operation.
     pub(crate) old_names: Vec<Name>,
-    /// Where the code asks for it.
+    /// The place of the call.
     pub(crate) site: Site,
 }
 
-/// Why an operation cannot be called so.
+/// The reason why an operation cannot have this name.
 #[derive(Clone)]
 pub(crate) enum NoName {
     Name(InvalidName),
@@ -25,7 +25,7 @@ pub(crate) enum NoName {
 }
 
 impl NoName {
-    /// In words, for an operation of this kind.
+    /// Explains the reason, for an operation of this kind.
     pub(crate) fn told(&self, kind: OpKind) -> String {
         match self {
             Self::Name(invalid) => invalid.clone().of_field(field(kind)).to_string(),
@@ -41,7 +41,8 @@ impl OpName {
         Self { name, old_names: Vec::new(), site: Site::caller() }
     }
 
-    /// The operation of a child, which is named after its workflow or task, and was named after that before.
+    /// Returns the name of a child's operation: the name of its workflow or task, with the earlier
+    /// names of that.
     #[track_caller]
     pub(crate) fn of_code<C: Code>() -> Self {
         let mut name = Self::new(C::NAME);
@@ -49,7 +50,7 @@ impl OpName {
         name
     }
 
-    /// The same operation had this name before.
+    /// Adds an earlier name of the same operation.
     pub(crate) fn rename_from(&mut self, old: impl AsRef<str>) {
         match Name::new(old) {
             Ok(old) => self.old_names.push(old),
@@ -57,7 +58,7 @@ impl OpName {
         }
     }
 
-    /// The same operation under another name.
+    /// Changes the name of the operation and keeps its key.
     pub(crate) fn rename(&mut self, name: impl AsRef<str>) {
         let Self { name: renamed, .. } = Self::new(name);
         self.name = match (renamed, self.name.clone()) {
@@ -80,18 +81,20 @@ impl OpName {
 /// The builder methods of every operation that has a name.
 macro_rules! op_options {
     () => {
-        /// Tells this operation apart from others of its name, for example in a loop: by the id of the
-        /// order that it is for. Without a key operations of one name are counted, so that one which new
-        /// code inserts shifts those behind it.
+        /// Distinguishes this operation from others of its name, for example in a loop: by the id
+        /// of the order that it is for. Operations of one name without a key are counted, so an
+        /// operation that new code inserts shifts the ones behind it.
         pub fn key<K: serde::Serialize + ?Sized>(mut self, key: &K) -> Self {
             self.name.set_key(key);
             self
         }
 
-        /// The name that this operation had before. Executions that are under way go on with what they recorded under the old name, if
-        /// there is nothing under the new one: the same kind, key and number. May be repeated, for several old names.
+        /// The earlier name of this operation. Executions that are under way continue with their
+        /// records under the old name if the new name has none: the same kind, key and number. May
+        /// be repeated, for several old names.
         ///
-        /// Rename every use of a name together: an old name that is still in use, or that two operations claim, blocks the execution.
+        /// Rename every use of a name together: an old name that is still in use, or that two
+        /// operations claim, blocks the execution.
         pub fn renamed_from(mut self, old: &str) -> Self {
             self.name.rename_from(old);
             self
@@ -100,7 +103,7 @@ macro_rules! op_options {
 }
 pub(crate) use op_options;
 
-/// What a complaint calls the name of an operation.
+/// Returns the term for an operation's name in error messages.
 fn field(kind: OpKind) -> &'static str {
     match kind {
         OpKind::Step => "step name",

@@ -15,7 +15,7 @@ use crate::code::{KnownCode, Registered, Task, Workflow};
 use crate::ctx::State;
 use crate::store::{self, Purpose, StoreBounds};
 
-/// What a simulation puts in the place of the real thing.
+/// The simulation's replacements for the real runtime and store.
 type Simulated = (Arc<dyn Runtime>, Option<Arc<dyn Store>>);
 
 /// Options of [`Abide::open`]. End with [`open`](Builder::open) or [`client`](Builder::client).
@@ -30,13 +30,13 @@ pub struct Builder {
     transaction_ms_max: Option<u64>,
     problem: Option<InvalidName>,
     build: Option<Name>,
-    /// What runs in the place of tasks, by name.
+    /// Replacements for tasks, by name.
     mocks: BTreeMap<String, Arc<dyn TaskCode>>,
-    /// The one workflow that is to be run, and no other.
+    /// The only workflow to run.
     only: Option<String>,
 }
 
-/// What a test says to its builder.
+/// The parts of a builder that a test sets.
 pub(crate) struct TestParts {
     pub(crate) state: State,
     pub(crate) explicit: Vec<Registered>,
@@ -69,7 +69,8 @@ impl Builder {
         Self { only: Some(workflow.to_owned()), ..self }
     }
 
-    /// For a virtual clock: nothing recurs, and whoever ends a worker ends its session.
+    /// Prepares the worker for a virtual clock: nothing recurs, and a caller that ends the worker
+    /// also ends its session.
     pub(crate) fn without_recurrence(mut self) -> Self {
         self.options = self.options.without_recurrence();
         self
@@ -93,7 +94,7 @@ impl Builder {
         self
     }
 
-    /// The tenant that everything belongs to; `default` when not said.
+    /// Sets the tenant that everything belongs to; `default` if unset.
     pub fn namespace(mut self, namespace: &str) -> Self {
         match Namespace::new(namespace) {
             Ok(namespace) => self.options.namespace = namespace,
@@ -102,7 +103,7 @@ impl Builder {
         self
     }
 
-    /// The name of this worker, for people.
+    /// Sets the name of this worker, for people.
     pub fn worker_name(mut self, name: &str) -> Self {
         match Name::of_field("worker name", name) {
             Ok(name) => self.options.worker_name = name,
@@ -111,8 +112,9 @@ impl Builder {
         self
     }
 
-    /// The version of this program (`build`). What is blocked is tried once by each build: its code may be the fixed one. Without it, the build
-    /// is taken from the executable's file and from the bounds that were set.
+    /// Sets the version of this program (`build`). Each build tries a blocked execution once: its
+    /// code may be the fixed one. If unset, the build follows from the executable's file and from
+    /// the bounds.
     pub fn build(mut self, build: &str) -> Self {
         match Name::of_field("build", build) {
             Ok(build) => self.build = Some(build),
@@ -121,7 +123,7 @@ impl Builder {
         self
     }
 
-    /// The lanes that this worker serves; `default` when not said.
+    /// Sets the lanes that this worker serves; `default` if unset.
     pub fn lanes<'a>(mut self, lanes: impl IntoIterator<Item = &'a str>) -> Self {
         match lanes.into_iter().map(|lane| Name::of_field("lane", lane)).collect() {
             Ok(lanes) => self.options.lanes = lanes,
@@ -130,7 +132,7 @@ impl Builder {
         self
     }
 
-    /// What this worker can do beside running code: `requires` asks for it.
+    /// Sets the abilities of this worker beside running code: `requires` asks for them.
     pub fn capabilities<'a>(mut self, capabilities: impl IntoIterator<Item = &'a str>) -> Self {
         match capabilities.into_iter().map(|one| Name::of_field("capability", one)).collect() {
             Ok(capabilities) => self.options.capabilities = capabilities,
@@ -139,111 +141,121 @@ impl Builder {
         self
     }
 
-    /// The retry policy of steps and tasks that have none of their own; without it they run once.
+    /// Sets the retry policy of steps and tasks that have none of their own; without it they run
+    /// once.
     pub fn default_retry(mut self, retry: Retry) -> Self {
         self.options.default_retry = retry;
         self
     }
 
-    /// The largest input, result or signal, in bytes (`payload_bytes_max`, 4 MiB).
+    /// Sets the largest input, result or signal, in bytes (`payload_bytes_max`, 4 MiB).
     pub fn payload_bytes_max(mut self, bytes: usize) -> Self {
         self.options.limits.payload_bytes_max = bytes;
         self
     }
 
-    /// How many bytes are kept of the texts of one error, and how large the value of a typed one may be (`failure_bytes_max`, 64 KiB).
-    /// More is left out, with a note; never more is kept than `payload_bytes_max`.
+    /// Sets how many bytes of the texts of one error are kept, and how large the value of a typed
+    /// error may be (`failure_bytes_max`, 64 KiB). The rest is left out, with a note.
+    /// `payload_bytes_max` bounds this too.
     pub fn failure_bytes_max(mut self, bytes: usize) -> Self {
         self.options.limits.failure_bytes_max = bytes;
         self
     }
 
-    /// The most entries of one run's journal (`entry_count_max`, 10,000,000). An execution that reaches it can end or continue as new; anything
-    /// else blocks it, until a worker with a higher limit starts.
+    /// Sets the most entries of one run's journal (`entry_count_max`, 10,000,000). An execution
+    /// that reaches the limit can end or continue as new; anything else blocks it, until a worker
+    /// with a higher limit starts.
     pub fn entry_count_max(mut self, count: u64) -> Self {
-        // A replay numbers entries with 32 bits, and what is blocked and unblocked adds a few beyond the limit.
+        // A replay numbers entries with 32 bits, and blocking and unblocking an execution adds a
+        // few entries beyond the limit.
         self.options.limits.entry_count_max = count.min(u64::from(u32::MAX / 2));
         self
     }
 
-    /// How long a terminate is left to the worker that holds an execution (`terminate_grace_ms`, 2,000). A step that blocks its thread for longer
-    /// loses its execution.
+    /// Sets how long a terminate is left to the worker that holds an execution
+    /// (`terminate_grace_ms`, 2,000). A step that blocks its thread for longer loses its execution.
     pub fn terminate_grace_ms(mut self, millis: u64) -> Self {
         self.options.limits.terminate_grace_ms = millis;
         self
     }
 
-    /// How long code that has seen its deadline pass may wind down (`deadline_grace_ms`, 10,000). What still runs then is dropped.
+    /// Sets how long code may wind down after it has seen its deadline pass (`deadline_grace_ms`,
+    /// 10,000). Code that is still running then is dropped.
     pub fn deadline_grace_ms(mut self, millis: u64) -> Self {
         self.options.limits.deadline_grace_ms = millis;
         self
     }
 
-    /// The most executions in memory at a time (`execution_count_max`, 5,000; at least 1).
+    /// Sets the most executions in memory at a time (`execution_count_max`, 5,000; at least 1).
     pub fn execution_count_max(mut self, count: usize) -> Self {
         self.options.execution_count_max = count;
         self
     }
 
-    /// How many bytes of what its unread messages carry one execution in memory keeps (`mail_bytes_max`, 1 MiB). What is beyond is read again
-    /// when the code wants it.
+    /// Sets how many bytes of the contents of unread messages one execution keeps in memory
+    /// (`mail_bytes_max`, 1 MiB). Further contents are read again when the code wants them.
     pub fn mail_bytes_max(mut self, bytes: usize) -> Self {
         self.options.mail_bytes_max = bytes;
         self
     }
 
-    /// The most requests to the store that are under way at a time (`request_count_max`, 50,000; at least 1); further ones wait for their turn.
+    /// Sets the most requests to the store that are under way at a time (`request_count_max`,
+    /// 50,000; at least 1); further ones wait for their turn.
     pub fn request_count_max(mut self, count: usize) -> Self {
         self.options.request_count_max = count;
         self
     }
 
-    /// How long the worker's session lives without a heartbeat (15 seconds; at least 50 milliseconds).
+    /// Sets how long the worker's session lives without a heartbeat (15 seconds; at least 50
+    /// milliseconds).
     pub fn session_ttl(mut self, ttl: Duration) -> Self {
         self.options.session_ttl = ttl;
         self
     }
 
-    /// How long a shutdown waits for steps that run (10 seconds).
+    /// Sets how long a shutdown waits for running steps (10 seconds).
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
         self.options.shutdown_grace = grace;
         self
     }
 
-    /// How many processes in a row must have died with an execution before it runs alone (`suspect_takeover_count`, 2).
+    /// Sets how many processes in a row must have died with an execution before it runs alone
+    /// (`suspect_takeover_count`, 2).
     pub fn suspect_takeover_count(mut self, count: u32) -> Self {
         self.options.suspect_takeover_count = count.max(1);
         self
     }
 
-    /// How often a process may die while an execution runs alone before that is blocked (`suspect_death_count_max`, 5).
+    /// Sets how often a process may die while an execution runs alone before that execution is
+    /// blocked (`suspect_death_count_max`, 5).
     pub fn suspect_death_count_max(mut self, count: u32) -> Self {
         self.options.suspect_death_count_max = count.max(1);
         self
     }
 
-    /// How long an execution that only waits stays in memory (1 second).
+    /// Sets how long an execution that only waits stays in memory (1 second).
     pub fn park_after(mut self, duration: Duration) -> Self {
         self.options.park_after = duration;
         self
     }
 
-    /// How long a call may be kept waiting by other processes on the same file (`busy_ms_max`, 5 seconds).
+    /// Sets how long other processes on the same file may keep a call waiting (`busy_ms_max`, 5
+    /// seconds).
     pub fn busy_ms_max(mut self, millis: u64) -> Self {
         self.busy_ms_max = Some(millis);
         self
     }
 
-    /// The longest that the closure of a transaction step may run, its SQL included
+    /// Sets the longest that the closure of a transaction step may run, its SQL included
     /// (`transaction_ms_max`, 5 seconds, or a third of a `session_ttl` that is shorter than 15
-    /// seconds). It keeps the only writer of the database, heartbeats included, so that it is at
-    /// most a third of `session_ttl`.
+    /// seconds). The closure keeps the only writer of the database, which heartbeats need too. So
+    /// it may take at most a third of `session_ttl`.
     pub fn transaction_ms_max(mut self, millis: u64) -> Self {
         self.transaction_ms_max = Some(millis);
         self
     }
 
-    /// Runs in virtual time, on a store that others share if one is given.
+    /// Runs in virtual time, and on a shared store if the caller passes one.
     pub(crate) fn simulated(mut self, runtime: Arc<dyn Runtime>, store: Option<Arc<dyn Store>>) -> Self {
         if store.is_none() {
             self.options = self.options.without_recurrence();
@@ -252,7 +264,7 @@ impl Builder {
         self
     }
 
-    /// Opens the store and runs what is in it.
+    /// Opens the store and runs the executions in it.
     pub async fn open(mut self) -> Result<Abide, ClientError> {
         self.check()?;
         let (runtime, opened) = self.prepare(Purpose::Work)?;
@@ -265,7 +277,8 @@ impl Builder {
         Ok(Abide::new(Client::beside(&engine), Some(engine), code, opened.closer))
     }
 
-    /// Opens the store to start and watch executions, but to run none. The store has to be there: a client creates none.
+    /// Opens the store to start and watch executions without running any. The store must exist: a
+    /// client creates none.
     pub async fn client(mut self) -> Result<Abide, ClientError> {
         self.check()?;
         let (runtime, opened) = self.prepare(Purpose::Watch)?;
@@ -274,7 +287,7 @@ impl Builder {
         Ok(Abide::new(client, None, code, opened.closer))
     }
 
-    /// Says what was given and cannot be.
+    /// Refuses invalid options.
     fn check(&mut self) -> Result<(), ClientError> {
         match self.problem.take() {
             Some(invalid) => Err(invalid.into()),
@@ -286,8 +299,9 @@ impl Builder {
         }
     }
 
-    /// A closure keeps the writer: three heartbeats fit into the life of a session, and one of them
-    /// has to be written beside the longest closure.
+    /// Checks that heartbeats fit beside transactions. A closure keeps the writer: three heartbeats
+    /// fit into the life of a session, and one of them has to be written beside the longest
+    /// closure.
     fn check_transactions(&self) -> Result<(), String> {
         let Some(millis) = self.transaction_ms_max else { return Ok(()) };
         let ttl = self.options.session_ttl;
@@ -331,7 +345,7 @@ impl Builder {
         Ok((runtime, opened))
     }
 
-    /// Everything that is linked in, with what was registered by hand in its place.
+    /// Returns all linked code, replaced where the builder has registered code of the same name.
     fn code(&self) -> Result<KnownCode, ClientError> {
         let mut by_name: BTreeMap<(Kind, &str), &Registered> = BTreeMap::new();
         for one in &self.explicit {
@@ -351,7 +365,7 @@ impl Builder {
         KnownCode::of(by_name.into_iter().map(|((_, name), one)| (name, one)))
     }
 
-    /// Every mock has a task that it stands for.
+    /// Checks that every mock stands for a task.
     fn check_mocks(&self, by_name: &BTreeMap<(Kind, &str), &Registered>) -> Result<(), ClientError> {
         let is_task = |name: &str| by_name.contains_key(&(Kind::Task, name));
         let Some(name) = self.mocks.keys().find(|name| !is_task(name)) else { return Ok(()) };
@@ -365,12 +379,12 @@ impl Builder {
     }
 }
 
-/// The names that a workflow or task claims: its own, and those that it had before.
+/// Returns the names that a workflow or task claims: its own and its earlier ones.
 fn names(one: &Registered) -> impl Iterator<Item = &'static str> {
     [one.name].into_iter().chain(one.old_names.iter().copied())
 }
 
-/// Registers a workflow or task under these of its names. No other may have one of them.
+/// Registers a workflow or task under these names. No other may have one of them.
 fn claim<'a>(
     by_name: &mut BTreeMap<(Kind, &'a str), &'a Registered>,
     one: &'a Registered,
@@ -400,7 +414,7 @@ fn claim<'a>(
     Ok(())
 }
 
-/// An empty store in memory, without threads.
+/// Opens an empty store in memory, without threads.
 pub(crate) fn store_in_memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     // A history may come from a store with other bounds.
     let limits = Limits { payload_bytes_max: usize::MAX, ..Limits::default() };
@@ -408,21 +422,21 @@ pub(crate) fn store_in_memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     store::open("sqlite::memory:", clock, bounds, Purpose::Work).expect("a store in memory opens")
 }
 
-/// How long a transaction step may run when nothing is said.
+/// How long a transaction step may run by default.
 const TRANSACTION_MS_MAX: u64 = 5_000;
 
-/// The longest that a transaction step may run where sessions live for so long.
+/// Returns the longest that a transaction step may run with this life of sessions.
 fn transaction_ms_most(session_ttl: Duration) -> u64 {
     u64::try_from(session_ttl.as_millis() / 3).unwrap_or(u64::MAX)
 }
 
-/// A store, and how to close it.
+/// A store and its closer.
 struct Opened {
     store: Arc<dyn Store>,
     closer: Closer,
 }
 
-/// Closes the store behind an [`Abide`], unless somebody else owns it.
+/// The closer of the store behind an [`Abide`], unless somebody else owns that store.
 pub(crate) struct Closer(Option<Arc<dyn Store>>);
 
 impl Closer {

@@ -1,4 +1,4 @@
-//! What most programs need: `use abide::prelude::*;`.
+//! The names that most programs need: `use abide::prelude::*;`.
 
 pub use crate::select;
 pub use crate::{

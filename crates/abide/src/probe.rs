@@ -1,4 +1,4 @@
-//! What a test sees of the code that it runs, and what it puts in the place of steps.
+//! A test's view of the code that it runs, and its replacements for steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,13 +20,13 @@ pub struct MockCall {
     pub attempt: u32,
 }
 
-/// What a mocked step gives instead of its closure.
+/// A function that returns the outcome of a mocked step in place of its closure.
 pub(crate) type StepMock = Arc<dyn Fn(MockCall) -> Outcome + Send + Sync>;
 
-/// The eyes and hands of a test inside of the code. There is none in production.
+/// The eyes and hands of a test inside of the code. Absent in production.
 pub(crate) struct Probe {
     steps: BTreeMap<String, StepMock>,
-    /// No closure runs that is not mocked.
+    /// Whether closures without a mock never run.
     is_replay: bool,
     seen: Mutex<Seen>,
 }
@@ -35,12 +35,12 @@ pub(crate) struct Probe {
 #[derive(Clone)]
 pub(crate) struct Asked {
     pub(crate) op: Op,
-    /// The same under its old names.
+    /// The same operation under its old names.
     pub(crate) olds: Vec<Op>,
 }
 
 impl Asked {
-    /// Under all of its names.
+    /// Returns the operation under all of its names.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Op> {
         [&self.op].into_iter().chain(&self.olds)
     }
@@ -48,7 +48,7 @@ impl Asked {
 
 #[derive(Default)]
 struct Seen {
-    /// What was opened, by the id of the execution, in order.
+    /// The opened operations in order, with the id of the execution.
     opened: Vec<(String, Asked)>,
     /// The names of mocks that were used.
     used: BTreeSet<String>,
@@ -59,19 +59,20 @@ impl Probe {
         Self { steps, is_replay, seen: Mutex::default() }
     }
 
-    /// The code opened an operation.
+    /// Records that the code opened an operation.
     pub(crate) fn open(&self, id: &str, op: &Op, old_names: &[Name]) {
         let olds = old_names.iter().map(|name| op.under(name)).collect();
         self.lock().opened.push((id.to_owned(), Asked { op: op.clone(), olds }));
     }
 
-    /// What an execution opened, in order.
+    /// Returns the operations that an execution opened, in order.
     pub(crate) fn opened_by(&self, id: &str) -> Vec<Asked> {
         let of_id = |(by, op): &(String, Asked)| (by == id).then(|| op.clone());
         self.lock().opened.iter().filter_map(of_id).collect()
     }
 
-    /// What becomes of a closure that is about to run: `None` when it does.
+    /// Returns the replacement for a closure that is about to run; `None` if the closure itself
+    /// runs.
     pub(crate) fn stead(&self, id: &str, op: &Op, attempt: u32) -> Option<Stead> {
         let call = MockCall { id: id.to_owned(), name: op.name.to_string(), attempt };
         match self.steps.get(op.name.as_str()) {
@@ -80,7 +81,7 @@ impl Probe {
         }
     }
 
-    /// What a transaction step asks the runner for.
+    /// Returns the request of a transaction step.
     pub(crate) fn transaction(self: &Arc<Self>, id: &str, name: &OpName, run: &UserTransaction) -> Request {
         let mock = name.name.as_ref().ok().and_then(|(name, _)| Some((name, self.steps.get(name.as_str())?)));
         let Some((name, mock)) = mock else {
@@ -102,7 +103,7 @@ impl Probe {
             .unwrap_or_else(|panic| Outcome::Failure(panics::failure(panic.as_ref())))
     }
 
-    /// Says which mock nobody used, if there is one.
+    /// Names a mock that no step used, if any.
     pub(crate) fn unused(&self) -> Option<String> {
         let seen = self.lock();
         let name = self.steps.keys().find(|name| !seen.used.contains(*name))?;
@@ -126,10 +127,10 @@ impl Probe {
     }
 }
 
-/// What happens instead of a closure.
+/// A replacement for a closure.
 pub(crate) enum Stead {
-    /// This is its outcome.
+    /// The outcome in place of the closure's own.
     Outcome(Outcome),
-    /// Nothing: it never ends.
+    /// None: the closure never ends.
     Nothing,
 }

@@ -1,8 +1,8 @@
-//! A serializer that refuses values which JSON writes as other ones.
+//! A serializer that refuses values which JSON would turn into other ones.
 //!
-//! `serde_json` writes `null` for a float that is not finite, and for whatever is nothing inside of an option, which reads
-//! back as `None`. Both are refused here, in the same pass. Everything else goes through as it is: the code below only hands
-//! on, and is compiled away.
+//! `serde_json` writes `null` for a float that is not finite, and for an empty value inside of an
+//! option, which reads back as `None`. This serializer refuses both, in the same pass. Everything
+//! else passes unchanged: the code below only forwards, and is compiled away.
 
 use std::fmt::Display;
 
@@ -26,12 +26,13 @@ impl<T: Serialize + ?Sized> Serialize for Readable<'_, T> {
 /// The serializer itself.
 struct Checked<S> {
     inner: S,
-    /// The value is the one of a `Some`.
+    /// Whether the value is that of a `Some`.
     is_in_option: bool,
 }
 
 impl<S: Serializer> Checked<S> {
-    /// The inner serializer for what is written as `null`, which must not stand inside of an option.
+    /// Returns the inner serializer for a value that is written as `null`, which must not stand
+    /// inside of an option.
     fn for_null(self, what: &str) -> Result<S, S::Error> {
         match self.is_in_option {
             true => Err(S::Error::custom(format_args!("Some({what}) would be read as None"))),
@@ -47,7 +48,7 @@ impl<S: Serializer> Checked<S> {
     }
 }
 
-/// Hands on what is written as it is.
+/// Forwards values that are written unchanged.
 macro_rules! hand_on {
     ($($name:ident($kind:ty)),* $(,)?) => {$(
         fn $name(self, value: $kind) -> Result<S::Ok, S::Error> {
@@ -113,7 +114,7 @@ impl<S: Serializer> Serializer for Checked<S> {
         name: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        // Written as what is in it.
+        // JSON has only the inner value.
         match self.is_in_option {
             true => self.inner.serialize_newtype_struct(name, &InOption(value)),
             false => self.inner.serialize_newtype_struct(name, &Readable(value)),
@@ -201,10 +202,10 @@ impl<T: Serialize + ?Sized> Serialize for InOption<'_, T> {
     }
 }
 
-/// What has parts, each of which is checked.
+/// A compound value whose parts are checked one by one.
 struct Parts<S>(S);
 
-/// Checks each part of what has parts without names.
+/// Checks each part of compound values without names.
 macro_rules! parts {
     ($($kind:ident . $part:ident),* $(,)?) => {$(
         impl<S: $kind> $kind for Parts<S> {
@@ -229,7 +230,7 @@ parts!(
     SerializeTupleVariant.serialize_field,
 );
 
-/// The same for parts with names.
+/// Does the same for parts with names.
 macro_rules! named_parts {
     ($($kind:ident),* $(,)?) => {$(
         impl<S: $kind> $kind for Parts<S> {

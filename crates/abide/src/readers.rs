@@ -1,4 +1,5 @@
-//! What reads bytes here, for tests and fuzzers; see [`abide_core::readers`]. Not for use by hand.
+//! The code of this crate that reads bytes, for tests and fuzzers; see [`abide_core::readers`]. Not
+//! for use by hand.
 
 use abide_core::readers::{Reader, Verdict};
 use abide_core::{
@@ -19,7 +20,7 @@ pub const ALL: [Reader; 3] = [
     Reader { name: "payload", read: payload, seeds: payload_seeds },
 ];
 
-/// What is read is written as it was read.
+/// Reads a history, and checks that writing it changes nothing.
 fn history(bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Verdict::Refused };
     match History::parse(text) {
@@ -66,7 +67,7 @@ fn store_url_seeds() -> Vec<Vec<u8>> {
     ["sqlite:app.db", "sqlite::memory:", "sqlite:///tmp/a.db", "./odd:name.db"].map(Vec::from).to_vec()
 }
 
-/// A value of the user's, as several types read it.
+/// Reads a value of the user's as several types.
 fn payload(bytes: &[u8]) -> Verdict {
     let found = [
         value::<Value>(bytes),

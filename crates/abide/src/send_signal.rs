@@ -40,10 +40,13 @@ impl SendSignal {
         Self { client, id, signal, key: None }
     }
 
-    /// Sends it under a key: the execution gets one signal of this name and key, however often it is sent, by whomever and with whatever value. That holds
-    /// also after the signal was received, in every run of the execution, and when it has ended: sending it again is no error then.
+    /// Sends the signal under a key: the execution receives one signal of this name and key,
+    /// however often it is sent, by any sender and with any value. That holds also after the signal
+    /// was received, in every run of the execution, and after its end: sending it again is no error
+    /// then.
     ///
-    /// For senders who may crash between a signal and their own note of it, as those of webhooks and queues do.
+    /// For senders that may crash between a signal and their own note of it, such as webhooks and
+    /// queues.
     pub fn idempotency_key(mut self, key: impl AsRef<str>) -> Self {
         self.key = Some(Name::of_field("idempotency key", key));
         self

@@ -6,10 +6,10 @@ use std::task::{Context, Poll};
 
 use abide_engine::Board;
 
-/// Clean-up that is not interrupted. Await it. Dropping it ends it.
+/// Clean-up that is not interrupted. Await it. Dropping it ends the clean-up.
 #[must_use = "no clean-up is done unless it is awaited"]
 pub struct Shield<F> {
-    /// Nothing in a task.
+    /// `None` in a task.
     board: Option<Board>,
     cleanup: Pin<Box<F>>,
 }

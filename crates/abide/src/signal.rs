@@ -18,7 +18,8 @@ use crate::op_name::{OpName, op_options};
 use crate::step::{Slot, delivered};
 use crate::upgrade::Upgrade;
 
-/// A wait for a signal that is about to begin. Await it. Dropping it leaves the signal for the next one.
+/// A wait for a signal that is about to begin. Await it. Dropping it leaves the signal for the next
+/// wait.
 #[must_use = "nothing is received unless it is awaited"]
 pub struct Receive<T> {
     ctx: Ctx,
@@ -38,9 +39,9 @@ impl<T> Receive<T> {
 
     op_options!();
 
-    /// Reads a signal of the older type `V`, and converts it, where it cannot be read as the type that
-    /// this code wants. The journal stays as it is. A signal that neither type can read, or that
-    /// cannot be converted, is set aside, and the wait goes on.
+    /// Reads a signal as the older type `V`, and converts it, if it cannot be read as the type that
+    /// this code expects. The journal stays as it is. A signal that neither type can read, or that
+    /// cannot be converted, is set aside, and the wait continues.
     pub fn upgrade<V: DeserializeOwned>(
         mut self,
         convert: impl Fn(V) -> Result<T> + Send + Sync + 'static,
@@ -49,14 +50,15 @@ impl<T> Receive<T> {
         self
     }
 
-    /// Gives up after this long, with an error for which [`Error::is_timeout`] holds.
+    /// Ends the wait after this long, with an error for which [`Error::is_timeout`] holds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 }
 
-/// Whether this can be read as a `T`. A panic of its code is a complaint like any: nobody else may suffer from what somebody sent.
+/// Checks that the payload can be read as a `T`. A panic of the reading code is an error like any
+/// other: a sender must not harm other executions.
 fn check<T: DeserializeOwned>(upgrade: &Upgrade<T>, payload: &Payload) -> std::result::Result<(), Rejection> {
     let complaint = match catch_unwind(AssertUnwindSafe(|| upgrade.try_read(payload).map(drop))) {
         Ok(Ok(())) => return Ok(()),

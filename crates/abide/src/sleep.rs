@@ -27,7 +27,7 @@ impl Sleep {
         Self { ctx, name: OpName::new("(sleep)"), request: Some(request), slot: Slot::New }
     }
 
-    /// Gives it a name of its own, so that other sleeps can be added or removed before it.
+    /// Sets a name for this sleep, so that other sleeps can be added or removed before it.
     pub fn named(mut self, name: impl AsRef<str>) -> Self {
         self.name.rename(name);
         self

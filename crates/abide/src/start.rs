@@ -16,7 +16,7 @@ use crate::code::{Code, CodeNames};
 use crate::data;
 use crate::handle::{Handle, result_of};
 
-/// What can be said about a start, wherever it is made.
+/// The options of a start, wherever it is made.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StartOptions {
     pub(crate) id: Option<String>,
@@ -27,61 +27,64 @@ pub(crate) struct StartOptions {
     pub(crate) deadline: Option<Duration>,
     retry: Option<Retry>,
     tags: Vec<(String, String)>,
-    /// Of a child: whether one that was started with another input will do.
+    /// Of a child: whether one that was started with another input is accepted.
     pub(crate) any_input: bool,
 }
 
 /// The builder methods of everything that starts an execution.
 macro_rules! start_options {
     () => {
-        /// The id of the execution, unique in its namespace. Starting the same id again with the same input attaches to it;
-        /// [`Handle::is_attached`](crate::Handle::is_attached) tells.
+        /// Sets the id of the execution, unique in its namespace. Another start of the same id with
+        /// the same input attaches to it, as [`Handle::is_attached`](crate::Handle::is_attached)
+        /// reports.
         ///
-        /// Not so for a child, which belongs to one start in one run of its parent: another one that asks for the same id is refused,
-        /// also in a later run of the same parent (a retry, [`continue_as_new`](crate::Ctx::continue_as_new)). Without an id of its own a
-        /// child has a new one in each run. The refusal is the result of the child, not of its start, which was recorded before.
+        /// A child differs: it belongs to one start in one run of its parent. Another start that
+        /// asks for the same id is refused, also in a later run of the same parent (a retry,
+        /// [`continue_as_new`](crate::Ctx::continue_as_new)). Without an id of its own a child has
+        /// a new one in each run. The refusal is the result of the child, not of its start, which
+        /// was recorded before.
         pub fn id(mut self, id: impl Into<String>) -> Self {
             self.options.id = Some(id.into());
             self
         }
 
-        /// The named queue that it waits in; `default` when not said.
+        /// Sets the named queue that it waits in; `default` if unset.
         pub fn lane(mut self, lane: impl Into<String>) -> Self {
             self.options.set_lane(lane.into());
             self
         }
 
-        /// What a worker must be able to do to take it.
+        /// Sets the capabilities that a worker must have to take it.
         pub fn requires<R: Into<String>>(mut self, capabilities: impl IntoIterator<Item = R>) -> Self {
             self.options.add_requires(capabilities.into_iter().map(Into::into));
             self
         }
 
-        /// Higher goes first within a lane.
+        /// Sets the priority: higher goes first within a lane.
         pub fn priority(mut self, priority: i16) -> Self {
             self.options.set_priority(priority);
             self
         }
 
-        /// Not before this long from now.
+        /// Delays the start by this long.
         pub fn delay(mut self, delay: std::time::Duration) -> Self {
             self.options.set_delay(delay);
             self
         }
 
-        /// Failed if not finished this long from now.
+        /// Sets a deadline from now: the execution fails if it has not ended by then.
         pub fn deadline(mut self, deadline: std::time::Duration) -> Self {
             self.options.set_deadline(deadline);
             self
         }
 
-        /// For a task: when to try again after an error.
+        /// Sets the retry policy of a task.
         pub fn retry(mut self, retry: abide_core::Retry) -> Self {
             self.options.set_retry(retry);
             self
         }
 
-        /// Something that it can be found by.
+        /// Adds a tag that the execution can be found by.
         pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
             self.options.add_tag(key.into(), value.into());
             self
@@ -113,7 +116,7 @@ impl StartOptions {
         self.tags.push((key, value));
     }
 
-    /// The start that these options describe, at `now`.
+    /// Returns the start that these options describe, at `now`.
     pub(crate) fn start(
         &self,
         code: CodeNames,
@@ -142,7 +145,7 @@ impl StartOptions {
     }
 }
 
-/// Tags as they were given, checked.
+/// Checks tags.
 pub(crate) fn tags(given: &[(String, String)]) -> Result<Vec<Tag>, InvalidName> {
     let tag = |(key, value): &(String, String)| {
         Ok(Tag { key: Name::of_field("tag key", key)?, value: Name::of_field("tag value", value)? })
@@ -169,7 +172,7 @@ impl<C: Code> Start<C> {
 
     start_options!();
 
-    /// The id and the start itself.
+    /// Returns the id and the start itself.
     fn prepared(self) -> Result<(Client, ExecutionId, Arc<abide_core::Start>), ClientError> {
         let client = self.abide.client_part().clone();
         let id = match &self.options.id {
@@ -184,7 +187,8 @@ impl<C: Code> Start<C> {
         let is_fresh = self.options.id.is_none();
         let (client, id, start) = self.prepared()?;
         let begun = client.start(&id, start).await.map_err(|error| ClientError::of(id.as_str(), error))?;
-        // Nobody else has an id that was made here: what it finds there is its own, begun before an answer was lost.
+        // Nobody else has an id that was made here. An execution found under it is this start's
+        // own, created before an answer was lost.
         Ok(Handle::begun(client, id, if is_fresh { Begun::Created } else { begun }))
     }
 }
@@ -198,7 +202,8 @@ impl<C: Code> IntoFuture for Start<C> {
     }
 }
 
-/// A start whose result is waited for. Await it; options come first. Dropping it leaves the execution running.
+/// A start whose result is awaited. Await it; options come first. Dropping it leaves the execution
+/// running.
 #[must_use = "nothing is started unless it is awaited"]
 pub struct Run<C: Code> {
     abide: Abide,
@@ -222,7 +227,8 @@ impl<C: Code> IntoFuture for Run<C> {
 
     fn into_future(self) -> Self::IntoFuture {
         let Self { abide, input, options, code } = self;
-        // Prepared here: all the options would take room in the future of everybody who waits for a result.
+        // Prepared here: the options would take up space in the future of every caller that awaits
+        // a result.
         let prepared = Start::<C> { abide, input, options, code }.prepared();
         Box::pin(async move {
             let (client, id, start) = prepared?;

@@ -26,8 +26,9 @@ type Attempt<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// A step that is about to run. Await it; options come first.
 ///
-/// Dropping it cancels the closure if it runs. Steps with different closures are one type, so that they can be kept in one
-/// collection; and a type that named its closure could not be joined with others if the closure borrows.
+/// Dropping it cancels a running closure. Steps with different closures have one type, so that one
+/// collection can hold them. Besides, a type that named its closure could not be joined with others
+/// if the closure borrows.
 #[must_use = "a step does nothing unless it is awaited"]
 pub struct Step<'a, T> {
     ctx: Ctx,
@@ -37,21 +38,21 @@ pub struct Step<'a, T> {
     upgrade: Upgrade<T>,
     slot: Slot,
     running: Option<Running<'a, T>>,
-    /// What the attempt that ended gave, as it was read back from what is recorded of it.
+    /// The value of the attempt that ended, as it was read back from its recorded form.
     given: Option<T>,
 }
 
-/// The run of a step's closure that is under way.
+/// A running attempt of a step's closure.
 struct Running<'a, T> {
     attempt: u32,
     inside: Arc<Inside>,
-    /// Nothing once it is dropped.
+    /// `None` once it is dropped.
     future: Option<Attempt<'a, T>>,
 }
 
 impl<T> Drop for Running<'_, T> {
     fn drop(&mut self) {
-        // What the closure does when it is dropped half way, it does as this step.
+        // Destructors of a half-finished closure run as part of this step.
         let future = self.future.take();
         self.inside.enter(|| drop(future));
     }
@@ -61,12 +62,12 @@ impl<T> Drop for Running<'_, T> {
 pub(crate) enum Slot {
     New,
     Open(OpHandle),
-    /// The execution is blocked, or it is over.
+    /// The execution is blocked or has ended.
     Closed,
 }
 
 impl Slot {
-    /// The open operation; opens it first if need be. An `Err` is the answer to the caller.
+    /// Returns the operation, opening it first if needed. An `Err` is the answer to the caller.
     pub(crate) fn open<T>(
         &mut self,
         open: impl FnOnce() -> Opened,
@@ -105,14 +106,14 @@ impl<'a, T> Step<'a, T> {
 
     op_options!();
 
-    /// When to try again after an error.
+    /// Sets the retry policy after an error.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.options.retry = Some(retry);
         self
     }
 
-    /// Asks before another attempt whether one makes sense; without it, the policy decides alone. What is fatal is not
-    /// asked about. `false` ends the step with that error, as it is.
+    /// Asks before another attempt whether one makes sense; without it, the policy decides alone.
+    /// It is not called for a fatal error. `false` ends the step with the error as it is.
     ///
     /// ```
     /// # use abide::prelude::*;
@@ -124,8 +125,9 @@ impl<'a, T> Step<'a, T> {
     /// }
     /// ```
     ///
-    /// It belongs to the step and not to [`Retry`], because the policy of a task is recorded and outlives the code. A task
-    /// says itself what is final, with [`or_fatal`](crate::ResultExt::or_fatal).
+    /// It belongs to the step and not to [`Retry`], because the policy of a task is recorded and
+    /// outlives the code. A task declares itself which errors are final, with
+    /// [`or_fatal`](crate::ResultExt::or_fatal).
     pub fn retry_if(mut self, is_worth_it: impl Fn(&Error) -> bool + Send + Sync + 'static) -> Self {
         let ask = move |failure: &Failure| {
             let error = Error::from_failure(failure.clone());
@@ -136,15 +138,16 @@ impl<'a, T> Step<'a, T> {
         self
     }
 
-    /// How long one attempt may take. With a timeout of zero it does not begin, and fails with an error for which
-    /// [`Error::is_timeout`](crate::Error::is_timeout) holds.
+    /// Sets how long one attempt may take. With a timeout of zero the attempt does not begin, and
+    /// fails with an error for which [`Error::is_timeout`](crate::Error::is_timeout) holds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.options.timeout = Some(timeout);
         self
     }
 
-    /// Reads a recorded result that cannot be read as the type that this code wants: as the older type `V`, which is converted. The journal
-    /// stays as it is. An error blocks the execution, as a result does that cannot be read at all.
+    /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
+    /// type that this code expects. The journal stays as it is. An error blocks the execution, as
+    /// an unreadable result does.
     pub fn upgrade<V: DeserializeOwned>(
         mut self,
         convert: impl Fn(V) -> Result<T> + Send + Sync + 'static,
@@ -153,10 +156,10 @@ impl<'a, T> Step<'a, T> {
         self
     }
 
-    /// Records a hash of `input` with the result: should the code ask for this step with another input later, the execution is
-    /// blocked instead of given the result of the first one.
+    /// Records a hash of `input` with the result: if the code later asks for this step with another
+    /// input, the execution is blocked instead of receiving the result for the first input.
     pub fn input<I: Serialize>(mut self, input: &I) -> Self {
-        // What does not serialize has no hash and is compared with nothing.
+        // An input that does not serialize has no hash and is compared with nothing.
         let declared = data::encode(input).ok();
         self.options.input = declared.map(|input| Fingerprint::new(canonical::hash(&input), &input));
         self
@@ -227,7 +230,7 @@ where
     }
 }
 
-/// What an operation gave, as the code sees it.
+/// Converts the delivery of an operation into the result that the code sees.
 pub(crate) fn delivered<T: DeserializeOwned>(
     ctx: &Ctx,
     (slot, upgrade): (&mut Slot, &Upgrade<T>),

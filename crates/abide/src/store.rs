@@ -1,4 +1,5 @@
-//! The one place where this crate knows which stores there are; beside it only the connection type of `ctx.sqlite`.
+//! The only place in this crate that knows the kinds of stores, except for the connection type of
+//! `ctx.sqlite`.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use abide_store::{Clock, Store};
 use crate::client_error::ClientError;
 use crate::url::{InvalidUrl, StoreUrl};
 
-/// What every kind of store is told.
+/// The bounds that every kind of store receives.
 pub(crate) struct StoreBounds {
     pub(crate) limits: Limits,
     /// How long a call waits for other processes; `None` for the store's own default.
@@ -18,13 +19,13 @@ pub(crate) struct StoreBounds {
     pub(crate) transaction_ms_max: Option<u64>,
 }
 
-/// What a store is opened for.
+/// The purpose of opening a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To run what is in it: it is created if need be.
+    /// To run its executions: the store is created if needed.
     Work,
-    /// To look at it, and to send something: it has to be there. One that a mistyped path created would hide the mistake, and nobody would ever
-    /// run what is started there.
+    /// To look at it, and to send something: the store must exist. A store created by a mistyped
+    /// path would hide the mistake, and no worker would ever run the executions in it.
     Watch,
 }
 

@@ -46,11 +46,13 @@ pub use crate::probe::MockCall;
 use crate::store::{self, Purpose, StoreBounds};
 use crate::{Abide, Builder, ClientError, Ctx, Result, Transact};
 
-/// Runs `test` on a new engine in memory whose clock jumps to the next timer whenever nothing else is to be done.
+/// Runs `test` on a new engine in memory whose clock jumps to the next timer whenever nothing else
+/// can be done.
 ///
-/// Steps may use tokio: while one waits for the outside world, virtual time passes as real time does. A test in which
-/// nothing can happen any more panics with the sentence of [`why`](crate::Handle::why) of everything that is open. This
-/// is what [`#[abide::test]`](macro@crate::test) expands to; [`Test`] has options.
+/// Steps may use tokio: while one waits for the outside world, virtual time passes as real time
+/// does. A test in which nothing can happen any more panics with the sentence of
+/// [`why`](crate::Handle::why) of every open execution. [`#[abide::test]`](macro@crate::test)
+/// expands to this function; [`Test`] has options.
 ///
 /// # Panics
 /// If the store cannot be made, or the test panics or stands still.
@@ -62,9 +64,10 @@ where
     Test::new().run(test)
 }
 
-/// Several simulated machines on one store in memory: workers can be added, and crashed at any moment.
+/// Several simulated machines on one store in memory: workers can be added, and crashed at any
+/// moment.
 ///
-/// Everything follows from the seed: the order in which tasks run, and every random number.
+/// The seed determines everything: the order in which tasks run, and every random number.
 #[derive(Clone)]
 pub struct Lab {
     sim: Sim,
@@ -136,7 +139,7 @@ impl Lab {
         options: impl FnOnce(Builder) -> Builder,
     ) -> std::result::Result<(Machine, Abide), ClientError> {
         let machine = Machine(self.machine_count.fetch_add(1, Ordering::Relaxed) + 1);
-        // A machine of its own is a deploy of its own, unless the test says otherwise.
+        // Each machine counts as a deploy of its own, unless the test sets a build.
         let build = format!("machine-{}", machine.0);
         let builder = options(Abide::builder("memory").build(&build));
         let process = self.sim.process(machine.0);
@@ -151,17 +154,17 @@ impl Lab {
         Abide::builder("memory").simulated(process, Some(self.store.clone())).client().await
     }
 
-    /// Stops a machine at once, wherever it is.
+    /// Stops a machine at once, at any point.
     pub fn crash(&self, machine: Machine) {
         self.sim.kill(machine.0);
     }
 
-    /// Stops a machine where it is, as SIGSTOP does: time goes on without it.
+    /// Freezes a machine, as SIGSTOP does: time passes without it.
     pub fn freeze(&self, machine: Machine) {
         self.sim.freeze(machine.0);
     }
 
-    /// Lets a stopped machine go on.
+    /// Lets a frozen machine continue.
     pub fn thaw(&self, machine: Machine) {
         self.sim.thaw(machine.0);
     }
@@ -171,12 +174,12 @@ impl Lab {
         self.sim.process(0).sleep(duration).await;
     }
 
-    /// The wall clock of the store.
+    /// Returns the wall clock of the store.
     pub fn now(&self) -> Timestamp {
         self.sim.process(0).now()
     }
 
-    /// Sets the wall clock of every machine forward. No time passes by that.
+    /// Sets the wall clock of every machine forward. This passes no time.
     pub fn set_clock_forward(&self, by: Duration) {
         self.sim.set_clock_forward(by);
     }
@@ -186,24 +189,24 @@ impl Lab {
         self.sim.set_clock_back(by);
     }
 
-    /// Has the wall clock of one machine differ from that of the store.
+    /// Makes the wall clock of one machine differ from that of the store.
     pub fn set_skew(&self, machine: Machine, skew: Skew) {
         self.sim.set_skew(machine.0, skew);
     }
 
-    /// A random number that follows from the seed.
+    /// Returns a random number that follows from the seed.
     pub fn random(&self) -> u64 {
         self.sim.random()
     }
 
-    /// The store that all machines share.
+    /// Returns the store that all machines share.
     #[doc(hidden)]
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 }
 
-/// The store of a [`Lab`] while nothing happens there.
+/// The store of a [`Lab`] at rest.
 struct Idle(Arc<MemoryStore>);
 
 impl Skipping for Idle {
@@ -216,7 +219,8 @@ impl Skipping for Idle {
     }
 }
 
-/// A transaction step that gets whatever its store hands out: a `MemoryTable` in a [`Lab`], a `StepConnection` on SQLite.
+/// Returns a transaction step whose closure receives the connection of its store: a `MemoryTable`
+/// in a [`Lab`], a `StepConnection` on SQLite.
 #[doc(hidden)]
 #[track_caller]
 pub fn transact<F, T>(ctx: &Ctx, name: &str, run: F) -> Transact<T>
@@ -227,20 +231,21 @@ where
     Transact::on_any(ctx.clone(), name, run)
 }
 
-/// A builder for one process of a simulation: it works in virtual time, on a store that it shares with others, and its blocking steps run in their turn
-/// instead of on threads, so that a seed repeats them too.
+/// Returns a builder for one process of a simulation. The process works in virtual time on a shared
+/// store. Its blocking steps run in their turn instead of on threads, so that a seed repeats them
+/// too.
 #[doc(hidden)]
 pub fn simulated(builder: Builder, runtime: Arc<dyn Runtime>, store: Arc<dyn Store>) -> Builder {
     builder.state(BlockingPool(runtime.clone())).simulated(runtime, Some(store))
 }
 
-/// The store behind an [`Abide`].
+/// Returns the store behind an [`Abide`].
 #[doc(hidden)]
 pub fn store(abide: &Abide) -> Arc<dyn Store> {
     abide.client_part().store().clone()
 }
 
-/// How much a process has in memory: a simulation sees that nothing grows without bound.
+/// Returns how much a process has in memory: a simulation checks that nothing grows without bound.
 #[doc(hidden)]
 pub fn kept(abide: &Abide) -> Kept {
     abide.client_part().kept()

@@ -22,15 +22,16 @@ use crate::op_name::{OpName, op_options};
 use crate::step::{Slot, delivered};
 use crate::upgrade::Upgrade;
 
-/// The transaction that a [`ctx.sqlite`](Ctx::sqlite) closure writes in. It commits together with the closure's recorded result.
+/// The transaction that a [`ctx.sqlite`](Ctx::sqlite) closure writes in. It commits together with
+/// the closure's recorded result.
 ///
 /// Transaction control, `PRAGMA`, `ATTACH`, temporary objects and abide's own tables and names are
-/// out of reach. Foreign keys are on. The closure keeps the only writer of the database, so that it
-/// may take `transaction_ms_max` (5 s) at most. The page `docs/guide/transactions.md` has the rules.
+/// out of reach. Foreign keys are on. The closure keeps the only writer of the database, and so may
+/// take at most `transaction_ms_max` (5 s). The page `docs/guide/transactions.md` has the rules.
 pub struct SqliteTransaction<'a>(&'a StepConnection);
 
 impl SqliteTransaction<'_> {
-    /// Runs one statement; the number of rows it changed.
+    /// Runs one statement and returns the number of changed rows.
     pub fn execute(&self, sql: &str, params: impl Params) -> rusqlite::Result<usize> {
         self.0.execute(sql, params)
     }
@@ -40,7 +41,7 @@ impl SqliteTransaction<'_> {
         self.0.execute_batch(sql)
     }
 
-    /// The first row of a query.
+    /// Returns the first row of a query.
     pub fn query_row<T>(
         &self,
         sql: &str,
@@ -50,7 +51,7 @@ impl SqliteTransaction<'_> {
         self.0.query_row(sql, params, read)
     }
 
-    /// Every row of a query.
+    /// Returns every row of a query.
     pub fn query_rows<T>(
         &self,
         sql: &str,
@@ -60,12 +61,12 @@ impl SqliteTransaction<'_> {
         self.0.query_rows(sql, params, read)
     }
 
-    /// A prepared statement.
+    /// Prepares a statement.
     pub fn prepare(&self, sql: &str) -> rusqlite::Result<StepStatement<'_>> {
         self.0.prepare(sql)
     }
 
-    /// The row id of the last insert.
+    /// Returns the row id of the last insert.
     pub fn last_insert_rowid(&self) -> i64 {
         self.0.last_insert_rowid()
     }
@@ -85,8 +86,9 @@ pub struct Transact<T> {
 impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
     op_options!();
 
-    /// Reads a recorded result that cannot be read as the type that this code wants: as the older type `V`, which is converted. The journal
-    /// stays as it is. An error blocks the execution, as a result does that cannot be read at all.
+    /// Reads a recorded result as the older type `V`, and converts it, if it cannot be read as the
+    /// type that this code expects. The journal stays as it is. An error blocks the execution, as
+    /// an unreadable result does.
     pub fn upgrade<V: DeserializeOwned>(
         mut self,
         convert: impl Fn(V) -> Result<T> + Send + Sync + 'static,
@@ -106,13 +108,14 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
         })
     }
 
-    /// A transaction step that gets whatever its store hands out.
+    /// Returns a transaction step whose closure receives the connection of any store.
     #[track_caller]
     pub(crate) fn on_any<F>(ctx: Ctx, name: &str, run: F) -> Self
     where
         F: FnOnce(&dyn Any) -> Result<T> + Clone + Send + 'static,
     {
-        // The store may run it on any thread, and more than once: each time a clone of what was given.
+        // The store may run the closure on any thread, and more than once: each time a clone of the
+        // original.
         let original = Mutex::new(run);
         let clone = move || original.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let run: UserTransaction = Arc::new(move |connection| outcome_of(|| clone()(connection)));
@@ -121,14 +124,14 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
     }
 }
 
-/// Runs the closure: whether its writes are kept, and its outcome.
+/// Runs the closure; returns whether its writes are kept, and its outcome.
 fn outcome_of<T: Serialize + DeserializeOwned>(run: impl FnOnce() -> Result<T>) -> (bool, Outcome) {
     let outcome = match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => data::outcome_of(result).0,
         Err(panic) => Outcome::Failure(panics::failure(panic.as_ref())),
     };
     match outcome {
-        // Unlike a step's effects, these are undone, so that the failure can be told as one.
+        // Unlike a step's effects, these writes are undone, so the step can simply fail.
         Outcome::Unrecordable(lost) => (false, Outcome::Failure(Error::fatal(lost.reason).into_failure())),
         outcome => (matches!(outcome, Outcome::Success(_)), outcome),
     }

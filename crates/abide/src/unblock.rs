@@ -12,11 +12,13 @@ use crate::data;
 
 /// An order to a blocked execution that is about to be sent. Await it.
 ///
-/// Alone it has the execution tried again, which is of use when something about the code or its limits has changed. Where a step has run
-/// and its result could not be recorded, that is refused: only [`rerun`](Self::rerun) or [`edit`](Self::edit) of that step goes on. Steps are
-/// named as `abide show` and `abide why` name them: `charge`, or `charge#2` for the second use of that name. A result that is recorded
-/// never changes; whoever names such a step is refused. Where the code asks for a child or step with another input than it was recorded
-/// with, [`accept`](Self::accept) goes on with what was recorded.
+/// Without a decision, workers try the execution again, which helps if its code or its limits have
+/// changed. The order is refused if a step has run and its result could not be recorded: then only
+/// [`rerun`](Self::rerun) or [`edit`](Self::edit) of that step continues the execution. Steps have
+/// the names that `abide show` and `abide why` print: `charge`, or `charge#2` for the second use of
+/// that name. A recorded result never changes; an order that names such a step is refused. If the
+/// code asks for a child or step with another input than the recorded one, [`accept`](Self::accept)
+/// continues with the recorded outcome.
 ///
 /// ```no_run
 /// # async fn run(abide: abide::Abide) -> Result<(), abide::ClientError> {
@@ -38,14 +40,16 @@ impl Unblock {
         Self { client, id, decision: None }
     }
 
-    /// Runs this step again, whose result could not be recorded, and records what it gives then. Its effect may happen a second time.
+    /// Runs this step again, whose result could not be recorded, and records its new result. Its
+    /// effect may happen a second time.
     pub fn rerun(mut self, step: impl Into<String>) -> Self {
         self.decision = Some(Ok(StepRemedy { step: step.into(), remedy: Remedy::Rerun }));
         self
     }
 
-    /// Gives the result of this step, which could not be recorded; it does not run again. What the code cannot read as the step's result
-    /// blocks it anew, and can be given again; once the code has gone on with it, it is a recorded result.
+    /// Sets the result of this step, whose own could not be recorded; the step does not run again.
+    /// A value that the code cannot read as the step's result blocks the execution anew, and can be
+    /// replaced. Once the code has continued with it, it is a recorded result.
     pub fn edit<T: Serialize + ?Sized>(mut self, step: impl Into<String>, result: &T) -> Self {
         let step = step.into();
         self.decision = Some(match data::encode(&result) {
@@ -58,8 +62,8 @@ impl Unblock {
         self
     }
 
-    /// Goes on with the recorded outcome of this operation, though the code has another input for it now. Should its input change once more,
-    /// that is another decision.
+    /// Continues with the recorded outcome of this operation, though the code has another input for
+    /// it now. Another change of the input needs another decision.
     pub fn accept(mut self, op: impl Into<String>) -> Self {
         self.decision = Some(Ok(StepRemedy { step: op.into(), remedy: Remedy::Accept }));
         self

@@ -13,10 +13,10 @@ use serde::de::DeserializeOwned;
 use crate::data;
 use crate::error::Result;
 
-/// How a result is read that was recorded as another type. The journal stays as it is.
+/// The reader of a result that was recorded as another type. The journal stays as it is.
 pub(crate) struct Upgrade<T>(Option<Arc<Convert<T>>>);
 
-/// Reads a payload as the old type and converts it, or says what is wrong.
+/// Reads a payload as the old type and converts it, or returns the problem.
 type Convert<T> = dyn Fn(&Payload) -> std::result::Result<T, String> + Send + Sync;
 
 impl<T> Clone for Upgrade<T> {
@@ -32,7 +32,7 @@ impl<T> Default for Upgrade<T> {
 }
 
 impl<T> Upgrade<T> {
-    /// From an old type.
+    /// Converts from an old type.
     pub(crate) fn from<V: DeserializeOwned>(
         convert: impl Fn(V) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
@@ -48,8 +48,8 @@ impl<T> Upgrade<T> {
 }
 
 impl<T: DeserializeOwned> Upgrade<T> {
-    /// The value in a recorded payload. The old type is tried only where the new one fails: a value of the new type that looks like an old one is
-    /// not converted a second time.
+    /// Returns the value in a recorded payload. The old type is tried only if the new one fails: a
+    /// value of the new type that looks like an old one is not converted a second time.
     pub(crate) fn read(&self, what: impl Display, payload: &Payload) -> std::result::Result<T, Block> {
         self.try_read(payload).map_err(|complaint| Block::Undecodable {
             what: what.to_string(),
@@ -58,7 +58,7 @@ impl<T: DeserializeOwned> Upgrade<T> {
         })
     }
 
-    /// The same, or what is wrong with the payload.
+    /// Does the same, or returns the problem with the payload.
     pub(crate) fn try_read(&self, payload: &Payload) -> std::result::Result<T, String> {
         if planted(Bug::UpgradeFirst)
             && let Some(Ok(value)) = self.0.as_ref().map(|convert| convert(payload))

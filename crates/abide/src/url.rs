@@ -1,10 +1,10 @@
-//! What names a store.
+//! Names of stores.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A store, as `sqlite:PATH`, `sqlite::memory:` or a bare path names it.
+/// A store, named by `sqlite:PATH`, `sqlite::memory:` or a bare path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
     /// A SQLite database in memory, which belongs to its process.
@@ -13,7 +13,7 @@ pub enum StoreUrl {
     File(PathBuf),
 }
 
-/// Why a text names no store.
+/// The reason why a text names no store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidUrl(String);
 
@@ -51,7 +51,8 @@ fn parse(url: &str) -> Result<StoreUrl, String> {
     }
 }
 
-/// Why a path with a question mark is refused: the parameters that other programs understand would become part of the file's name.
+/// Explains why a path with a question mark is refused: parameters for other programs would become
+/// part of the file's name.
 fn parameters(path: &str) -> String {
     let (_, parameters) = path.split_once('?').unwrap_or_default();
     let names = parameters.split('&').map(|one| one.split('=').next().unwrap_or_default());

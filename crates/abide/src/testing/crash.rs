@@ -21,8 +21,9 @@ use crate::probe::Probe;
 use crate::start::StartOptions;
 use crate::{ClientError, data};
 
-/// Runs a workflow once per position of its journal, crashes it there, resumes it, and checks that its result and every
-/// recorded entry are the same as without a crash. [`Test::crash_everywhere`] has options.
+/// Runs a workflow once per position of its journal, crashes it there, resumes it, and checks that
+/// its result and every recorded entry are the same as without a crash. [`Test::crash_everywhere`]
+/// has options.
 ///
 /// # Panics
 /// If something differs. The message names the position and shows both sides.
@@ -30,25 +31,28 @@ pub fn crash_everywhere<W: Workflow>(workflow: W, input: W::Input) -> Survived<W
     Test::new().crash_everywhere(workflow, input)
 }
 
-/// What came of a workflow that was crashed everywhere.
+/// The result of crashing a workflow at every position.
 #[derive(Debug)]
 pub struct Survived<T> {
-    /// Its result, which was the same each time.
+    /// The result of the workflow, the same in every run.
     pub result: Result<T, ClientError>,
-    /// How many entries its journal has: it was crashed before and after each of them.
+    /// The number of entries in its journal: it was crashed before and after each of them.
     pub position_count: u64,
 }
 
 impl Test {
-    /// Runs a workflow once per position of its journal, crashes it there, resumes it, and checks that its result and
-    /// every recorded entry are the same as without a crash. Times are not compared, nor is the order of what happened
-    /// after the crash, because operations that are open together may end in any order.
+    /// Runs a workflow once per position of its journal, crashes it there, resumes it, and checks
+    /// that its result and every recorded entry are the same as without a crash. Times are not
+    /// compared, nor is the order of events after the crash, because operations that are open
+    /// together may end in any order.
     ///
-    /// A step whose result was not recorded runs again after a crash. So it must return the same each time, or be
-    /// [mocked](Test::mock_step); state is shared by all runs. [`signal`](Test::signal) sends what the workflow waits for.
+    /// A step whose result was not recorded runs again after a crash. So it must return the same
+    /// each time, or be [mocked](Test::mock_step); all runs share the state.
+    /// [`signal`](Test::signal) sends the signals that the workflow waits for.
     ///
     /// # Panics
-    /// If something differs, or a run stands still. The message names the position and shows both sides.
+    /// If something differs, or a run stands still. The message names the position and shows both
+    /// sides.
     pub fn crash_everywhere<W: Workflow>(self, _workflow: W, input: W::Input) -> Survived<W::Output> {
         let input =
             data::encode(&input).unwrap_or_else(|error| panic!("the input does not serialize: {error}"));
@@ -77,7 +81,7 @@ fn root() -> Address {
     Address { namespace: Namespace::default(), id }
 }
 
-/// Where a process dies: at which of the entries that it records, counted over all runs.
+/// The entry at which a process dies, by its position over all runs.
 #[derive(Clone, Copy)]
 enum Crash {
     Before(u64),
@@ -100,7 +104,7 @@ struct Life {
 }
 
 impl Life {
-    /// `None`: it ended before the crash.
+    /// Returns `None` if the workflow ended before the crash.
     fn live(test: &Test, start: &dyn Fn(Timestamp) -> Arc<Start>, crash: Option<Crash>) -> Option<Self> {
         test.inside(|sim| {
             let store = store_in_memory(Arc::new(sim.clone()));
@@ -138,7 +142,7 @@ impl Life {
         })
     }
 
-    /// Runs it in a process until it has ended, or the process is dead.
+    /// Runs the workflow in a process until it has ended, or the process is dead.
     fn end(
         test: &Test,
         probe: &Arc<Probe>,
@@ -154,7 +158,7 @@ impl Life {
         Ok(ended.unwrap_or_else(|error| panic!("{}", ClientError::of(root().id.as_str(), error))))
     }
 
-    /// Compares a life with a crash with this one.
+    /// Compares a life with a crash to this one.
     fn compare(&self, other: &Self, place: &str) {
         let mut sides = Vec::new();
         for index in 0..self.runs.len().max(other.runs.len()) {
@@ -169,7 +173,7 @@ impl Life {
     }
 }
 
-/// Starts the workflow, and sends it its signals.
+/// Starts the workflow and sends its signals.
 async fn begin(
     sim: &Sim,
     store: &Arc<dyn Store>,
@@ -180,7 +184,7 @@ async fn begin(
     let start = Body::Start(start(process.now()));
     let signals = test.signals.iter().cloned();
     let bodies = std::iter::once(start).chain(signals.map(|(name, payload)| Body::Signal { name, payload }));
-    // Each has the same id in every life, because that is recorded.
+    // Each message has the same id in every life, because the id is recorded.
     let message =
         |(number, body)| Message::new(MessageId::new(format!("{number}")), root(), By::client(), body);
     for message in bodies.enumerate().map(message) {
@@ -191,7 +195,7 @@ async fn begin(
     client.read(&root().id, 0, 0).await.expect("it was just started").key
 }
 
-/// Ends the sessions of dead processes, so that others need not wait until these have expired: no time passes.
+/// Ends the sessions of dead processes, so that no virtual time passes until they expire.
 async fn bury(store: &dyn Store) {
     let workers = Workers { namespace: root().namespace, after: None, limit: 10 };
     for worker in store.workers(workers).await.expect("a store in memory can be read") {
@@ -200,9 +204,9 @@ async fn bury(store: &dyn Store) {
     }
 }
 
-/// Has the process die at one of the entries that it records.
+/// Lets the process die at one of the entries that it records.
 fn dying(key: ExecutionKey, crash: Option<Crash>) -> impl FnMut(&Commit) -> Passage + Send + 'static {
-    // The start was recorded by whoever submitted it.
+    // The start is recorded by its submission, before any commit.
     let mut count = 1;
     move |commit| {
         if commit.key != key {
@@ -220,7 +224,7 @@ fn dying(key: ExecutionKey, crash: Option<Crash>) -> impl FnMut(&Commit) -> Pass
     }
 }
 
-/// What is recorded here and not there.
+/// Returns the entries that only `here` has.
 fn missing<'a>(here: &'a [Entry], there: &'a [Entry]) -> impl Iterator<Item = String> + 'a {
     let mut counts = BTreeMap::<String, usize>::new();
     for entry in there {
@@ -234,7 +238,7 @@ fn missing<'a>(here: &'a [Entry], there: &'a [Entry]) -> impl Iterator<Item = St
     })
 }
 
-/// All of an event but its times.
+/// Returns an event as text, without its times.
 fn timeless(event: &Event) -> String {
     let mut event = event.clone();
     match &mut event {
@@ -246,7 +250,7 @@ fn timeless(event: &Event) -> String {
     format!("{event:?}")
 }
 
-/// An event for people.
+/// Describes an event for people.
 pub(super) fn describe(event: &Event) -> String {
     let op = event.op().map(|op| format!(" {op}")).unwrap_or_default();
     let what = match event {

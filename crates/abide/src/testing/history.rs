@@ -1,4 +1,5 @@
-//! What one execution recorded, as a file: JSON that people can read, with the exact bytes of each entry.
+//! The journal of one execution as a file: JSON that people can read, with the exact bytes of each
+//! entry.
 
 use std::fmt;
 
@@ -8,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::crash::describe;
 
-/// What one execution recorded, as `abide export` writes it. Its text form is [`Display`](fmt::Display).
+/// The recorded history of one execution, as `abide export` writes it. Its text form is
+/// [`Display`](fmt::Display).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     pub(crate) address: Address,
@@ -16,7 +18,7 @@ pub struct History {
     pub(crate) runs: Vec<Vec<Entry>>,
 }
 
-/// Why a text is no history.
+/// The reason why a text is not a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidHistory(String);
 
@@ -36,7 +38,7 @@ struct Document {
     runs: Vec<Vec<Line>>,
 }
 
-/// An entry: for people, and as it was recorded.
+/// An entry: in a form for people, and as it was recorded.
 #[derive(Serialize, Deserialize)]
 struct Line {
     #[serde(default)]
@@ -48,7 +50,7 @@ impl History {
     /// The version of the format.
     const FORMAT: u32 = 1;
 
-    /// The history in what was exported from a store.
+    /// Returns the history in an export of a store.
     #[doc(hidden)]
     pub fn of(whole: &Import) -> abide_store::Result<Self> {
         let entries = |run: &Vec<Record>| run.iter().map(Record::entry).collect();

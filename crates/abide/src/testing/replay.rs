@@ -1,4 +1,4 @@
-//! New code against what an execution has recorded.
+//! Replays of new code on the recorded history of an execution.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -17,9 +17,10 @@ use super::test::{Test, opened};
 use crate::open::store_in_memory;
 use crate::probe::Asked;
 
-/// Replays the workflow that is registered now on what an execution has recorded, without running any of its closures,
-/// children or tasks, and tells whether it fits. `history` is the text that `abide export ID` writes, or the path of a file
-/// that has it. [`Test::replay`] has options.
+/// Replays the currently registered workflow on the recorded history of an execution, without
+/// running any of its closures, children or tasks, and reports whether it fits. `history` is the
+/// text that `abide export ID` writes, or the path of a file with that text. [`Test::replay`] has
+/// options.
 ///
 /// # Panics
 /// If `history` cannot be read, or names a workflow that is not registered.
@@ -27,26 +28,27 @@ pub fn replay(history: impl AsRef<str>) -> Replay {
     Test::new().replay(history)
 }
 
-/// What came of a replay.
+/// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replay {
-    /// What blocks the code.
+    /// The reason why the code is blocked.
     pub blocked: Option<String>,
-    /// Recorded operations that the code did not ask for before it came to something new, or to its end.
+    /// Recorded operations that the code did not ask for before it reached something new, or its
+    /// end.
     pub unused: Vec<String>,
-    /// How the end of the code differs from the one that was recorded.
+    /// The difference between the end of the code and the recorded end.
     pub differs: Option<String>,
-    /// What the code does after everything that was recorded, if that is not its end.
+    /// The first new action of the code after the recorded history, unless that is its end.
     pub goes_on: Option<String>,
 }
 
 impl Replay {
-    /// Whether the code goes on from what was recorded as if it had recorded it itself.
+    /// Whether the code continues from the recorded history as if it had recorded it itself.
     pub fn fits(&self) -> bool {
         self.blocked.is_none() && self.unused.is_empty() && self.differs.is_none()
     }
 
-    /// Panics with what does not fit.
+    /// Panics with the differences unless the code fits.
     #[track_caller]
     pub fn assert_fits(&self) {
         assert!(self.fits(), "the code does not fit what was recorded: {self}");
@@ -70,8 +72,9 @@ impl fmt::Display for Replay {
 }
 
 impl Test {
-    /// Replays the workflow that is registered now on what an execution has recorded, as [`replay`] does. Mocked steps
-    /// give their results, so that the code goes on through steps that are new.
+    /// Replays the currently registered workflow on the recorded history of an execution, as
+    /// [`replay`] does. Mocked steps return their results, so the code continues through steps that
+    /// are new.
     ///
     /// # Panics
     /// If `history` cannot be read, or names a workflow that is not registered.
@@ -95,7 +98,7 @@ impl Test {
         last
     }
 
-    /// Replays the last of the first so many runs.
+    /// Replays the run with number `count`.
     fn replay_run(&self, history: &History, count: usize) -> Replay {
         let part = Part::of(history, count);
         let id = history.address.id.as_str();
@@ -125,7 +128,7 @@ impl Test {
                 assert!(is_there, "no workflow {:?} is registered", start.name);
                 pending::<()>().await;
             });
-            // It goes on until there is something new, or nothing can happen any more.
+            // The code runs until it records something new, or nothing can happen any more.
             let _ = sim.try_block_on(body.as_mut());
         });
         let news = std::mem::take(&mut *news.lock().unwrap_or_else(PoisonError::into_inner));
@@ -133,7 +136,8 @@ impl Test {
     }
 }
 
-/// Stops at the first commit that records something new, but for the results of mocked steps, and keeps that.
+/// Stops at the first commit that records something new besides the results of mocked steps, and
+/// keeps its entries.
 fn until_news(news: &Arc<Mutex<Vec<Entry>>>) -> impl FnMut(&Commit) -> Passage + Send + 'static {
     let news = news.clone();
     move |commit| {
@@ -147,15 +151,15 @@ fn until_news(news: &Arc<Mutex<Vec<Entry>>>) -> impl FnMut(&Commit) -> Passage +
     }
 }
 
-/// What is replayed of a run.
+/// The part of a run that is replayed.
 struct Part {
     entries: Vec<Entry>,
-    /// How the run ended, if it did.
+    /// The end of the run, if it has ended.
     end: Option<Event>,
 }
 
 impl Part {
-    /// A run up to where its code could still go on.
+    /// Returns a run up to the last entry after which its code could still continue.
     fn of(history: &History, count: usize) -> Self {
         let mut entries = history.runs[count - 1].clone();
         let end = entries.last().map(|entry| entry.event.clone()).filter(Event::is_terminal);
@@ -176,7 +180,7 @@ impl Part {
         }
     }
 
-    /// Sets the clock to when the last entry was recorded, so that nothing is due that was not due then.
+    /// Sets the clock to the time of the last entry, so that no further timers are due.
     fn set_clock(&self, sim: &Sim) {
         if let Some(last) = self.entries.last() {
             let now = sim.now();
@@ -206,7 +210,7 @@ impl Part {
 
     fn judge(&self, opened: &[Asked], news: &[Entry]) -> Replay {
         let asked: HashSet<&Op> = opened.iter().flat_map(Asked::names).collect();
-        // Nobody has to ask whether a change of the code is taken.
+        // Code need not ask again for a recorded patch.
         let is_asked_for = |entry: &&Entry| {
             let is_patch = entry.event.op().is_some_and(|op| op.kind == OpKind::Patch);
             entry.event.is_delivery() && !is_patch

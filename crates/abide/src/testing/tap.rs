@@ -1,4 +1,4 @@
-//! A store for a process that is to die, or to be watched, at one of its commits.
+//! A store for a process that dies, or is watched, at one of its commits.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,20 +11,21 @@ use abide_store::{
     Snapshot, Store, Submit, Submitted, Trouble, View, Worker, WorkerRow, Workers,
 };
 
-/// What becomes of a commit.
+/// The fate of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passage {
-    /// It happens.
+    /// The commit happens.
     Through,
-    /// It happens, and its process dies before it hears of that.
+    /// The commit happens, and its process dies before it receives the answer.
     Unheard,
-    /// Its process dies before it happens.
+    /// The process dies before the commit happens.
     Lost,
 }
 
 type Decide = Box<dyn FnMut(&Commit) -> Passage + Send>;
 
-/// Passes everything on, until the process behind it is dead: then nothing, and nobody is answered.
+/// A store that forwards every call until its process is dead. Then it forwards nothing and never
+/// answers.
 pub(super) struct Tap {
     inner: Arc<dyn Store>,
     decide: Mutex<Decide>,
@@ -67,7 +68,7 @@ impl Store for Tap {
         }
         self.is_dead.store(true, Ordering::SeqCst);
         if passage == Passage::Unheard {
-            // It is done when it is called: these stores are in memory.
+            // The call itself commits: these stores are in memory.
             drop(self.inner.commit(commit));
         }
         Box::pin(pending())

@@ -21,8 +21,8 @@ use crate::open::TestParts;
 use crate::probe::{MockCall, Probe, StepMock};
 use crate::{Abide, Builder, Result, data};
 
-/// A test with options: state of the application, mocks, another builder. End with [`run`](Test::run),
-/// [`crash_everywhere`](Test::crash_everywhere) or [`replay`](Test::replay).
+/// A test with options: state of the application, mocks, another builder. End with
+/// [`run`](Test::run), [`crash_everywhere`](Test::crash_everywhere) or [`replay`](Test::replay).
 #[must_use = "nothing is tested until `run` is called"]
 pub struct Test {
     state: State,
@@ -81,8 +81,9 @@ impl Test {
         self
     }
 
-    /// Records what `mock` returns as the result of every step, blocking step or transaction of this name. The closure
-    /// in the workflow is not run. A mock that no step used by the end of the test is an error.
+    /// Records the return value of `mock` as the result of every step, blocking step or transaction
+    /// of this name. The closure in the workflow does not run. A mock that no step has used by the
+    /// end of the test is an error.
     pub fn mock_step<T: Serialize>(
         mut self,
         name: &str,
@@ -92,7 +93,7 @@ impl Test {
         self
     }
 
-    /// Runs `mock` in the place of the task of this name. A name that no task has is an error.
+    /// Runs `mock` in place of the task of this name. A name that no task has is an error.
     pub fn mock_task<I, T>(
         mut self,
         name: &str,
@@ -106,10 +107,11 @@ impl Test {
         self
     }
 
-    /// Sends a signal to the workflow of [`crash_everywhere`](Test::crash_everywhere), right after its start.
+    /// Sends a signal to the workflow of [`crash_everywhere`](Test::crash_everywhere), right after
+    /// its start.
     ///
     /// # Panics
-    /// If `name` is no name, or `value` does not serialize.
+    /// If `name` is not a valid name, or `value` does not serialize.
     pub fn signal<S: Serialize + ?Sized>(mut self, name: &str, value: &S) -> Self {
         let name = Name::new(name).unwrap_or_else(|invalid| panic!("{invalid}"));
         let payload = data::encode(&value);
@@ -118,18 +120,19 @@ impl Test {
         self
     }
 
-    /// How long, in real time, the virtual clock waits for a step that waits for the outside world (60 seconds). Then it
-    /// jumps to the next timer.
+    /// Sets how long, in real time, the virtual clock waits for a step that waits for the outside
+    /// world (60 seconds). Then it jumps to the next timer.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Runs `test` on a new engine in memory whose clock jumps to the next timer whenever nothing else is to be done.
+    /// Runs `test` on a new engine in memory whose clock jumps to the next timer whenever nothing
+    /// else can be done.
     ///
     /// # Panics
-    /// If the engine cannot be opened, the test panics, a mock was never used, or nothing can happen any more while the
-    /// test still waits.
+    /// If the engine cannot be opened, the test panics, a mock was never used, or nothing can
+    /// happen any more while the test still waits.
     pub fn run<F, Fut>(self, test: F) -> Fut::Output
     where
         F: FnOnce(Abide) -> Fut,
@@ -156,7 +159,7 @@ impl Test {
         output
     }
 
-    /// What the test sees and replaces.
+    /// Returns the part of the test that watches operations and replaces closures.
     pub(super) fn probe(&self, is_replay: bool) -> Arc<Probe> {
         Arc::new(Probe::new(self.steps.clone(), is_replay))
     }
@@ -186,7 +189,7 @@ pub(super) async fn opened(builder: Builder) -> Abide {
     builder.open().await.unwrap_or_else(|error| panic!("the engine of the test does not open: {error}"))
 }
 
-/// Why the test goes no further: the sentence of everything that is open.
+/// Explains why the test stands still: the sentence of every open execution.
 pub(super) fn stands_still(sim: &Sim, store: &dyn Store, namespace: &Namespace) -> String {
     const SENTENCE_COUNT_MAX: usize = 20;
     let sentences = sim.block_on(async {
