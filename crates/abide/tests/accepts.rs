@@ -47,8 +47,8 @@ fn small(clock: Arc<dyn abide_store::Clock>) -> Arc<dyn abide_store::Store> {
     MemoryStore::new(clock, Limits { payload_bytes_max: BYTES_MAX, ..Limits::default() })
 }
 
-/// The charge has happened, and its receipt could not be recorded. To accept the outcome for another
-/// input is no decision to charge once more.
+/// The charge has happened, and its receipt could not be recorded. Accepting the outcome for
+/// another input is not a decision to charge once more.
 #[test]
 fn accepting_another_input_does_not_run_again_what_could_not_be_recorded() {
     Lab::run_on(1, small, |lab| async move {

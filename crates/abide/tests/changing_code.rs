@@ -1,4 +1,5 @@
-//! The table of `docs/guide/changing-code.md`: each change of the code is deployed while an execution is under way.
+//! The table of `docs/guide/changing-code.md`: each change of the code is deployed while an
+//! execution is under way.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +9,7 @@ use abide::{Builder, Workflow};
 use abide_core::{Address, Event, ExecutionId, Namespace, Phase};
 use abide_store::{Read, Target};
 
-/// What ran, in order.
+/// The steps that ran, in order.
 #[derive(Clone, Default)]
 struct Ran(Arc<Mutex<Vec<String>>>);
 
@@ -41,7 +42,7 @@ async fn pay(ctx: Ctx, person: String) -> Result<u64> {
     Ok(1)
 }
 
-/// A version of the workflow, and the same as a strict one.
+/// A version of the workflow, plain and strict.
 macro_rules! version {
     ($name:ident, |$ctx:ident| $body:block) => {
         mod $name {
@@ -254,7 +255,8 @@ mod next_as_text {
     }
 }
 
-/// A workflow that no worker has unless it registers it: the old name of one that was renamed is known to nobody else.
+/// A workflow that only a worker which registers it has: no other code knows the old name of a
+/// renamed workflow.
 macro_rules! unlisted {
     ($name:ident, $registered:literal, $olds:expr) => {
         mod $name {
@@ -346,7 +348,8 @@ version!(two_steps_pay, |ctx| {
     go(&ctx).await
 });
 
-/// Runs `old` until it waits, loses the machine and goes on with `new`: what becomes of it, in the words of the table.
+/// Runs `old` until it waits, crashes the machine and continues with `new`. Returns the outcome in
+/// the words of the table.
 fn deployed<O, N>(old: O, new: N) -> String
 where
     O: Workflow<Input = (), Output = String> + Copy,
@@ -356,7 +359,7 @@ where
         let ran = Ran::default();
         let with = |builder: Builder, name: &str| {
             let builder = builder.state(ran.clone()).session_ttl(secs(3)).task(pay);
-            // One of those that are called so has to be chosen.
+            // Several workflows have this name, so the builder has to choose one.
             if name == "flow" { builder } else { builder.workflow(no_sleep::plain) }
         };
         let (machine, abide) = lab.worker_with(|builder| with(builder, O::NAME).workflow(old)).await.unwrap();
@@ -377,7 +380,7 @@ where
     })
 }
 
-/// What is unused, why it is blocked, or what it waits for.
+/// Returns the unused entries, the reason of the block, or the waits of the execution.
 async fn end(lab: &Lab, abide: &Abide) -> Option<String> {
     let id = ExecutionId::new("one").unwrap();
     let target = Target::Address(Address { namespace: Namespace::default(), id });
@@ -387,7 +390,7 @@ async fn end(lab: &Lab, abide: &Abide) -> Option<String> {
     let found = read(1).await.unwrap().unwrap();
     if let Phase::Blocked { reason, .. } = found.execution.phase() {
         let reason = reason.to_string();
-        // In a table, the gist is enough.
+        // The table has only the gist.
         let reason = reason.strip_prefix("the code no longer matches its journal: ").unwrap_or(&reason);
         let cut = |reason, at| str::split_once(reason, at).map_or(reason, |(gist, _)| gist);
         let reason = cut(cut(reason, " (invalid type"), " (at ");
@@ -406,7 +409,8 @@ async fn end(lab: &Lab, abide: &Abide) -> Option<String> {
     (!unused.is_empty()).then(|| format!("{} unused", unused.join(", ")))
 }
 
-/// The rows of the table in the guide: the change, and what becomes of a workflow and of a strict one.
+/// Returns the rows of the table in the guide: the change, and its effect on a plain workflow and a
+/// strict one.
 fn table() -> Vec<[String; 3]> {
     let guide = include_str!("../../../docs/guide/changing-code.md");
     let rows = guide.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));

@@ -1,5 +1,5 @@
-//! What the compiler says to those who hold it wrong. `TRYBUILD=overwrite` writes the expected texts anew; the table of
-//! them is in docs/guide/errors-and-retries.md.
+//! The compiler's messages for wrong uses of the API. `TRYBUILD=overwrite` writes the expected
+//! texts anew; docs/guide/errors-and-retries.md has a table of them.
 
 #[test]
 fn compile_errors_say_what_to_do() {

@@ -1,4 +1,4 @@
-//! Errors of users' own code: what `?` takes, and what is recorded of it.
+//! Errors of users' own code: the types that `?` takes, and the record of each.
 
 use std::error::Error as StdError;
 
@@ -14,7 +14,7 @@ struct Declined {
     code: u16,
 }
 
-/// What users derive: with an error of ours inside of it.
+/// An error that users derive, with an error of ours inside.
 #[derive(Debug, thiserror::Error)]
 enum Own {
     #[error("the order is empty")]
@@ -25,7 +25,7 @@ enum Own {
     Other(#[from] anyhow::Error),
 }
 
-/// Everything that is seen of an error.
+/// Returns every visible part of an error.
 fn seen(error: &Error) -> (FailureKind, String, Vec<&str>) {
     (error.kind(), error.message().to_owned(), error.chain().collect())
 }
@@ -52,7 +52,7 @@ fn everything_that_is_boxed_as_an_error_becomes_one() {
     assert_eq!(Error::from(anyhow::anyhow!("x")).type_name(), "anyhow::Error");
 }
 
-/// Each of these keeps kind, value and type of an error of ours that it wraps.
+/// Each of these keeps the kind, value and type of the error of ours that it wraps.
 #[test]
 fn what_was_an_error_of_ours_stays_one_inside_of_others() {
     let typed = || Error::typed(Declined { code: 51 }).into_fatal();

@@ -1,4 +1,5 @@
-//! Keys and chance inside the closures of steps: each step has its own, wherever its closure runs.
+//! Keys and random numbers inside the closures of steps: each step has its own, wherever its
+//! closure runs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -34,7 +35,7 @@ fn each_step_has_its_own_key_wherever_its_closure_runs() {
     });
 }
 
-/// The same on real threads, of which several run at once.
+/// The same on real threads, several of them at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_are_known_on_the_threads_of_the_pool() {
     #[workflow]
@@ -69,7 +70,7 @@ fn elsewhere<T: Send + 'static>(
     tokio::spawn(future)
 }
 
-/// Uses its context on a task of its own, where nobody knows the step.
+/// Uses its context on a task of its own, where the step is not known.
 #[workflow]
 async fn strays(ctx: Ctx, (what, is_early): (String, bool)) -> Result<String> {
     let ask = |ctx: &Ctx, what: &str| match what {
@@ -101,7 +102,7 @@ async fn a_task_of_its_own_is_told_that_its_step_is_not_known() {
     assert_eq!(key, "default/one/1/stray/1");
 }
 
-/// What chance gave, in the order of the calls, each time the code ran.
+/// The random numbers, in the order of the calls, each time the code ran.
 #[derive(Clone, Default)]
 struct Drawn(Arc<Mutex<Vec<(String, String)>>>);
 
@@ -110,7 +111,7 @@ impl Drawn {
         self.0.lock().unwrap().push((place.to_owned(), format!("{} {}", ctx.random(), ctx.uuid())));
     }
 
-    /// What was drawn at a place, each time.
+    /// Returns the numbers drawn at a place, one for each time.
     fn at(&self, place: &str) -> Vec<String> {
         let drawn = self.0.lock().unwrap();
         drawn.iter().filter(|(at, _)| at == place).map(|(_, drawn)| drawn.clone()).collect()
@@ -183,7 +184,7 @@ fn chance_in_a_step_does_not_change_chance_outside() {
     });
 }
 
-/// Says its key when it is dropped.
+/// Records its key when it is dropped.
 struct Guard(Ctx, Arc<Mutex<Vec<String>>>);
 
 impl Drop for Guard {
@@ -212,7 +213,7 @@ async fn guarded(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A closure that is dropped half way cleans up under the key that it began with.
+/// A closure that is dropped half-way cleans up under the key that it began with.
 #[test]
 fn a_closure_that_is_dropped_has_its_key() {
     Lab::run(3, async |lab| {
@@ -228,7 +229,7 @@ async fn dice(ctx: Ctx) -> Result<(u64, u64, String)> {
     Ok((ctx.random(), ctx.random(), ctx.uuid()))
 }
 
-/// A task is no step: on whatever task or thread, its key is that of the whole.
+/// A task is not a step: one sequence serves the whole task.
 #[test]
 fn a_task_draws_another_number_at_each_call() {
     Lab::run(4, async |lab| {
@@ -241,7 +242,8 @@ fn a_task_draws_another_number_at_each_call() {
     });
 }
 
-/// A durable operation on a thread of the pool would be waited for without end: it is told, and blocks.
+/// A durable operation on a thread of the pool would wait forever: it is reported, and blocks the
+/// execution.
 #[workflow]
 async fn misplaces(ctx: Ctx) -> Result<()> {
     let inner = ctx.clone();

@@ -1,4 +1,4 @@
-//! A signal of another type than the code waits for is set aside, and the wait goes on.
+//! A signal of another type than the code waits for is set aside, and the wait continues.
 
 use abide::prelude::*;
 use abide::testing::{History, Lab, Test};
@@ -38,7 +38,7 @@ fn first(builder: Builder) -> Builder {
     builder.workflow(approval).workflow(numbers)
 }
 
-/// A worker that runs nothing of this.
+/// A worker that runs none of these workflows.
 fn elsewhere(builder: Builder) -> Builder {
     first(builder).lanes(["elsewhere"])
 }
@@ -48,7 +48,7 @@ fn second(builder: Builder) -> Builder {
     builder.workflow(approval_by_word).workflow(texts)
 }
 
-/// What the journal of the current run has.
+/// Returns the journal of the current run.
 async fn entries(lab: &Lab, id: &str) -> Vec<Entry> {
     let address = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
     let read = Read { target: Target::Address(address), run: None, from: 1, limit: 100, with_inbox: true };
@@ -57,7 +57,7 @@ async fn entries(lab: &Lab, id: &str) -> Vec<Entry> {
     journal.iter().map(|record: &Record| record.entry().unwrap()).collect()
 }
 
-/// The words of the journal.
+/// Returns the words of the journal.
 async fn words(lab: &Lab, id: &str) -> String {
     let entries = entries(lab, id).await;
     entries.iter().map(|entry| entry.event.word()).collect::<Vec<_>>().join(" ")
@@ -90,7 +90,7 @@ fn a_signal_of_another_type_is_set_aside_and_the_wait_goes_on() {
     });
 }
 
-/// The patience for a signal counts from the beginning of the wait, whatever came meanwhile.
+/// The timeout counts from the beginning of the wait, whatever signals come meanwhile.
 #[test]
 fn a_signal_that_was_set_aside_lengthens_no_timeout() {
     Lab::run_on_each(2, async |lab| {
@@ -110,7 +110,7 @@ fn a_signal_that_was_set_aside_lengthens_no_timeout() {
     });
 }
 
-/// Two sorts of signals that came before anybody looked.
+/// Two sorts of signals arrive before any code waits for them.
 #[test]
 fn the_next_signal_of_the_name_is_delivered() {
     for bytes in [0, 1 << 20] {
@@ -159,7 +159,8 @@ fn a_wait_that_set_something_aside_is_cancelled_like_any() {
     });
 }
 
-/// The machine that set it aside dies: nobody sets it aside again, and it comes back to nobody.
+/// The machine that set the signal aside dies: no worker sets it aside again, and no code receives
+/// it.
 #[test]
 fn a_signal_is_set_aside_once() {
     Lab::run_on_each(6, async |lab| {
@@ -168,7 +169,8 @@ fn a_signal_is_set_aside_once() {
         handle.signal("approval", "yes").await.unwrap();
         lab.sleep(secs(1)).await;
         lab.crash(machine);
-        // What the first code could not read stays set aside, though this code could read it.
+        // A signal that the first code could not read stays set aside, though this code could read
+        // it.
         let (_, abide) = lab.worker_with(second).await.unwrap();
         lab.sleep(secs(1)).await;
         let handle = abide.handle::<String>("a");
@@ -179,7 +181,8 @@ fn a_signal_is_set_aside_once() {
     });
 }
 
-/// A deploy has changed the type of what was received: that is no signal to set aside, because code has gone on with it.
+/// A deploy has changed the type of a received signal: it is not set aside, because code has
+/// continued with it.
 #[test]
 fn a_received_signal_is_never_set_aside() {
     Lab::run_on_each(7, async |lab| {
@@ -204,7 +207,8 @@ async fn impatient(ctx: Ctx) -> Result<String> {
     Ok(format!("{:?} {second}", first.ok()))
 }
 
-/// Whatever is first, the timer or the next signal: nothing that was set aside is delivered, and nothing is lost.
+/// Whichever comes first, the timer or the next signal: no set-aside signal is delivered, and no
+/// other is lost.
 #[test]
 fn a_timeout_of_zero_beside_signals_of_another_type() {
     Lab::run_on_each(8, async |lab| {
@@ -247,7 +251,8 @@ async fn either(ctx: Ctx) -> Result<(u32, String)> {
     Ok((number?, word?))
 }
 
-/// Of two waits for one name the first that can read the signal is given it, in whatever order they come.
+/// Of two waits for one name, the first one that can read the signal receives it, whatever the
+/// order of the signals.
 #[test]
 fn two_waits_of_different_types_share_the_signals_of_a_name() {
     for (is_early, is_word_first) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -296,7 +301,7 @@ fn a_history_with_a_signal_that_was_set_aside_fits_its_code() {
     assert!(found.blocked.is_some(), "{found}");
 }
 
-/// What `crash_everywhere` does at every position of the journal.
+/// `crash_everywhere` crashes the workflow at every position of the journal.
 #[test]
 fn a_crash_at_any_entry_sets_the_same_aside() {
     let survived = Test::new()

@@ -1,6 +1,6 @@
-//! What happened first is delivered first: a timer against a message by due time and arrival, messages
-//! among themselves in the store's order. The same holds live, after downtime, after a takeover and
-//! after a pause.
+//! The order of delivery is the order of events: a timer against a message by due time and arrival,
+//! messages among themselves in the store's order. The same holds live, after downtime, after a
+//! takeover and after a pause.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use abide::testing::{Lab, Machine, Skew};
 use abide::{Builder, Code, Workflow};
 use tokio::join;
 
-/// Waits for a signal for so long.
+/// Waits for a signal, with a timeout.
 #[workflow]
 async fn patient(ctx: Ctx, patience: Duration) -> Result<String> {
     match ctx.recv::<String>("a").timeout(patience).await {
@@ -37,7 +37,7 @@ async fn sleep_or_signal(ctx: Ctx, nap: Duration) -> Result<String> {
     }
 }
 
-/// Both are awaited to the end; what came first is told.
+/// Awaits both to the end, and returns the first.
 #[workflow]
 async fn signal_and_sleep(ctx: Ctx, nap: Duration) -> Result<String> {
     let first = Mutex::new(None);
@@ -59,13 +59,13 @@ async fn signal_and_sleep(ctx: Ctx, nap: Duration) -> Result<String> {
     Ok(first.into_inner().unwrap().unwrap_or_default())
 }
 
-/// Ends when it is told to, wherever it runs.
+/// Ends when its signal arrives, wherever it runs.
 #[workflow]
 async fn child(ctx: Ctx) -> Result<String> {
     ctx.recv::<String>("a").await
 }
 
-/// The answer of a child is a message, as a signal is.
+/// The answer of a child is a message, like a signal.
 #[workflow]
 async fn child_or_sleep(ctx: Ctx, nap: Duration) -> Result<String> {
     select! {
@@ -74,11 +74,11 @@ async fn child_or_sleep(ctx: Ctx, nap: Duration) -> Result<String> {
     }
 }
 
-/// What is in the way while time passes.
+/// The disturbance while time passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meanwhile {
     Nothing,
-    /// It leaves memory and comes back when something has happened.
+    /// The execution leaves memory and comes back when something has happened.
     Parked,
     Downtime,
     Takeover,
@@ -88,14 +88,14 @@ enum Meanwhile {
 const MEANWHILE: [Meanwhile; 5] =
     [Meanwhile::Nothing, Meanwhile::Parked, Meanwhile::Downtime, Meanwhile::Takeover, Meanwhile::Pause];
 
-/// When what happens, from the start on.
+/// The times of the events, from the start on.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     due: Duration,
     signal: Duration,
     mail_bytes_max: usize,
     meanwhile: Meanwhile,
-    /// By how much the clock of the first worker differs from the store's.
+    /// The difference between the clocks of the first worker and the store.
     skew: Option<Skew>,
 }
 
@@ -108,7 +108,8 @@ impl Plan {
     }
 }
 
-/// What `flow` gives when its timer and the signal come as planned, and everything else when both are over.
+/// Returns the result of `flow` if its timer and the signal come as planned, and the disturbance
+/// ends after both.
 async fn lives(lab: Lab, flow: impl Workflow<Input = Duration, Output = String>, plan: Plan) -> String {
     let elsewhere = |builder: Builder| builder.lanes(["children"]).session_ttl(secs(10));
     let (_, _children) = lab.worker_with(elsewhere).await.unwrap();
@@ -122,7 +123,7 @@ async fn lives(lab: Lab, flow: impl Workflow<Input = Duration, Output = String>,
     begin(&lab, machine, &client, plan.meanwhile).await;
     lab.sleep(plan.signal - secs(1)).await;
     let target = if client.handle::<String>("child").status().await.is_ok() { "child" } else { "one" };
-    // Refused if the run is over.
+    // The store refuses the signal if the run has ended.
     let _ = client.handle::<String>(target).signal("a", &large("signals")).await;
     lab.sleep(secs(60)).await;
     let (_, _next) = match plan.meanwhile {
@@ -142,7 +143,7 @@ async fn lives(lab: Lab, flow: impl Workflow<Input = Duration, Output = String>,
     client.handle::<String>("one").result().await.unwrap()
 }
 
-/// What carries more than is kept of it in memory.
+/// Returns a text that is larger than the bytes of it that are kept in memory.
 fn large(text: &str) -> String {
     format!("{text}{}", "x".repeat(1_000))
 }
@@ -156,10 +157,10 @@ async fn begin(lab: &Lab, machine: Machine, client: &Abide, meanwhile: Meanwhile
     }
 }
 
-/// Whatever is in the way, the same comes first.
+/// Checks that the same comes first under every disturbance.
 fn check<W: Workflow<Input = Duration, Output = String> + Copy>(flow: W, signal_at: u64, expected: &str) {
     for meanwhile in MEANWHILE {
-        // A pause goes to the whole tree: the child would not answer.
+        // A pause reaches the whole tree: the child would not answer.
         if meanwhile == Meanwhile::Pause && W::NAME == "child_or_sleep" {
             continue;
         }
@@ -203,7 +204,7 @@ fn the_answer_of_a_child_against_a_timer_is_in_order_too() {
     check(child_or_sleep, 30, "timer");
 }
 
-/// The order of a timer and a message is off by no more than the clocks are.
+/// The order of a timer and a message is wrong by no more than the clocks differ.
 #[test]
 fn clocks_that_differ_by_less_than_the_outcomes_change_nothing() {
     for skew in [Skew::Ahead(secs(5)), Skew::Behind(secs(5))] {
@@ -219,7 +220,7 @@ fn clocks_that_differ_by_less_than_the_outcomes_change_nothing() {
     }
 }
 
-/// At one and the same moment the timer goes first: it was due when the message came.
+/// At the same moment the timer goes first: it was due when the message came.
 #[test]
 fn a_timer_that_is_due_when_a_message_arrives_goes_before_it() {
     check(patient, 20, "timer");
@@ -228,7 +229,7 @@ fn a_timer_that_is_due_when_a_message_arrives_goes_before_it() {
     check(signal_and_sleep, 20, "timer");
 }
 
-/// Waits for all of these names at once, and tells in which order they came.
+/// Waits for all of these names at once, and returns them in the order of arrival.
 #[workflow]
 async fn all_of(ctx: Ctx, names: Vec<String>) -> Result<Vec<String>> {
     let got = Mutex::new(Vec::new());
@@ -292,7 +293,7 @@ fn signals_that_were_there_before_the_code_asked_come_in_the_stores_order() {
     check_names(any_of);
 }
 
-/// The store's order holds, whatever its clock says.
+/// The store's order holds, whatever its clock shows.
 #[test]
 fn signals_keep_their_order_when_the_clock_is_set_back() {
     Lab::run(1, |lab| async move {
@@ -309,15 +310,15 @@ fn signals_keep_their_order_when_the_clock_is_set_back() {
     });
 }
 
-/// Waits until it is told to go, and then for a signal for so long.
+/// Waits for its first signal, and then for another one with a timeout.
 #[workflow]
 async fn goes_and_waits(ctx: Ctx, patience: Duration) -> Result<String> {
     ctx.recv::<()>("go").await?;
     <patient as Code>::call(ctx, patience).await
 }
 
-/// Whether what is there is received though the patience for it is so short, and what follows when
-/// nothing is there.
+/// Checks that a waiting signal is received however short the timeout is, and that the timer fires
+/// if no signal waits.
 fn check_short(patience: Duration, skew: Option<Skew>) {
     for mail_bytes_max in [1 << 20, 0] {
         Lab::run_on_each(1, |lab| async move {

@@ -1,4 +1,4 @@
-//! `ctx.patched`: which executions take a change of their code.
+//! `ctx.patched`: the executions that take a change of their code.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use abide::{Builder, Workflow};
 use abide_core::{Address, Entry, Event, ExecutionId, Namespace, OpKind, Phase};
 use abide_store::{Read, Target};
 
-/// What ran, in order.
+/// The steps that ran, in order.
 #[derive(Clone, Default)]
 struct Ran(Arc<Mutex<Vec<String>>>);
 
@@ -52,7 +52,7 @@ version!(old, |ctx| {
     Ok(format!("{a}{b}"))
 });
 
-// Asks behind the first wait.
+// Asks after the first wait.
 version!(new, |ctx| {
     let a = step(&ctx, "a").await?;
     wait(&ctx, "first").await?;
@@ -63,7 +63,7 @@ version!(new, |ctx| {
     Ok(format!("{a}{x}{b} {again}"))
 });
 
-// The same, with a step that is new before the question: when it is asked, nothing is left to replay.
+// The same, with a new step before the question: when the code asks, nothing is left to replay.
 version!(newer, |ctx| {
     let n = step(&ctx, "n").await?;
     let a = step(&ctx, "a").await?;
@@ -129,7 +129,7 @@ impl World {
         found.journal.iter().map(|record| record.entry().unwrap()).collect()
     }
 
-    /// The answers that are recorded.
+    /// Returns the recorded answers.
     async fn answers(&self) -> String {
         let answer = |entry: &Entry| match &entry.event {
             Event::StepRecorded(record) if record.op.kind == OpKind::Patch => {
@@ -145,7 +145,8 @@ fn world<F: Future>(body: impl FnOnce(World) -> F) -> F::Output {
     Lab::run(7, |lab| body(World { lab, ran: Ran::default() }))
 }
 
-/// Runs `old` until it was told so often, crashes, goes on with `new` and tells it the rest, with a crash after each.
+/// Runs `old` until it has received `told` signals, crashes it, continues with `new` and sends the
+/// rest, with a crash before each.
 fn deployed<O, N>(old: O, told: usize, new: N) -> String
 where
     O: Workflow<Input = (), Output = String> + Copy,
@@ -186,11 +187,11 @@ fn a_run_that_was_past_the_place_does_not_take_the_change() {
     assert_eq!(deployed(old::plain, 1, new::plain), "A-B false, ran [a b], check=false");
     assert_eq!(deployed(old::strict, 1, new::strict), "A-B false, ran [a b], check=false");
     assert_eq!(deployed(old::plain, 0, before_all::plain), "-A, ran [a], early=false");
-    // A new step before it puts everything recorded behind it.
+    // A new step before the question: every recorded operation is behind that step.
     assert_eq!(deployed(old::plain, 1, newer::plain), "NA-B, ran [a b n], check=false");
 }
 
-/// The answer is recorded: newer code that comes to the place on another way has the same.
+/// The answer is recorded: newer code that reaches the place in another way has the same answer.
 #[test]
 fn an_answer_stays_when_the_code_before_it_changes() {
     assert_eq!(deployed(new::plain, 1, newer::plain), "NAXB, ran [a x b n], check=true");
@@ -220,7 +221,7 @@ fn a_pause_tells_nothing_of_how_far_the_code_came() {
     assert_eq!(result, "AX");
 }
 
-// Asks right behind what is recorded last.
+// Asks right after the last recorded operation.
 version!(before_wait, |ctx| {
     let a = step(&ctx, "a").await?;
     let x = if ctx.patched("check") { step(&ctx, "x").await? } else { "-".to_owned() };

@@ -1,4 +1,5 @@
-//! Answers of children that came while no worker had the code prove nothing about a closure that killed.
+//! Answers of children that arrive while no worker has the code prove nothing about a closure that
+//! killed its process.
 
 use std::sync::{Arc, Mutex};
 
@@ -55,7 +56,7 @@ fn check(count: u32) {
         first.start(deadly, count).id("d").await.unwrap();
         world.lab.sleep(secs(10)).await;
         assert_eq!(*world.begun.lock().unwrap(), 1);
-        // The children end while nobody has the code of their parent.
+        // The children end while no worker has the code of their parent.
         let state = world.clone();
         let (_, _kids) = world
             .lab

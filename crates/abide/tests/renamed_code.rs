@@ -1,4 +1,5 @@
-//! Workflows and tasks that have another name in newer code. Apart from other tests: in one program, two of these claim a name.
+//! Workflows and tasks that have another name in newer code. Separate from other tests: in one
+//! program, two of these claim a name.
 
 use abide::Builder;
 use abide::prelude::*;

@@ -8,7 +8,7 @@ use abide::{Builder, Workflow};
 use abide_core::{Address, Event, ExecutionId, Namespace, Phase};
 use abide_store::{Read, Target};
 
-/// What ran, in order.
+/// The steps that ran, in order.
 #[derive(Clone, Default)]
 struct Ran(Arc<Mutex<Vec<String>>>);
 
@@ -26,7 +26,7 @@ async fn go(ctx: &Ctx) -> Result<()> {
     ctx.recv("go").await
 }
 
-/// Two versions of one workflow, and each of them strict as well.
+/// Two versions of one workflow, each of them plain and strict.
 macro_rules! version {
     ($name:ident, |$ctx:ident| $body:block) => {
         mod $name {
@@ -160,7 +160,8 @@ async fn machine<W: Workflow + Copy>(lab: &Lab, ran: &Ran, code: W) -> (Machine,
     lab.worker_with(|builder| with(builder).task(double)).await.unwrap()
 }
 
-/// Runs one version after the other, each until nothing happens; what ran since the first, and how it ended.
+/// Runs one version after the other, each until nothing happens. Returns the steps that ran since
+/// the first version, and the end.
 fn deployed<O, N>(old: O, between: &[&str], new: N) -> String
 where
     O: Workflow<Input = (), Output = String> + Copy,
@@ -265,7 +266,7 @@ fn an_upgrade_that_fails_blocks() {
     assert_eq!(deployed(short::plain, &[], misreading::plain), format!("ran []: {cannot} ({wrong}; {flag})"));
 }
 
-/// Before the run has ended, and when it has.
+/// Reported before the run has ended, and after.
 #[test]
 fn an_entry_that_a_renamed_step_leaves_unused_is_told() {
     let told =
@@ -299,7 +300,8 @@ fn an_entry_that_a_renamed_step_leaves_unused_is_told() {
     });
 }
 
-/// The code was renamed without saying so, ran the step again and went on with that; then it says so.
+/// The renamed code did not declare the old name, ran the step again and continued with that
+/// result. Then it declares the old name.
 #[test]
 fn what_ran_again_under_the_new_name_stays_the_result() {
     Lab::run(7, |lab| async move {

@@ -1,4 +1,4 @@
-//! When a failed step or task is tried again, and when not.
+//! The cases in which a failed step or task is tried again, and those in which it is not.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use abide::prelude::*;
 use abide::testing::Lab;
 use abide::{Builder, FailureKind};
 
-/// When each attempt began, in milliseconds since the first.
+/// The beginning of each attempt, in milliseconds since the first.
 #[derive(Clone, Default)]
 struct Begun(Arc<Mutex<Vec<Timestamp>>>);
 
@@ -51,7 +51,7 @@ fn policy(name: &str) -> Retry {
     }
 }
 
-/// When the attempts of a task, and of a step, begin under this policy.
+/// Returns the times at which the attempts of a task, and of a step, begin under this policy.
 fn begun_under(name: &'static str, id: &'static str) -> [Vec<u128>; 2] {
     [true, false].map(|is_task| {
         let found = Arc::new(Mutex::new(Vec::new()));
@@ -66,7 +66,7 @@ fn begun_under(name: &'static str, id: &'static str) -> [Vec<u128>; 2] {
             } else {
                 abide.start(flow, name.to_owned()).id(id).await.unwrap();
             }
-            // Longer than the attempts take that are looked at.
+            // Longer than the tested attempts take.
             lab.sleep(if name == "forever" { secs(12_000) } else { secs(100) }).await;
             *out.lock().unwrap() = begun.millis();
         });
@@ -74,7 +74,8 @@ fn begun_under(name: &'static str, id: &'static str) -> [Vec<u128>; 2] {
     })
 }
 
-/// Between two of these attempts the execution leaves memory, so that what it knows comes from its journal.
+/// Between two of these attempts the execution leaves memory, so its knowledge comes from its
+/// journal.
 #[test]
 fn no_attempt_begins_when_the_longest_time_is_over() {
     let rows: [(_, &[u128]); 3] =
@@ -151,7 +152,7 @@ async fn the_code_is_asked_before_another_attempt(abide: Abide) {
         let error = abide.run(asks, way.to_owned()).await.unwrap_err();
         let expected = format!("{:?}", (kind, message, asked_count));
         let found: String = error.get().unwrap();
-        // A panic tells where it was.
+        // The message of a panic includes its place.
         assert!(found.starts_with(&expected[..expected.len() - 5]), "{way}: {found} and not {expected}");
         assert!(found.ends_with(&format!(", {asked_count})")), "{way}: {found}");
     }

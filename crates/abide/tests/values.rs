@@ -1,4 +1,4 @@
-//! What is written can be read back: a value that would be read as another one is not recorded.
+//! Recorded values can be read back: a value that would be read as another one is not recorded.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use abide_store::memory::MemoryTable;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What code saw, in order.
+/// The values that code saw, in order.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<String>>>);
 
@@ -48,7 +48,7 @@ fn live_code_sees_the_value_that_a_replay_sees() {
     });
 }
 
-/// Written as a number, and read as nothing.
+/// A type that is written as a number, and cannot be read.
 #[derive(Clone, Debug, Serialize)]
 struct OneWay(u32);
 
@@ -58,7 +58,7 @@ impl<'de> Deserialize<'de> for OneWay {
     }
 }
 
-/// Panics when it is read.
+/// A type that panics when it is read.
 #[derive(Clone, Debug, Serialize)]
 struct Trap(u32);
 
@@ -86,7 +86,7 @@ enum Wide {
     Number(u128),
 }
 
-/// An array in an array, so many times.
+/// Returns an array in an array, `depth` times.
 fn nested(depth: u32) -> Nested {
     (0..depth).fold(Nested(Vec::new()), |inner, _| Nested(vec![inner]))
 }
@@ -94,7 +94,7 @@ fn nested(depth: u32) -> Nested {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Nested(Vec<Self>);
 
-/// Gives a value of this sort, in this kind of step.
+/// Returns this value from this kind of step.
 async fn give<T>(ctx: &Ctx, how: &str, value: T) -> Result<String>
 where
     T: Serialize + DeserializeOwned + std::fmt::Debug + Clone + Send + Sync + 'static,
@@ -153,7 +153,7 @@ async fn gives(ctx: Ctx, (how, what): (String, String)) -> Result<String> {
     }
 }
 
-/// Values that would be read as others, or as nothing; and the complaint about them.
+/// Values that would be read as others, or not at all, and the complaints about them.
 const UNREADABLE: [(&str, &str); 15] = [
     ("nan", "f64 does not serialize: NaN is no number in JSON"),
     ("infinite", "f32 does not serialize: -inf is no number in JSON"),
@@ -235,7 +235,7 @@ fn what_can_be_read_back_is_recorded() {
     }
 }
 
-/// The effect has happened: somebody decides about it.
+/// The effect has happened: somebody has to decide about it.
 #[test]
 fn a_result_that_was_not_a_number_is_given_by_hand() {
     Lab::run(5, async |lab| {
@@ -327,7 +327,7 @@ fn workflows_are_blocked_at_inputs_that_cannot_be_read_back() {
     });
 }
 
-/// The end of a workflow can be mended by new code; a task fails, and can be retried.
+/// New code can mend the end of a workflow; a task fails, and can be retried.
 #[test]
 fn results_of_workflows_and_tasks_are_checked_too() {
     Lab::run(8, async |lab| {

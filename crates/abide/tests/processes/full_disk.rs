@@ -69,7 +69,7 @@ fn a_full_disk_loses_nothing_and_all_goes_on_when_there_is_room() {
 }
 
 /// Within five seconds `why` says that the disk is full, to a client as to the worker's own
-/// program; whoever wants something is told with a type, and whoever waits waits.
+/// program. Requests fail with a typed error, and waiting clients keep waiting.
 async fn check_told(client: &Abide, id: &str) {
     let handle = client.handle::<usize>(id);
     let watch = Stopwatch::start();
