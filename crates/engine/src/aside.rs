@@ -1,4 +1,4 @@
-//! Gives up what cannot be read.
+//! Abandons executions that cannot be read.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -8,12 +8,13 @@ use abide_store::{Aside, ExecutionKey, Unreadable};
 
 use crate::engine::{Inner, RECOVER_PAUSE};
 
-/// How often it is said that something needs a newer version of abide.
+/// The least time between two warnings that an execution needs a newer version of abide.
 const NEWER_SAID_PAUSE: Duration = Duration::from_secs(60);
 
 impl Inner {
-    /// Gives up a lease under which something cannot be read. One that is not ours any longer stays as it is. Who shuts down tries once: the session
-    /// ends soon, and whoever takes the execution then meets the same.
+    /// Abandons the lease of an execution that cannot be read. A lease that is no longer ours stays
+    /// as it is. During a shutdown this is tried once: the session ends soon, and the next holder
+    /// meets the same entry.
     pub(crate) async fn set_aside(&self, aside: Aside) {
         if let Unreadable::Newer(what) = &aside.unreadable {
             self.say_newer(aside.key, what);
@@ -32,8 +33,8 @@ impl Inner {
         }
     }
 
-    /// Says that this program is too old, once in a while: there may be many such executions, and each comes back until another
-    /// program takes it.
+    /// Warns that this program is too old, but only now and then: there may be many such
+    /// executions, and each comes back until another program takes it.
     fn say_newer(&self, key: ExecutionKey, what: &str) {
         let now = self.runtime.now();
         let mut said_at = self.newer_said_at.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,8 @@
-//! What a workflow's code and the runner that polls it share.
+//! The state that a workflow's code shares with the runner that polls it.
 //!
-//! The code opens operations and waits for them; the runner decides what happens to them. Both take turns on one
-//! thread at a time, inside the runner's poll, so the lock is never contended. Only wakers come from elsewhere.
+//! The code opens operations and waits for them; the runner decides their outcomes. Both take turns
+//! on one thread at a time, inside the runner's poll, so the lock is never contended. Only wakers
+//! come from elsewhere.
 
 mod closure;
 mod identity;
@@ -39,13 +40,13 @@ pub(crate) struct Shared {
     pub(crate) address: Address,
     pub(crate) run: u32,
     state: Mutex<State>,
-    /// Where the runner's own task is woken.
+    /// The mailbox through which the runner's own task is woken.
     mailbox: Arc<Mailbox>,
     /// Operations whose closures asked to be polled.
     woken: Mutex<Vec<u64>>,
-    /// Somebody who is not an operation woke the workflow.
+    /// Whether something other than an operation woke the workflow.
     foreign: AtomicBool,
-    /// The workflow's own future asked to be polled again.
+    /// Whether the workflow's own future asked to be polled again.
     again: AtomicBool,
     /// The thread that polls the workflow now; 0 for none.
     polling_thread: AtomicU64,
@@ -53,7 +54,8 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// Each in its own box: a table has room for several, and most workflows wait for one thing.
+    /// Each slot has its own box: a table has room for several, and most workflows wait for one
+    /// thing.
     pub(crate) slots: HashMap<u64, Box<Slot>, KeyHasher>,
     pub(crate) opened: Vec<u64>,
     pub(crate) dropped: Vec<Slot>,
@@ -69,11 +71,11 @@ pub(crate) struct State {
     next_slot: u64,
     random_count: u64,
     shield_depth: u32,
-    /// The code wants a next run.
+    /// The next run, if the code wants one.
     next: Option<Box<Next>>,
 }
 
-/// The wish for a next run, and whoever waits for it.
+/// The wish for a next run, and the waker of the future that waits for it.
 struct Next {
     input: Payload,
     waker: Waker,
@@ -85,7 +87,7 @@ impl State {
         self.uses.has(op.kind, &op.name)
     }
 
-    /// The input of the next run, if the code wants one.
+    /// Returns the input of the next run, if the code wants one.
     pub(crate) fn next_input(&self) -> Option<Payload> {
         self.next.as_ref().map(|next| next.input.clone())
     }
@@ -95,7 +97,7 @@ impl State {
         self.next.is_some()
     }
 
-    /// There is no next run for what winds down; gives whoever has to be told.
+    /// Refuses the next run to code that winds down, and returns the waker of the waiting future.
     pub(crate) fn refuse_next(&mut self) -> Option<Waker> {
         self.next.take().map(|next| next.waker)
     }
@@ -115,11 +117,11 @@ pub(crate) struct Slot {
     pub(crate) attempt_count: u32,
     /// When the first attempt began.
     pub(crate) first_at: Option<Timestamp>,
-    /// What its closure is polled with, once it was.
+    /// The waker that its closure is polled with, once it has been polled.
     closure: Option<Weak<StepWaker>>,
 }
 
-/// Where an operation stands.
+/// The state of an operation.
 pub(crate) enum SlotState {
     /// The runner has not looked at it, or waits for something on its behalf.
     Waiting,
@@ -135,27 +137,28 @@ pub(crate) enum SlotState {
     Interrupted,
 }
 
-/// What an operation gives to the code.
+/// The answer that an operation has for the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// A result, error or signal.
     Outcome(Outcome),
-    /// The result that somebody gave to a step whose own could not be recorded, and that no code has gone on with yet.
+    /// The result that a person supplied for a step whose own result could not be recorded. No code
+    /// has gone on with it yet.
     Edited(Payload),
     /// A time has come: the end of a sleep, or of the patience for a signal.
     Due,
     /// A child was started under this id.
     Started(ExecutionId),
-    /// It has none: the code is to wind down.
+    /// It has no outcome: the code is to wind down.
     Interrupted(Interrupt),
 }
 
-/// What an operation is told when it asks.
+/// The answer to an operation that asks how it stands.
 #[derive(Debug)]
 pub enum Turn {
-    /// Start the closure: this is attempt so-and-so.
+    /// Start the closure for the attempt with this number.
     Go(u32),
-    /// Poll the closure of this attempt on, if it runs; drop it if another one does.
+    /// Go on polling the closure of this attempt if it runs; drop the closure of another attempt.
     Running(u32),
     /// Wait, and drop the closure if one runs.
     Wait,
@@ -182,34 +185,35 @@ impl Board {
         }))
     }
 
-    /// Where the execution lives.
+    /// Returns the address of the execution.
     pub fn address(&self) -> &Address {
         &self.0.address
     }
 
-    /// The number of the run.
+    /// Returns the number of the run.
     pub fn run(&self) -> u32 {
         self.0.run
     }
 
-    /// The time of the last delivered entry.
+    /// Returns the time of the last delivered entry.
     pub fn now(&self) -> Timestamp {
         self.0.lock().now
     }
 
-    /// Whether the code that this board was made for is no longer there: its run has ended, or has left memory. Whoever kept a context waits
-    /// for nothing.
+    /// Whether the code of this board is gone: its run has ended, or has left memory. A context
+    /// that was kept beyond that waits for nothing.
     pub fn is_gone(&self) -> bool {
         self.0.lock().evicting
     }
 
-    /// Stops the execution until somebody changes its code or data. The caller stays pending.
+    /// Stops the execution until a person changes its code or data. The caller stays pending.
     pub fn block(&self, reason: Block) {
         let mut state = self.0.lock();
         state.block.get_or_insert(reason);
     }
 
-    /// Opens an operation. `None`: it was refused, the execution is blocked, and the caller stays pending.
+    /// Opens an operation. Returns `None` if it is refused: the execution is blocked, and the
+    /// caller stays pending.
     pub fn open(&self, wanted: OpUse<'_>, request: Request, site: Site) -> Option<OpHandle> {
         let mut state = self.0.lock();
         if let Some(place) = self.misplaced() {
@@ -228,7 +232,8 @@ impl Board {
         Some(self.insert(&mut state, (op, others, site), request))
     }
 
-    /// Opens the wait for the result of a child that was started by `start`. `None`: as with [`open`](Self::open).
+    /// Opens the wait for the result of a child that `start` started. Returns `None` as
+    /// [`open`](Self::open) does.
     pub fn open_result(&self, start: &Op, child: ExecutionId, site: Site) -> Option<OpHandle> {
         let mut state = self.0.lock();
         if let Some(place) = self.misplaced() {
@@ -270,8 +275,9 @@ impl Board {
         OpHandle { board: self.clone(), id, op, is_open: true, waker: None }
     }
 
-    /// Blocks, and ends the closure that uses the operation, if one does: it would wait for it for ever. Nothing is recorded of its attempt, so that
-    /// the step runs once more when the code is mended.
+    /// Blocks, and ends the closure that uses the operation, if one does: it would wait for the
+    /// operation forever. Its attempt is not recorded, so the step runs once more when the code is
+    /// mended.
     fn misplace(&self, state: &mut State, op: String, (place, inside): (String, Option<Arc<Inside>>)) {
         state.block.get_or_insert(Block::Misplaced { op, place });
         let outer = inside.as_ref().map(|inside| inside.op());
@@ -281,15 +287,16 @@ impl Board {
         {
             slot.state = SlotState::Waiting;
             state.running_count -= 1;
-            // Polled once more, the step drops its closure.
+            // When it is polled once more, the step drops its closure.
             self.0.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(*id);
-            // On a thread of the pool nobody polls: the runner has to be told.
+            // On a thread of the pool nothing polls, so the runner has to be woken.
             self.0.mailbox.task.wake();
         }
     }
 
-    /// Wants the run to end and the next one to begin with `input`. An error: the code is to wind down. Otherwise the caller stays
-    /// pending, and is woken when that comes before the run has ended.
+    /// Asks for the run to end and the next one to begin with `input`. Returns an error if the code
+    /// is to wind down. Otherwise the caller stays pending, and is woken if an interrupt comes
+    /// before the run has ended.
     pub fn want_next(&self, input: &Payload, waker: &Waker) -> Result<(), Interrupt> {
         let mut state = self.0.lock();
         if let Some(place) = self.misplaced() {
@@ -302,14 +309,14 @@ impl Board {
         Ok(())
     }
 
-    /// Whoever wanted a next run was dropped.
+    /// Withdraws the wish for a next run: the future that wanted it was dropped.
     pub fn give_up_next(&self) {
         self.0.lock().next = None;
     }
 
-    /// Marks what is opened during `poll` as not to be interrupted.
+    /// Protects the operations that `poll` opens from interruption.
     pub fn shielded<T>(&self, poll: impl FnOnce() -> T) -> T {
-        // Lowered in a panic too, which the code may catch.
+        // Lowered after a panic too, which the code may catch.
         struct Raised<'a>(&'a Shared);
         impl Drop for Raised<'_> {
             fn drop(&mut self) {
@@ -322,23 +329,24 @@ impl Board {
     }
 }
 
-/// An open operation, held by the future that waits for it. Dropping it gives the operation up.
+/// An open operation, held by the future that waits for it. Dropping the handle abandons the
+/// operation.
 pub struct OpHandle {
     board: Board,
     id: u64,
     op: Op,
     is_open: bool,
-    /// What the closure is polled with.
+    /// The waker that the closure is polled with.
     waker: Option<Waker>,
 }
 
 impl OpHandle {
-    /// Its identity: what the code calls it, or the old name that the journal knows it by.
+    /// Returns its identity: its name in the code, or the old name that the journal has for it.
     pub fn op(&self) -> &Op {
         &self.op
     }
 
-    /// Asks how it stands, and to be woken when that changes.
+    /// Returns how it stands, and registers to be woken when that changes.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Turn {
         let mut state = self.board.0.lock();
         if state.evicting {
@@ -368,7 +376,7 @@ impl OpHandle {
                 match slot.state {
                     SlotState::Delivered(delivery) => Turn::Delivered(delivery),
                     _ => {
-                        // A child whose result nobody waits for any longer is asked to stop.
+                        // A child whose result the code no longer awaits is asked to stop.
                         state.dropped.push(*slot);
                         let interrupt = interrupt.expect("an interrupted operation has a reason");
                         Turn::Delivered(Delivery::Interrupted(interrupt))
@@ -378,12 +386,13 @@ impl OpHandle {
         }
     }
 
-    /// A new run of the closure of this operation.
+    /// Returns a new run of the closure of this operation.
     pub fn inside(&self) -> Arc<Inside> {
         Inside::new(&self.board, &self.op)
     }
 
-    /// Polls the closure of this operation: with a waker of its own, and marked as being inside a step.
+    /// Polls the closure of this operation with a waker of its own, and marked as being inside a
+    /// step.
     pub fn poll_closure<T>(
         &mut self,
         inside: &Arc<Inside>,
@@ -401,10 +410,10 @@ impl OpHandle {
         inside.enter(|| poll(&mut Context::from_waker(waker)))
     }
 
-    /// Hands over the outcome of an attempt. The runner records it and tells what follows.
+    /// Hands over the outcome of an attempt. The runner records it and decides how to go on.
     pub fn finish(&self, attempt: u32, outcome: Outcome) {
         let mut state = self.board.0.lock();
-        // Gone with the code, where somebody kept the operation.
+        // Gone with the code, if the handle outlived it.
         let Some(slot) = state.slots.get_mut(&self.id) else { return };
         if matches!(slot.state, SlotState::Running { attempt: running } if running == attempt) {
             slot.state = SlotState::Done { attempt, outcome };
@@ -440,7 +449,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Whether the workflow's future has a reason to be polled, which is taken.
+    /// Takes the reasons to poll the workflow's future, and reports whether there was one.
     pub(crate) fn take_reason_to_poll(&self) -> bool {
         let woken =
             std::mem::take(&mut *self.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
@@ -460,15 +469,15 @@ impl Shared {
         self.again.load(Ordering::Acquire)
     }
 
-    /// Wakes the waker that an operation left, as if from inside the poll: combinators such as `FuturesUnordered` only poll
-    /// what was woken.
+    /// Wakes the waker that an operation left, as if from inside the poll: combinators such as
+    /// `FuturesUnordered` poll only the futures that were woken.
     pub(crate) fn wake_slot(&self, id: u64) {
         let waker = self.lock().slots.get_mut(&id).and_then(|slot| slot.waker.take());
         self.as_polling(|| waker.into_iter().for_each(Waker::wake));
         self.again.store(true, Ordering::Release);
     }
 
-    /// Has the code see what became of an operation: marks it and wakes whoever waits for it.
+    /// Shows the code the outcome of an operation: marks it and wakes the future that waits for it.
     pub(crate) fn deliver(&self, id: u64, delivery: Delivery, at: Timestamp) {
         let waker = {
             let mut state = self.lock();
@@ -489,12 +498,12 @@ impl Shared {
         result
     }
 
-    /// Whether something woke the workflow that is not an operation of its `ctx`.
+    /// Whether the workflow was woken by something that is not an operation of its `ctx`.
     pub(crate) fn has_foreign_wake(&self) -> bool {
         self.foreign.load(Ordering::Acquire)
     }
 
-    /// What the workflow's own future is polled with.
+    /// Returns the waker that the workflow's own future is polled with.
     pub(crate) fn root_waker(self: &Arc<Self>) -> Waker {
         Waker::from(self.clone())
     }
@@ -502,8 +511,8 @@ impl Shared {
 
 /// The waker that the workflow's own future is polled with.
 ///
-/// Every wake that belongs to an operation comes from the runner, on the thread that polls. A wake from anywhere
-/// else means that the workflow awaits something whose outcome is not recorded.
+/// Every wake that belongs to an operation comes from the runner, on the thread that polls. A wake
+/// from anywhere else means that the workflow awaits something whose outcome is not recorded.
 impl Wake for Shared {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
@@ -519,12 +528,12 @@ impl Wake for Shared {
     }
 }
 
-/// Why an attempt was given up.
+/// Returns the failure of an attempt that took too long.
 pub(crate) fn timed_out(after: Duration) -> Failure {
     Failure::new(FailureKind::Timeout, format!("the attempt took longer than {after:?}"))
 }
 
-/// A number for the current thread, never 0.
+/// Returns a number for the current thread, never 0.
 fn this_thread() -> u64 {
     use std::cell::Cell;
     static NEXT: AtomicU64 = AtomicU64::new(1);

@@ -1,4 +1,4 @@
-//! What can be done from outside: start, send, watch.
+//! The operations from outside: start, send, watch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,8 @@ use crate::runtime::Runtime;
 use crate::watch::{Place, Watchers};
 use crate::{turns, why};
 
-/// Starts and watches executions of one namespace. With an engine beside it, what it starts runs there if it can.
+/// Starts and watches executions of one namespace. With an engine beside it, its executions run
+/// there if they can.
 #[derive(Clone)]
 pub struct Client {
     store: Arc<dyn Store>,
@@ -33,7 +34,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client whose starts are offered to `engine`.
+    /// Makes a client whose starts are offered to `engine`.
     pub fn beside(engine: &Engine) -> Self {
         let inner = &engine.0;
         Self {
@@ -47,29 +48,29 @@ impl Client {
         }
     }
 
-    /// A client that runs nothing.
+    /// Makes a client that runs nothing.
     pub fn alone(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, namespace: Namespace) -> Self {
         let options = Options::default();
         let (requests, pace) = (Requests::new(options.request_count_max), pace(&options));
         Self { store, runtime, namespace, watchers: Arc::default(), requests, pace, engine: None }
     }
 
-    /// The store behind it.
+    /// Returns the store behind it.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// Its tenant.
+    /// Returns its tenant.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// The time.
+    /// Returns the time.
     pub fn now(&self) -> abide_core::Timestamp {
         self.runtime.now()
     }
 
-    /// A new id that sorts by the time it was made.
+    /// Returns a new id that sorts by the time of its creation.
     pub fn fresh_id(&self) -> ExecutionId {
         // 13 digits of microseconds are enough until the year 2112.
         let micros = self.runtime.now().as_micros().cast_unsigned();
@@ -80,14 +81,15 @@ impl Client {
         ExecutionId::new(text).expect("hexadecimal digits are a name")
     }
 
-    /// Where an id of this namespace lives.
+    /// Returns the address of an id in this namespace.
     pub fn address(&self, id: &ExecutionId) -> Address {
         Address { namespace: self.namespace.clone(), id: id.clone() }
     }
 
     /// Starts an execution, or attaches to the one that began the same way.
     ///
-    /// Where an answer was lost and the start sent again, what it may have created itself counts as attached to.
+    /// If an answer was lost and the start sent again, an execution that the first try may have
+    /// created counts as attached to.
     pub async fn start(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Begun> {
         match self.begin(id, start.clone()).await? {
             Taken { is_attached: true, .. } => {
@@ -97,7 +99,8 @@ impl Client {
         }
     }
 
-    /// What was asked for in vain, because the execution was started otherwise. It is also told to the log.
+    /// Returns and logs the requested options that have no effect, because the execution was
+    /// started with others.
     async fn differences(&self, id: &ExecutionId, requested: &Start) -> Vec<&'static str> {
         let (namespace, execution) = (self.namespace.as_str(), id.as_str());
         let target = Target::Address(self.address(id));
@@ -131,7 +134,7 @@ impl Client {
         differences
     }
 
-    /// Starts an execution, and says whether the engine beside this client runs it.
+    /// Starts an execution, and reports whether the engine beside this client runs it.
     async fn begin(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Taken> {
         let body = Body::Start(start);
         self.submit(Message::new(MessageId::new("start"), self.address(id), By::client(), body)).await
@@ -139,7 +142,8 @@ impl Client {
 
     /// Starts an execution, or attaches to it, and waits until it has ended.
     pub async fn run(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Event> {
-        // Watched before it exists: what is new here needs no look into the store to see whether it has ended already.
+        // Watched before it exists: for a new execution, no look into the store is needed to see
+        // whether it has already ended.
         let watch = self.watchers.watch(id, Place::Here);
         let taken = self.begin(id, start.clone()).await?;
         if taken.place == Place::Here
@@ -154,8 +158,9 @@ impl Client {
         Box::pin(self.ended(id, Blocks::End)).await
     }
 
-    /// What a worker of this namespace has registered under `name`: a workflow, or else a task. Also one that is not live at the moment counts, as
-    /// long as the store knows of it.
+    /// Returns which kind of code a worker of this namespace has registered under `name`: a
+    /// workflow, or else a task. A worker that is not live at the moment counts too, as long as the
+    /// store knows of it.
     pub async fn kind_of(&self, name: &Name) -> Result<Option<Kind>> {
         const PAGE_COUNT: usize = 1_000;
         let (mut after, mut found) = (None, None);
@@ -176,13 +181,15 @@ impl Client {
         }
     }
 
-    /// Sends a message under an id of its own: sent again after a lost answer, it arrives once.
+    /// Sends a message under an id of its own: if it is sent again after a lost answer, it arrives
+    /// once.
     pub async fn send(&self, id: &ExecutionId, by: By, body: Body) -> Result<()> {
         let name = MessageId::new(format!("{:016x}{:016x}", self.runtime.random(), self.runtime.random()));
         self.send_as(name, id, (by, body)).await
     }
 
-    /// Sends a message under an id that its sender knows: it arrives once, however often it is sent.
+    /// Sends a message under an id that its sender knows: it arrives once, however often it is
+    /// sent.
     pub async fn send_as(&self, name: MessageId, id: &ExecutionId, (by, body): (By, Body)) -> Result<()> {
         let message = Message::new(name, self.address(id), by, body);
         self.submit(message).await.map(|_| ())
@@ -193,10 +200,12 @@ impl Client {
         self.send(id, By::client(), Body::Signal { name, payload }).await
     }
 
-    /// Submits a message. What is asked of the store is seen through even if the caller's future is dropped.
+    /// Submits a message. The request to the store is seen through even if the caller's future is
+    /// dropped.
     ///
-    /// While the store cannot say what became of the message it is submitted again: a repetition changes nothing. A caller is not kept
-    /// waiting for ever; when it is told that nobody knows, the engine goes on asking.
+    /// While the store cannot say what became of the message, it is submitted again: a repetition
+    /// changes nothing. A caller does not wait forever; after it got the answer that the outcome is
+    /// unknown, the engine goes on asking.
     async fn submit(&self, message: Message) -> Result<Taken> {
         let permit = self.requests.enter().await?;
         let (client, runtime) = (self.clone(), self.runtime.clone());
@@ -212,7 +221,8 @@ impl Client {
         Request::new(runtime, asking).await
     }
 
-    /// Runs what was born to the engine. After a lost answer it may have been born without our knowing.
+    /// Has the engine run the executions that were born to it. After a lost answer, one may have
+    /// been born without our knowing.
     async fn adopt(&self, submitted: Vec<Submitted>, was_repeated: bool) -> Taken {
         let mut taken = Taken { place: Place::Elsewhere, is_attached: false };
         for one in submitted {
@@ -235,7 +245,7 @@ impl Client {
         taken
     }
 
-    /// The execution and the entries of its journal from number `from` on, at most `limit`.
+    /// Returns the execution and the entries of its journal from number `from` on, at most `limit`.
     pub async fn read(&self, id: &ExecutionId, from: u64, limit: usize) -> Result<Snapshot> {
         let read =
             Read { target: Target::Address(self.address(id)), run: None, from, limit, with_inbox: false };
@@ -243,11 +253,11 @@ impl Client {
         snapshot.ok_or_else(|| Refusal::Unknown { id: id.clone() }.into())
     }
 
-    /// Waits until the execution has ended, and says how. A run that continues as new is no end.
+    /// Waits until the execution has ended, and returns how. A run that continues as new is no end.
     pub async fn ended(&self, id: &ExecutionId, blocks: Blocks) -> Result<Event> {
         let mut place = Place::Elsewhere;
         loop {
-            // Watched before it is looked at, so that nothing can happen between.
+            // Watched before it is looked at, so that nothing can happen in between.
             let watch = self.watchers.watch(id, place);
             let snapshot = self.read(id, 0, 0).await?;
             if snapshot.summary.status.is_terminal() {
@@ -284,12 +294,12 @@ impl Client {
         }
     }
 
-    /// Whether nobody waits for what the store answers any longer.
+    /// Whether the engine closes, so that no caller waits for the store's answers any longer.
     fn is_closed(&self) -> bool {
         self.engine.as_ref().is_some_and(|engine| engine.0.is_closing())
     }
 
-    /// Where an execution is.
+    /// Returns where an execution runs.
     fn place(&self, snapshot: &Snapshot) -> Place {
         match &self.engine {
             Some(engine) if engine.0.is_resident(snapshot.key) => Place::Here,
@@ -297,7 +307,7 @@ impl Client {
         }
     }
 
-    /// What ended the run; `None` when a retry has opened the next one since it was looked at.
+    /// Returns the event that ended the run; `None` if a retry has since opened the next one.
     async fn last_event(&self, id: &ExecutionId, snapshot: &Snapshot) -> Result<Option<Event>> {
         let last = snapshot.execution.entry_count();
         let page = self.read(id, last, 1).await?;
@@ -310,43 +320,44 @@ impl Client {
         Ok(Some(record.entry()?.event))
     }
 
-    /// Why the execution is where it is, in one sentence.
+    /// Explains in one sentence why the execution is where it is.
     pub async fn why(&self, id: &ExecutionId) -> Result<String> {
         let engine = self.engine.as_ref().map(|engine| &*engine.0);
         let (_, sentence) = why::explain_beside(&*self.store, engine, &self.address(id), self.now()).await?;
         Ok(sentence)
     }
 
-    /// Where the execution stands.
+    /// Returns the status of the execution.
     pub async fn status(&self, id: &ExecutionId) -> Result<Status> {
         Ok(self.read(id, 0, 0).await?.summary.status_at(self.now()))
     }
 }
 
-/// What a block means to whoever waits for a result.
+/// The meaning of a block to a caller that waits for a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocks {
     /// The wait is over once every live build that serves the execution has tried, or none is live.
     End,
-    /// The wait goes on: somebody will unblock it, or deploy what is fixed.
+    /// The wait goes on: somebody will unblock the execution, or deploy a fixed build.
     Pass,
 }
 
-/// What became of a start.
+/// The outcome of a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Begun {
     /// The execution was created.
     Created,
-    /// It was there, and began with the same workflow and input.
+    /// The execution existed, and began with the same workflow and input.
     Attached {
-        /// The options that it was started with and that differ from those of this start. They stay as they are.
+        /// The options of the execution that differ from those of this start. They stay as they
+        /// are.
         differences: Vec<&'static str>,
     },
 }
 
 /// What the store did with a message.
 struct Taken {
-    /// Who runs what it started.
+    /// The place where the started execution runs.
     place: Place,
     is_attached: bool,
 }
@@ -360,12 +371,12 @@ struct Submission {
     client: Client,
     message: Message,
     tried_count: u32,
-    /// An attempt whose outcome nobody knows.
+    /// The error of an attempt whose outcome is unknown.
     unknown: Option<Error>,
 }
 
 impl Submission {
-    /// Asks until there is an answer, or for as long as a caller is kept waiting.
+    /// Asks until there is an answer, or for as long as a caller may be kept waiting.
     async fn ask_for_a_while(&mut self) -> Result<Taken> {
         const TRY_COUNT_MAX: u32 = 5;
         loop {
@@ -386,13 +397,14 @@ impl Submission {
         }
     }
 
-    /// Asks until there is an answer: it may be a lease, which somebody has to take. No caller waits for it any longer, but it takes its room.
+    /// Asks until there is an answer: it may be a lease, which somebody has to take. No caller
+    /// waits for it any longer, but it keeps its permit.
     async fn ask_on(mut self, _permit: OwnedSemaphorePermit) {
         while !self.client.is_closed() && self.ask().await.is_none() {}
     }
 
-    /// Asks once, and pauses if nobody knows what became of it. A typed refusal such as full or busy is an answer, unless an earlier attempt may
-    /// have happened.
+    /// Asks once, and pauses if the outcome is unknown. A typed refusal such as full or busy is an
+    /// answer, unless an earlier attempt may have happened.
     async fn ask(&mut self) -> Option<Result<Taken>> {
         let client = &self.client;
         let (born_to, alone) = match &client.engine {
@@ -410,7 +422,8 @@ impl Submission {
                 return Some(Err(Error::Unavailable { what, source }));
             }
             Err(error @ Error::Indeterminate { .. }) => self.unknown = Some(error),
-            // That this one did not happen says nothing about the one before it. Only a refusal does: what was taken before is not refused.
+            // The failure of this attempt says nothing about the one before it. Only a refusal
+            // does: a message that was taken before is not refused.
             Err(error) if self.tried_count > 0 && error.is_transient() => {}
             Err(error @ Error::Refused(_)) => return Some(Err(error)),
             Err(error) => return Some(Err(self.unknown.take().unwrap_or(error))),
@@ -426,8 +439,8 @@ impl Submission {
     }
 }
 
-/// The last digits of a number, as many as fit. `format!` takes several times as long, and every
-/// start has an id.
+/// Writes the last digits of a number, as many as fit. `format!` takes several times as long, and
+/// every start has an id.
 fn hex(mut number: u64, digits: &mut [u8]) {
     for digit in digits.iter_mut().rev() {
         *digit = b"0123456789abcdef"[(number % 16) as usize];

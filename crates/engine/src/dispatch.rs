@@ -11,10 +11,11 @@ use crate::engine::Inner;
 use crate::inbox::Arrival;
 use crate::runtime::{BoxFuture, Moment};
 
-/// How many are claimed where suspects may be. Not one: of these the one goes first that is suspected least.
+/// How many executions a claim takes while there may be suspects. Not one: of these, the least
+/// suspected goes first.
 const FEW: usize = 8;
 
-/// How many are looked after at once.
+/// How many executions are looked after at once.
 const CARE_COUNT: usize = 64;
 
 /// Dispatches until the engine closes.
@@ -30,18 +31,20 @@ struct Dispatcher {
     session: SessionId,
     wait: Answer<Vec<Notice>>,
     request: u64,
-    /// What the next claim is to do beside claiming.
+    /// Whether the next claim also asks for mail.
     with_mail: bool,
     wants_claim: bool,
-    /// The most to claim at once. It grows from a few, anew after a claim that gave suspects: there may be more of them, all but one have
-    /// to be given back, and if this process is killed they are blamed for nothing.
+    /// The most to claim at once. It grows from a few, and again from a few after a claim that
+    /// returned suspects: there may be more of them, all but one have to be returned, and if this
+    /// process is killed they are blamed for nothing.
     pace: usize,
     sweep_at: Moment,
     look_again_at: Moment,
     next_wake_at: Option<Timestamp>,
-    /// When something is to be looked after that perhaps nobody serves.
+    /// When the next execution that perhaps no worker serves has to be looked after.
     next_care_at: Option<Timestamp>,
-    /// Not before this is the store asked again for what it believes not to be due: its clock may be behind ours.
+    /// The earliest time to ask the store again for executions that it believes not to be due: its
+    /// clock may be behind ours.
     ask_again_at: Moment,
 }
 
@@ -90,7 +93,7 @@ impl Dispatcher {
                     Ok(notices) => self.take(notices),
                     Err(error) => {
                         tracing::warn!(%error, "notices do not come");
-                        // They may be lost. What they told of is in the inboxes.
+                        // Notices may be lost. Their messages are in the inboxes.
                         (self.wants_claim, self.with_mail) = (true, true);
                         self.pause().await;
                     }
@@ -106,12 +109,12 @@ impl Dispatcher {
         [self.next_wake_at, self.next_care_at].into_iter().flatten().min()
     }
 
-    /// Whether a timer of an execution is due, or the next look at one, as far as our clock can tell.
+    /// Whether a timer of an execution, or the next look at one, is due by our clock.
     fn is_due(&self) -> bool {
         self.next_due_at().is_some_and(|at| at <= self.engine.runtime.now())
     }
 
-    /// Resolves when the next timer of an execution is due, or the next look at one.
+    /// Resolves when the next timer of an execution, or the next look at one, is due.
     fn alarm(&self) -> BoxFuture<()> {
         let runtime = &self.engine.runtime;
         match self.next_due_at() {
@@ -121,7 +124,7 @@ impl Dispatcher {
         }
     }
 
-    /// A new session has new notices and counts its requests anew.
+    /// Follows the engine to a new session, which has new notices and counts its requests anew.
     fn follow_session(&mut self) {
         let session = self.engine.session();
         if session != self.session {
@@ -151,18 +154,20 @@ impl Dispatcher {
         }
     }
 
-    /// Claims what fits. A claim whose answer was lost is repeated under its old number, so that it strands nobody.
+    /// Claims as many executions as fit. A claim whose answer was lost is repeated under its old
+    /// number, so that it strands no execution.
     async fn claim(&mut self) {
         let moment = self.engine.runtime.moment();
         let sweep = self.sweep_at <= moment;
-        // A few suspects are enough; behind more of them in the queue there may be others, which are looked for now and then.
+        // A few suspects are enough; behind more of them in the queue there may be other
+        // executions, which are looked for now and then.
         let held_back = if sweep { 0 } else { self.engine.waiting_count() };
         let claim = Claim {
             session: self.session,
             request: self.request + 1,
             slots: self.engine.free_slots().min(self.pace.saturating_sub(held_back)),
             care_slots: CARE_COUNT,
-            // Now and then in any case: a notice may have been lost without a word.
+            // Now and then in any case: a notice may have been lost silently.
             with_mail: self.with_mail || sweep,
             sweep,
         };
@@ -178,10 +183,10 @@ impl Dispatcher {
                     (_, 0) => self.pace.saturating_mul(2),
                     _ => FEW,
                 };
-                // More suspects are claimed when something has become of these.
+                // More suspects are claimed when these have been dealt with.
                 let is_enough = suspect_count + held_back > 0 && suspect_count == count;
                 let is_full = self.engine.is_full_with(count);
-                // What is full is claimed for again when somebody leaves, which kicks.
+                // A full engine claims again when an execution leaves, which kicks the dispatcher.
                 self.wants_claim = claimed.more && !is_full && !is_enough;
                 self.next_wake_at = claimed.next_wake_at;
                 self.next_care_at = claimed.next_care_at;
