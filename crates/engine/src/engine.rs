@@ -1,4 +1,4 @@
-//! A worker: its session, what it holds in memory, and how that begins and ends.
+//! A worker: its session, the executions that it holds in memory, and how both begin and end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,12 +26,12 @@ use crate::seat::Seat;
 use crate::watch::{Place, Watchers};
 use crate::{builds, dispatch, heartbeat, suspect, turns};
 
-/// Runs executions on one store under one session. When the last clone is dropped without a [shutdown](Engine::shutdown), it
-/// stops working; its session ends when the store is closed or its time to live is over.
+/// Runs executions on one store under one session. When its last clone is dropped without a
+/// [shutdown](Engine::shutdown), it stops; its session ends with the store or its time to live.
 #[derive(Clone)]
 pub struct Engine(pub(crate) Arc<Inner>, #[expect(dead_code, reason = "its destructor counts")] Arc<LastOne>);
 
-/// Ends the work when nobody can ask for its results any longer.
+/// Ends the work when no caller can ask for its results any longer.
 struct LastOne(Arc<Inner>);
 
 impl Drop for LastOne {
@@ -47,32 +47,32 @@ pub(crate) struct Inner {
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) options: Options,
     pub(crate) watchers: Arc<Watchers>,
-    /// Something changed that the dispatcher should look at.
+    /// Wakes the dispatcher after a change that it should look at.
     pub(crate) kick: Notify,
-    /// Those of clients.
+    /// The requests of clients.
     pub(crate) requests: Requests,
     registry: Registry,
     session: AtomicU64,
     residents: Mutex<Residents>,
     pub(crate) failures: Failures,
-    /// When it was last said that an execution needs a newer version of abide.
+    /// When it last warned that an execution needs a newer version of abide.
     pub(crate) newer_said_at: Mutex<Option<Timestamp>>,
     resident_count: AtomicUsize,
     runnable_count: AtomicUsize,
     is_closing: AtomicBool,
-    /// The session has ended, so that there is nothing to be kept alive.
+    /// Whether the session has ended, so that nothing has to be kept alive.
     is_closed: AtomicBool,
-    /// The runtime has ended: whoever is in memory never leaves.
+    /// Whether the runtime has ended: its residents never leave.
     is_deserted: AtomicBool,
-    /// Held by whoever shuts down: another one who does waits until that is done.
+    /// Held during a shutdown: a second caller waits until the first one is done.
     shutting: tokio::sync::Mutex<()>,
-    /// Many may find at the same time that the session is gone, and one replaces it.
+    /// Held by the one task that replaces a lost session: many may notice the loss at once.
     registering: tokio::sync::Mutex<()>,
-    /// What the quarantine says, for those who do not hold the lock on the residents. A hint: admission decides.
+    /// A hint at the quarantine's state, readable without the residents' lock: admission decides.
     pub(crate) is_shut: AtomicBool,
-    /// What the session holds is compared with what it believes it holds.
+    /// Whether the leases in the store are being compared with the residents.
     pub(crate) is_reconciling: AtomicBool,
-    /// Every resident left.
+    /// Notified when every resident has left.
     emptied: Notify,
 }
 
@@ -126,10 +126,9 @@ impl Engine {
         Ok(Self(inner.clone(), Arc::new(LastOne(inner))))
     }
 
-    /// Stops: takes nothing new, lets running closures finish for up to the grace period, gives every lease back and
-    /// ends the session. No attempt is counted for what was interrupted.
-    ///
-    /// Whoever asks twice waits for the same end. Dropping the future does not stop the shutdown.
+    /// Stops: takes nothing new, lets closures finish for up to the grace period, returns every
+    /// lease and ends the session, without counting interrupted attempts. A second caller waits for
+    /// the same end. Dropping the future does not stop the shutdown.
     pub async fn shutdown(&self) {
         let inner = self.0.clone();
         Request::new(inner.runtime.clone(), async move { inner.shut_down().await }).await;
@@ -160,7 +159,7 @@ impl Inner {
         self.is_closing.store(true, Ordering::Release);
         self.kick.notify_one();
         self.order_all(Order::Drain);
-        // The heart beats on meanwhile: what ends within the grace period is recorded under a live session.
+        // The heart beats on: results in the grace period are recorded under a live session.
         tokio::select! {
             biased;
             () = self.wait_until_empty(self.options.shutdown_grace) => {}
@@ -172,12 +171,12 @@ impl Inner {
         self.end_session("shut down").await;
     }
 
-    /// The runtime has ended under the engine: nobody runs what it holds. Others may, at once.
+    /// Ends the session after the runtime has ended: others may run its executions at once.
     pub(crate) async fn desert(&self) {
         tracing::error!("the runtime in which abide was opened has ended; what ran there is given back");
         self.is_closing.store(true, Ordering::Release);
         self.is_deserted.store(true, Ordering::Release);
-        // A shutdown that is awaited elsewhere waits for nobody any longer, and ends the session itself.
+        // A shutdown that is awaited elsewhere now waits for nobody, and ends the session.
         self.emptied.notify_waiters();
         let _turn = self.shutting.lock().await;
         if !self.is_closed() {
@@ -194,7 +193,7 @@ impl Inner {
         self.watchers.look_again();
     }
 
-    /// Makes a new session in the place of one that is gone, unless somebody has done so meanwhile.
+    /// Makes a new session in place of one that is gone, unless another task has already done so.
     pub(crate) async fn replace_session(&self, gone: SessionId) -> Result<(), Error> {
         let _turn = self.registering.lock().await;
         if self.session() == gone {
@@ -206,7 +205,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes a new session. Whatever was held under an old one is lost.
+    /// Makes a new session. Every lease of an old session is lost.
     async fn register(&self) -> Result<(), Error> {
         self.order_all(Order::Abandon);
         let Options { worker_name, session_ttl, .. } = &self.options;
@@ -219,7 +218,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What this engine offers.
+    /// Returns the offer of this engine to the store.
     pub(crate) fn ability(&self) -> Ability {
         let options = &self.options;
         Ability {
@@ -236,7 +235,7 @@ impl Inner {
         self.registry.driver(kind, name).is_some()
     }
 
-    /// How many more executions may be taken into memory.
+    /// Returns how many more executions may be taken into memory.
     pub(crate) fn free_slots(&self) -> usize {
         if self.is_closing() || self.is_shut() {
             return 0;
@@ -244,9 +243,9 @@ impl Inner {
         self.options.execution_count_max.saturating_sub(self.resident_count())
     }
 
-    /// Whether so many leave no room for more; then the next who leaves kicks.
+    /// Whether `count` executions leave no room for more; if so, the next one that leaves kicks.
     pub(crate) fn is_full_with(&self, count: usize) -> bool {
-        // Under the lock: somebody who leaves is seen here, or sees the mark.
+        // Under the lock: an execution that leaves is seen here, or sees the mark.
         let mut residents = self.residents();
         residents.is_full = count >= self.free_slots();
         residents.is_full
@@ -264,7 +263,7 @@ impl Inner {
         }
     }
 
-    /// Whether nothing but the caller wants to work: then a commit need not be handed to another thread.
+    /// Whether only the caller wants to work: then a commit need not go to another thread.
     pub(crate) fn is_alone(&self) -> bool {
         self.runnable_count.load(Ordering::Relaxed) <= 1
     }
@@ -295,7 +294,7 @@ impl Inner {
                 }
             }
             self.resident_count.fetch_add(1, Ordering::Relaxed);
-            // What becomes of a suspect is decided when its record was read.
+            // The fate of a suspect is decided after its record was read.
             match suspicion {
                 None => Some(residents.quarantine.admit(key, None)),
                 Some(_) => {
@@ -304,7 +303,7 @@ impl Inner {
                 }
             }
         };
-        // Leased while a shutdown began: it is given back like everything else.
+        // Leased while a shutdown began: it is returned like all others.
         if self.is_closing() {
             mailbox.order(Order::Drain);
         }
@@ -320,7 +319,7 @@ impl Inner {
                 "an execution of a worker that died is taken over"
             );
         }
-        // Made here and boxed by itself: inside of the task's future it would take its place several times.
+        // Boxed here: inside the task's future it would take its space several times.
         let running: BoxFuture<End> = match admission {
             None => Box::pin(suspect::take(self.clone(), mailbox.clone(), leased)),
             Some(Admission::Begin | Admission::Wait) => self.begin(mailbox.clone(), leased),
@@ -329,8 +328,8 @@ impl Inner {
         self.runtime.spawn(Box::pin(self.clone().run(Resident { key, lease, address, mailbox }, running)));
     }
 
-    /// Looks after leased executions without their code. Another runner here may have held one of them until now, and not read its mail: it
-    /// loses its place.
+    /// Looks after leased executions without their code. A runner here may have held one of them
+    /// until now without reading its mail: it loses its place.
     pub(crate) fn look_after(self: &Arc<Self>, leased: impl IntoIterator<Item = Leased>) {
         leased.into_iter().for_each(|leased| self.take_care(leased, Source::Told));
     }
@@ -366,7 +365,7 @@ impl Inner {
             let is_last = residents.count() == 0;
             let is_over = matches!(end, End::Finished(_) | End::Released);
             let may_be_ours = residents.is_leased_again(key) || !is_over;
-            // From now on nobody else looks for it, also not during the pause.
+            // From now on no other task looks for it, not even during the pause.
             let is_wanted = may_be_ours && residents.want(key);
             let was_full = std::mem::take(&mut residents.is_full);
             if !residents.quarantine.is_calm() {
@@ -377,7 +376,7 @@ impl Inner {
         if is_last {
             self.emptied.notify_waiters();
         }
-        // While nobody comes in there is nothing to claim.
+        // While the quarantine admits nobody there is nothing to claim.
         if (was_full || matches!(end, End::Released)) && !self.is_shut() {
             self.kick.notify_one();
         }
@@ -394,7 +393,7 @@ impl Inner {
             }
             End::Released => None,
             End::Unreadable(_) => {
-                // The feed does not tell.
+                // The feed does not mention it.
                 self.watchers.look(&address.id, Place::Elsewhere);
                 None
             }
@@ -405,7 +404,7 @@ impl Inner {
         }
     }
 
-    /// How long to wait before an execution is looked for whose end here says nothing about where it is.
+    /// Returns the pause before a look for an execution whose end here leaves its place open.
     fn pause_after(&self, key: ExecutionKey, address: &Address, end: End) -> Duration {
         match end {
             End::Failed(why) => {
@@ -414,14 +413,14 @@ impl Inner {
             }
             End::Lost(why) => {
                 tracing::warn!(%address, why, "an execution left memory");
-                // Whatever is wrong is not made worse by trying without a pause.
+                // The pause keeps retries from making things worse.
                 RECOVER_PAUSE
             }
             End::Finished(_) | End::Released | End::Unreadable(_) => RECOVER_PAUSE,
         }
     }
 
-    /// The runner of an execution.
+    /// Returns the runner of an execution.
     pub(crate) fn begin(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> BoxFuture<End> {
         if let Some(reason) = self.failures.verdict(&leased, self.options.commit_failure_count_max) {
             return Box::pin(failures::block(self.clone(), leased, Block::Limit { reason }));
@@ -432,7 +431,7 @@ impl Inner {
         self.begin_code(mailbox, leased)
     }
 
-    /// Has the code of an execution run.
+    /// Returns the runner of an execution's code.
     pub(crate) fn begin_code(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> BoxFuture<End> {
         let (kind, name) = (leased.execution.kind(), leased.execution.name());
         let Some(driver) = self.registry.driver(kind, name).cloned() else {
@@ -443,7 +442,7 @@ impl Inner {
         driver.begin(seat, opening)
     }
 
-    /// Looks after executions that may have been leased to us by an operation whose answer was lost.
+    /// Looks after executions that a request with a lost answer may have leased to us.
     pub(crate) fn recover_all(self: &Arc<Self>, addresses: Vec<Address>) {
         for address in addresses {
             let engine = self.clone();
@@ -456,17 +455,19 @@ impl Inner {
         }
     }
 
-    /// Looks whether an execution that nobody has here is leased to us, and if so begins with what is recorded.
+    /// Goes on with an execution that is not resident, if it is leased to us.
     ///
-    /// The store is asked after it is clear that nobody has it, and what it says counts only if nobody has come since: what it tells would otherwise
-    /// be a lease that was given back meanwhile. What cannot be read is set aside, if the lease is known under which it may be ours.
+    /// The store's answer counts only if the execution was not resident before the question, and
+    /// has not become so since: otherwise it could name a lease that was returned meanwhile. An
+    /// execution that cannot be read is set aside, if the lease is known under which it may be
+    /// ours.
     pub(crate) async fn recover(self: &Arc<Self>, key: ExecutionKey, lease: Option<Lease>) {
         if self.residents().want(key) {
             self.recover_after((key, lease), None).await;
         }
     }
 
-    /// The same, for one that is wanted already.
+    /// Does the same for an execution that is already wanted.
     async fn recover_after(
         self: &Arc<Self>,
         (key, lease): (ExecutionKey, Option<Lease>),
@@ -478,14 +479,14 @@ impl Inner {
         match self.held_by_us(Target::Key(key)).await {
             Ok(found) => match found.and_then(|found| leased_to(self.session(), found)) {
                 Some(leased) => self.take_back(leased),
-                // Nobody would ask after what failed here.
+                // Not ours: its count of failures would not be read again.
                 None => self.failures.forget(key),
             },
             Err(unreadable) => {
                 self.failures.forget(key);
                 match lease {
                     Some(lease) => self.set_aside(Aside { key, lease, unreadable }).await,
-                    // The heartbeat finds a lease that nobody has, and knows which it is.
+                    // The heartbeat finds a lease without a resident, and knows which one it is.
                     None => tracing::error!(execution = key.0, ?unreadable, "an execution cannot be read"),
                 }
             }
@@ -493,13 +494,13 @@ impl Inner {
         self.residents().forget(key);
     }
 
-    /// What is recorded of an execution, if it is leased to us and our session lives; an error when that cannot be read.
+    /// Returns the records of an execution that our live session holds, or why they are unreadable.
     async fn held_by_us(self: &Arc<Self>, target: Target) -> Result<Option<Snapshot>, Unreadable> {
         while !self.is_closing() {
             let read = Read { target: target.clone(), run: None, from: 1, limit: 1_024, with_inbox: true };
             match self.store.read(read).await {
                 Ok(Some(found)) if found.lease.session == Some(self.session()) => {
-                    // A session that is dead has nothing to recover; a new one is registered in its place.
+                    // A dead session has nothing to recover; a new one takes its place.
                     match heartbeat::keep_alive(self).await {
                         Ok(()) => return Ok(Some(found)),
                         Err(error) => tracing::debug!(%error, "the session cannot be asked after"),
@@ -518,7 +519,7 @@ impl Inner {
         Ok(None)
     }
 
-    /// Goes on with what was lost: by its code, or as the caretaker of what is none of ours.
+    /// Goes on with a lost execution: by its code, or as its caretaker if we do not serve it.
     fn take_back(self: &Arc<Self>, leased: Leased) {
         if self.ability().serves(&leased.execution.route()) {
             self.take_in(leased, Source::Recovered);
@@ -527,7 +528,7 @@ impl Inner {
         }
     }
 
-    /// Tells an execution of its mail.
+    /// Brings an execution its mail.
     pub(crate) fn deliver(&self, key: ExecutionKey, arrivals: Vec<Arrival>) {
         let posted = self.residents().post(key, arrivals);
         if let Some((mailbox, arrivals)) = posted {
@@ -545,7 +546,7 @@ impl Inner {
         self.residents().contains(key)
     }
 
-    /// Whether a lease of ours has its seat; `None` when it is somebody else's.
+    /// Whether a lease of ours has its seat; `None` if it is another session's lease.
     pub(crate) fn has_seat(&self, key: ExecutionKey, lease: &LeaseRow) -> Option<bool> {
         let session = lease.session.filter(|session| *session == self.session())?;
         Some(self.residents().under(key, Lease { session, epoch: lease.epoch }).is_some())
@@ -576,7 +577,7 @@ impl Inner {
     }
 }
 
-/// What a snapshot says, if the execution is leased to `session`.
+/// Returns the lease in a snapshot, if the execution is leased to `session`.
 fn leased_to(session: SessionId, snapshot: Snapshot) -> Option<Leased> {
     (snapshot.lease.session == Some(session)).then_some(Leased {
         key: snapshot.key,
@@ -584,7 +585,7 @@ fn leased_to(session: SessionId, snapshot: Snapshot) -> Option<Leased> {
         version: snapshot.lease.version,
         takeover_count: snapshot.takeover_count,
         suspicion: snapshot.summary.suspicion,
-        // Whatever was lost with its answer may have called its code before.
+        // A lease that was lost with its answer may have called the code before.
         is_first: false,
         execution: snapshot.execution,
         journal: snapshot.journal,

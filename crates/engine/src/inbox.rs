@@ -1,11 +1,13 @@
 //! The unread messages of an execution in memory, in the store's order.
 //!
-//! Notices are hints: they may be lost, late, doubled or mixed up. Each names its lease and the message before it, so that what is known here is
-//! always the beginning of what is unread: a message whose predecessor is not known, or that came under an earlier lease and may have been read
-//! since, is not taken from its notice, but from the store.
+//! Notices are hints: they may be lost, late, doubled or mixed up. Each names its lease and the
+//! message before it. So the messages known here are always the first of the unread ones: a message
+//! whose predecessor is unknown, or that came under an earlier lease and may have been read since,
+//! is taken from the store, not from its notice.
 //!
-//! Unread mail may be large, and the code may never ask for it. What the messages carry is kept up to a bound (`mail_bytes_max`); of those
-//! beyond, only ids and names are, and where to read them again.
+//! Unread mail may be large, and the code may never ask for it. The contents of messages are kept
+//! up to a bound (`mail_bytes_max`); beyond it, only their ids, names and places in the store are
+//! kept.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,31 +20,32 @@ use abide_store::{Answer, Error, ExecutionKey, InboxCursor, InboxPage, InboxRead
 
 use crate::runtime::{BoxFuture, Runtime};
 
-/// What an execution in memory is told of its mail.
+/// News of its mail for an execution in memory.
 #[derive(Clone, Debug)]
 pub(crate) enum Arrival {
     /// A message arrived under the lease of this epoch, when `previous` was the newest unread one.
     Message { epoch: Epoch, message: Message, previous: Option<MessageId> },
     /// This is the newest unread message.
     Newest(MessageId),
-    /// There was more than could be kept.
+    /// There were more messages than could be kept.
     More,
 }
 
-/// The most arrivals that are kept for one execution. What is beyond is in its inbox.
+/// The most arrivals that are kept for one execution. Later ones are in its inbox.
 const ARRIVAL_COUNT_MAX: usize = 1_024;
 
-/// The most that the messages among them carry, unless a single one carries more.
+/// The most bytes that the messages among them carry, unless a single one carries more.
 const ARRIVAL_BYTES_MAX: usize = 1 << 20;
 
 /// How long to wait before an inbox that could not be read is read again.
 const READ_PAUSE: Duration = Duration::from_millis(100);
 
-/// What an execution is told, until it listens. Many, or large ones, become one that says: read for yourself.
+/// The news for an execution until it listens. Many arrivals, or large ones, become one that has
+/// the inbox read.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
     kept: Vec<Arrival>,
-    /// What the messages among them carry.
+    /// The bytes that the messages among them carry.
     bytes: usize,
 }
 
@@ -79,57 +82,59 @@ impl Arrival {
     }
 }
 
-/// A message that nobody has read for good. What it carries may be left in the store.
+/// A message that was not read for good. Its content may have been left in the store.
 #[derive(Clone, Debug)]
 pub(crate) struct Letter {
     pub(crate) message: Message,
-    /// Where to read it again, if what it carries was left in the store.
+    /// Where to read it again, if its content was left in the store.
     pub(crate) left: Option<Left>,
 }
 
-/// Where a message is that was left in the store: on the page after this place, or a later one.
+/// The place of a message that was left in the store: on the page after this cursor, or a later
+/// one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Left(Option<InboxCursor>);
 
-/// What the holder of an execution knows of its inbox.
+/// The holder's knowledge of an execution's inbox.
 pub(crate) struct Inbox {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
     key: ExecutionKey,
     epoch: Epoch,
-    /// Orders that nobody has looked at: they go before everything else.
+    /// Orders that the driver has not looked at: they go before everything else.
     orders: VecDeque<Message>,
-    /// Other messages that nobody has looked at.
+    /// Other messages that the driver has not looked at.
     mail: VecDeque<Letter>,
-    /// All that were ever here, numbered in the store's order. The same message may arrive by notice and by page; the second one is no news.
+    /// All messages that were ever here, numbered in the store's order. The same message may arrive
+    /// by notice and by page; the second one is no news.
     known: HashMap<MessageId, u64>,
-    /// Those of them that nobody has read for good, whether somebody has looked at them or not.
+    /// Those of them that were not read for good, whether the driver has looked at them or not.
     unread: BTreeMap<u64, Unread>,
     last_number: u64,
-    /// How much is kept of what all of them carry, and how much may be.
+    /// How many bytes of their contents are kept, and how many may be.
     kept_bytes: usize,
     kept_bytes_max: usize,
     reading: Option<Reading>,
     /// Where the last page that was read begins.
     last_page: Left,
-    /// Something came whose predecessor is not known.
+    /// Whether a message came whose predecessor is unknown.
     is_behind: bool,
     look: Look,
-    /// A message that was left in the store is on its way.
+    /// The search for a message that was left in the store.
     fetching: Option<Fetching>,
-    /// Nobody has asked yet whether it has come, so that nobody would be woken when it has.
+    /// Whether the search has not been polled yet, so that its answer would wake nothing.
     is_unasked: bool,
-    /// The page that was last read again: whoever wants one message of it often wants the next.
+    /// The page that was last read again: code that wants one of its messages often wants the next.
     fetched: HashMap<MessageId, Message>,
 }
 
-/// A message that nobody has read for good, and how much is kept of what it carries.
+/// A message that was not read for good, and how many bytes of its content are kept.
 struct Unread {
     id: MessageId,
     kept_bytes: usize,
 }
 
-/// How far a look is that somebody [wanted](Inbox::look).
+/// The progress of a [look](Inbox::look).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
     Wanted,
@@ -148,7 +153,7 @@ struct Reading {
 struct Fetching {
     id: MessageId,
     reading: Reading,
-    /// It began where the inbox begins, not where the message was expected.
+    /// Whether it began at the beginning of the inbox, not where the message was expected.
     is_from_beginning: bool,
 }
 
@@ -157,7 +162,7 @@ impl Reading {
         Self { read, answer: store.inbox(read), pause: None }
     }
 
-    /// The page, which is asked for until the store gives it.
+    /// Returns the page, which is requested until the store returns it.
     fn poll(
         &mut self,
         store: &dyn Store,
@@ -178,7 +183,7 @@ impl Reading {
 }
 
 impl Inbox {
-    /// The inbox of which `page` is the first page.
+    /// Makes the inbox whose first page is `page`.
     pub(crate) fn new(
         (store, runtime): (Arc<dyn Store>, Arc<dyn Runtime>),
         kept_bytes_max: usize,
@@ -209,25 +214,26 @@ impl Inbox {
         inbox
     }
 
-    /// The next order to an execution.
+    /// Returns the next order to an execution.
     pub(crate) fn next_order(&mut self, execution: &Execution) -> Option<Message> {
         let index = execution.next_order(self.orders.iter().map(|order| &order.body))?;
         self.orders.remove(index)
     }
 
-    /// The next order, unless that is an unblock, which waits, and those behind it with it.
+    /// Returns the next order, unless that is an unblock: it waits, and the orders behind it too.
     pub(crate) fn next_order_but_unblock(&mut self, execution: &Execution) -> Option<Message> {
         let index = execution.next_order(self.orders.iter().map(|order| &order.body))?;
         let is_unblock = |order: &Message| matches!(order.body, Body::Unblock { .. });
         if self.orders.get(index).is_some_and(is_unblock) { None } else { self.orders.remove(index) }
     }
 
-    /// The next message that is no order. What it carries may be left in the store.
+    /// Returns the next message that is no order. Its content may have been left in the store.
     pub(crate) fn next(&mut self) -> Option<Letter> {
         self.mail.pop_front()
     }
 
-    /// The next message that is no order, with what it carries; `None` also while that is on its way.
+    /// Returns the next message that is no order, with its content; `None` also while that is on
+    /// its way.
     pub(crate) fn next_whole(&mut self) -> Option<Message> {
         let Letter { message, left } = self.mail.front()?;
         let whole = match *left {
@@ -241,7 +247,7 @@ impl Inbox {
         Some(whole)
     }
 
-    /// A message that was left in the store; `None` while it is on its way.
+    /// Returns a message that was left in the store; `None` while it is on its way.
     pub(crate) fn fetch(&mut self, id: &MessageId, left: Left) -> Option<Message> {
         if let Some(message) = self.fetched.remove(id) {
             return Some(message);
@@ -255,52 +261,52 @@ impl Inbox {
         None
     }
 
-    /// Asks the store what is unread from now on. Notices do not suffice for those who have to know:
-    /// they may be late or lost.
+    /// Asks the store for the mail that is unread from now on. Notices do not suffice where the
+    /// answer must be certain: they may be late or lost.
     pub(crate) fn look(&mut self) {
         self.look = Look::Wanted;
         self.is_behind = true;
         self.is_unasked = true;
     }
 
-    /// Whether everything is known that was unread when the last [look](Self::look) was wanted.
+    /// Whether all mail is known that was unread when the last [look](Self::look) was requested.
     pub(crate) fn has_looked(&self) -> bool {
         self.look == Look::Over
     }
 
-    /// The number of the newest message that is known.
+    /// Returns the number of the newest message that is known.
     pub(crate) fn last_number(&self) -> u64 {
         self.last_number
     }
 
-    /// The number of a message in the store's order.
+    /// Returns the number of a message in the store's order.
     pub(crate) fn number(&self, id: &MessageId) -> Option<u64> {
         self.known.get(id).copied()
     }
 
-    /// Whether a message was asked for that [`Self::poll`] does not know of yet.
+    /// Whether a message was requested that [`Self::poll`] does not know of yet.
     pub(crate) fn take_unasked(&mut self) -> bool {
         std::mem::take(&mut self.is_unasked)
     }
 
-    /// A message was read for good.
+    /// Forgets a message that was read for good.
     pub(crate) fn consume(&mut self, id: &MessageId) {
         if let Some(unread) = self.known.get(id).and_then(|number| self.unread.remove(number)) {
             self.kept_bytes -= unread.kept_bytes;
         }
-        // Whoever wanted it does not any longer, and soon it is nowhere to be found.
+        // The code that wanted it no longer does, and soon it is nowhere to be found.
         let is_wanted = self.fetching.as_ref().is_some_and(|fetching| fetching.id == *id);
         if is_wanted && !planted(Bug::MailFetchedAfterRead) {
             self.fetching = None;
         }
     }
 
-    /// All that are known here and stay unread, in the store's order.
+    /// Returns all messages that are known here and stay unread, in the store's order.
     pub(crate) fn unread(&self) -> impl Iterator<Item = &MessageId> {
         self.unread.values().map(|unread| &unread.id)
     }
 
-    /// Whether everything is here that was unread when it was last told of, and that was asked for.
+    /// Whether all mail that notices announced, and all that was requested, is here.
     pub(crate) fn is_complete(&self) -> bool {
         self.reading.is_none() && !self.is_behind && self.fetching.is_none()
     }
@@ -312,7 +318,7 @@ impl Inbox {
                     let is_next = previous.is_none_or(|previous| self.known.contains_key(&previous))
                         || planted(Bug::SignalsOutOfOrder);
                     if is_next && epoch == self.epoch {
-                        // It is on the last page that was read, or behind it.
+                        // It is on the last page that was read, or after it.
                         self.push(message, self.last_page);
                     } else if !self.known.contains_key(&message.id) {
                         self.is_behind = true;
@@ -324,7 +330,7 @@ impl Inbox {
         }
     }
 
-    /// Reads what is missing, as far as it is there by now.
+    /// Reads the missing messages, as far as they have come.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         self.poll_fetching(cx)?;
         loop {
@@ -341,7 +347,8 @@ impl Inbox {
                     let begins = Left(reading.read.after);
                     self.reading = None;
                     self.take(page?, begins);
-                    // A page that was on its way when the look was wanted is older than the wish.
+                    // A page that was on its way when the look was requested is older than the
+                    // request.
                     if self.reading.is_none() && self.look == Look::UnderWay {
                         self.look = Look::Over;
                     }
@@ -350,7 +357,7 @@ impl Inbox {
         }
     }
 
-    /// Looks for the message that is wanted, page by page.
+    /// Searches for the wanted message, page by page.
     fn poll_fetching(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         while let Some(fetching) = &mut self.fetching {
             let Poll::Ready(page) = fetching.reading.poll(&*self.store, &*self.runtime, cx) else {
@@ -365,12 +372,13 @@ impl Inbox {
             }
             let after = match page.next {
                 Some(next) => Some(next),
-                // Places are the store's own. Where one has to be looked for anew, the beginning is never wrong.
+                // Places are the store's own. A search that finds nothing at its place starts at
+                // the beginning, which is never wrong.
                 None if !fetching.is_from_beginning => {
                     fetching.is_from_beginning = true;
                     None
                 }
-                // Nothing was read that is damaged: whoever begins anew believes the store.
+                // No damaged record was read: the next holder begins anew and believes the store.
                 None => {
                     let source = format!("message {:?} is unread and not there", fetching.id).into();
                     return Err(Error::Unread { what: "inbox", source });
@@ -382,7 +390,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Forgets ids of messages that are read, when there are many: a chain of runs may go on for years.
+    /// Forgets the ids of read messages when there are many: a chain of runs may go on for years.
     pub(crate) fn forget(&mut self) {
         const KNOWN_COUNT_MAX: usize = 10_000;
         if self.known.len() > KNOWN_COUNT_MAX {
@@ -454,7 +462,7 @@ mod tests {
 
     const EPOCH: Epoch = Epoch(2);
 
-    /// An inbox of which ten bytes are kept, with signals that carry so many.
+    /// Makes an inbox that keeps ten bytes, with signals of these sizes.
     fn inbox(sizes: &[usize]) -> (Sim, Inbox) {
         let sim = Sim::new(1);
         let store = MemoryStore::new(Arc::new(sim.clone()), Limits::default());
@@ -518,7 +526,7 @@ mod tests {
         assert_eq!(left(&mut inbox), [false, false]);
     }
 
-    /// Its notice is so late that it was read for good under the lease before.
+    /// The notice is so late that its message was read for good under the previous lease.
     #[test]
     fn notice_of_an_earlier_lease_is_looked_up() {
         let (_sim, mut inbox) = inbox(&[1]);
@@ -536,7 +544,7 @@ mod tests {
         let (_sim, mut inbox) = inbox(&[20; 40]);
         let letters: Vec<_> = std::iter::from_fn(|| inbox.next()).collect();
         assert_eq!(letters.len(), 40);
-        // The place that is known of it, one too far, and the beginning.
+        // Its known place, a place too far, and the beginning.
         for place in [letters[39].left.expect("it was left"), Left(Some(InboxCursor(1_000))), Left(None)] {
             assert!(inbox.fetch(&letters[39].message.id, place).is_none());
             assert!(!inbox.is_complete(), "nobody parks while it is on its way");
@@ -547,7 +555,7 @@ mod tests {
         }
     }
 
-    /// The last notice is a copy of an old one, and says nothing of those that were too many.
+    /// The last notice is a copy of an old one, and does not mention the arrivals beyond the bound.
     #[test]
     fn too_many_arrivals_have_the_inbox_read() {
         let (_sim, mut inbox) = inbox(&[1]);
@@ -572,7 +580,7 @@ mod tests {
         assert!(matches!(told, Err(Error::Unread { .. })), "{told:?}");
     }
 
-    /// The answer of a child that was given up is asked for, and then read for good by a commit that is faster.
+    /// The answer of an abandoned child is requested, and then read for good by a faster commit.
     #[test]
     fn message_that_was_read_is_looked_for_no_longer() {
         let (_sim, mut inbox) = inbox(&[20; 40]);

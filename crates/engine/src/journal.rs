@@ -22,18 +22,18 @@ pub(crate) struct Journal {
     loading: Option<(u64, Answer<Option<Snapshot>>)>,
 }
 
-/// Whose journal it is.
+/// The store and the execution of a journal.
 pub(crate) struct JournalOf<'a> {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) key: ExecutionKey,
     pub(crate) execution: &'a Execution,
 }
 
-/// How many entries are asked for at once.
+/// How many entries are requested at once.
 const PAGE_ENTRY_COUNT: usize = 1_024;
 
 impl Journal {
-    /// The journal of an execution, of which the first page is at hand.
+    /// Makes the journal of an execution whose first page is at hand.
     pub(crate) fn new(of: JournalOf<'_>, opening: Opening) -> Self {
         let JournalOf { store, key, execution } = of;
         Self {
@@ -48,13 +48,13 @@ impl Journal {
         }
     }
 
-    /// The journal of a run that has just begun with this entry.
+    /// Makes the journal of a run that has just begun with this entry.
     pub(crate) fn begun(of: JournalOf<'_>, first: Entry) -> Self {
         let journal = vec![Record::of(&first)];
         Self::new(of, Opening { journal, first: Some(Box::new(first)) })
     }
 
-    /// The entry that it begins with.
+    /// Returns the first entry.
     pub(crate) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<Result<Entry, Error>> {
         match self.begin.take() {
             Some(entry) => Poll::Ready(Ok(*entry)),
@@ -62,12 +62,12 @@ impl Journal {
         }
     }
 
-    /// The number of entries.
+    /// Returns the number of entries.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
-    /// The entry with this number. What lies before it is forgotten, up to a page.
+    /// Returns the entry with this number. Earlier entries are forgotten, up to a page.
     pub(crate) fn poll_entry(&mut self, seq: u64, cx: &mut Context<'_>) -> Poll<Result<Entry, Error>> {
         loop {
             if let Some(record) = self.held(seq) {
@@ -87,7 +87,8 @@ impl Journal {
         self.page.get(index)
     }
 
-    /// Forgets what was passed long ago, and asks for the next page while this one is worked on.
+    /// Forgets entries that were passed long ago, and requests the next page while this one is in
+    /// use.
     fn advance(&mut self, seq: u64) {
         while self.first + (PAGE_ENTRY_COUNT as u64) < seq {
             self.page.pop_front();
@@ -112,7 +113,7 @@ impl Journal {
         let from = *from;
         self.loading = None;
         let snapshot = snapshot?;
-        // Somebody else has the lease and is further. The entries of two runs must not be mixed.
+        // Another worker has the lease and is further. The entries of two runs must not be mixed.
         if let Some(current) = snapshot.as_ref().map(|snapshot| snapshot.execution.run())
             && current != self.run
         {
@@ -153,7 +154,7 @@ mod tests {
         }
     }
 
-    /// The answer of a store in memory, which is there at once.
+    /// Returns the answer of a store in memory, which comes at once.
     fn answer<T>(mut answer: Answer<T>) -> T {
         match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => answer.expect("it is answered"),
@@ -169,7 +170,7 @@ mod tests {
         Start::of(Kind::Workflow, name("flow"), Payload::from("1"))
     }
 
-    /// An execution that was just started and leased.
+    /// Returns an execution that was just started and leased.
     fn born(store: &MemoryStore) -> Leased {
         let ability = Ability {
             namespace: Namespace::default(),
@@ -221,7 +222,7 @@ mod tests {
         leased.version = leased.version.next();
     }
 
-    /// What a claim would have given of the journal.
+    /// Returns the page of the journal that a claim would have returned.
     fn store_page(store: &MemoryStore, key: ExecutionKey) -> Vec<Record> {
         let read = Read { target: Target::Key(key), run: None, from: 1, limit: 128, with_inbox: false };
         answer(store.read(read)).expect("it exists").journal
@@ -236,7 +237,7 @@ mod tests {
         (1..=count).map(step).collect()
     }
 
-    /// A worker that lost its lease may still be reading when the next run is longer than the one that it reads.
+    /// A worker that lost its lease may still be reading when the next run is longer than its own.
     #[test]
     fn the_entries_of_two_runs_are_not_mixed() {
         let store = MemoryStore::new(Arc::new(Zero), Limits::default());

@@ -1,9 +1,9 @@
-//! How much a process keeps in memory, for those who test that nothing grows without bound.
+//! The sizes of a process's memory, for tests that nothing grows without bound.
 
 use crate::client::Client;
 use crate::engine::Inner;
 
-/// How many of what a process has in memory.
+/// Counts of the things that a process has in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Executions.
@@ -21,7 +21,7 @@ pub struct Kept {
 }
 
 impl Client {
-    /// How much is in memory now.
+    /// Returns how much is in memory now.
     #[doc(hidden)]
     pub fn kept(&self) -> Kept {
         Kept {

@@ -1,4 +1,4 @@
-//! The right to write one execution, and what is decided but not yet durable.
+//! The right to write one execution, and the decisions that are not yet durable.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::engine::Inner;
 use crate::news::News;
 use crate::runtime::{BoxFuture, Runtime};
 
-/// Decides commands, collects what follows and commits it, one commit at a time.
+/// Decides commands, collects their entries and messages, and commits them, one commit at a time.
 ///
-/// A commit whose outcome is unknown, or that the store could not take, is sent again unchanged: the version that it was
-/// prepared at is its name, so it happens once.
+/// A commit whose outcome is unknown, or that the store could not take, is sent again unchanged:
+/// the version that it was prepared at is its name, so it happens once.
 pub(crate) struct Ledger {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
@@ -38,49 +38,50 @@ pub(crate) struct Ledger {
     next: Option<Record>,
     consumed: Vec<MessageId>,
     emits: Vec<Message>,
-    /// What the open children have to be told with the next commit.
+    /// The orders that the next commit has to pass to the open children.
     pub(crate) tree_orders: Vec<TreeOrder>,
     durable: u64,
-    /// What is told once it is durable.
+    /// The lines to log once the decisions are durable.
     news: Vec<News>,
-    /// The run that the next commit is of: one that ends a run may begin the next.
+    /// The run that the next commit belongs to: a commit that ends a run may begin the next.
     run_before: u32,
-    /// What is to be carried on until the execution has proven that it can be lived with.
+    /// The suspicion to carry on until the execution has proven that it does not kill its worker.
     suspicion: Option<Suspicion>,
-    /// Something that was decided is the work of the execution's code.
+    /// Whether the execution's code caused one of the decisions.
     has_work: bool,
-    /// A closure that was open when the last holder died is open again.
+    /// Whether a closure that was open when the last holder died is open again.
     has_open: bool,
     in_flight: Option<InFlight>,
-    /// Executions that may have been leased to us without our knowing: an answer was lost.
+    /// Executions that may have been leased to us without our knowing, because an answer was lost.
     stranded: Vec<Address>,
 }
 
 struct InFlight {
     answer: Answer<CommitOutcome>,
-    /// What is told when it has happened, and in which run.
+    /// The lines to log when the commit has happened, and its run.
     news: (Vec<News>, u32),
-    /// What to send again.
+    /// The commit, to send it again.
     commit: Commit,
     entry_count: u64,
     pause: Option<BoxFuture<()>>,
     failed_count: u32,
 }
 
-/// What became of a commit.
+/// The outcome of a commit.
 pub(crate) enum Flushed {
     /// It is durable.
     Committed { committed: Committed, ends_suspicion: bool },
     /// The store refused it.
     Refused(Refusal),
-    /// The store will never take it: forget everything that is in memory, and begin with what is recorded.
+    /// The store will never take it: forget everything that is in memory, and begin with the
+    /// journal.
     Failed(String),
     /// The lease is lost: forget everything that is in memory.
     Lost(String),
 }
 
 impl Flushed {
-    /// How an execution ends whose last commit this was.
+    /// Returns how an execution ends whose last commit this was.
     pub(crate) fn end(self) -> End {
         match self {
             Self::Committed { .. } => End::Released,
@@ -91,7 +92,7 @@ impl Flushed {
     }
 }
 
-/// How a commit is to be made.
+/// The terms of a commit.
 pub(crate) struct Terms {
     pub(crate) summary: Summary,
     pub(crate) hold: Hold,
@@ -130,7 +131,7 @@ impl Ledger {
         &self.execution
     }
 
-    /// Which lease of the execution it is.
+    /// Returns the number of this lease of the execution.
     pub(crate) fn epoch(&self) -> Epoch {
         self.lease.epoch
     }
@@ -139,7 +140,7 @@ impl Ledger {
         self.runtime.now()
     }
 
-    /// Decides a command and takes down what follows. The entries are not durable yet.
+    /// Decides a command and takes down its entries. They are not durable yet.
     pub(crate) fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
         let now = self.runtime.now();
         let command = command.found_by(&self.build).bounded(&self.limits);
@@ -153,7 +154,8 @@ impl Ledger {
         Ok(entries)
     }
 
-    /// Begins the next run of what was decided to continue as new; gives its first entry, which goes with the next commit.
+    /// Begins the next run of an execution that continues as new. Returns its first entry, which
+    /// goes with the next commit.
     pub(crate) fn begin_next_run(&mut self, start: &Start, input: Payload) -> Entry {
         let (execution, first) = self.execution.continued(start, input, self.runtime.now());
         self.execution = execution;
@@ -162,7 +164,7 @@ impl Ledger {
         first
     }
 
-    /// A message was read for good.
+    /// Records that a message was read for good.
     pub(crate) fn consume(&mut self, id: MessageId) {
         self.consumed.push(id);
     }
@@ -172,17 +174,18 @@ impl Ledger {
         self.emits.push(message);
     }
 
-    /// Whether a session has died while holding the execution, and it may happen again.
+    /// Whether a session has died while it held the execution, and that may happen again.
     pub(crate) fn is_suspected(&self) -> bool {
         self.suspicion.is_some()
     }
 
-    /// Whether a closure that was open when the last holder died is open again.
+    /// Sets whether a closure that was open when the last holder died is open again.
     pub(crate) fn set_open(&mut self, has_open: bool) {
         self.has_open = has_open;
     }
 
-    /// Others are in memory beside the execution from now on: a death tells nothing about it any longer.
+    /// Records that other executions are in memory too from now on: a death no longer says anything
+    /// about this one.
     pub(crate) fn stand_aside(&mut self) {
         self.suspicion = self.suspicion.take().map(Suspicion::left);
     }
@@ -192,17 +195,17 @@ impl Ledger {
         self.durable == self.execution.entry_count()
     }
 
-    /// Whether something waits to be committed.
+    /// Whether anything waits to be committed.
     pub(crate) fn has_news(&self) -> bool {
         !self.records.is_empty() || !self.consumed.is_empty() || !self.emits.is_empty()
     }
 
-    /// How many entries and messages wait to be committed.
+    /// Returns how many entries and messages wait to be committed.
     pub(crate) fn news_count(&self) -> usize {
         self.records.len() + self.emits.len()
     }
 
-    /// Whether what waits to be committed is small: a few entries, and nothing that others are to do.
+    /// Whether the next commit is small: a few entries, and no work for others.
     pub(crate) fn has_little_news(&self) -> bool {
         self.emits.len() <= 1
     }
@@ -218,7 +221,7 @@ impl Ledger {
         self.send(commit);
     }
 
-    /// Sends a user's transaction, which gives the one record of its commit.
+    /// Sends a user's transaction, which returns the one record of its commit.
     pub(crate) fn transact(&mut self, terms: Terms, transaction: Transaction) {
         debug_assert!(
             self.is_durable() && !self.has_news(),
@@ -228,7 +231,7 @@ impl Ledger {
         self.send(commit);
     }
 
-    /// Folds the entry that a transaction gave.
+    /// Folds the entry of a transaction.
     pub(crate) fn transacted(&mut self, entry: &Entry) {
         self.execution.apply(entry);
         if let Some(news) = News::of(&entry.event) {
@@ -259,7 +262,7 @@ impl Ledger {
         }
     }
 
-    /// The summary of a commit, with what is left of the suspicion after it.
+    /// Returns the summary of a commit, with the suspicion that is left after it.
     fn suspected(&mut self, summary: Summary, (hold, is_transaction): (&Hold, bool)) -> Summary {
         let has_work = std::mem::take(&mut self.has_work) || is_transaction;
         let Some(suspicion) = self.suspicion.take() else { return summary };
@@ -285,7 +288,7 @@ impl Ledger {
         self.in_flight = Some(InFlight { answer, news, commit, entry_count, pause: None, failed_count: 0 });
     }
 
-    /// Asks after the commit under way. Pending also when there is none.
+    /// Polls the commit under way. Pending also if there is none.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Flushed> {
         loop {
             let Some(flight) = &mut self.in_flight else { return Poll::Pending };
@@ -301,33 +304,34 @@ impl Ledger {
         }
     }
 
-    /// Sends everything that was decided as one commit, and waits for what becomes of it.
+    /// Sends everything that was decided as one commit, and waits for its outcome.
     pub(crate) async fn flushed(&mut self, terms: Terms) -> Flushed {
         self.flush(terms);
         poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// Gives the lease back with everything that was decided, and says how that ended.
+    /// Returns the lease with everything that was decided, and reports how that ended.
     pub(crate) async fn leave(mut self, summary: Summary, hold: Hold) -> End {
         self.flushed(Terms { summary, hold, born_slots: 0, alone: false }).await.end()
     }
 
-    /// The executions that may have been leased to us without our knowing.
+    /// Takes the executions that may have been leased to us without our knowing.
     pub(crate) fn take_stranded(&mut self) -> Vec<Address> {
         std::mem::take(&mut self.stranded)
     }
 
-    /// The commit under way has its last answer.
+    /// Handles the last answer to the commit under way.
     fn land(&mut self, answer: Result<CommitOutcome, Error>) -> Flushed {
         let flight = self.in_flight.take().expect("its answer just came");
         if flight.failed_count > 0 {
-            // An earlier try may have happened, whatever the last one was told.
+            // An earlier try may have happened, whatever the last answer was.
             self.stranded.extend(started(&flight.commit.changes.emits));
         }
         match answer {
             Ok(CommitOutcome::Committed(mut committed)) => {
                 if flight.failed_count > 0 && !planted(Bug::RepeatedCommitBegins) {
-                    // They are looked for. What this answer tells of one may be over: it may have been found by another way, and have ended since.
+                    // The engine looks for them. This answer may be outdated: such an execution may
+                    // have been found in another way, and have ended since.
                     committed.born.clear();
                 }
                 let (news, run) = flight.news;
@@ -358,7 +362,7 @@ impl Ledger {
     }
 }
 
-/// The executions that these messages start.
+/// Returns the addresses of the executions that these messages start.
 fn started(messages: &[Message]) -> Vec<Address> {
     let starts = messages.iter().filter(|message| matches!(message.body, Body::Start(_)));
     starts.map(|message| message.to.clone()).collect()

@@ -1,11 +1,12 @@
 //! Runs executions.
 //!
-//! An [`Engine`] is a worker: it registers a session with a [`Store`](abide_store::Store), claims executions, polls
-//! workflow futures, records what they do and gives leases back. A [`Client`] starts and watches executions. Time, tasks and
-//! chance come through [`Runtime`], so that the simulator can own them.
+//! An [`Engine`] is a worker: it registers a session with a [`Store`](abide_store::Store), claims
+//! executions, polls workflow futures, records their operations and returns leases. A [`Client`]
+//! starts and watches executions. Time, tasks and chance come through [`Runtime`], so that the
+//! simulator can own them.
 //!
-//! What is deliberately absent: SQL, and any knowledge of which store is behind the trait; rules about what may follow what,
-//! which are in `abide-core`; user-facing types, which are in `abide`.
+//! Deliberately absent: SQL, and any knowledge of which store is behind the trait; rules about the
+//! order of events, which are in `abide-core`; user-facing types, which are in `abide`.
 
 mod aside;
 mod board;

@@ -1,4 +1,4 @@
-//! What reaches a runner from outside.
+//! The mail and orders that reach a runner from outside.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,8 +10,8 @@ use crate::task_waker::TaskWaker;
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     mail: Mutex<Mail>,
-    /// There is something in `mail` that was not taken. A seat asks at every turn, and mostly there
-    /// is not.
+    /// Whether `mail` has something that was not taken. A seat asks at every turn, and mostly it
+    /// has not.
     has_news: AtomicBool,
     pub(crate) task: TaskWaker,
 }
@@ -19,31 +19,32 @@ pub(crate) struct Mailbox {
 #[derive(Debug, Default)]
 struct Mail {
     arrivals: Arrivals,
-    /// What the engine wants of the runner.
+    /// The engine's order to the runner.
     order: Order,
     /// The store does not have the lease.
     is_doubted: bool,
 }
 
-/// What is new for a seat.
+/// News for a seat.
 #[derive(Debug)]
 pub(crate) struct News {
     pub(crate) arrivals: Vec<Arrival>,
     /// The order in force.
     pub(crate) order: Order,
-    /// The store did not have the lease when it was asked: it was given back by a commit whose answer is on its way, or it is lost.
+    /// Whether the store did not have the lease when it was asked: the lease was returned by a
+    /// commit whose answer is on its way, or it is lost.
     pub(crate) is_doubted: bool,
 }
 
-/// What the engine wants of a driver. Later ones outrank earlier ones.
+/// An order of the engine to a driver. Later ones outrank earlier ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Order {
     /// To go on.
     #[default]
     Run,
-    /// To start no closure, and to give the lease back when none runs any longer.
+    /// To start no closure, and to return the lease when none runs any longer.
     Drain,
-    /// To give the lease back now, whatever runs.
+    /// To return the lease now, whatever runs.
     Leave,
     /// To stop without another write: the lease is lost.
     Abandon,
@@ -58,13 +59,14 @@ impl Mailbox {
         self.put(|mail| mail.order = mail.order.max(order));
     }
 
-    /// The store does not have the lease. Whoever has no commit under way that could have given it back has lost it.
+    /// Records that the store does not have the lease. A runner without a commit under way that
+    /// could have returned the lease has lost it.
     pub(crate) fn doubt(&self) {
         self.put(|mail| mail.is_doubted = true);
     }
 
-    /// Wakes the task after the news is there, so that nothing is missed by a look that came too
-    /// early.
+    /// Changes the mail, and only then wakes the task: otherwise it could look too early and miss
+    /// the news.
     fn put(&self, change: impl FnOnce(&mut Mail)) {
         {
             let mut mail = self.lock();
@@ -74,7 +76,7 @@ impl Mailbox {
         self.task.wake();
     }
 
-    /// Takes what is new, if anything is.
+    /// Takes the news, if there is any.
     pub(crate) fn take(&self) -> Option<News> {
         if !self.has_news.load(Ordering::Acquire) {
             return None;
@@ -88,7 +90,7 @@ impl Mailbox {
         })
     }
 
-    /// The order in force, for those who have no commit under way.
+    /// Returns the order in force, for runners that have no commit under way.
     pub(crate) fn in_force(&self) -> Order {
         let mail = self.lock();
         if mail.is_doubted { Order::Abandon } else { mail.order }

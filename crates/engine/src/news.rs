@@ -1,11 +1,13 @@
-//! What happened to executions, for the logs of the application. It is told when it is durable: what was only decided may turn out otherwise.
+//! Events of executions for the logs of the application. They are logged when they are durable: a
+//! mere decision may turn out otherwise.
 //!
-//! Levels: `debug` for what is as it should be, of which there is much; `info` for what somebody asked for; `warn` for what somebody should know.
+//! Levels: `debug` for normal progress, of which there is much; `info` for events that somebody
+//! asked for; `warn` for events that somebody should know of.
 
 use abide_core::{Address, Event, Failure, Outcome, text};
 use tracing::Level;
 
-/// A turn that is worth a line.
+/// An event that is worth a line.
 pub(crate) enum News {
     ChildStarted { child: String },
     AttemptFailed { op: String, attempt: u32, error: String, at: String, will_retry: bool },
@@ -17,7 +19,7 @@ pub(crate) enum News {
 }
 
 impl News {
-    /// What an event means for a log; nothing when nobody listens at that level.
+    /// Returns the line for an event; nothing if no subscriber listens at its level.
     pub(crate) fn of(event: &Event) -> Option<Self> {
         match event {
             Event::ChildStarted { child, .. } if tracing::enabled!(Level::DEBUG) => {
@@ -50,7 +52,7 @@ impl News {
         }
     }
 
-    /// Tells it.
+    /// Logs it.
     pub(crate) fn tell(self, address: &Address, run: u32) {
         let (namespace, execution) = (address.namespace.as_str(), address.id.as_str());
         match self {
@@ -85,18 +87,18 @@ impl News {
     }
 }
 
-/// An error on one line that a log can bear.
+/// Returns an error as one line of bounded length.
 fn said(failure: &Failure) -> String {
     const CHARS: usize = 1_000;
     text::excerpt(&failure.to_string(), CHARS)
 }
 
-/// File and line of the operation that failed; nothing where none is known.
+/// Returns file and line of the operation that failed; nothing if they are unknown.
 fn site_of(failure: &Failure) -> String {
     failure.at.as_ref().and_then(|at| at.site.as_deref()).map(cleaned).unwrap_or_default()
 }
 
-/// Where it failed, in words.
+/// Returns the place of a failure, in words.
 fn place_of(failure: &Failure) -> String {
     failure.at.as_ref().map(|at| cleaned(&at.to_string())).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What an engine can be told, with names and defaults.
+//! The options of an engine, with names and defaults.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use abide_core::{Limits, Name, Namespace, Retry, text};
 
 use crate::quarantine::SUSPECT_TAKEOVER_COUNT;
 
-/// How an engine works.
+/// The options of an engine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The tenant it works for.
+    /// The tenant that it works for.
     pub namespace: Namespace,
     /// Its worker's name, for people.
     pub worker_name: Name,
-    /// The lanes it serves.
+    /// The lanes that it serves.
     pub lanes: BTreeSet<Name>,
-    /// What else it can do.
+    /// Its further capabilities.
     pub capabilities: BTreeSet<Name>,
-    /// The version of the program: what is blocked is tried once by each.
+    /// The version of the program. Each build tries a blocked execution once.
     pub build: Name,
-    /// Bounds on what may be recorded.
+    /// Bounds on the size of records.
     pub limits: Limits,
     /// The policy of steps and tasks that have none of their own.
     pub default_retry: Retry,
@@ -28,34 +28,40 @@ pub struct Options {
     pub execution_count_max: usize,
     /// The most requests of clients that are under way at a time; further ones wait for their turn.
     pub request_count_max: usize,
-    /// How many bytes of what its unread messages carry one execution in memory keeps. What is beyond is read again when the code wants it.
+    /// How many bytes of its unread messages one execution keeps in memory. The rest is read again
+    /// when the code wants it.
     pub mail_bytes_max: usize,
     /// How long an execution that only waits stays in memory.
     pub park_after: Duration,
-    /// How long an execution waits before it tells what for.
+    /// How long an execution waits before it publishes the object of its wait.
     pub publish_after: Duration,
     /// How long the worker's session lives without a heartbeat.
     pub session_ttl: Duration,
-    /// How often to look for sessions that died.
+    /// How often to look for dead sessions.
     pub sweep_every: Duration,
-    /// How often the feed is read for those who wait for a result, if nothing tells that there is something new: hints may fail.
+    /// How often the feed is read for callers that wait for a result, if no hint announces news:
+    /// hints may fail.
     pub follow_every: Duration,
-    /// How often whoever waits for a result looks by themselves.
+    /// How often callers that wait for a result look without being woken.
     pub look_again_every: Duration,
-    /// How often in a row the store may refuse a commit for good before its execution is blocked. Each time, what was not recorded runs again.
+    /// How often in a row the store may refuse a commit for good before its execution is blocked.
+    /// Each time, the unrecorded steps run again.
     pub commit_failure_count_max: u32,
     /// How long a shutdown waits for closures that run.
     pub shutdown_grace: Duration,
-    /// An execution with which so many sessions in a row died before it made progress is a suspect, and runs alone.
+    /// The number of sessions in a row that have to die with an execution, before it makes
+    /// progress, to make it a suspect that runs alone.
     pub suspect_takeover_count: u32,
-    /// How long a suspect lets others go on before they are to leave for it, and then how long it waits for that before it lets them go
-    /// on again. Twice as long after each further takeover, and each time that it waited in vain.
+    /// How long a suspect lets others go on before they have to leave for it, and then how long it
+    /// waits for that before it lets them go on again. Twice as long after each further takeover,
+    /// and after each wait that was not successful.
     pub suspect_wait: Duration,
-    /// The longest that others are kept out for a suspect that runs and makes no progress.
+    /// The longest time that others are kept out for a suspect that runs and makes no progress.
     pub suspect_alone_max: Duration,
-    /// How long a suspect rests after its worker died while it ran alone. Twice as long after each further death.
+    /// How long a suspect rests after its worker died while it ran alone. Twice as long after each
+    /// further death.
     pub suspect_rest: Duration,
-    /// An execution whose worker died so often while it ran alone is blocked.
+    /// The number of deaths of its worker, while it ran alone, that blocks an execution.
     pub suspect_death_count_max: u32,
 }
 
@@ -91,13 +97,14 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The shortest life of a session. Three heartbeats fit into one, each of which is written to the store.
+    /// The shortest life of a session. Three heartbeats fit into it, each of which is written to
+    /// the store.
     pub const SESSION_TTL_MIN: Duration = Duration::from_millis(50);
 
     /// The smallest bound on payloads: that of a function without input or result.
     pub const PAYLOAD_BYTES_MIN: usize = "null".len();
 
-    /// Says what cannot be, if anything.
+    /// Returns an error that names the first impossible option.
     pub fn check(&self) -> Result<(), String> {
         if self.lanes.is_empty() {
             return Err("the list of lanes is empty: a worker serves at least one".to_owned());
@@ -122,8 +129,8 @@ impl Options {
         }
     }
 
-    /// For a virtual clock: nothing that recurs, because such a clock jumps from one timer to the next, and a month of heartbeats
-    /// is long.
+    /// Turns off everything that recurs, for a virtual clock: such a clock jumps from one timer to
+    /// the next, and a month of heartbeats is long.
     pub fn without_recurrence(mut self) -> Self {
         const NEVER: Duration = Duration::from_secs(3_600 * 24 * 365 * 1_000);
         self.session_ttl = NEVER * 3;

@@ -4,7 +4,7 @@ use std::any::Any;
 
 use abide_core::{Failure, FailureKind};
 
-/// The failure that stands for a caught panic.
+/// Returns the failure that stands for a caught panic.
 pub fn failure(panic: &(dyn Any + Send)) -> Failure {
     let message = panic
         .downcast_ref::<&str>()

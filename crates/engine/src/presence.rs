@@ -1,10 +1,11 @@
-//! How a runner shows on the engine's gauges.
+//! The share of a runner in the engine's gauges.
 
 use std::sync::Arc;
 
 use crate::engine::Inner;
 
-/// Counts one runner as runnable, and its user's code as waiting for the outside world, while it is so.
+/// Counts one runner as runnable, and its user's code as waiting for the outside world, while they
+/// are so.
 pub(crate) struct Presence {
     engine: Arc<Inner>,
     is_runnable: bool,
@@ -16,12 +17,13 @@ impl Presence {
         Self { engine, is_runnable: false, is_outside: false }
     }
 
-    /// The runner is polled.
+    /// Marks the runner as runnable: it is about to be polled.
     pub(crate) fn begin(&mut self) {
         self.set(true, false);
     }
 
-    /// The runner has been polled: whether it has work under way, and whether its user's code waits for the outside world.
+    /// Sets, after a poll, whether the runner has work under way and whether its user's code waits
+    /// for the outside world.
     pub(crate) fn set(&mut self, is_runnable: bool, is_outside: bool) {
         if self.is_runnable != is_runnable {
             self.is_runnable = is_runnable;

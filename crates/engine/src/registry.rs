@@ -18,7 +18,7 @@ pub type CodeFuture = BoxFuture<Result<Payload, Failure>>;
 
 /// A registered workflow: an async function over a [`Board`].
 pub trait WorkflowCode: Send + Sync + 'static {
-    /// The name it is registered under.
+    /// Returns the name that it is registered under.
     fn name(&self) -> &str;
 
     /// Whether it demands the recorded order and every entry.
@@ -30,7 +30,7 @@ pub trait WorkflowCode: Send + Sync + 'static {
 
 /// A registered task: an async function that runs whole.
 pub trait TaskCode: Send + Sync + 'static {
-    /// The name it is registered under.
+    /// Returns the name that it is registered under.
     fn name(&self) -> &str;
 
     /// Begins an attempt.
@@ -40,13 +40,13 @@ pub trait TaskCode: Send + Sync + 'static {
 /// One attempt of a task.
 #[derive(Clone)]
 pub struct TaskAttempt {
-    /// Where the execution lives.
+    /// The address of the execution.
     pub address: Address,
     /// Its run.
     pub run: u32,
     /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// Tells the time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -57,35 +57,35 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Adds a workflow; says no if the name is taken.
+    /// Adds a workflow; returns false if the name is taken.
     pub fn add_workflow(&mut self, name: Name, code: Arc<dyn WorkflowCode>) -> bool {
         self.add(Kind::Workflow, name, Arc::new(WorkflowDriver(code)))
     }
 
-    /// Adds a task; says no if the name is taken.
+    /// Adds a task; returns false if the name is taken.
     pub fn add_task(&mut self, name: Name, code: Arc<dyn TaskCode>) -> bool {
         self.add(Kind::Task, name, Arc::new(TaskDriver(code)))
     }
 
-    /// Adds whatever drives executions of this name; says no if the name is taken. [`Ability::ANY`] stands for every name of the kind that has no
-    /// driver of its own.
+    /// Adds the driver of executions of this name; returns false if the name is taken.
+    /// [`Ability::ANY`] stands for every name of the kind that has no driver of its own.
     pub fn add(&mut self, kind: Kind, name: Name, driver: Arc<dyn Driver>) -> bool {
         self.drivers.insert((kind, name), driver).is_none()
     }
 
-    /// What every engine does, whatever else it can.
+    /// Adds the code that every engine has.
     pub(crate) fn with_builtins(mut self) -> Self {
         self.add(Kind::Builtin, tree::name(), Arc::new(TreeDriver));
         self
     }
 
-    /// Who drives executions of this name.
+    /// Returns the driver of executions of this name.
     pub(crate) fn driver(&self, kind: Kind, name: &Name) -> Option<&Arc<dyn Driver>> {
         let any = || Name::new(Ability::ANY).expect("a literal name");
         self.drivers.get(&(kind, name.clone())).or_else(|| self.drivers.get(&(kind, any())))
     }
 
-    /// All names, as a worker offers them.
+    /// Returns all names, as a worker offers them.
     pub fn names(&self) -> BTreeSet<(Kind, Name)> {
         self.drivers.keys().cloned().collect()
     }

@@ -1,7 +1,8 @@
 //! The one owner of a lease.
 //!
-//! Whatever computes the commands of an execution, its seat holds the lease, the ledger of what was decided, the mail in the store's order,
-//! control, the deadline, and the way out: to park, to release, to end.
+//! Whichever driver computes the commands of an execution, its seat holds the lease, the ledger of
+//! decisions, the mail in the store's order, control, the deadline, and the way out: to park, to
+//! release, to end.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -30,21 +31,22 @@ pub struct Seat {
     ledger: Ledger,
     inbox: Inbox,
     order: Order,
-    /// None of its code was called before.
+    /// Whether none of its code was called before.
     is_first: bool,
-    /// What its [summary](Summary::cared_epoch) says: a caretaker sits here, and is the first.
+    /// The value in its [summary](Summary::cared_epoch): set if a caretaker sits here, and is the
+    /// first.
     cared_epoch: Option<Epoch>,
-    /// What its [summary](Summary::unclaimed) says.
+    /// The value in its [summary](Summary::unclaimed).
     unclaimed: Option<Box<Unclaimed>>,
-    /// The final commit was sent; this is what it means.
+    /// The end that follows when the final commit, which was sent, is durable.
     closing: Option<Box<End>>,
     presence: Presence,
 }
 
-/// What happened at a seat.
+/// An event at a seat.
 #[derive(Debug)]
 pub enum Seated {
-    /// A commit is durable. If it was a transaction's, this is the record that it gave.
+    /// A commit is durable. If it was a transaction's, this is its record.
     Committed(Option<Record>),
     /// The store refused a commit.
     Refused(Refusal),
@@ -52,31 +54,32 @@ pub enum Seated {
     Ended(End),
 }
 
-/// How an execution is left, or kept, with a commit.
+/// The way in which a commit leaves or keeps an execution.
 #[derive(Debug)]
 pub struct Leave<'a> {
-    /// What becomes of the lease.
+    /// The fate of the lease.
     pub hold: Hold,
-    /// What it waits for.
+    /// The things that it waits for.
     pub waiting: &'a [Waiting],
-    /// When its code is to be woken.
+    /// The time at which its code is to be woken.
     pub wake_at: Option<Timestamp>,
-    /// What it means when the commit is durable; nothing when the driver goes on.
+    /// The end that follows when the commit is durable; `None` if the driver goes on.
     pub end: Option<End>,
 }
 
 impl<'a> Leave<'a> {
-    /// The driver goes on.
+    /// Keeps the execution: the driver goes on.
     pub fn keep(waiting: &'a [Waiting]) -> Self {
         Self { hold: Hold::Keep, waiting, wake_at: None, end: None }
     }
 
-    /// It leaves memory until something comes for it, or its time. `hold` is what [`Seat::parked`] gives.
+    /// Parks the execution: it leaves memory until mail comes for it, or its time. [`Seat::parked`]
+    /// returns `hold`.
     pub fn park(waiting: &'a [Waiting], hold: Hold) -> Self {
         Self { hold, waiting, wake_at: None, end: Some(End::Released) }
     }
 
-    /// It leaves memory, and anybody may go on with it at once.
+    /// Hands the execution over: it leaves memory, and any worker may go on with it at once.
     pub fn hand_over(waiting: &'a [Waiting]) -> Self {
         Self { hold: Hold::Yield, waiting, wake_at: None, end: Some(End::Released) }
     }
@@ -110,22 +113,22 @@ impl Seat {
         )
     }
 
-    /// Whose journal it is.
+    /// Returns the store and the execution of its journal.
     pub(crate) fn journal_of(&self) -> JournalOf<'_> {
         JournalOf { store: self.engine.store.clone(), key: self.key(), execution: self.execution() }
     }
 
-    /// The store's number for the execution.
+    /// Returns the store's number for the execution.
     pub fn key(&self) -> ExecutionKey {
         self.ledger.key
     }
 
-    /// The execution, with everything that was decided so far.
+    /// Returns the execution, with everything that was decided so far.
     pub fn execution(&self) -> &Execution {
         self.ledger.execution()
     }
 
-    /// Why nothing more may begin, if the journal is as long as it may be.
+    /// Returns why nothing more may begin, if the journal is as long as it may be.
     pub(crate) fn over_length(&self) -> Option<Block> {
         let (found, max) = (self.execution().entry_count(), self.engine.options.limits.entry_count_max);
         let reason =
@@ -133,14 +136,15 @@ impl Seat {
         (found >= max).then(|| Block::Limit { reason: reason() })
     }
 
-    /// What a policy asks about a failed attempt of an operation whose first attempt began at `first_at`.
+    /// Returns the input of a retry policy: a failed attempt of an operation whose first attempt
+    /// began at `first_at`.
     pub(crate) fn failed_attempt(&self, op: &Op, number: u32, first_at: Timestamp) -> FailedAttempt {
         let execution = self.execution();
         let chance = abide_core::chance(execution.address(), execution.run(), op, number);
         FailedAttempt { number, first_at, failed_at: self.now(), chance }
     }
 
-    /// The time.
+    /// Returns the time.
     pub fn now(&self) -> Timestamp {
         self.ledger.now()
     }
@@ -152,23 +156,24 @@ impl Seat {
         execution.phase().is_active() && !is_delayed()
     }
 
-    /// The driver is polled: whoever has something for this seat wakes its task from now on.
+    /// Begins a poll of the driver: from now on, news for this seat wakes its task.
     pub fn enter(&mut self, cx: &mut Context<'_>) {
         self.mailbox.task.register(cx.waker());
         self.presence.begin();
     }
 
-    /// The driver has been polled; whether its code waits for the outside world.
+    /// Ends a poll of the driver. `is_outside`: its code waits for the outside world.
     pub fn leave(&mut self, is_outside: bool) {
         self.presence.set(self.ledger.is_busy(), is_outside);
     }
 
-    /// The driver is done.
+    /// Ends the work of the driver.
     pub fn vacate(&mut self) {
         self.presence.set(false, false);
     }
 
-    /// Takes in what the store and the engine have for this seat. Pending: nothing that has to be acted on.
+    /// Takes in the news of the store and the engine for this seat. Pending if none of it needs an
+    /// action.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Seated> {
         if let Poll::Ready(flushed) = self.ledger.poll(cx) {
             self.engine.recover_all(self.ledger.take_stranded());
@@ -180,7 +185,7 @@ impl Seat {
             self.inbox.arrive(news.arrivals);
             is_doubted = news.is_doubted;
         }
-        // The answer to a commit under way says what became of the lease.
+        // The answer to a commit under way will show whether the lease is lost.
         let is_lost = is_doubted && (!self.ledger.is_busy() || planted(Bug::DoubtWhileCommitting));
         if self.order == Order::Abandon || is_lost {
             return Poll::Ready(Seated::Ended(End::Lost("its lease is over".to_owned())));
@@ -194,7 +199,8 @@ impl Seat {
         }
     }
 
-    /// The same for those who send no transactions, and only have to know when there is nothing more to do here.
+    /// Does the same for drivers that send no transactions, and only have to know when there is
+    /// nothing more to do here.
     pub fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
             match std::task::ready!(self.poll(cx)) {
@@ -225,16 +231,19 @@ impl Seat {
         }
     }
 
-    /// Applies the next order that came by mail, and gives what it recorded. `None`: there is none, or it has to wait for the commit under way,
-    /// because it may end the run, and the end is sent at once.
+    /// Applies the next order that came by mail, and returns its entries. Returns `None` if there
+    /// is no order, or if it has to wait for the commit under way, because it may end the run, and
+    /// the end is sent at once.
     ///
-    /// A cancellation is for the code to see. Only what nobody but caretakers ever held, and whose code was not called (`has_begun`), ends without it.
+    /// A cancellation is for the code to see. Only an execution that nobody but caretakers ever
+    /// held, and whose code was not called (`has_begun`), ends without it.
     pub fn obey(&mut self, has_begun: bool) -> Option<Vec<Entry>> {
         let order = self.next_order()?;
         Some(self.apply(&order, has_begun))
     }
 
-    /// Applies the next order to code that has begun, as [`obey`](Self::obey) does. An unblock waits, and those behind it with it.
+    /// Applies the next order to code that has begun, as [`obey`](Self::obey) does. An unblock
+    /// waits, and the orders behind it too.
     pub(crate) fn obey_but_unblock(&mut self) -> Option<Vec<Entry>> {
         if self.ledger.is_busy() {
             return None;
@@ -243,7 +252,8 @@ impl Seat {
         Some(self.apply(&order, true))
     }
 
-    /// The next order, for those who choose which to [apply](Self::apply). It stays unread until then. `None` while a commit is under way.
+    /// Returns the next order, for drivers that choose which to [apply](Self::apply). It stays
+    /// unread until then. `None` while a commit is under way.
     pub(crate) fn next_order(&mut self) -> Option<Message> {
         if self.ledger.is_busy() {
             return None;
@@ -251,7 +261,7 @@ impl Seat {
         self.inbox.next_order(self.ledger.execution())
     }
 
-    /// Applies an order, and gives what it recorded.
+    /// Applies an order, and returns its entries.
     pub(crate) fn apply(&mut self, order: &Message, has_begun: bool) -> Vec<Entry> {
         let has_begun = has_begun && !planted(Bug::FirstCancelUnseen);
         let command = match order.control() {
@@ -279,13 +289,16 @@ impl Seat {
         self.is_first
     }
 
-    /// None of its code is called under this lease either: whoever holds it next is as much the first as this one.
+    /// Records that none of its code is called under this lease either: the next holder is as much
+    /// the first as this one.
     pub(crate) fn stay_first(&mut self) {
         self.cared_epoch = self.is_first.then(|| self.ledger.epoch());
     }
 
-    /// Sees to a passed deadline, and gives what that recorded. Code sees it, and has `deadline_grace_ms` to wind down. Where none can see it
-    /// (none was ever called, or the whole of it is a task that does not run: `has_begun`), and when that time is over, the execution fails.
+    /// Sees to a passed deadline, and returns the entries. The code sees it, and has
+    /// `deadline_grace_ms` to wind down. The execution fails when that time is over, and also if no
+    /// code can see the deadline: none was ever called, or it is a task that does not run
+    /// (`has_begun`).
     pub fn expire(&mut self, has_begun: bool) -> Option<Vec<Entry>> {
         // The clock is read only when there is a deadline: this is asked at every turn.
         self.expires_at().filter(|_| !self.ledger.is_busy())?;
@@ -295,38 +308,39 @@ impl Seat {
         self.ledger.decide(command).ok()
     }
 
-    /// When its deadline is to be [seen to](Self::expire).
+    /// Returns when its deadline is to be [seen to](Self::expire).
     pub fn expires_at(&self) -> Option<Timestamp> {
         self.execution().expires_at()
     }
 
-    /// The next message that is no order, in the store's order. It stays unread until it is [consumed](Self::consume).
-    /// `None` also while what it carries is read from the store.
+    /// Returns the next message that is no order, in the store's order. It stays unread until it is
+    /// [consumed](Self::consume). `None` also while its content is read from the store.
     pub fn next_message(&mut self) -> Option<Message> {
         let message = self.inbox.next_whole();
         self.ask_for_mail();
         message
     }
 
-    /// The same; what it carries may be left in the store, if the mail of the execution is large.
+    /// Does the same, but the content may have been left in the store, if the execution's mail is
+    /// large.
     pub(crate) fn next_letter(&mut self) -> Option<Letter> {
         self.inbox.next()
     }
 
-    /// The number of a message in the store's order.
+    /// Returns the number of a message in the store's order.
     pub(crate) fn number(&self, id: &MessageId) -> Option<u64> {
         self.inbox.number(id)
     }
 
-    /// A message that was left in the store; `None` while it is on its way.
+    /// Returns a message that was left in the store; `None` while it is on its way.
     pub(crate) fn fetch(&mut self, id: &MessageId, left: Left) -> Option<Message> {
         let message = self.inbox.fetch(id, left);
         self.ask_for_mail();
         message
     }
 
-    /// Asks the store what is unread. Whoever [has looked](Self::has_looked) knows all that was there
-    /// when this was called.
+    /// Asks the store for unread mail. A seat that [has looked](Self::has_looked) knows all mail
+    /// that was there at the time of this call.
     pub(crate) fn look(&mut self) {
         self.inbox.look();
         self.ask_for_mail();
@@ -337,30 +351,30 @@ impl Seat {
         self.inbox.has_looked()
     }
 
-    /// The number of the newest message that is known, in the store's order.
+    /// Returns the number of the newest message that is known, in the store's order.
     pub(crate) fn last_number(&self) -> u64 {
         self.inbox.last_number()
     }
 
-    /// Has the driver polled again if a message was asked for: only then it is woken when the message has come.
+    /// Has the driver polled again if a message was requested: only then the message will wake it.
     fn ask_for_mail(&mut self) {
         if self.inbox.take_unasked() {
             self.mailbox.task.wake();
         }
     }
 
-    /// A message was read for good, with the next commit.
+    /// Records that a message was read for good, with the next commit.
     pub fn consume(&mut self, id: MessageId) {
         self.inbox.consume(&id);
         self.ledger.consume(id);
     }
 
-    /// Forgets the ids of what was read long ago.
+    /// Forgets the ids of messages that were read long ago.
     pub(crate) fn forget(&mut self) {
         self.inbox.forget();
     }
 
-    /// Decides a command and takes down what follows; a commit makes it durable.
+    /// Decides a command and takes down its entries; a commit makes them durable.
     pub fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
         self.ledger.decide(command)
     }
@@ -370,13 +384,13 @@ impl Seat {
         self.ledger.emit(message);
     }
 
-    /// Begins the next run of what was decided to continue as new; gives its first entry.
+    /// Begins the next run of an execution that continues as new, and returns its first entry.
     pub(crate) fn begin_next_run(&mut self, start: &Start, input: Payload) -> Entry {
         self.is_first = false;
         self.ledger.begin_next_run(start, input)
     }
 
-    /// What the engine wants.
+    /// Returns the engine's order.
     pub fn order(&self) -> Order {
         self.order
     }
@@ -396,53 +410,57 @@ impl Seat {
         self.ledger.is_durable()
     }
 
-    /// Whether something waits to be committed.
+    /// Whether anything waits to be committed.
     pub fn has_news(&self) -> bool {
         self.ledger.has_news()
     }
 
-    /// How many entries and messages wait to be committed.
+    /// Returns how many entries and messages wait to be committed.
     pub(crate) fn news_count(&self) -> usize {
         self.ledger.news_count()
     }
 
-    /// Whether all mail that the store has told of is here: nobody parks before.
+    /// Whether all mail that the store has announced is here: a driver must not park before.
     pub fn has_all_mail(&self) -> bool {
         self.inbox.is_complete()
     }
 
-    /// How a lease is given back until something comes that is not known here. Whoever parks [has all mail](Self::has_all_mail).
+    /// Returns the hold that returns the lease until mail comes that is not known here. A driver
+    /// that parks [has all mail](Self::has_all_mail).
     pub fn parked(&self) -> Hold {
         Hold::Park { seen: self.inbox.unread().cloned().collect() }
     }
 
-    /// Whether it is a suspect that runs alone, and everybody else waits for it.
+    /// Whether it is a suspect that runs alone while all others wait for it.
     pub(crate) fn keeps_others_out(&self) -> bool {
         self.engine.is_shut() && self.engine.residents().quarantine.is_turn_of(self.key())
     }
 
-    /// Whether a session has died while holding the execution, and it has not proven since that it can be lived with.
+    /// Whether a session has died while it held the execution, which has not since proven that it
+    /// does not kill its worker.
     pub(crate) fn is_suspected(&self) -> bool {
         self.ledger.is_suspected()
     }
 
-    /// Says before a commit of what [is suspected](Self::is_suspected) whether a closure that was open when the last holder died is open again, and
-    /// neither recorded nor given up.
+    /// Sets, before a commit of an execution that [is suspected](Self::is_suspected), whether a
+    /// closure that was open when the last holder died is open again, and neither recorded nor
+    /// abandoned.
     pub(crate) fn set_open(&mut self, has_open: bool) {
         self.ledger.set_open(has_open);
     }
 
-    /// Says what the code began that is perhaps recorded under another name.
+    /// Sets the operation that the code began and that is perhaps recorded under another name.
     pub(crate) fn set_unclaimed(&mut self, unclaimed: Option<Unclaimed>) {
         self.unclaimed = unclaimed.map(Box::new);
     }
 
-    /// Whether children have to be told something.
+    /// Whether there are orders for children.
     pub(crate) fn has_tree_orders(&self) -> bool {
         !self.ledger.tree_orders.is_empty()
     }
 
-    /// Tells all open children, whom the driver knows, with the next commit; if they are too many, somebody else does.
+    /// Sends the orders to all open children, which the driver knows, with the next commit; if
+    /// there are too many children, another execution sends them.
     pub(crate) fn tell(&mut self, children: &[&ExecutionId]) {
         if children.len() > TOLD_COUNT_MAX {
             return;
@@ -456,7 +474,7 @@ impl Seat {
         }
     }
 
-    /// Commits what was decided. Children who have not been told are told by somebody else.
+    /// Commits the decisions. Another execution passes on the orders that no child got yet.
     pub fn send(&mut self, leave: Leave<'_>) {
         for order in std::mem::take(&mut self.ledger.tree_orders) {
             let namespace = self.execution().address().namespace.clone();
@@ -473,7 +491,7 @@ impl Seat {
         if self.is_suspected() && !self.keeps_others_out() {
             self.ledger.stand_aside();
         }
-        // What gives others something to do is no longer alone.
+        // A commit that creates work for others is no longer alone.
         let alone = self.ledger.has_little_news() && self.engine.is_alone();
         let terms = Terms { summary, hold: leave.hold, born_slots: self.engine.free_slots(), alone };
         self.ledger.flush(terms);
@@ -486,19 +504,20 @@ impl Seat {
         self.send(Leave { hold: Hold::Keep, waiting: &[], wake_at: None, end });
     }
 
-    /// Sends a user's transaction, which gives the one record of its commit.
+    /// Sends a user's transaction, which returns the one record of its commit.
     pub(crate) fn transact(&mut self, waiting: &[Waiting], transaction: Transaction) {
         let summary = self.execution().summary(waiting);
         let alone = self.engine.is_alone();
         self.ledger.transact(Terms { summary, hold: Hold::Keep, born_slots: 0, alone }, transaction);
     }
 
-    /// Folds the entry that a transaction gave.
+    /// Folds the entry of a transaction.
     pub(crate) fn transacted(&mut self, entry: &Entry) {
         self.ledger.transacted(entry);
     }
 
-    /// A page of the journal of the current run from entry `from` on, for those whose [opening](Opening) did not have all of it.
+    /// Returns a page of the journal of the current run from entry `from` on, for drivers whose
+    /// [opening](Opening) did not have all of it.
     pub fn page(&self, from: u64) -> Answer<Vec<Record>> {
         const ENTRY_COUNT: usize = 1_024;
         let (target, run) = (Target::Key(self.key()), Some(self.execution().run()));
@@ -507,12 +526,12 @@ impl Seat {
         Box::pin(async move { Ok(answer.await?.map(|found| found.journal).unwrap_or_default()) })
     }
 
-    /// Resolves at a point in time, on the clock by which [`now`](Self::now) tells it.
+    /// Resolves at a point in time, on the clock of [`now`](Self::now).
     pub fn sleep_until(&self, at: Timestamp) -> BoxFuture<()> {
         self.engine.runtime.sleep_until(at)
     }
 
-    /// Where the task of this seat is woken.
+    /// Returns the mailbox through which the task of this seat is woken.
     pub(crate) fn mailbox(&self) -> &Arc<Mailbox> {
         &self.mailbox
     }

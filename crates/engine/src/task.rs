@@ -47,9 +47,9 @@ struct TaskRunner {
     future: Option<CodeFuture>,
     /// When the attempt under way began.
     began_at: Timestamp,
-    /// Wakes when the deadline is to be seen to.
+    /// Resolves when the deadline has to be seen to.
     deadline: Option<BoxFuture<()>>,
-    /// What the code is polled with, where it matters who waits for the outside world.
+    /// The waker that the code is polled with, if the runtime asks who waits for the outside world.
     waker: Option<Arc<CodeWaker>>,
 }
 
@@ -93,7 +93,8 @@ impl TaskRunner {
                 self.obeyed(entries);
                 continue;
             }
-            // A task reads no other message. Whoever sent it was told that it is kept: it stays unread, where people see it.
+            // A task reads no other message. Its sender was promised that it is kept: it stays
+            // unread, where people see it.
             while self.seat.next_letter().is_some() {
                 self.future.take_if(|_| planted(Bug::TaskRestartsOnMail));
             }
@@ -103,7 +104,7 @@ impl TaskRunner {
                 continue;
             }
             if !self.seat.may_run() && self.future.is_none() {
-                // What is unread and not known here would wake it at once.
+                // Unread mail that is not known here would wake it at once.
                 if !self.seat.has_all_mail() {
                     return Poll::Pending;
                 }
@@ -115,7 +116,7 @@ impl TaskRunner {
         }
     }
 
-    /// Whether the code waits for the outside world, where anybody minds; see
+    /// Whether the code waits for the outside world, if the runtime asks; see
     /// [`waits_outside`](crate::board::Shared::waits_outside).
     fn waits_outside(&self) -> bool {
         let runtime = &self.seat.engine.runtime;
@@ -135,7 +136,8 @@ impl TaskRunner {
         }
     }
 
-    /// Follows an order that was applied. What changes the phase is told at once: the function may run for long.
+    /// Follows an order that was applied. A change of phase is committed at once: the function may
+    /// run for long.
     fn obeyed(&mut self, entries: Vec<Entry>) {
         let Some(last) = entries.into_iter().next_back() else { return };
         if last.event.is_terminal() {
@@ -152,7 +154,7 @@ impl TaskRunner {
 
     fn poll_code(&mut self, cx: &mut Context<'_>) -> Poll<Result<Payload, TaskEnd>> {
         if self.future.is_none() {
-            // Each failed attempt is an entry: what is tried for ever stops visibly.
+            // Each failed attempt is an entry: a task that is retried forever stops visibly.
             let is_tried = self.seat.execution().attempt_count() > 0;
             if let Some(reason) = self.seat.over_length().filter(|_| is_tried) {
                 return Poll::Ready(Err(TaskEnd::Block(reason)));
@@ -180,7 +182,7 @@ impl TaskRunner {
         Poll::Ready(result)
     }
 
-    /// Records how an attempt ended.
+    /// Records the end of an attempt.
     fn ended(&mut self, result: Result<Payload, TaskEnd>) {
         let limits = &self.seat.engine.options.limits;
         match result {
@@ -218,7 +220,7 @@ impl TaskRunner {
     }
 
     fn block(&mut self, reason: Block) {
-        // Whatever the phase says, the lease goes back.
+        // Whatever the phase is, the lease is returned.
         let _ = self.seat.decide(Command::block(reason));
         self.release(self.seat.parked());
     }

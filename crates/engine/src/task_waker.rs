@@ -8,7 +8,7 @@ use std::task::Waker;
 pub(crate) struct TaskWaker(Mutex<Option<Waker>>);
 
 impl TaskWaker {
-    /// Remembers the waker that the task was polled with last.
+    /// Remembers the waker of the task's last poll.
     pub(crate) fn register(&self, waker: &Waker) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &*known {
