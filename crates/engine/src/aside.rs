@@ -14,7 +14,7 @@ const NEWER_SAID_PAUSE: Duration = Duration::from_secs(60);
 impl Inner {
     /// Abandons the lease of an execution that cannot be read. A lease that is no longer ours stays
     /// as it is. During a shutdown this is tried once: the session ends soon, and the next holder
-    /// meets the same entry.
+    /// meets the same problem.
     pub(crate) async fn set_aside(&self, aside: Aside) {
         if let Unreadable::Newer(what) = &aside.unreadable {
             self.say_newer(aside.key, what);

@@ -455,7 +455,7 @@ impl Inner {
         }
     }
 
-    /// Goes on with an execution that is not resident, if it is leased to us.
+    /// Goes on from the records of an execution that is not resident, if it is leased to us.
     ///
     /// The store's answer counts only if the execution was not resident before the question, and
     /// has not become so since: otherwise it could name a lease that was returned meanwhile. An

@@ -49,12 +49,12 @@ pub struct Options {
     pub commit_failure_count_max: u32,
     /// How long a shutdown waits for closures that run.
     pub shutdown_grace: Duration,
-    /// The number of sessions in a row that have to die with an execution, before it makes
-    /// progress, to make it a suspect that runs alone.
+    /// How many sessions in a row have to die with an execution, without progress of it, to make it
+    /// a suspect. A suspect runs alone.
     pub suspect_takeover_count: u32,
     /// How long a suspect lets others go on before they have to leave for it, and then how long it
     /// waits for that before it lets them go on again. Twice as long after each further takeover,
-    /// and after each wait that was not successful.
+    /// and after each unsuccessful wait.
     pub suspect_wait: Duration,
     /// The longest time that others are kept out for a suspect that runs and makes no progress.
     pub suspect_alone_max: Duration,
