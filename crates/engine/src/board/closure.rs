@@ -1,4 +1,4 @@
-//! Closures of steps, and who may wake them.
+//! Closures of steps, and their wakers.
 
 use std::sync::{Arc, PoisonError};
 use std::task::Wake;
@@ -24,8 +24,8 @@ impl Wake for StepWaker {
 }
 
 impl Shared {
-    /// Whether a closure waits for the outside world. One whose waker nobody has, or only waits for something in
-    /// this engine have, does not: nothing outside will ever wake it.
+    /// Whether a closure waits for the outside world. It does not if nothing holds its waker, or if
+    /// only waits inside this engine do: then nothing outside will ever wake it.
     pub(crate) fn waits_outside(&self, runtime: &dyn Runtime) -> bool {
         self.lock().slots.values().filter(|slot| matches!(slot.state, SlotState::Running { .. })).any(
             |slot| {

@@ -1,17 +1,19 @@
-//! What an operation is known by outside of its run: the input that it is compared by, and its idempotency key.
+//! The identity of an operation outside its run: the input that it is compared by, and its
+//! idempotency key.
 
 use abide_core::{Address, ContentHash, Fingerprint, escaped};
 
 use super::{Request, Slot};
 
-/// The beginning of every idempotency key of a run. No other run has it: what separates its parts is escaped within them.
+/// Returns the prefix of every idempotency key of a run. No other run has the same prefix, because
+/// the separator is escaped within the parts.
 pub fn run_key(address: &Address, run: u32) -> String {
     let Address { namespace, id } = address;
     format!("{}/{}/{run}", escaped(namespace.as_str()), escaped(id.as_str()))
 }
 
 impl Slot {
-    /// The hash of the input that the code declared for this operation, if it is compared.
+    /// Returns the hash of the input that the code declared for this operation, if it is compared.
     pub(crate) fn input_hash(&self) -> Option<ContentHash> {
         match &self.request {
             Request::Step(options) => options.input.as_ref().map(|input| input.hash),
@@ -20,7 +22,7 @@ impl Slot {
         }
     }
 
-    /// The input that the code declared, for people too.
+    /// Returns the fingerprint of the declared input, which people read too.
     pub(crate) fn input(&self) -> Option<Fingerprint> {
         match &self.request {
             Request::Step(options) => options.input.clone(),

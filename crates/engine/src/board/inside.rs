@@ -1,7 +1,8 @@
-//! Which step's closure runs, on whatever thread it does.
+//! The step whose closure runs on the current thread.
 //!
-//! A closure is polled on the thread of its workflow, runs on a thread of the blocking pool, or inside the store's transaction. Each of these
-//! marks its thread for so long. A task that the closure spawns has no mark, because nothing tells whose it is.
+//! A closure is polled on the thread of its workflow, or runs on a thread of the blocking pool or
+//! inside the store's transaction. Each of these marks its thread while the closure runs. A task
+//! that the closure spawns has no mark, because nothing says which step it belongs to.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,11 +13,11 @@ use abide_core::{Address, Op, Payload};
 
 use super::{Board, Shared, run_key, this_thread};
 
-/// One run of a step's closure: its board, the step, and what it has drawn by chance.
+/// One run of a step's closure: its board, its step, and its count of random numbers.
 pub struct Inside {
     board: Board,
     op: Op,
-    /// Begins anew with each run of the closure, so that every attempt draws the same.
+    /// Starts at 0 with each run of the closure, so every attempt draws the same numbers.
     random_count: AtomicU64,
 }
 
@@ -25,19 +26,19 @@ thread_local! {
 }
 
 impl Inside {
-    /// A new run of the closure of this operation.
+    /// Creates a new run of the closure of this operation.
     pub fn new(board: &Board, op: &Op) -> Arc<Self> {
         Arc::new(Self { board: board.clone(), op: op.clone(), random_count: AtomicU64::new(0) })
     }
 
-    /// The closure that runs on this thread, if one does.
+    /// Returns the closure that runs on this thread, if any.
     pub fn current() -> Option<Arc<Self>> {
         INSIDE.with_borrow(Clone::clone)
     }
 
-    /// Marks this thread as inside of the closure while `run` runs.
+    /// Marks this thread as inside the closure while `run` runs.
     pub fn enter<T>(self: &Arc<Self>, run: impl FnOnce() -> T) -> T {
-        // Put back in a panic too: the thread goes on with somebody else.
+        // The mark is put back after a panic too: the thread goes on with other code.
         struct Mark(Option<Arc<Inside>>);
         impl Drop for Mark {
             fn drop(&mut self) {
@@ -49,13 +50,13 @@ impl Inside {
     }
 }
 
-/// Where code is that uses its board.
+/// The place of code that uses its board.
 enum Place {
     /// In the closure of a step.
     Step(Arc<Inside>),
     /// In the workflow's own code.
     Workflow,
-    /// On a task or thread that is neither.
+    /// On any other task or thread.
     Elsewhere,
 }
 
@@ -69,18 +70,20 @@ impl Board {
         }
     }
 
-    /// A number that is random across executions and the same in every replay of this one. Inside a step it is of the step's own sequence, which
-    /// every attempt begins anew: a replay does not run the closure, and the workflow's sequence must not depend on it.
+    /// Returns a number that is random across executions and the same in every replay of this one.
+    /// Inside a step it comes from the step's own sequence, which every attempt begins anew: a
+    /// replay does not run the closure, and the workflow's sequence must not depend on it.
     ///
     /// # Panics
-    /// On a task or thread that is neither the workflow's nor of a step: what it draws would change what the workflow draws.
+    /// On a task or thread that belongs neither to the workflow nor to a step: a number drawn there
+    /// would change the numbers that the workflow draws.
     pub fn random(&self) -> u64 {
         let Shared { address: Address { namespace, id }, run, .. } = &*self.0;
         let seed = match self.place() {
             Place::Step(inside) if !planted(Bug::ChanceInStepShifts) => {
                 let nth = inside.random_count.fetch_add(1, Ordering::Relaxed) + 1;
                 let (kind, path) = (inside.op.kind.word(), inside.op.path());
-                // One part more than a workflow's seed has, and no part has a byte of zero.
+                // One part more than a workflow's seed, and no part contains a zero byte.
                 format!("{namespace}\u{0}{id}\u{0}{run}\u{0}{kind} {path}\u{0}{nth}")
             }
             Place::Step(_) | Place::Workflow => {
@@ -93,11 +96,13 @@ impl Board {
         Payload::from(seed.as_str()).hash()
     }
 
-    /// Inside a step: a name for that step that is the same in every attempt and replay, and different from that of every
-    /// other step. In the workflow's own code: a name for the run.
+    /// Returns, inside a step, a name for that step: the same in every attempt and replay, and
+    /// different from the name of every other step. In the workflow's own code, returns a name for
+    /// the run.
     ///
     /// # Panics
-    /// On a task or thread that is neither the workflow's nor of a step: the name of another one would be worse than none.
+    /// On a task or thread that belongs neither to the workflow nor to a step: a wrong name would
+    /// be worse than none.
     pub fn idempotency_key(&self) -> String {
         let home = run_key(&self.0.address, self.0.run);
         match self.place() {
@@ -116,7 +121,8 @@ impl Board {
         )
     }
 
-    /// Where the caller is, if that is no place for a durable operation; and the step whose closure it is in.
+    /// Returns the place of the caller if durable operations are not allowed there, and the step if
+    /// the caller is inside a closure.
     pub(super) fn misplaced(&self) -> Option<(String, Option<Arc<Inside>>)> {
         match self.place() {
             Place::Step(inside) => Some((format!("inside {}", inside.op), Some(inside))),
@@ -127,7 +133,7 @@ impl Board {
 }
 
 impl Inside {
-    /// The step.
+    /// Returns the step whose closure runs.
     pub(super) fn op(&self) -> &Op {
         &self.op
     }

@@ -1,20 +1,21 @@
-//! Why code winds down.
+//! Reasons for code to wind down.
 
 use abide_core::Event;
 
-/// Why the code is to wind down.
+/// The reason why the code is to wind down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupt {
     /// The execution is being cancelled.
     Cancel,
     /// Its deadline has passed.
     Deadline,
-    /// It has ended or left memory, and only an operation of its was kept, by a task of the user's for example.
+    /// The execution has ended or left memory, and only one of its operations was kept, for example
+    /// by a task of the user's.
     Gone,
 }
 
 impl Interrupt {
-    /// What an event means to the code that sees it, if it is to wind down.
+    /// Returns why code that sees this event is to wind down, if it is.
     pub(crate) fn of(event: &Event) -> Option<Self> {
         match event {
             Event::CancelRequested { .. } => Some(Self::Cancel),

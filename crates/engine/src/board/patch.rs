@@ -1,4 +1,4 @@
-//! Whether a run takes a change of its code.
+//! Decides whether a run takes a change of its code.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub(super) struct Patches {
     known: BTreeMap<Name, bool>,
     /// Answers that are not recorded yet.
     new: Vec<Patch>,
-    /// The journal has more than what the code has seen so far.
+    /// Whether the journal goes further than the code has come so far.
     is_behind: bool,
 }
 
@@ -25,10 +25,11 @@ impl Patches {
 }
 
 impl Board {
-    /// Whether this run takes a change of its code. The first answer of a run stays: it is recorded before anything that begins after it.
+    /// Whether this run takes a change of its code. The first answer of a run stays: it is recorded
+    /// before anything that begins after it.
     ///
-    /// A run that was past this place before the change does not take it. That is told from the journal: it has more than what the code has
-    /// seen so far.
+    /// A run that was past this place before the change does not take it. The journal shows that:
+    /// it goes further than the code has come so far.
     pub fn patched(&self, change: &Name) -> bool {
         let mut state = self.0.lock();
         if let Some(place) = self.misplaced() {
@@ -54,12 +55,12 @@ impl Board {
 
 /// The runner's side.
 impl Shared {
-    /// Says, before the code is polled, whether the journal has more than what the code has seen.
+    /// Sets, before the code is polled, whether the journal goes further than the code has come.
     pub(crate) fn set_behind(&self, is_behind: bool) {
         self.lock().patches.is_behind = is_behind;
     }
 
-    /// Answers that are to be recorded.
+    /// Takes the answers that are to be recorded.
     pub(crate) fn take_patches(&self) -> Vec<Patch> {
         std::mem::take(&mut self.lock().patches.new)
     }

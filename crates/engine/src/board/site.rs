@@ -1,4 +1,4 @@
-//! Where code asks for an operation.
+//! Places where code asks for operations.
 
 use std::fmt;
 use std::panic::Location;
@@ -11,13 +11,13 @@ use abide_core::{Op, Place};
 pub struct Site(&'static Location<'static>);
 
 impl Site {
-    /// The place of whoever calls the function that calls this.
+    /// Returns the place that calls the caller of this function.
     #[track_caller]
     pub fn caller() -> Self {
         Self(Location::caller())
     }
 
-    /// The place of a failed attempt of an operation in this workflow.
+    /// Returns the place of a failed attempt of an operation in this workflow.
     pub(crate) fn place(self, workflow: &str, op: &Op, attempt: Option<u32>) -> Place {
         let code = format!("workflow {workflow:?}");
         Place { code, op: Some(op.to_string()), attempt, site: Some(self.to_string()) }

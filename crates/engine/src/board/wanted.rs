@@ -1,14 +1,14 @@
-//! What code can want of its runner.
+//! Requests of code to its runner.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use abide_core::{ExecutionId, Failure, Fingerprint, Outcome, Payload, Retry, Start, Timestamp};
 
-/// Reports why the code cannot read the payload of a signal.
+/// A check that reports why the code cannot read the payload of a signal.
 pub type CheckSignal = dyn Fn(&Payload) -> Result<(), Rejection> + Send + Sync;
 
-/// What the code wants.
+/// A request of the code.
 pub enum Request {
     /// To run a closure and have its result recorded.
     Step(StepOptions),
@@ -18,59 +18,62 @@ pub enum Request {
     Sleep(Duration),
     /// To wait for a point in time.
     SleepUntil(Timestamp),
-    /// To wait for a signal, perhaps only for so long.
+    /// To wait for a signal, perhaps with a timeout.
     Signal {
-        /// How long.
+        /// The timeout.
         timeout: Option<Duration>,
-        /// Says of what a signal carries whether the code can read it.
+        /// Reports whether the code can read the payload of a signal.
         check: Arc<CheckSignal>,
     },
     /// To start a child.
     Child {
-        /// How; its parent is filled in, and so are the times that count from its start.
+        /// The start of the child. Its parent and the times that count from its start are filled
+        /// in.
         start: Box<Start>,
-        /// Not before this long from its start.
+        /// The time from its start before which the child does not run.
         delay: Option<Duration>,
-        /// Failed if not finished this long from its start.
+        /// The time from its start after which the child fails if it has not finished.
         deadline: Option<Duration>,
-        /// Its id, if it is to have a certain one.
+        /// Its id, if the code chose one.
         id: Option<ExecutionId>,
-        /// Whether a child that was recorded with another input will do.
+        /// Whether a child that was recorded with another input is accepted.
         any_input: bool,
     },
     /// To wait for the result of a child.
     ChildResult {
-        /// Its id.
+        /// The id of the child.
         child: ExecutionId,
     },
 }
 
-/// Why the code cannot read a signal.
+/// The reason why the code cannot read a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// The type that it waits for.
+    /// The type that the code waits for.
     pub expected: String,
-    /// Why the signal is none.
+    /// The reason why the signal is not of that type.
     pub complaint: String,
 }
 
-/// A user's closure, made ready to run inside the store: it gives the outcome and whether to keep the writes.
+/// A user's closure, ready to run inside the store. It returns whether to keep the writes, and the
+/// outcome.
 pub type UserTransaction = Arc<dyn Fn(&dyn std::any::Any) -> (bool, Outcome) + Send + Sync>;
 
-/// How a step is run.
+/// Options of a step.
 #[derive(Clone, Debug, Default)]
 pub struct StepOptions {
-    /// When to try again; the engine's default when not said.
+    /// The retry policy; `None` stands for the engine's default.
     pub retry: Option<Retry>,
-    /// How long one attempt may take.
+    /// The time limit of one attempt.
     pub timeout: Option<Duration>,
     /// The declared input.
     pub input: Option<Fingerprint>,
-    /// Whether the policy is followed after a failure.
+    /// Decides whether the policy is followed after a failure.
     pub retry_if: Option<RetryIf>,
 }
 
-/// A question to the user's code: whether another attempt makes sense after a failure. An error: the code panicked.
+/// A question to the user's code: whether another attempt makes sense after a failure. An error
+/// means that the code panicked.
 #[derive(Clone)]
 pub struct RetryIf(pub Arc<Predicate>);
 
