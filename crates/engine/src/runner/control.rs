@@ -1,13 +1,14 @@
-//! What reaches a run from outside: orders and time.
+//! Orders and time, which reach a run from outside.
 
 use super::*;
 use crate::board::timed_out;
 
 impl Runner {
-    /// Applies what may end the run or change its phase: an order, a passed deadline. `true`: something changed.
+    /// Applies an order or a passed deadline, either of which may end the run or change its phase.
+    /// Returns `true` if something changed.
     pub(super) fn obey(&mut self) -> bool {
         let has_begun = self.run.stage.active().is_some();
-        // What would begin anew must not meet closures that still run.
+        // An unblocked run begins anew, and must not meet closures that still run.
         let is_waiting = self.run.stage.is_halted() && self.running_count() > 0;
         let obeyed = if is_waiting { self.seat.obey_but_unblock() } else { self.seat.obey(has_begun) };
         let Some(entries) = obeyed.or_else(|| self.seat.expire(has_begun)) else {
@@ -16,13 +17,14 @@ impl Runner {
         for entry in entries {
             self.run.follow(&entry);
             match entry.event {
-                // What was recorded before is seen before.
+                // Entries that were recorded earlier are delivered earlier.
                 Event::CancelRequested { .. } | Event::DeadlinePassed { .. } => {
                     let is_first = planted(Bug::ResultHiddenByCancel);
                     self.run.undelivered.insert(if is_first { 0 } else { self.run.undelivered.len() }, entry);
                 }
                 event if event.is_terminal() => self.end(event),
-                // It begins anew, as its journal then is: this runner may have handed out a part of it to code that is gone.
+                // The run begins anew from its journal as it then is: this runner may have
+                // delivered a part of it to code that is gone.
                 Event::Unblocked { .. } => self.send(Hold::Yield, Some(End::Released)),
                 _ => {}
             }
@@ -38,14 +40,14 @@ impl Runner {
         true
     }
 
-    /// Ends the first attempt that takes too long. `true`: something changed.
+    /// Ends the first attempt that takes too long. Returns `true` if something changed.
     pub(super) fn fire_timeouts(&mut self) -> bool {
         let Some(active) = self.run.stage.active_mut() else { return false };
         let Some(Reverse((at, id, attempt))) = active.timeouts.peek().copied() else { return false };
         if at > self.seat.engine.runtime.moment() {
             return false;
         }
-        // However short its time is, a closure is polled once before it is over.
+        // However short its timeout is, a closure is polled once before the timeout ends it.
         let is_about_to_start = {
             let state = active.board.0.lock();
             state.slots.get(&id).is_some_and(|slot| matches!(slot.state, SlotState::Go { .. }))
@@ -60,7 +62,7 @@ impl Runner {
         true
     }
 
-    /// The operation in a slot, while it waits.
+    /// Returns the operation in a slot while it waits.
     pub(super) fn open_op(&self, id: u64) -> Option<Op> {
         self.run.stage.active()?.open_op(id)
     }

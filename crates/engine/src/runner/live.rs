@@ -1,4 +1,4 @@
-//! The part of a run that is new.
+//! The new part of a run.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use crate::board::{Inside, Site, StepOptions, UserTransaction, timed_out};
 use abide_core::{FailedAttempt, Note, OpKind, Outcome, Parent, StepRecord, Unrecordable, child_id, codec};
 use abide_store::{Record, Transacted, Transaction};
 
-/// How many operations that may have been renamed are kept in mind.
+/// The maximum number of operations kept in mind because they may have been renamed.
 const BEGUN_COUNT_MAX: usize = 8;
 
 impl Runner {
-    /// Does one new thing. `true`: there may be more.
+    /// Does one new thing. Returns `true` if there may be more.
     pub(super) fn live(&mut self) -> bool {
         if self.record_patches() || self.record_finished() {
             return true;
@@ -26,24 +26,26 @@ impl Runner {
             return true;
         }
         self.take_mail();
-        // All waits of one poll are open at the same moment, so that none of them is served before the
-        // last one is known. A child is started only when nothing else has come: perhaps the code no
-        // longer wants it then.
+        // All waits of one poll are open at the same moment, so none of them is served before the
+        // last one is known. A child is started only when nothing else has come: perhaps the code
+        // no longer wants it then.
         self.settle() || self.take_outcome() || self.settle_start() || self.start_closures()
     }
 
-    /// Lets the code see the first thing that is recorded and that it has not seen.
+    /// Lets the code see the first recorded entry that it has not seen.
     pub(super) fn deliver_recorded(&mut self) -> bool {
         let Some(entry) = self.run.undelivered.pop_front() else { return false };
         match Interrupt::of(&entry.event) {
             Some(interrupt) => self.interrupt(interrupt, entry.at),
-            // Whoever waited for it may have been dropped since; then it is simply unused.
+            // The operation that waited for it may have been dropped since; then the entry is
+            // unused.
             None => self.deliver(&entry, None),
         };
         true
     }
 
-    /// Sorts what arrived. Only here: who cannot use a message leaves it unread, so that it is there when somebody can.
+    /// Sorts arrived messages. Nothing else takes them: a runner that cannot use a message leaves
+    /// it unread until it can.
     pub(super) fn take_mail(&mut self) {
         while let Some(letter) = self.seat.next_letter() {
             let Message { id, body, arrived_at, .. } = &letter.message;
@@ -63,19 +65,21 @@ impl Runner {
                         if is_of_run {
                             self.run.given_up.known.remove(&key);
                         }
-                        // Nobody waits for it any longer; left unread it would be looked at for ever.
+                        // Nobody waits for it any longer; left unread, it would be looked at for
+                        // ever.
                         if !planted(Bug::LateAnswerUnread) {
                             self.seat.consume(letter.message.id);
                         }
                     }
                 }
-                // No code waits for anything else.
+                // No code waits for other messages.
                 _ => self.seat.consume(letter.message.id),
             }
         }
     }
 
-    /// A child that nobody waits for any longer is asked to stop. While the execution is paused it waits with everything else.
+    /// Asks a child that nobody waits for any longer to stop. While the execution is paused, this
+    /// waits with everything else.
     pub(super) fn give_up(&mut self) -> bool {
         let given_up = self.run.stage.active_mut().and_then(|active| active.given_up.pop());
         let Some((op, child)) = given_up else { return false };
@@ -87,7 +91,8 @@ impl Runner {
         true
     }
 
-    /// Reads the answer of a child that was given up when it had come already: nobody asks for it any longer.
+    /// Consumes the answer of a child that was given up after it had answered: nobody asks for the
+    /// answer any longer.
     fn drop_answer(&mut self, key: OpIndex) {
         if self.run.children.contains_key(&key) || planted(Bug::LateAnswerUnread) {
             return;
@@ -100,8 +105,9 @@ impl Runner {
         }
     }
 
-    /// Records which changes of the code the run takes, before anything begins that depends on it. What was found in a replay is recorded when
-    /// that is over: until then the same is found again.
+    /// Records which changes of the code the run takes, before anything begins that depends on
+    /// them. Answers found in a replay are recorded when the replay is over: until then, another
+    /// replay finds the same ones.
     fn record_patches(&mut self) -> bool {
         let Some(active) = self.run.stage.active() else { return false };
         let patches = active.board.0.take_patches();
@@ -153,7 +159,7 @@ impl Runner {
         true
     }
 
-    /// A result over the limit is recorded as such: its effect has happened.
+    /// Turns a result over the limit into an unrecordable outcome: its effect has happened.
     fn checked(&self, op: &Op, outcome: Outcome) -> Outcome {
         let Outcome::Success(payload) = &outcome else { return outcome };
         match self.seat.engine.options.limits.check_payload(format_args!("the result of {op}"), payload) {
@@ -162,7 +168,7 @@ impl Runner {
         }
     }
 
-    /// The outcome of an attempt, and when the next one begins if one does.
+    /// Returns the outcome of an attempt, and when the next attempt begins, if one does.
     fn judged(
         &self,
         outcome: Outcome,
@@ -186,19 +192,20 @@ impl Runner {
         }
     }
 
-    /// Begins one operation that the journal has no outcome of, but no child.
+    /// Begins one operation without an outcome in the journal, other than the start of a child.
     fn settle(&mut self) -> bool {
         let unsettled = self.run.stage.active_mut().and_then(|active| active.unsettled.pop_front());
         unsettled.is_some_and(|id| self.settle_slot(id))
     }
 
-    /// Starts one child that the journal does not know.
+    /// Starts one child that the journal does not have.
     fn settle_start(&mut self) -> bool {
         let unstarted = self.run.stage.active_mut().and_then(|active| active.unstarted.pop_front());
         unstarted.is_some_and(|id| self.settle_slot(id))
     }
 
-    /// `true`: something was done, or nothing is left to do.
+    /// Begins the operation in a slot. Returns `true` if something was done or nothing is left to
+    /// do.
     fn settle_slot(&mut self, id: u64) -> bool {
         let Some(op) = self.open_op(id) else { return true };
         if let Some(recorded) = self.other_kind(id, &op) {
@@ -226,7 +233,8 @@ impl Runner {
         true
     }
 
-    /// The code waits for a child that was given up before a change of the code: whatever it answers was, or will be, read by nobody.
+    /// Fails the wait for a child that was given up before a change of the code: nobody has read or
+    /// will read the child's answer.
     fn settle_given_up(&mut self, op: Op) {
         if self.is_over_length() {
             return;
@@ -240,7 +248,8 @@ impl Runner {
         }
     }
 
-    /// The journal has this name and number, as another kind of operation. Children are named after their workflow, and exempt.
+    /// Returns the operation of another kind that the journal has under this name and number.
+    /// Children are named after their workflow, and exempt.
     fn other_kind(&self, id: u64, op: &Op) -> Option<Op> {
         const NAMED: [OpKind; 4] = [OpKind::Step, OpKind::Transaction, OpKind::Timer, OpKind::Signal];
         if !NAMED.contains(&op.kind) || !self.run.cursor.has_skipped() {
@@ -261,7 +270,8 @@ impl Runner {
             Request::SleepUntil(at) => Wanted::Timer(Due::At(*at)),
             Request::Signal { timeout, .. } => Wanted::Signal(*timeout),
             Request::Child { start, id, delay, deadline, .. } => {
-                // What counts from its start begins now, however long ago the code asked for it.
+                // Times that count from the child's start begin now, however long ago the code
+                // asked for it.
                 let now = self.seat.now();
                 let mut start = start.clone();
                 start.start_at = delay.map(|delay| now.after(delay));
@@ -350,7 +360,7 @@ impl Runner {
             let attempt = slot.attempt_count + 1;
             slot.first_at.get_or_insert_with(|| self.seat.now());
             match &slot.request {
-                // It has no time at all, and what has not begun has no effect.
+                // The closure has no time at all, and a closure that has not begun has no effect.
                 Request::Step(options)
                     if options.timeout == Some(Duration::ZERO) && !planted(Bug::ZeroTimeoutBegins) =>
                 {
@@ -368,7 +378,8 @@ impl Runner {
                     shared.wake_slot(id);
                     has_started = true;
                 }
-                // All before it is durable, and nothing else is on its way: the entry that it gives is the next.
+                // A transaction waits until everything before it is durable and nothing else is on
+                // its way: its entry must be the next.
                 Request::Transaction(_) if self.seat.is_busy() || self.seat.has_news() => {
                     drop(state);
                     active.startable.push_front(id);
@@ -397,7 +408,7 @@ impl Runner {
             let mut execution = before.clone();
             let (keep, outcome) = Inside::new(&board, &op).enter(|| transaction(connection));
             let (keep, outcome) = match &outcome {
-                // Unlike a step's, these effects can still be undone.
+                // Unlike a step's effects, these can still be undone.
                 Outcome::Success(payload) => {
                     match limits.check_payload(format_args!("the result of {op}"), payload) {
                         Ok(()) => (keep, outcome),
@@ -420,7 +431,7 @@ impl Runner {
         self.seat.transact(&waiting, Transaction(Arc::new(run)));
     }
 
-    /// Takes what a transaction step gave.
+    /// Takes the record of a transaction step.
     pub(super) fn transacted(&mut self, record: &Record) -> Turn {
         self.run.stage.go_live();
         match record.entry() {
@@ -433,7 +444,8 @@ impl Runner {
         }
     }
 
-    /// The store refused a commit: a transaction step on the wrong store fails, anything else is a bug of ours.
+    /// Handles a refused commit: a transaction step on the wrong store fails, anything else is a
+    /// bug in abide.
     pub(super) fn refused(&mut self, refusal: &Refusal) -> Turn {
         let Stage::Transacting(active, key) = &self.run.stage else {
             return Turn::End(End::Failed(format!("a commit was refused: {refusal}")));
@@ -451,7 +463,7 @@ impl Runner {
     }
 }
 
-/// What an operation without a record needs.
+/// The way to begin an operation without a record.
 enum Wanted {
     Closure,
     Timer(Due),

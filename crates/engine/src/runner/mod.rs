@@ -1,18 +1,20 @@
-//! Drives a workflow: polls its future, delivers outcomes in recorded order, records what is new.
+//! Drives a workflow: polls its future, delivers outcomes in recorded order, records new ones.
 //!
-//! A runner is a state machine that is polled by one task. Each turn does one thing: take in what arrived, poll the
-//! code, deliver one entry, or send one commit. The order of the turns is the order in which a replay repeats them:
+//! A runner is a state machine that one task polls. Each turn does one thing: take in arrivals,
+//! poll the code, deliver one entry, or send one commit. A replay repeats the turns in the same
+//! order:
 //!
 //! - one entry is delivered between two polls of the code, live as well as in a replay;
-//! - of timers that are due and messages that have come, what happened first is delivered first;
+//! - of due timers and arrived messages, the one that happened first is delivered first;
 //! - an unrecorded operation starts only when the journal has nothing left for an open one;
 //! - a closure starts only when everything before it is durable;
-//! - what was recorded is delivered before a cancellation or a deadline that came after it, and nothing starts in between;
-//! - nothing is numbered while a transaction is under way;
+//! - recorded outcomes are delivered before a cancellation or a deadline that came after them, and
+//!   nothing starts in between;
+//! - no entry is numbered while a transaction is under way;
 //! - once the code wants its next run, nothing more is received or begun for this one;
-//! - when something is in the way, the closures that run end and are recorded, and nothing else happens.
+//! - when something is in the way, running closures end and are recorded, and nothing else happens.
 //!
-//! What belongs to the execution whatever computes its commands is the [`Seat`]'s business.
+//! The [`Seat`] handles the matters of an execution that do not depend on its driver.
 
 mod control;
 mod live;
@@ -64,12 +66,13 @@ struct Runner {
     seat: Seat,
     code: Arc<dyn WorkflowCode>,
     run: Run,
-    /// Signals that nobody has received, by name. They are for the execution, in whatever run it is.
+    /// Signals that nobody has received, by name. They are for the execution, whichever run it is
+    /// in.
     signals: HashMap<Name, VecDeque<Signal>>,
     idle_since: Option<Moment>,
     /// Rings at the next timer.
     alarm: Option<(Timestamp, BoxFuture<()>)>,
-    /// Rings when the next timeout is over, or when it has been idle for long enough.
+    /// Rings when the next timeout is over, or when the runner has been idle for long enough.
     bell: Option<(Moment, BoxFuture<()>)>,
 }
 
@@ -78,28 +81,31 @@ struct Signal {
     id: MessageId,
     by: By,
     arrived_at: Timestamp,
-    /// What it carries, or where that was left.
+    /// The payload, or the place where it was left.
     payload: Result<Payload, Left>,
 }
 
-/// Everything about one run. The next run begins with another one.
+/// The state of one run. The next run begins with a new one.
 struct Run {
     journal: Journal,
     cursor: Cursor,
     edits: Edits,
     stage: Stage,
-    /// Recorded since the journal was read, and not seen by the code: outcomes, a cancellation, the deadline.
+    /// Entries recorded since the journal was read and not yet seen by the code: outcomes, a
+    /// cancellation, the deadline.
     undelivered: VecDeque<Entry>,
     /// Children that were started and have no outcome yet.
     children: BTreeMap<OpIndex, ExecutionId>,
     given_up: GivenUp,
-    /// Outcomes of children that nobody has asked for yet, in order of arrival.
+    /// Outcomes of children that no code has asked for yet, in order of arrival.
     answers: VecDeque<(OpIndex, Letter)>,
-    /// Recorded operations that the code has not asked for until its end, as far as they were read again.
+    /// Recorded operations that the code had not asked for at its end, as far as they were read
+    /// again.
     unused: Vec<Op>,
-    /// The last entry of the journal that tells how far the code came.
+    /// The last entry of the journal that shows how far the code came.
     seen_to: u64,
-    /// The first operations that began while the journal had something that the code had not asked for.
+    /// The first operations that began while the journal had entries that the code had not asked
+    /// for.
     begun: Vec<Op>,
     published: Option<Vec<Waiting>>,
 }
@@ -122,7 +128,7 @@ impl Run {
         }
     }
 
-    /// Looks at an entry that was just recorded or passed: which children are open follows from it.
+    /// Tracks which children are open, from an entry that was just recorded or passed.
     fn follow(&mut self, entry: &Entry) {
         match &entry.event {
             Event::ChildStarted { op, child, .. } => {
@@ -139,12 +145,14 @@ impl Run {
     }
 }
 
-/// Children that nobody waits for any longer, and that have not said that they ended: they wind down, and what concerns the whole tree concerns
-/// them too. No journal tells that one of them has ended, so that a replay finds all that there ever were.
+/// Children that nobody waits for any longer and that have not reported their end. They wind down,
+/// and orders for the whole tree concern them too. No journal records that one of them has ended,
+/// so a replay finds all of them again.
 #[derive(Default)]
 struct GivenUp {
     known: BTreeMap<OpIndex, ExecutionId>,
-    /// There are more than a seat tells something itself: whoever asks the store for all children has to.
+    /// Whether there are more than one commit sends orders to. Then the orders are sent by the
+    /// execution that asks the store for all children.
     is_more: bool,
 }
 
@@ -158,20 +166,22 @@ impl GivenUp {
     }
 }
 
-/// What a turn did.
+/// The result of a turn.
 enum Turn {
     Progress,
     Idle,
     End(End),
 }
 
-/// How many turns are taken before other tasks get theirs.
+/// The number of turns after which other tasks get theirs.
 const TURN_COUNT_MAX: usize = 256;
 
-/// How many entries and messages may wait for the code to pause: more are committed while it goes on.
+/// The number of entries and messages that may wait for the code to pause. More are committed while
+/// the code goes on.
 const NEWS_COUNT_MAX: usize = 128;
 
-/// Runs until the execution is finished, released or lost. A runner is large, so that it is the future itself and is not moved into one.
+/// Runs until the execution is finished, released or lost. A runner is large, so it is the future
+/// itself and is not moved into one.
 impl Future for Runner {
     type Output = End;
 
@@ -212,13 +222,14 @@ impl Runner {
             return Turn::Idle;
         }
         if matches!(self.run.stage, Stage::Transacting(..)) && !planted(Bug::EntryNumberTwice) {
-            // Its answer wakes us. Whatever ends meanwhile is recorded behind it.
+            // The store's answer wakes us. Anything that ends meanwhile is recorded behind it.
             return if self.poll_code() { Turn::Progress } else { Turn::Idle };
         }
         if self.run.stage.is_halted() {
             return self.wind_down(cx);
         }
-        // Orders that are there before the code is called go first: perhaps it is not to be called at all.
+        // Orders that arrived before the code is called go first: perhaps it is not to be called at
+        // all.
         if matches!(self.run.stage, Stage::Absent) && self.obey() {
             return Turn::Progress;
         }
@@ -244,7 +255,8 @@ impl Runner {
         if is_live && self.live() {
             return Turn::Progress;
         }
-        // Closures that asked to be polled come after what is new: one that always asks would starve its siblings.
+        // Closures that asked to be polled come after new entries: one that always asks would
+        // starve its siblings.
         let is_leaving = self.seat.order() == Order::Leave;
         if !is_leaving && (self.commit_before_closures() || self.poll_code()) {
             return Turn::Progress;
@@ -252,7 +264,8 @@ impl Runner {
         self.rest(cx)
     }
 
-    /// A journal that is too long stops visibly, before anything new begins: what has begun is recorded, and the run can end.
+    /// Blocks the run if its journal is too long, and returns whether it is. The run stops visibly,
+    /// before anything new begins: begun operations are recorded, and the run can end.
     fn is_over_length(&mut self) -> bool {
         match self.seat.over_length() {
             Some(reason) => self.block(reason),
@@ -260,12 +273,13 @@ impl Runner {
         }
     }
 
-    /// Whether the code itself has something to do, and not only a closure of it.
+    /// Whether the code itself has something to do, and not only one of its closures.
     fn is_code_ready(&self) -> bool {
         self.run.stage.active().is_some_and(|active| active.board.0.is_to_be_polled())
     }
 
-    /// Commits what was decided if a closure wants to be polled: else that would wait until no closure wants it.
+    /// Commits decided entries if a closure wants to be polled. Otherwise they would wait until no
+    /// closure wants that.
     fn commit_before_closures(&mut self) -> bool {
         let is_asked = self.run.stage.active().is_some_and(|active| active.board.0.has_woken());
         let is_due = is_asked && self.run.stage.is_live() && self.seat.has_news() && !self.seat.is_busy();
@@ -275,7 +289,8 @@ impl Runner {
         is_due
     }
 
-    /// Whether something recorded is to be delivered, or the code is to be called, before anything new is done.
+    /// Whether a recorded entry is to be delivered, or the code to be called, before anything new
+    /// is done.
     fn is_replay_due(&self) -> bool {
         (!self.run.stage.is_live() || self.run.cursor.is_wanted()) && self.seat.may_run()
     }
@@ -289,12 +304,13 @@ impl Runner {
         }
     }
 
-    /// Polls the code if it has a reason to be polled, and looks at what it did.
+    /// Polls the code if it has a reason to be polled, and takes in its new and dropped operations.
     fn poll_code(&mut self) -> bool {
         let is_halted = self.run.stage.is_halted();
         let Some(active) = self.run.stage.active_mut() else { return false };
         let shared = active.board.0.clone();
-        // What has returned is not polled again, whatever it woke before; the turn counts, so that a replay goes on.
+        // Returned code is not polled again, whatever it woke before. The turn counts, so that a
+        // replay goes on.
         let Some(future) = &mut active.future else { return shared.take_reason_to_poll() };
         if shared.has_foreign_wake() && !is_halted {
             return self.block_later(Block::ForeignAwait { workflow: self.code.name().to_owned() });
@@ -303,7 +319,8 @@ impl Runner {
             return false;
         }
         let cursor = &self.run.cursor;
-        // What newer code has not asked for yet tells nothing of the order in which older code came to it.
+        // Entries that newer code has not asked for yet say nothing about the order in which older
+        // code came to them.
         shared.set_behind(cursor.passed() < self.run.seen_to || cursor.has_skipped());
         let mut cx = Context::from_waker(&active.waker);
         let polled = shared.as_polling(|| catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx))));
@@ -322,7 +339,8 @@ impl Runner {
         }
     }
 
-    /// Blocks, but not while a transaction is under way, because that would be numbered: the reason is found again when the transaction is over.
+    /// Blocks, but not while a transaction is under way, because the block would be numbered. The
+    /// reason is found again when the transaction is over.
     fn block_later(&mut self, reason: Block) -> bool {
         match &self.run.stage {
             Stage::Transacting(active, _) => {
@@ -333,7 +351,8 @@ impl Runner {
         }
     }
 
-    /// Hands one recorded entry to the operation that waits for it. `false`: nobody does.
+    /// Delivers one recorded entry to the operation that waits for it. Returns `false` if none
+    /// does.
     fn deliver(&mut self, entry: &Entry, fate: Option<EditFate>) -> bool {
         let Some(op) = entry.event.op() else { return false };
         let Some(active) = self.run.stage.active_mut() else { return false };
@@ -350,7 +369,8 @@ impl Runner {
         true
     }
 
-    /// Decides a command of the code's and follows what it gave. A refusal means that the phase changed meanwhile.
+    /// Decides a command of the code and follows the entries. A refusal means that the phase
+    /// changed meanwhile.
     fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
         let is_numbered = !matches!(self.run.stage, Stage::Transacting(..));
         debug_assert!(is_numbered || planted(Bug::EntryNumberTwice), "its number is not known yet");
@@ -361,25 +381,26 @@ impl Runner {
         Ok(entries)
     }
 
-    /// Stops until somebody changes the code or the data. What runs may end.
+    /// Stops until somebody changes the code or the data. Running closures may end.
     fn block(&mut self, reason: Block) -> bool {
         tracing::debug!(execution = %self.seat.execution().address(), %reason, "an execution is to be blocked");
         if let Err(refusal) = self.decide(Command::block(reason)) {
-            // The phase allows no block, for example because it is paused: the reason will be found again.
+            // The phase allows no block, for example because the execution is paused. The reason
+            // will be found again.
             tracing::debug!(execution = %self.seat.execution().address(), %refusal, "it goes no further here");
         }
         self.run.stage.halt();
         true
     }
 
-    /// Drops the code without treating that as its own doing.
+    /// Drops the code without treating the drop as the code's own act.
     fn evict(&mut self) {
         if let Some(active) = self.run.stage.take() {
             active.evict();
         }
     }
 
-    /// Ends the run with what the code returned.
+    /// Ends the run with the result of the code.
     fn finish(&mut self, result: Result<Payload, Failure>, cx: &mut Context<'_>) -> Turn {
         if planted(Bug::EndAtBoundBlocked) && self.is_over_length() {
             return Turn::Progress;
@@ -415,13 +436,13 @@ impl Runner {
         }
     }
 
-    /// The place of a failure outside of every operation.
+    /// Returns the place of a failure outside every operation.
     fn place(&self) -> Place {
         let code = format!("workflow {:?}", self.code.name());
         Place { code, op: None, attempt: None, site: None }
     }
 
-    /// Commits the end of the execution, which was decided.
+    /// Commits the decided end of the execution.
     fn end(&mut self, event: Event) {
         self.tell_children();
         let unclaimed = self.unclaimed();
@@ -433,7 +454,8 @@ impl Runner {
         self.seat.finish(event);
     }
 
-    /// Tells the children what was decided. Only who has passed the whole journal knows all of them.
+    /// Sends decided orders to the children. Only a runner that has passed the whole journal knows
+    /// all of them.
     fn tell_children(&mut self) {
         let Run { children, given_up, stage, .. } = &self.run;
         if self.seat.has_tree_orders() && stage.is_live() && !given_up.is_more {
@@ -453,7 +475,8 @@ impl Runner {
         self.run.published = Some(waiting);
     }
 
-    /// Tells the seat of what is suspected which of its closures are open, before a commit; of a transaction's, apart from its own.
+    /// Reports to the seat of a suspect, before a commit, whether closures are open. Before the
+    /// commit of a transaction, its own closure does not count.
     fn tell_open(&mut self, transaction: Option<OpIndex>) {
         if self.seat.is_suspected() {
             let active = self.run.stage.active_mut();
@@ -469,7 +492,7 @@ impl Drop for Runner {
     }
 }
 
-/// What an entry means to the code.
+/// Returns what to deliver to the code for an entry, or why the entry blocks the run.
 fn delivery_of(event: &Event, fate: Option<EditFate>) -> Result<Delivery, Block> {
     Ok(match event {
         Event::StepRecorded(record) => match &record.outcome {
@@ -494,12 +517,12 @@ fn delivery_of(event: &Event, fate: Option<EditFate>) -> Result<Delivery, Block>
     })
 }
 
-/// A failure that the runner itself gives to the code.
+/// Creates a failure that the code sees and the runner itself caused.
 fn fatal(message: impl Into<String>) -> Failure {
     Failure::new(FailureKind::Fatal, message)
 }
 
-/// The operation of the same name and number, of another kind.
+/// Returns the operation of the same name and number, but of another kind.
 fn of_kind(op: &Op, kind: abide_core::OpKind) -> Op {
     Op { kind, ..op.clone() }
 }

@@ -4,7 +4,7 @@ use super::*;
 use abide_core::Start;
 
 impl Runner {
-    /// The input of the next run, if the code wants one.
+    /// Returns the input of the next run, if the code wants one.
     pub(super) fn next_input(&self) -> Option<Payload> {
         self.run.stage.active()?.board.0.lock().next_input()
     }
@@ -15,11 +15,11 @@ impl Runner {
         is_live && self.run.stage.active().is_some_and(|active| active.board.0.lock().wants_next())
     }
 
-    /// One turn of a run whose code wants the next one. Operations may still be open, but no code
-    /// will see their outcomes: a signal that one of them received would be lost to the next run.
-    /// Outcomes that are recorded are delivered, because a replay delivers them before it comes to
-    /// the end of the journal, and because one of them may be a cancellation, which refuses the
-    /// next run.
+    /// Takes one turn of a run whose code wants the next one. Operations may still be open, but no
+    /// code will see their outcomes: a signal that one of them received would be lost to the next
+    /// run. Recorded outcomes are delivered, because a replay delivers them before it comes to the
+    /// end of the journal, and because one of them may be a cancellation, which refuses the next
+    /// run.
     pub(super) fn end_for_next(&mut self, cx: &mut Context<'_>) -> Turn {
         let is_polled = self.is_code_ready() && self.poll_code();
         if is_polled || self.record_finished() || self.give_up() || self.deliver_recorded() {
@@ -28,8 +28,8 @@ impl Runner {
         self.rest(cx)
     }
 
-    /// Ends the run and begins the next one. Its code runs at once; its first closure waits, like every other, until everything
-    /// before it is durable.
+    /// Ends the run and begins the next one. The code of the next run runs at once; its first
+    /// closure waits, like every other, until everything before it is durable.
     pub(super) fn continue_as_new(&mut self, input: Payload, cx: &mut Context<'_>) -> Turn {
         let limits = &self.seat.engine.options.limits;
         if let Err(large) = limits.check_payload("the input of the next run", &input) {
@@ -50,7 +50,8 @@ impl Runner {
         self.tell_children();
         self.evict();
         self.begin_next_run(began.start, input);
-        // Whoever shuts down gives the next run to others; one that continues and continues would never be at rest.
+        // An engine that shuts down leaves the next run to others: an execution that continues
+        // again and again would never be at rest.
         match self.seat.order() {
             Order::Run => self.send(Hold::Keep, None),
             _ => self.send(Hold::Yield, Some(End::Released)),
@@ -58,9 +59,10 @@ impl Runner {
         Turn::Progress
     }
 
-    /// Puts the next run in the place of the one that has ended. What arrived from outside is for the execution and stays.
+    /// Replaces the ended run by the next one. Messages from outside are for the execution and
+    /// stay.
     fn begin_next_run(&mut self, start: &Start, input: Payload) {
-        // Nobody waits for these any longer; left unread they would be looked at for ever.
+        // Nobody waits for these answers any longer; left unread, they would be looked at for ever.
         for (_, letter) in self.run.answers.drain(..) {
             self.seat.consume(letter.message.id);
         }

@@ -1,21 +1,22 @@
-//! What happened first, among all that the open operations of the code wait for.
+//! Decides what happened first, among everything that the open operations of the code wait for.
 //!
-//! Timers by their due times and messages in the store's order are merged as [`Arrived`] says. Two
-//! things have to be known before anything is delivered.
+//! Timers, by their due times, and messages, in the store's order, are merged as [`Arrived`] says.
+//! The runner has to know two things before it delivers anything.
 //!
-//! *Which operations are open*: everything that the code asked for in its last poll is settled first.
+//! *Which operations are open*: every operation that the code asked for in its last poll is settled
+//! first.
 //!
-//! *Which messages there are*: no message may be unknown that goes before a timer which fires. What
-//! is known of the inbox is always the beginning of what is unread, so a known message that comes
-//! behind the timer suffices: every unknown one comes behind that message. Without such a message
-//! the runner asks the store once, after the timer was due, because notices may be late or lost.
-//! One look serves all timers that were set and due when it began, so a late timer costs one read,
-//! and each look is followed by an outcome. Where no open operation waits for a message, nobody
-//! looks.
+//! *Which messages exist*: no message that goes before a firing timer may be unknown. The known
+//! messages are always the first of the unread ones, so one known message behind the timer
+//! suffices: every unknown one comes behind that message. Without such a message the runner asks
+//! the store once, after the timer was due, because notices may be late or lost. One look serves
+//! all timers that were set and due when it began, so a late timer costs one read, and each look is
+//! followed by an outcome. Where no open operation waits for a message, the runner does not look.
 //!
-//! Due times are told by the clock of the worker that set the timer, arrivals by the clock of the
-//! store. Where the two differ, so does what "first" means, by as much. A timer never fires before
-//! it is due by the clock of the worker that fires it, whatever a message says about the time.
+//! Due times come from the clock of the worker that set the timer, arrivals from the clock of the
+//! store. Where the two clocks differ, the meaning of "first" differs by as much. A timer never
+//! fires before it is due by the clock of the worker that fires it, whatever time a message
+//! carries.
 
 use super::*;
 use abide_core::Arrived;
@@ -31,7 +32,7 @@ struct First {
 enum Found {
     /// A signal of this name.
     Signal(Name),
-    /// The answer of a child, by its place among the answers.
+    /// The answer of a child, by its index among the answers.
     Answer(usize),
 }
 
@@ -46,7 +47,8 @@ impl First {
 }
 
 impl Runner {
-    /// Lets the code see what happened first, if anything has. `true`: there may be more.
+    /// Lets the code see the first thing that happened, if any. Returns `true` if there may be
+    /// more.
     pub(super) fn take_outcome(&mut self) -> bool {
         let (timer, first) = (self.due_timer(), self.first_message());
         let is_fired = match (timer, first) {
@@ -61,16 +63,17 @@ impl Runner {
         is_fired
     }
 
-    /// The first timer that is due and whose operation is open. Attempts of steps that are due may
-    /// start.
+    /// Returns the first timer that is due and whose operation is open. Steps whose next attempt is
+    /// due may start.
     fn due_timer(&mut self) -> Option<Timer> {
         let active = self.run.stage.active_mut()?;
-        // The clock is read only when something could be due: this is asked at every turn.
+        // The clock is read only when a timer could be due, because every turn comes through here.
         active.timers.peek()?;
         let now = self.seat.now();
         while let Some(Reverse(timer)) = active.timers.peek().copied() {
             if timer.due_at > now {
-                // A look that was not used before the clock was set back is too old when it is due again.
+                // A look that was not used before the clock was set back is too old when the timer
+                // is due again.
                 active.look = None;
                 return None;
             }
@@ -84,7 +87,7 @@ impl Runner {
         None
     }
 
-    /// The first message in the store's order that an open operation waits for.
+    /// Returns the first message in the store's order that an open operation waits for.
     fn first_message(&self) -> Option<First> {
         let active = self.run.stage.active()?;
         let number = |id: &MessageId| self.seat.number(id).unwrap_or(u64::MAX);
@@ -129,7 +132,7 @@ impl Runner {
         !active.signal_waiters.is_empty() || self.run.children.keys().any(is_awaited)
     }
 
-    /// A sleep is over, or the patience for a signal.
+    /// Ends a sleep that is over, or a wait for a signal that did not come in time.
     fn fire(&mut self, Timer { id, .. }: Timer) -> bool {
         let Some(active) = self.run.stage.active_mut() else { return false };
         active.timers.pop();
@@ -141,7 +144,8 @@ impl Runner {
         true
     }
 
-    /// Gives a message to the operation that waits for it. `false` while what it carries is on its way.
+    /// Delivers a message to the operation that waits for it. Returns `false` while its payload is
+    /// on its way.
     fn receive(&mut self, found: Found) -> bool {
         match found {
             Found::Signal(name) => self.receive_signal(&name),

@@ -1,20 +1,21 @@
-//! The part of a run that was recorded before.
+//! The part of a run that is already recorded.
 
 use super::*;
 use abide_core::{EditFates, Next, OtherInput, Renamed, Unclaimed};
 use abide_store::Error;
 
-/// The look at what somebody decided about operations. The journal is gone through once for all decisions, from the first entry that
-/// depends on one, and not at all where there is none.
+/// People's decisions about operations, collected in one pass over the journal. The pass starts at
+/// the first entry that depends on a decision; without such an entry there is no pass.
 #[derive(Default)]
 pub(super) struct Edits {
     fates: EditFates,
-    /// The last entry that was looked at, if the replay has come to one that depends on a decision.
+    /// The last entry that was looked at; `None` until the replay comes to an entry that depends on
+    /// a decision.
     looked_to: Option<u64>,
 }
 
 impl Edits {
-    /// The entry to look at next, in a journal of so many.
+    /// Returns the number of the entry to look at next, in a journal of `end` entries.
     fn next(&self, end: u64) -> Option<u64> {
         self.looked_to.filter(|looked_to| *looked_to < end).map(|looked_to| looked_to + 1)
     }
@@ -24,8 +25,8 @@ impl Edits {
         self.looked_to = Some(entry.seq);
     }
 
-    /// The replay has come to this entry, and what is to be done depends on what was recorded later. `true`: that is so for the first time,
-    /// and the journal is to be looked through now.
+    /// Notes that the replay has come to an entry whose treatment depends on later entries. Returns
+    /// `true` the first time: then the journal is to be looked through now.
     fn begin_at(&mut self, seq: u64) -> bool {
         let is_first = self.looked_to.is_none();
         self.looked_to.get_or_insert(seq);
@@ -34,7 +35,7 @@ impl Edits {
 }
 
 impl Runner {
-    /// One turn of the replay; `None` when this turn belongs to the code.
+    /// Takes one turn of the replay. Returns `None` when this turn belongs to the code.
     pub(super) fn replay(&mut self, cx: &mut Context<'_>) -> Option<Turn> {
         let Some(active) = self.run.stage.active() else { return self.begin(cx) };
         if active.board.0.is_to_be_polled() {
@@ -96,7 +97,7 @@ impl Runner {
         }
     }
 
-    /// Knows an open operation by an old name, if the journal knows it by no newer one.
+    /// Adopts an old name for an open operation, if the journal has no newer name for it.
     fn adopt(&mut self, renamed: Renamed) {
         if self.run.cursor.adopt(renamed)
             && let Some(active) = self.run.stage.active_mut()
@@ -105,7 +106,7 @@ impl Runner {
         }
     }
 
-    /// A recorded entry, or the turn that this one is without it.
+    /// Returns a recorded entry, or the turn to take without it.
     #[expect(
         clippy::result_large_err,
         reason = "it is returned to the caller of this turn and goes no further"
@@ -148,16 +149,19 @@ impl Runner {
         Some(Turn::Progress)
     }
 
-    /// Passes one entry: delivers it, or keeps in mind what it says. `true`: the code has something to do.
+    /// Passes one entry: delivers it, or keeps its content in mind. Returns `true` if the code has
+    /// something to do.
     fn pass(&mut self, entry: &Entry, is_fetch: bool) -> bool {
         if is_fetch {
             self.run.cursor.fetched(entry);
-            // Code that asks for it later than it came: nobody knows whether code before it went on with it.
+            // The code asks for the entry later than it came. Nobody knows whether earlier code
+            // went on with it.
             return self.deliver(entry, None);
         }
         let fate = self.run.edits.fates.of(entry);
         if fate == Some(EditFate::Refuted) && !planted(Bug::EditNotEditable) {
-            // Given to the code again, it would block it before it came to the decision that followed.
+            // Delivered again, it would block the code before the code came to the decision that
+            // followed.
             self.run.cursor.refute(entry);
             return false;
         }
@@ -176,7 +180,8 @@ impl Runner {
         }
     }
 
-    /// Why this entry is not for the open operation that it belongs to: the code has another input for it, and nobody has accepted that.
+    /// Returns why this entry does not fit the open operation that it belongs to: the code has
+    /// another input for the operation, and nobody has accepted that.
     fn contradiction(&self, entry: &Entry) -> Option<Block> {
         let recorded = entry.event.input()?;
         let (op, active) = (entry.event.op()?, self.run.stage.active()?);
@@ -191,7 +196,7 @@ impl Runner {
         Some(Block::OtherInput(Box::new(OtherInput { op, recorded, declared })))
     }
 
-    /// What the code asks for now, for messages.
+    /// Describes the operations that the code asks for now, for messages.
     fn asked_for(&self) -> String {
         let Some(active) = self.run.stage.active() else { return "nothing".to_owned() };
         let state = active.board.0.lock();
@@ -203,18 +208,20 @@ impl Runner {
         ops.join(" and ")
     }
 
-    /// What the code began anew that is perhaps recorded under another name.
+    /// Returns the first operation that the code began anew and that may be recorded under another
+    /// name.
     pub(super) fn unclaimed(&self) -> Option<Unclaimed> {
         let active = self.run.stage.active().filter(|_| !self.run.begun.is_empty())?;
         let state = active.board.0.lock();
         Unclaimed::first(&self.run.begun, &self.run.cursor.unclaimed(), |op| state.has_used(op))
     }
 
-    /// Recorded operations that the finished code never asked for, the first of them. They may lie any number of pages back.
+    /// Returns the first recorded operations that the finished code never asked for. They may lie
+    /// any number of pages back.
     pub(super) fn poll_unused(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Op>, Error>> {
         const UNUSED_COUNT_MAX: usize = 32;
         let seqs = self.run.cursor.unused(UNUSED_COUNT_MAX);
-        // What was read stays read: the journal has only one of the pages at hand.
+        // Operations that were read are kept: the journal has only one of the pages at hand.
         while let Some(seq) = seqs.get(self.run.unused.len()) {
             let entry = std::task::ready!(self.run.journal.poll_entry(*seq, cx))?;
             self.run.unused.push(entry.event.op().cloned().expect("only outcomes of operations are skipped"));

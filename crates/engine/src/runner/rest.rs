@@ -1,12 +1,12 @@
-//! When there is nothing to do: commit, wait, leave memory.
+//! The turns of an idle runner: commit, wait, leave memory.
 
 use super::*;
 use abide_core::Summary;
 
 impl Runner {
-    /// The last turn: sends what is decided, ends what has ended, or waits.
+    /// Takes the last turn: sends decided entries, ends a finished run, or waits.
     pub(super) fn rest(&mut self, cx: &mut Context<'_>) -> Turn {
-        // Before anything that sends a commit, the last one of the run included.
+        // This check precedes everything that sends a commit, the last one of the run included.
         if self.seat.is_busy() {
             return Turn::Idle;
         }
@@ -38,9 +38,10 @@ impl Runner {
         self.wait(cx, is_running)
     }
 
-    /// One turn of what goes no further here: closures that run end and are recorded, and then it leaves memory.
+    /// Takes one turn of a run that goes no further here: running closures end and are recorded,
+    /// and then the run leaves memory.
     pub(super) fn wind_down(&mut self, cx: &mut Context<'_>) -> Turn {
-        // What has ended is recorded before an unblock lets others begin anew.
+        // Ended closures are recorded before an unblock lets others begin anew.
         if self.record_finished() || self.obey() {
             return Turn::Progress;
         }
@@ -66,7 +67,7 @@ impl Runner {
         self.run.stage.active_mut()?.result.take()
     }
 
-    /// Commits what was decided; what sleeps for long leaves memory with the same commit.
+    /// Commits decided entries. A run that sleeps for long leaves memory with the same commit.
     fn commit_news(&mut self, is_running: bool) -> Turn {
         if !is_running && self.has_nothing_to_start() && self.sleeps_long() {
             return self.park();
@@ -75,7 +76,8 @@ impl Runner {
         Turn::Progress
     }
 
-    /// Waits for the next event; after a while tells what it waits for, after a longer while leaves memory.
+    /// Waits for the next event. After a while the runner publishes the waits of the code, and
+    /// after a longer while the run leaves memory.
     fn wait(&mut self, cx: &mut Context<'_>, is_running: bool) -> Turn {
         let now = self.seat.engine.runtime.moment();
         let idle_since = *self.idle_since.get_or_insert(now);
@@ -100,7 +102,7 @@ impl Runner {
             let next = if is_published { park_at } else { publish_at };
             ring_at = Some(ring_at.map_or(next, |at| at.min(next)));
         }
-        // A timer that waits for mail would ring again and again.
+        // A due timer that is held back for mail would ring again and again.
         let is_held_back = self.run.stage.active().is_some_and(|active| active.is_held_back);
         let wake_at = if is_held_back { self.seat.expires_at() } else { self.next_timer() };
         let runtime = self.seat.engine.runtime.clone();
@@ -111,13 +113,13 @@ impl Runner {
         let has_rung = ring(&mut self.alarm, wake_at, |at| runtime.sleep_until(at), cx)
             | ring(&mut self.bell, ring_at, sleep, cx);
         if has_rung {
-            // Not progress: the idle time goes on.
+            // This is not progress: the idle time goes on.
             cx.waker().wake_by_ref();
         }
         Turn::Idle
     }
 
-    /// Whether only time can wake it, and not soon.
+    /// Whether only time can wake the code, and not soon.
     fn sleeps_long(&self) -> bool {
         let Some(active) = self.run.stage.active() else { return false };
         let only_timers = {
@@ -132,8 +134,8 @@ impl Runner {
         only_timers && self.next_timer().is_some_and(|at| at > soon)
     }
 
-    /// Whether all that it waits for is a time, a signal or a child. A suspect that has come so far has harmed nobody, and nobody has to wait
-    /// for it any longer.
+    /// Whether the code waits only for times, signals or children. A suspect that has come so far
+    /// has harmed nobody, and nobody has to wait for it any longer.
     fn stands_still(&self) -> bool {
         let Some(active) = self.run.stage.active() else { return false };
         let state = active.board.0.lock();
@@ -142,7 +144,7 @@ impl Runner {
     }
 
     fn park(&mut self) -> Turn {
-        // What is unread and not known here would wake it at once.
+        // An unread message that is not known here would wake the execution at once.
         if !self.seat.has_all_mail() {
             return Turn::Idle;
         }
@@ -158,7 +160,7 @@ impl Runner {
         self.run.stage.active().map_or(0, Active::running_count)
     }
 
-    /// Whether a closure waits for the outside world, where anybody minds.
+    /// Whether a closure waits for the outside world, if the runtime minds that.
     pub(super) fn waits_outside(&self) -> bool {
         let runtime = &*self.seat.engine.runtime;
         let waits = |active: &Active| active.running_count() > 0 && active.board.0.waits_outside(runtime);
@@ -169,7 +171,8 @@ impl Runner {
         self.run.stage.active().is_none_or(|active| active.startable.is_empty())
     }
 
-    /// When the next timer of the code is due, or the deadline is to be seen to. Timers that are due while the code goes no further wait.
+    /// Returns when the next timer of the code is due, or the deadline is to be applied. Due timers
+    /// wait while the code goes no further.
     pub(super) fn next_timer(&self) -> Option<Timestamp> {
         let may_fire = self.seat.may_run() && !self.run.stage.is_halted();
         let active = self.run.stage.active().filter(|_| may_fire);
@@ -181,7 +184,7 @@ impl Runner {
         self.run.stage.active()?.timeouts.peek().map(|Reverse((at, _, _))| *at)
     }
 
-    /// What it waits for, for people; a bounded excerpt.
+    /// Returns the waits of the code, for people; a bounded excerpt.
     pub(super) fn waiting(&self) -> Vec<Waiting> {
         let Some(active) = self.run.stage.active() else { return Vec::new() };
         let state = active.board.0.lock();
@@ -193,8 +196,9 @@ impl Runner {
             .collect()
     }
 
-    /// The same in a park, which tells whether it [stands still](Summary::stands_still): what does not goes first. Not in every commit: there may
-    /// be many children to go through.
+    /// Returns the waits for a park, which records whether the execution [stands
+    /// still](Summary::stands_still). Closures, which do not stand still, go first. Other commits
+    /// do without this order: there may be many children to go through.
     pub(super) fn waiting_at_rest(&self) -> Vec<Waiting> {
         let Some(active) = self.run.stage.active() else { return Vec::new() };
         let state = active.board.0.lock();
@@ -220,7 +224,7 @@ impl Active {
                 (SlotState::Waiting, Some(at)) if slot.attempt_count > 0 => {
                     Waiting::Retry { name, attempt, at }
                 }
-                // It runs, or has an outcome that the code will see next.
+                // The closure runs, or has an outcome that the code will see next.
                 _ => Waiting::Step { name, attempt },
             },
             Request::Sleep(_) | Request::SleepUntil(_) => Waiting::Sleep { until: due_at()? },
@@ -233,7 +237,8 @@ impl Active {
     }
 }
 
-/// Sets an alarm, unless it is set to that time already. `true`: it has rung, and is no longer set.
+/// Sets an alarm, unless it is already set to that time. Returns `true` if it has rung; then it is
+/// no longer set.
 fn ring<T: PartialEq + Copy>(
     alarm: &mut Option<(T, BoxFuture<()>)>,
     at: Option<T>,

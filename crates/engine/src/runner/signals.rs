@@ -1,22 +1,22 @@
-//! Signals and those who wait for them.
+//! Signals and the waits for them.
 
 use super::*;
 use crate::board::Rejection;
 use abide_core::RejectedSignal;
 
-/// Who is given a signal.
+/// The receiver of a signal.
 enum Reader {
     /// The first wait for its name that can read it.
     Wait(u64, Op),
-    /// Nobody: this wait is the first, and cannot read it.
+    /// Nobody: this wait is the first, and it cannot read the signal.
     Nobody(Op, Rejection),
-    /// Those who waited have been dropped.
+    /// Nobody: the waits have been dropped.
     Gone,
 }
 
 impl Runner {
-    /// Hands the first signal of a name to the first wait that can read it. A signal that no wait can
-    /// read is set aside, and the waits go on. Returns `false` while its payload is on its way.
+    /// Hands the first signal of a name to the first wait that can read it. A signal that no wait
+    /// can read is set aside, and the waits go on. Returns `false` while the payload is on its way.
     pub(super) fn receive_signal(&mut self, name: &Name) -> bool {
         let Some(signal) = self.signals.get(name).and_then(VecDeque::front) else { return true };
         let message = signal.id.clone();
@@ -62,7 +62,7 @@ impl Runner {
         true
     }
 
-    /// Who can read what a signal of this name carries. Waits that were dropped are forgotten.
+    /// Returns the wait that can read this payload of a signal of this name. Forgets dropped waits.
     fn reader(&mut self, name: &Name, payload: &Payload) -> Reader {
         let Some(active) = self.run.stage.active_mut() else { return Reader::Gone };
         let mut waiters = active.signal_waiters.remove(name).unwrap_or_default();
@@ -91,13 +91,13 @@ impl Runner {
 }
 
 impl Active {
-    /// Why the wait in a slot cannot read this, if it cannot.
+    /// Returns why the wait in a slot cannot read this payload, if it cannot.
     fn check(&self, id: u64, payload: &Payload) -> Option<Rejection> {
         let check = match &self.board.0.lock().slots.get(&id)?.request {
             Request::Signal { check, .. } => check.clone(),
             _ => return None,
         };
-        // Code of the user's, which must not find the board locked.
+        // This is the user's code, which must not find the board locked.
         check(payload).err()
     }
 }

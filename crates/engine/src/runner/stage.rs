@@ -1,19 +1,21 @@
-//! How far a run is in memory, and what it has there.
+//! The stage that a run has reached in memory, and its state there.
 
 use super::*;
 use crate::board::{Site, Slot};
 
-/// How far a run is. Each stage has only what it needs.
+/// The stage of a run. Each stage has only the state that it needs.
 pub(super) enum Stage {
-    /// Its code is not in memory: it has not been called, or the run is over.
+    /// The code is not in memory: it has not been called, or the run is over.
     Absent,
-    /// What was recorded is delivered.
+    /// Recorded entries are delivered.
     Replaying(Active),
-    /// New things are done.
+    /// New entries are recorded.
     Live(Active),
-    /// A transaction of this operation is being committed. Closures go on, and nothing is numbered until its entry has its number.
+    /// A transaction of this operation is being committed. Closures go on, and no entry is numbered
+    /// until the transaction's entry has its number.
     Transacting(Active, OpIndex),
-    /// Its code goes no further here, because something is in the way. Closures that run end and are recorded, and then it leaves memory.
+    /// The code goes no further here, because something is in the way. Running closures end and are
+    /// recorded, and then the run leaves memory.
     Halted(Active),
 }
 
@@ -52,7 +54,7 @@ impl Stage {
         matches!(self, Self::Live(_))
     }
 
-    /// What was recorded has been delivered, or the transaction is over.
+    /// Goes live: all recorded entries have been delivered, or the transaction is over.
     pub(super) fn go_live(&mut self) {
         if let Some(active) = self.take() {
             *self = Self::Live(active);
@@ -63,7 +65,7 @@ impl Stage {
         matches!(self, Self::Halted(_))
     }
 
-    /// Something is in the way: what runs may end.
+    /// Halts the code, because something is in the way. Running closures may end.
     pub(super) fn halt(&mut self) {
         if let Some(active) = self.take() {
             active.hold_back();
@@ -78,47 +80,47 @@ impl Stage {
     }
 }
 
-/// The code of a run in memory, and what it waits for.
+/// The code of a run in memory, and its open operations.
 pub(super) struct Active {
     pub(super) board: Board,
-    /// Nothing when it has returned.
+    /// `None` when the code has returned.
     pub(super) future: Option<CodeFuture>,
     pub(super) waker: Waker,
-    /// What it returned.
+    /// The result that the code returned.
     pub(super) result: Option<Result<Payload, Failure>>,
     /// Open operations.
     pub(super) slots: HashMap<OpIndex, u64, KeyHasher>,
-    /// Opened operations that the journal knows nothing of, to be started.
+    /// Open operations that the journal does not have, to be started.
     pub(super) unsettled: VecDeque<u64>,
-    /// Those of them that start children.
+    /// The same for operations that start children.
     pub(super) unstarted: VecDeque<u64>,
     /// Closures that may start as soon as everything before them is durable.
     pub(super) startable: VecDeque<u64>,
     pub(super) timers: BinaryHeap<Reverse<Timer>>,
     /// The last look at the inbox on behalf of timers that are due.
     pub(super) look: Option<Look>,
-    /// A timer is due that waits for mail: whatever it waits for wakes the runner.
+    /// Whether a due timer waits for mail. The mail wakes the runner.
     pub(super) is_held_back: bool,
-    /// When attempts take too long: the slot and the number of the attempt.
+    /// The moments at which attempts time out, each with the slot and the number of the attempt.
     pub(super) timeouts: BinaryHeap<Reverse<(Moment, u64, u32)>>,
     pub(super) signal_waiters: BTreeMap<Name, VecDeque<u64>>,
-    /// The last slot that was opened before everything recorded was delivered.
+    /// The last slot that was opened before all recorded entries were delivered.
     pub(super) replayed_to: Option<u64>,
-    /// Of what is suspected, the closures that were open when the last holder died, as far as they may have run: the slot, and how many attempts have
-    /// failed.
+    /// The closures of a suspect that were open when its last holder died and may have run: the
+    /// slot, and the number of failed attempts.
     unproven: Vec<(u64, u32)>,
-    /// Results of children that the code gave up waiting for.
+    /// Waits for results of children that the code gave up.
     pub(super) given_up: Vec<(Op, ExecutionId)>,
 }
 
-/// A timer of a slot. The first that is due is the least.
+/// A timer of a slot. The timer that is due first is the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Timer {
     pub(super) due_at: Timestamp,
     pub(super) id: u64,
     pub(super) kind: TimerKind,
-    /// The number of the newest message that was there when it was set; 0 for a timer that does not
-    /// count from then on, and for one whose setting nobody here remembers.
+    /// The number of the newest message that had arrived when the timer was set; 0 for a timer that
+    /// does not count from then on, and for one whose setting nobody here remembers.
     pub(super) known: u64,
 }
 
@@ -128,11 +130,11 @@ impl Timer {
     }
 }
 
-/// A look at the inbox: all mail is known that was there when these timers were due.
+/// A look at the inbox, after which all mail is known that had arrived when these timers were due.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     due_to: Timestamp,
-    /// The newest slot of that moment.
+    /// The newest slot at that moment.
     last_id: u64,
 }
 
@@ -148,12 +150,12 @@ impl Look {
     }
 }
 
-/// What a timer of a slot means.
+/// The meaning of a slot's timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TimerKind {
     /// The next attempt of a step may start.
     Retry,
-    /// A sleep is over, or the patience for a signal.
+    /// A sleep is over, or the timeout of a signal.
     Due,
 }
 
@@ -184,14 +186,16 @@ impl Active {
         }
     }
 
-    /// A closure is to begin that may have run before: a replay knows which were open, because everything before them was recorded.
+    /// Notes that a closure is to begin which may have run before. A replay knows which closures
+    /// were open, because everything before them was recorded.
     pub(super) fn doubt(&mut self, id: u64, attempt_count: u32) {
         if self.replayed_to.is_some_and(|last| id <= last) {
             self.unproven.push((id, attempt_count));
         }
     }
 
-    /// Whether a closure that was open when the last holder died is open again, apart from this operation.
+    /// Whether a closure that was open when the last holder died is open again, not counting this
+    /// operation's.
     pub(super) fn has_unproven(&mut self, apart_from: Option<OpIndex>) -> bool {
         let state = self.board.0.lock();
         self.unproven.retain(|(id, attempt_count)| {
@@ -204,41 +208,41 @@ impl Active {
         self.unproven.iter().any(is_other)
     }
 
-    /// The operation in a slot, while it waits.
+    /// Returns the operation in a slot while it waits.
     pub(super) fn open_op(&self, id: u64) -> Option<Op> {
         let state = self.board.0.lock();
         let slot = state.slots.get(&id)?;
         matches!(slot.state, SlotState::Waiting).then(|| slot.op.clone())
     }
 
-    /// The operation in a slot, under each of its names.
+    /// Returns the operation in a slot under each of its names.
     pub(super) fn names(&self, id: u64) -> Vec<Op> {
         let state = self.board.0.lock();
         let names = |slot: &Slot| [&slot.op].into_iter().chain(&slot.others).cloned().collect();
         state.slots.get(&id).map(|slot| names(slot)).unwrap_or_default()
     }
 
-    /// Lets a receipt stand in line for signals, of each of its names.
+    /// Puts a wait in line for signals, under each of its names.
     pub(super) fn wait_for_signal(&mut self, id: u64) {
         for op in self.names(id) {
             self.signal_waiters.entry(op.name).or_default().push_back(id);
         }
     }
 
-    /// Takes a receipt out of every line.
+    /// Takes a wait out of every line.
     pub(super) fn leave_lines(&mut self, id: u64) {
         for op in self.names(id) {
             forget_waiter(&mut self.signal_waiters, &op.name, |waiter| waiter == id);
         }
     }
 
-    /// Where the code asked for an open operation.
+    /// Returns where the code asked for an open operation.
     pub(super) fn site(&self, op: &Op) -> Option<Site> {
         let id = self.slots.get(&op.index())?;
         self.board.0.lock().slots.get(id).map(|slot| slot.site)
     }
 
-    /// Why nobody can go on from what the code did, if that is so.
+    /// Returns why nobody can go on from the state of the code, if that is so.
     pub(super) fn fault(&self, workflow: &str) -> Option<Block> {
         let shared = &self.board.0;
         let state = shared.lock();
@@ -248,7 +252,7 @@ impl Active {
         state.block.clone().or_else(|| is_foreign.then(foreign))
     }
 
-    /// Lets no closure begin that was to be polled for the first time next.
+    /// Holds back closures that were to be polled for the first time next.
     fn hold_back(&self) {
         for slot in self.board.0.lock().slots.values_mut() {
             if let SlotState::Go { .. } = slot.state {
@@ -257,12 +261,12 @@ impl Active {
         }
     }
 
-    /// How many closures run.
+    /// Returns the number of running closures.
     pub(super) fn running_count(&self) -> usize {
         self.board.0.lock().running_count
     }
 
-    /// Announces to the cursor what the code opened and what it gave up.
+    /// Announces to the cursor the operations that the code opened or gave up.
     pub(super) fn take_in(&mut self, cursor: &mut Cursor) {
         let mut state = self.board.0.lock();
         let State { opened, slots, .. } = &mut *state;
@@ -294,7 +298,8 @@ impl Active {
         }
     }
 
-    /// Knows an open operation by the old name that the journal has for it: what is recorded of it from now on belongs to what was.
+    /// Adopts the old name that the journal has for an open operation: new entries of the operation
+    /// then belong to its old ones.
     pub(super) fn adopt(&mut self, own: OpIndex, old: OpIndex) {
         let Some(id) = self.slots.remove(&own) else { return };
         self.slots.insert(old, id);
@@ -305,7 +310,8 @@ impl Active {
         }
     }
 
-    /// Lets the code see that it is to wind down: every open operation that is not shielded ends with that.
+    /// Lets the code see that it is to wind down: every open operation that is not shielded ends
+    /// with the interrupt.
     pub(super) fn interrupt(&mut self, cursor: &mut Cursor, (interrupt, at): (Interrupt, Timestamp)) {
         let shared = self.board.0.clone();
         let (ids, next) = {
@@ -328,7 +334,8 @@ impl Active {
                 cursor.close(key);
             }
             state.finished.retain(|id| !ids.contains(id));
-            // They are woken in the order in which they were opened, which every replay repeats; a hash table's own order is nobody's promise.
+            // They are woken in the order in which they were opened, which every replay repeats. A
+            // hash table promises no order.
             ids.sort_unstable();
             (ids, state.refuse_next())
         };
@@ -343,12 +350,13 @@ impl Active {
         ids.iter().for_each(|id| shared.wake_slot(*id));
     }
 
-    /// Drops the code without treating that as its own doing.
+    /// Drops the code without treating the drop as the code's own act.
     pub(super) fn evict(self) {
         self.board.0.lock().evicting = true;
         // User code runs in destructors too, and may panic there.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(self.future)));
-        // A slot's waker leads back to the board: left there, neither would ever be freed. An operation that somebody kept elsewhere is told.
+        // A slot's waker leads back to the board: left there, neither would ever be freed. Calling
+        // it informs an operation that was kept elsewhere.
         let shared = &self.board.0;
         let slots = std::mem::take(&mut shared.lock().slots);
         let wakers = slots.into_values().filter_map(|slot| slot.waker);
@@ -356,7 +364,7 @@ impl Active {
     }
 }
 
-/// Forgets who waits for a signal no longer. A name for which nobody waits is forgotten too.
+/// Forgets waits for a signal that are gone. A name without waits is forgotten too.
 fn forget_waiter(waiters: &mut BTreeMap<Name, VecDeque<u64>>, name: &Name, is_gone: impl Fn(u64) -> bool) {
     let Some(of_name) = waiters.get_mut(name) else { return };
     of_name.retain(|waiter| !is_gone(*waiter));
