@@ -1,4 +1,4 @@
-//! Why an execution is where it is: looks up the facts; `sentence` puts them into words.
+//! Explains why an execution is where it is: looks up the facts; `sentence` puts them into words.
 
 mod sentence;
 
@@ -14,25 +14,27 @@ use sentence::{Ahead, Child, Facts, Held, Suspect};
 
 use crate::engine::Inner;
 
-/// How many pages of an inbox are looked at beyond the first.
+/// The maximum number of pages of an inbox that are read beyond the first.
 const INBOX_PAGE_COUNT_MAX: usize = 100;
-/// How far a chain of children is followed.
+/// The maximum length of a chain of children that is followed.
 const DEPTH_MAX: usize = 16;
-/// How many entries from the end of the journal may explain something.
+/// The number of entries at the end of the journal that may explain something.
 const TAIL_COUNT: u64 = 32;
-/// How many bytes of them are kept, unless the last one is larger.
+/// The maximum number of their bytes that are kept, unless the last entry is larger.
 const TAIL_BYTES_MAX: usize = 2 << 20;
-/// How many executions are looked at to count those that go first.
+/// The maximum number of executions that are read to count the ones that go first.
 const AHEAD_COUNT_MAX: usize = 1_000;
-/// How many workers are asked whether they keep others out.
+/// The maximum number of workers that are asked whether they keep others out.
 const ABLE_COUNT_MAX: usize = 4;
-/// How many executions that a worker holds are looked at for that.
+/// The maximum number of executions of a worker that are read for that.
 const LEASE_COUNT_MAX: usize = 64;
-/// How many pages are looked at for them: a large store has many others between.
+/// The maximum number of pages that are read to find executions that go first: a large store has
+/// many others between.
 const AHEAD_PAGE_COUNT_MAX: usize = 5;
 
-/// The status of an execution, and the sentence about it, for those who know nothing but the store: they cannot see whether code runs. What a newer
-/// version of abide wrote has no status here.
+/// Returns the status of an execution and the sentence about it, for callers that know only the
+/// store: they cannot see whether code runs. An execution that a newer version of abide wrote has
+/// no status here.
 pub async fn explain(
     store: &dyn Store,
     address: &Address,
@@ -41,7 +43,7 @@ pub async fn explain(
     explain_beside(store, None, address, now).await
 }
 
-/// The same, beside an engine: it knows what it runs.
+/// Returns the same beside an engine, which knows the executions that it runs.
 pub(crate) async fn explain_beside(
     store: &dyn Store,
     engine: Option<&Inner>,
@@ -51,7 +53,7 @@ pub(crate) async fn explain_beside(
     let witness = Witness { store, engine, now };
     let unknown = || Error::Refused(Refusal::Unknown { id: address.id.clone() });
     let facts = match witness.facts(address).await {
-        // Whoever asks about what cannot be read is told just that.
+        // The sentence about an unreadable execution says just that.
         Err(Error::Corrupt { what }) => {
             let sentence = format!("{:?} is damaged: {what}; {}.", address.id, text::ways_out(&address.id));
             return Ok((Some(Status::Damaged), text::clean(&sentence).into_owned()));
@@ -72,7 +74,7 @@ pub(crate) async fn explain_beside(
     Ok((Some(facts.snapshot.summary.status_at(now)), sentence::of(&facts)))
 }
 
-/// Who looks, and when.
+/// The point of view of an explanation: the store, perhaps an engine, and the time.
 struct Witness<'a> {
     store: &'a dyn Store,
     engine: Option<&'a Inner>,
@@ -80,7 +82,8 @@ struct Witness<'a> {
 }
 
 impl Witness<'_> {
-    /// Everything about an execution, and about the children that it waits for, one below the other.
+    /// Returns the facts about an execution and the children that it waits for, one below the
+    /// other.
     async fn facts(&self, address: &Address) -> Result<Option<Facts>, Error> {
         let Some(first) = self.one(address).await? else { return Ok(None) };
         let mut chain = vec![first];
@@ -97,7 +100,7 @@ impl Witness<'_> {
                     continue;
                 }
                 Ok(None) => end = Some(Child::Missing),
-                // It is the child's, and not that of whoever waits for it.
+                // The damage is the child's, not that of the execution that waits for it.
                 Err(Error::Corrupt { what }) => end = Some(Child::Damaged(what)),
                 Err(Error::Newer { .. }) => end = Some(Child::Newer),
                 Err(Error::Unread { source, .. }) => end = Some(Child::Unread(source.to_string())),
@@ -114,7 +117,8 @@ impl Witness<'_> {
         Ok(Some(whole))
     }
 
-    /// What keeps the store from writing. A store that cannot say it is told by what it cannot do.
+    /// Returns the reason why the store cannot write. A store that cannot report a reason shows it
+    /// by the operations that fail.
     async fn trouble(&self) -> Option<Held> {
         match self.store.trouble().await.ok()?? {
             Trouble::Occupied { by, since } => {
@@ -129,7 +133,7 @@ impl Witness<'_> {
     async fn one(&self, address: &Address) -> Result<Option<Facts>, Error> {
         let Self { store, now, .. } = *self;
         let Some((mut snapshot, is_seated)) = self.seen(address).await? else { return Ok(None) };
-        // An order may lie behind many signals. What these carry is not told.
+        // An order may lie behind many signals. The sentence does not show the payloads of signals.
         let keep = |message: Message| Message { body: message.body.emptied(), ..message };
         read_on(store, &mut snapshot, INBOX_PAGE_COUNT_MAX, keep).await?;
         let tail = tail(store, &snapshot).await?;
@@ -152,7 +156,8 @@ impl Witness<'_> {
         Ok(Some(facts))
     }
 
-    /// An execution, and whether it is run here; `None` where that cannot be seen. Whoever leaves between the two looks is looked at again.
+    /// Returns an execution and whether it runs here; `None` where that cannot be seen. An
+    /// execution that leaves between the two looks is looked at again.
     async fn seen(&self, address: &Address) -> Result<Option<(Snapshot, Option<bool>)>, Error> {
         const LOOK_COUNT: usize = 3;
         let mut unseated = None;
@@ -176,14 +181,15 @@ fn awaited_child(facts: &Facts) -> Option<ExecutionId> {
     })
 }
 
-/// An execution without its journal, and the first page of its unread messages.
+/// Returns an execution without its journal, and the first page of its unread messages.
 pub async fn snapshot(store: &dyn Store, address: &Address) -> Result<Option<Snapshot>, Error> {
     let target = Target::Address(address.clone());
     store.read(Read { target, run: None, from: 0, limit: 0, with_inbox: true }).await
 }
 
-/// Reads on in the inbox of a snapshot, by so many pages at most; what it then says to come next was left out. `keep` says what is kept of
-/// a message: an inbox may be larger than the memory.
+/// Reads on in the inbox of a snapshot, by at most `page_count_max` pages. If the inbox then still
+/// has a next page, the rest was left out. `keep` reduces a message to the part that is kept: an
+/// inbox may be larger than the memory.
 pub async fn read_on(
     store: &dyn Store,
     snapshot: &mut Snapshot,
@@ -200,8 +206,8 @@ pub async fn read_on(
     Ok(())
 }
 
-/// The last entries of the journal. A store gives fewer at once than it is asked for when they are large, so this reads on
-/// to the end, and of large ones keeps the last.
+/// Returns the last entries of the journal. A store returns fewer entries at once than it is asked
+/// for when they are large, so this reads on to the end, and keeps the last of the large ones.
 async fn tail(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Entry>, Error> {
     let (key, last) = (snapshot.key, snapshot.execution.entry_count());
     let mut from = last.saturating_sub(TAIL_COUNT - 1).max(1);
@@ -210,7 +216,8 @@ async fn tail(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Entry>, Erro
     while from <= last {
         let limit = usize::try_from(last + 1 - from).unwrap_or(usize::MAX);
         let read = Read { target: Target::Key(key), run: None, from, limit, with_inbox: false };
-        // What has gone on in another run meanwhile is told without its last entries.
+        // An execution that has gone on to another run meanwhile is explained without its last
+        // entries.
         let same_run = |found: &Snapshot| found.execution.run() == snapshot.execution.run();
         let page = store.read(read).await?.filter(same_run).map(|found| found.journal).unwrap_or_default();
         let Some(read_to) = page.last().map(|record| record.seq) else { break };
@@ -226,7 +233,7 @@ async fn tail(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Entry>, Erro
     tail.iter().map(Record::entry).collect()
 }
 
-/// The live workers of the namespace, and the one that holds the execution, live or not.
+/// Returns the live workers of the namespace, and the one that holds the execution, live or not.
 pub async fn workers(
     store: &dyn Store,
     address: &Address,
@@ -248,7 +255,7 @@ pub async fn workers(
     }
 }
 
-/// How many executions of the same route are ready and go first.
+/// Counts the executions of the same route that are ready and go first.
 async fn ahead(store: &dyn Store, snapshot: &Snapshot) -> Result<Ahead, Error> {
     let mut list = List {
         statuses: Status::ALL.into_iter().filter(|status| may_be_ready(*status)).collect(),
@@ -278,7 +285,8 @@ async fn ahead(store: &dyn Store, snapshot: &Snapshot) -> Result<Ahead, Error> {
     Ok(ahead)
 }
 
-/// The suspect because of which no worker lets it in: it runs alone, or waits for that. `None` when one of them has none.
+/// Returns the suspect because of which no worker lets the execution in: it runs alone, or waits
+/// for that. Returns `None` when one of the workers has no suspect.
 async fn suspect(store: &dyn Store, facts: &Facts) -> Result<Option<Suspect>, Error> {
     let route = facts.snapshot.execution.route();
     let mut found = None;
@@ -309,7 +317,8 @@ fn may_be_ready(status: Status) -> bool {
     !status.is_terminal() && status != Status::Damaged
 }
 
-/// Whether `other` is claimed before `this`: higher priority first, then those that have been ready for longer.
+/// Whether `other` is claimed before `this`: higher priority first, then the one that has been
+/// ready for longer.
 fn goes_before(other: &Snapshot, this: &Snapshot) -> bool {
     let (Some(other_since), Some(since)) = (other.ready_at, this.ready_at) else { return false };
     let rank = |snapshot: &Snapshot, since| (-i32::from(snapshot.execution.priority()), since);

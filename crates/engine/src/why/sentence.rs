@@ -1,4 +1,4 @@
-//! Why an execution is where it is, in one sentence. Pure: facts in, words out.
+//! Says in one sentence why an execution is where it is. Pure: facts in, words out.
 
 use std::fmt::Write as _;
 
@@ -12,12 +12,12 @@ use abide_core::text;
 
 use crate::quarantine::SUSPECT_TAKEOVER_COUNT;
 
-/// The most characters of a result, error or reason.
+/// The maximum number of characters of a result, error or reason.
 const EXCERPT_CHARS: usize = 200;
-/// The most workers whose objection is told.
+/// The maximum number of workers whose objection is named.
 const OBJECTION_COUNT_MAX: usize = 3;
 
-/// What is known about an execution at one moment.
+/// The facts about an execution at one moment.
 pub(super) struct Facts {
     /// Its state and its unread messages.
     pub(super) snapshot: Snapshot,
@@ -27,39 +27,39 @@ pub(super) struct Facts {
     pub(super) workers: Vec<WorkerRow>,
     /// Whether its holder runs it; `None` when that cannot be seen from here.
     pub(super) is_seated: Option<bool>,
-    /// Who is claimed before it.
+    /// The executions that are claimed before it.
     pub(super) ahead: Ahead,
-    /// Because of whom no worker lets it in.
+    /// The suspect because of which no worker lets it in.
     pub(super) suspect: Option<Suspect>,
     /// The first child that it waits for.
     pub(super) child: Option<Child>,
-    /// What keeps the store from writing.
+    /// The reason why the store cannot write.
     pub(super) trouble: Option<Held>,
-    /// When all this was so.
+    /// The time of these facts.
     pub(super) now: Timestamp,
 }
 
-/// How many executions go first.
+/// The number of executions that go first.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ahead {
-    /// So many were found.
+    /// The number found.
     pub(super) count: u64,
-    /// Not all were looked at.
+    /// Whether executions remain that were not looked at.
     pub(super) is_more: bool,
 }
 
-/// An execution that runs alone, or is to: nobody else comes in where it is.
+/// An execution that runs alone, or is to: its worker lets no other in.
 pub(super) struct Suspect {
     pub(super) id: ExecutionId,
     pub(super) takeover_count: u32,
-    /// It runs. Otherwise those who are in memory are to leave first.
+    /// Whether it runs. Otherwise the executions in memory are to leave first.
     pub(super) is_alone: bool,
-    /// The worker that has it.
+    /// The worker that holds it.
     pub(super) worker: String,
 }
 
 impl Suspect {
-    /// What is held there, if it is one.
+    /// Returns the held execution as a suspect, if it is one.
     pub(super) fn of(held: &Snapshot, row: &WorkerRow) -> Option<Self> {
         let is_mark = |wait: &Waiting| matches!(wait, Waiting::Suspect { until: None, .. });
         let takeover_count = held.takeover_count;
@@ -73,7 +73,7 @@ impl Suspect {
 }
 
 impl Facts {
-    /// Whether it waits for a worker that takes it.
+    /// Whether it waits for a worker to take it.
     pub(super) fn is_queued(&self) -> bool {
         let is_active = |status| !matches!(status, Status::Paused | Status::Blocked | Status::Damaged);
         let status = self.snapshot.summary.status;
@@ -81,24 +81,25 @@ impl Facts {
         may_run && self.snapshot.lease.session.is_none() && ready_since(self).is_some()
     }
 
-    /// The live workers that can run it, and still take something.
+    /// Returns the live workers that can run it and take more executions.
     pub(super) fn able(&self, route: &Route) -> impl Iterator<Item = &WorkerRow> {
         self.workers.iter().filter(move |row| row.takes_more(self.now) && row.worker.ability.serves(route))
     }
 
-    /// Whether a worker is there that applies what needs no code. One that shuts down looks after nothing.
+    /// Whether a worker exists that applies orders which need no code. A worker that shuts down
+    /// looks after nothing.
     fn has_caretaker(&self) -> bool {
         self.workers.iter().any(|row| row.takes_more(self.now))
     }
 }
 
-/// A child that is waited for.
+/// A child that an execution waits for.
 pub(super) enum Child {
-    /// What is known about it.
+    /// The facts about it.
     Known(Box<Facts>),
-    /// There is no such execution.
+    /// No such execution exists.
     Missing,
-    /// It cannot be read, and why.
+    /// It is damaged, for this reason.
     Damaged(String),
     /// A newer version of abide wrote it.
     Newer,
@@ -108,15 +109,15 @@ pub(super) enum Child {
     TooDeep,
 }
 
-/// What keeps a store from writing, as it is told.
+/// The reason why a store cannot write, as the sentence states it.
 pub(super) enum Held {
-    /// By the store or its disk.
+    /// The store or its disk.
     Up(Trouble),
-    /// By a transaction step, of this execution if it can be read, since then.
+    /// A transaction step, of this execution if it can be read, since this time.
     By(Option<ExecutionId>, Timestamp),
 }
 
-/// The sentence.
+/// Returns the sentence about an execution.
 pub(super) fn of(facts: &Facts) -> String {
     let execution = &facts.snapshot.execution;
     let subject = format!("{} {:?}", execution.kind().word(), execution.address().id);
@@ -125,7 +126,7 @@ pub(super) fn of(facts: &Facts) -> String {
     text::clean(&format!("{subject} {}{unclaimed}{}.", predicate(facts), trouble(facts))).into_owned()
 }
 
-/// What keeps everything from going on that has to write. What has ended wants nothing more.
+/// Says why nothing that has to write goes on. An execution that has ended wants nothing more.
 fn trouble(facts: &Facts) -> String {
     if facts.snapshot.summary.status.is_terminal() {
         return String::new();
@@ -214,7 +215,7 @@ fn blocked(facts: &Facts) -> String {
     });
     let paused = paused + &inherited;
     let tried = match execution.tried() {
-        // Somebody has to decide, or it is the one that is blocked.
+        // Either somebody has to decide, or the only build is the one that is blocked.
         _ if reason.lost().is_some() => String::new(),
         [] | [_] => String::new(),
         builds => format!("; builds {} have tried", text::names(builds)),
@@ -242,7 +243,8 @@ fn active(facts: &Facts) -> String {
     format!("{ending}{rest}")
 }
 
-/// Since when anybody may take it. A timer that is due makes it ready, although only the next claim writes that down.
+/// Returns since when any worker may take it. A due timer makes it ready, although only the next
+/// claim writes that down.
 fn ready_since(facts: &Facts) -> Option<Timestamp> {
     let due_at = facts.snapshot.summary.wake_at.filter(|at| *at <= facts.now);
     facts.snapshot.ready_at.or(due_at)
@@ -299,11 +301,12 @@ fn held(facts: &Facts) -> String {
             "is held by {name}, where nobody runs it; it is taken up or given back within {within}"
         );
     }
-    // What it told may be from an earlier life: a suspect waits aside, and of what is held elsewhere nobody knows here whether it was taken up.
+    // The published waits may be from an earlier life: a suspect waits aside, and nobody here knows
+    // whether an execution that is held elsewhere was taken up.
     let is_step = |wait: &Waiting| matches!(wait, Waiting::Step { .. });
     let is_running = facts.is_seated == Some(true) || !facts.snapshot.summary.waiting.iter().any(is_step);
     match waits(facts) {
-        // What is said of a child ends with who holds that.
+        // The words about a child end with the child's holder.
         Some(waits) if is_running && !is_suspect(facts) && facts.child.is_some() => {
             format!("is held by {name}, {waits}")
         }
@@ -332,7 +335,8 @@ fn resting(facts: &Facts) -> String {
         (None, None) => format!("is {} but nobody holds it and it waits for nothing", summary.status),
     };
     let is_time = |wait: &Waiting| matches!(wait, Waiting::Sleep { .. } | Waiting::Retry { .. });
-    // Somebody will have to run it when its time comes; of what waits for others that cannot be said yet.
+    // Some worker will have to run it when its time comes. If it waits for others, that cannot be
+    // said yet.
     if summary.waiting.iter().all(is_time)
         && let Some(objections) = objections(facts)
     {
@@ -341,14 +345,14 @@ fn resting(facts: &Facts) -> String {
     words
 }
 
-/// The last sign of progress of code that has not told what it waits for.
+/// Describes the last sign of progress of code that has not published its waits.
 fn last_entry(facts: &Facts) -> String {
     let Some(Entry { seq, at, event }) = facts.tail.last() else { return "it began".to_owned() };
     let op = event.op().map(|op| format!(" of {op}")).unwrap_or_default();
     format!("entry {seq} ({}{op}) at {}", event.word(), text::when(*at, facts.now))
 }
 
-/// Everything that it waits for; `None` when it has not told.
+/// Describes everything that it waits for; `None` when it has published nothing.
 fn waits(facts: &Facts) -> Option<String> {
     let mut child = facts.child.as_ref();
     let told = facts.snapshot.summary.waiting.iter().map(|wait| match wait {
@@ -376,7 +380,8 @@ fn waits_for(facts: &Facts, wait: &Waiting) -> String {
                 _ => String::new(),
             };
             let at_words = text::when(*at, facts.now);
-            // That an attempt begins is written down by nobody. What nobody holds is told as ready.
+            // No entry records that an attempt begins. An execution without a holder is described
+            // as ready.
             if *at <= facts.now {
                 return format!("running attempt {attempt} of {name:?}, which was due at {at_words}{why}");
             }
@@ -394,7 +399,7 @@ fn waits_for(facts: &Facts, wait: &Waiting) -> String {
     }
 }
 
-/// The last signal of this name, if the code could not read it.
+/// Describes the last signal of this name, if the code could not read it.
 fn set_aside(facts: &Facts, name: &Name) -> String {
     let is_signal = |event: &Event| matches!(event, Event::SignalRejected(_) | Event::SignalReceived { .. });
     let is_of_name =
@@ -421,7 +426,7 @@ fn waits_for_child(id: &ExecutionId, child: Option<&Child>) -> String {
     }
 }
 
-/// Since the last entry of this kind.
+/// Says since when: the time of the last entry of this kind.
 fn since(facts: &Facts, is_it: impl Fn(&Event) -> bool) -> String {
     let entry = facts.tail.iter().rev().find(|entry| is_it(&entry.event));
     entry.map(|entry| format!(" since {}", text::when(entry.at, facts.now))).unwrap_or_default()
@@ -435,7 +440,8 @@ fn is_suspect(facts: &Facts) -> bool {
     facts.snapshot.takeover_count >= SUSPECT_TAKEOVER_COUNT
 }
 
-/// A deadline that has passed and that nobody has applied. Any live worker does that, also one without the code.
+/// Describes a passed deadline that nobody has applied. Any live worker applies it, even one
+/// without the code.
 fn overdue(facts: &Facts) -> String {
     let execution = &facts.snapshot.execution;
     let passed = execution.deadline_at().filter(|at| *at <= facts.now);
@@ -447,7 +453,7 @@ fn overdue(facts: &Facts) -> String {
     format!("; its deadline passed at {}{nobody}", text::when(at, facts.now))
 }
 
-/// Whether its holder lives, and so applies what is due.
+/// Whether its holder lives, and so applies a passed deadline.
 fn is_held_live(facts: &Facts) -> bool {
     let holder = facts.snapshot.lease.session;
     facts.workers.iter().any(|row| Some(row.session) == holder && row.is_live(facts.now))
@@ -462,7 +468,8 @@ fn deaths(facts: &Facts) -> String {
     }
 }
 
-/// Messages that nobody has read: orders that are still to be followed, signals that nothing has asked for.
+/// Lists unread messages: orders that are still to be followed, and signals that no code has asked
+/// for.
 fn unread(facts: &Facts) -> String {
     let mut told: Vec<(String, usize)> = Vec::new();
     let is_task = facts.snapshot.execution.kind() == Kind::Task;
@@ -499,7 +506,8 @@ fn unread(facts: &Facts) -> String {
     format!("; unread: {words}{more}{}", who_reads(facts))
 }
 
-/// Who reads what is unread, where that is not told already. Any live worker applies most orders; a cancellation is for the code to see.
+/// Says who reads the unread messages, where the sentence does not say so already. Any live worker
+/// applies most orders; a cancellation is for the code to see.
 fn who_reads(facts: &Facts) -> String {
     let Snapshot { lease, summary, inbox, .. } = &facts.snapshot;
     if lease.session.is_some() {
@@ -508,7 +516,7 @@ fn who_reads(facts: &Facts) -> String {
         if let Some(at) = care_at {
             return format!(", which is applied without its holder from {} on", text::when(at, facts.now));
         }
-        // Its holder would have read it else.
+        // Otherwise its holder would have read it.
         let is_unblock = |message: &Message| matches!(message.body, Body::Unblock { .. });
         let is_waiting = summary.status == Status::Blocked && inbox.messages.iter().any(is_unblock);
         return if is_waiting { ", which waits until the steps that run have ended" } else { "" }.to_owned();
@@ -518,7 +526,7 @@ fn who_reads(facts: &Facts) -> String {
     let is_for_code =
         |message: &Message| message.body.is_control() && !care::applies(&message.body, ends_unseen);
     let is_for_code = inbox.messages.iter().any(is_for_code);
-    // What is paused or blocked says nothing about workers by itself, yet somebody must read this.
+    // The words about a paused or blocked execution name no worker, yet one must read the message.
     let is_stopped = matches!(summary.status, Status::Paused | Status::Blocked);
     match (is_for_code, is_stopped) {
         (true, true) => {
@@ -530,7 +538,7 @@ fn who_reads(facts: &Facts) -> String {
     }
 }
 
-/// Why no live worker can run it; `None` when one can.
+/// Says why no live worker can run it; `None` when one can.
 fn objections(facts: &Facts) -> Option<String> {
     let route = facts.snapshot.execution.route();
     if facts.able(&route).next().is_some() {

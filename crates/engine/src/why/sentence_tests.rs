@@ -19,8 +19,8 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// An execution "x" of workflow "order" that began at 0 s and lived through `events`, one a second, and is looked at
-/// at 100 s.
+/// Returns the facts about an execution "x" of workflow "order" that began at 0 s and lived through
+/// `events`, one a second, as seen at 100 s.
 fn facts(events: Vec<Event>, waiting: &[Waiting]) -> Facts {
     facts_of(start(), events, waiting)
 }
