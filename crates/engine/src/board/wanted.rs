@@ -27,8 +27,8 @@ pub enum Request {
     },
     /// To start a child.
     Child {
-        /// The start of the child. Its parent and the times that count from its start are filled
-        /// in.
+        /// The child's start. The runner fills in the parent and the times that count from the
+        /// start.
         start: Box<Start>,
         /// The time from its start before which the child does not run.
         delay: Option<Duration>,
@@ -55,7 +55,7 @@ pub struct Rejection {
     pub complaint: String,
 }
 
-/// A user's closure, ready to run inside the store. It returns whether to keep the writes, and the
+/// A user's closure, ready to run inside the store: returns whether to keep the writes, and the
 /// outcome.
 pub type UserTransaction = Arc<dyn Fn(&dyn std::any::Any) -> (bool, Outcome) + Send + Sync>;
 

@@ -37,8 +37,7 @@ impl Runner {
         let Some(entry) = self.run.undelivered.pop_front() else { return false };
         match Interrupt::of(&entry.event) {
             Some(interrupt) => self.interrupt(interrupt, entry.at),
-            // The operation that waited for it may have been dropped since; then the entry is
-            // unused.
+            // The operation that waited for it may have been dropped; then the entry is unused.
             None => self.deliver(&entry, None),
         };
         true
@@ -65,8 +64,7 @@ impl Runner {
                         if is_of_run {
                             self.run.given_up.known.remove(&key);
                         }
-                        // Nobody waits for it any longer; left unread, it would be looked at for
-                        // ever.
+                        // Nobody waits for it any longer; unread, it would be looked at for ever.
                         if !planted(Bug::LateAnswerUnread) {
                             self.seat.consume(letter.message.id);
                         }
@@ -204,8 +202,7 @@ impl Runner {
         unstarted.is_some_and(|id| self.settle_slot(id))
     }
 
-    /// Begins the operation in a slot. Returns `true` if something was done or nothing is left to
-    /// do.
+    /// Begins the operation in a slot. Returns `true` if it did so or nothing is left to do.
     fn settle_slot(&mut self, id: u64) -> bool {
         let Some(op) = self.open_op(id) else { return true };
         if let Some(recorded) = self.other_kind(id, &op) {

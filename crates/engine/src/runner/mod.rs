@@ -66,8 +66,7 @@ struct Runner {
     seat: Seat,
     code: Arc<dyn WorkflowCode>,
     run: Run,
-    /// Signals that nobody has received, by name. They are for the execution, whichever run it is
-    /// in.
+    /// Signals that nobody has received, by name. They are for the execution, in whichever run.
     signals: HashMap<Name, VecDeque<Signal>>,
     idle_since: Option<Moment>,
     /// Rings at the next timer.
@@ -99,13 +98,11 @@ struct Run {
     given_up: GivenUp,
     /// Outcomes of children that no code has asked for yet, in order of arrival.
     answers: VecDeque<(OpIndex, Letter)>,
-    /// Recorded operations that the code had not asked for at its end, as far as they were read
-    /// again.
+    /// Recorded operations that the code had not asked for at its end, as far as read again.
     unused: Vec<Op>,
     /// The last entry of the journal that shows how far the code came.
     seen_to: u64,
-    /// The first operations that began while the journal had entries that the code had not asked
-    /// for.
+    /// The first operations that began while the journal had entries not asked for by the code.
     begun: Vec<Op>,
     published: Option<Vec<Waiting>>,
 }
@@ -228,8 +225,7 @@ impl Runner {
         if self.run.stage.is_halted() {
             return self.wind_down(cx);
         }
-        // Orders that arrived before the code is called go first: perhaps it is not to be called at
-        // all.
+        // Orders that arrived before the code is called go first: perhaps it is never to be called.
         if matches!(self.run.stage, Stage::Absent) && self.obey() {
             return Turn::Progress;
         }
@@ -351,8 +347,7 @@ impl Runner {
         }
     }
 
-    /// Delivers one recorded entry to the operation that waits for it. Returns `false` if none
-    /// does.
+    /// Delivers one recorded entry to the operation that waits for it. `false`: none does.
     fn deliver(&mut self, entry: &Entry, fate: Option<EditFate>) -> bool {
         let Some(op) = entry.event.op() else { return false };
         let Some(active) = self.run.stage.active_mut() else { return false };

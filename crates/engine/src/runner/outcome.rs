@@ -47,8 +47,7 @@ impl First {
 }
 
 impl Runner {
-    /// Lets the code see the first thing that happened, if any. Returns `true` if there may be
-    /// more.
+    /// Lets the code see the first thing that happened. Returns `true` if there may be more.
     pub(super) fn take_outcome(&mut self) -> bool {
         let (timer, first) = (self.due_timer(), self.first_message());
         let is_fired = match (timer, first) {

@@ -160,8 +160,7 @@ impl Runner {
         }
         let fate = self.run.edits.fates.of(entry);
         if fate == Some(EditFate::Refuted) && !planted(Bug::EditNotEditable) {
-            // Delivered again, it would block the code before the code came to the decision that
-            // followed.
+            // Delivered again, it would block the code before the decision that followed.
             self.run.cursor.refute(entry);
             return false;
         }
@@ -208,8 +207,7 @@ impl Runner {
         ops.join(" and ")
     }
 
-    /// Returns the first operation that the code began anew and that may be recorded under another
-    /// name.
+    /// Returns the first operation that the code began anew and that may have been renamed.
     pub(super) fn unclaimed(&self) -> Option<Unclaimed> {
         let active = self.run.stage.active().filter(|_| !self.run.begun.is_empty())?;
         let state = active.board.0.lock();

@@ -82,8 +82,7 @@ struct Witness<'a> {
 }
 
 impl Witness<'_> {
-    /// Returns the facts about an execution and the children that it waits for, one below the
-    /// other.
+    /// Returns the facts about an execution and the chain of children that it waits for.
     async fn facts(&self, address: &Address) -> Result<Option<Facts>, Error> {
         let Some(first) = self.one(address).await? else { return Ok(None) };
         let mut chain = vec![first];
@@ -216,8 +215,7 @@ async fn tail(store: &dyn Store, snapshot: &Snapshot) -> Result<Vec<Entry>, Erro
     while from <= last {
         let limit = usize::try_from(last + 1 - from).unwrap_or(usize::MAX);
         let read = Read { target: Target::Key(key), run: None, from, limit, with_inbox: false };
-        // An execution that has gone on to another run meanwhile is explained without its last
-        // entries.
+        // If the execution has gone on to another run meanwhile, its last entries are left out.
         let same_run = |found: &Snapshot| found.execution.run() == snapshot.execution.run();
         let page = store.read(read).await?.filter(same_run).map(|found| found.journal).unwrap_or_default();
         let Some(read_to) = page.last().map(|record| record.seq) else { break };

@@ -468,8 +468,7 @@ fn deaths(facts: &Facts) -> String {
     }
 }
 
-/// Lists unread messages: orders that are still to be followed, and signals that no code has asked
-/// for.
+/// Lists unread messages: orders still to be followed, and signals that no code has asked for.
 fn unread(facts: &Facts) -> String {
     let mut told: Vec<(String, usize)> = Vec::new();
     let is_task = facts.snapshot.execution.kind() == Kind::Task;
