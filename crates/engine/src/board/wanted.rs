@@ -27,8 +27,7 @@ pub enum Request {
     },
     /// To start a child.
     Child {
-        /// The child's start. The runner fills in the parent and the times that count from the
-        /// start.
+        /// The child's start. The runner adds the parent and the times that count from it.
         start: Box<Start>,
         /// The time from its start before which the child does not run.
         delay: Option<Duration>,

@@ -59,7 +59,7 @@ impl Runner {
         Turn::Progress
     }
 
-    /// Replaces the ended run by the next one. Messages are for the execution and stay.
+    /// Replaces the ended run. Messages from outside are for the execution and stay.
     fn begin_next_run(&mut self, start: &Start, input: Payload) {
         // Nobody waits for these answers any longer; left unread, they would be looked at for ever.
         for (_, letter) in self.run.answers.drain(..) {
