@@ -1,4 +1,4 @@
-//! What a child tells its parent when it ends.
+//! The message that a child sends to its parent when it ends.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,9 @@ use crate::{
 };
 
 impl Execution {
-    /// The message to whoever waits for the outcome of a run that ends with `end`. It is the same whenever it is asked for, and so is its id:
-    /// an answer that was lost can be given again from the record, and one that was not lost is given once.
+    /// Returns the message to the parent that waits for the outcome of a run that ends with `end`.
+    /// Every call returns the same message with the same id. So a lost answer can be sent again
+    /// from the record, and an answer that was not lost arrives once.
     pub fn answer(&self, end: &Event) -> Option<Message> {
         let parent = self.parent()?;
         let outcome = match end {
@@ -35,7 +36,8 @@ impl Execution {
     }
 }
 
-/// The children whose answers a run still waits for, each with the operation that started it: those that have neither answered nor been given up.
+/// Returns the children whose answers a run still waits for, each with the operation that started
+/// it. A child that has answered, or that the code has given up, is not among them.
 pub fn awaited_children<'a>(journal: impl IntoIterator<Item = &'a Entry>) -> Vec<(Op, ExecutionId)> {
     let mut open = BTreeMap::new();
     for entry in journal {

@@ -1,17 +1,19 @@
-//! What a start asks for that the execution which it attaches to was not started with.
+//! The options of a start that differ from those of the execution it attaches to.
 //!
-//! Only what is executed decides whether a start attaches ([`start_matches`](crate::start_matches)): callers who try again compute delays and
-//! deadlines anew. The rest is told, because it is not changed.
+//! Only the code, the input and the parent decide whether a start attaches
+//! ([`start_matches`](crate::start_matches)): callers that retry compute delays and deadlines anew.
+//! The other options do not change the execution, so the caller learns which of them differ.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::{Start, Timestamp};
 
-/// Delays are computed by whoever starts, each with a clock of its own.
+/// Each caller computes delays with its own clock.
 const DELAY_TOLERANCE: Duration = Duration::from_secs(1);
 
-/// The names of the options that differ between the start that an execution began with and one that attached to it, each with its time.
+/// Returns the names of the options that differ between the start that an execution began with and
+/// a start that attached to it. Each start comes with its time.
 pub fn start_differences(
     (existing, existing_at): (&Start, Timestamp),
     (requested, requested_at): (&Start, Timestamp),

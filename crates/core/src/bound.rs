@@ -1,8 +1,9 @@
-//! How much of what people and programs say is kept.
+//! Bounds on the texts and values of people and programs.
 //!
-//! A payload over its limit is refused, or blocks its execution: half of a value is no value. A text over its bound is cut, visibly, because
-//! its beginning still tells most of it, and because an execution must be able to fail with whatever its code says. Nothing reaches a journal
-//! but through [`Command::bounded`].
+//! A payload over its limit is refused, or blocks its execution: half of a value is no value. A
+//! text over its bound is cut, visibly, because its beginning still says most of it, and because an
+//! execution must be able to fail with any error of its code. A text or value reaches a journal
+//! only through [`Command::bounded`].
 
 use crate::planted::{Bug, planted};
 use crate::{
@@ -11,7 +12,8 @@ use crate::{
 };
 
 impl Limits {
-    /// The longest reason, or text about an obstacle, in bytes; the same for the name of who gave it.
+    /// The longest reason, or text about an obstacle, in bytes. Also the longest name of its
+    /// author.
     pub const REASON_BYTES_MAX: usize = 1_024;
 
     /// How many bytes of an error are kept: never more than of a payload.
@@ -59,7 +61,8 @@ impl Command {
 }
 
 impl Message {
-    /// Checks that the texts of this message keep to their bound. A person can say it shorter, so nothing is cut here.
+    /// Checks that the texts of this message keep to their bound. A person can shorten a text, so
+    /// nothing is cut here.
     pub(crate) fn check_texts(&self, limits: &Limits) -> Result<(), TooLarge> {
         let other = match &self.body {
             Body::Pause { reason } | Body::Cancel { reason } | Body::Terminate { reason } => {
@@ -107,9 +110,10 @@ impl Outcome {
 }
 
 impl Failure {
-    /// The same error, with its texts cut and a value left out that are over the bound.
+    /// Returns the same error with texts over the bound cut and a value over the bound left out.
     ///
-    /// The texts share one bound. The message has at most half of it when there are causes: the last of them often tells the most.
+    /// The texts share one bound. If there are causes, the message gets at most half of it: the
+    /// last cause often says the most.
     pub fn bounded(mut self, limits: &Limits) -> Self {
         let bytes_max = if planted(Bug::ErrorsUnbounded) { usize::MAX } else { limits.failure_bytes() };
         if let Some(value) = self.value.take_if(|value| value.as_bytes().len() > bytes_max) {

@@ -1,7 +1,8 @@
-//! Which builds have tried to go on with an execution that is blocked.
+//! The builds that have tried to go on with a blocked execution.
 //!
-//! Code that does not match a journal, or data that it cannot read, may be mended by the next deploy. So each build tries once: those that were
-//! blocked are kept with the block, and what is recorded of the execution's work makes the list begin anew.
+//! The next deploy may mend code that does not match a journal, or data that the code cannot read.
+//! So each build tries once. The block keeps the builds that it has stopped. Any recorded progress
+//! of the execution empties the list.
 
 use crate::planted::{Bug, planted};
 use crate::{Block, Command, Execution, Name, Phase};
@@ -30,12 +31,14 @@ impl Execution {
         self.tried.as_deref().unwrap_or_default()
     }
 
-    /// Whether this build was blocked where the execution stands. One that has no name is known by nothing.
+    /// Whether this build was blocked where the execution stands. A build without a name cannot be
+    /// recognized.
     pub(crate) fn has_tried(&self, build: Option<&Name>) -> bool {
         build.is_none_or(|build| self.tried().contains(build))
     }
 
-    /// Whether a build that has not tried may mend what is in the way. It cannot where somebody has to decide about a step.
+    /// Whether a build that has not tried yet may mend the obstacle. No build can where somebody
+    /// has to decide about a step.
     pub fn is_worth_trying(&self, build: &Name) -> bool {
         match self.phase() {
             Phase::Blocked { reason, .. } => {
@@ -118,7 +121,8 @@ mod tests {
         assert!(execution.tried().is_empty());
     }
 
-    /// Whoever was stopped by a result that could not be recorded may go on once somebody has decided about it.
+    /// A build that was stopped by an unrecordable result may go on after a decision about that
+    /// result.
     #[test]
     fn a_decision_about_a_step_lets_each_build_try_again() {
         let mut execution = execution();

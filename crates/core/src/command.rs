@@ -119,12 +119,12 @@ pub enum Command {
     ExpireDeadline,
     /// The code or the data does not allow to go on.
     Block {
-        /// What is in the way.
+        /// The obstacle.
         reason: Block,
         /// The build that found it.
         build: Option<Name>,
     },
-    /// Try again what was blocked.
+    /// Try again to get past the obstacle.
     Unblock {
         /// Who asks.
         by: By,
@@ -158,15 +158,16 @@ pub struct StepRemedy {
     pub remedy: Remedy,
 }
 
-/// What becomes of an operation that the execution is blocked at: a step that has run and whose result could not be recorded, or anything
-/// that was recorded with another input. The order of the variants is written to disk: new ones go last.
+/// The decision about an operation that blocks the execution: a step that has run but whose result
+/// could not be recorded, or an operation that was recorded with another input. The order of the
+/// variants is written to disk: new ones go last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Remedy {
     /// It runs once more, and its new result is recorded.
     Rerun,
     /// It does not run again: this is its result.
     Edit(Payload),
-    /// What was recorded is accepted, though the code has another input for it now.
+    /// The recorded outcome is accepted, although the code now has another input for the operation.
     Accept,
 }
 
@@ -180,8 +181,8 @@ impl fmt::Display for Remedy {
     }
 }
 
-/// What follows from a command: events to append and messages to send, in one commit. Nothing, when the
-/// command asks for what is so already.
+/// The consequences of a command: events to append and messages to send, in one commit. Both are
+/// empty if the command changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     /// To append, in this order.
@@ -252,7 +253,7 @@ pub enum Block {
     },
     /// A limit of the journal or of a payload was reached.
     Limit {
-        /// What is over which limit.
+        /// The value that is too large, and its limit.
         reason: String,
     },
     /// It kills its worker.
@@ -284,7 +285,8 @@ impl Block {
         }
     }
 
-    /// The operation that somebody may decide about, and the input that the code has for it if that is in the way.
+    /// Returns the operation that somebody may decide about, and the input that the code has for it
+    /// if that input is the obstacle.
     pub(crate) fn decidable(&self) -> Option<(&Op, Option<ContentHash>)> {
         match self {
             Self::Unrecordable { op, .. } => Some((op, None)),
@@ -354,7 +356,7 @@ pub enum Refusal {
     Blocked,
     /// It is blocked, and no build of the program that is live can go on with it.
     GivenUp {
-        /// What is in the way.
+        /// The obstacle.
         reason: String,
     },
     /// It is not blocked.
@@ -374,9 +376,9 @@ pub enum Refusal {
     Conflict {
         /// The id.
         id: ExecutionId,
-        /// What has it.
+        /// The value of the existing execution.
         existing: String,
-        /// What was asked for.
+        /// The requested value.
         requested: String,
     },
     /// There is no such execution.
@@ -384,7 +386,8 @@ pub enum Refusal {
         /// The id.
         id: ExecutionId,
     },
-    /// It is blocked at a step whose result could not be recorded, and somebody has to decide about that step.
+    /// The execution is blocked at a step whose result could not be recorded, and somebody has to
+    /// decide about that step.
     Undecided {
         /// The execution.
         id: ExecutionId,
@@ -400,27 +403,27 @@ pub enum Refusal {
     },
     /// It is blocked at this operation, but nothing like that may be decided about it.
     NotThisWay {
-        /// What was decided.
+        /// The decision.
         remedy: Remedy,
         /// What it is blocked by.
         block: String,
         /// What can be decided.
         ways_on: String,
     },
-    /// What is said of it does not fit together.
+    /// The parts of the request contradict each other.
     Unsound {
         /// The execution.
         id: ExecutionId,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// Something is over its limit.
     TooLarge(TooLarge),
     /// Something has no proper name.
     InvalidName(InvalidName),
-    /// The store cannot do what was asked.
+    /// The store does not support the request.
     Unsupported {
-        /// What was asked and what would do it.
+        /// The request, and a way to achieve it.
         what: String,
     },
 }

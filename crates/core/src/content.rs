@@ -37,10 +37,10 @@ impl fmt::Debug for ContentHash {
     }
 }
 
-/// What is recorded of an input that is compared later: its hash, and its beginning for people.
+/// The record of an input that is compared later: its hash, and its beginning for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
-    /// What is compared.
+    /// The hash that is compared.
     pub hash: ContentHash,
     /// The beginning of the input, for messages.
     pub excerpt: String,

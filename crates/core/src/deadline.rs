@@ -1,7 +1,8 @@
-//! What a passed deadline does.
+//! The consequences of a passed deadline.
 //!
-//! Code that is live sees it, as it sees a cancellation, and has a grace to wind down. However that goes, the run then fails with its
-//! deadline: whoever set one acts on it, and a result that came too late is none.
+//! Live code sees the deadline as it sees a cancellation, and has a grace period to wind down. The
+//! run then fails with its deadline in any case: the caller that set the deadline acts on it, and a
+//! result that comes too late does not count.
 
 use std::time::Duration;
 
@@ -20,20 +21,23 @@ pub struct Witness {
 }
 
 impl Execution {
-    /// What is to be done about its deadline at `now`, if anything is. Code sees it, and has `grace` to wind down. Where none can see it, and when
-    /// that time is over, the execution fails.
+    /// Returns the command that the deadline demands at `now`, if any. The code sees the deadline
+    /// and has `grace` to wind down. The execution fails when that time is over, or at once if no
+    /// code can see the deadline.
     pub fn overdue(&self, witness: Witness, now: Timestamp, grace: Duration) -> Option<Command> {
         let expires_at = self.expires_at()?;
         let is_expiring = matches!(self.phase(), Phase::Expiring { .. });
         let is_task = self.kind() == Kind::Task;
         if is_expiring && is_task && !witness.has_begun {
-            // Whoever ran it then is gone, and a task does not begin again to see anything: there is nobody to wait for.
+            // The worker that ran it is gone, and a task does not begin again only to see its
+            // deadline. No code is left to wait for.
             return Some(Command::Fail(Failure::new(FailureKind::Deadline, "its worker is gone")));
         }
         if expires_at > now || (is_task && planted(Bug::TaskDeadlineIgnored)) {
             return None;
         }
-        // A workflow is called again, and comes to where it was. A task that does not run is nowhere.
+        // A workflow is called again and replays to the same place. A task that does not run has no
+        // place to return to.
         let sees = witness.has_begun || !(is_task || witness.is_first);
         Some(if sees && !is_expiring {
             Command::ShowDeadline { until: now.after(grace) }
@@ -42,7 +46,8 @@ impl Execution {
         })
     }
 
-    /// When its deadline is to be seen to: when it passes, and again when those who saw it have had their time.
+    /// Returns the time at which the deadline needs attention: when it passes, and again when the
+    /// grace period of the code that saw it is over.
     pub fn expires_at(&self) -> Option<Timestamp> {
         match self.phase() {
             Phase::Expiring { until } => Some(*until),
@@ -72,7 +77,8 @@ impl Execution {
         }
     }
 
-    /// Its code winds down: it may record what it does, and its end is the deadline's, whatever it returns.
+    /// Decides while the code winds down. The code may record its work, but the run ends with the
+    /// deadline, whatever the code returns.
     pub(crate) fn decide_expiring(&self, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
         match command {
             Command::Pause { .. } | Command::ContinueAsNew { .. } => Err(Refusal::Expiring),
@@ -119,7 +125,8 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
-    /// What is done at `now` about a deadline at 10, which was shown until 15 if `is_shown`.
+    /// Returns the decision at `now` about a deadline at 10, which was shown until 15 if
+    /// `is_shown`.
     fn check(kind: Kind, is_shown: bool, [has_begun, is_first]: [bool; 2], now: i64) -> &'static str {
         let start = Start {
             deadline_at: Some(at(10)),

@@ -9,15 +9,16 @@ use crate::{Block, ContentHash, Entry, Event, KeyHasher, Op, OpIndex, Remedied, 
 pub enum EditFate {
     /// The code could not read it: the next decision takes its place.
     Refuted,
-    /// The run went on behind it. If the code waited for it when it came, it went on with it: it is a recorded result like any other, and nothing
-    /// takes its place.
+    /// The run went on after it. Code that waited for the result went on with it, so it is a
+    /// recorded result like any other, and nothing replaces it.
     Kept,
 }
 
-/// What a journal says about all results that were given to steps in it. Only what is recorded later says what became of one, so that
-/// whoever wants to know goes through the journal first.
+/// The fates of all results that somebody set for steps in a journal. Only later entries reveal the
+/// fate of a result, so a reader goes through the whole journal first.
 ///
-/// Code that is given such a result where it waits for it, and cannot read it, blocks at its step before anything else of it is recorded.
+/// Code that waits for such a result and cannot read it blocks at the step before it records
+/// anything else.
 #[derive(Debug, Default)]
 pub struct EditFates {
     /// Where the code was last blocked at a step that needs a decision.
@@ -49,8 +50,9 @@ impl EditFates {
         }
     }
 
-    /// What became of the result that this entry gave to a step, if it is one and something was recorded later that says it. That the code
-    /// blocked at the step is the last word: code that does something else first records that before it comes to what it cannot read.
+    /// Returns the fate of the result that this entry set for a step, if it is such an entry and a
+    /// later entry reveals the fate. A block at the step is the last word: code that does something
+    /// else first records that before it reaches the unreadable result.
     pub fn of(&self, entry: &Entry) -> Option<EditFate> {
         let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_), .. }), .. } =
             &entry.event
@@ -63,7 +65,7 @@ impl EditFates {
         (self.went_on_at > entry.seq).then_some(EditFate::Kept)
     }
 
-    /// Whether somebody accepted what is recorded of an operation for code that has this input for it.
+    /// Whether somebody accepted the record of an operation for code that has this input for it.
     pub fn is_accepted(&self, op: &Op, declared: ContentHash) -> bool {
         self.accepted.get(&op.index()).is_some_and(|accepted| accepted.contains(&declared))
     }
@@ -123,7 +125,7 @@ mod tests {
         check(vec![edit("a"), recorded("b")], Some(EditFate::Kept));
         check(vec![edit("a"), blocked_at("b")], None);
         check(vec![edit("a"), recorded("b"), blocked_at("b")], Some(EditFate::Kept));
-        // Newer code does something else first, and cannot read what was given.
+        // Newer code does something else first, and cannot read the result that somebody set.
         check(
             vec![edit("a"), recorded("b"), blocked_at("a"), edit("a"), recorded("c")],
             Some(EditFate::Refuted),

@@ -110,7 +110,7 @@ pub enum Event {
     },
     /// The execution cannot go on until something about its code or data changes.
     Blocked {
-        /// What is in the way.
+        /// The obstacle.
         reason: Block,
         /// The build that found it.
         build: Option<Name>,
@@ -119,7 +119,8 @@ pub enum Event {
     Unblocked {
         /// Who says so.
         by: By,
-        /// What was decided about the step whose result could not be recorded, if that was the obstacle.
+        /// The decision about the step whose result could not be recorded, if that was the
+        /// obstacle.
         remedied: Option<Remedied>,
     },
     /// The run ended with a result.
@@ -164,7 +165,8 @@ pub enum Event {
         /// What still runs then is dropped.
         until: Timestamp,
     },
-    /// A signal was taken from the inbox and set aside, because the code that waited for it could not read it. The wait goes on.
+    /// A signal was taken from the inbox and set aside, because the waiting code could not read it.
+    /// The wait goes on.
     SignalRejected(Box<RejectedSignal>),
 }
 
@@ -206,14 +208,15 @@ pub struct Remedied {
     pub op: Op,
     /// What becomes of it.
     pub remedy: Remedy,
-    /// The input that the code declared, if the decision accepts what was recorded with another one.
+    /// The input that the code declared, if the decision accepts a record with another input.
     pub declared: Option<ContentHash>,
 }
 
-/// An entry of a driver's own kind. Whoever does not know the driver can still number, show, copy and fold it.
+/// An entry of a driver's own kind. A program that does not know the driver can still number, show,
+/// copy and fold it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Foreign {
-    /// The driver's word for what happened, which `show` tells.
+    /// The driver's word for the event, which `show` prints.
     pub kind: Name,
     /// The operation that it belongs to, if it belongs to one.
     pub op: Option<Op>,
@@ -270,8 +273,9 @@ impl Event {
         }
     }
 
-    /// Whether this event closes its operation and is handed to the workflow's code. A result that could not be recorded is not: its
-    /// operation stays open until somebody has decided about it.
+    /// Whether this event closes its operation and is delivered to the workflow's code. A result
+    /// that could not be recorded is not delivered: its operation stays open until somebody has
+    /// decided about it.
     pub fn is_delivery(&self) -> bool {
         match self {
             Self::StepRecorded(record) => !matches!(record.outcome, Outcome::Unrecordable(_)),
@@ -320,7 +324,8 @@ pub enum Outcome {
     Success(Payload),
     /// With an error.
     Failure(Failure),
-    /// It happened, but what it gave could not be recorded; only an operator's decision goes on from here.
+    /// The step ran, but its result could not be recorded. Only an operator's decision lets the run
+    /// go on.
     Unrecordable(Unrecordable),
 }
 

@@ -13,10 +13,10 @@ use crate::{
     StepRecord, StepRemedy, Timestamp, text,
 };
 
-/// The state of one execution: what its journal adds up to.
+/// The state of one execution: the sum of its journal.
 ///
-/// Small, because a store writes it with every commit: the input and everything else of the user's stays in the
-/// journal.
+/// It is small, because a store writes it with every commit. The input and all other data of the
+/// user stay in the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Execution {
     address: Address,
@@ -25,8 +25,8 @@ pub struct Execution {
     lane: Name,
     requires: Vec<Name>,
     priority: i16,
-    /// Its code does not begin before this: the delay of its start until something is recorded of its work, then the pause of a task before
-    /// its next attempt.
+    /// The earliest time at which its code begins. Until the first progress is recorded this is the
+    /// delay of the start, later the pause of a task before its next attempt.
     start_at: Option<Timestamp>,
     deadline_at: Option<Timestamp>,
     retry: Option<Retry>,
@@ -56,7 +56,8 @@ growable!(Execution {
     not_written: address = nowhere();
 });
 
-/// Where an execution is in its life. The order of the variants is written to disk: new ones go last.
+/// The phase of an execution's life. The order of the variants is written to disk: new ones go
+/// last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// It runs or waits.
@@ -79,7 +80,7 @@ pub enum Phase {
     },
     /// It cannot go on until something about its code or data changes.
     Blocked {
-        /// What is in the way.
+        /// The obstacle.
         reason: Box<Block>,
         /// The cancellation that was under way, by whom and why.
         cancelling: Option<(By, String)>,
@@ -244,7 +245,8 @@ impl Execution {
             Command::Cancel { .. } | Command::Inherit { .. } => Ok(Decision::default()),
             Command::Block { reason, build } => Ok(Event::Blocked { reason, build }.into()),
             Command::Unblock { .. } => Err(Refusal::NotBlocked),
-            // The workflow let the cancellation through; any other error is a failure of its clean-up.
+            // The workflow let the cancellation through; any other error is a failure of its
+            // clean-up.
             Command::Fail(failure) if failure.kind == FailureKind::Cancelled => {
                 Ok(self.cancelled(by.clone(), reason.to_owned()))
             }
@@ -281,8 +283,9 @@ impl Execution {
         }
     }
 
-    /// Code may have been fixed meanwhile, but the effect of a step whose result could not be recorded has happened: whether it may
-    /// happen again, only somebody can know.
+    /// Decides about an unblock. Somebody may have fixed the code meanwhile. But a step whose
+    /// result could not be recorded has had its effect, and only a person can know whether that
+    /// effect may happen again.
     fn unblock(&self, current: &Block, by: By, step: Option<StepRemedy>) -> Result<Decision, Refusal> {
         let id = &self.address.id;
         let remedied = match (current.decidable(), step) {
@@ -304,7 +307,7 @@ impl Execution {
         Ok(Event::Unblocked { by, remedied }.into())
     }
 
-    /// What is the same in every phase that allows it.
+    /// Decides a command in the same way for every phase that allows it.
     pub(crate) fn decide_work(&self, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
         match command {
             Command::Terminate { by, reason } => Ok(self.cancelled(by, reason)),
@@ -378,7 +381,7 @@ impl Execution {
         By(text::titled("parent", &self.address.id))
     }
 
-    /// Folds one recorded entry. Total: what was recorded can always be applied.
+    /// Folds one recorded entry. Total: every recorded entry can be applied.
     pub fn apply(&mut self, entry: &Entry) {
         self.entry_count = entry.seq;
         self.apply_patch(entry);
@@ -390,7 +393,8 @@ impl Execution {
         let is_decided = matches!(entry.event, Event::Unblocked { remedied: Some(_), .. })
             && !planted(Bug::DecisionLeavesTried);
         if entry.event.op().is_some() && (!is_blocked || is_decided) && !planted(Bug::TriedKept) {
-            // What a block found running goes no further than the block; what somebody decided about a step does.
+            // A closure that still ran at the block records its result without getting past the
+            // block. A decision about a step gets past it.
             self.tried = None;
         }
         match &entry.event {
@@ -539,7 +543,8 @@ impl Execution {
         matches!(self.phase, Phase::Completed | Phase::Failed | Phase::Cancelled | Phase::Continued)
     }
 
-    /// Whether its code may not begin yet: its start was delayed, or its next attempt as a task is not due.
+    /// Whether its code may not begin yet: its start was delayed, or its next attempt as a task is
+    /// not due.
     pub fn is_delayed(&self, now: Timestamp) -> bool {
         self.start_at.is_some_and(|start_at| start_at > now)
     }

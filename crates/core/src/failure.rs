@@ -70,7 +70,8 @@ pub struct Place {
     pub op: Option<String>,
     /// The number of the attempt, from 1, if attempts are counted there.
     pub attempt: Option<u32>,
-    /// Where the code asked for the operation: a text that only people read, as in `src/shop.rs:41`.
+    /// The place where the code asked for the operation, such as `src/shop.rs:41`. Only people read
+    /// it.
     pub site: Option<String>,
 }
 

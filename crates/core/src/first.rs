@@ -19,12 +19,13 @@ pub struct Arrived {
 impl Arrived {
     /// Whether the message goes before a timer that is due.
     ///
-    /// At one and the same moment the timer does. A message that arrives then may still be on its
-    /// way when the timer fires, so that only this answer is the same live and after downtime:
-    /// whoever asked the store at the due time, or later, knows every message that goes before.
+    /// At the same moment the timer goes first. A message that arrives at that moment may still be
+    /// on its way when the timer fires, so only this answer is the same live and after downtime: a
+    /// worker that asks the store at the due time or later knows every message that goes before.
     ///
     /// A message that was there when the timer was set goes before it even if the clock of the
-    /// store is ahead of the worker's. A timeout of zero therefore receives what is there.
+    /// store is ahead of the worker's. A timeout of zero therefore receives a message that is
+    /// there.
     pub fn goes_before(self, due_at: Timestamp) -> bool {
         self.was_there || self.at < due_at
     }

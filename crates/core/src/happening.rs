@@ -110,7 +110,8 @@ struct Header {
 }
 
 impl Entry {
-    /// What an encoded entry means, and when it was decided. A store may ask for it: the rest of the entry, which may be large, is not looked at.
+    /// Returns the meaning of an encoded entry and the time of its decision. A store may call it:
+    /// it does not read the rest of the entry, which may be large.
     pub fn happening_of(bytes: &[u8]) -> Option<(Timestamp, Happening)> {
         let (header, rest) = postcard::take_from_bytes::<Header>(codec::body(bytes)?).ok()?;
         let happening = match header.variant {

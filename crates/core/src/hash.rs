@@ -1,9 +1,10 @@
 //! The one hash that is written to disk.
 
-/// A 64-bit hash of `bytes` that never changes: operation keys and input hashes are recorded with it.
+/// Returns a 64-bit hash of `bytes` that never changes: operation keys and input hashes are
+/// recorded with it.
 ///
-/// FNV-1a with a final mix. It only has to spread names evenly; nothing relies on it against an adversary,
-/// because whatever is found by hash is compared by name.
+/// FNV-1a with a final mix. It only has to spread names evenly. It need not withstand an adversary,
+/// because everything found by hash is compared by name.
 pub(crate) fn of(bytes: &[u8]) -> u64 {
     Hash::new().with(bytes).finish()
 }

@@ -1,11 +1,13 @@
 //! The rules of abide, as pure code.
 //!
-//! Everything that decides lives here: what may follow what in an execution ([`Execution::decide`]), how a
-//! recorded entry changes it ([`Execution::apply`]), which recorded entry a replayed workflow is given next
-//! ([`Cursor`]), who may write ([`Lease`]), who may run what ([`Route`]), when to try again ([`Retry`]).
+//! Everything that decides lives here: which event may follow which in an execution
+//! ([`Execution::decide`]), how a recorded entry changes it ([`Execution::apply`]), which recorded
+//! entry a replayed workflow receives next ([`Cursor`]), who may write ([`Lease`]), who may run an
+//! execution ([`Route`]), when to try again ([`Retry`]).
 //!
-//! What is deliberately absent: async, I/O, clocks, randomness, threads. Time and ids come in as arguments,
-//! what must happen goes out as values. Two stores that only copy what this crate decides cannot disagree.
+//! Deliberately absent: async, I/O, clocks, randomness, threads. Times and ids come in as
+//! arguments; decisions go out as values. Two stores that only copy the decisions of this crate
+//! cannot disagree.
 
 mod answer;
 mod attach;

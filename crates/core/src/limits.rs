@@ -1,4 +1,4 @@
-//! Every bound that has to do with what is recorded, with its name and default.
+//! Every bound on recorded data, with its name and default.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use crate::{Body, Payload};
 pub struct Limits {
     /// The largest input, step result or signal, in bytes.
     pub payload_bytes_max: usize,
-    /// How many bytes are kept of the texts of one error, and how large the value of a typed one may be. Never more than a payload's.
+    /// The number of bytes that are kept of the texts of one error, and the largest value of a
+    /// typed error. Never more than the bound of a payload.
     pub failure_bytes_max: usize,
     /// The most tags of one execution.
     pub tag_count_max: usize,
@@ -20,10 +21,11 @@ pub struct Limits {
     pub inbox_count_max: usize,
     /// The most entries of one run's journal.
     pub entry_count_max: u64,
-    /// How long a terminate is left to the live session that holds an execution, in milliseconds. After that another engine, or a caretaker of
-    /// the same one, takes the lease and applies it.
+    /// How long the live session that holds an execution has to apply a terminate, in milliseconds.
+    /// After that another engine, or a caretaker of the same one, takes the lease and applies it.
     pub terminate_grace_ms: u64,
-    /// How long code that has seen its deadline pass may wind down, in milliseconds. What still runs then is dropped.
+    /// How long code that has seen its deadline pass may wind down, in milliseconds. Code that
+    /// still runs then is dropped.
     pub deadline_grace_ms: u64,
 }
 
@@ -43,7 +45,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// How long a terminate is left to whoever holds the execution.
+    /// Returns how long the holder of an execution has to apply a terminate.
     pub fn terminate_grace(&self) -> Duration {
         Duration::from_millis(self.terminate_grace_ms)
     }
@@ -53,11 +55,12 @@ impl Limits {
         Duration::from_millis(self.deadline_grace_ms)
     }
 
-    /// How many unread messages an inbox may hold for one like `body` to be let in.
+    /// Returns how many unread messages an inbox may hold and still accept one like `body`.
     ///
-    /// Control has a reserve: somebody must be able to end an execution that is flooded with signals. The outcome of a child is
-    /// always let in: turned away, it would leave its parent waiting for ever, and there are never more than children. A retry takes no
-    /// room: it is read when it arrives.
+    /// Control has a reserve: somebody must be able to end an execution that is flooded with
+    /// signals. The outcome of a child is always accepted: if it were refused, its parent would
+    /// wait for ever, and there are never more outcomes than children. A retry takes no room: it is
+    /// read when it arrives.
     pub fn inbox_room(&self, body: &Body) -> usize {
         const CONTROL_RESERVE: usize = 100;
         match body {
@@ -88,7 +91,7 @@ impl Limits {
 /// Something over its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TooLarge {
-    /// What is too large, for example `input of "order-42"`.
+    /// The thing that is too large, for example `input of "order-42"`.
     pub what: String,
     /// The name of the limit.
     pub limit: &'static str,

@@ -37,7 +37,8 @@ impl MessageId {
         Self(text.into())
     }
 
-    /// The id of a signal that its sender has given a key, so that sending it again changes nothing. In quotes: no two pairs have one id.
+    /// Returns the id of a signal to which its sender gave a key: sending it again changes nothing.
+    /// The parts are in quotes, so no two pairs share an id.
     pub fn of_signal(name: &Name, key: &Name) -> Self {
         Self(format!("signal {name:?} {key:?}").into())
     }
@@ -165,7 +166,7 @@ pub enum Body {
         /// Why.
         reason: String,
     },
-    /// Try again what was blocked.
+    /// Try again to get past the obstacle.
     Unblock {
         /// What becomes of the step whose result could not be recorded, if it is blocked at one.
         step: Option<StepRemedy>,
@@ -174,7 +175,8 @@ pub enum Body {
     Retry,
 }
 
-/// What sort of message one is. A store knows it without reading what the message carries, which may be large.
+/// The sort of a message. A store knows it without reading the contents of the message, which may
+/// be large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
     /// For the code of any run.
@@ -188,8 +190,9 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// Whether a message that a failed or cancelled run left unread is for the run that a retry opens. Orders and answers were for the
-    /// run that has ended: a late cancellation of that one must not end the new one.
+    /// Whether a message that a failed or cancelled run left unread is for the run that a retry
+    /// opens. Orders and answers were for the run that has ended: a late cancellation of that run
+    /// must not end the new one.
     pub fn outlives_failure(self) -> bool {
         self == Self::Signal
     }

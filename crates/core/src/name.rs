@@ -11,7 +11,7 @@ use crate::{Limits, text};
 /// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// A text that is no name: which kind of name was wanted, what was given and what is wrong with it.
+/// A text that is not a valid name: the kind of name, the text and its fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidName {
     what: &'static str,
@@ -42,7 +42,8 @@ impl std::error::Error for InvalidName {}
 
 /// Checks `text` as a name of the kind `what`: 1 to 255 bytes that show something and hide nothing.
 fn check(what: &'static str, text: &str) -> Result<(), InvalidName> {
-    // Most names are plain, and every step has one. One that begins with a letter or digit shows something.
+    // Most names are plain, and every step has one. A name that begins with a visible ASCII
+    // character shows something.
     let begins = text.as_bytes().first().is_some_and(u8::is_ascii_graphic);
     if begins && text.len() <= NAME_BYTES_MAX && text::is_plain(text) {
         return Ok(());
@@ -73,8 +74,9 @@ fn check_text(
     Err(InvalidName::because(what, text, problem))
 }
 
-/// Checks a reason that a person or program gives: at most `REASON_BYTES_MAX`, no control characters, possibly empty. It is prose, in which some scripts
-/// and emoji need characters that a name must not have.
+/// Checks the reason of a person or program: at most `REASON_BYTES_MAX`, no control characters,
+/// possibly empty. It is prose, in which some scripts and emoji need characters that a name must
+/// not have.
 pub fn check_reason(what: &'static str, text: &str) -> Result<(), InvalidName> {
     if text.is_empty() {
         return Ok(());
@@ -105,7 +107,7 @@ macro_rules! names {
         pub struct $type(#[serde(deserialize_with = "read")] Arc<str>);
 
         impl $type {
-            /// Checks `text`: 1 to 255 bytes that show something, without characters that nobody sees.
+            /// Checks `text`: 1 to 255 bytes that show something, without invisible characters.
             pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidName> {
                 Self::of_field($what, text)
             }

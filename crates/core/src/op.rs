@@ -59,11 +59,11 @@ impl OpKind {
     }
 }
 
-/// The identity of an operation within a run: its kind, its name, the key that the code gave it, and
-/// a number that counts the uses of the three.
+/// The identity of an operation within a run: its kind, its name, the key from the code, and a
+/// number that counts the uses of these three.
 ///
-/// Names rather than positions, so that inserting or reordering other operations in new code does not break
-/// executions that are under way. Keys for operations that share a name, so that one which new code
+/// Names rather than positions: inserting or reordering other operations in new code does not break
+/// executions that are under way. Keys for operations that share a name: an operation that new code
 /// inserts does not shift the others.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Op {
@@ -71,7 +71,7 @@ pub struct Op {
     pub kind: OpKind,
     /// Its name.
     pub name: Name,
-    /// What tells it apart from others of its name, if the code says so.
+    /// The key that distinguishes it from others of its name, if the code sets one.
     pub key: Option<Name>,
     /// Which use of the name and key it is, from 1.
     pub nth: u32,
@@ -88,16 +88,17 @@ impl Op {
         OpIndex(hash.with(&self.nth.to_le_bytes()).finish())
     }
 
-    /// The shortest way in which people write this operation: its name, its key in brackets, and its number if
-    /// that is not 1.
+    /// Returns the shortest form in which people write this operation: its name, its key in
+    /// brackets, and its number unless that is 1.
     pub fn label(&self) -> String {
         let Self { name, nth, .. } = self;
         let key = self.key.as_ref().map(|key| format!("[{key}]")).unwrap_or_default();
         if *nth > 1 { format!("{name}{key}#{nth}") } else { format!("{name}{key}") }
     }
 
-    /// The part of a composed id, or of a key for other services, that names this operation within its run. Two operations of
-    /// one kind never have the same: what separates the parts is escaped within them.
+    /// Returns the part of a composed id, or of a key for other services, that names this operation
+    /// within its run. Two operations of one kind never share it: separators inside the parts are
+    /// escaped.
     pub fn path(&self) -> String {
         let mut path = escaped(self.name.as_str()).into_owned();
         if let Some(key) = &self.key {
@@ -109,8 +110,9 @@ impl Op {
         path
     }
 
-    /// Whether people may mean this operation when they write `text`: its name with its key, alone if its number is 1, or with its
-    /// number as in `name#2`; or what is shown of it, as in `name #2`, `"name" #2` and `step "name" #2`.
+    /// Whether people may mean this operation when they write `text`. They may write its name with
+    /// its key, alone if its number is 1 or with the number as in `name#2`. They may also write the
+    /// displayed form, as in `name #2`, `"name" #2` and `step "name" #2`.
     pub fn is_called(&self, text: &str) -> bool {
         let Self { kind, nth, .. } = self;
         let shown = self.to_string();
@@ -157,7 +159,8 @@ pub fn escaped(text: &str) -> std::borrow::Cow<'_, str> {
     text.replace('%', "%25").replace('/', "%2F").replace('=', "%3D").into()
 }
 
-/// A 64-bit stand-in for an [`Op`]. What is found by key is compared by name before it is used.
+/// A 64-bit stand-in for an [`Op`]. An operation that is found by key is compared by name before it
+/// is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpIndex(pub(crate) u64);
 
@@ -168,7 +171,7 @@ pub struct OpUse<'a> {
     pub kind: OpKind,
     /// Its name.
     pub name: &'a Name,
-    /// What tells it apart from others of its name.
+    /// The key that distinguishes it from others of its name.
     pub key: Option<&'a Name>,
     /// The names that it had before.
     pub old_names: &'a [Name],
@@ -181,7 +184,7 @@ pub struct OpUse<'a> {
 pub struct Uses {
     once: HashSet<u64, KeyHasher>,
     more: HashMap<u64, u32, KeyHasher>,
-    /// The kinds that were used at all, as bits: nobody can have taken a name for a kind that nobody uses.
+    /// The kinds that the run has used, as bits: no name can be taken for an unused kind.
     kinds: u32,
     /// Old names, and the names that they became.
     old: HashMap<u64, Name, KeyHasher>,
@@ -190,13 +193,14 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// For a run whose journal has so many entries. A set of many names that grows by doubling would have its elements moved
-    /// again and again, and leave behind as much memory as it takes.
+    /// Creates the uses of a run whose journal has this many entries. A large set that grows by
+    /// doubling would move its elements again and again, and leave behind as much memory as it
+    /// takes.
     pub fn expecting(entry_count: u64) -> Self {
         Self { expected: usize::try_from(entry_count).unwrap_or(usize::MAX), ..Self::default() }
     }
 
-    /// The identity of the next use of a name, or what has the name already.
+    /// Returns the identity of the next use of a name, or the operation that has the name already.
     pub fn next(&mut self, wanted: OpUse<'_>) -> Result<Op, NameClash> {
         let name_hash = crate::hash::of(wanted.name.as_str().as_bytes());
         self.check_kind(wanted, name_hash)?;
@@ -213,8 +217,9 @@ impl Uses {
         Ok(Op { kind: wanted.kind, name: wanted.name.clone(), key: wanted.key.cloned(), nth })
     }
 
-    /// Checks and keeps old names. An old name belongs to one operation: of two that could take what is recorded under it, one would be given
-    /// the result of the other, or run again. Seen in every run, so that the first test of such code finds it.
+    /// Checks and keeps old names. An old name belongs to one operation. If two operations could
+    /// take the record under it, one would receive the result of the other, or run again. Every run
+    /// checks this, so the first test of such code finds the clash.
     fn rename(&mut self, wanted: OpUse<'_>, name_hash: u64) -> Result<(), NameClash> {
         let OpUse { kind, name, .. } = wanted;
         let renamed = |old: &Name, new: &Name, other: &Name| {
@@ -260,8 +265,8 @@ impl Uses {
         }
     }
 
-    /// A name belongs to one kind of operation. Children are exempt: they are named after their workflow,
-    /// which knows nothing of the steps of its parents.
+    /// Checks that a name belongs to one kind of operation. Children are exempt: they are named
+    /// after their workflow, which does not know the steps of its parents.
     fn check_kind(&self, wanted: OpUse<'_>, name_hash: u64) -> Result<(), NameClash> {
         const NAMED: [OpKind; 7] = [
             OpKind::Step,
@@ -295,7 +300,8 @@ fn use_key(kind: OpKind, name_hash: u64) -> u64 {
     name_hash ^ (kind as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// One name for two operations that cannot share it. The order of the variants is written to disk: new ones go last.
+/// One name for two operations that cannot share it. The order of the variants is written to disk:
+/// new ones go last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NameClash {
     /// It is used for two kinds of operation.
@@ -338,7 +344,8 @@ impl fmt::Display for NameClash {
     }
 }
 
-/// A hasher for numbers that nobody else chooses: hashes, or numbers that are dense. One multiplication spreads them.
+/// A hasher for numbers that no outsider chooses: hashes, or dense numbers. One multiplication
+/// spreads them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spread(u64);
 
@@ -409,7 +416,7 @@ mod tests {
         let mut uses = Uses::default();
         assert_eq!(used_by(&mut uses, "pay"), r#"step "pay""#);
         assert_eq!(renamed(&mut uses, "charge", "pay"), used);
-        // Another kind has names of its own, and so has code that says that a name was always its own.
+        // Another kind has its own names. Code may also declare a name as its own old name.
         assert_eq!(renamed(&mut uses, "pay", "pay"), r#"step "pay" #2"#);
         assert_eq!(self::used(&mut uses, OpKind::Child, "pay"), r#"child "pay""#);
     }
@@ -466,7 +473,8 @@ mod tests {
         let rows = [
             (op("big", 1), vec!["big", "big#1", "big #1", r#""big""#, r#"step "big""#]),
             (op("big", 2), vec!["big#2", "big #2", r#""big" #2"#, r#"step "big" #2"#]),
-            // A name may look like a number of another one; what is blocked is one of them.
+            // A name may look like the number of another one; only one of the two blocks the
+            // execution.
             (op("big#2", 1), vec!["big#2", r#"step "big#2""#]),
             (keyed(1), vec!["pay[ann]", "pay[ann]#1", r#""pay" [ann]"#, r#"step "pay" [ann]"#]),
             (keyed(2), vec!["pay[ann]#2", "pay[ann] #2", r#"step "pay" [ann] #2"#]),
@@ -483,7 +491,8 @@ mod tests {
         }
     }
 
-    /// Ten million entries are the most that a journal has; what is expected wrongly costs nothing until many names are used.
+    /// A journal has at most ten million entries. A wrong expectation costs nothing until a run
+    /// uses many names.
     #[test]
     fn uses_make_room_only_for_many_names() {
         let mut uses = Uses::expecting(1_000_000);

@@ -1,9 +1,10 @@
-//! What a cancellation means to what is blocked: its code comes to what is in its way before it comes to the cancellation.
+//! Cancellation of a blocked execution: its code would reach the obstacle before the cancellation.
 
 use crate::{Body, Execution, Phase};
 
 impl Execution {
-    /// The place of the order that is followed next. Each comes in its turn, but what is blocked ends before it is unblocked.
+    /// Returns the index of the order that is followed next. Orders are followed in turn, but a
+    /// blocked execution ends before it is unblocked.
     pub fn next_order<'a>(&self, mut orders: impl ExactSizeIterator<Item = &'a Body>) -> Option<usize> {
         let is_left = orders.len() > 0;
         let ends = |order: &Body| matches!(order, Body::Cancel { .. } | Body::Terminate { .. });
@@ -11,7 +12,8 @@ impl Execution {
         end.or(is_left.then_some(0))
     }
 
-    /// Whether a cancellation ends it without its code: none was ever called (`is_untouched`), or none gets as far as that.
+    /// Whether a cancellation ends it without its code: the code was never called (`is_untouched`),
+    /// or a block keeps the code from reaching the cancellation.
     pub fn ends_unseen(&self, is_untouched: bool) -> bool {
         is_untouched || self.is_blocked()
     }

@@ -6,8 +6,9 @@ use crate::{Command, Entry, Event, Execution, Name, Op, OpKind, Outcome, Payload
 
 /// Whether a run takes a change of the code.
 ///
-/// The answers of a run are part of its state, so that a replay knows all of them before it calls the code: the code asks without waiting, and
-/// newer code may ask earlier than the code that was answered first.
+/// The answers of a run are part of its state, so a replay knows all of them before it calls the
+/// code. The code asks without waiting, and newer code may ask earlier than the code that asked
+/// first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Patch {
     /// What the code calls the change.
@@ -46,7 +47,8 @@ impl Execution {
         self.patches.as_deref().unwrap_or_default()
     }
 
-    /// The number of the last entry that says something about how far the code came. Behind it are pauses and blocks, which the code does not see.
+    /// Returns the number of the last entry that shows how far the code came. The entries after it,
+    /// such as pauses and blocks, are invisible to the code.
     pub fn seen_count(&self) -> u64 {
         self.entry_count() - u64::from(self.unseen_count)
     }

@@ -1,7 +1,7 @@
 //! Pauses: an execution's own, and the one that its parent's pause puts on it.
 //!
-//! An own pause lasts until somebody resumes this very execution. It outlives a block: what is paused
-//! while it is blocked is paused when it is unblocked.
+//! An own pause lasts until somebody resumes this very execution. It outlives a block: an execution
+//! that is paused while it is blocked stays paused when it is unblocked.
 
 use crate::{By, Command, Decision, Event, Execution, Phase, Refusal};
 
@@ -29,7 +29,8 @@ impl Execution {
         }
     }
 
-    /// Somebody who means this very execution lets it go on, whoever paused it.
+    /// Lets the execution go on, because somebody resumed this very execution. It does not matter
+    /// who paused it.
     pub(crate) fn apply_resumed(&mut self) {
         match &mut self.phase {
             Phase::Blocked { paused, .. } => *paused = None,

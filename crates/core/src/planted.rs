@@ -1,10 +1,11 @@
 //! Bugs that are planted on purpose.
 //!
-//! A test that has never failed proves little. Each bug here is one line of the product, behind a question ([`planted`]) that is asked only in builds
-//! with the feature `planted`; `cargo xtask planted` chooses one after the other and sees that a test fails. `docs/planted.md` says which.
+//! A test that has never failed proves little. Each bug here is one line of the product behind a
+//! question ([`planted`]) that only builds with the feature `planted` ask. `cargo xtask planted`
+//! chooses one after the other and checks that a test fails. `docs/planted.md` says which test.
 //!
-//! In every other build the answer is a constant, and nothing is left of the line. This is also why the one variable of the environment that this
-//! crate reads harms no purity: what ships reads none.
+//! In every other build the answer is a constant, and nothing is left of the line. So the one
+//! environment variable that this crate reads does not harm its purity: released builds read none.
 
 macro_rules! bugs {
     ($(#[doc = $breaks:literal] $bug:ident = $name:literal,)*) => {
@@ -15,17 +16,17 @@ macro_rules! bugs {
         }
 
         impl Bug {
-            /// All of them.
+            /// Every bug.
             pub const ALL: &[Self] = &[$(Self::$bug,)*];
 
-            /// What it is called.
+            /// Returns the name of the bug.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$bug => $name,)*
                 }
             }
 
-            /// What goes wrong, in a sentence.
+            /// Returns the fault that the bug causes, in one sentence.
             pub fn breaks(self) -> &'static str {
                 match self {
                     $(Self::$bug => $breaks.trim_ascii(),)*
@@ -40,69 +41,69 @@ bugs! {
     EffectBeforeDurable = "effect-before-durable",
     /// A worker that shuts down begins closures.
     ClosuresWhileDraining = "closures-while-draining",
-    /// What arrives for a workflow that is paused or blocked is read, and thrown away.
+    /// A message that arrives for a paused or blocked workflow is read and thrown away.
     AnswerLostWhilePaused = "answer-lost-while-paused",
-    /// The answer of a child that nobody waits for any longer stays unread for ever.
+    /// The answer of a child that its parent has given up stays unread for ever.
     LateAnswerUnread = "late-answer-unread",
-    /// A signal that was received stays unread, and is received again after a crash.
+    /// A received signal stays unread, and is received again after a crash.
     SignalReadTwice = "signal-read-twice",
-    /// A step that is retried counts its attempts anew after a crash.
+    /// A retried step counts its attempts anew after a crash.
     AttemptsForgotten = "attempts-forgotten",
-    /// The longest time for attempts counts anew after a crash.
+    /// The longest time for attempts begins anew after a crash.
     FirstAttemptForgotten = "first-attempt-forgotten",
-    /// A pause between attempts is not left to chance.
+    /// Chance does not shorten the pauses between attempts.
     JitterIgnored = "jitter-ignored",
-    /// An attempt follows although the code said that none makes sense.
+    /// Another attempt follows although the code said that none makes sense.
     RetryIfIgnored = "retry-if-ignored",
     /// A sleep begins anew after a crash.
     TimerSetAgain = "timer-set-again",
-    /// A step that ends beside a transaction is recorded under the number of that transaction.
+    /// A step that ends beside a transaction is recorded under the number of the transaction.
     EntryNumberTwice = "entry-number-twice",
     /// A journal at entry_count_max is blocked before its run can end.
     EndAtBoundBlocked = "end-at-bound-blocked",
     /// A cancellation hides results that were recorded before it.
     ResultHiddenByCancel = "result-hidden-by-cancel",
-    /// A result that somebody gave to a step and that the code cannot read is given to it again and again.
+    /// A result that an operator set and the code cannot read is delivered again and again.
     EditNotEditable = "edit-not-editable",
-    /// A timeout lasts longer by what the clock is set back meanwhile.
+    /// A timeout lasts longer if the clock is set back meanwhile.
     WaitOnWallClock = "wait-on-wall-clock",
-    /// A seat takes its lease for lost while the commit that gives it back, or keeps it, is under way.
+    /// A seat takes its lease for lost while a commit that keeps or ends it is under way.
     DoubtWhileCommitting = "doubt-while-committing",
     /// A cancellation during the first operation of a workflow is not shown to its code.
     FirstCancelUnseen = "first-cancel-unseen",
-    /// The deadline of a task that runs is ignored.
+    /// The deadline of a running task is ignored.
     TaskDeadlineIgnored = "task-deadline-ignored",
-    /// A task that gets a signal begins again.
+    /// A task that receives a signal begins again.
     TaskRestartsOnMail = "task-restarts-on-mail",
-    /// Nobody sees that a task which runs is paused.
+    /// A running task does not learn that it is paused.
     TaskPauseUntold = "task-pause-untold",
-    /// Commits that failed for good are counted on, though the execution made progress between them.
+    /// Progress does not reset the count of commits that failed for good.
     FailureCountKept = "failure-count-kept",
     /// A step whose commit fails for good runs again without end.
     FailuresUnbounded = "failures-unbounded",
-    /// When too many notices wait, nobody is told to read the inbox.
+    /// When too many notices wait, the worker does not learn that it must read the inbox.
     OverflowForgetsMore = "overflow-forgets-more",
-    /// A message is taken from its notice, although the one before it is not known.
+    /// A message is taken from its notice although an earlier one is still unknown.
     SignalsOutOfOrder = "signals-out-of-order",
-    /// A timer that is due goes before a message that arrived earlier.
+    /// A due timer goes before a message that arrived earlier.
     TimerBeforeMessage = "timer-before-message",
-    /// A timer fires though nobody has asked the store what arrived before it.
+    /// A timer fires before the store was asked for messages that arrived earlier.
     TimerWithoutLook = "timer-without-look",
     /// A message goes before a timer that was due earlier.
     MessageBeforeTimer = "message-before-timer",
-    /// Of several signals that open operations wait for, the one with the first name is received first.
+    /// Of several awaited signals, the one with the first name is received first.
     SignalsByName = "signals-by-name",
     /// Strict code is blocked by the outcome of an operation that it has given up.
     GivenUpDemanded = "given-up-demanded",
-    /// Strict code is not blocked when it no longer asks for a timer that was set.
+    /// Strict code that no longer asks for a recorded timer is not blocked.
     TimerNotDemanded = "timer-not-demanded",
     /// A step with a timeout of zero begins.
     ZeroTimeoutBegins = "zero-timeout-begins",
-    /// A notice that comes before the answer which tells of its lease is forgotten.
+    /// A notice that overtakes the answer with its lease is forgotten.
     EarlyMailDropped = "early-mail-dropped",
-    /// A lease whose answer is on its way is taken for lost with the first heartbeat.
+    /// A lease whose answer is still on its way counts as lost with the first heartbeat.
     YoungLeasesTaken = "young-leases-taken",
-    /// Nobody looks when a heartbeat says that the worker does not hold what it believes it holds.
+    /// A worker does not react when a heartbeat shows that it holds other leases than it knows.
     DifferenceIgnored = "difference-ignored",
     /// A worker that shuts down sends no heartbeat.
     HeartStopsAtShutdown = "heart-stops-at-shutdown",
@@ -110,109 +111,109 @@ bugs! {
     SecondShutdownHurries = "second-shutdown-hurries",
     /// A start whose future is dropped strands its execution.
     StartStranded = "start-stranded",
-    /// A request of unknown outcome is said to have failed.
+    /// A request of unknown outcome is reported as failed.
     UnknownSubmitFailed = "unknown-submit-failed",
     /// Callers that gave up are kept in memory for ever.
     WatchersKept = "watchers-kept",
-    /// Whoever waits for a blocked execution is told that nobody goes on with it, while somebody looks at it.
+    /// A client learns that a blocked execution is given up while a worker still holds it.
     GivenUpWhileHeld = "given-up-while-held",
     /// An execution that kills its worker keeps the application in a crash loop.
     SuspectNeverRests = "suspect-never-rests",
-    /// Progress beside a step that kills its worker clears the count of the deaths.
+    /// Progress beside a step that kills its worker resets the count of deaths.
     ProgressClearsPoison = "progress-clears-poison",
-    /// A pause and a resume clear the count of the deaths of an execution that kills its worker.
+    /// A pause and a resume reset the count of deaths of an execution that kills its worker.
     OrdersClearSuspicion = "orders-clear-suspicion",
-    /// The children of a run that has ended are not told.
+    /// The children of a run that has ended do not learn of its end.
     ChildrenOutliveRun = "children-outlive-run",
-    /// The children of what is paused go on.
+    /// The children of a paused execution go on.
     PauseSkipsTree = "pause-skips-tree",
     /// A cancellation of a paused workflow is not shown to its code.
     PausedCancelUnseen = "paused-cancel-unseen",
-    /// A build that was blocked does not try again, though the execution made progress since.
+    /// A blocked build does not try again although the execution has made progress since.
     TriedKept = "tried-kept",
-    /// Each start of a worker tries everything that is blocked, and writes two entries to it.
+    /// Each start of a worker tries every blocked execution, and writes two entries to each.
     EachStartTries = "each-start-tries",
-    /// A terminate waits for somebody who has the code.
+    /// A terminate waits for a worker that has the code.
     TerminateNeedsCode = "terminate-needs-code",
-    /// An error is recorded however large it is.
+    /// An error of any size is recorded.
     ErrorsUnbounded = "errors-unbounded",
-    /// What is urgent is claimed no sooner than everything else.
+    /// An urgent execution is claimed no sooner than any other.
     PriorityIgnored = "priority-ignored",
-    /// A worker writes under a lease that was given to another.
+    /// A worker writes under a lease that another worker has taken over.
     StaleEpochWrites = "stale-epoch-writes",
-    /// A worker whose session has expired writes on until somebody takes over.
+    /// A worker whose session has expired goes on writing until another takes over.
     DeadSessionWrites = "dead-session-writes",
-    /// A session whose lock file is missing is dead at once.
+    /// A session whose lock file is missing counts as dead at once.
     MissingLockFileIsDeath = "missing-lock-file-is-death",
-    /// What others wrote while the disk failed is no news to a connection that is opened anew.
+    /// A reopened connection does not notice writes that others made while the disk failed.
     NewsLostAfterReopen = "news-lost-after-reopen",
     /// A transaction fails because another one in its batch does.
     NeighbourFails = "neighbour-fails",
-    /// What a worker holds is counted on after a COMMIT of unknown outcome.
+    /// The counts of held leases are trusted after a COMMIT of unknown outcome.
     TalliesAfterUnknownCommit = "tallies-after-unknown-commit",
-    /// Sessions end and notices are told before COMMIT is known to have happened.
+    /// Sessions end and notices are sent before COMMIT is known to have happened.
     EffectiveBeforeCommit = "effective-before-commit",
     /// A transaction on a full disk fails its workflow for good.
     FullDiskFailsStep = "full-disk-fails-step",
-    /// A COMMIT of unknown outcome is said to have failed.
+    /// A COMMIT of unknown outcome is reported as failed.
     UnknownCommitFailed = "unknown-commit-failed",
     /// One damaged row keeps every execution of a worker from being claimed.
     DamageStarvesOthers = "damage-starves-others",
-    /// A message that is read while the store is asked for it is looked for on, and is nowhere.
+    /// A worker keeps asking the store for a message that was read meanwhile.
     MailFetchedAfterRead = "mail-fetched-after-read",
-    /// A build that was blocked does not try again after a decision about a step.
+    /// A blocked build does not try again after a decision about a step.
     DecisionLeavesTried = "decision-leaves-tried",
-    /// Code that waits for a child which the code before it gave up waits for ever.
+    /// Code that awaits a child which earlier code gave up waits for ever.
     GivenUpAwaited = "given-up-awaited",
-    /// A recorded result that the code cannot read is an error of its step.
+    /// A recorded result that the code cannot read becomes an error of its step.
     UnreadableResultFails = "unreadable-result-fails",
-    /// A suspect whose code stands still keeps everybody else out.
+    /// A suspect whose code stands still keeps every other execution out.
     IdleSuspectStays = "idle-suspect-stays",
-    /// What its holder finds damaged is not set aside.
+    /// An execution that its holder finds damaged is not set aside.
     SetAsideUndone = "set-aside-undone",
-    /// A start under an id that somebody else has is taken for a start of that.
+    /// A start under an id that another execution has attaches to that execution.
     TakenIdAttached = "taken-id-attached",
-    /// A parent's order that is late reaches children which it started after it.
+    /// A late order of a parent reaches children that were started after it.
     OrderReachesYounger = "order-reaches-younger",
     /// The end of a cancelled parent ends a child that is blocked in its clean-up.
     CleanUpGivenUp = "clean-up-given-up",
     /// An execution is moved under an epoch that is not its own.
     MoveIgnoresEpoch = "move-ignores-epoch",
-    /// A claim carries journals and messages however large they are.
+    /// A claim carries journals and messages of any size.
     ClaimUnbounded = "claim-unbounded",
     /// A signal with a key arrives as often as it is sent.
     SignalKeyIgnored = "signal-key-ignored",
-    /// A child, or a step with a declared input, is given the result that was recorded for another input.
+    /// A child or a step with a declared input takes the result of another input.
     OtherInputTaken = "other-input-taken",
-    /// Operations of one name are counted, whatever their keys are.
+    /// Operations of one name are counted together, whatever their keys are.
     KeyIgnored = "key-ignored",
-    /// A child that a repeated commit had started is begun by the late answer, though it has ended since.
+    /// The late answer of a repeated commit begins a child that has ended since.
     RepeatedCommitBegins = "repeated-commit-begins",
-    /// A worker makes an index anew that leads to a page of a table, and destroys what stands there.
+    /// A worker rebuilds an index that leads to a page of a table, and destroys that page.
     SharedPageGivenBack = "shared-page-given-back",
     /// A terminate of a parent reaches its children as a cancellation.
     TerminateGoesDownAsCancel = "terminate-goes-down-as-cancel",
-    /// A caretaker takes a cancellation that is for the code to see.
+    /// A caretaker takes a cancellation that the code must see.
     CareTakesCancel = "care-takes-cancel",
-    /// A parent that goes on lifts the pause of its child which somebody else had put on it.
+    /// A parent that resumes lifts a pause that somebody else put on its child.
     ResumeLiftsOwnPause = "resume-lifts-own-pause",
-    /// A decision about a step is acknowledged behind an unblock that is unread, and lost.
+    /// A decision about a step is acknowledged behind an unread unblock, and lost.
     DecisionBehindUnblock = "decision-behind-unblock",
     /// A run that continues as new leaves its children running.
     ContinuedKeepsChildren = "continued-keeps-children",
-    /// A run whose code wants the next one receives signals, which are lost with it.
+    /// A run whose code wants the next run receives signals, which are lost with it.
     OldRunReceives = "old-run-receives",
     /// A blocking closure that waits for a thread begins although its step was given up.
     QueuedJobRuns = "queued-job-runs",
-    /// A transaction step makes views, triggers and foreign keys that lead to the tables of abide.
+    /// A transaction step creates views, triggers and foreign keys on the tables of abide.
     ClosureNamesOwnTables = "closure-names-own-tables",
     /// A wait through blocks ends with the first one.
     BlockEndsEveryWait = "block-ends-every-wait",
-    /// A store that cannot be written says nothing of it.
+    /// A store that cannot be written does not report it.
     TroubleUntold = "trouble-untold",
     /// A renamed operation runs again although the journal has it under its old name.
     RenamedRunsAgain = "renamed-runs-again",
-    /// A change of the code that a run has not taken is taken when the run is replayed.
+    /// A replay takes a change of the code that the run has not taken.
     PatchedFlips = "patched-flips",
     /// A recorded result is read as the old type although it can be read as the new one.
     UpgradeFirst = "upgrade-first",
@@ -220,14 +221,14 @@ bugs! {
     BadSignalBlocks = "bad-signal-blocks",
     /// A float that is not finite is recorded as `null`.
     NanRecorded = "nan-recorded",
-    /// A random number that is drawn inside of a step changes those that the workflow draws after it.
+    /// A random number drawn inside a step changes those that the workflow draws later.
     ChanceInStepShifts = "chance-in-step-shifts",
-    /// A closure on a thread of its own is given the idempotency key of the whole run.
+    /// A closure on its own thread receives the idempotency key of the whole run.
     KeyOffThread = "key-off-thread",
 }
 
 impl Bug {
-    /// The bug of this name.
+    /// Returns the bug of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|bug| bug.name() == name)
     }
@@ -249,17 +250,18 @@ mod chosen {
 
     use super::Bug;
 
-    /// Names the bug that a process has.
+    /// The environment variable with the name of the planted bug.
     const VARIABLE: &str = "ABIDE_PLANTED";
 
     static CHOSEN: OnceLock<Option<Bug>> = OnceLock::new();
 
-    /// Whether a bug is planted: by [`choose`], or by the variable of the environment.
+    /// Whether a bug is planted, by [`choose`] or by the environment variable.
     pub fn planted(bug: Bug) -> bool {
         *CHOSEN.get_or_init(from_environment) == Some(bug)
     }
 
-    /// Plants a bug in this process. Whoever asked before this has had another answer, so it comes first.
+    /// Plants a bug in this process. It must come before the first question: earlier ones would
+    /// have had another answer.
     pub fn choose(bug: Bug) {
         assert_eq!(*CHOSEN.get_or_init(|| Some(bug)), Some(bug), "a bug is chosen once");
     }

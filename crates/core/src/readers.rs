@@ -1,7 +1,9 @@
-//! Everything here that reads bytes, for tests and fuzzers that throw anything at it. Not for use by hand.
+//! Every reader of bytes in this crate, for tests and fuzzers that pass arbitrary input. Not for
+//! use by hand.
 //!
-//! A reader panics when one of the rules is broken: what can be read is written and read again as the same value, in no more bytes than it was read
-//! from; what cannot be read is refused by name; and whatever was read can be looked at and decided about.
+//! A reader panics when one of these rules is broken. A readable value is written and read again as
+//! the same value, in no more bytes than before. Unreadable bytes are refused with a fitting error.
+//! Everything that was read can be inspected and decided about.
 
 use std::fmt::Debug;
 
@@ -72,7 +74,7 @@ pub fn record<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8])
     }
 }
 
-/// Whether an error says what is wrong.
+/// Whether an error fits the bytes.
 fn is_apt(error: &DecodeError, bytes: &[u8]) -> bool {
     match (bytes.first(), error) {
         (first, DecodeError::Empty) => first.is_none(),
@@ -186,7 +188,7 @@ fn route(bytes: &[u8]) -> Verdict {
     Verdict::of(record::<Route>(bytes))
 }
 
-/// Ids and names that people write, and what is made of them.
+/// Reads ids and names that people write, and the values derived from them.
 fn name(bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Verdict::Refused };
     assert!(!text::clean(text).contains(char::is_control));

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::{KeyHasher, OpIndex};
 
-/// An open operation that the journal tells something of under an old name.
+/// An open operation that the journal records under an old name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renamed {
     /// The operation, as the code calls it.
@@ -17,25 +17,30 @@ pub struct Renamed {
 
 /// The open operations that have old names.
 ///
-/// An operation takes the outcome that is recorded under an old name only if none is recorded later under another of its names: code that was
-/// renamed without saying so has run it again, and went on with that result. Where there is no outcome, the newest attempt or time counts. So
-/// the rest of the journal is looked through before the first old name is taken ([`Cursor::look_ahead`](crate::Cursor::look_ahead)), which costs
-/// code without old names nothing.
+/// An operation takes the outcome that is recorded under an old name only if no outcome is recorded
+/// later under another of its names: code that was renamed without declaring it has run the
+/// operation again, and went on with that result. Without an outcome, the newest attempt or time
+/// counts. So the replay looks through the rest of the journal before it takes the first old name
+/// ([`Cursor::look_ahead`](crate::Cursor::look_ahead)). Code without old names pays nothing for
+/// this.
 #[derive(Debug, Default)]
 pub(crate) struct Renames {
     /// The open operation that has this old name.
     own: HashMap<u64, u64, KeyHasher>,
     /// The old names of an open operation.
     olds: HashMap<u64, Vec<u64>, KeyHasher>,
-    /// Open operations of which the journal told something under an old name before they opened: the operation and that name.
+    /// Open operations that the journal recorded under an old name before they opened: the
+    /// operation and that name.
     pub(crate) found: Vec<Renamed>,
-    /// Everything that the rest of the journal tells something of, once that was looked through; and of what it has an outcome.
+    /// Every operation in the rest of the journal, once the replay has looked through it. The
+    /// second set has those with an outcome.
     ahead: HashSet<u64, KeyHasher>,
     outcomes_ahead: HashSet<u64, KeyHasher>,
 }
 
 impl Renames {
-    /// An operation opens that has these old names. `found` is the one that the journal told something of last, and whether that was its outcome.
+    /// Opens an operation that has these old names. `found` is the name under which the journal
+    /// recorded it last, and whether that record was its outcome.
     pub(crate) fn open(&mut self, own: u64, olds: Vec<u64>, found: Option<(u64, bool)>) {
         self.own.extend(olds.iter().map(|old| (*old, own)));
         self.olds.insert(own, olds);
@@ -60,7 +65,7 @@ impl Renames {
         self.found.retain(|found| found.own.0 != own);
     }
 
-    /// The rest of the journal tells something of this operation.
+    /// Notes that the rest of the journal has a record of this operation.
     pub(crate) fn look_ahead(&mut self, key: u64, is_outcome: bool) {
         self.ahead.insert(key);
         if is_outcome {

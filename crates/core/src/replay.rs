@@ -12,12 +12,14 @@ use crate::{
 
 /// Walks a journal beside the workflow that is replayed from it.
 ///
-/// The rule: deliver the earliest recorded entry whose operation is open; only when no remaining entry matches an
-/// open operation may an unrecorded one start. The caller announces which operations are open, offers entries in
-/// journal order ([`Cursor::offer`]) and is told what to do with them.
+/// The rule: deliver the earliest recorded entry whose operation is open. An unrecorded operation
+/// may start only when no remaining entry matches an open operation. The caller announces which
+/// operations are open, offers entries in journal order ([`Cursor::offer`]) and learns what to do
+/// with them.
 ///
-/// An entry whose operation is not open when it is passed is *skipped*: its key and number are kept (16 bytes), its
-/// contents are read again should the code ask for it later. Unchanged code skips nothing.
+/// An entry whose operation is not open when it is passed is *skipped*: its key and number are kept
+/// (16 bytes). Its contents are read again if the code asks for it later. Unchanged code skips
+/// nothing.
 #[derive(Debug, Default)]
 pub struct Cursor {
     strict: bool,
@@ -29,7 +31,8 @@ pub struct Cursor {
     /// Open operations whose entry was skipped before they opened, by entry number.
     wanted: BTreeSet<(u32, u64)>,
     notes: HashMap<u64, Note, KeyHasher>,
-    /// Results that could not be recorded and that nobody has decided about so far, in order; rarely more than one.
+    /// Results that could not be recorded and still await a decision, in order; rarely more than
+    /// one.
     lost: Vec<Lost>,
     renames: Renames,
     /// The first operations that were skipped.
@@ -49,7 +52,7 @@ struct Lost {
     is_awaited: bool,
 }
 
-/// What is recorded of an operation that has no outcome yet.
+/// The record of an operation that has no outcome yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Note {
     /// How many attempts have failed.
@@ -64,7 +67,7 @@ pub struct Note {
     pub cancelled: bool,
 }
 
-/// What is to be done next.
+/// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Read this entry again and deliver it.
@@ -73,7 +76,8 @@ pub enum Next {
     Offer(u64),
 }
 
-/// The code asks for something that the journal does not have at this place. Only strict workflows see it.
+/// The code asks for an operation that the journal does not have at this place. Only strict
+/// workflows see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// What the journal has.
@@ -130,14 +134,16 @@ impl Cursor {
         Some(Renamed { own: OpIndex(own), old, is_outcome: is_outcome(&entry.event) })
     }
 
-    /// Takes an entry of the rest of the journal, before an old name is [taken](Self::adopt) for the first time.
+    /// Takes an entry of the rest of the journal, before the first [adoption](Self::adopt) of an
+    /// old name.
     pub fn look_ahead(&mut self, entry: &Entry) {
         if let Some(op) = entry.event.op() {
             self.renames.look_ahead(op.index().0, is_outcome(&entry.event));
         }
     }
 
-    /// Knows an open operation by its old name from now on, unless the rest of the journal knows it better by another one. `false`: it does.
+    /// Treats an open operation under its old name from now on. Returns `false`, and does not, if
+    /// the rest of the journal has a newer record under another of its names.
     pub fn adopt(&mut self, renamed: Renamed) -> bool {
         let is_newest = self.renames.is_newest(renamed);
         // Also if another one is newer: that is found when the replay comes to it.
@@ -185,21 +191,23 @@ impl Cursor {
         !self.skipped.is_empty()
     }
 
-    /// What the run cannot get past: a result that could not be recorded, that is wanted and that nobody has decided about. To be asked
-    /// when the journal is over, because a decision comes after what it is about.
+    /// Returns the obstacle that the run cannot get past: a wanted result that could not be
+    /// recorded and that nobody has decided about. Call it at the end of the journal, because a
+    /// decision comes after the result that it concerns.
     pub fn obstacle(&self) -> Option<Block> {
         let is_wanted = |lost: &&Lost| lost.is_awaited || self.open.contains(&lost.op.index().0);
         let Lost { op, reason, .. } = self.lost.iter().find(is_wanted)?;
         Some(Block::Unrecordable { op: op.clone(), reason: reason.clone() })
     }
 
-    /// Takes the entry after the last one. `true`: deliver it now, its operation is open (and now closed).
+    /// Takes the entry after the last one. `true`: deliver it now, its operation is open (and now
+    /// closed).
     pub fn offer(&mut self, entry: &Entry) -> Result<bool, Mismatch> {
         debug_assert_eq!(entry.seq, self.passed + 1, "entries are offered in order");
         self.passed = entry.seq;
         match &entry.event {
             Event::CancelRequested { .. } | Event::DeadlinePassed { .. } => {
-                // Whoever waited has seen that instead.
+                // The waiting code has seen this event instead.
                 self.lost.iter_mut().for_each(|lost| lost.is_awaited = false);
                 return Ok(true);
             }
@@ -214,7 +222,7 @@ impl Cursor {
             }
             _ => {}
         }
-        // What was decided about a change of the code is known before the replay begins.
+        // The decision about a change of the code is known before the replay begins.
         let Some(op) = entry.event.op().filter(|op| op.kind != OpKind::Patch) else { return Ok(false) };
         let key = op.index().0;
         if !entry.event.is_delivery() {
@@ -241,13 +249,15 @@ impl Cursor {
         Ok(false)
     }
 
-    /// Passes the entry after the last one, a result that somebody gave and that the code could not read: its step waits for the next decision.
+    /// Passes the entry after the last one: a result that somebody set and that the code could not
+    /// read. Its step waits for the next decision.
     pub fn refute(&mut self, entry: &Entry) {
         debug_assert_eq!(entry.seq, self.passed + 1, "entries are offered in order");
         self.passed = entry.seq;
     }
 
-    /// Keeps in mind that the result of this operation could not be recorded. What failed before counts no longer.
+    /// Notes that the result of this operation could not be recorded. Its failed attempts no longer
+    /// count.
     fn lose(&mut self, seq: u64, op: &Op, reason: &str) -> Result<bool, Mismatch> {
         let key = op.index().0;
         self.notes.remove(&key);
@@ -257,8 +267,9 @@ impl Cursor {
         Ok(false)
     }
 
-    /// Strict code must have asked for what is recorded at this place. It may have given it up since: several
-    /// outcomes may be recorded before the code sees the first of them.
+    /// Checks that strict code has asked for the operation that is recorded at this place. It may
+    /// have given the operation up since: several outcomes may be recorded before the code sees the
+    /// first of them.
     fn demand(&self, op: &Op) -> Result<(), Mismatch> {
         let key = op.index().0;
         let is_given_up = self.given_up.contains(&key) && !planted(Bug::GivenUpDemanded);
@@ -292,7 +303,7 @@ impl Cursor {
         }
     }
 
-    /// What is recorded of an operation that turned out to have no outcome yet.
+    /// Takes the record of an operation that turned out to have no outcome yet.
     pub fn take_note(&mut self, key: OpIndex) -> Note {
         self.notes.remove(&key.0).unwrap_or_default()
     }

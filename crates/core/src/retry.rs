@@ -17,7 +17,8 @@ use crate::{Address, Op, Timestamp};
 /// assert_eq!(retry.delay_after(5), None);
 /// ```
 ///
-/// Attempts are counted in the journal, so that a crash or a deploy neither forgets one nor begins anew.
+/// Attempts are counted in the journal, so that a crash or a deploy neither forgets one nor begins
+/// anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retry {
     first_delay: Duration,
@@ -68,16 +69,17 @@ impl Retry {
         }
     }
 
-    /// A pause that doubles after each attempt, up to an hour, at most [`Retry::ATTEMPTS_DEFAULT`] attempts.
+    /// Creates a pause that doubles after each attempt, up to an hour, with at most
+    /// [`Retry::ATTEMPTS_DEFAULT`] attempts.
     pub fn exponential(first_delay: Duration) -> Self {
         let delay_max = Duration::from_secs(3_600).max(first_delay);
         Self { factor: 2, delay_max, ..Self::fixed(first_delay) }
     }
 
-    /// Pauses that double from a second up to an hour, and no last attempt.
+    /// Creates pauses that double from a second up to an hour, with no last attempt.
     ///
-    /// Each failed attempt is an entry of the journal. A step that never succeeds is blocked in the end, by
-    /// `entry_count_max`; at a pause of an hour that takes centuries.
+    /// Each failed attempt is an entry of the journal. A step that never succeeds is blocked in the
+    /// end, by `entry_count_max`; at a pause of an hour that takes centuries.
     pub fn forever() -> Self {
         Self::exponential(Duration::from_secs(1)).max_attempts(Self::ATTEMPTS_UNLIMITED)
     }
@@ -106,11 +108,12 @@ impl Retry {
         self
     }
 
-    /// Shortens each pause by chance, by up to this part of it, so that what failed together is not tried again together:
-    /// `0.2` gives between 80 % and all of a pause, `1.0` between nothing and all of it. Less than 0 counts as 0, more than
-    /// 1 as 1.
+    /// Shortens each pause at random by up to this part of it, so that operations that failed
+    /// together do not run again together: `0.2` leaves between 80 % and all of a pause, `1.0`
+    /// between nothing and all of it. Less than 0 counts as 0, more than 1 as 1.
     ///
-    /// The chance follows from the id of the execution, the step and the attempt: the same in a test that is repeated.
+    /// The random part is derived from the id of the execution, the step and the attempt, so a
+    /// repeated test has the same pauses.
     pub fn jitter(mut self, part: f64) -> Self {
         let millionths = (part.clamp(0.0, 1.0) * f64::from(WHOLE)).round();
         // Not a number counts as 0: a cast says so.
@@ -118,15 +121,15 @@ impl Retry {
         self
     }
 
-    /// No attempt begins when this long, or longer, has passed since the first one began; also over restarts. Zero: there
-    /// is no second attempt.
+    /// Begins no attempt when this much time, or more, has passed since the first one began,
+    /// including restarts. With zero there is no second attempt.
     pub fn max_elapsed(mut self, elapsed: Duration) -> Self {
         self.elapsed_max = Some(elapsed);
         self
     }
 
-    /// The pause after failed attempt number `attempt` (the first is 1), before chance shortens it, or `None` when it was
-    /// the last.
+    /// Returns the pause after failed attempt number `attempt` (the first is 1), before chance
+    /// shortens it. Returns `None` if that attempt was the last.
     pub fn delay_after(&self, attempt: u32) -> Option<Duration> {
         let is_limited = self.attempt_count_max != Self::ATTEMPTS_UNLIMITED;
         if is_limited && attempt >= self.attempt_count_max {
@@ -146,7 +149,8 @@ impl Retry {
 
     fn shortened(&self, delay: Duration, chance: u64) -> Duration {
         let Some(jitter) = self.jitter.filter(|_| !planted(Bug::JitterIgnored)) else { return delay };
-        // A duration has less than 2^94 nanoseconds: nothing is multiplied by 2^32 before it is divided.
+        // A duration has less than 2^94 nanoseconds: nothing is multiplied by 2^32 before it is
+        // divided.
         let most = delay.as_nanos() / u128::from(WHOLE) * u128::from(jitter)
             + delay.as_nanos() % u128::from(WHOLE) * u128::from(jitter) / u128::from(WHOLE);
         let cut = (most >> 32) * u128::from(chance >> 32)
@@ -161,7 +165,8 @@ fn nanos(count: u128) -> Duration {
     Duration::new(seconds, (count % SECOND) as u32)
 }
 
-/// The chance of an attempt: without a pattern across executions, operations and attempts, and the same whenever it is asked for.
+/// Returns the chance of an attempt. It has no pattern across executions, operations and attempts,
+/// and is the same on every call.
 pub fn chance(address: &Address, run: u32, op: &Op, attempt: u32) -> u64 {
     let part = |hash: Hash, text: &str| hash.with(text.as_bytes()).with(&[0]);
     let hash = part(part(Hash::new(), address.namespace.as_str()), address.id.as_str());

@@ -1,7 +1,8 @@
-//! How one run of an execution leads to the next.
+//! The transition from one run of an execution to the next.
 //!
-//! A run never changes after its end. Continue-as-new and a retry open another one under the same id: with a journal of its own, numbered from
-//! 1, and with the inbox of the execution, which belongs to all its runs.
+//! A run never changes after its end. Continue-as-new and a retry open another run under the same
+//! id. The new run has its own journal, numbered from 1, and the inbox of the execution, which
+//! belongs to all its runs.
 
 use std::sync::Arc;
 
@@ -27,25 +28,27 @@ impl Entry {
 }
 
 impl Execution {
-    /// The run after this one, which [continued as new](Event::ContinuedAsNew), and its first entry.
+    /// Returns the run after this one, which [continued as new](Event::ContinuedAsNew), and its
+    /// first entry.
     ///
-    /// Everything is as in `start` but the input. The parent stays: it waits for the last run's outcome, and a run that continues answers
-    /// nobody. The deadline stays, because it was given for the whole of the execution. A delay is over.
+    /// Everything is as in `start` but the input. The parent stays: it waits for the last run's
+    /// outcome, and a run that continues answers nobody. The deadline stays, because it is for the
+    /// whole execution. A delay is over.
     pub fn continued(&self, start: &Start, input: Payload, now: Timestamp) -> (Self, Entry) {
         debug_assert_eq!(self.phase(), &Phase::Continued, "{} did not ask for it", self.address());
         // An order of the parent's that was overtaken stays so.
         let heard = self.inherited.as_ref().map(|inherited| inherited.number);
         let parent = start.parent.clone().map(|parent| Parent { heard, ..parent });
-        // Whoever starts it again is compared with the first run.
+        // A repeated start is compared with the first run.
         let start = Start { start_at: None, parent, ..start.clone().with_input(input) };
         Self::begin(self.address().clone(), self.run() + 1, Arc::new(start), now)
     }
 
-    /// The run after this one, which failed or was cancelled and is tried again, and its first entries.
+    /// Returns the run that tries this failed or cancelled one again, and its first entries.
     ///
-    /// Everything is as this run `began`, with three exceptions. Nobody waits for the outcome: the parent was told how this run ended, and
-    /// may have acted on it, so it is not told again. The new run has as long until its deadline as this one had when it began.
-    /// A delay is over.
+    /// Everything is as this run `began`, with three exceptions. Nobody waits for the outcome: the
+    /// parent knows how this run ended, and may have acted on it, so it gets no second answer. The
+    /// new run has as long until its deadline as this one had when it began. A delay is over.
     pub fn retried(&self, began: Began<'_>, by: By, now: Timestamp) -> Result<(Self, Vec<Entry>), Refusal> {
         self.may_be_retried()?;
         began.start.may_be_repeated()?;
@@ -58,7 +61,8 @@ impl Execution {
         Ok((execution, vec![first, second]))
     }
 
-    /// Whether nobody will ever read what lies unread: it has ended, and no retry opens another run of what began with `first`.
+    /// Whether its unread messages will stay unread for ever: it has ended, and no retry opens
+    /// another run of the execution that began with `first`.
     pub fn is_final(&self, first: &Start) -> bool {
         self.is_finished() && (self.may_be_retried().is_err() || first.may_be_repeated().is_err())
     }

@@ -38,8 +38,8 @@ pub struct Start {
     pub tags: Vec<Tag>,
     /// Who waits for its outcome.
     pub parent: Option<Parent>,
-    /// When it was discarded, because it was damaged. What it had done is gone, its runs are counted anew, and where its input could not be read
-    /// that is `null`, which nobody gave.
+    /// When it was discarded, because it was damaged. Its progress is lost and its runs are counted
+    /// anew. If its input could not be read, the input is now `null`, which no caller passed.
     pub discarded_at: Option<Timestamp>,
     /// The names that its code was registered under before.
     pub old_names: Option<Vec<Name>>,
@@ -79,7 +79,8 @@ pub struct Parent {
     pub run: u32,
     /// Its wait for the result.
     pub op: Op,
-    /// The number of its entry that says that it started the child. Orders that it gave before are not for this one.
+    /// The number of the parent's entry that started the child. Earlier orders of the parent are
+    /// not for this child.
     pub entry: u64,
     /// The number of its last order that earlier runs of the child have heard.
     pub heard: Option<u64>,
@@ -96,9 +97,11 @@ impl Parent {
         Self { id, run, op, entry, heard: None }
     }
 
-    /// Of a child that cannot say itself whose it is: what the journal of its parent's run tells of it.
+    /// Returns the parent of a child whose own record of it is lost, from the journal of the
+    /// parent's run.
     ///
-    /// Several starts may name the child. All but one found its id taken and have that for an outcome, so it came from the first that has none.
+    /// Several starts may name the child. All but one found its id taken, and have that as their
+    /// outcome. So the child came from the first start without an outcome.
     pub fn told_by((id, run): (ExecutionId, u32), journal: &[Entry], child: &ExecutionId) -> Option<Self> {
         let starts = journal.iter().filter_map(|entry| match &entry.event {
             Event::ChildStarted { op, child: started, .. } if started == child => {
@@ -122,7 +125,8 @@ impl Parent {
 }
 
 impl Start {
-    /// A start that says no more than what is to run: in lane `default`, at once, and for nobody. Its input is compared byte for byte.
+    /// Creates a start with default options: in lane `default`, at once, and without a parent. Its
+    /// input is compared byte for byte.
     pub fn of(kind: Kind, name: Name, input: Payload) -> Self {
         Self {
             kind,
@@ -159,7 +163,8 @@ impl Start {
         Fingerprint::new(self.input_hash, &self.input)
     }
 
-    /// Whether something may begin like this once more. What was discarded may not: it would give keys and ids of its lost runs a second time.
+    /// Whether an execution may begin like this once more. A discarded execution may not: it would
+    /// use keys and ids of its lost runs a second time.
     pub(crate) fn may_be_repeated(&self) -> Result<(), Refusal> {
         if self.discarded_at.is_some() { Err(Refusal::Discarded) } else { Ok(()) }
     }
@@ -186,8 +191,8 @@ pub enum StartMatch {
 
 /// Compares a start with the one that an existing execution began with.
 ///
-/// Only what is executed counts: lane, priority or tags of a repeated start may differ, because retrying callers
-/// compute delays and deadlines anew.
+/// Only the code, the input and the parent count. Lane, priority or tags of a repeated start may
+/// differ, because retrying callers compute delays and deadlines anew.
 pub fn start_matches(id: &ExecutionId, existing: &Start, requested: &Start) -> StartMatch {
     let same = existing.may_be_repeated().is_ok()
         && existing.is_same_code(requested)

@@ -82,15 +82,16 @@ impl fmt::Display for Status {
     }
 }
 
-/// Which messages make an execution that nobody holds worth a look. The order of the variants is written to disk: new ones go last.
+/// The messages that make an unheld execution worth a look. The order of the variants is written to
+/// disk: new ones go last.
 ///
-/// Every message is kept until it is read, whether it is listened to or not.
+/// Every message is kept until it is read, whether the execution listens to it or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Listens {
     /// All of them.
     Everything,
-    /// Only [control](crate::Body::is_control): it is paused or blocked, or its time has not come. Anything else would be looked at, put back and
-    /// looked at again for ever.
+    /// Only [control](crate::Body::is_control): it is paused or blocked, or its time has not come.
+    /// Any other message would be looked at, put back and looked at again for ever.
     Control,
     /// None: it has ended, or nothing may end its rest.
     Nothing,
@@ -212,16 +213,21 @@ pub struct Summary {
     pub listens: Listens,
     /// When it has to be looked at again, if nothing arrives before.
     pub wake_at: Option<Timestamp>,
-    /// When a caretaker, who needs none of its code, is to [look](crate::care::look) at it, if nothing arrives before. In a commit, what the
-    /// execution asks for by itself; in a store, what is known there too. It may be too early, never too late.
+    /// When a caretaker, which needs none of its code, must [look](crate::care::look) at it, if
+    /// nothing arrives before. A commit has the time that the execution itself asks for; a store
+    /// adds its own knowledge. It may be too early, never too late.
     pub care_at: Option<Timestamp>,
-    /// What it waits for; a bounded excerpt. A park that leaves something out tells at least one wait with a closure behind it, if there is any.
+    /// A bounded excerpt of its waits. An excerpt that leaves some out has at least one wait with a
+    /// closure behind it, if any exists.
     pub waiting: Vec<Waiting>,
-    /// The lease of the caretaker who wrote this, if nobody but caretakers held the execution until then: its code was never called.
+    /// The lease of the caretaker that wrote this, if only caretakers held the execution until
+    /// then: its code was never called.
     pub cared_epoch: Option<Epoch>,
-    /// Set if the execution is still suspected of killing its workers after this commit. Otherwise a store counts the deaths of its holders from zero.
+    /// Set if the execution is still suspected of killing its workers after this commit. Otherwise
+    /// a store counts the deaths of its holders from zero.
     pub suspicion: Option<Suspicion>,
-    /// Set if the code did something anew while the journal has something of the same kind that it has not asked for.
+    /// Set if the code began an operation anew while the journal has one of the same kind that the
+    /// code has not asked for.
     pub unclaimed: Option<Unclaimed>,
 }
 
@@ -231,17 +237,19 @@ growable!(Summary {
 });
 
 impl Summary {
-    /// The most waits that a summary tells.
+    /// The most waits that a summary has.
     pub const WAITING_COUNT_MAX: usize = 8;
 
-    /// Where it stands at `now`. What slept until then is ready, or runs: nobody writes down that the next attempt of a step begins.
+    /// Returns its status at `now`. An execution that slept until then is ready, or runs: no entry
+    /// records that the next attempt of a step begins.
     pub fn status_at(&self, now: Timestamp) -> Status {
         let is_due = self.wake_at.is_some_and(|at| at <= now);
         if is_due && self.status == Status::Sleeping { Status::Running } else { self.status }
     }
 
-    /// Whether code stands at waits with no closure behind them. Whoever parks it so has replayed it and lived: it is no
-    /// suspect any longer. What rests, or waits for its next attempt, is still one.
+    /// Whether code stands at waits with no closure behind them. A worker that parks it there has
+    /// replayed it and survived, so it is no longer a suspect. An execution that rests, or waits
+    /// for its next attempt, still is.
     pub fn stands_still(&self) -> bool {
         !self.waiting.is_empty() && self.waiting.iter().all(Waiting::is_still)
     }
@@ -259,8 +267,9 @@ impl Execution {
         if self.is_delayed(now) { self.summary_at_rest() } else { self.summary(&[]) }
     }
 
-    /// What an execution looks like whose code does not run: it is paused or blocked, or its time has not come. No clock takes part: one whose
-    /// time comes at this moment is to be woken too.
+    /// Returns the summary of an execution whose code does not run: it is paused or blocked, or its
+    /// time has not come. No clock is read: an execution whose time comes at this very moment must
+    /// be woken too.
     pub fn summary_at_rest(&self) -> Summary {
         let Some(at) = self.start_at().filter(|_| *self.phase() == Phase::Running) else {
             return self.summary(&[]);
@@ -309,8 +318,8 @@ impl Execution {
     }
 }
 
-/// As many waits as a summary tells. Of more than that, those that are not still go first: it [stands still](Summary::stands_still) by what is told
-/// only if it does by all.
+/// Returns at most as many waits as a summary holds. If there are more, waits that are not still go
+/// first, so that the excerpt [stands still](Summary::stands_still) only if all waits do.
 fn excerpt(waiting: &[Waiting]) -> Vec<Waiting> {
     if waiting.len() <= Summary::WAITING_COUNT_MAX {
         return waiting.to_vec();
@@ -325,7 +334,8 @@ fn rests(waiting: &[Waiting]) -> bool {
     waiting.iter().any(|wait| matches!(wait, Waiting::Suspect { until: Some(_), .. } | Waiting::Build { .. }))
 }
 
-/// An execution sleeps when only time can wake it, waits when something else can, and runs otherwise.
+/// An execution sleeps when only time can wake it, waits when something else can, and runs
+/// otherwise.
 fn status_of(waiting: &[Waiting]) -> Status {
     let is_step = |wait: &Waiting| matches!(wait, Waiting::Step { .. } | Waiting::Suspect { .. });
     if rests(waiting) {
@@ -355,7 +365,7 @@ mod tests {
         let start = Start::of(Kind::Workflow, name(), Payload::from("1"));
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new("a").unwrap() };
         let (execution, _) = Execution::start(address, start, Timestamp::from_millis(1));
-        // The last is beyond what a summary tells.
+        // The last is beyond the bound of a summary.
         let mut many = vec![signal(); Summary::WAITING_COUNT_MAX];
         many.push(retry());
         let cases: [(&[Waiting], bool); 9] = [

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::{Block, By, ExecutionId, Name, Op, Timestamp};
 
-/// Text without characters that people cannot see: they are escaped. What users recorded must not move the cursor of its reader, turn the
-/// direction of other text or hide in it. Everything from outside is printed through this.
+/// Returns the text with invisible characters escaped. Text from users must not move the cursor of
+/// its reader, turn the direction of other text or hide in it. Everything from outside is printed
+/// through this.
 pub fn clean(text: &str) -> Cow<'_, str> {
     if is_plain(text) || !text.contains(|c| unseen(c).is_some()) {
         return Cow::Borrowed(text);
@@ -35,8 +36,9 @@ pub(crate) fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
-/// What a character is called that people cannot see, or that changes how they see others. Spaces are none of them, and neither are the two selectors of
-/// emoji and text style, which belong to the character before them.
+/// Returns the name of a character that people cannot see, or that changes how they see others.
+/// Spaces are not among them, and neither are the two selectors of emoji and text style, which
+/// belong to the character before them.
 pub fn unseen(c: char) -> Option<&'static str> {
     match c {
         _ if c.is_control() => Some("control character"),
@@ -44,7 +46,8 @@ pub fn unseen(c: char) -> Option<&'static str> {
             Some("bidirectional control")
         }
         '\u{2028}' | '\u{2029}' => Some("line separator"),
-        // Unicode's "default ignorable" characters, the marks of interlinear notes, and a braille pattern without dots.
+        // Unicode's "default ignorable" characters, the marks of interlinear notes, and a braille
+        // pattern without dots.
         '\u{ad}'
         | '\u{34f}'
         | '\u{115f}'..='\u{1160}'
@@ -75,10 +78,11 @@ pub fn excerpt(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// A cut text is at least so long: what is left of it, and the note of how much is not.
+/// The least bound of a cut text: it has room for a beginning and for the note about the rest.
 pub const CUT_BYTES_MIN: usize = 40;
 
-/// The text, or its beginning with a note of how many bytes are left out. At most `bytes_max` long, if that is [`CUT_BYTES_MIN`] or more.
+/// Returns the text, or its beginning with a note of how many bytes are left out. The result has at
+/// most `bytes_max` bytes, if that is [`CUT_BYTES_MIN`] or more.
 pub fn cut(text: String, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text;
@@ -127,7 +131,7 @@ pub fn names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
     names.into_iter().map(|name| format!("{:?}", name.as_str())).collect::<Vec<_>>().join(", ")
 }
 
-/// What can be decided about what is in the way, if anything can.
+/// Returns the possible decisions about an obstacle, if there are any.
 pub fn ways_on(id: &ExecutionId, block: &Block) -> Option<String> {
     match block {
         Block::Unrecordable { op, .. } => Some(ways_on_without_result(id, op)),
@@ -149,7 +153,7 @@ pub(crate) fn ways_on_without_result(id: &ExecutionId, op: &Op) -> String {
     format!("abide unblock {id} --rerun {step}, or abide unblock {id} --edit {edit}")
 }
 
-/// A text as one argument of a command line: in quotes where a shell would read it as something else.
+/// Returns a text as one argument of a command line: in quotes where a shell would misread it.
 pub fn argument(text: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@+,".contains(c);
     // A number sign begins a comment only where a word begins.

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// A point in time: microseconds since the Unix epoch.
 ///
-/// Arithmetic saturates: a sleep of `Duration::MAX` is due at [`Timestamp::MAX`], never in the past.
+/// Arithmetic saturates: a sleep of `Duration::MAX` is due at [`Timestamp::MAX`], never in the
+/// past.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(i64);

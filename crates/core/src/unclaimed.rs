@@ -6,17 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Op, OpKind};
 
-/// Newer code began an operation, while the journal has one of the same kind that it has not asked for.
+/// An operation that newer code began, while the journal has one of the same kind that the code has
+/// not asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unclaimed {
     /// What began.
     pub begun: Op,
-    /// What is recorded, and unused so far.
+    /// The recorded operation, unused so far.
     pub recorded: Op,
 }
 
 impl Unclaimed {
-    /// The first two of a kind. `is_used` says whether the code has used the name of what is recorded: then it was not renamed.
+    /// Returns the first two of a kind. `is_used` says whether the code has used the name of a
+    /// recorded operation: then it was not renamed.
     pub fn first(begun: &[Op], recorded: &[Op], is_used: impl Fn(&Op) -> bool) -> Option<Self> {
         let left: Vec<&Op> = recorded.iter().filter(|op| !is_used(op)).collect();
         begun.iter().find_map(|begun| {

@@ -70,8 +70,8 @@ fn changed_code_continues_by_name() {
     }
 }
 
-/// Replays code that asks for `asked`, of which each may have had another name before: `new<old`. What it takes from the journal, and under which
-/// name.
+/// Replays code that asks for `asked`, where each may have had another name before: `new<old`.
+/// Returns the records that it takes from the journal, and their names.
 fn renamed(journal: &[Entry], asked: &[&str]) -> String {
     let mut cursor = Cursor::new(false);
     let mut story = Vec::new();

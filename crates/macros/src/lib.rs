@@ -141,10 +141,10 @@ struct Built<'a> {
     kind: Ident,
 }
 
-/// Generates the code. The function goes inside `call`, under a name that nobody uses. Its own name
-/// means the struct there, as a type and as a value: a workflow can run itself as a child.
-/// `let name = …` is a new variable there, as everywhere in Rust where `name` is no unit struct. For
-/// that, a function of that name hides the struct, and a variable hides the function.
+/// Generates the code. The function goes inside `call`, under a name that no other code uses. There
+/// its own name means the struct, as a type and as a value: a workflow can run itself as a child.
+/// `let name = …` is a new variable there, as everywhere in Rust where `name` is no unit struct. To
+/// allow that, a function of that name hides the struct, and a variable hides the function.
 fn build(function: &ItemFn, built: &Built<'_>) -> Tokens {
     let Built { ident, name, olds, strict, input, call, output, kind } = built;
     let vis = &function.vis;
