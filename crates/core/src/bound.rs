@@ -16,14 +16,14 @@ impl Limits {
     /// author.
     pub const REASON_BYTES_MAX: usize = 1_024;
 
-    /// How many bytes of an error are kept: never more than of a payload.
+    /// Returns how many bytes of an error are kept: never more than of a payload.
     fn failure_bytes(&self) -> usize {
         self.failure_bytes_max.min(self.payload_bytes_max)
     }
 }
 
 impl Command {
-    /// The same command, with every text in it cut to its bound.
+    /// Returns the same command with every text in it cut to its bound.
     pub fn bounded(self, limits: &Limits) -> Self {
         match self {
             Self::RecordStep(StepRecord { op, outcome, attempt, input }) => {
@@ -131,7 +131,7 @@ impl Failure {
     }
 
     fn cut_texts(&mut self, bytes_max: usize) {
-        // Kept aside for the note about causes that are left out.
+        // Reserved for the note about causes that are left out.
         let mut left = bytes_max.saturating_sub(text::CUT_BYTES_MIN);
         let mut cut = |text: &mut String, share: usize| {
             *text = text::cut(std::mem::take(text), left / share);
@@ -193,7 +193,8 @@ mod tests {
         .into()
     }
 
-    /// The bytes that are kept of a failure: of its message, of each cause, of its value.
+    /// Checks the number of bytes that are kept of a failure: of its message, each cause and its
+    /// value.
     fn check(given: Failure, message: usize, chain: &[usize], value: usize) {
         let limits = Limits { failure_bytes_max: 1_000, ..Limits::default() };
         let kept = given.bounded(&limits);

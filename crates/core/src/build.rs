@@ -7,16 +7,17 @@
 use crate::planted::{Bug, planted};
 use crate::{Block, Command, Execution, Name, Phase};
 
-/// The most builds that are kept with a block. Beyond, the oldest is forgotten, and may try again.
+/// The most builds that are kept with a block. Beyond that the oldest is forgotten, and may try
+/// again.
 const BUILD_COUNT_MAX: usize = 16;
 
 impl Command {
-    /// The code or the data does not allow to go on; nobody says which build found it.
+    /// Creates a block by an obstacle in the code or the data, found by an unnamed build.
     pub fn block(reason: Block) -> Self {
         Self::Block { reason, build: None }
     }
 
-    /// The same command; what it says to be in the way was found by this build.
+    /// Returns the same command with this build as the finder of the obstacle.
     pub fn found_by(self, build: &Name) -> Self {
         match self {
             Self::Block { reason, build: None } => Self::Block { reason, build: Some(build.clone()) },
@@ -26,7 +27,7 @@ impl Command {
 }
 
 impl Execution {
-    /// The builds that were blocked where the execution stands, the newest last.
+    /// Returns the builds that were blocked where the execution stands, the newest last.
     pub fn tried(&self) -> &[Name] {
         self.tried.as_deref().unwrap_or_default()
     }
@@ -106,7 +107,7 @@ mod tests {
         assert_eq!(decide(&mut execution, block("a")), 0, "nothing new");
     }
 
-    /// What ends while it is blocked does not say that the build would get any further.
+    /// A closure that ends during a block does not show that the build would get any further.
     #[test]
     fn what_is_recorded_while_it_is_blocked_makes_nobody_try_again() {
         let mut execution = execution();

@@ -1,4 +1,4 @@
-//! What can be asked of an execution, and what follows.
+//! Commands to an execution, and their consequences.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::{
     TreeOrder, text,
 };
 
-/// Something that the holder of the lease wants to record.
+/// A change that the holder of the lease wants to record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// A step has its final outcome.
@@ -22,7 +22,7 @@ pub enum Command {
         op: Op,
         /// The number of the failed attempt.
         attempt: u32,
-        /// Why it failed.
+        /// The failure.
         failure: Failure,
         /// When the next attempt is due.
         retry_at: Timestamp,
@@ -47,18 +47,18 @@ pub enum Command {
         op: Op,
         /// The message that carried it.
         message: MessageId,
-        /// What it carried.
+        /// Its value.
         payload: Payload,
     },
-    /// A signal is taken from the inbox and set aside: the code cannot read it.
+    /// A signal is taken from the inbox and set aside, because the code cannot read it.
     RejectSignal(Box<RejectedSignal>),
-    /// A child is to be started.
+    /// A child must start.
     StartChild {
         /// The start.
         op: Op,
         /// The id of the child.
         child: ExecutionId,
-        /// How it starts.
+        /// The start of the child.
         start: Arc<Start>,
     },
     /// A child has its outcome.
@@ -77,47 +77,47 @@ pub enum Command {
     },
     /// Start nothing new until resumed.
     Pause {
-        /// Who asks.
+        /// The requester.
         by: By,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Go on after a pause.
     Resume {
-        /// Who asks.
+        /// The requester.
         by: By,
     },
     /// The parent was paused, or goes on.
     Inherit {
-        /// Who says so.
+        /// The sender of the order.
         by: By,
         /// The number of the parent's order; see [`TreeOrder`].
         number: u64,
-        /// Why the parent is paused; nothing when it goes on.
+        /// The reason for the parent's pause; `None` when the parent goes on.
         pause: Option<String>,
     },
     /// Let the workflow's code wind down.
     Cancel {
-        /// Who asks.
+        /// The requester.
         by: By,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// End at once, without the workflow's code.
     Terminate {
-        /// Who asks.
+        /// The requester.
         by: By,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The deadline has passed: let the code see it, and wind down.
     ShowDeadline {
-        /// What still runs then is dropped.
+        /// The end of the grace period. Code that still runs then is dropped.
         until: Timestamp,
     },
-    /// The deadline has passed, and no code is there to see it, or its time to wind down is over.
+    /// The deadline has passed, and either no code can see it or the grace period is over.
     ExpireDeadline,
-    /// The code or the data does not allow to go on.
+    /// The execution cannot go on with this code or data.
     Block {
         /// The obstacle.
         reason: Block,
@@ -126,9 +126,9 @@ pub enum Command {
     },
     /// Try again to get past the obstacle.
     Unblock {
-        /// Who asks.
+        /// The requester.
         by: By,
-        /// What becomes of the step whose result could not be recorded, if it is blocked at one.
+        /// The decision about a step whose result could not be recorded, if it is blocked at one.
         step: Option<StepRemedy>,
     },
     /// The workflow or task returned a result.
@@ -145,16 +145,16 @@ pub enum Command {
         /// The input of the next run.
         input: Payload,
     },
-    /// Something happened that only the driver understands.
+    /// An event that only the driver understands.
     RecordForeign(Foreign),
 }
 
-/// Which step is to go on, and how.
+/// A step to decide about, and the decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepRemedy {
     /// The step, as people write it; see [`Op::is_called`].
     pub step: String,
-    /// What becomes of it.
+    /// The decision.
     pub remedy: Remedy,
 }
 
@@ -185,21 +185,21 @@ impl fmt::Display for Remedy {
 /// empty if the command changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// To append, in this order.
+    /// The events to append, in this order.
     pub events: Vec<Event>,
-    /// To send with the same commit.
+    /// The messages to send with the same commit.
     pub emits: Vec<Message>,
-    /// What the open children of the run have to be told.
+    /// The order for the open children of the run.
     pub tree: Option<TreeOrder>,
 }
 
-/// Who did something: a user, a program, a parent.
+/// The author of an order or message: a user, a program, a parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct By(pub String);
 
 impl By {
-    /// A program that uses the library and gave no other name.
+    /// Returns the name for programs that use the library and set no other name.
     pub fn client() -> Self {
         Self("client".to_owned())
     }
@@ -211,44 +211,46 @@ impl fmt::Display for By {
     }
 }
 
-/// Why an execution cannot go on. The order of the variants is written to disk: new ones go last.
+/// The obstacle that keeps an execution from going on. The order of the variants is written to
+/// disk: new ones go last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Block {
     /// The code does not match the journal.
     Mismatch {
-        /// What the journal has.
+        /// The operation in the journal.
         expected: String,
-        /// What the code asks for.
+        /// The operation that the code asks for.
         found: String,
     },
     /// Recorded data cannot be read as the type that the code wants.
     Undecodable {
-        /// Whose data.
+        /// The owner of the data.
         what: String,
         /// The type that the code wants.
         expected: String,
         /// The recorded data, or its beginning, and the complaint.
         found: String,
     },
-    /// A step happened, but its result could not be recorded.
+    /// A step ran, but its result could not be recorded.
     Unrecordable {
         /// The step.
         op: Op,
         /// The limit or the serializer's complaint.
         reason: String,
     },
-    /// The workflow awaits something that is not an operation of its `ctx`.
+    /// The workflow awaits a future that is not an operation of its `ctx`.
     ForeignAwait {
         /// The workflow.
         workflow: String,
     },
     /// One name is used for two kinds of operation.
     NameClash(NameClash),
-    /// A durable operation was used where none can be: inside a step, or on a task of the runtime.
+    /// The code used a durable operation in a place where it cannot work: inside a step, or on a
+    /// task of the runtime.
     Misplaced {
         /// The operation.
         op: String,
-        /// Where it was used.
+        /// The place.
         place: String,
     },
     /// A limit of the journal or of a payload was reached.
@@ -256,9 +258,9 @@ pub enum Block {
         /// The value that is too large, and its limit.
         reason: String,
     },
-    /// It kills its worker.
+    /// The execution kills its worker.
     Poison {
-        /// How often, when, and what it was last seen doing.
+        /// The number and times of the deaths, and its last known activity.
         reason: String,
     },
     /// The code asks for an operation with another input than it was recorded with.
@@ -277,7 +279,7 @@ pub struct OtherInput {
 }
 
 impl Block {
-    /// The step whose result could not be recorded, if that is in the way.
+    /// Returns the step whose result could not be recorded, if that is the obstacle.
     pub fn lost(&self) -> Option<&Op> {
         match self {
             Self::Unrecordable { op, .. } => Some(op),
@@ -327,17 +329,17 @@ impl fmt::Display for Block {
     }
 }
 
-/// Why a request was not carried out. Nothing was changed.
+/// The reason why a request was refused. A refusal changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The run has ended.
     Finished {
-        /// How.
+        /// The final status.
         status: Status,
     },
     /// It has not ended, so it cannot be retried.
     NotEnded,
-    /// It was damaged and discarded, so that it cannot be retried.
+    /// It was damaged and discarded, so it cannot be retried.
     Discarded,
     /// The message is for a run that is not the current one.
     OtherRun {
@@ -354,14 +356,14 @@ pub enum Refusal {
     Expiring,
     /// It is blocked.
     Blocked,
-    /// It is blocked, and no build of the program that is live can go on with it.
+    /// It is blocked, and no live build of the program can go on with it.
     GivenUp {
         /// The obstacle.
         reason: String,
     },
     /// It is not blocked.
     NotBlocked,
-    /// Somebody has unblocked it already, and nobody has read that yet.
+    /// Somebody has already unblocked it, and the order is still unread.
     UnblockUnread,
     /// It has no deadline, or the deadline has not passed.
     NotDue,
@@ -369,10 +371,10 @@ pub enum Refusal {
     NotAWorkflow,
     /// It is an order for children of another execution, or for older ones.
     NotAChild {
-        /// Whose children it is for.
+        /// The parent of the children that the order is for.
         of: ExecutionId,
     },
-    /// The id is taken by something else.
+    /// Another execution has the id.
     Conflict {
         /// The id.
         id: ExecutionId,
@@ -394,20 +396,20 @@ pub enum Refusal {
         /// The step.
         op: Op,
     },
-    /// It is not blocked at this step, so that nothing about it may be decided.
+    /// It is not blocked at this step, so nobody can decide about the step.
     NotThisStep {
         /// The step that was named.
         step: String,
         /// The step that it is blocked at, if it is blocked at one.
         op: Option<Op>,
     },
-    /// It is blocked at this operation, but nothing like that may be decided about it.
+    /// It is blocked at this operation, but the obstacle does not allow this decision.
     NotThisWay {
         /// The decision.
         remedy: Remedy,
-        /// What it is blocked by.
+        /// The obstacle.
         block: String,
-        /// What can be decided.
+        /// The possible decisions.
         ways_on: String,
     },
     /// The parts of the request contradict each other.
@@ -417,9 +419,9 @@ pub enum Refusal {
         /// The fault.
         what: String,
     },
-    /// Something is over its limit.
+    /// A value is over its limit.
     TooLarge(TooLarge),
-    /// Something has no proper name.
+    /// A name is not valid.
     InvalidName(InvalidName),
     /// The store does not support the request.
     Unsupported {

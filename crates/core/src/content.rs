@@ -1,4 +1,4 @@
-//! Whether two values of the user's are the same.
+//! Equality of users' values.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use crate::{Payload, text};
 
 /// A 128-bit hash of a value. Two values are equal if their hashes are.
 ///
-/// The SDK makes it from the canonical form of the value, at the edge; stores and rules compare
+/// The SDK computes it from the canonical form of the value, at the edge. Stores and rules compare
 /// hashes and never look into the value. It is written to disk and never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentHash(u128);
 
 impl ContentHash {
-    /// The hash of these bytes: SipHash-2-4 with 128 bits and a fixed key. The key is no secret,
-    /// because nothing relies on the hash against an adversary: a caller chooses its own inputs.
+    /// Returns the hash of these bytes: SipHash-2-4 with 128 bits and a fixed key. The key is no
+    /// secret, because the hash need not withstand an adversary: a caller chooses its own inputs.
     pub fn of(bytes: &[u8]) -> Self {
         let mut state = Sip::new([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]);
         let (words, rest) = bytes.as_chunks::<8>();
@@ -47,12 +47,12 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Of an input that is compared byte for byte.
+    /// Returns the fingerprint of an input that is compared byte for byte.
     pub fn of(input: &Payload) -> Self {
         Self::new(ContentHash::of(input.as_bytes()), input)
     }
 
-    /// Of an input whose canonical form has this hash.
+    /// Returns the fingerprint of an input whose canonical form has this hash.
     pub fn new(hash: ContentHash, input: &Payload) -> Self {
         Self { hash, excerpt: input.excerpt() }
     }
@@ -71,7 +71,7 @@ impl Sip {
     fn new([k0, k1]: [u64; 2]) -> Self {
         Self([
             k0 ^ 0x736f_6d65_7073_6575,
-            // The variant with 128 bits begins otherwise here.
+            // The 128-bit variant begins differently here.
             k1 ^ 0x646f_7261_6e64_6f6d ^ 0xee,
             k0 ^ 0x6c79_6765_6e65_7261,
             k1 ^ 0x7465_6462_7974_6573,

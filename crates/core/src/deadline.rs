@@ -11,12 +11,12 @@ use crate::{
     Command, Decision, Event, Execution, Failure, FailureKind, Kind, OpKind, Phase, Refusal, Timestamp, care,
 };
 
-/// Who there is to see that a deadline has passed.
+/// The code that can see that a deadline has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Witness {
-    /// It was called, and has not ended.
+    /// Whether the code was called and has not ended.
     pub has_begun: bool,
-    /// None was ever called, by anybody.
+    /// Whether no worker has ever called the code.
     pub is_first: bool,
 }
 
@@ -55,12 +55,12 @@ impl Execution {
         }
     }
 
-    /// When somebody without its code has to see to its deadline.
+    /// Returns the time at which a caretaker, which has no code, must apply the deadline.
     pub fn care_at(&self) -> Option<Timestamp> {
         self.expires_at().map(|at| at.after(care::DEADLINE_PATIENCE))
     }
 
-    /// What code that is live is shown. Code that was not called yet sees nothing.
+    /// Shows the deadline to live code. Code that was not called yet sees nothing.
     pub(crate) fn show_deadline(&self, until: Timestamp, now: Timestamp) -> Result<Decision, Refusal> {
         let is_due = self.deadline_at().is_some_and(|deadline_at| deadline_at <= now);
         if is_due && !self.is_delayed(now) {
@@ -69,7 +69,7 @@ impl Execution {
         self.expire(now)
     }
 
-    /// The deadline ends the run.
+    /// Ends the run with its deadline.
     pub(crate) fn expire(&self, now: Timestamp) -> Result<Decision, Refusal> {
         match self.expires_at() {
             Some(at) if at <= now => Ok(self.failed(self.too_late())),
@@ -90,7 +90,7 @@ impl Execution {
             Command::Block { reason, build } => Ok(Event::Blocked { reason, build }.into()),
             Command::Complete { .. } => Ok(self.failed(self.too_late())),
             Command::Fail(failure) => Ok(self.failed(self.too_late_after(failure))),
-            // No other attempt of a task follows.
+            // No further attempt of the task follows.
             Command::FailAttempt { op, failure, .. } if op.kind == OpKind::Task => {
                 Ok(self.failed(self.too_late_after(failure)))
             }
@@ -103,7 +103,8 @@ impl Execution {
         Failure::new(FailureKind::Deadline, format!("the deadline {deadline_at} has passed"))
     }
 
-    /// What its code returned is told, unless it is the deadline that it saw.
+    /// Returns the failure of the deadline. Its causes include the error that the code returned,
+    /// unless that error is the deadline itself.
     fn too_late_after(&self, failure: Failure) -> Failure {
         let mut late = self.too_late();
         if failure.kind != FailureKind::Deadline {

@@ -1,10 +1,10 @@
-//! What became of results that somebody gave to steps.
+//! The fates of results that somebody set for steps.
 
 use std::collections::HashMap;
 
 use crate::{Block, ContentHash, Entry, Event, KeyHasher, Op, OpIndex, Remedied, Remedy};
 
-/// What became of a result that somebody gave to a step.
+/// The fate of a result that somebody set for a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EditFate {
     /// The code could not read it: the next decision takes its place.
@@ -21,9 +21,9 @@ pub enum EditFate {
 /// anything else.
 #[derive(Debug, Default)]
 pub struct EditFates {
-    /// Where the code was last blocked at a step that needs a decision.
+    /// The entries at which the code was last blocked at a step that needs a decision.
     blocked_at: HashMap<OpIndex, u64, KeyHasher>,
-    /// The last entry that only code which goes on can have caused.
+    /// The last entry that only advancing code can have caused.
     went_on_at: u64,
     /// Operations that somebody accepted as recorded, with the input that the code had for them.
     accepted: HashMap<OpIndex, Vec<ContentHash>, KeyHasher>,
@@ -72,7 +72,7 @@ impl EditFates {
 }
 
 impl Event {
-    /// Whether somebody gave a step its result.
+    /// Whether this entry sets the result of a step.
     pub fn is_edit(&self) -> bool {
         matches!(self, Self::Unblocked { remedied: Some(Remedied { remedy: Remedy::Edit(_), .. }), .. })
     }
@@ -109,7 +109,7 @@ mod tests {
         Event::StepRecorded(StepRecord { op: op(step), outcome, attempt: 1, input: None })
     }
 
-    /// What becomes of the first of these.
+    /// Checks the fate of the first of these events.
     fn check(events: Vec<Event>, expected: Option<EditFate>) {
         let entries: Vec<_> =
             (1..).zip(events).map(|(seq, event)| Entry { seq, at: Timestamp::default(), event }).collect();
@@ -135,7 +135,7 @@ mod tests {
         check(vec![Event::Unblocked { by: by(), remedied: rerun }, blocked_at("a"), recorded("b")], None);
     }
 
-    /// These come whether the code has read it or not.
+    /// Others cause these events whether the code has read the result or not.
     #[test]
     fn what_others_do_says_nothing_about_an_edit() {
         let others = [

@@ -1,4 +1,4 @@
-//! What a journal is made of.
+//! The entries of a journal.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct Entry {
     pub seq: u64,
     /// When it was decided.
     pub at: Timestamp,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
@@ -27,7 +27,7 @@ growable!(Entry {
     gained: ;
 });
 
-/// What happened. The order of the variants is written to disk: new ones go last.
+/// An event in a journal. The order of the variants is written to disk: new ones go last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// The run began.
@@ -40,7 +40,7 @@ pub enum Event {
         op: Op,
         /// The number of the failed attempt, from 1.
         attempt: u32,
-        /// Why it failed.
+        /// The failure.
         failure: Failure,
         /// When the next attempt is due.
         retry_at: Timestamp,
@@ -65,7 +65,7 @@ pub enum Event {
         op: Op,
         /// The message that carried it.
         message: MessageId,
-        /// What it carried.
+        /// Its value.
         payload: Payload,
     },
     /// A child was started.
@@ -74,38 +74,38 @@ pub enum Event {
         op: Op,
         /// The id of the child.
         child: ExecutionId,
-        /// What it was started with.
+        /// The input of the child.
         input: Fingerprint,
     },
-    /// A child that was waited for has its outcome, or could not be started.
+    /// A child that the workflow waited for has its outcome, or could not be started.
     ChildFinished {
         /// The wait for the result.
         op: Op,
         /// Its outcome.
         outcome: Outcome,
     },
-    /// The workflow no longer wants a child, which was asked to stop.
+    /// The workflow no longer wants a child, and has asked it to stop.
     ChildCancelled {
         /// The wait for the result that was given up.
         op: Op,
     },
     /// Somebody paused the execution.
     Paused {
-        /// Who.
+        /// The author of the order.
         by: By,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Somebody let a paused execution go on.
     Resumed {
-        /// Who.
+        /// The author of the order.
         by: By,
     },
     /// Somebody asked for cancellation; the workflow's code sees it.
     CancelRequested {
-        /// Who.
+        /// The author of the order.
         by: By,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The execution cannot go on until something about its code or data changes.
@@ -117,7 +117,7 @@ pub enum Event {
     },
     /// The obstacle is believed gone.
     Unblocked {
-        /// Who says so.
+        /// The author of the order.
         by: By,
         /// The decision about the step whose result could not be recorded, if that was the
         /// obstacle.
@@ -134,9 +134,9 @@ pub enum Event {
     Failed(Failure),
     /// The run was cancelled.
     Cancelled {
-        /// Who asked.
+        /// The requester.
         by: By,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The run ended and the next run began with this input.
@@ -144,16 +144,16 @@ pub enum Event {
         /// The input of the next run.
         input: Payload,
     },
-    /// The run before this one failed or was cancelled, and somebody had it tried again.
+    /// The run before this one failed or was cancelled, and somebody retried it.
     Retried {
-        /// Who.
+        /// The author of the order.
         by: By,
     },
-    /// Something that only the driver of this execution understands.
+    /// An event that only the driver of this execution understands.
     Foreign(Foreign),
     /// Its parent was paused, or goes on.
     Inherited {
-        /// Why the parent is paused; nothing when it goes on.
+        /// The reason for the parent's pause; `None` when the parent goes on.
         pause: Option<String>,
         /// The parent.
         by: By,
@@ -162,7 +162,7 @@ pub enum Event {
     },
     /// The deadline has passed; the code sees it.
     DeadlinePassed {
-        /// What still runs then is dropped.
+        /// The end of the grace period. Code that still runs then is dropped.
         until: Timestamp,
     },
     /// A signal was taken from the inbox and set aside, because the waiting code could not read it.
@@ -177,15 +177,15 @@ pub struct RejectedSignal {
     pub op: Op,
     /// The message that carried it.
     pub message: MessageId,
-    /// Who sent it.
+    /// The sender.
     pub by: By,
     /// When it arrived.
     pub arrived_at: Timestamp,
-    /// What it carried.
+    /// Its value.
     pub payload: Payload,
     /// The type that the code waited for.
     pub expected: String,
-    /// Why it is none.
+    /// The error of the attempt to read it.
     pub complaint: String,
 }
 
@@ -206,7 +206,7 @@ impl fmt::Display for RejectedSignal {
 pub struct Remedied {
     /// The operation.
     pub op: Op,
-    /// What becomes of it.
+    /// The decision.
     pub remedy: Remedy,
     /// The input that the code declared, if the decision accepts a record with another input.
     pub declared: Option<ContentHash>,
@@ -218,14 +218,14 @@ pub struct Remedied {
 pub struct Foreign {
     /// The driver's word for the event, which `show` prints.
     pub kind: Name,
-    /// The operation that it belongs to, if it belongs to one.
+    /// The operation that it belongs to, if any.
     pub op: Option<Op>,
-    /// What happened, as the driver writes it.
+    /// The event, as the driver writes it.
     pub payload: Payload,
 }
 
 impl Event {
-    /// The word for this event in journals that people read.
+    /// Returns the word for this event in journals that people read.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Started(_) => "started",
@@ -255,7 +255,7 @@ impl Event {
         }
     }
 
-    /// The operation that this event belongs to, if it belongs to one.
+    /// Returns the operation that this event belongs to, if any.
     pub fn op(&self) -> Option<&Op> {
         match self {
             Self::StepRecorded(StepRecord { op, .. })
@@ -306,9 +306,9 @@ pub struct StepRecord {
     pub op: Op,
     /// Its outcome.
     pub outcome: Outcome,
-    /// The number of the attempt that gave it, from 1.
+    /// The number of the attempt that had this outcome, from 1.
     pub attempt: u32,
-    /// The input that the code declared for the step, if it did.
+    /// The input that the code declared for the step, if any.
     pub input: Option<Fingerprint>,
 }
 
@@ -317,7 +317,7 @@ growable!(StepRecord {
     gained: ;
 });
 
-/// How an operation ended.
+/// The end of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// With a result.
@@ -329,7 +329,7 @@ pub enum Outcome {
     Unrecordable(Unrecordable),
 }
 
-/// Why a result could not be recorded although the effect has happened.
+/// The reason why a result could not be recorded although the effect has happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unrecordable {
     /// One sentence that names the limit or the serializer's complaint.
@@ -337,7 +337,7 @@ pub struct Unrecordable {
 }
 
 impl Outcome {
-    /// The same outcome; a failure was at this place unless it knows another one.
+    /// Returns the same outcome. A failure without a place gets this one.
     pub fn located(self, place: impl FnOnce() -> crate::Place) -> Self {
         match self {
             Self::Failure(failure) => Self::Failure(failure.located(place)),
@@ -357,7 +357,7 @@ impl fmt::Display for Outcome {
 }
 
 impl Event {
-    /// The input that was recorded with this, if it is compared with what the code declares.
+    /// Returns the recorded input, if it is compared with the input that the code declares.
     pub fn input(&self) -> Option<&Fingerprint> {
         match self {
             Self::StepRecorded(StepRecord { input, op, .. }) if op.kind != OpKind::Task => input.as_ref(),

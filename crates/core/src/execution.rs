@@ -1,4 +1,4 @@
-//! The execution state machine: what may follow what.
+//! The execution state machine: which event may follow which.
 
 use std::sync::Arc;
 
@@ -36,16 +36,16 @@ pub struct Execution {
     attempt_count: u32,
     /// Children that were started and have not been recorded as finished.
     pub(crate) open_child_count: u32,
-    /// What its parent has ordered last.
+    /// The last order of its parent.
     pub(crate) inherited: Option<Inherited>,
     pub(crate) phase: Phase,
     /// The builds that were blocked where it stands, the newest last.
     pub(crate) tried: Option<Vec<Name>>,
-    /// The changes of the code that the run takes, and those that it does not.
+    /// The changes of the code that the run takes, and the changes that it does not take.
     pub(crate) patches: Option<Vec<Patch>>,
-    /// How many entries at the end of the journal the code does not see.
+    /// The number of entries at the end of the journal that the code does not see.
     pub(crate) unseen_count: u32,
-    /// For a task of which an attempt has failed: when the first one began.
+    /// For a task with a failed attempt: when the first attempt began.
     first_attempt_at: Option<Timestamp>,
 }
 
@@ -64,18 +64,18 @@ pub enum Phase {
     Running,
     /// It starts nothing new until resumed.
     Paused {
-        /// Who paused it.
+        /// The person or program that paused it.
         by: By,
-        /// Why.
+        /// The reason.
         reason: String,
-        /// Somebody meant this very execution; otherwise its parent is paused.
+        /// Whether somebody paused this very execution; otherwise its parent is paused.
         is_own: bool,
     },
     /// Its code winds down.
     Cancelling {
-        /// Who asked.
+        /// The requester.
         by: By,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// It cannot go on until something about its code or data changes.
@@ -97,13 +97,13 @@ pub enum Phase {
     Continued,
     /// Its deadline has passed, and its code winds down.
     Expiring {
-        /// What still runs then is dropped.
+        /// The end of the grace period. Code that still runs then is dropped.
         until: Timestamp,
     },
 }
 
 impl Phase {
-    /// Whether code runs, or would.
+    /// Whether code runs, or would run if a worker had it.
     pub fn is_active(&self) -> bool {
         matches!(self, Self::Running | Self::Cancelling { .. } | Self::Expiring { .. })
     }
@@ -115,7 +115,7 @@ fn nowhere() -> Address {
 }
 
 impl Execution {
-    /// The first run of an execution that begins with `start`, and its first entry.
+    /// Returns the first run of an execution that begins with `start`, and its first entry.
     pub fn start(address: Address, start: impl Into<Arc<Start>>, now: Timestamp) -> (Self, Entry) {
         Self::begin(address, 1, start.into(), now)
     }
@@ -127,7 +127,7 @@ impl Execution {
         (execution, entry)
     }
 
-    /// Folds a run's entries, of which the first must be [`Event::Started`].
+    /// Folds a run's entries. The first must be [`Event::Started`].
     pub fn fold<'a>(
         address: Address,
         run: u32,
@@ -166,7 +166,7 @@ impl Execution {
         }
     }
 
-    /// What follows from `command` at `now`. Reads nothing but its arguments.
+    /// Returns the consequences of `command` at `now`. Reads only its arguments.
     pub fn decide(&self, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
         let is_terminate = matches!(command, Command::Terminate { .. });
         let mut decision = self.decide_in_phase(command, now)?;
@@ -192,7 +192,7 @@ impl Execution {
             Command::Pause { by, reason } => Ok(Event::Paused { by, reason }.into()),
             Command::Resume { .. } => Err(Refusal::NotPaused),
             Command::Inherit { .. } => self.inherit(command),
-            // A task has no place to see it, and code that was not called yet neither.
+            // Neither a task nor code that was not called yet has a place to see it.
             Command::Cancel { by, reason } if self.kind == Kind::Task || self.is_delayed(now) => {
                 Ok(self.cancelled(by, reason))
             }
@@ -203,7 +203,7 @@ impl Execution {
         }
     }
 
-    /// A pause lets closures that run finish and be recorded; nothing else moves.
+    /// Decides during a pause. Running closures may finish and be recorded; nothing else moves.
     fn decide_paused(&self, is_own: bool, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
         match command {
             Command::Pause { .. } if is_own => Ok(Decision::default()),
@@ -225,7 +225,7 @@ impl Execution {
             | Command::Terminate { .. }
             | Command::ShowDeadline { .. }
             | Command::ExpireDeadline => self.decide_work(command, now),
-            // The whole of a task is a closure that may finish.
+            // A task as a whole is one closure, which may finish.
             Command::Complete { .. } | Command::Fail(_) if self.kind == Kind::Task => {
                 self.decide_work(command, now)
             }
@@ -255,7 +255,8 @@ impl Execution {
         }
     }
 
-    /// A block lets closures that run finish and be recorded, as a pause does; nothing else moves.
+    /// Decides during a block. As during a pause, running closures may finish and be recorded;
+    /// nothing else moves.
     fn decide_blocked(&self, current: &Block, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
         match command {
             Command::Unblock { by, step } => self.unblock(current, by, step),
@@ -268,7 +269,7 @@ impl Execution {
             Command::Pause { .. } | Command::Resume { .. } => self.decide_pause_of_blocked(command),
             Command::Inherit { .. } => self.inherit(command),
             Command::Terminate { .. } | Command::ExpireDeadline => self.decide_work(command, now),
-            // The step that it is blocked at has run: only somebody's decision goes on from there.
+            // The step that blocks it has run: only a decision about the step goes on from there.
             Command::RecordStep(StepRecord { ref op, .. }) | Command::FailAttempt { ref op, .. }
                 if self.kind == Kind::Task || current.lost() == Some(op) =>
             {
@@ -368,15 +369,16 @@ impl Execution {
         Decision::new(end, emits)
     }
 
-    /// Deterministic ids make a repeated emit harmless; the run keeps a later run's messages apart.
+    /// Creates a message. Its deterministic id makes a repetition harmless; the run in the id
+    /// separates the messages of later runs.
     pub(crate) fn message_to(&self, id: crate::ExecutionId, what: &str, (by, body): (By, Body)) -> Message {
-        // Not by `format!`, which costs several times as much: every child has two such names.
+        // `format!` would cost several times as much, and every child has two such names.
         let name = [what, ":", self.address.id.as_str(), ":", &self.run.to_string()].concat();
         let to = Address { namespace: self.address.namespace.clone(), id };
         Message::new(MessageId::new(name), to, by, body)
     }
 
-    /// What its children call it.
+    /// Returns the name under which its children know it.
     pub fn as_parent(&self) -> By {
         By(text::titled("parent", &self.address.id))
     }
@@ -454,80 +456,80 @@ impl Execution {
     }
 }
 
-/// What can be seen.
+/// The visible state.
 impl Execution {
-    /// Where it lives.
+    /// Returns its address.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Puts it back where it lives, after its state was read from a row that knows the address.
+    /// Restores its address after its state was read from a row that knows the address.
     pub fn at(mut self, address: Address) -> Self {
         self.address = address;
         self
     }
 
-    /// Where it is in its life.
+    /// Returns its phase.
     pub fn phase(&self) -> &Phase {
         &self.phase
     }
 
-    /// The number of its run, from 1.
+    /// Returns the number of its run, from 1.
     pub fn run(&self) -> u32 {
         self.run
     }
 
-    /// The number of entries in the run's journal.
+    /// Returns the number of entries in the run's journal.
     pub fn entry_count(&self) -> u64 {
         self.entry_count
     }
 
-    /// For a task: how many attempts have failed.
+    /// Returns the number of failed attempts, for a task.
     pub fn attempt_count(&self) -> u32 {
         self.attempt_count
     }
 
-    /// For a task of which an attempt has failed: when the first one began.
+    /// Returns when the first attempt began, for a task with a failed attempt.
     pub fn first_attempt_at(&self) -> Option<Timestamp> {
         self.first_attempt_at
     }
 
-    /// How many children were started and have not been recorded as finished.
+    /// Returns the number of children that were started and have not been recorded as finished.
     pub fn open_child_count(&self) -> u32 {
         self.open_child_count
     }
 
-    /// Workflow or task.
+    /// Returns whether it is a workflow or a task.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The name it is registered under.
+    /// Returns the name it is registered under.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// Higher goes first within a lane.
+    /// Returns its priority. Higher goes first within a lane.
     pub fn priority(&self) -> i16 {
         self.priority
     }
 
-    /// For a task: when to try again.
+    /// Returns the policy for retries, for a task.
     pub fn retry(&self) -> Option<&Retry> {
         self.retry.as_ref()
     }
 
-    /// Who waits for its outcome.
+    /// Returns the parent that waits for its outcome.
     pub fn parent(&self) -> Option<&Parent> {
         self.parent.as_ref()
     }
 
-    /// Failed if not finished by then.
+    /// Returns the time by which it must finish. Otherwise it fails.
     pub fn deadline_at(&self) -> Option<Timestamp> {
         self.deadline_at
     }
 
-    /// Which workers may take it.
+    /// Returns the route that decides which workers may take it.
     pub fn route(&self) -> Route {
         Route {
             namespace: self.address.namespace.clone(),
@@ -538,7 +540,7 @@ impl Execution {
         }
     }
 
-    /// Whether nothing follows in this run.
+    /// Whether the run has ended.
     pub fn is_finished(&self) -> bool {
         matches!(self.phase, Phase::Completed | Phase::Failed | Phase::Cancelled | Phase::Continued)
     }
@@ -549,7 +551,7 @@ impl Execution {
         self.start_at.is_some_and(|start_at| start_at > now)
     }
 
-    /// Not before this its code begins, or begins again.
+    /// Returns the earliest time at which its code begins, or begins again.
     pub fn start_at(&self) -> Option<Timestamp> {
         self.start_at
     }
@@ -577,7 +579,7 @@ impl Decision {
         Self { events: vec![event], emits, tree: None }
     }
 
-    /// Numbers the events, folds them into `execution` and hands them out as entries.
+    /// Numbers the events, folds them into `execution` and returns them as entries.
     pub fn record(self, execution: &mut Execution, now: Timestamp) -> (Vec<Entry>, Vec<Message>) {
         let number = |event| {
             let entry = Entry { seq: execution.entry_count.saturating_add(1), at: now, event };

@@ -1,4 +1,4 @@
-//! An error of the user's, as it survives the database.
+//! A user's error, in the form that the database keeps.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::Payload;
 use crate::grow::growable;
 
-/// Why something failed. The numbers are written to disk.
+/// The kind of a failure. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureKind {
-    /// An error that the user's code returned; retried as far as the policy goes.
+    /// An error that the user's code returned; retried as far as the policy allows.
     Error,
     /// An error that the user's code marked as final; not retried.
     Fatal,
@@ -19,14 +19,14 @@ pub enum FailureKind {
     Timeout,
     /// The user's code panicked.
     Panic,
-    /// The execution, or the child that was waited for, was cancelled.
+    /// The execution, or the awaited child, was cancelled.
     Cancelled,
     /// The execution passed its deadline.
     Deadline,
 }
 
 impl FailureKind {
-    /// The word for this kind in messages.
+    /// Returns the word for this kind in messages.
     pub fn word(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -39,15 +39,15 @@ impl FailureKind {
     }
 }
 
-/// A recorded error. Only a pointer: whatever may hold one holds a success most of the time.
+/// A recorded error. Only a pointer: most values that may hold one hold a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Failure(Box<Details>);
 
-/// Of an error: its type, message and chain of causes, and the value when it was a typed one.
+/// The type of an error, its message and chain of causes, and the value of a typed error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Details {
-    /// Why.
+    /// The kind of the failure.
     pub kind: FailureKind,
     /// The name of the Rust type of the error.
     pub type_name: String,
@@ -57,16 +57,16 @@ pub struct Details {
     pub chain: Vec<String>,
     /// The serialized error value, for typed errors.
     pub value: Option<Payload>,
-    /// Where it was, if that is known.
+    /// The place of the failure, if known.
     pub at: Option<Place>,
 }
 
-/// Where something failed: the innermost place that abide knows of.
+/// The place of a failure: the innermost one that abide knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The workflow or task, as in `workflow "checkout"`.
     pub code: String,
-    /// The operation, as in `step "charge"`, if it was in one.
+    /// The operation, as in `step "charge"`, if the failure was in one.
     pub op: Option<String>,
     /// The number of the attempt, from 1, if attempts are counted there.
     pub attempt: Option<u32>,
@@ -97,19 +97,19 @@ growable!(Details {
 });
 
 impl Failure {
-    /// A failure that abide itself reports.
+    /// Creates a failure that abide itself reports.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         let type_name = "abide::Error".to_owned();
         Details { kind, type_name, message: message.into(), chain: Vec::new(), value: None, at: None }.into()
     }
 
-    /// The same failure, which was at this place unless it knows another one: the innermost counts.
+    /// Returns the same failure. Without a place it gets this one: the innermost place counts.
     pub fn located(mut self, place: impl FnOnce() -> Place) -> Self {
         self.at.get_or_insert_with(place);
         self
     }
 
-    /// Whether another attempt may be made.
+    /// Whether another attempt may follow.
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind, FailureKind::Error | FailureKind::Timeout | FailureKind::Panic)
     }
@@ -139,7 +139,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         self.chain.iter().try_for_each(|cause| write!(f, ": {cause}"))?;
-        // In full only, as in `{:#}`: the message alone is what code compares.
+        // Only in the full form, `{:#}`: code compares the message alone.
         let place = self.at.as_ref().filter(|_| f.alternate());
         place.map_or(Ok(()), |at| write!(f, " ({at})"))
     }

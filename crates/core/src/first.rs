@@ -1,6 +1,6 @@
-//! What happened first: a timer or a message.
+//! The order between a timer and a message.
 //!
-//! The code of an execution is given the outcomes of its open operations one at a time. Two
+//! The code of an execution receives the outcomes of its open operations one at a time. Two
 //! sequences are merged. Timers are in the order of their due times. Messages (signals, and the
 //! answers of children) are in the store's order, whatever the clocks of their senders said. Only
 //! the heads of both sequences are compared, so a clock that was set back reorders no messages.
@@ -12,7 +12,7 @@ use crate::Timestamp;
 pub struct Arrived {
     /// When the store took it, by the store's clock.
     pub at: Timestamp,
-    /// It was there when the timer was set, and the timer counts from then on.
+    /// Whether it was there when the timer was set; the timer counts from that moment.
     pub was_there: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What entries mean for the life of an execution.
+//! The meaning of entries for the life of an execution.
 
 use serde::Deserialize;
 
@@ -44,7 +44,7 @@ impl Happening {
         Self::CancelRequested,
     ];
 
-    /// What `event` means; `None` for what only its own execution needs to know.
+    /// Returns the meaning of `event`; `None` if only its own execution needs to know it.
     pub fn of(event: &Event) -> Option<Self> {
         Some(match event {
             Event::Started(_) => Self::Began,
@@ -72,12 +72,12 @@ impl Happening {
         })
     }
 
-    /// The happening with this number.
+    /// Returns the happening with this number.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|one| *one as u8 == number)
     }
 
-    /// The word for it.
+    /// Returns the word for it.
     pub fn word(self) -> &'static str {
         match self {
             Self::Began => "began",
@@ -93,19 +93,19 @@ impl Happening {
         }
     }
 
-    /// Whether the execution has ended with it, until somebody retries it.
+    /// Whether it ends the execution, until somebody retries it.
     pub fn is_end(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }
 }
 
-/// How an encoded entry begins.
+/// The beginning of an encoded entry.
 #[derive(Deserialize)]
 struct Header {
     #[expect(dead_code, reason = "it stands before what is wanted")]
     seq: u64,
     at: Timestamp,
-    /// Which event it is, by its place among the variants.
+    /// The event, by its place among the variants.
     variant: u32,
 }
 
@@ -125,7 +125,7 @@ impl Entry {
             15 => Happening::Failed,
             16 => Happening::Cancelled,
             17 => Happening::Continued,
-            // Whether there is a pause comes first.
+            // The flag for a pause comes first.
             20 if rest.first() == Some(&0) => Happening::Resumed,
             20 => Happening::Paused,
             _ => return None,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{Body, Payload};
 
-/// Bounds on what may be recorded. Each can be set when a store is opened.
+/// Bounds on recorded data. Each can be set when a store is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The largest input, step result or signal, in bytes.
@@ -50,7 +50,7 @@ impl Limits {
         Duration::from_millis(self.terminate_grace_ms)
     }
 
-    /// How long code that has seen its deadline pass may wind down.
+    /// Returns how long code that has seen its deadline pass may wind down.
     pub fn deadline_grace(&self) -> Duration {
         Duration::from_millis(self.deadline_grace_ms)
     }
@@ -88,16 +88,16 @@ impl Limits {
     }
 }
 
-/// Something over its limit.
+/// The error about a value over its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TooLarge {
     /// The thing that is too large, for example `input of "order-42"`.
     pub what: String,
     /// The name of the limit.
     pub limit: &'static str,
-    /// How large it is.
+    /// Its size.
     pub found: usize,
-    /// How large it may be.
+    /// The largest allowed size.
     pub max: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What arrives from outside at an execution's inbox.
+//! Messages that arrive from outside in an execution's inbox.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::{
     StepRemedy, Timestamp,
 };
 
-/// Where an execution lives.
+/// The address of an execution.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Address {
     /// Its tenant.
@@ -26,13 +26,13 @@ impl fmt::Display for Address {
     }
 }
 
-/// The sender's name for a message. Sending the same one again changes nothing.
+/// The sender's name for a message. Sending a message with the same name again changes nothing.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct MessageId(Arc<str>);
 
 impl MessageId {
-    /// The id with this text.
+    /// Creates the id with this text.
     pub fn new(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
@@ -43,7 +43,7 @@ impl MessageId {
         Self(format!("signal {name:?} {key:?}").into())
     }
 
-    /// The text of the id.
+    /// Returns the text of the id.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -55,20 +55,20 @@ impl fmt::Debug for MessageId {
     }
 }
 
-/// A message and where it goes.
+/// A message and its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The sender's name for it, unique at its target.
     pub id: MessageId,
-    /// Where it goes.
+    /// The target.
     pub to: Address,
-    /// Who sent it.
+    /// The sender.
     pub by: By,
-    /// When the store took it. The sender does not know: a message that it makes has the default.
+    /// When the store took it. The sender does not know the time, and sets the default.
     pub arrived_at: Timestamp,
-    /// What it says.
+    /// The content.
     pub body: Body,
-    /// Whose child its target has to be, if it is an order of a parent's.
+    /// The parent that its target must have, if it is an order from a parent.
     pub descent: Option<Box<Descent>>,
 }
 
@@ -78,17 +78,17 @@ growable!(Message {
 });
 
 impl Message {
-    /// A message that has not arrived anywhere.
+    /// Creates a message that has not arrived yet.
     pub fn new(id: MessageId, to: Address, by: By, body: Body) -> Self {
         Self { id, to, by, arrived_at: Timestamp::default(), body, descent: None }
     }
 
-    /// The message as its target gets it.
+    /// Returns the message in the form that its target receives.
     pub fn arrived(self, now: Timestamp) -> Self {
         Self { arrived_at: now, ..self }
     }
 
-    /// The command that this message stands for, when it is control: what any engine can apply.
+    /// Returns the command for an order, which any engine can apply; `None` for other messages.
     pub fn control(&self) -> Option<Command> {
         let by = || self.by.clone();
         Some(match &self.body {
@@ -104,7 +104,7 @@ impl Message {
         })
     }
 
-    /// Checks the size of what this message carries.
+    /// Checks the size of the message's contents.
     pub fn check(&self, limits: &Limits) -> Result<(), Refusal> {
         self.check_texts(limits)?;
         match &self.body {
@@ -121,10 +121,10 @@ impl Message {
     }
 }
 
-/// What a message says. The order of the variants is written to disk: new ones go last.
+/// The content of a message. The order of the variants is written to disk: new ones go last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
-    /// Begin to exist.
+    /// Create the execution.
     Start(Arc<Start>),
     /// A value under a name, for `recv`.
     Signal {
@@ -144,7 +144,7 @@ pub enum Body {
     },
     /// Start nothing new until resumed.
     Pause {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Go on after a pause.
@@ -153,25 +153,25 @@ pub enum Body {
     Inherit {
         /// The number of the parent's order; see [`TreeOrder`](crate::TreeOrder).
         number: u64,
-        /// Why the parent is paused; nothing when it goes on.
+        /// The reason for the parent's pause; `None` when the parent goes on.
         pause: Option<String>,
     },
     /// Let the workflow's code wind down.
     Cancel {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// End at once, without the workflow's code.
     Terminate {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Try again to get past the obstacle.
     Unblock {
-        /// What becomes of the step whose result could not be recorded, if it is blocked at one.
+        /// The decision about a step whose result could not be recorded, if it is blocked at one.
         step: Option<StepRemedy>,
     },
-    /// Open the next run of what failed or was cancelled.
+    /// Open the next run of a failed or cancelled execution.
     Retry,
 }
 
@@ -181,11 +181,11 @@ pub enum Body {
 pub enum Sort {
     /// For the code of any run.
     Signal,
-    /// Any engine can apply it; see [`Message::control`].
+    /// For any engine to apply; see [`Message::control`].
     Order,
     /// For the code of one run.
     Answer,
-    /// It never lies in an inbox.
+    /// Never in an inbox.
     Passing,
 }
 
@@ -199,7 +199,7 @@ impl Sort {
 }
 
 impl Body {
-    /// What sort of message says this.
+    /// Returns the sort of a message with this content.
     pub fn sort(&self) -> Sort {
         match self {
             Self::Signal { .. } => Sort::Signal,
@@ -219,7 +219,7 @@ impl Body {
         self.sort() == Sort::Order
     }
 
-    /// How many bytes it carries for the code: a value, or an error.
+    /// Returns the number of bytes that it carries for the code: a value, or an error.
     pub fn carried_bytes(&self) -> usize {
         match self {
             Self::Signal { payload, .. } | Self::ChildDone { outcome: Outcome::Success(payload), .. } => {
@@ -234,7 +234,7 @@ impl Body {
         }
     }
 
-    /// The same without what it carries for the code.
+    /// Returns the same content without the values for the code.
     pub fn emptied(self) -> Self {
         let empty = || Payload::from(Vec::new());
         match self {
@@ -246,7 +246,7 @@ impl Body {
         }
     }
 
-    /// The only run that this message is for, if it is for one.
+    /// Returns the only run that this message is for, if there is just one.
     pub fn addressed_run(&self) -> Option<u32> {
         match self {
             Self::ChildDone { run, .. } => Some(*run),
@@ -254,7 +254,7 @@ impl Body {
         }
     }
 
-    /// The word for this message in texts that people read.
+    /// Returns the word for this message in texts that people read.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Start(_) => "start",

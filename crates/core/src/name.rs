@@ -1,4 +1,4 @@
-//! Names that users give: checked once, at the edge.
+//! Names from users, checked once, at the edge.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -20,12 +20,12 @@ pub struct InvalidName {
 }
 
 impl InvalidName {
-    /// The same, as a complaint about the field `what`.
+    /// Returns the same error for the field `what`.
     pub fn of_field(self, what: &'static str) -> Self {
         Self { what, ..self }
     }
 
-    /// A complaint about a name that is none for another reason than its text.
+    /// Creates an error about a name whose text is not the problem.
     pub(crate) fn because(what: &'static str, text: &str, problem: impl Into<String>) -> Self {
         // The message must stay readable when the name itself is the problem.
         Self { what, given: text.chars().take(40).collect(), problem: problem.into() }
@@ -84,7 +84,7 @@ pub fn check_reason(what: &'static str, text: &str) -> Result<(), InvalidName> {
     check_text((what, text), Limits::REASON_BYTES_MAX, char::is_control)
 }
 
-/// Reads a text without a copy on the way: a journal has a name in every entry.
+/// Reads a text without an extra copy: a journal has a name in every entry.
 fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
     struct Visitor;
     impl serde::de::Visitor<'_> for Visitor {
@@ -112,14 +112,14 @@ macro_rules! names {
                 Self::of_field($what, text)
             }
 
-            /// The same, for what a complaint calls `field`.
+            /// Checks `text` in the same way; an error calls it `field`.
             pub fn of_field(field: &'static str, text: impl AsRef<str>) -> Result<Self, InvalidName> {
                 let text = text.as_ref();
                 check(field, text)?;
                 Ok(Self(text.into()))
             }
 
-            /// The text of the name.
+            /// Returns the text of the name.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -161,10 +161,10 @@ impl Default for Namespace {
 }
 
 impl ExecutionId {
-    /// What the ids of abide's own executions begin with. Nothing else is started under such an id.
+    /// The prefix of the ids of abide's own executions. Nothing else starts under such an id.
     pub const OWN_PREFIX: &str = "abide:";
 
-    /// Checks that a user may start something under this id.
+    /// Checks that a user may start an execution under this id.
     pub(crate) fn check_free(&self) -> Result<(), InvalidName> {
         if !self.0.starts_with(Self::OWN_PREFIX) {
             return Ok(());
@@ -173,7 +173,7 @@ impl ExecutionId {
         Err(InvalidName::because("execution id", &self.0, problem))
     }
 
-    /// The id made of `parts`, shortened to fit: what does not fit is replaced by its hash.
+    /// Returns the id with this text. A text that is too long is cut and ends with its hash.
     pub(crate) fn composed(text: &str) -> Self {
         if text.len() <= NAME_BYTES_MAX {
             return Self(text.into());

@@ -1,4 +1,4 @@
-//! Durable operations and how a replay knows them again.
+//! Durable operations, and how a replay recognizes them.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -10,12 +10,12 @@ use crate::Name;
 use crate::hash::Hash;
 use crate::planted::{Bug, planted};
 
-/// What sort of durable operation. The numbers are written to disk.
+/// The sort of a durable operation. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OpKind {
-    /// A closure of the user's whose result is recorded.
+    /// A user's closure whose result is recorded.
     Step,
-    /// A closure of the user's whose database writes and result commit together.
+    /// A user's closure whose database writes and result commit together.
     Transaction,
     /// A sleep.
     Timer,
@@ -27,9 +27,9 @@ pub enum OpKind {
     ChildResult,
     /// A one-shot value that somebody outside resolves.
     Promise,
-    /// The whole of a task.
+    /// A whole task.
     Task,
-    /// A request from outside that is answered.
+    /// A request from outside that receives an answer.
     Accept,
     /// A value that can be read from outside.
     Publish,
@@ -40,7 +40,7 @@ pub enum OpKind {
 }
 
 impl OpKind {
-    /// The word for this kind in messages.
+    /// Returns the word for this kind in messages.
     pub fn word(self) -> &'static str {
         match self {
             Self::Step => "step",
@@ -67,18 +67,18 @@ impl OpKind {
 /// inserts does not shift the others.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Op {
-    /// What sort of operation.
+    /// The sort of operation.
     pub kind: OpKind,
     /// Its name.
     pub name: Name,
     /// The key that distinguishes it from others of its name, if the code sets one.
     pub key: Option<Name>,
-    /// Which use of the name and key it is, from 1.
+    /// The number of this use of the name and key, from 1.
     pub nth: u32,
 }
 
 impl Op {
-    /// The number that stands for this operation in the replay index.
+    /// Returns the number that stands for this operation in the replay index.
     pub fn index(&self) -> OpIndex {
         let mut hash = Hash::new().with(&[self.kind as u8]).with(self.name.as_str().as_bytes());
         if let Some(key) = &self.key {
@@ -126,12 +126,12 @@ impl Op {
             || Some(text) == without_kind
     }
 
-    /// The same operation under another name.
+    /// Returns the same operation under another name.
     pub fn under(&self, name: &Name) -> Self {
         Self { name: name.clone(), ..self.clone() }
     }
 
-    /// The operation that awaits the result of this child.
+    /// Returns the operation that awaits the result of this child.
     pub fn child_result(&self) -> Self {
         Self { kind: OpKind::ChildResult, ..self.clone() }
     }
@@ -151,7 +151,7 @@ impl fmt::Debug for Op {
     }
 }
 
-/// The text with everything escaped that separates the parts of a path.
+/// Returns the text with every separator of a path escaped.
 pub fn escaped(text: &str) -> std::borrow::Cow<'_, str> {
     if !text.contains(['%', '/', '=']) {
         return text.into();
@@ -164,10 +164,10 @@ pub fn escaped(text: &str) -> std::borrow::Cow<'_, str> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpIndex(pub(crate) u64);
 
-/// How a workflow names one operation, before it is counted.
+/// A workflow's name for one operation, before it is counted.
 #[derive(Clone, Copy, Debug)]
 pub struct OpUse<'a> {
-    /// What sort of operation.
+    /// The sort of operation.
     pub kind: OpKind,
     /// Its name.
     pub name: &'a Name,
@@ -188,7 +188,7 @@ pub struct Uses {
     kinds: u32,
     /// Old names, and the names that they became.
     old: HashMap<u64, Name, KeyHasher>,
-    /// How many names there may be.
+    /// The expected number of names.
     expected: usize,
 }
 
@@ -209,7 +209,7 @@ impl Uses {
         self.make_room();
         let mut use_key = use_key(wanted.kind, name_hash);
         if let Some(key) = wanted.key.filter(|_| !planted(Bug::KeyIgnored)) {
-            // Its name is taken for its kind, which does not count as a use without a key.
+            // Its name is taken for its kind, but that does not count as a use without a key.
             self.once.insert(use_key ^ KEYED);
             use_key = Hash::new().with(&use_key.to_le_bytes()).with(key.as_str().as_bytes()).finish();
         }
@@ -292,10 +292,10 @@ impl Uses {
     }
 }
 
-/// Sets the mark of a name that was used with keys apart from its use without one.
+/// Distinguishes the mark of a name that was used with keys from its use without one.
 const KEYED: u64 = 0x5bd1_e995_9e37_79b9;
 
-/// Only kept in memory, so it may change.
+/// Returns a key that is only kept in memory, so it may change.
 fn use_key(kind: OpKind, name_hash: u64) -> u64 {
     name_hash ^ (kind as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -315,11 +315,11 @@ pub enum NameClash {
     },
     /// It is the old name of one operation, and the name, or an old name, of another one.
     Renamed {
-        /// What both are.
+        /// The kind of both.
         kind: OpKind,
         /// The old name.
         old: Name,
-        /// The name of the operation that has it for an old one.
+        /// The name of the operation that was renamed from it.
         new: Name,
         /// The name of the other operation; it may be the old name itself.
         other: Name,
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(keyed(&mut uses, "pay", "ann"), r#"step "pay" [ann]"#);
         assert_eq!(keyed(&mut uses, "pay", "bob"), r#"step "pay" [bob]"#);
         assert_eq!(keyed(&mut uses, "pay", "ann"), r#"step "pay" [ann] #2"#);
-        // Neither shifts the other.
+        // Neither use shifts the other.
         assert_eq!(used(&mut uses, OpKind::Step, "pay"), r#"step "pay""#);
         let clash = r#"the name "pay" is used for a step and for a timer"#;
         assert_eq!(used(&mut uses, OpKind::Timer, "pay"), clash);

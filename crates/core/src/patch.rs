@@ -11,7 +11,7 @@ use crate::{Command, Entry, Event, Execution, Name, Op, OpKind, Outcome, Payload
 /// first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Patch {
-    /// What the code calls the change.
+    /// The code's name for the change.
     pub change: Name,
     /// Whether the run takes it.
     pub is_taken: bool,
@@ -21,14 +21,14 @@ impl Patch {
     /// The most answers that a run has (`patch_count_max`): they are written with every commit.
     pub const COUNT_MAX: usize = 128;
 
-    /// What records this answer.
+    /// Returns the command that records this answer.
     pub fn record(self) -> Command {
         let op = Op { kind: OpKind::Patch, name: self.change, key: None, nth: 1 };
         let outcome = Outcome::Success(Payload::from(if self.is_taken { "true" } else { "false" }));
         Command::RecordStep(StepRecord { op, outcome, attempt: 1, input: None })
     }
 
-    /// The answer that an entry records.
+    /// Returns the answer that an entry records.
     pub(crate) fn of(entry: &Entry) -> Option<Self> {
         match &entry.event {
             Event::StepRecorded(StepRecord { op, outcome: Outcome::Success(payload), .. })
@@ -42,7 +42,7 @@ impl Patch {
 }
 
 impl Execution {
-    /// The answers that were recorded in this run.
+    /// Returns the answers that were recorded in this run.
     pub fn patches(&self) -> &[Patch] {
         self.patches.as_deref().unwrap_or_default()
     }
@@ -53,7 +53,7 @@ impl Execution {
         self.entry_count() - u64::from(self.unseen_count)
     }
 
-    /// Folds what an entry says about changes of the code.
+    /// Folds an entry's answer about a change of the code.
     pub(crate) fn apply_patch(&mut self, entry: &Entry) {
         let patch = Patch::of(entry);
         let is_unseen = patch.is_some()

@@ -6,7 +6,7 @@
 use crate::{By, Command, Decision, Event, Execution, Phase, Refusal};
 
 impl Execution {
-    /// A pause or a resume of something that is blocked.
+    /// Decides about a pause or a resume of a blocked execution.
     pub(crate) fn decide_pause_of_blocked(&self, command: Command) -> Result<Decision, Refusal> {
         match command {
             Command::Pause { .. } if matches!(self.phase, Phase::Blocked { cancelling: Some(_), .. }) => {
@@ -41,7 +41,7 @@ impl Execution {
         }
     }
 
-    /// Who paused this very execution, and why.
+    /// Returns who paused this very execution, and why.
     pub(crate) fn own_pause(&self) -> Option<(By, String)> {
         match &self.phase {
             Phase::Paused { by, reason, is_own: true } => Some((by.clone(), reason.clone())),
@@ -50,17 +50,17 @@ impl Execution {
         }
     }
 
-    /// Who paused its parent, and why, while that holds.
+    /// Returns who paused its parent, and why, while that pause lasts.
     pub fn inherited_pause(&self) -> Option<&(By, String)> {
         self.inherited.as_ref().and_then(|inherited| inherited.pause.as_ref())
     }
 
-    /// Where it is when nothing of its own is in the way: its parent may be paused.
+    /// Returns its phase without its own pauses and blocks: its parent may be paused.
     pub(crate) fn unhindered(&self) -> Phase {
         paused(&self.inherited_pause().cloned())
     }
 
-    /// Whether it starts nothing new because somebody paused it, or its parent.
+    /// Whether it starts nothing new because somebody paused it or its parent.
     pub(crate) fn is_paused(&self) -> bool {
         self.inherited_pause().is_some() || self.own_pause().is_some()
     }
@@ -102,7 +102,7 @@ mod tests {
         Command::Inherit { by: by(), number, pause: is_pause.then(|| "lunch".to_owned()) }
     }
 
-    /// Whether an execution that went through `commands` is paused, and whether it is blocked.
+    /// Returns whether an execution after these `commands` is paused, and whether it is blocked.
     fn after(commands: Vec<Command>) -> (bool, bool) {
         let id = ExecutionId::new("a").expect("an id");
         let start = Start::of(Kind::Workflow, Name::new("flow").expect("a name"), Payload::from("1"));

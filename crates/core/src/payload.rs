@@ -5,22 +5,22 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A serialized value of the user's. abide never looks inside; the SDK writes JSON.
+/// A user's serialized value. abide never looks inside; the SDK writes JSON.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Payload(Arc<[u8]>);
 
 impl Payload {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// A hash of the bytes, stable for ever.
+    /// Returns a hash of the bytes, stable for ever.
     pub fn hash(&self) -> u64 {
         crate::hash::of(&self.0)
     }
 
-    /// The payload as a short text for messages: whole when it is short, cut otherwise.
+    /// Returns the payload as a short text for messages: whole if it is short, cut otherwise.
     pub fn excerpt(&self) -> String {
         const CHARS_MAX: usize = 80;
         let text = String::from_utf8_lossy(&self.0);

@@ -16,28 +16,28 @@ use crate::{
     Limits, Message, Name, Namespace, Op, OpKind, Payload, Route, Summary, Timestamp, child_id, text,
 };
 
-/// Something that reads bytes.
+/// A reader of bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader {
-    /// What it reads: the name of its fuzz target and of the folder with its corpus.
+    /// The name of its format, of its fuzz target and of the folder with its corpus.
     pub name: &'static str,
     /// Reads, and panics when it breaks a rule.
     pub read: fn(&[u8]) -> Verdict,
-    /// Some inputs that can be read. Where there are none, the golden files have them.
+    /// Returns some readable inputs. If there are none, the golden files have them.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// What became of bytes.
+/// The result of reading bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// They say something.
+    /// The bytes are readable.
     Read,
-    /// They are not what they should be.
+    /// The bytes are not readable.
     Refused,
 }
 
 impl Verdict {
-    /// That of bytes in which something was found, or was not.
+    /// Returns the verdict on bytes in which a value was found, or was not.
     pub fn of<T>(found: Option<T>) -> Self {
         if found.is_some() { Self::Read } else { Self::Refused }
     }
@@ -58,7 +58,7 @@ pub const ALL: [Reader; 7] = [
     },
 ];
 
-/// What `bytes` say, if they can be read.
+/// Returns the value in `bytes`, if they can be read.
 pub fn record<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> Option<T> {
     match codec::decode::<T>(bytes) {
         Ok(value) => {
@@ -101,7 +101,7 @@ fn entry(bytes: &[u8]) -> Verdict {
         look_at(&execution);
         assert!(!format!("{entry:?} {} {:?}", entry.at, entry.event.op()).is_empty());
     } else {
-        // It may say something of what a newer program wrote, as long as the format is the same.
+        // A reader may recognize an entry of a newer program, as long as the format is the same.
         let format = codec::encode(&());
         assert!(bytes.first() == format.first() || Entry::happening_of(bytes).is_none());
     }
@@ -116,7 +116,7 @@ fn execution(bytes: &[u8]) -> Verdict {
     Verdict::of(found)
 }
 
-/// Everything that is asked of a state, and everything that it may be told.
+/// Calls every query on a state, and sends it every command.
 fn look_at(execution: &Execution) {
     let now = Timestamp::from_millis(1);
     let summaries = [execution.summary(&[]), execution.summary_at_rest(), execution.summary_at_start(now)];
@@ -165,7 +165,7 @@ fn message(bytes: &[u8]) -> Verdict {
         assert!(message.body.carried_bytes() <= bytes.len());
         assert_eq!(message.body.clone().emptied().carried_bytes(), 0);
         assert_eq!(message.control().is_some(), message.body.is_control());
-        // Too large or not, it says so.
+        // The message may be too large or not; the check must not panic.
         let _ = message.check(&Limits::default());
     }
     Verdict::of(found)

@@ -1,4 +1,4 @@
-//! Operations that the code calls by a new name, and the journal by an old one.
+//! Operations that have a new name in the code and an old one in the journal.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,9 +9,9 @@ use crate::{KeyHasher, OpIndex};
 pub struct Renamed {
     /// The operation, as the code calls it.
     pub own: OpIndex,
-    /// The same under the old name.
+    /// The operation under the old name.
     pub old: OpIndex,
-    /// Whether the journal has its outcome, and not only what came before that.
+    /// Whether the journal has its outcome, and not only earlier entries.
     pub(crate) is_outcome: bool,
 }
 
@@ -51,12 +51,12 @@ impl Renames {
         }));
     }
 
-    /// The open operation that has this old name.
+    /// Returns the open operation that has this old name.
     pub(crate) fn own(&self, old: u64) -> Option<u64> {
         self.own.get(&old).copied()
     }
 
-    /// The operation is no longer open, or is known by one of its names from now on.
+    /// Closes an operation that is no longer open, or that goes by one of its names from now on.
     pub(crate) fn close(&mut self, own: u64) {
         let Some(olds) = self.olds.remove(&own) else { return };
         for old in olds {
@@ -73,7 +73,7 @@ impl Renames {
         }
     }
 
-    /// Whether the rest of the journal has nothing under another name that goes before this.
+    /// Whether the rest of the journal has no record under another name that takes precedence.
     pub(crate) fn is_newest(&self, Renamed { own, old, is_outcome }: Renamed) -> bool {
         let ahead = if is_outcome { &self.outcomes_ahead } else { &self.ahead };
         let others = self.olds.get(&own.0).into_iter().flatten().filter(|other| **other != old.0);

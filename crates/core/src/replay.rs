@@ -1,4 +1,4 @@
-//! Which recorded entry a replayed workflow is given next.
+//! The order in which a replayed workflow receives recorded entries.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -23,7 +23,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Cursor {
     strict: bool,
-    /// What strict code asked for and gave up again: whatever is recorded of it is simply unused.
+    /// Operations that strict code asked for and gave up again: their records are simply unused.
     given_up: HashSet<u64, KeyHasher>,
     passed: u64,
     open: HashSet<u64, KeyHasher>,
@@ -39,7 +39,7 @@ pub struct Cursor {
     passed_over: Vec<Op>,
 }
 
-/// How many operations that were skipped are kept by name.
+/// The number of skipped operations that are kept by name.
 const PASSED_OVER_COUNT_MAX: usize = 8;
 
 /// A result that could not be recorded.
@@ -48,18 +48,18 @@ struct Lost {
     seq: u64,
     op: Op,
     reason: String,
-    /// Its operation was open when it was passed: the run went no further than this.
+    /// Whether its operation was open when it was passed: the run went no further than this.
     is_awaited: bool,
 }
 
 /// The record of an operation that has no outcome yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Note {
-    /// How many attempts have failed.
+    /// The number of failed attempts.
     pub attempt_count: u32,
-    /// Why the last one failed.
+    /// The failure of the last attempt.
     pub failure: Option<Failure>,
-    /// When it is due: the next attempt, the end of a sleep, the end of the patience for a signal.
+    /// When it is due: the next attempt, the end of a sleep, or the timeout of a signal.
     pub due_at: Option<Timestamp>,
     /// When the first attempt began, if one has failed.
     pub first_at: Option<Timestamp>,
@@ -80,7 +80,7 @@ pub enum Next {
 /// workflows see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// What the journal has.
+    /// The operation in the journal.
     pub expected: Op,
 }
 
@@ -91,12 +91,12 @@ impl fmt::Display for Mismatch {
 }
 
 impl Cursor {
-    /// A cursor before the first entry. A strict one refuses to skip.
+    /// Creates a cursor before the first entry. A strict one refuses to skip.
     pub fn new(strict: bool) -> Self {
         Self { strict, ..Self::default() }
     }
 
-    /// The workflow waits for the outcome of an operation.
+    /// Opens an operation: the workflow waits for its outcome.
     pub fn open(&mut self, key: OpIndex) {
         self.open.insert(key.0);
         if let Some(seq) = self.skipped.get(&key.0) {
@@ -104,7 +104,7 @@ impl Cursor {
         }
     }
 
-    /// The workflow waits for the outcome of an operation that had these names before.
+    /// Opens an operation that had these names before: the workflow waits for its outcome.
     pub fn open_renamed(&mut self, key: OpIndex, olds: &[OpIndex]) {
         self.open(key);
         let has_outcome = |key: &u64| {
@@ -122,12 +122,12 @@ impl Cursor {
         self.renames.open(key.0, olds, found);
     }
 
-    /// An open operation of which the journal told something under an old name before it opened.
+    /// Returns an open operation that the journal recorded under an old name before it opened.
     pub fn renamed(&self) -> Option<Renamed> {
         self.renames.found.first().copied()
     }
 
-    /// The open operation that has the name which this entry is recorded under for an old one.
+    /// Returns the open operation that has the name of this entry as an old name.
     pub fn renamed_by(&self, entry: &Entry) -> Option<Renamed> {
         let old = entry.event.op()?.index();
         let own = self.renames.own(old.0).filter(|_| !self.open.contains(&old.0))?;
@@ -146,18 +146,18 @@ impl Cursor {
     /// the rest of the journal has a newer record under another of its names.
     pub fn adopt(&mut self, renamed: Renamed) -> bool {
         let is_newest = self.renames.is_newest(renamed);
-        // Also if another one is newer: that is found when the replay comes to it.
+        // Also if another record is newer: the replay will find that one.
         self.renames.found.retain(|found| *found != renamed);
         if is_newest {
             self.close(renamed.own);
-            // It is still asked for, by its old name.
+            // The code still asks for it, by its old name.
             self.given_up.remove(&renamed.own.0);
             self.open(renamed.old);
         }
         is_newest
     }
 
-    /// The workflow no longer waits for it.
+    /// Closes an operation: the workflow no longer waits for it.
     pub fn close(&mut self, key: OpIndex) {
         if self.open.remove(&key.0) && self.strict {
             self.given_up.insert(key.0);
@@ -168,7 +168,7 @@ impl Cursor {
         }
     }
 
-    /// What to do next. The caller knows where the journal ends.
+    /// Returns the next thing to do. The caller knows where the journal ends.
     pub fn next(&self) -> Next {
         match self.wanted.first() {
             Some((seq, _)) => Next::Fetch(u64::from(*seq)),
@@ -181,7 +181,7 @@ impl Cursor {
         !self.wanted.is_empty() || !self.renames.found.is_empty()
     }
 
-    /// The number of the last entry that was passed.
+    /// Returns the number of the last entry that was passed.
     pub fn passed(&self) -> u64 {
         self.passed
     }
@@ -214,7 +214,7 @@ impl Cursor {
             Event::StepRecorded(StepRecord { op, outcome: Outcome::Unrecordable(lost), .. }) => {
                 return self.lose(entry.seq, op, &lost.reason);
             }
-            // To accept another input decides nothing about a result that is lost.
+            // Accepting another input decides nothing about a lost result.
             Event::Unblocked { remedied: Some(Remedied { op, remedy, .. }), .. }
                 if *remedy != Remedy::Accept =>
             {
@@ -226,7 +226,7 @@ impl Cursor {
         let Some(op) = entry.event.op().filter(|op| op.kind != OpKind::Patch) else { return Ok(false) };
         let key = op.index().0;
         if !entry.event.is_delivery() {
-            // Both are recorded of operations that are open.
+            // Both events are recorded while their operation is open.
             if let Event::TimerSet { .. } | Event::AttemptFailed { .. } = entry.event
                 && !planted(Bug::TimerNotDemanded)
             {
@@ -277,7 +277,7 @@ impl Cursor {
         if is_asked_for { Ok(()) } else { Err(Mismatch { expected: op.clone() }) }
     }
 
-    /// Takes an entry that [`Next::Fetch`] asked for; it is to be delivered.
+    /// Takes an entry that [`Next::Fetch`] asked for; the caller delivers it.
     pub fn fetched(&mut self, entry: &Entry) {
         let Some(op) = entry.event.op() else { return };
         let key = op.index().0;
@@ -308,18 +308,19 @@ impl Cursor {
         self.notes.remove(&key.0).unwrap_or_default()
     }
 
-    /// Whether the journal has an outcome of this operation that nobody has asked for.
+    /// Whether the journal has an outcome of this operation that the code has not asked for.
     pub fn is_skipped(&self, key: OpIndex) -> bool {
         self.skipped.contains_key(&key.0) || self.lost.iter().any(|lost| lost.op.index() == key)
     }
 
-    /// The first operations of which an outcome was passed and that nobody has asked for.
+    /// Returns the first operations whose outcome was passed and that the code has not asked for.
     pub fn unclaimed(&self) -> Vec<Op> {
         let is_left = |op: &&Op| self.skipped.contains_key(&op.index().0);
         self.passed_over.iter().filter(is_left).cloned().collect()
     }
 
-    /// The numbers of entries that were passed and never asked for, in order, at most `limit`.
+    /// Returns the numbers of passed entries that the code never asked for, in order, at most
+    /// `limit`.
     pub fn unused(&self, limit: usize) -> Vec<u64> {
         let skipped = self.skipped.values().copied().map(u64::from);
         let mut seqs: Vec<_> = skipped.chain(self.lost.iter().map(|lost| lost.seq)).collect();
@@ -329,7 +330,7 @@ impl Cursor {
     }
 }
 
-/// Whether this is how an operation ended, although that may not be given to anybody.
+/// Whether this event is the end of an operation, even if the code never receives it.
 fn is_outcome(event: &Event) -> bool {
     event.is_delivery() || matches!(event, Event::StepRecorded(_))
 }

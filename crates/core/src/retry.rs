@@ -25,7 +25,7 @@ pub struct Retry {
     factor: u32,
     delay_max: Duration,
     attempt_count_max: u32,
-    /// How much of a pause is left to chance, in millionths.
+    /// The part of a pause that is left to chance, in millionths.
     jitter: Option<u32>,
     elapsed_max: Option<Duration>,
 }
@@ -35,7 +35,7 @@ growable!(Retry {
     gained: 1 => jitter, 2 => elapsed_max;
 });
 
-/// An attempt that failed, as far as a policy asks.
+/// The facts about a failed attempt that a policy needs.
 #[derive(Clone, Copy, Debug)]
 pub struct FailedAttempt {
     /// Its number, from 1.
@@ -52,12 +52,13 @@ pub struct FailedAttempt {
 const WHOLE: u32 = 1_000_000;
 
 impl Retry {
-    /// No second attempt.
+    /// Creates a policy without a second attempt.
     pub fn never() -> Self {
         Self::fixed(Duration::ZERO).max_attempts(1)
     }
 
-    /// The same pause after each attempt, at most [`Retry::ATTEMPTS_DEFAULT`] attempts.
+    /// Creates a policy with the same pause after each attempt, and at most
+    /// [`Retry::ATTEMPTS_DEFAULT`] attempts.
     pub fn fixed(delay: Duration) -> Self {
         Self {
             first_delay: delay,
@@ -69,14 +70,14 @@ impl Retry {
         }
     }
 
-    /// Creates a pause that doubles after each attempt, up to an hour, with at most
+    /// Creates a policy whose pause doubles after each attempt, up to an hour, with at most
     /// [`Retry::ATTEMPTS_DEFAULT`] attempts.
     pub fn exponential(first_delay: Duration) -> Self {
         let delay_max = Duration::from_secs(3_600).max(first_delay);
         Self { factor: 2, delay_max, ..Self::fixed(first_delay) }
     }
 
-    /// Creates pauses that double from a second up to an hour, with no last attempt.
+    /// Creates a policy whose pauses double from a second up to an hour, with no last attempt.
     ///
     /// Each failed attempt is an entry of the journal. A step that never succeeds is blocked in the
     /// end, by `entry_count_max`; at a pause of an hour that takes centuries.
@@ -84,25 +85,25 @@ impl Retry {
         Self::exponential(Duration::from_secs(1)).max_attempts(Self::ATTEMPTS_UNLIMITED)
     }
 
-    /// How many attempts are made when nothing else is said.
+    /// The default number of attempts.
     pub const ATTEMPTS_DEFAULT: u32 = 10;
 
     /// As many attempts as it takes, for [`Retry::max_attempts`].
     pub const ATTEMPTS_UNLIMITED: u32 = u32::MAX;
 
-    /// At most `count` attempts in all, the first included. Zero counts as one.
+    /// Allows at most `count` attempts in all, including the first. Zero counts as one.
     pub fn max_attempts(mut self, count: u32) -> Self {
         self.attempt_count_max = count.max(1);
         self
     }
 
-    /// No pause is longer than `delay`.
+    /// Allows no pause longer than `delay`.
     pub fn max_delay(mut self, delay: Duration) -> Self {
         self.delay_max = delay;
         self
     }
 
-    /// Each pause is `factor` times the one before it.
+    /// Makes each pause `factor` times as long as the one before it.
     pub fn factor(mut self, factor: u32) -> Self {
         self.factor = factor.max(1);
         self
@@ -116,7 +117,7 @@ impl Retry {
     /// repeated test has the same pauses.
     pub fn jitter(mut self, part: f64) -> Self {
         let millionths = (part.clamp(0.0, 1.0) * f64::from(WHOLE)).round();
-        // Not a number counts as 0: a cast says so.
+        // The cast turns "not a number" into 0.
         self.jitter = Some(millionths as u32).filter(|millionths| *millionths > 0);
         self
     }
@@ -139,7 +140,7 @@ impl Retry {
         Some(self.first_delay.saturating_mul(growth).min(self.delay_max))
     }
 
-    /// When the next attempt begins, or `None` when this one was the last.
+    /// Returns when the next attempt begins, or `None` if this one was the last.
     pub fn next_at(&self, failed: &FailedAttempt) -> Option<Timestamp> {
         let delay = self.shortened(self.delay_after(failed.number)?, failed.chance);
         let next_at = failed.failed_at.after(delay);

@@ -8,17 +8,17 @@ use std::sync::Arc;
 
 use crate::{By, Entry, Event, Execution, Parent, Payload, Phase, Refusal, Start, Timestamp};
 
-/// How and when a run began: what its first entry says.
+/// The beginning of a run, according to its first entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Began<'a> {
-    /// When.
+    /// The time.
     pub at: Timestamp,
-    /// With what.
+    /// The start.
     pub start: &'a Start,
 }
 
 impl Entry {
-    /// What the first entry of a run says; `None` for every other.
+    /// Returns the beginning of a run from its first entry; `None` for every other entry.
     pub fn began(&self) -> Option<Began<'_>> {
         match &self.event {
             Event::Started(start) => Some(Began { at: self.at, start }),
@@ -36,7 +36,7 @@ impl Execution {
     /// whole execution. A delay is over.
     pub fn continued(&self, start: &Start, input: Payload, now: Timestamp) -> (Self, Entry) {
         debug_assert_eq!(self.phase(), &Phase::Continued, "{} did not ask for it", self.address());
-        // An order of the parent's that was overtaken stays so.
+        // An order of the parent that was overtaken must stay overtaken.
         let heard = self.inherited.as_ref().map(|inherited| inherited.number);
         let parent = start.parent.clone().map(|parent| Parent { heard, ..parent });
         // A repeated start is compared with the first run.

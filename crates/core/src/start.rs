@@ -1,4 +1,4 @@
-//! What an execution begins with.
+//! The start of an execution.
 
 use std::collections::BTreeSet;
 
@@ -11,32 +11,32 @@ use crate::{
     Payload, Refusal, Retry, Timestamp,
 };
 
-/// Everything that is said when an execution is started. It becomes the first entry of the journal.
+/// All options of a start. It becomes the first entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
     /// Workflow or task.
     pub kind: Kind,
     /// The name it is registered under.
     pub name: Name,
-    /// What it is called with.
+    /// The argument of the call.
     pub input: Payload,
-    /// By which that is compared with the input of another start.
+    /// The hash by which the input is compared with the input of another start.
     pub input_hash: ContentHash,
     /// The queue it waits in.
     pub lane: Name,
-    /// What a worker must be able to do to take it.
+    /// The capabilities that a worker must have to take it.
     pub requires: Vec<Name>,
     /// Higher goes first within a lane.
     pub priority: i16,
-    /// Not before this.
+    /// The earliest time at which it begins.
     pub start_at: Option<Timestamp>,
-    /// Failed if not finished by then.
+    /// The time by which it must finish. Otherwise it fails.
     pub deadline_at: Option<Timestamp>,
-    /// For a task: when to try again.
+    /// The policy for retries, for a task.
     pub retry: Option<Retry>,
-    /// What it can be found by.
+    /// The tags by which it can be found.
     pub tags: Vec<Tag>,
-    /// Who waits for its outcome.
+    /// The parent that waits for its outcome.
     pub parent: Option<Parent>,
     /// When it was discarded, because it was damaged. Its progress is lost and its runs are counted
     /// anew. If its input could not be read, the input is now `null`, which no caller passed.
@@ -60,7 +60,7 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// Checks that no key is given twice: an execution is found by one value of each.
+    /// Checks that no key occurs twice: an execution is found by one value of each.
     pub fn check_keys(tags: &[Self]) -> Result<(), InvalidName> {
         let mut known = BTreeSet::new();
         match tags.iter().find(|tag| !known.insert(&tag.key)) {
@@ -92,7 +92,7 @@ growable!(Parent {
 });
 
 impl Parent {
-    /// Of the first run of a child.
+    /// Creates the parent of the first run of a child.
     pub fn new(id: ExecutionId, run: u32, op: Op, entry: u64) -> Self {
         Self { id, run, op, entry, heard: None }
     }
@@ -146,7 +146,7 @@ impl Start {
         }
     }
 
-    /// The same start with another input, which is compared byte for byte.
+    /// Returns the same start with another input, which is compared byte for byte.
     pub fn with_input(self, input: Payload) -> Self {
         Self { input_hash: ContentHash::of(input.as_bytes()), input, ..self }
     }
@@ -158,7 +158,7 @@ impl Start {
             && (self.name == other.name || has_been(self, &other.name) || has_been(other, &self.name))
     }
 
-    /// What the parent records of the input.
+    /// Returns the parent's record of the input.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::new(self.input_hash, &self.input)
     }
@@ -180,12 +180,12 @@ impl Start {
     }
 }
 
-/// Whether a start finds its execution there already.
+/// The comparison of a start with an existing execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StartMatch {
-    /// The same workflow and input: the caller is attached to what exists.
+    /// The same code and input: the caller attaches to the existing execution.
     Attach,
-    /// Something else has the id.
+    /// Another execution has the id.
     Conflict(Refusal),
 }
 
@@ -208,7 +208,7 @@ pub fn start_matches(id: &ExecutionId, existing: &Start, requested: &Start) -> S
     StartMatch::Conflict(Refusal::Conflict { id: id.clone(), existing, requested })
 }
 
-/// Everything that is compared, so that two that differ differ in words too.
+/// Describes everything that is compared, so that two different starts have different descriptions.
 fn describe(start: &Start) -> String {
     let parent = start.parent.as_ref().map(|Parent { id, run, op, .. }| {
         let op = Op { kind: OpKind::Child, ..op.clone() };
@@ -221,7 +221,8 @@ fn describe(start: &Start) -> String {
     format!("{kind} {name:?} with input {}{parent}", start.input.excerpt())
 }
 
-/// The id of a child that was not given one: unique to the parent, its run and the operation.
+/// Returns the id of a child whose start names none: unique to the parent, its run and the
+/// operation.
 pub fn child_id(parent: &ExecutionId, run: u32, op: &Op) -> ExecutionId {
     // Not by `format!`: see `Execution::message_to`.
     ExecutionId::composed(&[parent.as_str(), "/", &run.to_string(), "/", &op.path()].concat())

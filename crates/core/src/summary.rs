@@ -1,4 +1,4 @@
-//! What can be seen of an execution without its journal.
+//! The visible state of an execution without its journal.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use crate::grow::growable;
 use crate::{Epoch, Execution, ExecutionId, Name, Phase, Sort, Suspicion, Timestamp, Unclaimed, codec};
 
-/// Where an execution stands. The numbers are written to disk.
+/// The status of an execution. The numbers are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum Status {
-    /// It is to start at a later time.
+    /// It will start at a later time.
     Scheduled = 0,
     /// It runs, or is ready to.
     Running = 1,
@@ -30,7 +30,7 @@ pub enum Status {
     Failed = 7,
     /// It was cancelled.
     Cancelled = 8,
-    /// Something of it cannot be read, and it was set aside.
+    /// A part of it cannot be read, and it was set aside.
     Damaged = 9,
 }
 
@@ -49,17 +49,17 @@ impl Status {
         Self::Damaged,
     ];
 
-    /// The status with this number.
+    /// Returns the status with this number.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Whether nothing follows.
+    /// Whether the execution has ended.
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }
 
-    /// The word for this status, the same everywhere.
+    /// Returns the word for this status, the same everywhere.
     pub fn word(self) -> &'static str {
         match self {
             Self::Scheduled => "scheduled",
@@ -108,7 +108,7 @@ impl Listens {
     }
 }
 
-/// One thing that an execution waits for.
+/// One wait of an execution.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Waiting {
     /// A closure that runs.
@@ -144,14 +144,14 @@ pub enum Waiting {
         /// Its id.
         id: ExecutionId,
     },
-    /// Its next go, or the end of this one: its worker may have died of it, and it runs alone.
+    /// Its next turn, or the end of this one: it may have killed its worker, so it runs alone.
     Suspect {
         /// When its worker was found dead after it ran alone, oldest first.
         died_at: Vec<Timestamp>,
-        /// When it may begin again; nothing while it runs.
+        /// When it may begin again; `None` while it runs.
         until: Option<Timestamp>,
     },
-    /// Another build of the program: the one that had it was blocked there before.
+    /// Another build of the program: the last build that held it was blocked there before.
     Build {
         /// When any build may take it again.
         until: Timestamp,
@@ -159,7 +159,7 @@ pub enum Waiting {
 }
 
 impl Waiting {
-    /// When this wait ends by itself.
+    /// Returns when this wait ends on its own.
     pub fn wake_at(&self) -> Option<Timestamp> {
         match self {
             Self::Retry { at, .. } => Some(*at),
@@ -169,7 +169,7 @@ impl Waiting {
         }
     }
 
-    /// Whether this ends by a time, a signal or a child, and no closure is behind it.
+    /// Whether a time, a signal or a child ends this wait, and no closure is behind it.
     pub fn is_still(&self) -> bool {
         matches!(self, Self::Sleep { .. } | Self::Signal { .. } | Self::Child { .. })
     }
@@ -204,14 +204,14 @@ fn deaths(count: usize) -> String {
     if count == 1 { "1 death".to_owned() } else { format!("{count} deaths") }
 }
 
-/// What a store keeps in the indexed row of an execution, beside its state.
+/// The indexed row that a store keeps of an execution, beside its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Where it stands.
+    /// The status.
     pub status: Status,
-    /// What it is woken by when nobody holds it.
+    /// The messages that wake it when nobody holds it.
     pub listens: Listens,
-    /// When it has to be looked at again, if nothing arrives before.
+    /// When a worker must look at it again, if nothing arrives before.
     pub wake_at: Option<Timestamp>,
     /// When a caretaker, which needs none of its code, must [look](crate::care::look) at it, if
     /// nothing arrives before. A commit has the time that the execution itself asks for; a store
@@ -254,15 +254,15 @@ impl Summary {
         !self.waiting.is_empty() && self.waiting.iter().all(Waiting::is_still)
     }
 
-    /// What an encoded summary begins with. A store may ask for it: the rest is not looked at.
+    /// Returns the beginning of an encoded summary. A store may call it: it does not read the rest.
     pub fn beginning_of(bytes: &[u8]) -> Option<(Status, Listens)> {
         Some(postcard::take_from_bytes(codec::body(bytes)?).ok()?.0)
     }
 }
 
-/// What can be seen of an execution.
+/// The visible state of an execution.
 impl Execution {
-    /// What a new execution looks like before anybody took it.
+    /// Returns the summary of a new execution that no worker has taken yet.
     pub fn summary_at_start(&self, now: Timestamp) -> Summary {
         if self.is_delayed(now) { self.summary_at_rest() } else { self.summary(&[]) }
     }
@@ -293,7 +293,7 @@ impl Execution {
         }
     }
 
-    /// What a store keeps in the indexed row, given what the execution waits for.
+    /// Returns the indexed row for an execution with these waits.
     pub fn summary(&self, waiting: &[Waiting]) -> Summary {
         let active = self.phase().is_active();
         let timers = waiting.iter().filter(|_| active).filter_map(Waiting::wake_at);
@@ -329,13 +329,13 @@ fn excerpt(waiting: &[Waiting]) -> Vec<Waiting> {
     restless.chain(still).take(Summary::WAITING_COUNT_MAX).cloned().collect()
 }
 
-/// Whether it rests, and neither message nor order ends that.
+/// Whether it rests, and neither message nor order ends the rest.
 fn rests(waiting: &[Waiting]) -> bool {
     waiting.iter().any(|wait| matches!(wait, Waiting::Suspect { until: Some(_), .. } | Waiting::Build { .. }))
 }
 
-/// An execution sleeps when only time can wake it, waits when something else can, and runs
-/// otherwise.
+/// Returns the status for these waits. An execution sleeps when only time can wake it, waits when
+/// something else can, and runs otherwise.
 fn status_of(waiting: &[Waiting]) -> Status {
     let is_step = |wait: &Waiting| matches!(wait, Waiting::Step { .. } | Waiting::Suspect { .. });
     if rests(waiting) {

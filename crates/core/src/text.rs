@@ -22,7 +22,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(escaped).collect())
 }
 
-/// Text in quotes, with everything escaped that cannot be seen.
+/// Returns text in quotes, with every invisible character escaped.
 pub fn quoted(text: &str) -> String {
     let quoted = format!("{text:?}");
     match clean(&quoted) {
@@ -31,7 +31,7 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
-/// Whether all of it is printable ASCII, as nearly every text is.
+/// Whether the text is all printable ASCII, as nearly every text is.
 pub(crate) fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
@@ -69,7 +69,7 @@ pub fn unseen(c: char) -> Option<&'static str> {
     }
 }
 
-/// The beginning of a text, on one line.
+/// Returns the beginning of a text, on one line.
 pub fn excerpt(text: &str, chars_max: usize) -> String {
     let cleaned = clean(text);
     match cleaned.char_indices().nth(chars_max) {
@@ -92,7 +92,7 @@ pub fn cut(text: String, bytes_max: usize) -> String {
     format!("{}… ({} bytes left out)", &text[..end], text.len() - end)
 }
 
-/// A duration as people say it: the two largest units that matter.
+/// Returns a duration in human form: the two largest units that matter.
 pub fn duration(duration: Duration) -> String {
     let (secs, millis) = (duration.as_secs(), duration.as_millis());
     let two = |count: u64, unit: &str, rest: u64, small: &str| match rest {
@@ -109,7 +109,7 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
-/// A point in time and how far away it is: `2026-11-14T23:59:59.999Z (in 3 h)`.
+/// Returns a point in time and its distance: `2026-11-14T23:59:59.999Z (in 3 h)`.
 pub fn when(at: Timestamp, now: Timestamp) -> String {
     if at > now {
         format!("{at} (in {})", duration(at.since(now)))
@@ -118,15 +118,15 @@ pub fn when(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// What an execution is, and its id in quotes: `parent "a"`.
+/// Returns the role of an execution, and its id in quotes: `parent "a"`.
 pub(crate) fn titled(what: &str, id: &ExecutionId) -> String {
     let text = id.as_str();
-    // Nearly every id; `{:?}` looks at each character at length.
+    // Nearly every id is plain, and `{:?}` inspects each character at length.
     let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\');
     if is_plain { [what, " \"", text, "\""].concat() } else { format!("{what} {id:?}") }
 }
 
-/// Names in quotes, with commas.
+/// Returns names in quotes, with commas.
 pub fn names<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
     names.into_iter().map(|name| format!("{:?}", name.as_str())).collect::<Vec<_>>().join(", ")
 }
@@ -140,13 +140,13 @@ pub fn ways_on(id: &ExecutionId, block: &Block) -> Option<String> {
     }
 }
 
-/// What can be done about an operation that was recorded with another input.
+/// Returns the ways on from an operation that was recorded with another input.
 fn ways_on_with_other_input(id: &ExecutionId, op: &Op) -> String {
     let (id, label) = (argument(id.as_str()), op.label());
     format!("abide unblock {id} --accept {}, or code that has the recorded input", argument(&label))
 }
 
-/// What can be done about a step whose result could not be recorded.
+/// Returns the ways on from a step whose result could not be recorded.
 pub(crate) fn ways_on_without_result(id: &ExecutionId, op: &Op) -> String {
     let (id, label) = (argument(id.as_str()), op.label());
     let (step, edit) = (argument(&label), argument(&format!("{label}=JSON")).into_owned());
@@ -163,7 +163,7 @@ pub fn argument(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
 }
 
-/// What can be done about a damaged execution.
+/// Returns the remedies for a damaged execution.
 pub fn ways_out(id: &ExecutionId) -> String {
     let id = argument(id.as_str());
     format!(
@@ -173,7 +173,7 @@ pub fn ways_out(id: &ExecutionId) -> String {
     )
 }
 
-/// Who asked for something, and why if that was told.
+/// Returns who asked for a change, and why if a reason is known.
 pub fn by_whom(by: &By, reason: &str) -> String {
     if reason.is_empty() { format!("by {by}") } else { format!("by {by}: {reason}") }
 }

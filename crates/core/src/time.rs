@@ -14,42 +14,42 @@ use serde::{Deserialize, Serialize};
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// The latest point in time that can be told.
+    /// The latest point in time that can be represented.
     pub const MAX: Self = Self(i64::MAX);
 
-    /// The point `micros` microseconds after the Unix epoch.
+    /// Returns the point `micros` microseconds after the Unix epoch.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// The point `millis` milliseconds after the Unix epoch.
+    /// Returns the point `millis` milliseconds after the Unix epoch.
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis.saturating_mul(1_000))
     }
 
-    /// Microseconds since the Unix epoch.
+    /// Returns microseconds since the Unix epoch.
     pub const fn as_micros(self) -> i64 {
         self.0
     }
 
-    /// Milliseconds since the Unix epoch, rounded down.
+    /// Returns milliseconds since the Unix epoch, rounded down.
     pub const fn as_millis(self) -> i64 {
         self.0.div_euclid(1_000)
     }
 
-    /// This point plus `duration`.
+    /// Returns this point plus `duration`.
     pub fn after(self, duration: Duration) -> Self {
         let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
         Self(self.0.saturating_add(micros))
     }
 
-    /// This point minus `duration`.
+    /// Returns this point minus `duration`.
     pub fn before(self, duration: Duration) -> Self {
         let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
         Self(self.0.saturating_sub(micros))
     }
 
-    /// How long after `earlier` this point is; zero when it is not after it.
+    /// Returns how long after `earlier` this point is; zero if it is not after it.
     pub fn since(self, earlier: Self) -> Duration {
         let micros = self.0.saturating_sub(earlier.0);
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))
@@ -66,9 +66,9 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// The proleptic Gregorian date of a day counted from 1970-01-01.
+/// Returns the proleptic Gregorian date of a day counted from 1970-01-01.
 fn civil(day: i64) -> (i64, i64, i64) {
-    // Counting from 0000-03-01 puts the leap day last, so that every month length is a formula.
+    // Counting from 0000-03-01 puts the leap day last, so every month length is a formula.
     let shifted = day + 719_468;
     let era = shifted.div_euclid(146_097);
     let of_era = shifted.rem_euclid(146_097);

@@ -1,4 +1,4 @@
-//! Operations that were perhaps renamed.
+//! Operations that may have been renamed.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::{Op, OpKind};
 /// not asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unclaimed {
-    /// What began.
+    /// The operation that began.
     pub begun: Op,
     /// The recorded operation, unused so far.
     pub recorded: Op,

@@ -150,7 +150,7 @@ fn build(function: &ItemFn, built: &Built<'_>) -> Tokens {
     let vis = &function.vis;
     let docs = function.attrs.iter().filter(|attribute| attribute.path().is_ident("doc"));
     let body = body(function);
-    // At the user's own type, so that an error about it points there.
+    // At the user's own type, so that a compiler error points there.
     let returns = quote_spanned!(function.sig.output.span()=> <#output as ::abide::__private::Returns>);
     quote! {
         #(#docs)*
@@ -188,14 +188,14 @@ fn build(function: &ItemFn, built: &Built<'_>) -> Tokens {
     }
 }
 
-/// The function itself.
+/// Returns the function under its inner name.
 fn body(function: &ItemFn) -> ItemFn {
     let ident = &function.sig.ident;
     let mut body = function.clone();
     body.vis = syn::Visibility::Inherited;
     body.attrs.retain(|attribute| !attribute.path().is_ident("doc"));
     body.sig.ident = Ident::new("__abide_body", ident.span());
-    // A parameter of that name is meant where it is written.
+    // A parameter of that name keeps its meaning.
     if !mentions(
         function.sig.inputs.to_token_stream(),
         &|token| matches!(token, TokenTree::Ident(one) if one == ident),
@@ -209,7 +209,7 @@ fn body(function: &ItemFn) -> ItemFn {
     body
 }
 
-/// Whether there is such a token, at any depth.
+/// Whether such a token occurs, at any depth.
 fn mentions(tokens: Tokens, is_meant: &dyn Fn(&TokenTree) -> bool) -> bool {
     tokens.into_iter().any(|token| match &token {
         TokenTree::Group(group) => mentions(group.stream(), is_meant),
@@ -271,7 +271,7 @@ fn parameters(function: &ItemFn, word: &str) -> Result<Parameters> {
     }
 }
 
-/// The type of an input, which outlives the process that it was given in.
+/// Returns the type of an input, which must be owned: the input outlives its process.
 fn owned(input: &Type, word: &str) -> Result<Tokens> {
     let tokens = input.to_token_stream();
     if mentions(tokens.clone(), &|token| matches!(token, TokenTree::Punct(one) if one.as_char() == '&')) {
