@@ -1,4 +1,4 @@
-//! The auditor: goes through everything that happened and says what must not have.
+//! The auditor: goes through everything that happened and reports every broken rule.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,14 +39,14 @@ pub(crate) mod table;
 
 pub(crate) use evidence::Evidence;
 
-/// Everything that is recorded of one execution.
+/// The whole record of one execution.
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Past {
     pub(crate) id: String,
     pub(crate) status: Status,
-    /// The journals of its runs, the first first.
+    /// The journals of its runs, oldest first.
     pub(crate) runs: Vec<Vec<Entry>>,
-    /// The program of each of them, if it runs one; read once, because the auditor replays it often.
+    /// The program of each run, if it runs one; parsed once, because the auditor replays it often.
     programs: Vec<Option<Result<Program, String>>>,
 }
 
@@ -56,19 +56,19 @@ impl Past {
         Self { id, status, runs, programs }
     }
 
-    /// What a run runs, if that is a program.
+    /// Returns the program of a run, or `None` if the run executes something else.
     fn program(&self, run: u32) -> Option<&Program> {
         self.programs.get(run as usize - 1)?.as_ref()?.as_ref().ok()
     }
 
-    /// Whether this run of a parent has started it.
+    /// Whether this run of a parent started the execution.
     fn is_child_of(&self, parent: &str, run: u32) -> bool {
         let first = self.runs.first().and_then(|journal| journal.first());
         let Some(Event::Started(start)) = first.map(|entry| &entry.event) else { return false };
         start.parent.as_ref().is_some_and(|found| found.id.as_str() == parent && found.run == run)
     }
 
-    /// How each of its runs ended.
+    /// Returns the terminal event of each run, or `None` for a run that has not ended.
     pub(crate) fn ends(&self) -> impl Iterator<Item = Option<&Event>> {
         self.runs
             .iter()
@@ -76,22 +76,22 @@ impl Past {
     }
 }
 
-/// What the auditor goes through.
+/// The records that the auditor goes through.
 pub(crate) struct Books {
     pub(crate) pasts: BTreeMap<String, Past>,
     pub(crate) items: Vec<Happened>,
     /// The builds of the program, without the first.
     pub(super) editions: Vec<Edition>,
-    /// Whose rows were damaged: they are not among the pasts.
+    /// The ids of executions with damaged rows, which are not among the pasts.
     pub(super) damaged: BTreeSet<String>,
     authors: BTreeMap<causes::Run, Vec<usize>>,
     drawn: BTreeMap<Draw, u64>,
     run_counts: BTreeMap<Spot, u64>,
-    /// What was wrong with what closures did.
+    /// The faults found in the actions of closures.
     found: Vec<String>,
-    /// Whether everything that the store took is among the items.
+    /// Whether the items contain everything that the store took.
     is_watched: bool,
-    /// Whether everything was let end, so that what has not ended never will.
+    /// Whether every execution had time to end: an execution that is still open never will.
     is_at_rest: bool,
 }
 
@@ -105,14 +105,15 @@ impl Knowledge for Books {
     }
 }
 
-/// Everything that is wrong with a world that has come to its end.
+/// Returns everything that is wrong with a world that has come to its end.
 pub(crate) async fn audit(world: &Arc<World>, scenario: &Scenario) -> Vec<String> {
     let mut found = Evidence::of(world, scenario).await.check(scenario);
     found.extend(database::verify(world));
     found
 }
 
-/// The operations that the program of an execution waits for, as the model says from its journal, for each edition that may run it.
+/// Returns the operations that the program of an execution waits for, one list for each edition
+/// that may run it. The model derives them from the journal.
 pub(crate) async fn open_operations(world: &World, found: &Snapshot) -> Option<Vec<Vec<String>>> {
     let (address, run) = (found.execution.address(), found.execution.run());
     let records = recorded_by(&*world.store, address, run).await.ok()?;
@@ -126,7 +127,7 @@ pub(crate) async fn open_operations(world: &World, found: &Snapshot) -> Option<V
     editions::open_operations(&Books { editions, ..Books::new(pasts, items) }, &id, run)
 }
 
-/// Every journal, for those who look into a violation.
+/// Prints every journal, for a reader who looks into a violation.
 impl fmt::Display for Books {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("what is recorded:")?;
@@ -143,7 +144,7 @@ impl fmt::Display for Books {
     }
 }
 
-/// What is recorded of these executions.
+/// Reads the records of these executions.
 pub(crate) async fn pasts(view: &(impl View + ?Sized), executions: Vec<Listed>) -> BTreeMap<String, Past> {
     let mut pasts = BTreeMap::new();
     for item in executions {
@@ -167,12 +168,13 @@ impl Books {
             .counted()
     }
 
-    /// Nobody saw what the store took, and perhaps it was interrupted.
+    /// Creates the books of a world that nobody watched and that may have been interrupted.
     pub(crate) fn unwatched(pasts: BTreeMap<String, Past>, items: Vec<Happened>, is_at_rest: bool) -> Self {
         Self { is_watched: false, is_at_rest, ..Self::new(pasts, items) }
     }
 
-    /// What can be said from the journals, from what closures did and from what clients were told, whoever wrote it down.
+    /// Applies the rules that need only the journals, the actions of closures and the answers to
+    /// clients. They hold no matter who wrote these down.
     pub(crate) fn check(&self, scenario: &Scenario) -> Vec<String> {
         let mut found = self.found.clone();
         for past in self.pasts.values() {
@@ -187,12 +189,12 @@ impl Books {
         found
     }
 
-    /// Whether there is an execution of this id.
+    /// Whether an execution with this id exists.
     fn exists(&self, id: &str) -> bool {
         self.pasts.contains_key(id) || self.damaged.contains(id)
     }
 
-    /// A program as an edition runs it.
+    /// Returns a program as an edition runs it.
     fn edited<'a>(&self, edition: usize, program: &'a Program) -> Cow<'a, Program> {
         match edition.checked_sub(1).and_then(|index| self.editions.get(index)) {
             Some(edition) => Cow::Owned(edition.of(program)),
@@ -200,12 +202,12 @@ impl Books {
         }
     }
 
-    /// The editions that wrote the entries of a run.
+    /// Returns the edition that wrote each entry of a run.
     fn authors_of(&self, id: &str, run: u32) -> &[usize] {
         self.authors.get(&(id.to_owned(), run)).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Counts closures and collects what was drawn; the same draw must always give the same.
+    /// Counts closures and collects draws. A draw must return the same number in every replay.
     fn counted(mut self) -> Self {
         let mut found = Vec::new();
         let mut keys: BTreeMap<(&str, usize), &Spot> = BTreeMap::new();
@@ -232,7 +234,7 @@ impl Books {
     }
 }
 
-/// What must hold for the journals of one execution alone.
+/// Checks the rules that need only the journals of one execution.
 fn journals(past: &Past) -> Vec<String> {
     let mut found = Vec::new();
     let id = &past.id;
@@ -259,7 +261,7 @@ fn journals(past: &Past) -> Vec<String> {
                         attempts.remove(&op);
                     }
                 }
-                // Somebody has decided that it runs again, and may be recorded again.
+                // An operator decided that the step runs again, so it may be recorded again.
                 Event::Unblocked { remedied: Some(Remedied { remedy: Remedy::Rerun, .. }), .. }
                     if !delivered.remove(&("step-recorded", op.clone())) =>
                 {
@@ -302,7 +304,8 @@ fn journals(past: &Past) -> Vec<String> {
     found
 }
 
-/// Whether a signal that was set aside could be read: its type says whether a text or a number was waited for.
+/// Whether the code could have read a rejected signal. The expected type says whether the code
+/// waited for a text or a number.
 fn is_readable(rejected: &RejectedSignal) -> bool {
     rejected.expected.ends_with("<true>") == model::is_text_in(&rejected.payload)
 }
@@ -317,7 +320,8 @@ fn is_once(event: &Event) -> bool {
     )
 }
 
-/// Every child is answered, or has ended with its parent; every answer is the end of the child.
+/// Checks that every child answers or ends with its parent, and that every answer is the end of the
+/// child.
 fn children(past: &Past, books: &Books) -> Vec<String> {
     let pasts = &books.pasts;
     let mut found = Vec::new();
@@ -364,7 +368,9 @@ fn children(past: &Past, books: &Books) -> Vec<String> {
     found
 }
 
-/// Code is told the id under which its journal says that a child was started, or, where it ran ahead of its journal and was lost, one that it may have given.
+/// Checks the child ids that code saw. Such an id is in a `ChildStarted` entry of the journal. If
+/// the code ran ahead of its journal and the run was lost, it is an id that the code may have
+/// chosen.
 fn names(books: &Books) -> Vec<String> {
     let mut found = Vec::new();
     for item in &books.items {
@@ -386,13 +392,13 @@ fn names(books: &Books) -> Vec<String> {
     found
 }
 
-/// What a parent is told of a child that could not be started.
+/// Whether an outcome is the answer for a child that could not be started.
 fn is_refusal(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Failure(answer) if answer.kind == FailureKind::Fatal
         && answer.message.contains(" was not started: "))
 }
 
-/// Whether a child that ended like this answers like that.
+/// Whether this outcome is the answer of a child that ended with this event.
 fn answers(end: &Event, outcome: &Outcome) -> bool {
     match (end, outcome) {
         (Event::Completed { result, .. }, Outcome::Success(payload)) => result == payload,
@@ -402,7 +408,7 @@ fn answers(end: &Event, outcome: &Outcome) -> bool {
     }
 }
 
-/// The program that a journal is the journal of, unless it is that of something else.
+/// Parses the program of a journal; `None` if the journal belongs to other code.
 fn program_of(journal: &[Entry]) -> Option<Result<Program, String>> {
     let Some(Entry { event: Event::Started(start), .. }) = journal.first() else { return None };
     let is_program = start.name.as_str() == "program";
@@ -410,7 +416,7 @@ fn program_of(journal: &[Entry]) -> Option<Result<Program, String>> {
     is_program.then(read)
 }
 
-/// Compares how a run ended with how the model says that it does.
+/// Compares the end of a run with the verdict of the model.
 fn judge(replayed: &Replayed, journal: &[Entry]) -> Option<String> {
     let (end, verdict) = (&journal.last()?.event, &replayed.verdict);
     if let Event::Completed { unused, .. } = end
@@ -419,7 +425,7 @@ fn judge(replayed: &Replayed, journal: &[Entry]) -> Option<String> {
         return Some(wrong);
     }
     let is_right = match (end, verdict) {
-        // However the code ends, a deadline that has passed is what its run fails with.
+        // A run fails with its passed deadline, no matter how its code ends.
         (Event::Failed(failure), _) if failure.kind == FailureKind::Deadline && has_deadline(journal) => true,
         (_, _) if is_expired(journal) && end.is_terminal() => ended_from_outside(end, journal),
         (Event::Completed { result, .. }, Verdict::Completed(value)) => model::number(result) == Ok(*value),
@@ -434,12 +440,12 @@ fn judge(replayed: &Replayed, journal: &[Entry]) -> Option<String> {
     (!is_right).then(|| format!("it ended with {end:?}, but {verdict:?} is what its journal adds up to"))
 }
 
-/// Whether it was ended wherever it was, and not by its code that let a cancellation through.
+/// Whether the run was ended from outside, and not because its code let a cancellation through.
 fn ended_from_outside(end: &Event, journal: &[Entry]) -> bool {
     let Event::Cancelled { by, reason } = end else { return false };
     let is_phase = |entry: &&Entry| matches!(entry.event, Event::Blocked { .. } | Event::Unblocked { .. });
     let phase = journal.iter().rev().find(is_phase).map(|entry| &entry.event);
-    // Code that is blocked lets nothing through: whoever asks for the second time ends it, whatever the words.
+    // Blocked code lets nothing through: a second cancellation ends the run, whatever its reason.
     if let Some(Event::Blocked { .. }) = phase {
         return true;
     }
@@ -461,7 +467,7 @@ fn is_program(input: &Payload, program: &Program) -> bool {
     serde_json::from_slice::<Program>(input.as_bytes()).is_ok_and(|found| found == *program)
 }
 
-/// What the feed tells.
+/// The begins and ends of runs according to the feed.
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Told {
     begins: BTreeMap<(String, u32), u32>,
@@ -491,7 +497,7 @@ impl Told {
         }
     }
 
-    /// It tells of each run once that it began, and once that it ended.
+    /// Checks that the feed reports one beginning and one end of each run.
     pub(crate) fn check(&self, books: &Books) -> Vec<String> {
         let mut found = Vec::new();
         for past in books.pasts.values() {

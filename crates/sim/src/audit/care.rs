@@ -1,4 +1,5 @@
-//! What must hold for what comes to an end without its code, and for what no program says: tasks, deadlines, the next run.
+//! Rules for executions that end without their code, and for tasks, deadlines and the next run,
+//! about which no program says anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,8 @@ use crate::history::Spot;
 use crate::model::{self, Knowledge};
 use crate::program::Job;
 
-/// How long after its deadline an execution may go on: the longest time to wind down, everything that goes wrong before it does no longer, and clocks that differ.
+/// How long after its deadline an execution may go on. It covers the longest time to wind down, all
+/// faults that delay the wind-down, and clocks that differ.
 const LATE_MS_MAX: i64 = 45_000;
 
 pub(super) fn check(books: &Books) -> Vec<String> {
@@ -41,7 +43,7 @@ impl Place<'_> {
         self.journal.last().filter(|entry| entry.event.is_terminal())
     }
 
-    /// A cancellation is shown to code that has begun, unless it is blocked.
+    /// Checks that code which has begun sees a cancellation, unless it is blocked.
     fn unseen(&self, has_begun: bool) -> Option<String> {
         let is_shown = self
             .journal
@@ -51,7 +53,8 @@ impl Place<'_> {
         is_wrong.then(|| "it was cancelled without its code, which had begun".to_owned())
     }
 
-    /// Nothing goes on long after its deadline. One that has passed before it began, because its start was long on its way, counts from there.
+    /// Checks that nothing goes on long after its deadline. If a slow start made the execution
+    /// begin after its deadline, the time counts from the beginning.
     fn late(&self) -> Option<String> {
         let (end, deadline_at) = (self.end()?, self.start.deadline_at?.max(self.journal.first()?.at));
         let is_expired =
@@ -61,7 +64,7 @@ impl Place<'_> {
         is_wrong.then(|| format!("it ended {late_ms} ms after its deadline, and not with that"))
     }
 
-    /// The next run has the input that this one ended with.
+    /// Checks that the next run has the input with which this run ended.
     fn next(&self) -> Option<String> {
         let Event::ContinuedAsNew { input } = &self.end()?.event else { return None };
         let next = self.past.runs.get(self.run as usize)?.first()?;
@@ -69,7 +72,7 @@ impl Place<'_> {
         (!is_same).then(|| "the next run has another input than it ended with".to_owned())
     }
 
-    /// A task ends as its function may.
+    /// Checks that a task ends in a way that its function allows.
     fn task(&self, books: &Books) -> Option<String> {
         if self.start.name.as_str() != "job" {
             return None;
@@ -87,16 +90,17 @@ impl Place<'_> {
     }
 }
 
-/// What can be said from the order in which things happened. Whatever strikes may have taken a seat out of memory: only what lies between two faults counts.
+/// Facts that follow from the order in which things happened. A fault may have taken a seat out of
+/// memory, so only the stretch between two faults counts.
 #[derive(Default)]
 struct Followed<'a> {
     /// The runs whose closures have begun.
     begun: BTreeSet<Run>,
-    /// What everything is called.
+    /// The id of each execution.
     names: BTreeMap<ExecutionKey, &'a str>,
-    /// The tasks whose functions have begun: on which machine, and which run of what.
+    /// The tasks whose functions have begun, as machine, id and run.
     tasks: BTreeSet<(u32, &'a str, u32)>,
-    /// The runs that were cancelled after a closure of theirs had begun.
+    /// The runs that were cancelled after one of their closures had begun.
     unseen: BTreeSet<Run>,
     /// The leases of caretakers.
     cared: BTreeSet<(ExecutionKey, u64)>,
@@ -116,7 +120,8 @@ impl<'a> Followed<'a> {
                 Happened::Cared { key, epoch } => {
                     followed.cared.insert((*key, *epoch));
                 }
-                // A session that was believed to be gone for a moment has its leases still: what it could not record runs again.
+                // A session that the store believed gone for a moment still has its leases. A task
+                // whose outcome it could not record runs again.
                 Happened::Fenced { machine, key } => {
                     let name = followed.names.get(key).copied();
                     followed.tasks.retain(|(by, task, _)| by != machine || Some(*task) != name);
@@ -135,7 +140,7 @@ impl<'a> Followed<'a> {
 
     fn began(&mut self, books: &Books, machine: u32, spot: &'a Spot) {
         self.begun.insert((spot.id.clone(), spot.run));
-        // Its function begins once for each attempt under one lease.
+        // The function of a task begins once for each attempt under one lease.
         if is_task(books, spot) && !self.tasks.insert((machine, &spot.id, spot.run)) {
             let (id, run) = (&spot.id, spot.run);
             self.found.push(format!("{id:?} run {run}: its function began twice under one lease"));

@@ -1,6 +1,8 @@
-//! What must hold for why things happened: a closure begins only when the store has everything that led its code there.
+//! Rules for the causes of closures: a closure begins only when the store has everything that led
+//! its code there.
 //!
-//! Whatever was durable at that moment is replayed. If the code does not come to the step, it has come there by something that a crash would have undone.
+//! The auditor replays everything that was durable when the closure began. If the code does not
+//! reach the step, the closure relied on something that a crash would have undone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +24,8 @@ pub(super) fn check(books: &Books) -> Vec<String> {
             Happened::Began { spot, key, .. } => {
                 let run = (spot.id.clone(), spot.run);
                 let length = durable.get(&run).copied().unwrap_or(1);
-                // Zombies apart, a step is tried again and again at the same place.
+                // Zombies apart, all attempts of a step begin at the same place: one check is
+                // enough.
                 if seen.insert((key, length, spot.edition)) && !is_reached(books, spot, length, key) {
                     found.push(format!("{key} began before what led there was durable"));
                 }
@@ -36,7 +39,8 @@ pub(super) fn check(books: &Books) -> Vec<String> {
     found
 }
 
-/// How long each journal was before anybody committed to it: a retry begins with what it keeps.
+/// Returns the length of each journal before the first commit to it. The journal of a retry begins
+/// with the entries that it keeps.
 fn beginnings(books: &Books) -> BTreeMap<Run, u64> {
     let mut place = Place::default();
     let mut beginnings = BTreeMap::new();
@@ -55,11 +59,12 @@ fn beginnings(books: &Books) -> BTreeMap<Run, u64> {
     beginnings
 }
 
-/// Which run each execution is in.
+/// The current run of each execution.
 #[derive(Default)]
 pub(super) struct Place {
     runs: BTreeMap<ExecutionKey, Run>,
-    /// The epoch and version of the last commit of each: one that is sent again because its answer was lost leads to no further run.
+    /// The epoch and version of the last commit of each execution. A commit that is sent again,
+    /// because its answer was lost, leads to no further run.
     last: BTreeMap<ExecutionKey, (u64, u64)>,
 }
 
@@ -83,7 +88,7 @@ impl Place {
     }
 }
 
-/// Whether the code comes to a step when so many entries of its journal are replayed.
+/// Whether the code reaches a step in a replay of the first `length` entries of its journal.
 fn is_reached(books: &Books, spot: &Spot, length: u64, key: &str) -> bool {
     let Spot { id, run, edition, .. } = spot;
     let Some(past) = books.pasts.get(id) else { return true };

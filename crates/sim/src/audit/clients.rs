@@ -1,4 +1,4 @@
-//! What must hold for what clients were told.
+//! Rules for the answers that clients got.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +45,7 @@ pub(super) fn check(books: &Books, scenario: &Scenario) -> Vec<String> {
     found
 }
 
-/// The numbers of the signals that the store took.
+/// Returns the numbers of the signals that the store took.
 fn taken_signals(books: &Books) -> BTreeSet<u64> {
     let taken = books.items.iter().filter_map(|item| match item {
         Happened::Accepted { message } => match &message.body {
@@ -57,10 +57,10 @@ fn taken_signals(books: &Books) -> BTreeSet<u64> {
     taken.collect()
 }
 
-/// Everything that executions ended with.
+/// Returns every result with which an execution ended.
 fn results(books: &Books) -> BTreeSet<u64> {
     let recorded = books.pasts.values().flat_map(|past| past.ends().flatten().collect::<Vec<_>>());
-    // What was damaged later may have ended before.
+    // An execution may have ended before its rows were damaged.
     let taken = books.items.iter().filter_map(|item| match item {
         Happened::Committed(commit) => commit.entries.last().map(|entry| &entry.event),
         _ => None,

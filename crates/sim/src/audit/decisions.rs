@@ -1,4 +1,5 @@
-//! What must hold for decisions about steps: one that the store took is the one that is followed, unless the execution ends before.
+//! Rules for decisions about steps: an execution follows a decision that the store took, unless the
+//! execution ends first.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use super::{Books, Happened};
 
 pub(super) fn check(books: &Books) -> Vec<String> {
     let mut place = Place::default();
-    // The steps that something is decided about, and nobody has read it.
+    // The steps with a decision that no execution has read yet.
     let mut unread: BTreeMap<String, &str> = BTreeMap::new();
     let mut found = Vec::new();
     for item in &books.items {

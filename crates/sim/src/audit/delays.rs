@@ -1,4 +1,5 @@
-//! What must hold for delays: nothing begins before its time. Clocks that differ only decide when; so this is seen where they do not.
+//! Rules for delays: nothing begins before its time. A clock that differs changes that time for its
+//! machine, so the rules apply only where all clocks agree.
 
 use abide_core::Event;
 

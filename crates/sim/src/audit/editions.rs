@@ -1,4 +1,5 @@
-//! What must hold for programs, whichever edition of them was deployed when: each run once more from its journal, by everyone who wrote to it.
+//! Rules for programs under all deployed editions: the auditor replays each run from its journal,
+//! once for every edition that wrote to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,8 @@ use crate::history::Happened;
 use crate::model::{self, Life, Moment, Replayed, Verdict};
 use crate::program::Program;
 
-/// The edition that wrote each entry of each run. Nobody wrote the first entry, which is the start.
+/// Returns the edition that wrote each entry of each run. No edition wrote the first entry, which
+/// is the start.
 pub(super) fn authors(items: &[Happened]) -> BTreeMap<Run, Vec<usize>> {
     let mut place = Place::default();
     let mut authors: BTreeMap<Run, Vec<usize>> = BTreeMap::new();
@@ -28,7 +30,7 @@ pub(super) fn authors(items: &[Happened]) -> BTreeMap<Run, Vec<usize>> {
     authors
 }
 
-/// Each run of a program once more, from its journal.
+/// Replays each run of a program from its journal.
 pub(super) fn programs(past: &Past, books: &Books) -> Vec<String> {
     let mut found = Vec::new();
     for ((run, journal), program) in (1..).zip(&past.runs).zip(&past.programs) {
@@ -45,7 +47,8 @@ pub(super) fn programs(past: &Past, books: &Books) -> Vec<String> {
     found
 }
 
-/// The moments of a run at which an outcome was recorded, each as the edition sees it that recorded it.
+/// Returns the moments of a run at which an outcome was recorded, each as seen by the edition that
+/// recorded it.
 pub(super) fn moments(past: &Past, books: &Books, run: u32) -> Vec<Moment> {
     let journal = past.runs.get(run as usize - 1).filter(|journal| !journal.is_empty());
     let (Some(program), Some(journal)) = (past.program(run), journal) else { return Vec::new() };
@@ -56,8 +59,9 @@ pub(super) fn moments(past: &Past, books: &Books, run: u32) -> Vec<Moment> {
     wrote.into_iter().flat_map(moments).collect()
 }
 
-/// What the program of a run waits for, as each edition runs it that wrote to it: one that had nothing to record has perhaps said what it waits for. Nothing if
-/// one of them does not wait.
+/// Returns the operations that the program of a run waits for, one list for each edition that
+/// committed to the run. An edition that had nothing to record may still have reported its open
+/// operations. Returns `None` if one of the editions does not wait.
 pub(super) fn open_operations(books: &Books, id: &str, run: u32) -> Option<Vec<Vec<String>>> {
     let past = books.pasts.get(id)?;
     let (program, journal) = (past.program(run)?, past.runs.get(run as usize - 1)?);
@@ -95,7 +99,7 @@ impl RunOf<'_> {
         let last = self.journal.len() - 1;
         let wrote: BTreeSet<usize> = (1.min(last)..=last).map(author).collect();
         for edition in wrote {
-            // What others wrote later it has not seen.
+            // The edition has not seen entries that others wrote later.
             let seen = (0..=last).rev().find(|index| author(*index) == edition).unwrap_or_default();
             match self.replay(edition, seen + 1) {
                 Ok(replayed) if seen == last => found.extend(judge(&replayed, self.journal)),
@@ -112,7 +116,7 @@ impl RunOf<'_> {
         found
     }
 
-    /// What an edition makes of so many entries.
+    /// Replays the first `length` entries with an edition.
     fn replay(&self, edition: usize, length: usize) -> Result<Replayed, String> {
         self.live(edition, length, |life| model::replay(life, self.books))
     }
@@ -133,7 +137,8 @@ impl RunOf<'_> {
         replayed.is_ok_and(|replayed| matches!(replayed.verdict, Verdict::Stuck(_)))
     }
 
-    /// A run is given up because nobody can go on with it: then no build that was live at the end could have.
+    /// Checks a run that was given up as blocked: no build that was live at the end could have
+    /// continued it.
     fn given_up(&self) -> Option<String> {
         let is_phase =
             |entry: &&Entry| matches!(entry.event, Event::Blocked { .. } | Event::Unblocked { .. });
@@ -153,8 +158,9 @@ fn is_mismatch(event: &Event) -> bool {
     matches!(reason, Block::Mismatch { .. } | Block::Undecodable { .. } | Block::NameClash(_))
 }
 
-/// Compares what a completed run is said to have left unused with what the model says. What was recorded for an operation that was given up
-/// meanwhile is told only by a replay.
+/// Compares the unused operations in the record of a completed run with those of the model. If the
+/// code gave up an operation whose outcome was recorded meanwhile, only a replay reports the
+/// operation as unused.
 pub(super) fn wrongly_unused(told: &[Op], replayed: &Replayed) -> Option<String> {
     const TOLD_COUNT_MAX: usize = 32;
     let told: BTreeSet<String> = told.iter().map(ToString::to_string).collect();
@@ -169,9 +175,10 @@ pub(super) fn wrongly_unused(told: &[Op], replayed: &Replayed) -> Option<String>
     }
 }
 
-/// Whether the answer of a child comes from a change of the code, and not from the child. It was given up, and code that was deployed later
-/// waits for it: that is told as if it had been cancelled. Or its start was refused, because the id that it was given belongs to an earlier
-/// one: the next edition may come to the same place once more, as another operation.
+/// Whether the answer of a child comes from a change of the code and not from the child. Either
+/// older code gave up the child and later code waits for it: the later code sees the child as
+/// cancelled. Or the store refused the start because the chosen id belongs to an earlier child: the
+/// next edition may reach the same place again as another operation.
 pub(super) fn is_changed_child(journal: &[Entry], op: &Op, outcome: &Outcome) -> bool {
     let is_cancelled = matches!(outcome, Outcome::Failure(answer) if answer.kind == FailureKind::Cancelled);
     let is_given_up =

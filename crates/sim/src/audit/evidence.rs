@@ -1,4 +1,5 @@
-//! What the auditor is told of a world that has come to its end. It is data: a test falsifies it, and sees which rule complains.
+//! The evidence for the auditor from a world that has come to its end. It is data: a test falsifies
+//! it and sees which rule complains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,20 +14,20 @@ use crate::ending::executions;
 use crate::scenario::Scenario;
 use crate::world::World;
 
-/// Everything that is recorded, that happened and that was told.
+/// Everything that was recorded, everything that happened and the contents of the feed.
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Evidence {
     pub(super) pasts: BTreeMap<String, Past>,
     pub(super) items: Vec<Happened>,
     pub(super) told: Told,
-    /// How often each transaction step has written, or why nobody knows.
+    /// How often each transaction step has written, or why the count is unknown.
     pub(super) counts: Result<BTreeMap<String, u64>, String>,
-    /// Whose rows were damaged: what is recorded of them says nothing.
+    /// The ids of executions with damaged rows, whose records prove nothing.
     pub(super) damaged: BTreeSet<String>,
 }
 
 impl Evidence {
-    /// Looks at everything once.
+    /// Collects the evidence once.
     pub(crate) async fn of(world: &Arc<World>, scenario: &Scenario) -> Self {
         let executions = executions(&*world.store, None).await.unwrap_or_default();
         let damaged = world.lock().damage.ids.clone();
@@ -41,7 +42,7 @@ impl Evidence {
         Self { pasts, items, told, counts, damaged }
     }
 
-    /// Everything that is wrong with it.
+    /// Returns everything that is wrong with the evidence.
     pub(crate) fn check(self, scenario: &Scenario) -> Vec<String> {
         let (editions, damaged) = (scenario.editions.clone(), self.damaged);
         let books = Books { editions, damaged, ..Books::new(self.pasts, self.items) };

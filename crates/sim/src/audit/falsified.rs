@@ -1,5 +1,5 @@
-//! Mutants of the evidence: a sound history is falsified in the one way that a rule is about, and exactly this rule has to complain. A rule that nothing can make
-//! complain is no rule.
+//! Mutants of the evidence: each one breaks a sound history in the way that one rule forbids, and
+//! exactly this rule has to complain. A rule that never complains is no rule.
 
 use std::sync::Arc;
 
@@ -31,10 +31,10 @@ use history::{
     wrote_twice,
 };
 
-/// Falsifies the n-th place that can be falsified so; `None` when there are no more.
+/// Falsifies the n-th place that can be falsified in this way; `None` when no such place is left.
 type Falsify = fn(&mut Evidence, &Scenario, usize) -> Option<()>;
 
-/// What a rule says, and what it says it of.
+/// The rules: a name, a part of the complaint, and the function that provokes it.
 const RULES: &[(&str, &str, Falsify)] = &[
     ("a key of two steps", "belongs to two steps", key_of_two_steps),
     ("another number in a replay", "gave another number", drew_another),
@@ -108,7 +108,7 @@ const RULES: &[(&str, &str, Falsify)] = &[
     ("a transaction that wrote nothing", "transactions wrote [", wrote_nothing),
 ];
 
-/// How many histories are falsified at most: what few of them have is looked for in more.
+/// The most histories to falsify. A rule that applies to few histories needs many of them.
 const HISTORY_COUNT_MAX: u64 = 400;
 
 #[test]
@@ -127,7 +127,7 @@ fn each_rule_complains_of_what_it_is_about_and_of_nothing_else() {
             let mut places = (0..).map_while(|nth| {
                 let mut false_one = sound.clone();
                 falsify(&mut false_one, &scenario, nth)?;
-                // The last of them tells what is recorded.
+                // The last finding only prints the journals.
                 let mut found = rebuilt(false_one).check(&scenario);
                 found.pop();
                 Some(found)
@@ -142,14 +142,14 @@ fn each_rule_complains_of_what_it_is_about_and_of_nothing_else() {
             !is_caught
         });
     }
-    // Whoever reads that this failed wants to know why.
+    // Restores the panic hook: a reader of a failed test wants to know the reason.
     drop(std::panic::take_hook());
     let left: Vec<_> = left.into_iter().map(|(name, ..)| name).collect();
     others.retain(|other| left.iter().any(|name| other.starts_with(name)));
     assert!(left.is_empty(), "nobody complains, or others too: {left:#?}; seen: {others:#?}");
 }
 
-/// What is known of journals once, known anew.
+/// Parses the programs of falsified journals again.
 fn rebuilt(mut evidence: Evidence) -> Evidence {
     for past in evidence.pasts.values_mut() {
         *past = Past::new(past.id.clone(), past.status, past.runs.clone());
@@ -157,7 +157,7 @@ fn rebuilt(mut evidence: Evidence) -> Evidence {
     evidence
 }
 
-/// The n-th journal, and a place in it, that `find` finds something in.
+/// Returns the n-th entry that `find` accepts, as its journal and index.
 fn nth_entry(
     evidence: &mut Evidence,
     nth: usize,
@@ -174,12 +174,12 @@ fn nth_entry(
     Some((&mut evidence.pasts.get_mut(&id)?.runs[run], index))
 }
 
-/// The n-th run that has ended.
+/// Returns the journal of the n-th run that has ended.
 fn nth_ended(evidence: &mut Evidence, nth: usize) -> Option<&mut Vec<Entry>> {
     nth_entry(evidence, nth, |_, _, entry| entry.event.is_terminal()).map(|(journal, _)| journal)
 }
 
-/// Puts something before the end of a run.
+/// Inserts an event before the end of a run.
 fn insert_before_end(journal: &mut Vec<Entry>, event: Event) {
     let Some(mut end) = journal.pop() else { return };
     journal.push(Entry { seq: end.seq, at: end.at, event });
@@ -187,7 +187,7 @@ fn insert_before_end(journal: &mut Vec<Entry>, event: Event) {
     journal.push(end);
 }
 
-/// The n-th thing that happened that `find` finds.
+/// Returns the index of the n-th item that `find` accepts.
 fn nth_item(evidence: &Evidence, nth: usize, find: impl Fn(&Happened) -> bool) -> Option<usize> {
     evidence.items.iter().enumerate().filter(|(_, item)| find(item)).nth(nth).map(|(index, _)| index)
 }
@@ -489,7 +489,7 @@ fn another_next(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()>
     Some(())
 }
 
-/// The input of a program that has another number from the runs before it.
+/// Returns the input of the same program with another number from its earlier runs.
 fn another_input(input: &Payload) -> Option<Payload> {
     let mut program: Program = serde_json::from_slice(input.as_bytes()).ok()?;
     program.carry ^= 1;
@@ -506,7 +506,7 @@ fn foreign_next(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()>
     Some(())
 }
 
-/// Tells the first of these operations as unused by the n-th completed run that has any.
+/// Lists the first of these operations as unused in the n-th completed run that has one.
 fn tell_as_unused(evidence: &mut Evidence, nth: usize, find: impl Fn(&Event) -> Option<&Op>) -> Option<()> {
     let first = |journal: &[Entry]| journal.iter().find_map(|entry| find(&entry.event)).cloned();
     let (journal, index) = nth_entry(evidence, nth, |_, journal, entry| {
@@ -526,7 +526,8 @@ fn used_as_unused(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<(
     })
 }
 
-/// What its step gave could not be recorded, but somebody gave the result.
+/// Lists a step as unused whose result could not be recorded, but for which an operator supplied
+/// one.
 fn decided_as_unused(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     tell_as_unused(evidence, nth, |event| match event {
         Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_), .. }), .. } => Some(op),
@@ -540,7 +541,7 @@ fn cancel_unseen(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()
         nth,
         |_, _, entry| matches!(&entry.event, Event::Cancelled { reason, .. } if reason == CANCEL_REASON),
     )?;
-    // It was shown, but nobody wrote that down.
+    // The code saw the cancellation, but the journal does not say so.
     for entry in journal.iter_mut() {
         if matches!(entry.event, Event::CancelRequested { .. }) {
             entry.event = Event::Resumed { by: By("me".to_owned()) };

@@ -1,8 +1,9 @@
-//! What must hold for what the code of a run is given first: messages in the store's order, and a
-//! timer against a message by due time and arrival.
+//! Rules for the order in which the code of a run gets outcomes: messages in the store's order, and
+//! a timer against a message by due time and arrival.
 //!
 //! The model says which operations were open when an outcome was recorded. Clocks that differ make
-//! "first" mean different things to different machines, so timers are judged where they agree.
+//! "first" mean different things to different machines, so the rules judge timers only where all
+//! clocks agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +33,7 @@ pub(super) fn check(books: &Books, scenario: &Scenario) -> Vec<String> {
     found
 }
 
-/// What arrived at each execution, in the store's order.
+/// Returns the messages that arrived at each execution, in the store's order.
 pub(super) fn arrivals(books: &Books) -> BTreeMap<&str, Vec<&Arrival>> {
     let mut arrivals: BTreeMap<&str, Vec<&Arrival>> = BTreeMap::new();
     for item in &books.items {
@@ -43,7 +44,7 @@ pub(super) fn arrivals(books: &Books) -> BTreeMap<&str, Vec<&Arrival>> {
     arrivals
 }
 
-/// The signals that earlier runs took, whether they could read them or not.
+/// Returns the signals that earlier runs took, readable or not.
 fn read_before(past: &Past, run: u32) -> BTreeSet<&MessageId> {
     past.runs.iter().take(run as usize - 1).flatten().filter_map(received).collect()
 }
@@ -56,7 +57,7 @@ fn received(entry: &Entry) -> Option<&MessageId> {
     }
 }
 
-/// When each timer of a journal is due, and which entry set it.
+/// Returns the due time of each timer of a journal, with the number of the entry that set it.
 fn due_times(journal: &[Entry]) -> BTreeMap<Id, (u64, Timestamp)> {
     let due = |entry: &Entry| match &entry.event {
         Event::TimerSet { op, due_at } => Some((id_of(op), (entry.seq, *due_at))),
@@ -78,7 +79,7 @@ impl<'a> Lives<'a> {
         self.journal.get(usize::try_from(moment.seq).ok()?.checked_sub(1)?)
     }
 
-    /// The message that was taken at this moment, and its place.
+    /// Returns the message that was taken at this moment, and its place.
     fn taken(&self, moment: &Moment) -> Option<(usize, &'a Arrival)> {
         let is_it = |arrival: &Arrival| match &self.entry(moment)?.event {
             Event::SignalReceived { message, .. } => Some(arrival.id == *message),
@@ -90,7 +91,7 @@ impl<'a> Lives<'a> {
         Some((place, arrival))
     }
 
-    /// Those that nobody had read at this moment, and that an open operation waited for.
+    /// Returns the messages that were unread at this moment and that an open operation waited for.
     fn awaited(&self, moment: &'a Moment) -> impl Iterator<Item = (usize, &'a Arrival)> {
         let before = self.journal.iter().take_while(move |entry| entry.seq < moment.seq);
         let read: BTreeSet<_> = before.filter_map(received).collect();
@@ -107,7 +108,8 @@ impl<'a> Lives<'a> {
         mail.filter(move |(_, arrival)| is_unread(&arrival.id) && is_open(arrival))
     }
 
-    /// A message goes before all that came behind it. Signals of one name are another rule's.
+    /// Checks that a message goes before all later messages. Another rule covers signals of one
+    /// name.
     fn out_of_order(&self, moment: &Moment) -> Option<String> {
         let (place, taken) = self.taken(moment)?;
         let is_other = |other: &Arrival| other.answers.is_some() || other.signals != taken.signals;
@@ -116,7 +118,8 @@ impl<'a> Lives<'a> {
         Some(format!("entry {} takes {:?}, though {:?} came before it", moment.seq, taken.id, other.id))
     }
 
-    /// A timer goes before what surely arrived after it was due, and behind what surely arrived before.
+    /// Checks that a timer goes before messages that surely arrived after its due time, and behind
+    /// messages that surely arrived before it.
     fn untimely(&self, moment: &Moment, is_timed: bool) -> Option<String> {
         let entry = self.entry(moment).filter(|_| is_timed)?;
         if let Event::TimerFired { op } = &entry.event {

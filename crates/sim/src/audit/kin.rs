@@ -1,4 +1,5 @@
-//! What must hold for why things end: a run that ends tells each of its children that is left, and nothing is cancelled that nobody has cancelled.
+//! Rules for the causes of ends: a run that ends sends an order to each child that is left, and no
+//! execution is cancelled unless somebody asked for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,23 +29,23 @@ pub(super) fn check(books: &Books) -> Vec<String> {
     family.found
 }
 
-/// Who was told what, as far as it has happened.
+/// The orders and ends so far.
 struct Family<'a> {
     books: &'a Books,
-    /// What has come to its end.
+    /// The executions that have ended.
     ended: BTreeSet<String>,
-    /// The children that were told to end, and by which run of their parent.
+    /// The children that were ordered to end, each with the run of the parent that ordered it.
     told: BTreeSet<(String, Run)>,
-    /// What clients wanted to end, and why.
+    /// The executions that clients wanted to end, each with the reason.
     asked: BTreeSet<(String, String)>,
-    /// The runs that have ended, and how.
+    /// The ended runs, each with the word of its end.
     over: BTreeMap<Run, &'static str>,
-    /// The executions that are about to tell the children of a run, and of which.
+    /// The executions that are about to send orders to the children of a run, each with that run.
     tellers: BTreeMap<String, Run>,
     found: Vec<String>,
 }
 
-/// What somebody who tells children is given.
+/// The input of an execution that sends orders to children.
 #[derive(Deserialize)]
 struct Task {
     parent: String,
@@ -53,7 +54,7 @@ struct Task {
 }
 
 impl Task {
-    /// Whether the children are to end, and not only to wait or to go on.
+    /// Whether the children are to end, and not only to pause or to go on.
     fn ends(&self) -> bool {
         self.change == "Terminate" || self.change.get("Cancel").is_some()
     }
@@ -90,7 +91,7 @@ impl Family<'_> {
         }
         self.over.insert(run.clone(), end.event.word());
         let parent = self.tellers.remove(&run.0);
-        // Somebody else may be about to tell them.
+        // Another execution may still be about to send them their orders.
         for left in parent.iter().chain([run]) {
             if let Some(how) = self.over.get(left).copied()
                 && !self.tellers.values().any(|told| told == left)
@@ -100,7 +101,7 @@ impl Family<'_> {
         }
     }
 
-    /// A run leaves its children behind.
+    /// Checks that a run which leaves its children behind has sent them their orders.
     fn leave(&mut self, parent: &Run, how: &str) {
         let Some(past) = self.books.pasts.get(&parent.0) else { return };
         let journal = past.runs.get(parent.1 as usize - 1).map(Vec::as_slice).unwrap_or_default();
@@ -121,14 +122,14 @@ impl Family<'_> {
         }
     }
 
-    /// A cancellation of a client's that no client has sent.
+    /// Reports a cancellation by a client if no client sent it.
     fn unasked(&self, (id, run): &Run, entry: &Entry) -> Option<String> {
         let (Event::CancelRequested { by: By(by), reason } | Event::Cancelled { by: By(by), reason }) =
             &entry.event
         else {
             return None;
         };
-        // The world discards what it has damaged, and with it ends the children.
+        // The world discards executions that it has damaged, which also ends their children.
         let is_asked = by.starts_with("parent ")
             || by == "the world"
             || self.asked.contains(&(id.clone(), reason.clone()));

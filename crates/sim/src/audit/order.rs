@@ -1,4 +1,5 @@
-//! What must hold for the order in which things happened: one writer an epoch, nothing after the end, no closure after its record, signals as they came.
+//! Rules for the order in which things happened: one writer per epoch, nothing after the end, no
+//! closure after its record, signals in the order of arrival.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,17 +33,17 @@ pub(super) fn check(books: &Books) -> Vec<String> {
 struct Book {
     found: Vec<String>,
     ids: BTreeMap<ExecutionKey, String>,
-    /// Who was given which epoch.
+    /// The session that was granted each epoch.
     epochs: BTreeMap<(ExecutionKey, u64), SessionId>,
     /// The newest epoch that each machine knows of.
     known_epochs: BTreeMap<(u32, String), u64>,
-    /// The last commit of each execution: its epoch and version.
+    /// The epoch and version of the last commit of each execution.
     last: BTreeMap<ExecutionKey, (u64, u64)>,
     /// The runs that have ended.
     ended: BTreeSet<(ExecutionKey, u32)>,
-    /// The run that each execution is in.
+    /// The current run of each execution.
     runs: BTreeMap<ExecutionKey, u32>,
-    /// The epoch under which the outcome of a step was recorded, by its idempotency key.
+    /// The epoch under which the outcome of a step was recorded, by idempotency key.
     recorded: BTreeMap<String, u64>,
 }
 
@@ -61,7 +62,7 @@ impl Book {
         let Commit { key, epoch, expected, .. } = commit;
         let id = self.ids.get(key).cloned().unwrap_or_default();
         if let Some((last_epoch, last_expected)) = self.last.get(key) {
-            // The same commit once more: its answer was lost.
+            // The same commit again, because its answer was lost.
             if (epoch, expected) == (last_epoch, last_expected) {
                 return;
             }
@@ -101,7 +102,8 @@ impl Book {
         }
     }
 
-    /// A closure of whoever knows of the record, because it was made before its own lease or by itself, must not run.
+    /// Checks that a closure does not run on a machine that knows of its record. A machine knows of
+    /// a record that was made before its own lease or by the machine itself.
     fn began(&mut self, machine: u32, id: &str, step: &str) {
         let Some(epoch) = self.recorded.get(step) else { return };
         let known = self.known_epochs.get(&(machine, id.to_owned())).copied().unwrap_or(0);
@@ -111,7 +113,8 @@ impl Book {
     }
 }
 
-/// Signals are received, or set aside, in the order in which the store took them, each once.
+/// Checks that executions receive or set aside signals in the order in which the store took them,
+/// each once.
 fn signals(books: &Books) -> Vec<String> {
     let mut taken: BTreeMap<(String, String), Vec<u64>> = BTreeMap::new();
     for item in &books.items {
@@ -128,7 +131,7 @@ fn signals(books: &Books) -> Vec<String> {
         for entry in past.runs.iter().flatten() {
             if let Some((op, payload)) = model::taken_signal(&entry.event) {
                 received
-                    // What was renamed takes the signals of its old name.
+                    // A renamed wait takes the signals of its old name.
                     .entry(op.name.as_str().trim_end_matches('n').to_owned())
                     .or_default()
                     .push(model::number(payload).unwrap_or_default());

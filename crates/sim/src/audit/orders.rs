@@ -1,4 +1,5 @@
-//! What must hold for orders of a parent's: whoever follows one is a child of the run that gave it, and was one when it gave it.
+//! Rules for the orders of a parent: an execution that follows one is a child of the run that sent
+//! the order, and already was its child at that time.
 
 use abide_core::{By, Entry, Event, Parent};
 
@@ -45,7 +46,7 @@ fn is_founded(books: &Books, past: &Past, (journal, order): (&[Entry], &Entry)) 
     let Some(of_parent) = of_parent.and_then(|found| found.runs.get(parent.run as usize - 1)) else {
         return false;
     };
-    // It says which entry started it; whether that is so is seen here.
+    // The child names the entry that started it; this checks that the entry exists.
     let started = of_parent.iter().find(|entry| {
         matches!(&entry.event, Event::ChildStarted { op, child, .. }
             if op.child_result() == parent.op && child.as_str() == past.id)
@@ -71,7 +72,8 @@ fn leads_to(cause: &Entry, (order, parent): (&Entry, &Parent)) -> bool {
     }
 }
 
-/// What the children hear because of this entry: a terminate as a terminate, and every other end as a cancellation.
+/// Returns the reason that children see because of this entry. A terminate reaches them as a
+/// terminate, and every other end as a cancellation.
 fn words_of(cause: &Event) -> Option<&'static str> {
     Some(match cause {
         Event::ChildCancelled { .. } => "no longer wanted by its parent",
@@ -84,10 +86,10 @@ fn words_of(cause: &Event) -> Option<&'static str> {
     })
 }
 
-/// What a terminate says that comes from a parent.
+/// The reason of a terminate that comes from a parent.
 const TERMINATED: &str = "its parent was terminated";
 
-/// Whether whoever ended something for this reason has terminated it.
+/// Whether this reason belongs to a terminate.
 pub(super) fn is_terminate(reason: &str) -> bool {
     [TERMINATED, TERMINATE_REASON, GIVEN_UP, INBOX_FULL].contains(&reason)
 }

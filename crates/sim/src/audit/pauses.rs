@@ -1,4 +1,5 @@
-//! What must hold for what is paused: no closure of it begins until whoever paused it lets it go on. A parent that goes on lifts nobody's pause but its own.
+//! Rules for paused executions: no closure begins until the pause is lifted by the side that set
+//! it. A parent that goes on lifts only its own pause.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ pub(super) fn check(books: &Books) -> Vec<String> {
             Happened::Began { machine, spot, key, .. } => {
                 let known = known_epochs.get(&(*machine, spot.id.as_str())).copied().unwrap_or_default();
                 let paused = pauses.get(&(spot.id.clone(), spot.run)).and_then(Pauses::since);
-                // Whoever has lost the lease does not know of the pause.
+                // A machine that has lost the lease does not know of the pause.
                 if paused.is_some_and(|epoch| known >= epoch) && is_seen(books, spot, key) {
                     found.push(format!("{key} began on machine {machine} while {:?} was paused", spot.id));
                 }
@@ -37,18 +38,20 @@ pub(super) fn check(books: &Books) -> Vec<String> {
     found
 }
 
-/// Whether it can be seen that a closure began behind a pause. The function of a task may begin before the resume that lets it is durable, and a
-/// blocking closure waits for a thread when it was begun.
+/// Whether the history shows that a closure began behind a pause. The function of a task may begin
+/// before the resume that allows it is durable, and a blocking closure that has begun may still
+/// wait for a thread.
 fn is_seen(books: &Books, spot: &Spot, key: &str) -> bool {
     books.pasts.contains_key(&spot.id) && !is_task(books, spot) && !is_blocking(key)
 }
 
-/// Whether this is the idempotency key of a blocking step: all of them have names with a `b`.
+/// Whether this is the idempotency key of a blocking step. All blocking steps have names that start
+/// with `b`.
 fn is_blocking(key: &str) -> bool {
     key.rsplit('/').nth(1).is_some_and(|name| name.starts_with('b'))
 }
 
-/// The pauses of a run, by the epoch under which each was recorded.
+/// The pauses of a run, each with the epoch under which it was recorded.
 #[derive(Default)]
 struct Pauses {
     own: Option<u64>,

@@ -1,5 +1,6 @@
-//! What must hold for the order of claims: of two that wait in one lane, whoever has the higher priority is claimed first, and of two with the same whoever has been
-//! ready for longer. What was claimed runs side by side.
+//! Rules for the order of claims. Of two executions that wait in one lane, the one with the higher
+//! priority is claimed first. With equal priorities, the one that has been ready for longer is
+//! claimed first. Executions run side by side once they are claimed.
 
 use super::{Books, Happened};
 use crate::history::Ready;
@@ -17,12 +18,12 @@ pub(super) fn check(books: &Books) -> Vec<String> {
     found
 }
 
-/// Whether whoever was given the first could have been given the other.
+/// Whether the worker that claimed the first execution could have claimed the other.
 fn could_be(given: &Ready, left: &Ready) -> bool {
     left.lane == given.lane && left.requires.is_subset(&given.requires)
 }
 
-/// Why one goes before another, if it does.
+/// Returns why one execution goes before another, or `None` if it does not.
 fn goes_before(one: &Ready, other: &Ready) -> Option<&'static str> {
     if one.priority != other.priority {
         return (one.priority > other.priority).then_some("the higher priority");

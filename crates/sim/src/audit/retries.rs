@@ -1,4 +1,5 @@
-//! What must hold for attempts: each that follows, and each that does not, is what a policy of the program says. Operations of one name may have several.
+//! Rules for attempts: every retry, and every missing retry, follows a policy of the program.
+//! Operations of one name may have several policies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,7 +36,7 @@ fn steps_of(program: &Program) -> impl Iterator<Item = &Step> {
 
 struct Policies<'a> {
     steps: Vec<&'a Step>,
-    /// Some worker has a policy of its own for steps that say none.
+    /// Whether some worker has its own default policy for steps without one.
     has_default: bool,
 }
 
@@ -72,7 +73,7 @@ impl Policies<'_> {
                             .push(format!("attempt {attempt} of {name} was the last, but no policy says so"));
                     }
                 }
-                // It may run again.
+                // The step may run again.
                 Event::StepRecorded(_) => _ = first.remove(&name),
                 _ => {}
             }
@@ -107,7 +108,7 @@ impl Policies<'_> {
     }
 
     fn stops(&self, step: &Step, failed: &Failed<'_>) -> bool {
-        // Without a policy nothing is tried again; a worker's own may have said the same.
+        // A step without a policy is not tried again; the default policy of a worker may agree.
         let Some(pauses) = step.retry else { return true };
         let latest = failed.at.after(Duration::from_millis(pauses.delay_ms));
         let may_be_late = |elapsed_ms: u64| {

@@ -1,5 +1,5 @@
-//! What must hold for what is born leased: it begins at once, and not when a heartbeat finds that nobody runs it. This is seen as long as nothing has gone wrong, on
-//! workers that take everything.
+//! Rules for executions that are born leased: they begin at once, and not when a heartbeat finds a
+//! lease that nobody runs. The rules hold until the first fault, on workers that take everything.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,10 @@ use super::causes::Place;
 use super::{Books, Happened};
 use crate::scenario::{Ask, Scenario, WorkerSpec};
 
-/// How long it may take to begin. A heartbeat finds a lease that nobody runs after a second.
+/// How long an execution may take to begin. A heartbeat finds a lease that nobody runs after a
+/// second.
 const BEGINS_MS: i64 = 800;
-/// How long a world is looked at.
+/// How long the rules look at a world.
 const LOOK_MS: i64 = 3_000;
 
 pub(super) fn check(books: &Books, scenario: &Scenario) -> Vec<String> {
@@ -48,7 +49,7 @@ fn takes_everything(worker: &WorkerSpec) -> bool {
     worker.execution_count_max >= 1_000 && worker.request_count_max >= 1_000
 }
 
-/// Whether a worker shuts down while the world is looked at.
+/// Whether a worker shuts down while the rules look at the world.
 fn ends_early(scenario: &Scenario) -> bool {
     let early = scenario.actions.iter().filter(|action| (action.at_ms as i64) < LOOK_MS + BEGINS_MS);
     early.into_iter().any(|action| matches!(action.what, Ask::Shutdown | Ask::Deploy(_)))
@@ -58,7 +59,7 @@ fn ends_early(scenario: &Scenario) -> bool {
 #[derive(Default)]
 struct Calm {
     began_at: Option<Timestamp>,
-    /// What was born and has not begun, and since when.
+    /// The executions that were born and have not begun, each with the time of its birth.
     born: BTreeMap<String, Timestamp>,
     place: Place,
     found: Vec<String>,
@@ -69,7 +70,7 @@ impl Calm {
         ms_between(*self.began_at.get_or_insert(at), at) < LOOK_MS
     }
 
-    /// Whose commit this is, if it is one.
+    /// Returns the id of the execution that committed, if the item is a commit.
     fn name(&mut self, item: &Happened) -> Option<String> {
         let mut name = None;
         self.place.follow(item, |(id, _), _| name = Some(id));

@@ -1,4 +1,5 @@
-//! What must hold for the table of the programs: what transaction steps have written is there if and only if they are recorded as successful.
+//! Rules for the table of the programs: the row of a transaction step exists if and only if the
+//! step is recorded as successful.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,8 @@ use crate::program::{Expr, Program, Transact};
 /// Executions, and the editions of their programs without the first.
 type Programs<'a> = (&'a BTreeMap<String, Past>, &'a [Edition]);
 
-/// How often each transaction step that these executions may have has written.
+/// Returns how often each transaction step of these executions has written. It covers every step
+/// that they may have.
 pub(crate) async fn counts(
     abide: &Abide,
     of: Programs<'_>,
@@ -41,7 +43,8 @@ pub(crate) fn check(of: Programs<'_>, counts: &Result<BTreeMap<String, u64>, Str
     found
 }
 
-/// For each run the keys that it may have written, and how many of its transaction steps are recorded as successful.
+/// Returns for each run the keys that it may have written, and how many of its transaction steps
+/// are recorded as successful.
 fn expected((pasts, editions): Programs<'_>) -> Vec<(Vec<String>, u64)> {
     let mut expected = Vec::new();
     for past in pasts.values() {
@@ -72,7 +75,7 @@ fn is_transacted(event: &Event) -> bool {
     }
 }
 
-/// What this very run may do: not its children, not the next run.
+/// Returns the expressions of this run, without those of its children and of the next run.
 pub(super) fn own_exprs(program: &Program) -> Vec<&Expr> {
     let mut found = Vec::new();
     let mut left = vec![&program.body];

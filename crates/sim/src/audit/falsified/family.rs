@@ -1,11 +1,11 @@
-//! What is falsified of orders: who gave them, to whom, and who followed.
+//! Falsified orders: their sender, their target, and the execution that follows them.
 
 use abide_core::{Body, Event};
 
 use super::{Evidence, Happened, nth_entry, nth_item};
 use crate::scenario::Scenario;
 
-/// A child of what was terminated says that its parent has ended in another way.
+/// Makes a child of a terminated parent say that its parent ended in another way.
 pub(super) fn terminate_as_cancel(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     let (journal, index) = nth_entry(
         evidence,
@@ -18,7 +18,7 @@ pub(super) fn terminate_as_cancel(evidence: &mut Evidence, _: &Scenario, nth: us
     Some(())
 }
 
-/// Whoever ends tells nobody.
+/// Makes an execution end without sending orders to its children.
 pub(super) fn child_untold(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     let index = nth_item(evidence, nth, |item| match item {
         Happened::Committed(commit) => {
@@ -41,7 +41,7 @@ pub(super) fn cancel_of_nobody(evidence: &mut Evidence, _: &Scenario, nth: usize
     Some(())
 }
 
-/// A closure that ran when its execution was paused begins behind the pause.
+/// Makes the last closure before a pause begin once more behind it.
 pub(super) fn begins_paused(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     let index = nth_item(evidence, nth, |item| match item {
         Happened::Committed(commit) => {
@@ -61,7 +61,7 @@ pub(super) fn begins_paused(evidence: &mut Evidence, _: &Scenario, nth: usize) -
     Some(())
 }
 
-/// The n-th decision about a step that was taken.
+/// Returns the index of the n-th decision about a step that the store took.
 fn nth_decision(evidence: &Evidence, nth: usize) -> Option<usize> {
     nth_item(evidence, nth, |item| match item {
         Happened::Accepted { message } => matches!(message.body, Body::Unblock { step: Some(_) }),
@@ -83,7 +83,7 @@ pub(super) fn decision_lost(evidence: &mut Evidence, _: &Scenario, nth: usize) -
     Some(())
 }
 
-/// Whoever showed a cancellation to the code had none.
+/// Makes a caretaker, which has no code, the holder that showed a cancellation to the code.
 pub(super) fn cancelled_by_care(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     let index = nth_item(evidence, nth, |item| match item {
         Happened::Committed(commit) => {

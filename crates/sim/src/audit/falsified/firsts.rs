@@ -1,4 +1,4 @@
-//! What is falsified of the order of timers and messages.
+//! A falsified sequence of timers and messages.
 
 use abide_core::Timestamp;
 
@@ -14,19 +14,19 @@ fn nth_arrival(evidence: &mut Evidence, nth: usize) -> Option<&mut Arrival> {
     }
 }
 
-/// It was there before anything was due.
+/// Makes a message arrive before anything was due.
 pub(super) fn message_was_earlier(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     nth_arrival(evidence, nth)?.at = Timestamp::default();
     Some(())
 }
 
-/// It came after everything that was due.
+/// Makes a message arrive after everything that was due.
 pub(super) fn message_was_later(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     nth_arrival(evidence, nth)?.asked_at = Timestamp::MAX;
     Some(())
 }
 
-/// It came after what came after it.
+/// Makes a message arrive after a later one.
 pub(super) fn messages_swapped(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     let to = nth_arrival(evidence, nth)?.to.clone();
     let one = nth_item(evidence, nth, |item| matches!(item, Happened::Arrived(_)))?;

@@ -1,4 +1,4 @@
-//! What is falsified of what happened and of what was told.
+//! Falsified happenings, answers and feeds.
 
 use abide_core::{By, Entry, Event, SessionId};
 
@@ -12,7 +12,7 @@ fn nth_commit(evidence: &Evidence, nth: usize, find: impl Fn(&Commit) -> bool) -
     Some((index, (**commit).clone()))
 }
 
-/// The n-th signal that was answered like this.
+/// Returns the index of the n-th signal with this answer.
 fn nth_signal(evidence: &Evidence, scenario: &Scenario, nth: usize, answer: &Answer) -> Option<usize> {
     nth_item(evidence, nth, |item| match item {
         Happened::Answered { action, answer: given } => {
@@ -22,7 +22,7 @@ fn nth_signal(evidence: &Evidence, scenario: &Scenario, nth: usize, answer: &Ans
     })
 }
 
-/// The number of the signal that is accepted here.
+/// Returns the number of the signal in an accepted message.
 fn signal_of(item: &Happened) -> Option<u64> {
     let Happened::Accepted { message } = item else { return None };
     match &message.body {
@@ -31,7 +31,7 @@ fn signal_of(item: &Happened) -> Option<u64> {
     }
 }
 
-/// Has something born long before it begins.
+/// Makes an execution be born long before it begins.
 pub(super) fn begins_late(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     let index = nth_item(evidence, nth, |item| matches!(item, Happened::Born { .. }))?;
     if let Happened::Born { at, .. } = &mut evidence.items[index] {
@@ -85,12 +85,12 @@ pub(super) fn epoch_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) -> 
     if let Happened::Leased { session, .. } = &mut other {
         *session = SessionId(u64::MAX);
     }
-    // Before the true one, so that only the giving is wrong.
+    // The copy goes before the true lease, so that only the grant of the epoch is wrong.
     evidence.items.insert(index, other);
     Some(())
 }
 
-/// A commit without entries, behind the n-th one.
+/// Adds a commit without entries behind the n-th one.
 fn add_commit(evidence: &mut Evidence, nth: usize, change: impl Fn(&mut Commit)) -> Option<()> {
     let (index, mut commit) = nth_commit(evidence, nth, |commit| commit.epoch > 1 && commit.expected > 0)?;
     commit.entries.clear();
@@ -149,7 +149,7 @@ pub(super) fn closure_after_record(evidence: &mut Evidence, _: &Scenario, nth: u
     Some(())
 }
 
-/// The places of the signals of each target and name.
+/// Swaps two successive signals of one name to one execution.
 pub(super) fn signals_swapped(evidence: &mut Evidence, _: &Scenario, nth: usize) -> Option<()> {
     let accepted = |item: &Happened| match item {
         Happened::Accepted { message } => match &message.body {
@@ -268,7 +268,8 @@ pub(super) fn function_twice(evidence: &mut Evidence, _: &Scenario, nth: usize) 
     Some(())
 }
 
-/// The n-th claim leaves somebody else behind, who is like the first that it gave but for this.
+/// Makes the n-th claim leave an execution behind that differs from the first claimed one only by
+/// `change`.
 fn leave_behind(evidence: &mut Evidence, nth: usize, change: impl Fn(&mut Ready)) -> Option<()> {
     let index = nth_item(
         evidence,
