@@ -1,8 +1,10 @@
 //! The oracle: a model of what a journal means to a program, which shares no code with the engine.
 //!
-//! It runs the program on a host that knows nothing but the rules: an operation is its kind, its name and the how-many-th use of that name; one recorded outcome
-//! is delivered between two polls, the earliest whose operation is open; what was recorded goes before a cancellation or a passed deadline; after that, everything ends with it that is not shielded. What the
-//! program then gives must be what is recorded as its end.
+//! It runs the program on a host that knows only the rules. An operation is identified by its kind,
+//! its name and the number of the use of that name. Between two polls the host delivers one
+//! recorded outcome, the earliest whose operation is open. Recorded outcomes go before a
+//! cancellation or a passed deadline, which then ends everything that is not shielded. The result
+//! of the program must equal the recorded end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -31,11 +33,11 @@ mod unused;
 pub(crate) use moments::{Moment, moments};
 pub(crate) use possible::{is_text_in, number, possible_end, taken_signal};
 
-/// What the auditor knows that no journal tells.
+/// Facts that the auditor knows and that no journal contains.
 pub(crate) trait Knowledge: Sync {
-    /// What a program was given when it asked for chance.
+    /// Returns the number that a program got when it asked for chance.
     fn drawn(&self, draw: &Draw) -> Option<u64>;
-    /// How often the closure at a place has run.
+    /// Returns how often the closure at a place has run.
     fn run_count(&self, spot: &Spot) -> u64;
 }
 
@@ -43,18 +45,19 @@ pub(crate) trait Knowledge: Sync {
 pub(crate) struct Life<'a> {
     pub(crate) id: &'a str,
     pub(crate) run: u32,
-    /// The program, as this edition of it runs it.
+    /// The program, as this edition runs it.
     pub(crate) program: &'a Program,
     pub(crate) edition: usize,
     pub(crate) journal: &'a [Entry],
-    /// The edition that wrote each entry; the first one wrote those that are missing.
+    /// The edition that wrote each entry. The first edition wrote the entries without one.
     pub(crate) authors: &'a [usize],
 }
 
 impl Life<'_> {
-    /// Whether this edition wrote an entry. Whatever another one wrote need not be possible here.
+    /// Whether this edition wrote an entry. An entry of another edition need not be possible here.
     fn is_own(&self, entry: &Entry) -> bool {
-        // Whoever had an operator's decision at hand wrote it down, and need not be who asked for it.
+        // Any edition that reads an operator's decision records it, not only the one that asked for
+        // it.
         if let Event::Unblocked { .. } = entry.event {
             return self.authors.iter().skip(1).all(|author| *author == self.edition);
         }
@@ -63,23 +66,24 @@ impl Life<'_> {
     }
 }
 
-/// How a run ended, as the model sees it.
+/// The end of a run, as the model sees it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Completed(u64),
     Failed(u64),
     Continued(Box<Program>),
-    /// It waits for these operations.
+    /// The run waits for these operations.
     Open(Vec<String>),
-    /// Its journal does not fit this edition.
+    /// The journal of the run does not fit this edition.
     Stuck(String),
 }
 
-/// What a run comes to.
+/// The outcome of a replay.
 #[derive(Debug)]
 pub(crate) struct Replayed {
     pub(crate) verdict: Verdict,
-    /// The recorded operations whose outcome was given to nobody, and whether they must be told as unused.
+    /// The recorded operations whose outcome reached no code, and whether the record must list each
+    /// of them as unused.
     pub(crate) unused: BTreeMap<String, bool>,
 }
 
@@ -89,15 +93,15 @@ impl Replayed {
     }
 }
 
-/// Runs a program from its journal. An `Err` says what in the journal is not possible.
+/// Runs a program from its journal. An `Err` says which part of the journal is not possible.
 pub(crate) fn replay(life: &Life<'_>, knowledge: &dyn Knowledge) -> Result<Replayed, String> {
     play(&Model::new(life, knowledge))
 }
 
-/// Whether a program comes to a step of this name and number, from its journal.
+/// Whether a program reaches a step of this name and number, from its journal.
 pub(crate) fn reaches(life: &Life<'_>, knowledge: &dyn Knowledge, (name, nth): (&str, u32)) -> bool {
     let model = Model::new(life, knowledge);
-    // What is not possible is told by whoever replays the whole journal.
+    // The replay of the whole journal reports everything that is not possible.
     let _ = play(&model);
     model.lock().ever.contains(&(word_of(OpKind::Step), name.to_owned(), nth))
 }
@@ -149,7 +153,7 @@ fn play(model: &Model<'_>) -> Result<Replayed, String> {
     }
 }
 
-/// Polls until nothing wakes it any longer.
+/// Polls until nothing wakes the future any longer.
 fn poll<T>(mut future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Poll<T> {
     let flag = Arc::new(Flag(AtomicBool::new(true)));
     let waker = Waker::from(flag.clone());
@@ -187,7 +191,7 @@ fn is_taken(event: &Event) -> bool {
     matches!(event, Event::SignalReceived { .. } | Event::ChildFinished { .. } | Event::ChildStarted { .. })
 }
 
-/// What code sees that is to wind down.
+/// Returns the failure that code sees when it has to wind down.
 fn interrupt_of(event: &Event) -> Option<FailureKind> {
     match event {
         Event::CancelRequested { .. } => Some(FailureKind::Cancelled),
@@ -220,7 +224,7 @@ pub(crate) fn word_of(kind: OpKind) -> &'static str {
     }
 }
 
-/// What an operation may give.
+/// The outcomes that an operation may have.
 #[derive(Clone, Debug)]
 enum Expected {
     Closure { spot: Spot, work: Work, has_timeout: bool, input: Option<u32>, reads: Reads },
@@ -231,21 +235,21 @@ enum Expected {
     Result,
 }
 
-/// What a step can read of what is recorded.
+/// The types of recorded results that a step can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reads {
     Number,
     Text,
-    /// The other one is converted.
+    /// The step reads its own type and converts the other one.
     Both,
 }
 
 /// The id of a child.
 #[derive(Clone, Debug)]
 enum Under {
-    /// The code gives it.
+    /// The code chooses the id.
     Given(String),
-    /// It follows from the parent, whose id and run this is, and from the operation.
+    /// The id follows from the operation and from the parent, whose id and run this is.
     Own(String),
 }
 
@@ -269,28 +273,28 @@ struct State {
     open: BTreeMap<Id, Slot>,
     ever: BTreeSet<Id>,
     now_micros: u64,
-    /// Why the code is to wind down, if it is.
+    /// Why the code has to wind down, if it has to.
     interrupt: Option<FailureKind>,
     shield_depth: u32,
     /// A name that is used for two kinds of steps.
     clash: Option<String>,
     next: Option<Program>,
-    /// If somebody wants to know them.
+    /// The recorded moments, if the caller asked for them.
     moments: Option<Vec<Moment>>,
     told: Vec<Told>,
     /// All names of an operation that was renamed.
     names: BTreeMap<Id, Vec<Id>>,
-    /// Old names: of which kind, and what they became.
+    /// Old names, each with its kind and the new name.
     olds: Vec<(&'static str, String, String)>,
-    /// The entries that nobody has asked for so far, and the last one that somebody was given.
+    /// The entries that no operation has asked for so far, and the last one that was delivered.
     left: BTreeSet<u64>,
     passed: u64,
-    /// What in the journal is not possible.
+    /// The part of the journal that is not possible.
     wrong: Option<String>,
 }
 
 struct Slot {
-    /// The how-many-th operation of the run it is.
+    /// The position of the operation among all operations of the run.
     number: usize,
     is_shielded: bool,
     expected: Expected,
@@ -330,7 +334,7 @@ impl Model<'_> {
         slot.is_some_and(|slot| slot.outcome.is_none())
     }
 
-    /// What code would wait for that has come to the end of its journal.
+    /// Returns the verdict for code that has come to the end of its journal.
     fn rest(&self, pending: &[&Entry]) -> Verdict {
         let state = self.lock();
         if let Some(next) = &state.next {
@@ -356,7 +360,7 @@ impl Model<'_> {
         Ok(Replayed { verdict, unused: unused::unused(self.life, pending) })
     }
 
-    /// Gives an entry to the operation that waits for it, or says why it does not fit.
+    /// Delivers an entry to the operation that waits for it, or returns why it does not fit.
     fn deliver(&self, entry: &Entry) -> Result<Option<String>, String> {
         let mut state = self.lock();
         state.now_micros = micros_of(Some(entry));
@@ -371,7 +375,7 @@ impl Model<'_> {
             return Ok(None);
         }
         if !is_readable(&slot.expected, &entry.event) {
-            // What its own code cannot read is not received, but set aside.
+            // Code sets a signal aside that it cannot read, and does not receive it.
             if self.life.is_own(entry) && matches!(entry.event, Event::SignalReceived { .. }) {
                 return Err(format!("entry {} received a signal of another type", entry.seq));
             }
@@ -383,7 +387,8 @@ impl Model<'_> {
         };
         let outcome = outcome
             .map_err(|why| format!("entry {} is not possible: {why}: {:?}", entry.seq, entry.event))?;
-        // What could not be recorded is given to nobody before somebody has decided about it.
+        // A result that could not be recorded reaches no code before an operator has decided about
+        // it.
         let Some(outcome) = outcome else { return Ok(None) };
         slot.outcome = Some(outcome);
         let waker = slot.waker.take();
@@ -392,7 +397,8 @@ impl Model<'_> {
         Ok(None)
     }
 
-    /// Everything that is open, and everything that is asked for from now on, ends with an error, unless it is shielded.
+    /// Ends every open operation, and every operation from now on, with an error. Shielded
+    /// operations are exempt.
     fn interrupt(&self, entry: &Entry) {
         let wakers: Vec<_> = {
             let mut state = self.lock();
@@ -413,7 +419,7 @@ impl Model<'_> {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// What is recorded and was delivered to nobody must have been asked for and given up.
+    /// Checks that code asked for and gave up every recorded outcome that was not delivered.
     fn check_leftovers(&self, pending: &[&Entry]) -> Result<(), String> {
         let state = self.lock();
         for entry in pending {
@@ -428,7 +434,7 @@ impl Model<'_> {
         Ok(())
     }
 
-    /// An operation that is opened when it is first polled.
+    /// Creates an operation that opens at its first poll.
     fn operation(&self, kind: &'static str, name: &str, expected: Expected) -> Operation {
         Operation {
             state: self.state.clone(),
@@ -439,7 +445,7 @@ impl Model<'_> {
         }
     }
 
-    /// The id under which a child is started.
+    /// Returns the id under which a child is started.
     fn child_id(&self, child: &Child) -> Under {
         let Life { id, run, .. } = self.life;
         child.id(id, *run).map_or_else(|| Under::Own(format!("{id}/{run}")), Under::Given)

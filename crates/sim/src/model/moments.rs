@@ -1,4 +1,4 @@
-//! What was open when an outcome was recorded.
+//! The operations that were open when an outcome was recorded.
 
 use std::collections::BTreeSet;
 
@@ -6,26 +6,27 @@ use abide_core::Entry;
 
 use super::{Expected, Id, Knowledge, Life, Model, State, play};
 
-/// An outcome that was recorded, and the operations that were open at that moment.
+/// A recorded outcome, and the operations that were open at that moment.
 pub(crate) struct Moment {
     pub(crate) seq: u64,
     pub(crate) open: BTreeSet<Id>,
-    /// Those that also end by a time. A wait of older code may have had a timeout that this one lacks.
+    /// The open operations that also end at a time. A wait in older code may have had a timeout
+    /// that this wait lacks.
     pub(crate) timed: BTreeSet<Id>,
 }
 
-/// The moments of a run, as far as this edition recorded them.
+/// Returns the moments of a run, as far as this edition recorded them.
 pub(crate) fn moments(life: &Life<'_>, knowledge: &dyn Knowledge) -> Vec<Moment> {
     let model = Model::new(life, knowledge);
     model.lock().moments = Some(Vec::new());
-    // What is not possible is told by whoever replays the run.
+    // The replay of the run reports everything that is not possible.
     let _ = play(&model);
     let moments = model.lock().moments.take();
     moments.unwrap_or_default()
 }
 
 impl Model<'_> {
-    /// Keeps the moment at which an entry is delivered, if somebody wants to know.
+    /// Keeps the moment at which an entry is delivered, if the caller asked for moments.
     pub(super) fn tell_moment(&self, entry: &Entry) {
         let mut state = self.lock();
         let State { moments: Some(moments), open, .. } = &mut *state else { return };

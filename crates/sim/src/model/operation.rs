@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use super::{Expected, Failed, Id, Slot, State, renamed};
 use crate::program::keyed;
 
-/// An operation that waits for its outcome. Dropping it gives it up.
+/// An operation that waits for its outcome. To drop it is to give it up.
 pub(super) struct Operation {
     pub(super) state: Arc<Mutex<State>>,
     pub(super) kind: &'static str,
@@ -36,7 +36,7 @@ impl Operation {
             *count += 1;
             let nth = *count;
             let own = (self.kind, renamed::with_key(name, key), nth);
-            // A closure that runs is known by either name.
+            // A closure that runs may be recorded under either name.
             state.ever.insert(own);
             state.known_as(self.kind, &self.name, nth)
         };

@@ -1,4 +1,4 @@
-//! What an operation may be given.
+//! The outcomes that an operation may have.
 
 use abide_core::{
     Block, ContentHash, Entry, Event, FailureKind, Op, Outcome as Recorded, Payload, Remedied, Remedy,
@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::{Expected, Failed, Knowledge, Reads, Under};
 use crate::program::{Child, Code, Way, Work, mix};
 
-/// What an entry gives to an operation, if that is possible at all; nothing if it has to be decided about.
+/// Returns the outcome that an entry has for an operation, or an error if it is not possible.
+/// Returns `None` if an operator has to decide about the outcome.
 pub(super) fn possible(
     expected: &Expected,
     entry: &Entry,
@@ -25,7 +26,7 @@ pub(super) fn possible(
     }
 }
 
-/// What an entry gives that another edition wrote.
+/// Returns the outcome of an entry that another edition wrote.
 pub(super) fn foreign(expected: &Expected, entry: &Entry) -> Result<Option<Result<u64, Failed>>, String> {
     match &entry.event {
         Event::StepRecorded(record) => match &record.outcome {
@@ -44,10 +45,12 @@ pub(super) fn foreign(expected: &Expected, entry: &Entry) -> Result<Option<Resul
     }
 }
 
-/// Whether a step or child has another input than the one that is recorded, and nobody has accepted that.
+/// Whether a step or child has another input than the recorded one, and no operator has accepted
+/// that.
 pub(super) fn contradicts(expected: &Expected, entry: &Entry, journal: &[Entry]) -> bool {
     let (declared, recorded) = match (expected, &entry.event) {
-        // What could not be recorded is compared with nothing: somebody decides about it.
+        // An outcome that could not be recorded is compared with nothing: an operator decides about
+        // it.
         (_, Event::StepRecorded(record)) if matches!(record.outcome, Recorded::Unrecordable(_)) => {
             return false;
         }
@@ -68,7 +71,7 @@ pub(super) fn contradicts(expected: &Expected, entry: &Entry, journal: &[Entry])
     recorded.is_some_and(|recorded| recorded.hash != declared) && !journal.iter().any(accepts)
 }
 
-/// By what the input of a child is compared: its members in order, without those that are null.
+/// Returns the hash that compares inputs of a child: its members in order, without null members.
 pub(super) fn input_hash(child: &Child) -> ContentHash {
     let mut input = match &child.code {
         Code::Workflow(program) => serde_json::to_value(program),
@@ -90,7 +93,7 @@ fn strip(value: &mut Value) {
     }
 }
 
-/// Whether the code can read what is recorded.
+/// Whether the code can read the recorded payload.
 pub(super) fn is_readable(expected: &Expected, event: &Event) -> bool {
     let payload = match event {
         Event::StepRecorded(record) => match &record.outcome {
@@ -111,12 +114,13 @@ pub(super) fn is_readable(expected: &Expected, event: &Event) -> bool {
     reads == Reads::Both || reads == found
 }
 
-/// Whether this is a text, and not a number.
+/// Whether the payload is a text, and not a number.
 pub(crate) fn is_text_in(payload: &Payload) -> bool {
     payload.as_bytes().starts_with(b"\"")
 }
 
-/// The wait that took a signal from the inbox, whether it could read it or not, and what the signal carried.
+/// Returns the wait that took a signal from the inbox, readable or not, and the payload of the
+/// signal.
 pub(crate) fn taken_signal(event: &Event) -> Option<(&Op, &Payload)> {
     match event {
         Event::SignalReceived { op, payload, .. } => Some((op, payload)),
@@ -125,7 +129,8 @@ pub(crate) fn taken_signal(event: &Event) -> Option<(&Op, &Payload)> {
     }
 }
 
-/// Whether somebody gave a result that the code could not read: it was blocked at the same step later. To nobody is that result given again.
+/// Whether an operator supplied a result that the code could not read: the code was blocked at the
+/// same step later. Such a result is not delivered again.
 pub(super) fn is_refuted(entry: &Entry, journal: &[Entry]) -> bool {
     let Event::Unblocked { remedied: Some(Remedied { op, remedy: Remedy::Edit(_), .. }), .. } = &entry.event
     else {
@@ -185,7 +190,7 @@ fn is_id(child: &str, op: &Op, under: &Under) -> bool {
     }
 }
 
-/// Checks how a task ended whose function does this work.
+/// Checks the end of a task whose function does this work.
 pub(crate) fn possible_end(
     outcome: Result<u64, FailureKind>,
     work: &Work,
@@ -194,7 +199,7 @@ pub(crate) fn possible_end(
     possible_result(&outcome.map_err(Failed), work, false, run_count)
 }
 
-/// Checks what a closure gave.
+/// Checks the result of a closure.
 fn possible_result(
     outcome: &Result<u64, Failed>,
     work: &Work,
@@ -226,7 +231,7 @@ fn outcome_of(outcome: &Recorded) -> Result<Result<u64, Failed>, String> {
     }
 }
 
-/// The number in a payload, or in the text in it.
+/// Returns the number in a payload, or in the text in it.
 pub(crate) fn number(payload: &Payload) -> Result<u64, String> {
     if let Ok(text) = serde_json::from_slice::<String>(payload.as_bytes()) {
         return text.parse().map_err(|error| format!("{text:?}: {error}"));

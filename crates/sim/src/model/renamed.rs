@@ -1,11 +1,11 @@
-//! By which of its names an operation is known, and which changes a run takes.
+//! The name under which an operation is known, and the changes that a run takes.
 
 use abide_core::{Entry, Event, OpKind, Remedied, Remedy, StepRecord};
 
 use super::{Id, Life, Model, State, id_of, interrupt_of, is_delivery, unused};
 use crate::program::{keyed, old_names};
 
-/// What the journal tells of an operation.
+/// A mention of an operation in the journal.
 pub(super) struct Told {
     id: Id,
     seq: u64,
@@ -13,7 +13,7 @@ pub(super) struct Told {
     is_own: bool,
 }
 
-/// Everything that a journal tells of operations.
+/// Returns every mention of an operation in a journal.
 pub(super) fn told(life: &Life<'_>) -> Vec<Told> {
     let told = |entry: &Entry| {
         let op = entry.event.op()?;
@@ -29,14 +29,15 @@ pub(super) fn told(life: &Life<'_>) -> Vec<Told> {
     life.journal.iter().filter_map(told).collect()
 }
 
-/// A name with its key, as the journal has it.
+/// Returns a name with its key, as the journal has it.
 pub(super) fn with_key(name: &str, key: Option<&str>) -> String {
     key.map_or_else(|| name.to_owned(), |key| format!("{name}[{key}]"))
 }
 
 impl State {
-    /// By which name the journal knows an operation: its own if that has an outcome, then the newest that has one, then the newest of all. A closure
-    /// must not run under a new name that has an outcome under an old one.
+    /// Returns the name under which the journal knows an operation. Its own name goes first if that
+    /// has an outcome, then the newest name with an outcome, then the newest of all names. A
+    /// closure must not run under a new name if it has an outcome under an old one.
     pub(super) fn known_as(&mut self, kind: &'static str, written: &str, nth: u32) -> Id {
         let (name, key) = keyed(written);
         let own = (kind, with_key(name, key), nth);
@@ -67,7 +68,7 @@ impl State {
         id
     }
 
-    /// A name that was given up is used by nobody else.
+    /// Checks that no other operation uses a name that was given up.
     pub(super) fn check_old_names(&mut self, kind: &'static str, written: &str) {
         let (name, _) = keyed(written);
         let is_old = |(of, old, new): &(&str, String, String)| *of == kind && old == name && new != name;
@@ -84,7 +85,8 @@ impl State {
 }
 
 impl Model<'_> {
-    /// Whether the run takes a change: what is recorded, or what follows from how far it came.
+    /// Whether the run takes a change: as recorded, or else as it follows from how far the run
+    /// came.
     pub(super) fn takes(&self, change: &str) -> bool {
         let mut state = self.lock();
         let marker = self.life.journal.iter().find_map(|entry| match &entry.event {
@@ -96,7 +98,7 @@ impl Model<'_> {
             _ => None,
         });
         let end = marker.map_or(u64::MAX, |(entry, _)| entry.seq);
-        // A result that could not be recorded is not given to anybody.
+        // A result that could not be recorded reaches no code.
         let is_left = |entry: &&Entry| state.left.contains(&entry.seq) && !unused::is_lost(&entry.event);
         let left: Vec<&Entry> = self.life.journal.iter().filter(is_left).collect();
         let is_left = left.iter().any(|entry| entry.seq < end);
@@ -112,7 +114,7 @@ impl Model<'_> {
     }
 }
 
-/// Whether an entry tells how far the code came.
+/// Whether an entry shows how far the code came.
 fn is_seen(event: &Event) -> bool {
     let is_note = matches!(
         event,

@@ -1,4 +1,4 @@
-//! What a run leaves unused of what is recorded.
+//! The recorded operations that a run leaves unused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,14 +6,16 @@ use abide_core::{Entry, Event, Outcome, Remedied};
 
 use super::Life;
 
-/// The recorded operations whose outcome was given to nobody, and whether each must be told as unused; `pending` is what no operation waited for.
+/// Returns the recorded operations whose outcome reached no code, and whether the record must list
+/// each of them as unused. No operation waited for the entries in `pending`.
 pub(super) fn unused(life: &Life<'_>, pending: &[&Entry]) -> BTreeMap<String, bool> {
     let left = pending.iter().filter(|entry| !is_lost(&entry.event) && !is_withdrawn(entry, life.journal));
     let left = left.filter_map(|entry| Some((entry.event.op()?.to_string(), !life.is_own(entry))));
     undecided(life.journal).into_iter().map(|op| (op, false)).chain(left).collect()
 }
 
-/// The operations whose result could not be recorded and that nobody decided about: whoever waited for one has not got it.
+/// Returns the operations whose result could not be recorded and about which nobody decided. Code
+/// that waited for such an operation never got an outcome.
 fn undecided(journal: &[Entry]) -> BTreeSet<String> {
     let mut undecided = BTreeSet::new();
     for entry in journal {
@@ -30,7 +32,7 @@ fn undecided(journal: &[Entry]) -> BTreeSet<String> {
     undecided
 }
 
-/// Whether somebody has decided otherwise about a step that somebody had given a result.
+/// Whether an operator supplied a result for a step and later decided otherwise.
 fn is_withdrawn(entry: &Entry, journal: &[Entry]) -> bool {
     let decided = |entry: &Entry| match &entry.event {
         Event::Unblocked { remedied: Some(Remedied { op, .. }), .. } => Some(op.clone()),
