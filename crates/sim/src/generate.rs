@@ -1,4 +1,4 @@
-//! Scenarios by chance.
+//! Random scenarios.
 
 use abide_store::Prng;
 
@@ -16,22 +16,22 @@ pub(crate) const SIGNALS: [&str; 2] = ["q0", "q1"];
 /// How long a session lives without a heartbeat.
 pub(crate) const SESSION_TTL_MS: u64 = 3_000;
 
-/// Every so many seeds one lives on SQLite.
+/// The distance between two seeds whose scenario runs on SQLite.
 const SQLITE_EVERY: u64 = 8;
 
-/// Every so many seeds each commit that appends to a journal is the last one of its machine.
+/// The distance between two seeds in which the machine falls after each commit to a journal.
 const RELENTLESS_EVERY: u64 = 50;
 
-/// The most commits that are the last one of their machine.
+/// The most commits after which the machine falls.
 const RELENTLESS_COUNT: u64 = 200;
 
-/// When the last thing is asked, and the last time that something goes wrong by the clock.
+/// The time of the last action and of the last fault that depends on the clock.
 const LAST_MS: u64 = 12_000;
 
-/// The time that a task takes which cannot end before its deadline.
+/// The duration of a task that cannot end before its deadline.
 const LONG_MS: u64 = 60_000;
 
-/// The scenario of a seed.
+/// Returns the scenario of a seed.
 pub fn scenario(seed: u64) -> Scenario {
     let mut chance = Chance { prng: Prng::new(seed), next_node: 0 };
     let worker_count = 1 + chance.below(3);
@@ -55,9 +55,9 @@ pub fn scenario(seed: u64) -> Scenario {
     if seed.is_multiple_of(SQLITE_EVERY) { on_sqlite(scenario) } else { scenario }
 }
 
-/// The same scenario; in some, other builds of the program are deployed meanwhile.
+/// Adds deployments of other builds of the program to some scenarios.
 fn with_deploys(mut scenario: Scenario) -> Scenario {
-    // Chance of its own: a scenario is the same without it.
+    // A separate generator: without the deployments the scenario stays the same.
     let mut chance = Chance { prng: Prng::new(scenario.seed.rotate_left(32) ^ !0), next_node: 0 };
     if !chance.is(300) {
         return scenario;
@@ -73,7 +73,8 @@ fn with_deploys(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-/// The same scenario; in some, the machine falls after each commit that appends to a journal, so that every prefix of every journal is replayed.
+/// Makes the machine fall after each commit to a journal in some scenarios, so that every prefix of
+/// every journal is replayed.
 fn relentless(mut scenario: Scenario) -> Scenario {
     if scenario.seed % RELENTLESS_EVERY == RELENTLESS_EVERY - 1 {
         let kill = |nth| Fault { when: When::Record(nth), what: Wrong::Kill { restart_ms: 1 } };
@@ -82,13 +83,13 @@ fn relentless(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-/// What a scenario lacks.
+/// The things that a scenario lacks.
 pub(crate) struct Lack {
     pub(crate) work: bool,
     pub(crate) faults: bool,
 }
 
-/// A scenario with more of what it lacks.
+/// Adds to a scenario more of the things that it lacks.
 pub(crate) fn longer(mut scenario: Scenario, lack: &Lack, round: u64) -> Scenario {
     const ROOT_COUNT: usize = 4;
     const FAULT_COUNT: usize = 4;
@@ -96,17 +97,17 @@ pub(crate) fn longer(mut scenario: Scenario, lack: &Lack, round: u64) -> Scenari
     for _ in 0..if lack.work { ROOT_COUNT } else { 0 } {
         let nth = scenario.roots.len();
         scenario.roots.push(chance.root(nth as u64));
-        // Twice, by two processes: one of them may be dead just then.
+        // Two processes ask for the start: one of them may be dead just then.
         for by in [Actor::Client(0), Actor::Worker(0)] {
             let number = 1 + scenario.actions.len() as u64;
-            // Later and later: everybody may be dead until then.
+            // Later in later rounds: every process may be dead until then.
             let at_ms = chance.below(LAST_MS) + (round / 4) * LAST_MS;
             let what = Ask::Start(nth);
             scenario.actions.push(Action { number, at_ms, by, what, dropped_at_poll: None, is_text: false });
         }
     }
     for _ in 0..if lack.faults { FAULT_COUNT } else { 0 } {
-        // Earlier from round to round: in some worlds little happens before everything is well again.
+        // Earlier from round to round: in some worlds little happens before all faults are over.
         let mut number = chance.early((200 / round).max(8));
         let is_taken = |number| scenario.faults.iter().any(|fault| fault.when == When::Operation(number));
         while is_taken(number) {
@@ -118,12 +119,13 @@ pub(crate) fn longer(mut scenario: Scenario, lack: &Lack, round: u64) -> Scenari
     scenario
 }
 
-/// The same scenario on SQLite, where other things go wrong too. What is on it already stays as it is.
+/// Moves a scenario to SQLite, where other things go wrong too. A scenario that is already on
+/// SQLite stays as it is.
 pub fn on_sqlite(mut scenario: Scenario) -> Scenario {
     if scenario.store != StoreSpec::Memory {
         return scenario;
     }
-    // Chance of its own: a scenario of the store in memory is the same without it.
+    // A separate generator: in memory the scenario stays the same.
     let mut chance = Chance { prng: Prng::new(!scenario.seed), next_node: 0 };
     scenario.store = StoreSpec::Sqlite(chance.sqlite());
     scenario.faults.extend(
@@ -133,7 +135,7 @@ pub fn on_sqlite(mut scenario: Scenario) -> Scenario {
     later::with_damage(scenario)
 }
 
-/// The same scenario on the store in memory, without what goes wrong only on SQLite.
+/// Moves a scenario to the store in memory, without the faults that only SQLite has.
 pub fn on_memory(mut scenario: Scenario) -> Scenario {
     scenario.store = StoreSpec::Memory;
     let is_of_sqlite =
@@ -147,7 +149,7 @@ struct Chance {
     next_node: u32,
 }
 
-/// How deep expressions and children may go.
+/// The most levels of expressions and children.
 #[derive(Clone, Copy)]
 struct Depth {
     expr: u32,
@@ -234,7 +236,7 @@ impl Chance {
         }
     }
 
-    /// What takes that long has one in any case.
+    /// Draws a deadline. A task that takes `LONG_MS` always has one.
     fn deadline_ms(&mut self, code: &Code) -> Option<u64> {
         let is_long = matches!(code, Code::Task(job) if job.work.delay_ms == LONG_MS);
         self.maybe(if is_long { 1_000 } else { 100 }, |chance| *chance.prng.pick(&[50, 1_000, 8_000]))
@@ -322,7 +324,7 @@ impl Chance {
         Expr::Transact(Transact { node: self.node(), name: self.keyed(name), fails: self.is(120) })
     }
 
-    /// The name of an operation, sometimes with a key.
+    /// Returns the name of an operation, sometimes with a key.
     fn keyed(&mut self, name: String) -> String {
         match self.maybe(150, |chance| chance.below(3)) {
             Some(key) => format!("{name}[{key}]"),
@@ -344,7 +346,7 @@ impl Chance {
         }
         let mut retry = self.maybe(400, Self::pauses);
         if let Some(retry) = retry.as_mut().filter(|_| timeout_ms.is_none()) {
-            // What always takes too long would never end.
+            // A step that always takes too long would never end.
             retry.is_forever = self.is(150);
         }
         Step {
@@ -401,7 +403,7 @@ impl Chance {
         Child { code, options, named, key, is_any, taken: None }
     }
 
-    /// Every root is started once for sure; the rest is chance.
+    /// Draws the actions. One action per root starts it for sure; the others are random.
     fn actions(&mut self, root_count: usize, worker_count: u64, client_count: u64) -> Vec<Action> {
         let mut asked: Vec<(u64, Ask)> = Vec::new();
         for root in 0..root_count {
@@ -411,7 +413,7 @@ impl Chance {
         for _ in 0..8 + self.below(20) {
             let at_ms = if self.is(500) { self.below(3_000) } else { self.below(LAST_MS) };
             let ask = self.ask(root_count);
-            // Several in a row: whose order counts.
+            // Several signals in a row, because their order counts.
             let count = if matches!(ask, Ask::Signal(..)) && self.is(350) { 2 + self.below(2) } else { 1 };
             asked.extend((0..count).map(|nth| (at_ms + nth, ask.clone())));
         }
@@ -471,7 +473,7 @@ impl Chance {
         faults
     }
 
-    /// A number below `end`, more often a small one: most happens at the beginning.
+    /// Draws a number from 1 to `end`, more often a small one: most happens at the beginning.
     fn early(&mut self, end: u64) -> u64 {
         let most = 1 + self.below(end);
         1 + self.below(most)

@@ -1,4 +1,5 @@
-//! What was added to scenarios later, each by chance of its own: whatever a seed decided before stays as it was.
+//! Later additions to scenarios. Each one has its own generator, which keeps the earlier decisions
+//! of a seed.
 
 use abide_store::Prng;
 
@@ -7,13 +8,13 @@ use crate::edition::{Alter, Change};
 use crate::program::{Child, Code, Expr, Program};
 use crate::scenario::{Ask, Fault, Part, Scenario, Target, When, Wrong};
 
-/// A scenario with all of it.
+/// Makes all the additions to a scenario.
 pub(super) fn more(scenario: Scenario) -> Scenario {
     let scenario = with_held_waits(with_calm(with_taken_ids(with_other_types(scenario))));
     with_said_changes(with_patience(with_texts(scenario)))
 }
 
-/// Some worlds have signals, and waits for them, of two types.
+/// Adds signals of two types, and waits for them, to some worlds.
 fn with_texts(mut scenario: Scenario) -> Scenario {
     let mut chance = chance(&scenario, 6);
     if !chance.is(300) {
@@ -30,7 +31,7 @@ fn with_texts(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-/// Some blocking steps have a timeout, though their thread cannot be stopped.
+/// Adds a timeout to some blocking steps, though their thread cannot be stopped.
 fn with_patience(mut scenario: Scenario) -> Scenario {
     let mut chance = chance(&scenario, 7);
     each_expr(&mut scenario, &mut |expr| {
@@ -49,7 +50,7 @@ fn each_expr(scenario: &mut Scenario, change: &mut dyn FnMut(&mut Expr)) {
     }
 }
 
-/// Some runs still wait for something when they want the next one.
+/// Lets some runs still wait for something when they continue as new.
 fn with_held_waits(mut scenario: Scenario) -> Scenario {
     let mut chance = chance(&scenario, 5);
     let mut hold = |program: &mut Program| {
@@ -68,7 +69,7 @@ fn with_held_waits(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-/// Some worlds are calm at first: there are rules that hold only as long as nothing goes wrong.
+/// Makes some worlds calm at first: some rules hold only as long as nothing goes wrong.
 fn with_calm(mut scenario: Scenario) -> Scenario {
     if !chance(&scenario, 4).is(60) {
         return scenario;
@@ -84,7 +85,7 @@ fn with_calm(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-/// On SQLite, some rows are damaged.
+/// Damages some rows on SQLite.
 pub(super) fn with_damage(mut scenario: Scenario) -> Scenario {
     let mut chance = chance(&scenario, 3);
     if !chance.is(300) {
@@ -102,7 +103,7 @@ fn chance(scenario: &Scenario, salt: u64) -> Chance {
     Chance { prng: Prng::new(scenario.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt), next_node: 0 }
 }
 
-/// Some builds read what was recorded as another type.
+/// Makes some builds read recorded results as another type.
 fn with_other_types(mut scenario: Scenario) -> Scenario {
     let mut chance = chance(&scenario, 1);
     for edition in &mut scenario.editions {
@@ -113,7 +114,7 @@ fn with_other_types(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-/// Some builds say what they have renamed and whom a change is for, and convert older results.
+/// Makes some builds declare renames and patches, and convert older results.
 fn with_said_changes(mut scenario: Scenario) -> Scenario {
     let mut chance = chance(&scenario, 6);
     for edition in &mut scenario.editions {
@@ -126,7 +127,7 @@ fn with_said_changes(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-/// Some children are given the id of a root: whoever is there first has it.
+/// Makes some children use the id of a root: the first start under an id wins.
 fn with_taken_ids(mut scenario: Scenario) -> Scenario {
     let mut chance = chance(&scenario, 2);
     if !chance.is(250) {
