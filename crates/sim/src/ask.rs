@@ -1,4 +1,4 @@
-//! What is asked from outside, through nothing but what clients have.
+//! Requests from outside, made through the public client API only.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,13 +12,14 @@ use crate::history::Answer;
 use crate::program::{Code, Expr, Program};
 use crate::scenario::{Action, Ask, Root, Scenario};
 
-/// Why a client cancels.
+/// The reason with which a client cancels.
 pub(crate) const CANCEL_REASON: &str = "enough";
 
-/// Why a client terminates.
+/// The reason with which a client terminates.
 pub(crate) const TERMINATE_REASON: &str = "now";
 
-/// Asks, and says how that was answered. `id` is the execution that the action is about, if there is any yet.
+/// Performs an action and returns the answer. `id` is the execution that the action targets, if one
+/// exists yet.
 pub(crate) async fn perform(
     abide: &Abide,
     action: &Action,
@@ -89,7 +90,7 @@ async fn steer(handle: &Handle<u64>, action: &Action, calls: &mut Vec<ApiName>) 
         },
         Ask::Status(_) => done(asked!(status())),
         _ => match asked!(why()) {
-            // The store was out of reach for a moment.
+            // The store was briefly out of reach.
             Ok(sentence) if sentence.contains(" cannot be read now") => Answer::Unavailable,
             Ok(sentence) => Answer::Told(sentence),
             Err(error) => refusal(&error),
@@ -108,12 +109,12 @@ async fn repeated_signal(
     let mut signal = handle.signal(name, &number);
     called!(calls, signal = SendSignal::idempotency_key(number.to_string()));
     signal.await?;
-    // What becomes of the second one says nothing about the signal, which was taken.
+    // The answer to the second signal does not matter: the store has already taken the signal.
     let _ = handle.signal(name, &number).idempotency_key(number.to_string()).await;
     Ok(())
 }
 
-/// Decides about a step whose result could not be recorded, if there is one.
+/// Decides about a step whose result could not be recorded, if such a step exists.
 async fn decide(
     handle: &Handle<u64>,
     action: &Action,
@@ -136,12 +137,13 @@ async fn decide(
     unblock.await.map(Some)
 }
 
-/// The step that somebody has to decide about, as `why` names it in the command that it advises.
+/// Returns the undecided step that `why` names in the command it advises.
 pub(crate) fn undecided_step(why: &str) -> Option<String> {
     advised(why, " --rerun ")
 }
 
-/// The operation behind an option of a command that `why` advises; it stands in quotes where a shell needs them.
+/// Returns the operation after an option of the command that `why` advises. It is quoted where a
+/// shell needs quotes.
 fn advised(why: &str, option: &str) -> Option<String> {
     let (_, rest) = why.split_once(option)?;
     rest.split_once(", or ").map(|(op, _)| op.trim_matches('\'').to_owned())
@@ -212,7 +214,7 @@ fn refusal(error: &ClientError) -> Answer {
     }
 }
 
-/// A future that its caller drops at a certain poll.
+/// A future that its caller drops at a given poll.
 pub(crate) struct DropAt<F> {
     future: Option<Pin<Box<F>>>,
     polls_left: Option<u32>,

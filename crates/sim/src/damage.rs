@@ -1,4 +1,5 @@
-//! Damage on the disk of a world: one row is no longer what was written. Whose row that is does not go on, and says so; nobody else is delayed.
+//! Damage on the disk of a world: one row no longer holds the bytes that were written. The
+//! execution that owns the row stops and says so; no other execution is delayed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,16 +21,16 @@ use crate::world::World;
 /// A row of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
-    /// What it has come to.
+    /// The row with its state.
     State,
-    /// One of its journal.
+    /// One row of its journal.
     Journal,
     /// An unread message.
     Message,
 }
 
 impl Part {
-    /// The row of it that is meant.
+    /// Returns the flaw to make in such a row.
     fn flaw(self, Target(number): Target) -> Flaw {
         match self {
             Self::State => Flaw::State,
@@ -39,16 +40,16 @@ impl Part {
     }
 }
 
-/// What is known of damage.
+/// Everything that the world knows about damage.
 #[derive(Default)]
 pub(crate) struct Damage {
-    /// Whose rows were damaged.
+    /// The executions whose rows were damaged.
     pub(crate) ids: BTreeSet<String>,
-    /// Those of them that had ended by then: nothing more becomes of them.
+    /// The damaged executions that had already ended: they change no more.
     over: BTreeSet<String>,
-    /// The id of everything that was ever leased.
+    /// The id of every execution that was ever leased.
     names: BTreeMap<ExecutionKey, String>,
-    /// Who said to start each child. More than one may have, if its id was taken.
+    /// The parents that asked to start each child. A child has several if its id was taken.
     parents: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -62,7 +63,7 @@ impl Damage {
         self.parents.entry(child.to_owned()).or_default().extend(parent);
     }
 
-    /// Everybody who waits for one of these, or whom one of these would have to tell to go on.
+    /// Returns these executions and all their ancestors, which wait for them.
     fn kin(&self, of: &BTreeSet<String>) -> BTreeSet<String> {
         let mut kin = of.clone();
         loop {
@@ -75,7 +76,8 @@ impl Damage {
         }
     }
 
-    /// The same, and everybody below them who is paused: who paused them would have to tell them to go on.
+    /// Returns the kin and every paused execution below them: the parent that paused it would have
+    /// to resume it.
     fn waiting(&self, of: &BTreeSet<String>, open: &[Listed]) -> BTreeSet<String> {
         let mut waiting = self.kin(of);
         let paused = || open.iter().filter(|item| item.summary.status == Status::Paused);
@@ -94,7 +96,7 @@ impl Damage {
 }
 
 impl World {
-    /// Damages a row of an execution, if there is one; says whose it was.
+    /// Damages a row of an execution, if one exists, and returns the id of that execution.
     pub(crate) fn damage(&self, part: Part, target: Target) -> Option<String> {
         let (id, database) = (self.known(target)?, self.database.as_ref()?);
         let is_done = part.flaw(target).make(&database.path(), &id, target.0);
@@ -105,14 +107,15 @@ impl World {
         })
     }
 
-    /// Everything that has not ended, as far as that can be read.
+    /// Returns every execution that has not ended, as far as the store can be read.
     pub(crate) async fn open(&self) -> Vec<Listed> {
         let mut open = open(executions(&*self.store, None).await.unwrap_or_default());
         open.retain(|item| !self.lock().damage.over.contains(item.address.id.as_str()));
         open
     }
 
-    /// Of what has not ended, what goes no further because it is damaged, if everybody else only waits for that.
+    /// Returns the open executions that damage has stopped, provided that all other open executions
+    /// only wait for them.
     pub(crate) async fn set_aside<'a>(&self, abide: &Abide, open: &'a [Listed]) -> Option<Vec<&'a Listed>> {
         let mut aside = Vec::new();
         for item in open {
@@ -126,7 +129,8 @@ impl World {
         (!aside.is_empty() && open.iter().all(waits)).then_some(aside)
     }
 
-    /// Whether it is set aside, or blocked where nobody reads the row that is damaged, so that nobody sets it aside.
+    /// Whether an execution is set aside, or is blocked at a point where nothing reads the damaged
+    /// row and therefore nothing sets it aside.
     async fn is_aside(&self, abide: &Abide, item: &Listed) -> bool {
         let id = item.address.id.as_str();
         match item.summary.status {
@@ -138,7 +142,8 @@ impl World {
         }
     }
 
-    /// Puts back what can be, and ends what cannot. Says what is not as it must be: whoever is set aside was damaged, and says so.
+    /// Repairs the executions that can be repaired and ends the others. Fails if an execution that
+    /// is set aside was not damaged, or if its `why` does not mention the damage.
     pub(crate) async fn mend(&self, abide: &Abide, aside: Vec<&Listed>) -> Result<(), String> {
         let Some(truth) = &self.truth else { return Ok(()) };
         for item in &aside {
@@ -157,7 +162,7 @@ impl World {
             let (by, reason) = (By("the world".to_owned()), "it is damaged".to_owned());
             let discarded = stepped(truth, truth.discard(&item.address, by, reason)).await;
             match discarded {
-                // One that was rebuilt goes on.
+                // A rebuilt execution goes on.
                 Ok(Discarded::Ended | Discarded::Sound | Discarded::Held) => {}
                 Ok(Discarded::Over) => {
                     self.lock().damage.over.insert(item.address.id.to_string());
@@ -172,7 +177,7 @@ impl World {
     }
 }
 
-/// Does what the store itself is asked for, whose writer nobody else lets work.
+/// Runs work on the store itself, whose writer no machine drives.
 async fn stepped<T>(truth: &Arc<SqliteStore>, work: impl Future<Output = T>) -> T {
     let mut work = Box::pin(work);
     loop {
@@ -190,7 +195,7 @@ mod tests {
     use crate::scenario::{Action, Actor, Ask, Fault, Root, Scenario, StoreSpec, When, Wrong};
     use crate::{quiet_panics, run, scenario};
 
-    /// Sleeps for four seconds, and is damaged after one; beside it a task.
+    /// A workflow that sleeps for four seconds and is damaged after one, and a task beside it.
     fn damaged(part: Part) -> Scenario {
         let sleep = Expr::Sleep { ms: 4_000, name: None };
         let body = Expr::Sequence(vec![Expr::Now, sleep, Expr::Now]);

@@ -1,5 +1,6 @@
-//! The SQLite database that the machines of a world share: one file, and for each machine a store of its own, as real processes have it. No store has a thread: tasks of its
-//! machine let its writer work, so that the seed decides what shares a transaction.
+//! The SQLite database that the machines of a world share: one file, and one store for each
+//! machine, as with real processes. No store has a thread. Tasks of its machine drive its writer,
+//! so the seed decides which operations share a transaction.
 
 use std::collections::VecDeque;
 use std::future::{pending, poll_fn};
@@ -24,9 +25,9 @@ use crate::scenario::{SqliteSpec, Wrong};
 use crate::table;
 use crate::world::World;
 
-/// How often a process looks whether others have written, though nothing told it so.
+/// How often a process checks for writes by others without having been notified.
 const LOOK_EVERY_MS: u64 = 1_000;
-/// How long after the log was written to it looks.
+/// How long after a write to the log a process checks.
 const LOOK_AFTER_MS: u64 = 4;
 /// How long a writer waits for others before it tries again.
 const BUSY_PAUSE_MS: u64 = 5;
@@ -35,7 +36,8 @@ const BUSY_PAUSE_MS: u64 = 5;
 pub(crate) struct Database {
     folder: TempDir,
     options: Options,
-    /// Counts what was written, as the operating system tells processes that watch a file.
+    /// Counts writes, like the notifications of the operating system to processes that watch a
+    /// file.
     written: watch::Sender<u64>,
     state: Mutex<State>,
 }
@@ -48,7 +50,7 @@ struct State {
 }
 
 impl Database {
-    /// An empty database.
+    /// Creates an empty database.
     pub(crate) fn new(spec: &SqliteSpec, limits: Limits) -> Self {
         let memory = Path::new("/dev/shm");
         let folder = match memory.is_dir() {
@@ -60,7 +62,7 @@ impl Database {
             queue_count_max: spec.queue_count_max,
             batch_count_max: spec.batch_count_max,
             wal_bytes_max: spec.log_bytes_max,
-            // A limit in real time, which a simulated closure never needs.
+            // A limit in real time. A simulated closure never comes near it.
             transaction_ms_max: 3_600_000,
             ..Options::default()
         };
@@ -68,7 +70,7 @@ impl Database {
         Self { folder, options, written: watch::Sender::new(0), state: Mutex::default() }
     }
 
-    /// The store of one process.
+    /// Opens the store of one process.
     pub(crate) fn open(&self, sim: &Sim, machine: u32) -> Result<Arc<SqliteStore>, String> {
         let process = sim.process(machine);
         let clock = process.clone();
@@ -81,7 +83,8 @@ impl Database {
         self.folder.path().join("world.db")
     }
 
-    /// Makes the table of the programs: to do so in the middle of everything would make every statement stale.
+    /// Creates the table of the programs. Creating it in mid-run would make every prepared
+    /// statement stale.
     pub(crate) fn make_table(&self) {
         let made = rusqlite::Connection::open(self.path())
             .and_then(|connection| connection.execute_batch(table::CREATE));
@@ -92,30 +95,30 @@ impl Database {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something was written: whoever watches the file is told.
+    /// Notifies every process that watches the file of a write.
     pub(crate) fn wrote(&self) {
         self.written.send_modify(|count| *count += 1);
     }
 
-    /// Somebody else writes from now on, and does not end.
+    /// Lets another process begin a write that does not end.
     fn lock_out(&self) {
         if let Some(stranger) = Stranger::writing(&self.path()) {
             self.lock().stranger = Some(stranger);
         }
     }
 
-    /// Whoever else writes has ended.
+    /// Ends the write of the other process.
     pub(crate) fn let_in(&self) {
         drop(self.lock().stranger.take());
     }
 
-    /// Nothing goes wrong any longer.
+    /// Ends every fault.
     pub(crate) fn heal(&self) {
         self.lock().full_until = None;
         self.let_in();
     }
 
-    /// The number of the next batch.
+    /// Returns the number of the next batch.
     pub(crate) fn next_batch(&self) -> u64 {
         let mut state = self.lock();
         state.batch_count += 1;
@@ -128,7 +131,7 @@ impl Database {
 }
 
 impl World {
-    /// What becomes of the next transaction of a machine.
+    /// Decides the fate of the next transaction of a machine.
     fn decide_batch(self: &Arc<Self>, machine: u32, database: &Database) -> Fate {
         let number = database.next_batch();
         let fate = match self.wrong_batch(machine, number) {
@@ -163,17 +166,18 @@ impl World {
     }
 }
 
-/// The store of one machine, and those who wait for its writer.
+/// The store of one machine, and the operations that wait for its writer.
 pub(crate) struct Process {
     pub(crate) store: Arc<SqliteStore>,
     watched: Mutex<VecDeque<Watched>>,
 }
 
-/// An operation that was asked for. Told of the fate of a transaction, it says whether it was answered by that.
+/// An operation under way. It receives the fate of a transaction and returns whether that
+/// transaction answered it.
 type Watched = Box<dyn FnMut(Fate) -> bool + Send>;
 
 impl Process {
-    /// Opens the database on a machine, and lets its tasks work.
+    /// Opens the database on a machine and starts the machine's tasks.
     pub(crate) fn boot(world: &Arc<World>, database: &Database, machine: u32) -> Result<Arc<Self>, String> {
         let store = database.open(&world.sim, machine)?;
         let process = Arc::new(Self { store, watched: Mutex::default() });
@@ -183,7 +187,8 @@ impl Process {
         Ok(process)
     }
 
-    /// An answer that is observed when it is there, whether or not anybody still waits for it.
+    /// Returns an answer that is observed as soon as it exists, whether or not a caller still waits
+    /// for it.
     pub(crate) fn watch<T: Send + 'static>(
         &self,
         mut answer: Answer<T>,
@@ -201,7 +206,7 @@ impl Process {
                 Fate::Unheard => Err(Error::Indeterminate { what, source: "disk I/O error".into() }),
                 _ => answered,
             };
-            // Nobody may be left to hear it.
+            // The receiver may be gone.
             let _ = sender.take().map(|sender| sender.send(told));
             true
         }));
@@ -213,25 +218,26 @@ impl Process {
         })
     }
 
-    /// Runs the next transaction, and has everybody who was answered by it observed before anything else happens.
+    /// Runs the next transaction. Every operation that it answered is observed before anything else
+    /// happens.
     fn step(&self, database: &Database, fate: Fate) -> Stepped {
         let stepped = self.store.step(fate);
         let watched = std::mem::take(&mut *self.lock());
         let left: VecDeque<Watched> =
             watched.into_iter().filter_map(|mut one| (!one(fate)).then_some(one)).collect();
-        // Those who came meanwhile come last.
+        // Operations that arrived meanwhile go last.
         let came = std::mem::replace(&mut *self.lock(), left);
         self.lock().extend(came);
         database.wrote();
         stepped
     }
 
-    /// Does everything that waits, if nobody else writes.
+    /// Runs all waiting operations, unless another process writes.
     pub(crate) fn flush(&self, database: &Database) {
         while self.step(database, Fate::Committed) == Stepped::Done {}
     }
 
-    /// The process dies: what waits was never asked for.
+    /// Kills the process: the waiting operations never happen.
     pub(crate) fn crash(&self) {
         self.store.crash();
         let watched = std::mem::take(&mut *self.lock());
@@ -243,7 +249,7 @@ impl Process {
     }
 }
 
-/// The work of the writer's thread.
+/// Does the work of the writer's thread.
 async fn write(world: Arc<World>, process: Arc<Process>, machine: u32) {
     let Some(database) = &world.database else { return };
     let runtime = world.sim.process(machine);
@@ -256,7 +262,7 @@ async fn write(world: Arc<World>, process: Arc<Process>, machine: u32) {
     }
 }
 
-/// The work of the thread that is told when others have written.
+/// Does the work of the thread that is notified when others have written.
 async fn listen(world: Arc<World>, process: Arc<Process>, machine: u32) {
     let Some(database) = &world.database else { return };
     let runtime = world.sim.process(machine);
@@ -269,7 +275,7 @@ async fn listen(world: Arc<World>, process: Arc<Process>, machine: u32) {
     }
 }
 
-/// What a look at everything in the database finds.
+/// Returns the findings of a check of the whole database.
 pub(crate) fn verify(world: &World) -> Vec<String> {
     let Some(truth) = &world.truth else { return Vec::new() };
     match truth.verify() {

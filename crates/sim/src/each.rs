@@ -1,4 +1,4 @@
-//! Many seeds, on every core, told in their order.
+//! Many seeds on every core, reported in their order.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
@@ -8,7 +8,7 @@ use std::thread;
 
 use crate::run::Report;
 
-/// Lives through seeds on every core, and tells of each of them in their order, until `tell` has heard enough.
+/// Lives through seeds on every core and reports them in their order, until `tell` wants no more.
 pub fn each(
     seeds: Range<u64>,
     live: impl Fn(u64) -> Report + Sync,

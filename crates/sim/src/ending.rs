@@ -1,4 +1,4 @@
-//! Sees to it that everything ends, once nothing goes wrong any longer.
+//! Makes sure that everything ends once the faults are over.
 
 use std::pin::pin;
 
@@ -12,20 +12,20 @@ use futures_util::future::{Either, select};
 use crate::ask::undecided_step;
 use crate::generate::SIGNALS;
 
-/// Values of the signals that see to the end begin here.
+/// The values of signals that help executions to their end begin here.
 pub(crate) const LAST_SIGNALS: u64 = 1_000_000;
 
-/// Why what is blocked, and stays so, is terminated at last.
+/// The reason for terminating an execution that stays blocked.
 pub(crate) const GIVEN_UP: &str = "no build goes on with it";
 
-/// Why what cannot be sent a signal is terminated at last.
+/// The reason for terminating an execution that can be sent no signal.
 pub(crate) const INBOX_FULL: &str = "nothing that it waits for can be sent";
 
-/// The most that is asked for at once.
+/// The most executions in one request.
 const PAGE: usize = 1_000;
 
-/// Lets everything end: resumes what is paused, sends what is waited for. What its parent paused is left to the parent, which must not have
-/// forgotten it.
+/// Lets everything end: resumes paused executions and sends the signals that they wait for. An
+/// execution that its parent paused is left to the parent, which must not have forgotten it.
 pub(crate) struct Ending {
     signal: u64,
 }
@@ -37,7 +37,7 @@ impl Default for Ending {
 }
 
 impl Ending {
-    /// Gives each of them what it lacks.
+    /// Resumes, unblocks or signals each execution, as its status demands.
     pub(crate) async fn help(&mut self, abide: &Abide, runtime: &dyn Runtime, open: Vec<Listed>) {
         for item in open {
             let handle = abide.handle::<u64>(item.address.id.as_str());
@@ -50,7 +50,8 @@ impl Ending {
         }
     }
 
-    /// Decides about a step as `why` advises; whatever else is blocked ends.
+    /// Decides about a step as `why` advises; any other blocked execution is terminated once all
+    /// builds have given up on it.
     async fn unblock(&mut self, handle: &Handle<u64>, runtime: &dyn Runtime) {
         self.signal += 1;
         match handle.why().await.ok().as_deref().and_then(undecided_step) {
@@ -64,13 +65,13 @@ impl Ending {
     async fn signal(&mut self, handle: &Handle<u64>, names: Vec<String>) {
         for name in names {
             self.signal += 1;
-            // A number, unless one was set aside by whoever waits for a text.
+            // Send a number, unless code that waits for a text has set a number aside.
             let is_text = handle.why().await.is_ok_and(|why| why.contains(TEXT_WANTED));
             let sent = match is_text {
                 true => handle.signal(&name, &self.signal.to_string()).await,
                 false => handle.signal(&name, &self.signal).await,
             };
-            // An inbox that is full of what nobody waits for takes no more.
+            // An inbox that is full of unwanted signals takes no more.
             if let Err(ClientError::Refused { .. }) = sent {
                 drop(handle.terminate(INBOX_FULL).await);
             }
@@ -78,10 +79,11 @@ impl Ending {
     }
 }
 
-/// How `why` begins to tell that a signal was set aside by code that waits for a text.
+/// The words of `why` about a signal that was set aside by code that waits for a text.
 const TEXT_WANTED: &str = "was set aside: expected abide_sim::code::Written<true>";
 
-/// Whether every live build has tried what is blocked, as whoever waits for its result is told. Until then the wait goes on.
+/// Whether every live build has tried the blocked execution: only then does waiting for its result
+/// fail.
 async fn is_given_up(handle: &Handle<u64>, runtime: &dyn Runtime) -> bool {
     const PATIENCE_MS: u64 = 500;
     let result = pin!(handle.result());
@@ -93,10 +95,10 @@ async fn is_paused_by_parent(handle: &Handle<u64>) -> bool {
     handle.why().await.is_ok_and(|why| why.contains(" by parent "))
 }
 
-/// The signals that an execution waits for, as it tells itself.
+/// Returns the signals that an execution waits for, according to its summary.
 fn wanted_signals(item: &Listed) -> Vec<String> {
     let names = item.summary.waiting.iter().filter_map(|waiting| match waiting {
-        // What was renamed takes the signals of its old name.
+        // A renamed operation takes the signals of its old name.
         Waiting::Signal { name, .. } => Some(name.as_str().trim_end_matches('n').to_owned()),
         _ => None,
     });
@@ -106,12 +108,12 @@ fn wanted_signals(item: &Listed) -> Vec<String> {
     names
 }
 
-/// Those that have not ended.
+/// Returns the executions that have not ended.
 pub(crate) fn open(executions: Vec<Listed>) -> Vec<Listed> {
     executions.into_iter().filter(|item| !item.summary.status.is_terminal()).collect()
 }
 
-/// Why each of them has not ended, a line each.
+/// Returns the reason why each of them has not ended, one a line.
 pub(crate) async fn reasons(abide: &Abide, open: Vec<Listed>) -> String {
     let mut told = String::new();
     for item in open {
@@ -121,7 +123,7 @@ pub(crate) async fn reasons(abide: &Abide, open: Vec<Listed>) -> String {
     told
 }
 
-/// The executions that were made last.
+/// Returns a cursor at the newest execution.
 pub(crate) async fn newest(view: &(impl View + ?Sized)) -> abide_store::Result<Option<ListCursor>> {
     let newest = view.list(List { limit: 1, ..list(ListOrder::NewestFirst, None) }).await?;
     Ok(newest.items.first().map(|item| ListCursor(item.key)))
@@ -131,7 +133,7 @@ fn list(order: ListOrder, after: Option<ListCursor>) -> List {
     List { order, after, ..List::of(Namespace::default(), PAGE) }
 }
 
-/// Every execution that was made after this one, the oldest first.
+/// Returns every execution that was created after this one, oldest first.
 pub(crate) async fn executions(
     view: &(impl View + ?Sized),
     mut after: Option<ListCursor>,

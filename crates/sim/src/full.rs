@@ -4,15 +4,15 @@ use crate::generate::{Lack, longer, scenario};
 use crate::run::{Report, run};
 use crate::scenario::Scenario;
 
-/// The least operations that the store is asked for in the scenario of a seed.
+/// The least operations of the store in the scenario of a seed.
 pub const OPERATION_COUNT_MIN: u64 = 200;
 /// The least faults that strike in it.
 pub const FAULT_COUNT_MIN: usize = 5;
-/// How often a scenario may be made longer: by then something keeps it from doing anything.
+/// How often a scenario may be made longer. One that is still too short is stuck on something.
 const ROUND_COUNT_MAX: u64 = 12;
 
-/// Lives through the scenario of a seed, on the store that `place` gives it. One that was over too soon gets more to do, and is lived through once more: how much
-/// happens is known only afterwards.
+/// Lives through the scenario of a seed, on the store that `place` chooses. A scenario that was
+/// over too soon gets more to do and runs again: its length is known only afterwards.
 pub fn live(seed: u64, place: impl Fn(Scenario) -> Scenario) -> (Scenario, Report) {
     let mut scenario = place(scenario(seed));
     let mut report = run(&scenario);

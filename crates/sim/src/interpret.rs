@@ -1,5 +1,5 @@
-//! Runs a program on a host: on the engine's `Ctx`, or on the oracle's model of it. What a program means is said once, so that the two can only differ in what
-//! a host does.
+//! Runs a program on a host: the engine's `Ctx`, or the oracle's model of it. The meaning of a
+//! program is written once, so the two can differ only in the behaviour of the host.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -10,9 +10,9 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::program::{Child, Expr, Program, Step, Transact, mix, mixed};
 
-/// What a program runs on.
+/// The host that a program runs on.
 pub(crate) trait Host: Sync {
-    /// Why an operation failed.
+    /// The error of an operation.
     type Error: Trouble;
 
     fn step<'a>(&'a self, step: &'a Step, borrowed: &'a u64) -> Outcome<'a, Self>;
@@ -32,16 +32,16 @@ pub(crate) trait Host: Sync {
     fn failure(&self, node: u32) -> Self::Error;
 }
 
-/// A number or an error, later.
+/// A future number or error.
 pub(crate) type Outcome<'a, H> = BoxFuture<'a, Result<u64, <H as Host>::Error>>;
 
-/// Waits for the result of a child that was started. Not calling it leaves the child alone.
+/// Waits for the result of a child that was started. If it is not called, the child is left alone.
 pub(crate) type Started<'a, H> = Box<dyn FnOnce() -> Outcome<'a, H> + Send + 'a>;
 
-/// What a program can tell of an error.
+/// The properties of an error that a program can see.
 pub(crate) trait Trouble: Send {
     fn is_cancelled(&self) -> bool;
-    /// A number for what sort of error it is.
+    /// Returns a number for the kind of error.
     fn number(&self) -> u64;
 }
 
@@ -60,7 +60,7 @@ pub(crate) async fn run<H: Host>(host: &H, program: &Program) -> Result<u64, H::
     }
 }
 
-/// Runs `main` while `held` goes on. Should `held` end first, `seen` is its value.
+/// Runs `main` while `held` goes on. If `held` ends first, `seen` receives its value.
 async fn beside<H: Host>(
     mut main: Outcome<'_, H>,
     (held, seen): (&mut Option<Outcome<'_, H>>, &mut u64),
@@ -78,7 +78,8 @@ async fn beside<H: Host>(
     .await
 }
 
-/// Evaluates one expression. `borrowed` is a local variable of the caller's, which closures of steps borrow.
+/// Evaluates one expression. `borrowed` is a local variable of the caller, which closures of steps
+/// borrow.
 fn eval<'a, H: Host>(host: &'a H, expr: &'a Expr, borrowed: &'a u64) -> Outcome<'a, H> {
     match expr {
         Expr::Value(value) => Box::pin(async move { Ok(*value) }),
@@ -86,7 +87,7 @@ fn eval<'a, H: Host>(host: &'a H, expr: &'a Expr, borrowed: &'a u64) -> Outcome<
         Expr::Blocking(step) => host.blocking(step),
         Expr::Transact(transact) => host.transact(transact),
         Expr::Sleep { ms, name } => host.sleep(*ms, name.as_deref()),
-        // The time is that of the moment at which it is asked for.
+        // Read the time when the operation is evaluated.
         Expr::SleepUntil { ms } => {
             Box::pin(async move { host.sleep_until(host.now_micros() + ms * 1_000).await })
         }

@@ -1,12 +1,17 @@
 //! Proves abide, seed by seed.
 //!
-//! A seed decides a [`Scenario`](scenario::Scenario): random programs of workflows and tasks, what clients do to them, and what goes wrong. The production engine lives through
-//! it on several simulated machines. Then an auditor goes through everything that the store took, that closures did and that clients were told; and an oracle, a model of the
-//! journal's rules that shares no code with the engine, runs each program once more from its journal and says whether its outcome is possible.
+//! A seed decides a [`Scenario`](scenario::Scenario): random programs of workflows and tasks, the
+//! actions of clients, and the faults. The production engine lives through it on several simulated
+//! machines. Then an auditor checks every commit and message that the store took, every closure
+//! that ran and every answer to a client. An oracle, a model of the journal's rules that shares no
+//! code with the engine, runs each program once more from its journal and checks that its outcome
+//! is possible.
 //!
-//! [`torture`] runs the same programs in real processes, under the same oracle; `abide torture` calls it.
+//! [`torture`] runs the same programs in real processes, under the same oracle; `abide torture`
+//! calls it.
 //!
-//! What is deliberately absent: the virtual runtime, which is the engine's, because users' tests need it.
+//! The virtual runtime is deliberately absent: it belongs to the engine, because users' tests need
+//! it.
 
 mod api;
 mod ask;

@@ -1,4 +1,5 @@
-//! The life of a world: machines boot, clients ask, things go wrong, and at last everything has to end.
+//! The life of a world: machines boot, clients ask, faults strike, and at last everything has to
+//! end.
 
 use std::sync::Arc;
 
@@ -22,16 +23,18 @@ use crate::scenario::{Action, Actor, Ask, Scenario, Target, WorkerSpec};
 use crate::why::BELIEVED_MS;
 use crate::world::World;
 
-/// The client and the first worker of those who see to the end.
+/// The place of the client and of the first worker that let everything end.
 const LAST: u32 = 1_000;
 
-/// How many seconds everything may take to end, once nothing goes wrong any longer. A build looks for what is blocked every five minutes at least.
+/// How many seconds everything may take to end once the faults are over. A build looks for blocked
+/// executions every five minutes at least.
 const END_SECONDS_MAX: u64 = 700;
 
-/// With so many deaths in a row an execution waits until it can run alone.
+/// After this many deaths in a row an execution waits until it can run alone.
 pub(crate) const SUSPECT_TAKEOVER_COUNT: u32 = 2;
 
-/// How many seconds after the end of everything something may be kept. Whoever follows the feed asks now and then whether anybody still waits.
+/// How many seconds after the end of everything a machine may still keep state. The follower of the
+/// feed only checks now and then whether anything still waits.
 const REMAIN_SECONDS_MAX: u64 = 120;
 
 impl World {
@@ -75,7 +78,7 @@ impl World {
         }));
     }
 
-    /// The database, opened on a machine; nothing on the store in memory, which all machines share.
+    /// Opens the database on a machine. `None` for the store in memory, which all machines share.
     async fn opened(self: &Arc<Self>, machine: u32) -> Option<Arc<Process>> {
         let database = self.database.as_ref()?;
         loop {
@@ -89,12 +92,12 @@ impl World {
         }
     }
 
-    /// Who writes down what the code on a machine does.
+    /// Returns the recorder for the code on a machine.
     fn witness(&self, machine: u32) -> Arc<dyn Witness> {
         Arc::new(OnMachine { machine, sim: self.sim.clone(), history: self.history.clone() })
     }
 
-    /// Asks for something, in the process that it is asked by.
+    /// Performs an action in the process that asks for it.
     fn ask(self: &Arc<Self>, index: usize, action: &Action, scenario: &Arc<Scenario>) {
         let Some((machine, abide)) = self.at(action.by) else { return };
         let (by, is_shutdown) = (action.by, matches!(action.what, Ask::Shutdown | Ask::Deploy(_)));
@@ -132,7 +135,8 @@ impl World {
         }
     }
 
-    /// The execution that an action is about: most orders make sense only for what is in a certain state, so one of those if there is any.
+    /// Returns the target of an action. Most actions make sense only in a certain state, so an
+    /// execution in that state is preferred.
     async fn fitting(&self, what: &Ask) -> Option<String> {
         let target = what.target()?;
         let fits: fn(Status) -> bool = match what {
@@ -151,7 +155,7 @@ impl World {
         }
     }
 
-    /// One that waits for a signal of this name, or any.
+    /// Returns an execution that waits for a signal of this name, or else any execution.
     async fn waiting(&self, target: Target, name: &str) -> Option<String> {
         let all = executions(&*self.store, None).await.unwrap_or_default();
         let waits = |item: &Listed| {
@@ -165,7 +169,7 @@ impl World {
         }
     }
 
-    /// Writes down where the execution stood that something is asked of.
+    /// Records the state of the execution that an action meets.
     async fn meet(&self, what: &Ask, id: Option<&str>) {
         let Some(id) = id.and_then(|id| ExecutionId::new(id).ok()) else { return };
         let target = abide_store::Target::Address(Address { namespace: Namespace::default(), id });
@@ -176,7 +180,7 @@ impl World {
         }
     }
 
-    /// A process that shuts down ends some time later, and another one comes.
+    /// Replaces a process that shuts down, some time later.
     fn replace_later(self: &Arc<Self>, machine: u32, actor: Actor) {
         let grace_ms = self.spec_of(actor).map_or(0, |spec| spec.grace_ms);
         let world = self.clone();
@@ -187,7 +191,7 @@ impl World {
     }
 }
 
-/// A word for where an execution stands.
+/// Returns a word for the state of an execution.
 fn phase_of(snapshot: &Snapshot) -> &'static str {
     match snapshot.execution.phase() {
         Phase::Paused { .. } => "paused",
@@ -198,7 +202,7 @@ fn phase_of(snapshot: &Snapshot) -> &'static str {
     }
 }
 
-/// How a machine is set up, and what was called for that. Most options are those that it would have anyway.
+/// Sets up a machine, and returns the calls that this took. Most options have their default values.
 fn builder(spec: Option<WorkerSpec>, machine: u32, probe: Probe) -> (abide::Builder, Vec<ApiName>) {
     let mut calls = vec![("Abide", "builder")];
     let mut builder = Abide::builder("memory");
@@ -238,7 +242,7 @@ fn builder(spec: Option<WorkerSpec>, machine: u32, probe: Probe) -> (abide::Buil
     (builder, calls)
 }
 
-/// Lives through a scenario. What remains is in the store and in the history.
+/// Lives through a scenario. Its results are in the store and in the history.
 pub(crate) async fn live(world: Arc<World>, scenario: Arc<Scenario>) -> Result<(), String> {
     world.lock().specs = scenario.workers.clone();
     world.lock().builds.editions = scenario.editions.clone();
@@ -265,7 +269,7 @@ pub(crate) async fn live(world: Arc<World>, scenario: Arc<Scenario>) -> Result<(
     see_to_the_end(&world, scenario.inbox_count_max).await
 }
 
-/// Lets go of everything, and says what is kept.
+/// Waits until nothing is kept, and fails with everything that still is.
 async fn see_what_remains(world: &World, inbox_count_max: usize) -> Result<(), String> {
     let mut found = Vec::new();
     for _ in 0..REMAIN_SECONDS_MAX {
@@ -278,13 +282,14 @@ async fn see_what_remains(world: &World, inbox_count_max: usize) -> Result<(), S
     Err(found.join("\n"))
 }
 
-/// Lets everything end, and says what does not.
+/// Lets everything end, and fails with the executions that do not.
 async fn see_to_the_end(world: &World, inbox_count_max: usize) -> Result<(), String> {
-    // So that what waits, waits visibly.
+    // By then every waiting execution is visible as one.
     world.runtime().sleep(secs(6)).await;
     let mut found = quiet::check(world).await;
     if !found.is_empty() {
-        // Who died last is believed to live for a while, and until then nobody else says what was to be told.
+        // A machine that died last still counts as alive for a while. Until then no other machine
+        // delivers its messages.
         world.runtime().sleep(ms(BELIEVED_MS)).await;
         let still = quiet::check(world).await;
         found.retain(|wrong| still.contains(wrong));
@@ -311,7 +316,7 @@ async fn see_to_the_end(world: &World, inbox_count_max: usize) -> Result<(), Str
     Err(story + &told_of_open(world).await)
 }
 
-/// What is told of everything that has not ended.
+/// Returns a report on all executions that have not ended.
 async fn told_of_open(world: &World) -> String {
     let open = world.open().await;
     match world.at(Actor::Client(LAST)) {
