@@ -1,4 +1,4 @@
-//! Programs on the engine: a workflow and a task that do what they are given, over nothing but what users have.
+//! Programs on the engine: a workflow and a task that run their input, through the public API only.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,7 +18,7 @@ use crate::interpret::{self, Host, Outcome, Started, Trouble};
 use crate::program::{Child, Code, Job, Pauses, Program, Step, Transact, Way, Work, keyed, mix, old_names};
 use crate::table;
 
-/// A start, a run or a child with its options: builders of four types with the same methods.
+/// Sets the options of a start, a run or a child: builders of four types with the same methods.
 macro_rules! with_options {
     ($calls:ident, $type:ident = $builder:expr, $options:expr) => {{
         let options: $crate::program::StartWith = $options;
@@ -50,37 +50,39 @@ pub(crate) use with_options;
 /// The lanes of executions; not every worker serves the second one.
 pub(crate) const LANES: [&str; 2] = ["default", "aside"];
 
-/// What some executions require, and not every worker can do.
+/// The capability that some executions require and not every worker has.
 pub(crate) const CAPABILITY: &str = "simulated";
 
-/// Sees what closures do, outside of anything that the engine records: in the simulator's memory, or in a file that outlives every process.
+/// Records the effects of closures outside of anything that the engine records: in the simulator's
+/// memory, or in a file that outlives every process.
 pub(crate) trait Witness: Send + Sync {
-    /// A closure begins; how often it has begun now, whoever began it.
+    /// Records that a closure begins, and returns how often it has begun on all machines.
     fn begin(&self, spot: &Spot, key: String) -> u64;
-    /// So many more closures of this machine are under way, or fewer.
+    /// Changes the number of this machine's closures that are under way.
     fn count_open(&self, change: i64);
-    /// A program was given a random number or a UUID.
+    /// Records that a program drew a random number or a UUID.
     fn drew(&self, draw: Draw, value: u64);
-    /// The code of a run was told the id of a child. Whoever does not watch this need not.
+    /// Records that the code of a run learned the id of a child. Optional.
     fn named(&self, _parent: &str, _run: u32, _child: &str) {}
-    /// An operation of a run is opened while these are open. Whoever does not count them need not.
+    /// Records that a run opens an operation while others are open. Optional.
     fn beside(&self, _opened: &'static str, _open: &[&'static str]) {}
-    /// These calls came to an outcome that is recorded. Whoever does not count them need not.
+    /// Records that these calls came to a recorded outcome. Optional.
     fn came(&self, _calls: &[ApiName]) {}
 }
 
-/// What the world around it shares with the code on one machine.
+/// The state that the world shares with the code on one machine.
 #[derive(Clone)]
 pub(crate) struct Probe {
     pub(crate) witness: Arc<dyn Witness>,
     pub(crate) runtime: Arc<dyn Runtime>,
-    /// Transaction steps write to a table of SQLite, and not to that of the memory store.
+    /// Whether transaction steps write to a table of SQLite rather than to that of the memory
+    /// store.
     pub(crate) is_sqlite: bool,
-    /// What the build of this machine makes of programs, and its number.
+    /// The number of this machine's build, and its edition of every program.
     pub(crate) edition: (usize, Edition),
 }
 
-/// What closures panic with.
+/// The payload of a panicking closure.
 pub(crate) const PANIC: &str = "it panics";
 
 /// Runs a program.
@@ -100,7 +102,7 @@ pub(crate) async fn job(ctx: Ctx, job: Job) -> Result<u64> {
     outcome.map(|written: Written<false>| written.0)
 }
 
-/// Reads what transaction steps have written: how often each key was.
+/// Reads the writes of transaction steps: how often each key was written.
 #[workflow(name = "read-table")]
 pub(crate) async fn read_table(ctx: Ctx, keys: Vec<String>) -> Result<Vec<u64>> {
     if ctx.state::<Probe>().is_sqlite {
@@ -115,7 +117,7 @@ pub(crate) async fn read_table(ctx: Ctx, keys: Vec<String>) -> Result<Vec<u64>> 
     .await
 }
 
-/// How often a transaction step has written.
+/// Returns how often a transaction step has written.
 fn count_of(table: &MemoryTable, key: &str) -> u64 {
     table.get(key).and_then(|text| text.parse().ok()).unwrap_or_default()
 }
@@ -143,16 +145,17 @@ fn result_of<const TEXT: bool>(work: &Work, nth: u64) -> Result<Written<TEXT>> {
     }
 }
 
-/// What an error says that another attempt may mend.
+/// The message of an error that another attempt may cure.
 pub(crate) const PASSING: &str = "it fails";
 
-/// The last number that cannot be written down, and how many there are: each for a reason of its own.
+/// The last number that cannot be serialized, and how many such numbers exist: each fails in its
+/// own way.
 const UNWRITABLE: u64 = u64::MAX;
 const UNWRITABLE_COUNT: u64 = 3;
 const NOT_FINITE: u64 = UNWRITABLE - 1;
 const NOTHING: u64 = UNWRITABLE - 2;
 
-/// What a step gives: a number, or the same as a text.
+/// The result of a step: a number, or the same number as a text.
 struct Written<const TEXT: bool>(u64);
 
 impl<const TEXT: bool> Serialize for Written<TEXT> {
@@ -177,7 +180,7 @@ impl<'de, const TEXT: bool> Deserialize<'de> for Written<TEXT> {
     }
 }
 
-/// A number, or the same as a text: what was recorded by code of another type.
+/// A number, or the same number as a text, as code with another result type recorded it.
 struct Either(u64);
 
 impl<'de> Deserialize<'de> for Either {
@@ -188,7 +191,7 @@ impl<'de> Deserialize<'de> for Either {
     }
 }
 
-/// A closure under way: gone with it, however it ends.
+/// Counts a closure as under way until dropped, however the closure ends.
 struct Open<'a>(&'a Probe);
 
 impl<'a> Open<'a> {
@@ -204,10 +207,10 @@ impl Drop for Open<'_> {
     }
 }
 
-/// The engine as a host of programs, the operations that are open, and what was drawn.
+/// The engine as a host of programs, its open operations, and its draws.
 struct OnCtx(Ctx, Mutex<Vec<&'static str>>, Draws);
 
-/// An operation that is open: gone with it, however it ends.
+/// Keeps an operation open until dropped, however the operation ends.
 struct Beside<'a>(&'a OnCtx, &'static str);
 
 impl Drop for Beside<'_> {
@@ -228,7 +231,7 @@ impl OnCtx {
         self.0.state()
     }
 
-    /// Opens an operation, for as long as the guard lives.
+    /// Opens an operation for as long as the guard lives.
     fn opened(&self, word: &'static str) -> Beside<'_> {
         let mut open = self.1.lock().unwrap_or_else(PoisonError::into_inner);
         self.probe().witness.beside(word, &open);
@@ -242,18 +245,18 @@ impl OnCtx {
         value
     }
 
-    /// The id that a child is given, if it does not have one by itself.
+    /// Returns the id that the program chooses for a child, if it chooses one.
     fn child_id(&self, child: &Child) -> Option<String> {
         child.id(self.0.id(), self.0.run_number())
     }
 
-    /// Counts calls once they come to what the journal says. An interrupt is not recorded as theirs.
+    /// Counts calls once they come to a recorded outcome. An interrupt is not recorded as theirs.
     fn counted<'a>(
         &'a self,
         calls: Vec<ApiName>,
         wanted: impl Future<Output = Result<u64>> + Send + 'a,
     ) -> Outcome<'a, Self> {
-        // What is shielded is open itself.
+        // A shield is not open itself; the operations inside it are.
         let word = calls.first().map(|(_, method)| *method).filter(|word| *word != "shield");
         Box::pin(async move {
             let _open = word.map(|word| self.opened(word));
@@ -302,7 +305,7 @@ impl OnCtx {
     fn step_of<'a, const TEXT: bool>(&'a self, step: &'a Step, borrowed: &'a u64) -> Outcome<'a, Self> {
         let mut run_count_here = 0;
         let wanted = self.0.step(keyed(&step.name).0, move || {
-            // Kept from attempt to attempt, and borrowed from whoever made the step.
+            // Kept between attempts, and borrowed from the caller.
             run_count_here += 1;
             let key = self.0.idempotency_key();
             draw_inside(&self.0, "step", step.node);
@@ -340,7 +343,8 @@ impl OnCtx {
         let mut wanted = self.0.recv::<Written<TEXT>>(name);
         if let Some(key) = key {
             called!(calls, wanted = Receive::key(key));
-            // Of the same type: a signal that one of them cannot read, the other cannot read either.
+            // The types are equal: a signal that one of them cannot read, the other cannot read
+            // either.
             called!(calls, wanted = Receive::upgrade(|old: Written<TEXT>| Ok(old)));
         }
         for old in olds {
@@ -353,7 +357,8 @@ impl OnCtx {
     }
 }
 
-/// Draws inside of every other closure: what it is given follows from the step alone, and changes nothing outside.
+/// Draws inside of every other closure. The value follows from the step alone, and the draw changes
+/// nothing outside.
 fn draw_inside(ctx: &Ctx, kind: &str, node: u32) {
     if node.is_multiple_of(2) {
         return;
@@ -401,7 +406,7 @@ impl Host for OnCtx {
             if let Some(own) = own {
                 called!(calls, counted = Transact::key(own));
                 called!(calls, counted = Transact::upgrade(|old: Either| Ok(old.0)));
-                // Nobody was called so.
+                // No operation ever had this name.
                 let before = format!("before-{name}");
                 called!(calls, counted = Transact::renamed_from(&before));
             }
@@ -563,7 +568,7 @@ impl Trouble for Error {
     }
 }
 
-/// Where a transaction step counts.
+/// Returns the key under which a transaction step counts.
 pub(crate) fn table_key(spot: &Spot) -> String {
     format!("{}#{}#{}#{}", spot.id, spot.run, spot.node, spot.edition)
 }

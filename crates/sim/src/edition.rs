@@ -1,61 +1,65 @@
-//! Editions: the program of the next deploy. What a workflow was given stays; the code that runs it has changed.
+//! Editions: the program of the next deploy. The input of a workflow stays; the code that runs it
+//! has changed.
 
 use serde::{Deserialize, Serialize};
 
 use crate::program::{Expr, Program, Step, Transact, Way, Work, keyed, old_names};
 
-/// A build of the program: what it changes in every workflow. The first one, number 0, changes nothing.
+/// A build of the program: the changes that it makes to every workflow. The first, number 0,
+/// changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edition {
-    /// One after the other.
+    /// The changes, applied one after the other.
     pub changes: Vec<Change>,
 }
 
-/// One change, at the n-th place of a program, counted around.
+/// One change, at a place in a program. The index wraps around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// The place.
     pub at: usize,
-    /// What changes there.
+    /// The kind of change.
     pub what: Alter,
 }
 
-/// What changes.
+/// A kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Alter {
-    /// A step is added, under a name that nothing else has.
+    /// Adds a step under a new name.
     Add,
-    /// A step is added, under a name that others may have: they are counted differently from there on.
+    /// Adds a step under a name that others may have: they are numbered differently from there on.
     AddAlike,
-    /// An operation is removed.
+    /// Removes an operation.
     Remove,
-    /// Two operations change places.
+    /// Swaps two operations.
     Swap,
-    /// A step is renamed.
+    /// Renames a step.
     Rename,
-    /// All operations of one kind and name are renamed, and say so.
+    /// Renames all operations of one kind and name, and declares it.
     RenameAll,
-    /// A step is added for executions that have not come to this place.
+    /// Adds a step for executions that have not reached this place.
     Patch,
-    /// A step gives a result of another type, and converts what was recorded.
+    /// Changes the result type of a step, and converts recorded results.
     Upgrade,
-    /// A step becomes a transaction, or the other way round.
+    /// Makes a step a transaction, or the other way round.
     Retype,
-    /// A step declares another input.
+    /// Changes the declared input of a step.
     Redeclare,
-    /// A step gives, and reads, a result of another type; or another type of signal is waited for.
+    /// Changes the result type of a step, for writing and reading, or the type of an awaited
+    /// signal.
     Reread,
-    /// A branch is taken differently, or what was done at once is done one after the other.
+    /// Takes a branch differently, or runs concurrent operations one after the other.
     Reshape,
 }
 
 /// Nodes of steps that editions add begin here.
 const ADDED_NODES: u32 = 1_000_000;
-/// The node of a step with another input is so much higher.
+/// The offset of the node of a step with another input.
 const REDECLARED_NODES: u32 = 500_000;
 
 impl Edition {
-    /// The program as this edition runs it. Children and the next run have inputs of their own, and are changed when they run.
+    /// Returns the program as this edition runs it. Children and the next run have inputs of their
+    /// own, and change when they run.
     pub fn of(&self, program: &Program) -> Program {
         let mut program = program.clone();
         for (number, change) in (0..).zip(&self.changes) {
@@ -73,7 +77,7 @@ impl Edition {
 }
 
 impl Alter {
-    /// Its name in tables.
+    /// Returns its name in tables.
     pub fn word(self) -> &'static str {
         match self {
             Self::Add => "add",
@@ -102,7 +106,7 @@ impl Alter {
             }
             Self::Rename => {
                 if let Expr::Step(step) | Expr::Blocking(step) = &mut parts[index] {
-                    // Before its key, if it has one.
+                    // Insert before its key, if it has one.
                     let end = keyed(&step.name).0.len();
                     step.name.insert(end, 'n');
                 }
@@ -118,10 +122,10 @@ impl Alter {
                 let (change, body) = (format!("p{node}"), Box::new(added(node, format!("x{node}"))));
                 parts.insert(index, Expr::Patched { change, body });
             }
-            // The whole program changes, and not this place alone.
+            // The whole program changes, not this place alone.
             Self::RenameAll => {}
             Self::Reread | Self::Upgrade => {
-                // What somebody gives instead of a result that cannot be written is a number.
+                // The result that an operator supplies for an unwritable step is a number.
                 if let Expr::Step(step) | Expr::Blocking(step) = &mut parts[index]
                     && step.work.way != Way::Unwritable
                 {
@@ -152,7 +156,7 @@ fn added(node: u32, name: String) -> Expr {
     })
 }
 
-/// Renames everything of the kind and name of what is at this place.
+/// Renames every operation that has the kind and name of the one at this place.
 fn rename_all(program: &mut Program, mut at: usize) {
     let found = std::cell::Cell::new(None);
     let look = |parts: &mut Vec<Expr>, index: usize| {
@@ -176,7 +180,7 @@ fn rename_all(program: &mut Program, mut at: usize) {
     }
 }
 
-/// The kind of an operation, and its name if it has one of its own.
+/// Returns the kind of an operation, and its name if it has one of its own.
 fn name_of(expr: &mut Expr) -> Option<(&'static str, &mut String)> {
     match expr {
         Expr::Step(step) | Expr::Blocking(step) => Some(("step", &mut step.name)),
@@ -218,7 +222,7 @@ fn reshape(expr: &mut Expr) {
     };
 }
 
-/// How many places there are in sequences of this very run.
+/// Returns the number of places in sequences of this run alone.
 fn place_count(expr: &Expr) -> usize {
     let own = match expr {
         Expr::Sequence(parts) => parts.len(),
@@ -251,7 +255,7 @@ fn inner_mut(expr: &mut Expr) -> Vec<&mut Expr> {
     }
 }
 
-/// Changes the place that is so many places away. `true`: it was found.
+/// Changes the place at this distance. Returns whether it exists.
 fn alter(expr: &mut Expr, left: &mut usize, change: &dyn Fn(&mut Vec<Expr>, usize)) -> bool {
     if let Expr::Sequence(parts) = expr {
         if *left < parts.len() {

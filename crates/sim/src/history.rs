@@ -1,4 +1,5 @@
-//! What happened in a simulated world, in one order: what closures did, what the store took, what clients were told. The engine knows nothing of it.
+//! The history of a simulated world, in one order: closures that ran, commits and messages that the
+//! store took, answers to clients. The engine knows nothing of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,15 +26,16 @@ pub(crate) struct Spot {
     pub(crate) edition: usize,
 }
 
-/// The idempotency key of a step: what separates its parts stands for nothing else in them.
+/// Returns the idempotency key of a step. Its parts escape the separators.
 pub(crate) fn key_of(id: &str, run: u32, op: &Op) -> String {
     let escaped = |text: &str| text.replace('%', "%25").replace('/', "%2F").replace('=', "%3D");
     let key = op.key.as_ref().map(|key| format!("={}", escaped(key.as_str()))).unwrap_or_default();
     format!("default/{}/{run}/{}{key}/{}", escaped(id), escaped(op.name.as_str()), op.nth)
 }
 
-/// A draw of chance: what it gives follows from nothing else. Code that ran ahead of its journal and was lost may have come to the same place by another way, after
-/// another count of draws.
+/// A draw of a random number: its value follows from these fields alone. Code that ran ahead of its
+/// journal and was lost may have reached the same place by another path, after another number of
+/// draws.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Draw {
     pub(crate) id: String,
@@ -41,12 +43,12 @@ pub(crate) struct Draw {
     /// How many draws of the run came before it.
     pub(crate) nth: u32,
     pub(crate) is_uuid: bool,
-    /// The kind and the idempotency key of the step inside of which it is drawn.
+    /// The kind and the idempotency key of the step in which the draw happens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) inside: Option<String>,
 }
 
-/// Counts the draws of one life of a run.
+/// The number of draws of a run since it was loaded.
 #[derive(Default)]
 pub(crate) struct Draws(AtomicU32);
 
@@ -61,7 +63,7 @@ impl Draws {
         }
     }
 
-    /// A UUID is made of two numbers.
+    /// Counts two draws: a UUID consists of two numbers.
     pub(crate) fn uuid(&self, id: &str, run: u32) -> Draw {
         Draw {
             id: id.to_owned(),
@@ -73,57 +75,57 @@ impl Draws {
     }
 }
 
-/// One thing that happened.
+/// An event in the history of a world.
 #[derive(Clone, Debug)]
 pub(crate) enum Happened {
     /// A closure began.
     Began { machine: u32, spot: Spot, key: String, at: Option<Timestamp> },
-    /// A program was given a random number or a UUID.
+    /// A program drew a random number or a UUID.
     Drew { draw: Draw, value: u64 },
-    /// The code of a run was told that this is the id of a child of it.
+    /// The code of a run learned the id of its child.
     Named { parent: String, run: u32, child: String },
-    /// The store gave a lease.
+    /// The store granted a lease.
     Leased { machine: u32, session: SessionId, key: ExecutionKey, id: String, run: u32, epoch: u64 },
-    /// The store gave a lease to a caretaker, which has none of the code: the one that was told last.
+    /// The lease of the event before went to a caretaker, which has none of the code.
     Cared { key: ExecutionKey, epoch: u64 },
-    /// The store gave these to a worker that asked, and left those behind that were ready.
+    /// A claim received these executions and left those ready ones behind.
     Claimed { given: Vec<Ready>, left: Vec<Ready> },
-    /// The store gave the lease of something new to whoever started it.
+    /// The store granted the lease of a new execution to the machine that started it.
     Born { id: String, at: Timestamp },
     /// The store took a commit.
     Committed(Box<Commit>),
-    /// The store refused a commit: its lease was not good at that moment.
+    /// The store refused a commit: its lease was not valid at that moment.
     Fenced { machine: u32, key: ExecutionKey },
-    /// The store took a message that it had not seen before.
+    /// The store took a new message.
     Accepted { message: Box<Message> },
-    /// The store took a signal, or the answer of a child, that it had not seen before.
+    /// The store took a new signal or a new answer of a child.
     Arrived(Box<Arrival>),
-    /// A client was answered.
+    /// A client got an answer.
     Answered { action: usize, answer: Answer },
-    /// Somebody was told what is not so.
+    /// A client got an untrue answer.
     Wrong(String),
     /// A fault struck.
     Struck { what: String, is_under_way: bool },
 }
 
-/// A signal or the answer of a child that the store took.
+/// A signal, or an answer of a child, that the store took.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrival {
     pub(crate) id: MessageId,
-    /// The execution that it is for.
+    /// The execution that receives it.
     pub(crate) to: String,
     /// The name of the signal.
     pub(crate) signals: Option<String>,
-    /// The run and the wait that the child answers.
+    /// The run and the operation that the child answers.
     pub(crate) answers: Option<(u32, Id)>,
     /// When the store was asked to take it: it did not arrive before.
     pub(crate) asked_at: Timestamp,
-    /// When it was seen to be there: it did not arrive later.
+    /// When it was first observed: it did not arrive later.
     pub(crate) at: Timestamp,
 }
 
 impl Arrival {
-    /// What arrives with a message, between these times.
+    /// Returns the arrival of a message between these times, if it is a signal or an answer.
     pub(crate) fn of(message: &Message, (asked_at, at): (Timestamp, Timestamp)) -> Option<Self> {
         let (signals, answers) = match &message.body {
             Body::Signal { name, .. } => (Some(name.to_string()), None),
@@ -139,13 +141,13 @@ impl Arrival {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ready {
     pub(crate) id: String,
-    /// What it runs.
+    /// The name of its code.
     pub(crate) name: String,
     pub(crate) lane: String,
-    /// What a worker has to be able to do.
+    /// The capabilities that a worker needs.
     pub(crate) requires: BTreeSet<String>,
     pub(crate) priority: i16,
-    /// Since when it is ready, and its number in the store, unless the claim itself made it ready.
+    /// When it became ready, and its number in the store, unless the claim itself made it ready.
     pub(crate) since: Option<(i64, u64)>,
 }
 
@@ -153,36 +155,37 @@ pub(crate) struct Ready {
 #[derive(Clone, Debug)]
 pub(crate) struct Commit {
     pub(crate) session: SessionId,
-    /// The edition of whoever wrote it.
+    /// The edition of the machine that wrote it.
     pub(crate) edition: usize,
     pub(crate) key: ExecutionKey,
     pub(crate) epoch: u64,
     pub(crate) expected: u64,
     pub(crate) entries: Vec<Entry>,
     pub(crate) next: Option<Entry>,
-    /// What it tells children, or whoever is to tell them: that their parent has ended, or wants them no longer.
+    /// The messages to children, or to the executions that notify them: their parent has ended, or
+    /// no longer wants them.
     pub(crate) told: Vec<Message>,
     pub(crate) at: Timestamp,
 }
 
-/// What a client was told, as far as the auditor needs it.
+/// The answer to a client, as far as the auditor needs it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    /// It happened.
+    /// The request was carried out.
     Done,
-    /// It happened, and this sentence was the answer.
+    /// The request was carried out with this sentence as the answer.
     Told(String),
-    /// The execution completed with this.
+    /// The execution completed with this result.
     Result(u64),
     /// The execution failed.
     Failed(String),
     /// The execution was cancelled.
     Cancelled,
-    /// It did not happen, and makes no sense.
+    /// The request was not carried out, because it makes no sense.
     Refused(String),
-    /// It did not happen, because the store could not be reached.
+    /// The request was not carried out, because the store was out of reach.
     Unavailable,
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown,
     /// The caller dropped its future.
     Dropped,
@@ -203,26 +206,26 @@ impl Answer {
     }
 }
 
-/// Everything that happened, and a hash of the order in which everything else did.
+/// All events, and a hash of the order of everything else.
 #[derive(Default)]
 pub(crate) struct History(Mutex<Log>);
 
 #[derive(Default)]
 pub(crate) struct Log {
     pub(crate) items: Vec<Happened>,
-    /// How often the closure at each place was run.
+    /// How often the closure at each place ran.
     run_counts: BTreeMap<Spot, u64>,
     /// How many closures of each machine are under way.
     pub(crate) open_counts: BTreeMap<u32, i64>,
     trace: DefaultHasher,
     pub(crate) operation_count: u64,
-    /// What each machine was asked that is not answered.
+    /// The unanswered actions of each machine.
     pub(crate) asked: BTreeSet<(u32, u64)>,
-    /// The execution that each action turned out to be about, by the number of the action.
+    /// The target of each action, by the number of the action.
     pub(crate) targets: BTreeMap<u64, String>,
     /// How often two operations of one run were open at once.
     pub(crate) pairs: BTreeMap<(&'static str, &'static str), u64>,
-    /// How often each thing that was asked met an execution that stood there.
+    /// How often each request met an execution in each state.
     pub(crate) met: BTreeMap<(&'static str, &'static str), u64>,
     /// How often each call of the public API came to a recorded outcome.
     pub(crate) calls: BTreeMap<ApiName, u64>,
@@ -237,12 +240,12 @@ impl History {
         self.lock().items.push(happened);
     }
 
-    /// The actions of a machine that are not answered.
+    /// Returns the unanswered actions of a machine.
     pub(crate) fn unanswered(&self, machine: u32) -> Vec<u64> {
         self.lock().asked.iter().filter(|(by, _)| *by == machine).map(|(_, number)| *number).collect()
     }
 
-    /// Makes something part of what two runs of a seed are compared by.
+    /// Adds a value to the hash by which two runs of a seed are compared.
     pub(crate) fn trace(&self, what: impl Hash) {
         what.hash(&mut self.lock().trace);
     }

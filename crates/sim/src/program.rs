@@ -1,23 +1,24 @@
-//! Programs: what simulated workflows and tasks do, as data, so that they can be made by chance, printed, cut down and run again.
+//! Programs: the code of simulated workflows and tasks, as data, so that a program can be generated
+//! at random, printed, cut down and run again.
 
 use serde::{Deserialize, Serialize};
 
-/// What one run of a simulated workflow does.
+/// One run of a simulated workflow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    /// What earlier runs added up to.
+    /// The number that earlier runs added up to.
     pub carry: u64,
-    /// What this run does.
+    /// The work of this run.
     pub body: Expr,
-    /// What the next run does: this one ends by continue-as-new.
+    /// The program of the next run: this one ends by continue-as-new.
     pub next: Option<Box<Program>>,
-    /// What goes on beside the body, and is still alive when the next run is wanted.
+    /// Work beside the body, which is still alive when the next run is wanted.
     #[serde(default)]
     pub held: Option<Box<Expr>>,
 }
 
-/// Something that gives a number or an error. Numbers are mixed in the order in which they come, so that the result of a run is a fingerprint of everything that
-/// it saw.
+/// An expression that evaluates to a number or an error. Numbers are mixed in the order in which
+/// they come, so the result of a run is a fingerprint of everything that it saw.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Expr {
     /// A number.
@@ -30,44 +31,44 @@ pub enum Expr {
     Transact(Transact),
     /// `ctx.sleep`.
     Sleep {
-        /// For so long.
+        /// The duration.
         ms: u64,
-        /// Under a name of its own.
+        /// The name of the timer, unless it has the usual one.
         name: Option<String>,
     },
-    /// `ctx.sleep_until`, so long after `ctx.now()`.
+    /// `ctx.sleep_until`, this long after `ctx.now()`.
     SleepUntil {
-        /// So long.
+        /// The duration.
         ms: u64,
     },
     /// `ctx.recv`.
     Receive {
         /// The name of the signal.
         name: String,
-        /// Gives up after so long.
+        /// The time after which it stops waiting.
         timeout_ms: Option<u64>,
-        /// Whether it waits for a text, and not for a number.
+        /// Whether it waits for a text rather than a number.
         #[serde(default)]
         is_text: bool,
     },
     /// `ctx.run`.
     Run(Child),
-    /// `ctx.start`, and something else before the result is waited for, or not.
+    /// `ctx.start`, with other work before the wait for the result, if it waits.
     Start {
         /// The child.
         child: Child,
-        /// What is done before its result is waited for.
+        /// The work before the wait for its result.
         meanwhile: Box<Expr>,
-        /// Whether its result is waited for.
+        /// Whether the parent waits for its result.
         is_awaited: bool,
     },
-    /// `ctx.random()`, at this place of the program.
+    /// `ctx.random()`, at this place in the program.
     Random(u32),
-    /// `ctx.uuid()`, at this place of the program.
+    /// `ctx.uuid()`, at this place in the program.
     Uuid(u32),
     /// `ctx.now()`.
     Now,
-    /// One after the other.
+    /// Expressions one after the other.
     Sequence(Vec<Expr>),
     /// `join!`.
     Join(Vec<Expr>),
@@ -75,22 +76,23 @@ pub enum Expr {
     Select(Vec<Expr>),
     /// `FuturesUnordered`.
     Unordered(Vec<Expr>),
-    /// Goes on with something else after an error.
+    /// Continues with another expression after an error.
     Catch {
-        /// What may fail.
+        /// The expression that may fail.
         body: Box<Expr>,
-        /// What is done then.
+        /// The expression after an error.
         otherwise: Box<Expr>,
-        /// Whether a cancellation is caught too; otherwise it is passed on after that.
+        /// Whether it catches a cancellation too; otherwise it passes the cancellation on after
+        /// `otherwise`.
         is_stubborn: bool,
     },
     /// `ctx.shield`.
     Shield(Box<Expr>),
-    /// What is done if `ctx.patched` says so.
+    /// An expression that runs if `ctx.patched` returns true.
     Patched {
         /// The change.
         change: String,
-        /// What it changes.
+        /// The expression that the change adds.
         body: Box<Expr>,
     },
     /// Fails.
@@ -103,69 +105,69 @@ pub enum Expr {
 /// A closure whose result is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// Its place in the program, which no other has.
+    /// Its place in the program, which is unique.
     pub node: u32,
-    /// Its name, which others may have too.
+    /// Its name, which other steps may share.
     pub name: String,
-    /// What the closure does.
+    /// The work of the closure.
     pub work: Work,
-    /// Its policy.
+    /// Its retry policy.
     pub retry: Option<Pauses>,
-    /// Of one attempt.
+    /// The timeout of one attempt.
     pub timeout_ms: Option<u64>,
     /// Whether it declares its input.
     pub has_input: bool,
-    /// Whether its result is a text, and not a number.
+    /// Whether its result is a text rather than a number.
     #[serde(default)]
     pub is_text: bool,
     /// Whether it converts a result of the other type.
     #[serde(default)]
     pub upgrades: bool,
-    /// Whether its code says which errors are worth another attempt: those that are no panic and no timeout.
+    /// Whether its code decides which errors deserve another attempt: all but panics and timeouts.
     #[serde(default)]
     pub is_asked: bool,
 }
 
-/// What a closure does.
+/// The work of a closure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// What it gives, mixed with how often it has run.
+    /// The number that it returns, mixed with the number of its runs.
     pub value: u64,
     /// How long it takes.
     pub delay_ms: u64,
-    /// So many of its first runs fail, whoever runs them.
+    /// How many of its first runs fail, on any machine.
     pub failure_count: u32,
-    /// How they fail.
+    /// The way in which they fail.
     pub way: Way,
 }
 
-/// How a closure fails.
+/// The way in which a closure fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
-    /// With an error that may be tried again.
+    /// With an error that allows another attempt.
     Error,
-    /// With one that may not.
+    /// With an error that allows no other attempt.
     Fatal,
-    /// By a panic.
+    /// With a panic.
     Panic,
-    /// It gives a result that cannot be written down: somebody has to decide about it.
+    /// With a result that cannot be serialized, so an operator has to decide about it.
     Unwritable,
 }
 
 /// A retry policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pauses {
-    /// So many attempts in all.
+    /// The most attempts in total.
     pub attempt_count_max: u32,
-    /// The pause between two of them.
+    /// The pause between two attempts.
     pub delay_ms: u64,
-    /// As many attempts as it takes, instead.
+    /// Whether attempts are unlimited instead.
     #[serde(default)]
     pub is_forever: bool,
-    /// How much of a pause is left to chance, in percent.
+    /// The random share of a pause, in percent.
     #[serde(default)]
     pub jitter: u8,
-    /// No attempt begins so long after the first.
+    /// The time after the first attempt from which on no other begins.
     #[serde(default)]
     pub elapsed_ms_max: Option<u64>,
 }
@@ -177,38 +179,39 @@ pub struct Transact {
     pub node: u32,
     /// Its name.
     pub name: String,
-    /// Writes, and then fails.
+    /// Whether it fails after its write.
     pub fails: bool,
 }
 
 /// A child of a workflow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Child {
-    /// What it is.
+    /// The code that it runs.
     pub code: Code,
     /// How it is started.
     pub options: StartWith,
-    /// The place in the program that gives it an id of its own.
+    /// The place in the program from which its own id is made.
     #[serde(default)]
     pub named: Option<u32>,
-    /// What tells it apart from other children.
+    /// The key that distinguishes it from other children.
     #[serde(default)]
     pub key: Option<u64>,
-    /// Whether one that was started with another input will do.
+    /// Whether an execution that was started with another input will do.
     #[serde(default)]
     pub is_any: bool,
-    /// The id that it is given instead, which somebody else may have.
+    /// The id that it has instead, which another execution may have.
     #[serde(default)]
     pub taken: Option<String>,
 }
 
-/// The name of an operation and its key. A program writes both, and the names that it had before, as one name, such as `s0n<s0[1]`.
+/// Returns the name of an operation and its key. A program writes both, and the former names, as
+/// one name, such as `s0n<s0[1]`.
 pub(crate) fn keyed(name: &str) -> (&str, Option<&str>) {
     let (names, key) = split(name);
     (names.split('<').next().unwrap_or(names), key)
 }
 
-/// The names that an operation had before.
+/// Returns the former names of an operation.
 pub(crate) fn old_names(name: &str) -> Vec<&str> {
     split(name).0.split('<').skip(1).collect()
 }
@@ -220,7 +223,7 @@ fn split(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// What an execution runs.
+/// The code of an execution.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Code {
     /// The workflow `program`.
@@ -229,46 +232,46 @@ pub enum Code {
     Task(Job),
 }
 
-/// What a simulated task does.
+/// The code of a simulated task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// Its place in the program.
     pub node: u32,
-    /// What it does.
+    /// The work of its closure.
     pub work: Work,
 }
 
-/// How an execution is started.
+/// The options with which an execution is started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartWith {
-    /// Higher goes first.
+    /// The priority; higher goes first.
     pub priority: i16,
-    /// Not before this long.
+    /// The delay before it starts.
     pub delay_ms: Option<u64>,
-    /// Fails when it is not done after this long.
+    /// The time after which it fails unless it is done.
     pub deadline_ms: Option<u64>,
     /// The policy of a task.
     pub retry: Option<Pauses>,
-    /// Waits in a lane that not every worker serves.
+    /// Whether it waits in a lane that not every worker serves.
     #[serde(default)]
     pub is_aside: bool,
-    /// Requires what not every worker can do.
+    /// Whether it requires a capability that not every worker has.
     #[serde(default)]
     pub is_demanding: bool,
-    /// Can be found by a tag.
+    /// Whether it can be found by a tag.
     #[serde(default)]
     pub is_tagged: bool,
 }
 
 impl Program {
-    /// Everything that a run of this program, and the runs after it, may ask for.
+    /// Returns every expression that a run of this program, or a later run, may evaluate.
     pub fn exprs(&self) -> Vec<&Expr> {
         let mut found = Vec::new();
         self.collect(&mut found);
         found
     }
 
-    /// Whether it may give this id, which somebody else may have, to a child.
+    /// Whether it may use this id, which another execution may have, for a child.
     pub(crate) fn takes(&self, id: &str) -> bool {
         self.exprs().into_iter().any(|expr| match expr {
             Expr::Run(child) | Expr::Start { child, .. } => child.taken.as_deref() == Some(id),
@@ -276,7 +279,7 @@ impl Program {
         })
     }
 
-    /// Does something to this run and to those after it.
+    /// Applies a change to this run and to later ones.
     pub fn each_run(&mut self, change: &mut dyn FnMut(&mut Self)) {
         change(self);
         if let Some(next) = &mut self.next {
@@ -318,7 +321,7 @@ impl Expr {
 }
 
 impl Program {
-    /// Does something to every child of this run and of those after it, and to theirs.
+    /// Applies a change to every child of this run and of later ones, and to their children.
     pub fn each_child(&mut self, change: &mut dyn FnMut(&mut Child)) {
         self.body.each_child(change);
         if let Some(held) = &mut self.held {
@@ -352,7 +355,7 @@ impl Expr {
 }
 
 impl Program {
-    /// Does something to every expression of this run, of those after it and of children.
+    /// Applies a change to every expression of this run, of later ones and of children.
     pub fn each_expr(&mut self, change: &mut dyn FnMut(&mut Expr)) {
         self.body.each_expr(change);
         if let Some(held) = &mut self.held {
@@ -400,7 +403,8 @@ impl Child {
         }
     }
 
-    /// The id that the code of a run gives it, if it does. One that is not taken belongs to one place in one run.
+    /// Returns the id that the code of a run chooses for the child, if it chooses one. An id that
+    /// is not taken belongs to one place in one run.
     pub(crate) fn id(&self, parent: &str, run: u32) -> Option<String> {
         self.taken.clone().or_else(|| Some(format!("{parent}-{run}-{}", self.named?)))
     }
@@ -412,12 +416,12 @@ impl Child {
     }
 }
 
-/// Mixes the next number into what was there before; the order counts.
+/// Mixes the next number into the number so far; the order counts.
 pub fn mix(before: u64, next: u64) -> u64 {
     (before.rotate_left(5) ^ next).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Mixes all of them, in order.
+/// Mixes all numbers, in order.
 pub fn mixed(numbers: impl IntoIterator<Item = u64>) -> u64 {
     numbers.into_iter().fold(1, mix)
 }

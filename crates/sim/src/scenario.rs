@@ -1,4 +1,5 @@
-//! A scenario: programs, what happens to them from outside, and what goes wrong. Everything that a seed decides, as data: a failing one is cut down piece by piece.
+//! A scenario: programs, actions from outside, and faults. It holds all decisions of a seed as
+//! data, so a failing scenario can be cut down piece by piece.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,31 +8,32 @@ pub use crate::damage::Part;
 use crate::edition::Edition;
 use crate::program::{Code, Pauses, StartWith};
 
-/// Everything that happens in one simulated world, but for the order of what is ready at the same time, which follows from the seed.
+/// Everything that happens in one simulated world, except for the order of tasks that are ready at
+/// the same time. That order follows from the seed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scenario {
-    /// What the order of tasks, and every random number, follow from.
+    /// The seed of the order of tasks and of every random number.
     pub seed: u64,
-    /// Another order of tasks than the one that the seed gives, by this number. What is cut down keeps its
-    /// seed, and may need another order to fail.
+    /// The number of an order of tasks other than the seed's own. A scenario that is cut down keeps
+    /// its seed, and may need another order to fail.
     #[serde(default)]
     pub order: u64,
-    /// The workers; one that died comes back as another machine.
+    /// The workers. A worker that died comes back as another machine.
     pub workers: Vec<WorkerSpec>,
-    /// How many processes there are that only start and watch.
+    /// The number of processes that only start and watch.
     pub client_count: u32,
-    /// What may be started.
+    /// The executions that may be started.
     pub roots: Vec<Root>,
-    /// What is asked from outside.
+    /// The actions from outside.
     pub actions: Vec<Action>,
-    /// What goes wrong.
+    /// The faults.
     pub faults: Vec<Fault>,
     /// The most unread messages of one execution.
     pub inbox_count_max: usize,
-    /// The store that everything lives on.
+    /// The store of the world.
     #[serde(default)]
     pub store: StoreSpec,
-    /// The builds of the program that may be deployed, beside the first one: the next is number 1.
+    /// The builds of the program that may be deployed, apart from the first: the next is number 1.
     #[serde(default)]
     pub editions: Vec<Edition>,
 }
@@ -39,14 +41,14 @@ pub struct Scenario {
 /// A store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StoreSpec {
-    /// The one in memory, which is the specification.
+    /// The store in memory, which is the specification.
     #[default]
     Memory,
-    /// SQLite: a file, and for each machine a connection that writes.
+    /// SQLite: one file, and a writing connection for each machine.
     Sqlite(SqliteSpec),
 }
 
-/// How SQLite is set up.
+/// The configuration of SQLite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SqliteSpec {
     /// The most operations that wait for a writer.
@@ -63,34 +65,34 @@ impl Default for SqliteSpec {
     }
 }
 
-/// How a worker is set up.
+/// The configuration of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerSpec {
     /// The most executions in its memory.
     pub execution_count_max: usize,
     /// The most requests under way.
     pub request_count_max: usize,
-    /// How long what only waits stays in memory.
+    /// How long an execution that only waits stays in memory.
     pub park_after_ms: u64,
     /// How long a shutdown waits for closures.
     pub grace_ms: u64,
-    /// By how much its clock is wrong.
+    /// The error of its clock.
     pub skew_ms: i64,
-    /// Serves every lane and can do everything.
+    /// Whether it serves every lane and has every capability.
     #[serde(default = "yes")]
     pub is_able: bool,
-    /// How much unread mail of one execution it keeps in memory, if not as much as usual.
+    /// The most unread messages of one execution in its memory, unless it is the default.
     #[serde(default)]
     pub mail_bytes_max: Option<usize>,
-    /// How long code may wind down after a deadline, if not as long as usual.
+    /// How long code may wind down after a deadline, unless it is the default.
     #[serde(default)]
     pub deadline_grace_ms: Option<u64>,
-    /// The policy of steps and tasks that have none, if any.
+    /// The policy of steps and tasks that set none, if any.
     #[serde(default)]
     pub default_retry: Option<Pauses>,
 }
 
-/// Workers of scenarios that were written down before there was a choice.
+/// The value for scenarios that were saved before the field existed.
 fn yes() -> bool {
     true
 }
@@ -100,31 +102,31 @@ fn yes() -> bool {
 pub struct Root {
     /// Its id.
     pub id: String,
-    /// What it runs.
+    /// The code that it runs.
     pub code: Code,
     /// How it is started.
     pub options: StartWith,
 }
 
-/// Something that is asked from outside.
+/// An action from outside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
-    /// A name for it that stays when others are taken away.
+    /// A number that stays the same when other actions are removed.
     pub number: u64,
-    /// When.
+    /// The time of the action.
     pub at_ms: u64,
-    /// By which process.
+    /// The process that asks.
     pub by: Actor,
-    /// What.
+    /// The request.
     pub what: Ask,
-    /// The caller drops its future at this poll.
+    /// The poll at which the caller drops its future.
     pub dropped_at_poll: Option<u32>,
-    /// Of a signal: it carries its number as a text, which not everybody can read.
+    /// Whether a signal carries its number as a text, which not all code can read.
     #[serde(default)]
     pub is_text: bool,
 }
 
-/// Who asks.
+/// The process that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Actor {
     /// A process that only starts and watches.
@@ -133,7 +135,7 @@ pub enum Actor {
     Worker(u32),
 }
 
-/// What is asked.
+/// A request from outside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask {
     /// Starts this root, or attaches to it.
@@ -142,7 +144,7 @@ pub enum Ask {
     Run(usize),
     /// Starts this root by the name of its code, without options.
     Named(usize),
-    /// Starts something else under the id of this root.
+    /// Starts other code under the id of this root.
     Conflict(usize),
     /// Waits for the result of an execution.
     Result(Target),
@@ -160,19 +162,19 @@ pub enum Ask {
     Retry(Target),
     /// Unblocks.
     Unblock(Target),
-    /// Has the step run again whose result could not be recorded.
+    /// Runs the step again whose result could not be recorded.
     Rerun(Target),
-    /// Gives the result of the step whose own could not be recorded: the number of the action.
+    /// Supplies the result of the step whose own could not be recorded: the number of the action.
     Edit(Target),
-    /// Asks how it stands.
+    /// Asks for the status.
     Status(Target),
-    /// Asks why.
+    /// Asks `why`.
     Why(Target),
-    /// Lists what there is.
+    /// Lists the executions.
     List,
-    /// Shuts the worker down that asks.
+    /// Shuts down the worker that asks.
     Shutdown,
-    /// Ends the worker that asks, which comes back with another build of the program.
+    /// Ends the worker that asks; it comes back with another build of the program.
     Deploy(Deploy),
 }
 
@@ -181,41 +183,43 @@ pub enum Ask {
 pub struct Deploy {
     /// The number of the edition.
     pub edition: usize,
-    /// Whether the process before is killed; else it shuts down.
+    /// Whether the old process is killed; otherwise it shuts down.
     pub is_killed: bool,
 }
 
-/// The n-th of the executions that exist, children included, counted around.
+/// An index into the executions that exist, children included, modulo their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target(pub usize);
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// When.
+    /// The moment of the fault.
     pub when: When,
-    /// What.
+    /// The kind of fault.
     pub what: Wrong,
 }
 
-/// When something goes wrong.
+/// The moment of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum When {
-    /// At the n-th operation of the store, to whoever asked for it; every other kill waits for somebody with work under way.
+    /// At the n-th operation of the store, to the machine that asked for it. Every other kill waits
+    /// for a machine with work under way.
     Operation(u64),
-    /// At the n-th poll of workers with work under way, to the one that is polled.
+    /// At the n-th poll of workers with work under way, to the polled worker.
     Poll(u64),
     /// At the n-th notice.
     Notice(u64),
-    /// At this time, to everybody.
+    /// At this time, to every machine.
     Time(u64),
     /// At the n-th transaction of a writer of SQLite, to its machine.
     Batch(u64),
-    /// At the n-th commit that appends to a journal, once it has happened, to the machine that sent it.
+    /// At the n-th commit that appends to a journal, once it has happened, to the machine that sent
+    /// it.
     Record(u64),
 }
 
-/// What goes wrong.
+/// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wrong {
     /// The operation does not happen, and fails.
@@ -224,44 +228,44 @@ pub enum Wrong {
     AnswerLost,
     /// The operation happens, and its answer comes later.
     AnswerLate {
-        /// So much later.
+        /// The delay.
         ms: u64,
     },
-    /// The operation happens later, even if whoever asked for it is dead by then.
+    /// The operation happens later, even if the machine that asked for it is dead by then.
     HappensLate {
-        /// So much later.
+        /// The delay.
         ms: u64,
     },
     /// The operation happens twice.
     Repeated,
     /// The machine dies before its operation happens.
     KillBefore {
-        /// It comes back after this.
+        /// The time until it comes back.
         restart_ms: u64,
     },
     /// The machine dies after its operation has happened, or at this poll.
     Kill {
-        /// It comes back after this.
+        /// The time until it comes back.
         restart_ms: u64,
     },
     /// The machine stops, and goes on later.
     Freeze {
-        /// So much later.
+        /// The duration.
         ms: u64,
     },
-    /// The clock of the machine jumps to this difference from the true time.
+    /// The clock of the machine jumps to this offset from the true time.
     Skew {
-        /// The difference.
+        /// The offset.
         ms: i64,
     },
     /// The clock of the store, and with it every clock, is set.
     ClockStep {
-        /// By this much.
+        /// The change.
         ms: i64,
     },
-    /// No operation happens for so long.
+    /// No operation happens for a while.
     Outage {
-        /// For so long.
+        /// The duration.
         ms: u64,
     },
     /// The notice never comes.
@@ -274,35 +278,35 @@ pub enum Wrong {
     NoticeOvertakes,
     /// The machine dies in the middle of a transaction.
     KillInBatch {
-        /// It comes back after this.
+        /// The time until it comes back.
         restart_ms: u64,
     },
-    /// COMMIT fails so that nobody knows what happened.
+    /// COMMIT fails without a known outcome.
     CommitUnknown {
-        /// Whether it did happen.
+        /// Whether the commit happened.
         happens: bool,
     },
-    /// The disk is full for so long.
+    /// The disk is full for a while.
     Full {
-        /// For so long.
+        /// The duration.
         ms: u64,
     },
-    /// Another process writes for so long.
+    /// Another process writes for a while.
     Locked {
-        /// For so long.
+        /// The duration.
         ms: u64,
     },
     /// A byte of a row on the disk changes.
     Damage {
-        /// Whose.
+        /// The execution that owns the row.
         of: Target,
-        /// Which of its rows.
+        /// The kind of row.
         part: Part,
     },
 }
 
 impl Scenario {
-    /// Says what makes no sense in it.
+    /// Returns an error if the scenario makes no sense.
     pub fn check(&self) -> Result<(), String> {
         if self.workers.is_empty() {
             return Err("there is no worker".to_owned());
@@ -324,7 +328,7 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// The same, with ids that begin with this.
+    /// Returns the same scenario with this prefix on its ids.
     #[cfg(unix)]
     pub(crate) fn under(mut self, prefix: &str) -> Self {
         for root in &mut self.roots {
@@ -337,7 +341,8 @@ impl Scenario {
         self
     }
 
-    /// The same, with everything that takes time so many times as fast. Whatever is called `ms`, or ends in `_ms`, is a time.
+    /// Returns the same scenario with all times divided by a factor. Fields named `ms`, or with
+    /// names that end in `_ms`, are times.
     pub(crate) fn faster(self, times: u64) -> Self {
         let hastened = serde_json::to_value(&self).ok().map(|mut value| {
             hasten(&mut value, times);
@@ -363,7 +368,7 @@ fn hasten(value: &mut Value, times: u64) {
 }
 
 impl Wrong {
-    /// Its name in tables.
+    /// Returns its name in tables.
     pub fn word(self) -> &'static str {
         match self {
             Self::Unavailable => "unavailable",
@@ -394,7 +399,7 @@ impl Wrong {
 }
 
 impl Ask {
-    /// The execution that it is about, unless it names a root.
+    /// Returns the target execution, unless the request names a root.
     pub fn target(&self) -> Option<Target> {
         match self {
             Self::Result(target)
@@ -419,7 +424,7 @@ impl Ask {
         }
     }
 
-    /// Its name in tables.
+    /// Returns its name in tables.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Start(_) => "start",
