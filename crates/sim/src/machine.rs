@@ -1,5 +1,5 @@
-//! The store as one machine sees it: operations may fail, come late, happen twice or be the last thing that the machine does. What the store really did is
-//! written down here.
+//! The store as one machine sees it: an operation may fail, come late, happen twice or be the last
+//! act of the machine. The effects on the real store are recorded here.
 
 use std::future::{pending, ready};
 use std::sync::Arc;
@@ -29,12 +29,12 @@ pub(crate) struct MachineStore {
     machine: u32,
     world: Arc<World>,
     store: Arc<dyn Store>,
-    /// Where the answers of a writer are waited for.
+    /// The process whose writer answers, if the store is SQLite.
     process: Option<Arc<Process>>,
 }
 
 impl MachineStore {
-    /// The store of `machine`, whose notices may fare badly too.
+    /// Returns the store of `machine`. Its notices may fail too.
     pub(crate) fn of(world: &Arc<World>, machine: u32, process: Option<&Arc<Process>>) -> Arc<dyn Store> {
         let store = process.map_or_else(|| world.store.clone(), |process| process.store.clone());
         let store = Arc::new(Self { machine, world: world.clone(), store, process: process.cloned() });
@@ -128,7 +128,8 @@ impl MachineStore {
         }
     }
 
-    /// It is on its way, whatever becomes of whoever sent it; unless the way is a queue in its memory.
+    /// Lets an operation happen later, even if its sender dies meanwhile, unless it waits in a
+    /// queue in the sender's memory.
     fn happen_late<T: Send + 'static>(
         &self,
         late_ms: u64,
@@ -142,7 +143,7 @@ impl MachineStore {
         network.clone().spawn(Box::pin(async move {
             network.sleep(ms(late_ms)).await;
             let answer = happen();
-            // Nobody may be left to hear it.
+            // The receiver may be gone.
             let _ = sender.send(answer.await);
         }));
         Box::pin(async move {
@@ -247,7 +248,7 @@ impl World {
     }
 }
 
-/// Whether children are told so that they end, or somebody is started who tells them.
+/// Whether a message ends children, or starts an execution that notifies them.
 fn is_for_children(body: &Body) -> bool {
     match body {
         Body::Cancel { .. } | Body::Terminate { .. } => true,

@@ -17,17 +17,19 @@ use abide_sim::{
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, ValueEnum};
 
-/// Worlds are made of small things that come and go: the system's allocator takes a tenth of the time longer for them.
+/// Worlds consist of small objects that come and go: with the system's allocator they take a tenth
+/// longer.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Lives through simulated worlds and says what must not be.
-// What goes with one way to choose worlds is refused with the others, and not ignored. `requires` alone does not see to this: it is not asked for what is in
-// conflict with something that was given.
+/// Lives through simulated worlds and reports violations.
+// An option that goes with one way to choose worlds is refused with the others rather than ignored.
+// `requires` alone does not achieve this: it is not checked for an option that conflicts with
+// another given option.
 #[derive(Parser)]
 #[command(name = "abide-sim", version)]
 struct Arguments {
-    /// One seed: its story, and everything that is wrong with it
+    /// One seed: its story and all its violations
     #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "scenario"])]
     seed: Option<u64>,
     /// Many seeds, for example 0..10000; stops at the first that fails
@@ -36,13 +38,15 @@ struct Arguments {
     /// A scenario from a file, as `--save` writes it
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// The store to live on, instead of the one that the seed or the file decides: every eighth seed has SQLite
+    /// The store to live on, instead of the choice of the seed or the file: every eighth seed has
+    /// SQLite
     #[arg(long, value_name = "STORE")]
     store: Option<StoreKind>,
-    /// Cut what fails down to what it takes to fail
+    /// Cut a failing scenario down to the parts that it needs to fail
     #[arg(long, conflicts_with = "seeds")]
     shrink: bool,
-    /// With --shrink: begin no further world after so many seconds, and tell what was reached
+    /// With --shrink: begin no further world after N seconds, and print the smallest scenario so
+    /// far
     #[arg(long, value_name = "N", default_value_t = 120, requires = "shrink")]
     shrink_seconds: u64,
     /// Write the scenario that was run or cut down to this file
@@ -51,13 +55,13 @@ struct Arguments {
     /// With --seeds: add a line about the range to this file
     #[arg(long, value_name = "FILE", requires = "seeds", conflicts_with_all = ["seed", "scenario"])]
     record: Option<PathBuf>,
-    /// With --seeds: fail if something never happened that this file lists; UPDATE_EXPECT=1 writes the file
+    /// With --seeds: fail if an entry of this file never happened; UPDATE_EXPECT=1 writes the file
     #[arg(long, value_name = "FILE", requires = "seeds", conflicts_with_all = ["seed", "scenario"])]
     coverage: Option<PathBuf>,
     /// With --seeds: go on after a seed that fails
     #[arg(long, requires = "seeds", conflicts_with_all = ["seed", "scenario"])]
     keep_going: bool,
-    /// Plant a bug first, to see that it is caught
+    /// Plant a bug first, to check that it is caught
     #[arg(long, value_name = "NAME")]
     plant: Option<String>,
     /// List the bugs that can be planted
@@ -81,7 +85,7 @@ impl StoreKind {
 }
 
 impl Arguments {
-    /// A scenario on the store that was asked for.
+    /// Moves a scenario to the requested store.
     fn placed(&self, scenario: Scenario) -> Scenario {
         match self.store {
             None => scenario,
@@ -92,7 +96,7 @@ impl Arguments {
 }
 
 impl Arguments {
-    /// The command that lives through one of many seeds once more. Only a build for that has bugs to plant.
+    /// Returns the command that repeats one of many seeds. Only a special build has bugs to plant.
     fn repeat(&self, seed: u64) -> String {
         let build = match self.plant {
             None => "cargo xtask sim",
@@ -121,7 +125,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Lives through what was chosen.
+/// Lives through the chosen worlds.
 fn chosen(arguments: &Arguments) -> Result<(), String> {
     match (&arguments.seeds, &arguments.scenario, arguments.seed) {
         (Some(seeds), _, _) => many(arguments, seeds.clone()),
@@ -155,7 +159,7 @@ fn read(path: &PathBuf) -> Result<Scenario, String> {
 }
 
 fn one(arguments: &Arguments, live: impl FnOnce() -> (Scenario, Report)) -> Result<(), String> {
-    // Before minutes of work, and not after them.
+    // Fail before minutes of work, not after them.
     arguments.save.as_ref().map(open).transpose()?;
     let lived = live();
     let (scenario, report) = if arguments.shrink { cut_down(&lived.0, arguments) } else { lived };
@@ -168,7 +172,7 @@ fn one(arguments: &Arguments, live: impl FnOnce() -> (Scenario, Report)) -> Resu
     if report.violations.is_empty() { Ok(()) } else { Err(format!("{} violations", report.violations.len())) }
 }
 
-/// Cuts a scenario down for as long as was asked for, and says how far that went.
+/// Cuts a scenario down within the requested time, and reports how far that went.
 #[expect(clippy::disallowed_methods, reason = "whoever waits for the answer waits in real time")]
 fn cut_down(scenario: &Scenario, arguments: &Arguments) -> (Scenario, Report) {
     let (began_at, seconds) = (Instant::now(), arguments.shrink_seconds);
@@ -189,7 +193,7 @@ fn cut_down(scenario: &Scenario, arguments: &Arguments) -> (Scenario, Report) {
 }
 
 fn many(arguments: &Arguments, seeds: Range<u64>) -> Result<(), String> {
-    // Before hours of work, and not after them.
+    // Fail before hours of work, not after them.
     let mut record = arguments.record.as_ref().map(open).transpose()?;
     let coverage = arguments.coverage.as_ref().map(Coverage::open).transpose()?;
     let mut totals = Totals::default();
@@ -227,22 +231,23 @@ fn many(arguments: &Arguments, seeds: Range<u64>) -> Result<(), String> {
     }
 }
 
-/// Opens a file that is written later. What is in it stays until then.
+/// Opens a file for a later write. Its content stays until then.
 fn open(path: &PathBuf) -> Result<File, String> {
     let opened = OpenOptions::new().create(true).append(true).open(path);
     opened.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// What was ever seen to happen must go on to happen: a fault that strikes nobody any longer proves nothing.
+/// The coverage: everything that has ever happened must continue to happen. A fault that no longer
+/// strikes proves nothing.
 enum Coverage {
-    /// What the file lists.
+    /// The content of the file.
     Expected(String),
-    /// The file is to be written.
+    /// The file to write.
     Update(PathBuf),
 }
 
 impl Coverage {
-    /// Reads the file, or sees that it can be written.
+    /// Reads the file, or checks that it can be written.
     fn open(path: &PathBuf) -> Result<Self, String> {
         if std::env::var_os("UPDATE_EXPECT").is_some() {
             return open(path).map(|_| Self::Update(path.clone()));
@@ -252,7 +257,7 @@ impl Coverage {
     }
 
     fn check(&self, totals: &Totals) -> Result<(), String> {
-        // What happens rarely may not happen at all after the next change of the engine.
+        // A rare cell may not happen at all after the next change of the engine.
         const OFTEN: u64 = 20;
         match self {
             Self::Update(path) => {

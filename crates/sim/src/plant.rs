@@ -2,7 +2,7 @@
 
 use abide_core::planted::Bug;
 
-/// The names of all bugs, one a line.
+/// Returns the names of all bugs, one a line.
 pub(crate) fn names() -> String {
     Bug::ALL.iter().map(|bug| bug.name()).collect::<Vec<_>>().join("\n")
 }

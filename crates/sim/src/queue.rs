@@ -1,4 +1,5 @@
-//! Who waits for a worker when one asks: seen by the store in memory, where nothing happens between the look and the claim.
+//! The executions that wait for a worker when one claims. Only the store in memory shows them:
+//! there nothing happens between the look and the claim.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use futures_util::FutureExt;
 use crate::history::{Happened, Ready};
 use crate::world::World;
 
-/// Those who were ready before a claim.
+/// The executions that were ready before a claim.
 #[derive(Default)]
 pub(crate) struct Queue(Mutex<Vec<(ExecutionKey, Ready)>>);
 
@@ -19,18 +20,19 @@ impl Queue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks who is ready.
+    /// Records the ready executions.
     pub(crate) fn look(&self, world: &World) {
         *self.lock() = match world.database {
             None => world.ready(),
-            // Others may come between the look and the claim, or after the claim in the same transaction.
+            // Others may come between the look and the claim, or after the claim in the same
+            // transaction.
             Some(_) => Vec::new(),
         };
     }
 }
 
 impl World {
-    /// Everybody who is ready, and whom nobody holds.
+    /// Returns all executions that are ready and have no holder.
     pub(crate) fn ready(&self) -> Vec<(ExecutionKey, Ready)> {
         let known = self.lock().known.clone();
         let found = known.iter().filter_map(|id| self.now(id));
@@ -39,7 +41,7 @@ impl World {
         ready.map(|found| (found.key, Ready::new(&found.execution, since(&found)))).collect()
     }
 
-    /// An execution as it stands at this moment.
+    /// Returns the current state of an execution.
     pub(crate) fn now(&self, id: &str) -> Option<Snapshot> {
         let id = ExecutionId::new(id).ok()?;
         let target = Target::Address(Address { namespace: Namespace::default(), id });
@@ -47,7 +49,8 @@ impl World {
         self.store.read(read).now_or_never()?.ok().flatten()
     }
 
-    /// Writes down whom a claim was given, and whom it left behind. A claim that is repeated is given what it was given before.
+    /// Records the executions that a claim received and those that it left behind. A repeated claim
+    /// receives the same executions again.
     pub(crate) fn claimed(&self, queue: &Queue, leased: &[Leased]) {
         let before = queue.lock();
         let is_new = |one: &&Leased| !self.lock().given.contains(&(one.key, one.lease.epoch.0));

@@ -1,5 +1,6 @@
-//! What must hold for what has not ended, once nothing has gone wrong for a while: whatever was to be told has been told by then. And who may be helped to an end:
-//! nobody whom somebody else has to tell of it.
+//! Invariants of open executions after a while without faults: every message has been delivered by
+//! then. Also decides which executions may be helped to an end: none that has to hear of it from
+//! another execution.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +11,10 @@ use crate::ending::executions;
 use crate::life::SUSPECT_TAKEOVER_COUNT;
 use crate::world::World;
 
-/// Every execution as it stands, by its id.
+/// The state of every execution, by its id.
 type Standing = BTreeMap<String, Snapshot>;
 
-/// Everything that is wrong with a world that is quiet.
+/// Returns all violations in a quiet world.
 pub(crate) async fn check(world: &World) -> Vec<String> {
     let standing = standing(world, Look::Whole).await;
     let mut found = Vec::new();
@@ -28,7 +29,8 @@ pub(crate) async fn check(world: &World) -> Vec<String> {
     found
 }
 
-/// Those that may be helped to their end. A child whose parent has ended is left to itself: somebody has to tell it, or to have told it, without that.
+/// Returns the executions that may be helped to their end. A child whose parent has ended gets no
+/// help: it has to hear of that end without it.
 pub(crate) async fn helpable(world: &World, open: Vec<Listed>) -> Vec<Listed> {
     let standing = standing(world, Look::State).await;
     let mut helpable = Vec::new();
@@ -39,7 +41,7 @@ pub(crate) async fn helpable(world: &World, open: Vec<Listed>) -> Vec<Listed> {
     helpable
 }
 
-/// How much of an execution is looked at.
+/// How much of an execution is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Look {
     State,
@@ -60,12 +62,13 @@ async fn standing(world: &World, look: Look) -> Standing {
     standing
 }
 
-/// What is recorded of its run.
+/// Returns the recorded events of the current run.
 fn events(snapshot: &Snapshot) -> impl Iterator<Item = Event> {
     snapshot.journal.iter().filter_map(|record| record.entry().ok()).map(|entry| entry.event)
 }
 
-/// Whether code that is live leaves an answer unread that it will never want. One that it has not asked for yet waits for it.
+/// Whether live code leaves an answer unread that it will never want. An answer that the code has
+/// not asked for yet may wait.
 fn leaves_unread(snapshot: &Snapshot) -> bool {
     let is_given_up = |body: &Body| match body {
         Body::ChildDone { run, op, .. } => {
@@ -83,13 +86,15 @@ fn leaves_unread(snapshot: &Snapshot) -> bool {
         && snapshot.inbox.messages.iter().any(|message| is_given_up(&message.body))
 }
 
-/// The parent that is paused, if this is its child and goes on all the same.
+/// Returns the paused parent of a child that goes on nevertheless.
 fn goes_on_without(standing: &Standing, snapshot: &Snapshot) -> Option<String> {
     let parent = snapshot.execution.parent()?;
     let of_parent = standing.get(parent.id.as_str())?;
     let is_paused = of_parent.execution.run() == parent.run
         && matches!(of_parent.execution.phase(), Phase::Paused { .. });
-    // Who winds down is told no longer, who was retried is nobody's child, whom somebody else lets go on goes on, and whoever waits to run alone hears of it then.
+    // Exempt are executions that wind down, because they get no more messages; retried ones, which
+    // are no longer children; ones that another client resumed; and ones that wait to run alone,
+    // which learn of the pause then.
     let goes_on = matches!(snapshot.execution.phase(), Phase::Running)
         && snapshot.execution.run() == 1
         && snapshot.takeover_count < SUSPECT_TAKEOVER_COUNT
@@ -101,13 +106,13 @@ fn is_over(snapshot: &Snapshot) -> bool {
     snapshot.summary.status.is_terminal()
 }
 
-/// Whether the run that started it has ended, and it knows nothing of that.
+/// Whether the run that started a child has ended without the child's knowledge.
 fn is_orphan(standing: &Standing, snapshot: &Snapshot) -> bool {
     let Some(parent) = snapshot.execution.parent() else { return false };
     let Some(of_parent) = standing.get(parent.id.as_str()) else { return false };
     let run = of_parent.execution.run();
     let has_ended = run > parent.run || (run == parent.run && is_over(of_parent));
-    // Who was retried, or continued as new, may have been forgotten by then.
+    // After a retry or continue-as-new, the parent may have forgotten the child.
     let knows_nothing = matches!(snapshot.execution.phase(), Phase::Running | Phase::Paused { .. });
     has_ended && knows_nothing && snapshot.execution.run() == 1
 }

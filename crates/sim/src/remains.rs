@@ -1,4 +1,5 @@
-//! What is left when everything has ended: nothing that would grow with each execution that comes and goes.
+//! The state that is left when everything has ended: none of it may grow with each execution that
+//! comes and goes.
 
 use abide::testing::kept;
 use abide_core::{Body, Message, Namespace};
@@ -8,18 +9,18 @@ use abide_store::{Read, Target, WorkerRow, Workers};
 use crate::ending::executions;
 use crate::world::World;
 
-/// What is left in memory and in the store.
+/// The state left in memory and in the store.
 #[cfg_attr(test, derive(Default))]
 pub(crate) struct Remains {
-    /// What each machine keeps.
+    /// The state that each machine keeps.
     machines: Vec<(u32, Kept)>,
-    /// Each session's worker, and how many leases it has.
+    /// The worker of each session, and the number of its leases.
     sessions: Vec<(String, u64)>,
-    /// How many signals of each execution nobody has read.
+    /// The number of unread signals of each execution.
     unread: Vec<(String, usize)>,
-    /// How many there may be.
+    /// The most unread signals of one execution.
     unread_count_max: usize,
-    /// The actions that were not answered, though whoever asked lives.
+    /// The unanswered actions of live processes.
     unanswered: Vec<u64>,
 }
 
@@ -39,7 +40,7 @@ impl Remains {
         Self { machines, sessions, unread, unread_count_max, unanswered }
     }
 
-    /// Everything that is wrong with it.
+    /// Returns all violations.
     pub(crate) fn check(&self) -> Vec<String> {
         let mut found = Vec::new();
         for (machine, kept) in self.machines.iter().filter(|(_, kept)| *kept != Kept::default()) {
@@ -48,7 +49,7 @@ impl Remains {
         for (name, count) in self.sessions.iter().filter(|(_, count)| *count > 0) {
             found.push(format!("everything has ended, but {name} holds {count} leases"));
         }
-        // What nobody asked for stays for whoever retries.
+        // Unwanted signals stay in the inbox for a retry.
         for (id, count) in self.unread.iter().filter(|(_, count)| *count > self.unread_count_max) {
             found.push(format!("{id:?} has ended with {count} unread signals"));
         }
@@ -76,7 +77,7 @@ async fn unread(world: &World) -> Vec<(String, usize)> {
 mod tests {
     use super::*;
 
-    /// What remains is sound, and is complained of once it is changed so.
+    /// Checks that sound remains pass, and that a change to them causes a complaint.
     fn check(change: impl Fn(&mut Remains), complaint: &str) {
         let mut remains = Remains { machines: vec![(1, Kept::default())], ..Remains::default() };
         remains.sessions.push(("worker-1".to_owned(), 0));

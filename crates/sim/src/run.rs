@@ -15,49 +15,49 @@ use crate::life;
 use crate::scenario::Scenario;
 use crate::world::World;
 
-/// What became of a scenario.
+/// The outcome of a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Whatever must not be; nothing if all is well.
+    /// The violations; empty if all is well.
     pub violations: Vec<String>,
     /// A hash of everything that happened, in order.
     pub trace_hash: u64,
-    /// Whether it lived on SQLite.
+    /// Whether the store was SQLite.
     pub is_on_sqlite: bool,
-    /// How many operations the store was asked for.
+    /// The number of operations of the store.
     pub operation_count: u64,
-    /// Each fault that struck, with where, and whether the machine had work under way.
+    /// Each fault that struck, with its place, and whether the machine had work under way.
     pub faults: Vec<(String, bool)>,
-    /// Each thing that was asked from outside, and how it was answered.
+    /// Each request from outside, and its answer.
     pub answers: Vec<Answered>,
-    /// The execution that each action turned out to be about, by the number of the action.
+    /// The target of each action, by the number of the action.
     pub targets: Targets,
-    /// Each event that was recorded, and the phase that its execution was in.
+    /// Each recorded event, with the phase of its execution.
     pub events: Vec<String>,
-    /// Each two operations of one run that were open at once, and how often.
+    /// Each pair of operations of one run that were open at once, and how often.
     pub pairs: Vec<(String, u64)>,
-    /// Each thing that was asked, where the execution stood that it met, and how often.
+    /// Each request, with the state of the execution that it met, and how often.
     pub met: Vec<(String, u64)>,
     /// Each call of the public API that came to a recorded outcome, and how often.
     pub calls: Vec<(String, u64)>,
 }
 
-/// The ids of executions, by the number of the action that was about them.
+/// The ids of target executions, by the number of the action.
 pub type Targets = BTreeMap<u64, String>;
 
-/// Something that was asked from outside, and how it was answered.
+/// A request from outside, and its answer.
 #[derive(Clone, Debug)]
 pub struct Answered {
     /// The number of the action.
     pub action: u64,
-    /// What was asked, in a word.
+    /// The kind of request, in a word.
     pub ask: &'static str,
-    /// How it was answered, in a word.
+    /// The kind of answer, in a word.
     pub answer: &'static str,
 }
 
 impl Answered {
-    /// Its name in tables.
+    /// Returns its name in tables.
     pub fn word(&self) -> String {
         format!("{}: {}", self.ask, self.answer)
     }
@@ -79,7 +79,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Panics of simulated code are part of the world: nothing is printed of them. One that ends a world is told in its report.
+/// Prints nothing about panics of simulated code, which are part of the world. A panic that ends a
+/// world is in its report.
 pub fn quiet_panics() {
     std::panic::set_hook(Box::new(|_| {}));
 }
@@ -94,7 +95,8 @@ pub fn run(scenario: &Scenario) -> Report {
     })
 }
 
-/// Lives through a scenario. A panic while it lives is part of the report; one while its world is made or ended is not caught.
+/// Lives through a scenario. A panic during its life is part of the report; a panic while its world
+/// is created or ended is not caught.
 fn live(scenario: &Scenario) -> Report {
     let world = World::new(scenario);
     let scenario = Arc::new(scenario.clone());
@@ -125,7 +127,7 @@ fn live(scenario: &Scenario) -> Report {
     }
 }
 
-/// What the auditor is told of a scenario that ends well.
+/// Returns the evidence for the auditor from a scenario that ends well.
 #[cfg(test)]
 pub(crate) fn evidence(scenario: &Scenario) -> audit::Evidence {
     let world = World::new(scenario);
@@ -141,7 +143,7 @@ pub(crate) fn evidence(scenario: &Scenario) -> audit::Evidence {
 fn calls_of(log: &Log) -> Vec<(String, u64)> {
     let name = |(of, method): &ApiName| format!("{of}::{method}");
     let mut calls: Vec<_> = log.calls.iter().map(|(call, count)| (name(call), *count)).collect();
-    // It never returns: what it comes to is the next run.
+    // Continue-as-new never returns: its recorded outcome is the next run.
     let is_next = |entry: &&Entry| matches!(entry.event, Event::ContinuedAsNew { .. });
     let commits = log.items.iter().filter_map(|item| match item {
         Happened::Committed(commit) => Some(commit),
@@ -171,7 +173,7 @@ fn answers_of(log: &Log, scenario: &Scenario) -> Vec<Answered> {
     answers.collect()
 }
 
-/// What was recorded, by the phase that its execution was in.
+/// Returns the recorded events, each with the phase of its execution.
 fn events_of(log: &Log) -> Vec<String> {
     let mut phases: BTreeMap<ExecutionKey, &str> = BTreeMap::new();
     let mut events = Vec::new();

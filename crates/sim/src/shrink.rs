@@ -1,26 +1,28 @@
-//! Cuts a failing scenario down to what it takes to fail: few faults, few actions, a small program.
+//! Cuts a failing scenario down to the parts that it needs to fail: few faults, few actions, a
+//! small program.
 
 use crate::program::{Child, Code, Expr, Program, StartWith};
 use crate::run::{Report, run};
 use crate::scenario::{Scenario, WorkerSpec};
 
-/// How many smaller scenarios are tried at most.
+/// The most smaller scenarios to try.
 const ATTEMPT_COUNT_MAX: u32 = 3_000;
 
-/// What a failing scenario was cut down to.
+/// The result of cutting a scenario down.
 #[derive(Clone, Debug)]
 pub struct Shrunk {
-    /// The smallest scenario that was found to fail in the same way.
+    /// The smallest scenario found that fails in the same way.
     pub scenario: Scenario,
-    /// How it fails.
+    /// The report of that scenario.
     pub report: Report,
-    /// How many smaller ones were tried.
+    /// The number of smaller scenarios that were tried.
     pub attempt_count: u32,
-    /// Whether nothing smaller fails. Otherwise there was no patience left to see.
+    /// Whether nothing smaller fails. Otherwise patience ran out first.
     pub is_smallest: bool,
 }
 
-/// Cuts a scenario down for as long as `is_patient` says so before each world. One world is always lived through whole.
+/// Cuts a scenario down for as long as `is_patient` returns true, which it is asked before each
+/// world. At least one whole world runs.
 pub fn shrink(scenario: &Scenario, is_patient: impl FnMut() -> bool) -> Shrunk {
     cut_down(scenario, run, is_patient)
 }
@@ -53,13 +55,14 @@ fn cut_down(
     Shrunk { is_smallest: true, ..found }
 }
 
-/// A scenario under its own order of tasks, and under others: whatever is taken away changes the order of the rest.
+/// Returns a scenario under its own order of tasks and under others: each removal changes the order
+/// of the remaining tasks.
 fn orders(scenario: &Scenario) -> impl Iterator<Item = Scenario> {
     const ORDER_COUNT: u64 = 4;
     (0..ORDER_COUNT).map(|more| Scenario { order: scenario.order.wrapping_add(more), ..scenario.clone() })
 }
 
-/// What sort of violation it is: its words, without names and numbers.
+/// Returns the sort of a violation: its words without names and numbers.
 pub(crate) fn sort_of(violation: &str) -> String {
     let first = violation.lines().next().unwrap_or_default();
     let words =
@@ -67,7 +70,7 @@ pub(crate) fn sort_of(violation: &str) -> String {
     words.take(6).collect::<Vec<_>>().join(" ")
 }
 
-/// Scenarios that are smaller by one thing; the largest cuts first.
+/// Returns the scenarios that are smaller by one thing, largest cuts first.
 fn candidates(scenario: &Scenario) -> std::vec::IntoIter<Scenario> {
     let mut found = Vec::new();
     let mut add = |change: &dyn Fn(&mut Scenario)| {
@@ -214,7 +217,7 @@ mod tests {
     use super::*;
     use crate::scenario;
 
-    /// A world that fails as long as anything goes wrong in it.
+    /// Reports a violation for as long as a scenario has faults.
     fn fails_by_faults(scenario: &Scenario) -> Report {
         let violations = (!scenario.faults.is_empty()).then(|| "a fault struck".to_owned());
         Report { violations: violations.into_iter().collect(), ..Report::default() }
@@ -248,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_world_that_fails_in_another_way_is_no_smaller_one() {
-        // The whole one hangs; every other one only says that a fault struck.
+        // The whole scenario hangs; every smaller one only reports that a fault struck.
         let whole = scenario(1);
         let run = |scenario: &Scenario| match *scenario == whole {
             true => Report { violations: vec!["it hangs".to_owned()], ..Report::default() },
@@ -262,7 +265,7 @@ mod tests {
     fn what_is_cut_down_keeps_its_seed() {
         let whole = scenario(2);
         let (mut world_count, fault_count) = (0, whole.faults.len());
-        // Every smaller one fails only in the third order of its tasks.
+        // Every smaller scenario fails only in the third order of its tasks.
         let run = |scenario: &Scenario| {
             world_count += 1;
             let is_whole = scenario.faults.len() == fault_count && *scenario == whole;
@@ -275,7 +278,7 @@ mod tests {
 
     #[test]
     fn attempts_have_a_bound_of_their_own() {
-        // Something that never comes to an end: each one that is smaller fails, and so does the first one again.
+        // More faults than attempts, and no scenario without one of the faults fails.
         let mut roots = scenario(1);
         let more: Vec<_> = (0..ATTEMPT_COUNT_MAX).map(|_| roots.faults[0]).collect();
         roots.faults.extend(more);

@@ -1,4 +1,4 @@
-//! A scenario as people read it.
+//! A scenario in readable form.
 
 use std::fmt::Write as _;
 
@@ -9,8 +9,8 @@ use crate::scenario::{
     Action, Actor, Ask, Deploy, Fault, Scenario, SqliteSpec, StoreSpec, Target, When, WorkerSpec, Wrong,
 };
 
-/// What happens in a scenario, line by line. `targets` are the executions that its actions turned out to
-/// be about when it was lived through.
+/// Returns the story of a scenario, line by line. `targets` are the target executions of its
+/// actions, as found when it was lived through.
 pub fn story(scenario: &Scenario, targets: &Targets) -> String {
     let order = match scenario.order {
         0 => String::new(),
@@ -131,7 +131,7 @@ fn wrong(fault: Fault) -> String {
     format!("at {when}: {}{detail}", fault.what.word())
 }
 
-/// A target whose id nobody knows, because it was not asked for.
+/// Returns the words for a target whose id is unknown, because no action reached it.
 fn nth(Target(number): Target) -> String {
     format!("execution number {number} of those that exist, counted around")
 }

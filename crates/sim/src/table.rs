@@ -1,4 +1,4 @@
-//! The table of the programs, as a user of SQLite keeps one.
+//! The table of the programs, like a table that a user of SQLite keeps.
 
 use abide::SqliteTransaction;
 use abide::prelude::*;
@@ -9,14 +9,14 @@ const COUNT_UP: &str =
     "INSERT INTO counted (key, count) VALUES (?1, 1) ON CONFLICT (key) DO UPDATE SET count = count + 1";
 const COUNT_OF: &str = "SELECT coalesce(sum(count), 0) FROM counted WHERE key = ?1";
 
-/// Counts one more; how many there are now.
+/// Increments the count of a key and returns it.
 pub(crate) fn count_up(table: &SqliteTransaction<'_>, key: &str) -> Result<u64> {
     table.execute_batch(CREATE)?;
     table.execute(COUNT_UP, [key])?;
     count_of(table, key)
 }
 
-/// How many there are.
+/// Returns the count of a key.
 pub(crate) fn count_of(table: &SqliteTransaction<'_>, key: &str) -> Result<u64> {
     table.execute_batch(CREATE)?;
     let count: i64 = table.query_row(COUNT_OF, [key], |row| row.get(0))?;

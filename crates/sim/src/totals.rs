@@ -1,4 +1,4 @@
-//! What many seeds add up to.
+//! Sums over many seeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,29 +8,29 @@ use crate::run::Report;
 /// Counts over many scenarios.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
-    /// How many scenarios.
+    /// The number of scenarios.
     pub scenario_count: u64,
-    /// How many of them on SQLite.
+    /// The number of scenarios on SQLite.
     pub sqlite_count: u64,
-    /// How many operations the store was asked for.
+    /// The number of operations of the store.
     pub operation_count: u64,
     /// The least operations of one scenario.
     pub operation_count_least: Option<u64>,
     /// The least faults of one scenario.
     pub fault_count_least: Option<usize>,
-    /// A hash of all that happened.
+    /// A hash of everything that happened.
     pub trace_hash: u64,
-    /// How often each fault struck at which place, and how often that hit work under way.
+    /// How often each fault struck at each place, and how often it hit work under way.
     pub faults: BTreeMap<String, (u64, u64)>,
     /// How often each fault struck on SQLite.
     pub sqlite_faults: BTreeMap<String, u64>,
-    /// How often each thing was asked from outside and how that was answered.
+    /// How often each request from outside got each answer.
     pub answers: BTreeMap<String, u64>,
-    /// How often each event was recorded, by the phase that its execution was in.
+    /// How often each event was recorded, by the phase of its execution.
     pub events: BTreeMap<String, u64>,
     /// How often two operations of one run were open at once.
     pub pairs: BTreeMap<String, u64>,
-    /// How often each thing that was asked met an execution that stood there.
+    /// How often each request met an execution in each state.
     pub met: BTreeMap<String, u64>,
     /// How often each call of the public API came to a recorded outcome.
     pub calls: BTreeMap<String, u64>,
@@ -72,7 +72,7 @@ impl Totals {
         }
     }
 
-    /// Every sort of thing that happened, at least so often.
+    /// Returns every sort of thing that happened at least this often.
     pub fn cells(&self, count_min: u64) -> BTreeSet<String> {
         let faults = self.faults.iter().map(|(what, (count, _))| (format!("fault {what}"), *count));
         let answers = self.answers.iter().map(|(what, count)| (format!("asked {what}"), *count));
@@ -86,12 +86,12 @@ impl Totals {
         all.filter(|(_, count)| *count >= count_min).map(|(cell, _)| cell).collect()
     }
 
-    /// How many faults struck.
+    /// Returns the number of faults that struck.
     pub fn fault_count(&self) -> u64 {
         self.faults.values().map(|(count, _)| count).sum()
     }
 
-    /// How many machines were killed, and how many of them had work under way.
+    /// Returns how many machines were killed, and how many of them had work under way.
     pub fn kills(&self) -> (u64, u64) {
         let kills = self.faults.iter().filter(|(what, _)| what.starts_with("kill"));
         kills.fold((0, 0), |(all, busy), (_, (count, under_way))| (all + count, busy + under_way))

@@ -1,4 +1,6 @@
-//! Is it true what `why` says? It is compared with what the simulator knows by itself: who is alive, who was given which lease, and what the model says that a program waits for.
+//! Checks whether `why` is true. Its sentence is compared with the simulator's own knowledge: the
+//! live machines, the holders of leases, and the operations that a program waits for according to
+//! the model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,19 +13,20 @@ use crate::generate::SESSION_TTL_MS;
 use crate::history::{Answer, Happened, Ready};
 use crate::world::World;
 
-/// How long after its death a machine may still be believed to live: its session, and clocks that differ.
+/// How long a dead machine may still count as alive: the life of its session, plus the difference
+/// of clocks.
 pub(crate) const BELIEVED_MS: u64 = SESSION_TTL_MS + 10_000;
 
-/// What `why` was asked about, and who waited for a worker, before it answered.
+/// The execution that `why` was asked about and the queue for workers, both before the answer.
 pub(crate) struct Asked(Snapshot, Vec<(ExecutionKey, Ready)>);
 
 impl World {
-    /// Looks at what `why` is about to be asked of.
+    /// Records the state of the execution before `why` is asked.
     pub(crate) fn before_why(&self, id: Option<&str>) -> Option<Asked> {
         Some(Asked(self.now(id?)?, self.ready()))
     }
 
-    /// Compares what it said with what is known, if that has not changed meanwhile.
+    /// Compares the sentence with the known state, unless that has changed meanwhile.
     pub(crate) async fn after_why(self: &Arc<Self>, asked: Option<Asked>, answer: &Answer) {
         let (Some(Asked(before, queue)), Answer::Told(sentence)) = (asked, answer) else { return };
         let ended = awaited_child(sentence).and_then(|id| self.now(id)).filter(is_over);
@@ -44,7 +47,7 @@ impl World {
         if untrue.is_none() && queue == self.ready() {
             untrue = wrong_place(sentence, &after, &queue);
         }
-        // Of what rests after deaths, what it did when its worker died is told.
+        // Of an execution that rests after deaths, `why` reports its activity when its worker died.
         let is_after_deaths = own_words(sentence).contains(" is resting until ");
         if untrue.is_none() && is_resting(&after) && !is_after_deaths {
             untrue = match ended {
@@ -57,7 +60,7 @@ impl World {
         }
     }
 
-    /// What the simulator knows better about its state and its holder.
+    /// Returns the contradiction between the sentence and the known state or holder.
     fn untrue(&self, sentence: &str, found: &Snapshot) -> Option<String> {
         let status = found.summary.status;
         let word = match status {
@@ -85,7 +88,8 @@ impl World {
         (ago_ms > BELIEVED_MS as i64).then(|| format!("that machine died {ago_ms} ms ago"))
     }
 
-    /// What rests waits for what the model says that its program waits for.
+    /// Returns the contradiction between the waits in the sentence and the waits of the program
+    /// according to the model.
     async fn unwanted(self: &Arc<Self>, sentence: &str, found: &Snapshot) -> Option<String> {
         let own = own_words(sentence);
         let told = told_waits(own);
@@ -93,7 +97,7 @@ impl World {
             return None;
         }
         let open = audit::open_operations(self, found).await?;
-        // Of an operation with a key the name is told.
+        // `why` prints only the name of an operation with a key.
         let is_told = |op: &String, told: &String| {
             op.starts_with(told) || op.starts_with(&format!("{}[", told.trim_end_matches('"')))
         };
@@ -103,12 +107,12 @@ impl World {
     }
 }
 
-/// What is said of the execution itself, and not of the child that it waits for.
+/// Returns the part about the execution itself, without the child that it waits for.
 fn own_words(sentence: &str) -> &str {
     sentence.split(", which ").next().unwrap_or_default()
 }
 
-/// The words in quotes behind these.
+/// Returns the quoted words that follow these.
 fn quoted<'a>(sentence: &'a str, words: &str) -> Option<&'a str> {
     let (_, rest) = sentence.split_once(words)?;
     rest.split('"').next()
@@ -118,7 +122,7 @@ fn awaited_child(sentence: &str) -> Option<&str> {
     quoted(own_words(sentence), "waiting for child \"")
 }
 
-/// The operations that are told to be waited for, as the model begins their names.
+/// Returns the waits in a sentence, as prefixes of the model's names for them.
 fn told_waits(own: &str) -> Vec<String> {
     let signal = quoted(own, "waiting for signal \"").map(|name| format!("(\"signal\", {name:?}"));
     let attempt = own.split_once(" for attempt ").and_then(|(_, rest)| quoted(rest, " of \""));
@@ -128,7 +132,7 @@ fn told_waits(own: &str) -> Vec<String> {
     [signal, attempt, child, sleep].into_iter().flatten().collect()
 }
 
-/// Whether nobody has it, and it is not about to be given to anybody.
+/// Whether an execution has no holder and is not ready for one.
 fn is_resting(found: &Snapshot) -> bool {
     found.lease.session.is_none()
         && found.ready_at.is_none()
@@ -139,7 +143,7 @@ fn is_over(found: &Snapshot) -> bool {
     found.summary.status.is_terminal()
 }
 
-/// Whether another number of executions goes before it than it is told.
+/// Returns the contradiction between the sentence and the number of executions ahead in the queue.
 fn wrong_place(sentence: &str, found: &Snapshot, queue: &[(ExecutionKey, Ready)]) -> Option<String> {
     let own = own_words(sentence);
     let told: usize = match own.split_once(" behind ") {
@@ -157,5 +161,5 @@ fn wrong_place(sentence: &str, found: &Snapshot, queue: &[(ExecutionKey, Ready)]
     (ahead != told).then(|| format!("{ahead} are before it"))
 }
 
-/// When each machine died.
+/// The time of death of each machine.
 pub(crate) type Deaths = BTreeMap<u32, i64>;

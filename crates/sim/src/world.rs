@@ -1,4 +1,4 @@
-//! The world that machines share: its faults, who is alive, who holds what.
+//! The world that machines share: its faults, the live machines, the holders of leases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,16 +22,16 @@ use crate::history::{Happened, History};
 use crate::scenario::{Actor, Scenario, StoreSpec, Target, When, WorkerSpec, Wrong};
 use crate::why::Deaths;
 
-/// How often tasks may be polled before a world is believed to turn in circles.
+/// The most polls of tasks before a world counts as running in circles.
 const POLL_COUNT_MAX: u64 = 400_000;
 
-/// Where all machines live.
+/// The place where all machines live.
 pub(crate) struct World {
     pub(crate) sim: Sim,
     pub(crate) history: Arc<History>,
     /// The store itself, without faults.
     pub(crate) store: Arc<dyn Store>,
-    /// The database below it, and the same store, if that is SQLite.
+    /// The database below it, and the same store, if the store is SQLite.
     pub(crate) database: Option<Database>,
     pub(crate) truth: Option<Arc<SqliteStore>>,
     state: Mutex<State>,
@@ -46,18 +46,18 @@ pub(crate) struct State {
     notice_count: u64,
     record_count: u64,
     next_machine: u32,
-    /// Everybody who has a place, and the machine that is there now.
+    /// The machine that is now at each place.
     pub(crate) machines: BTreeMap<u32, Machine>,
-    /// Machines that are dead, though their tasks may not know it before the next poll.
+    /// The dead machines, though their tasks may not notice before the next poll.
     dead: BTreeSet<u32>,
     doomed: Vec<(u32, u64)>,
     outage_until: Option<Moment>,
     is_healed: bool,
-    /// Who holds the lease of what.
+    /// The holder of each lease.
     pub(crate) held: BTreeMap<ExecutionKey, u32>,
-    /// The leases that were given: what, and its epoch.
+    /// The granted leases: the execution and the epoch.
     pub(crate) given: BTreeSet<(ExecutionKey, u64)>,
-    /// Every execution that there is, in the order of their creation.
+    /// Every execution, in the order of creation.
     pub(crate) known: Vec<String>,
     pub(crate) specs: Vec<WorkerSpec>,
     pub(crate) builds: Builds,
@@ -68,13 +68,13 @@ pub(crate) struct State {
 /// A machine.
 pub(crate) struct Machine {
     pub(crate) actor: Actor,
-    /// Once it is open.
+    /// Its engine, once it is open.
     pub(crate) abide: Option<Abide>,
-    /// Its store, if that is not shared by all.
+    /// Its own store, unless all machines share one.
     pub(crate) process: Option<Arc<Process>>,
 }
 
-/// The clock of the machine that is being polled: a store is handed the clock of whoever uses it.
+/// The clock of the machine that is being polled: a store uses the clock of its caller.
 struct ClockOfWhoAsks {
     sim: Sim,
     polled: Arc<AtomicU32>,
@@ -86,18 +86,18 @@ impl Clock for ClockOfWhoAsks {
     }
 }
 
-/// What becomes of an operation.
+/// The fate of an operation.
 pub(crate) enum Verdict {
     /// It happens.
     Happen,
-    /// Whoever asked is dead.
+    /// The machine that asked is dead.
     Nobody,
-    /// Something goes wrong with it.
+    /// A fault strikes it.
     Wrong(Wrong),
 }
 
 impl State {
-    /// Whatever goes wrong at an operation beyond so much goes wrong at the next one.
+    /// Moves all but the first `count` faults of an operation to the next one.
     fn put_off(&mut self, number: u64, count: usize) {
         let due = self.faults.get_mut(&When::Operation(number));
         let later = due.map(|wrongs| wrongs.split_off(count.min(wrongs.len()))).unwrap_or_default();
@@ -152,7 +152,7 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The process of the world itself, which nothing happens to.
+    /// Returns the process of the world itself, which no fault strikes.
     pub(crate) fn runtime(&self) -> Arc<dyn Runtime> {
         self.sim.process(0)
     }
@@ -161,7 +161,7 @@ impl World {
         self.sim.now().as_micros()
     }
 
-    /// A number for the next machine, which has this place from now on.
+    /// Assigns a number to the next machine, which has this place from now on.
     pub(crate) fn new_machine(&self, actor: Actor) -> u32 {
         let mut state = self.lock();
         state.next_machine += 1;
@@ -170,7 +170,7 @@ impl World {
         machine
     }
 
-    /// How the worker at a place is set up.
+    /// Returns the configuration of the worker at a place.
     pub(crate) fn spec_of(&self, actor: Actor) -> Option<WorkerSpec> {
         match actor {
             Actor::Worker(index) => self.lock().specs.get(index as usize).copied(),
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// What is open at a place now.
+    /// Returns the open machine at a place.
     pub(crate) fn at(&self, actor: Actor) -> Option<(u32, Abide)> {
         let state = self.lock();
         let open = state.machines.iter().filter(|(_, machine)| machine.actor == actor);
@@ -186,7 +186,7 @@ impl World {
         open.next_back()
     }
 
-    /// Any worker that is open.
+    /// Returns any open worker.
     pub(crate) fn any_worker(&self) -> Option<(u32, Abide)> {
         let state = self.lock();
         let workers = state.machines.iter().filter(|(_, machine)| matches!(machine.actor, Actor::Worker(_)));
@@ -194,13 +194,13 @@ impl World {
         open.next_back()
     }
 
-    /// The id of an execution that is meant.
+    /// Returns the id of a target execution.
     pub(crate) fn known(&self, target: Target) -> Option<String> {
         let known = &self.lock().known;
         (!known.is_empty()).then(|| known[target.0 % known.len()].clone())
     }
 
-    /// Lets things go wrong no longer.
+    /// Ends every fault.
     pub(crate) fn heal(&self) {
         let machines: Vec<u32> = {
             let mut state = self.lock();
@@ -224,7 +224,7 @@ impl World {
         self.sim.set_skew(machine, if skew_ms < 0 { Skew::Behind(by) } else { Skew::Ahead(by) });
     }
 
-    /// Decides about an operation that a machine asks for.
+    /// Decides the fate of an operation that a machine asks for.
     pub(crate) fn decide(&self, machine: u32, operation: &'static str) -> Verdict {
         self.history.trace((machine, operation, self.now_micros()));
         let wrong = {
@@ -246,7 +246,7 @@ impl World {
             let wrong =
                 state.faults.remove(&When::Operation(number)).and_then(|wrongs| wrongs.into_iter().next());
             match wrong {
-                // Every other kill waits for somebody who has work under way.
+                // Every other kill waits for a machine with work under way.
                 Some(kill @ (Wrong::Kill { .. } | Wrong::KillBefore { .. }))
                     if number.is_multiple_of(2) && !state.is_under_way(machine, &self.history) =>
                 {
@@ -265,12 +265,14 @@ impl World {
         }
     }
 
-    /// How long the answer to an operation takes: most come at once, but whoever asks without end lets time pass.
+    /// Returns the time that an answer takes. Most come at once, but an endless loop of requests
+    /// still lets time pass.
     pub(crate) fn latency_ms(&self) -> u64 {
         u64::from(self.sim.random().is_multiple_of(8))
     }
 
-    /// Whatever goes wrong with a transaction. Here too every other kill waits for somebody who has work under way.
+    /// Returns the fault of a transaction. Here too every other kill waits for a machine with work
+    /// under way.
     pub(crate) fn wrong_batch(&self, machine: u32, number: u64) -> Option<Wrong> {
         let wrong = {
             let mut state = self.lock();
@@ -287,7 +289,8 @@ impl World {
         Some(wrong)
     }
 
-    /// Is told of each commit that appended to a journal. Whoever takes over from a machine that falls here replays exactly this much.
+    /// Handles each commit that appended to a journal. A worker that takes over from a machine that
+    /// dies here replays exactly up to this commit.
     pub(crate) fn recorded(&self, machine: u32) {
         let wrongs = {
             let mut state = self.lock();
@@ -303,7 +306,7 @@ impl World {
         }
     }
 
-    /// Decides about a notice.
+    /// Decides the fate of a notice.
     pub(crate) fn decide_notice(&self) -> NoticeFault {
         let mut state = self.lock();
         state.notice_count += 1;
@@ -324,7 +327,7 @@ impl World {
         }
     }
 
-    /// Is told of each poll before it happens.
+    /// Runs before each poll.
     fn polled(self: &Arc<Self>, machine: u32) {
         let (doomed, wrongs) = {
             let mut state = self.lock();
@@ -356,7 +359,7 @@ impl World {
         }
     }
 
-    /// Writes down that something goes wrong.
+    /// Records that a fault strikes.
     pub(crate) fn strike(&self, machine: u32, wrong: Wrong, at: &str) {
         self.struck(machine, format!("{}: {}", wrong.word(), at));
     }
@@ -367,7 +370,7 @@ impl World {
         self.history.add(Happened::Struck { what, is_under_way });
     }
 
-    /// The machine is dead from now on, and falls at the next poll of anybody.
+    /// Marks a machine as dead. It goes down at the next poll of any task.
     pub(crate) fn doom(&self, machine: u32, restart_ms: u64) {
         let mut state = self.lock();
         if state.dead.insert(machine) {
@@ -395,7 +398,7 @@ impl World {
         }));
     }
 
-    /// Ends the world: whatever still lives in it has it, and would keep it.
+    /// Ends the world. Its live tasks refer to it and would keep it alive.
     pub(crate) fn end(&self) {
         let machines = std::mem::take(&mut self.lock().machines);
         for (number, machine) in machines {
@@ -415,7 +418,7 @@ impl World {
         }));
     }
 
-    /// Has the faults happen that come by the clock.
+    /// Schedules the faults that come by the clock.
     pub(crate) fn schedule(self: &Arc<Self>) {
         let by_time: Vec<(u64, Vec<Wrong>)> = {
             let state = self.lock();
