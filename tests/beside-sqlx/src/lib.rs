@@ -1,4 +1,5 @@
-//! An application that keeps its own tables with sqlx and its workflows with abide, linked into one binary.
+//! An application that keeps its own tables with sqlx and its workflows with abide, linked into one
+//! binary.
 
 use std::path::Path;
 
@@ -17,7 +18,7 @@ pub async fn open(path: &Path) -> sqlx::Result<SqliteConnection> {
     SqliteConnectOptions::new().filename(path).create_if_missing(true).connect().await
 }
 
-/// The SQLite library that sqlx talks to.
+/// Returns the version of the SQLite library that sqlx uses.
 pub async fn sqlite_version(connection: &mut SqliteConnection) -> sqlx::Result<String> {
     sqlx::query_scalar("SELECT sqlite_version()").fetch_one(connection).await
 }

@@ -250,7 +250,7 @@ async fn ship(_ctx: Ctx, parcel: Parcel) -> Result<u32> {
     Ok(parcel.weight)
 }
 
-/// Equal inputs are equal whoever writes them: neither white space nor the order of members makes another one.
+/// Inputs are compared by value: neither white space nor the order of members makes a difference.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_from_a_shell_attaches_to_the_same_start_of_a_program() {
     let place = Place::new();

@@ -1,4 +1,5 @@
-//! One process of a torture, from inside: a worker or a client that does what it is told on its standard input, until it is killed or its parent is gone.
+//! One process of a torture, from inside: a worker or a client that obeys the orders on its
+//! standard input, until it is killed or its parent is gone.
 
 use std::io::BufRead;
 use std::path::PathBuf;
@@ -20,31 +21,32 @@ use crate::scenario::{Ask, Scenario, WorkerSpec};
 const OPEN_COUNT_MAX: u32 = 300;
 const OPEN_EVERY_MS: u64 = 100;
 
-/// What a process is.
+/// The role of a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Role {
     /// The number of the process.
     pub(crate) machine: u32,
-    /// How the worker is set up; a client is none.
+    /// The configuration of a worker; `None` for a client.
     pub(crate) worker: Option<WorkerSpec>,
     pub(crate) url: String,
     pub(crate) effects: PathBuf,
     pub(crate) session_ttl_ms: u64,
-    /// What the ids of this torture begin with.
+    /// The prefix of this torture's ids.
     pub(crate) prefix: String,
     pub(crate) seed: u64,
 }
 
-/// What a process is told to ask.
+/// An action that a process has to perform.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) scenario: u64,
     pub(crate) action: usize,
-    /// The execution that it is about.
+    /// The target execution.
     pub(crate) id: Option<String>,
 }
 
-/// Plays the role that is written on the first line of the standard input. Does not return while its parent lives.
+/// Plays the role that the first line of the standard input describes. Does not return while its
+/// parent lives.
 pub fn play() -> std::result::Result<(), String> {
     // The parent may die while this process is stopped, and then nothing else ends it.
     #[cfg(target_os = "linux")]
@@ -63,7 +65,7 @@ pub fn play() -> std::result::Result<(), String> {
     })
 }
 
-/// The lines of the standard input. A parent that is gone ends the process.
+/// Reads the lines of the standard input. The process ends when its parent is gone.
 #[expect(
     clippy::disallowed_methods,
     reason = "reading from a parent blocks a thread until the process ends with it"
@@ -73,7 +75,7 @@ fn orders() -> UnboundedReceiver<Order> {
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(std::result::Result::ok) {
             if let Ok(order) = serde_json::from_str(&line) {
-                // Nobody listens while the store is being closed.
+                // The receiver is gone while the store is being closed.
                 let _ = sender.send(order);
             }
         }
@@ -149,13 +151,13 @@ impl Actor {
     }
 }
 
-/// Panics of programs are part of them. Any other is told, and must not be.
+/// Reports panics. A panic of a program is part of it; any other is a violation.
 fn tell_panics(effects: Effects, machine: u32) {
     let effects = Mutex::new(effects);
     std::panic::set_hook(Box::new(move |panic| {
         if panic.payload_as_str() != Some(PANIC) {
             let mut effects = effects.lock().unwrap_or_else(PoisonError::into_inner);
-            // Who cannot tell it has ended anyway.
+            // A process that cannot report its panic has ended anyway.
             let _ = effects.append(Line::Failed { machine, what: panic.to_string() });
         }
     }));

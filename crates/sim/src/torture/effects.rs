@@ -1,8 +1,9 @@
-//! What happens outside of any store: a file to which every process of a torture appends lines.
+//! Effects outside of any store: a file to which every process of a torture appends lines.
 //!
-//! Nobody holds a lock on it: whoever was stopped with the lock would stop everybody. The system appends each line whole and one after the other; only a
-//! kill in the middle of a write tears one. Each therefore carries a checksum and begins on a line of its own, and who wrote half of one never saw it
-//! happen.
+//! No process locks the file: one that was stopped with the lock would stop all others. The system
+//! appends lines whole and one after the other; only a kill in the middle of a write tears one.
+//! Each line therefore carries a checksum and begins on a line of its own. A process that wrote
+//! half a line never saw its effect happen.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::history::{Answer, Draw, Spot};
 
-/// One thing that happened.
+/// One effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Line {
     /// A process has begun.
@@ -25,26 +26,26 @@ pub(crate) enum Line {
     Began { machine: u32, spot: Spot, key: String },
     /// A closure ended, or was given up.
     Ended { machine: u32 },
-    /// A program was given a random number or a UUID.
+    /// A program drew a random number or a UUID.
     Drew { draw: Draw, value: u64 },
     /// A client is about to ask.
     Asked { scenario: u64, action: usize, id: Option<String> },
-    /// It was answered.
+    /// A client got an answer.
     Answered { scenario: u64, action: usize, answer: Answer },
     /// A process was killed.
     Killed { machine: u32 },
     /// A process was stopped.
     Stopped { machine: u32 },
-    /// It was told to go on.
+    /// A stopped process was continued.
     Continued { machine: u32 },
-    /// A process met what must not be.
+    /// A process met a violation.
     Failed { machine: u32, what: String },
 }
 
 /// A line as it stands in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Told {
-    /// When, for people: the order is that of the lines.
+    /// The time, for people: the order is that of the lines.
     pub(crate) at_us: i64,
     pub(crate) line: Line,
 }
@@ -52,7 +53,7 @@ pub(crate) struct Told {
 /// The file, as far as this process has read it.
 pub(crate) struct Effects {
     file: File,
-    /// Everything before this is read.
+    /// The number of bytes that have been read.
     read_count: u64,
     run_counts: BTreeMap<Spot, u64>,
     open_counts: BTreeMap<u32, i64>,
@@ -64,18 +65,18 @@ impl Effects {
         Ok(Self { file, read_count: 0, run_counts: BTreeMap::new(), open_counts: BTreeMap::new() })
     }
 
-    /// Adds a line. When this returns, everybody sees it.
+    /// Adds a line. When this returns, every process sees it.
     pub(crate) fn append(&mut self, line: Line) -> io::Result<()> {
         let bytes = encode(&Told { at_us: SystemClock.now().as_micros(), line })?;
-        // What was written in part is torn, and followed by others' lines: it is written anew.
+        // A partial write leaves a torn line, followed by the lines of others: write the line anew.
         while self.file.write(&bytes)? < bytes.len() {}
         Ok(())
     }
 
-    /// A closure begins; how often it has begun now, in any process.
+    /// Records that a closure begins, and returns how often it has begun in all processes.
     pub(crate) fn begin(&mut self, machine: u32, spot: &Spot, key: String) -> io::Result<u64> {
         self.append(Line::Began { machine, spot: spot.clone(), key })?;
-        // Behind an append, the position is the end of what was appended: later lines do not count.
+        // After an append, the position is the end of the appended line: later lines do not count.
         let end = self.file.stream_position()?;
         self.read_to(end)?;
         Ok(self.run_counts.get(spot).copied().unwrap_or_default())
@@ -88,12 +89,12 @@ impl Effects {
         Ok(self.open_counts.get(&machine).is_some_and(|count| *count > 0))
     }
 
-    /// Counts what is new up to `end`.
+    /// Counts new lines up to `end`.
     fn read_to(&mut self, end: u64) -> io::Result<()> {
         let mut bytes = vec![0; usize::try_from(end.saturating_sub(self.read_count)).unwrap_or_default()];
         self.file.seek(SeekFrom::Start(self.read_count))?;
         self.file.read_exact(&mut bytes)?;
-        // A line that is just being written waits for the next look.
+        // A line that is being written waits for the next call.
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |index| index + 1);
         self.read_count += whole as u64;
         for told in decode(&bytes[..whole]) {
@@ -110,18 +111,18 @@ impl Effects {
     }
 }
 
-/// Everything that happened, in order.
+/// Returns all effects, in order.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<Told>> {
     Ok(decode(&std::fs::read(path)?).collect())
 }
 
-/// A line with its checksum, on a line of its own whatever stands before it.
+/// Encodes a line with its checksum, on a line of its own whatever precedes it.
 fn encode(told: &Told) -> io::Result<Vec<u8>> {
     let json = serde_json::to_string(told)?;
     Ok(format!("\n{:016x} {json}\n", checksum(json.as_bytes())).into_bytes())
 }
 
-/// The lines that are whole.
+/// Returns the whole lines.
 fn decode(bytes: &[u8]) -> impl Iterator<Item = Told> {
     bytes.split(|byte| *byte == b'\n').filter_map(|line| {
         let (sum, json) = (line.get(..16)?, line.get(17..)?);

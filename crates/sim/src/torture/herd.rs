@@ -15,7 +15,7 @@ pub(crate) struct Process {
     stdin: ChildStdin,
     pub(crate) machine: u32,
     pub(crate) is_stopped: bool,
-    /// It was told to shut down, and ends by itself.
+    /// Whether it was ordered to shut down, and ends on its own.
     pub(crate) is_leaving: bool,
 }
 
@@ -27,7 +27,8 @@ impl Process {
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            // A group of its own: Ctrl-C reaches only the parent, which sees to the end; and a stopped process whose parent dies is woken and hung up on.
+            // A group of its own: Ctrl-C reaches only the parent, which lets everything end. A
+            // stopped process whose parent dies gets SIGCONT and SIGHUP.
             .process_group(0)
             .spawn()?;
         let stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -36,7 +37,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Writes one line to it. One that is dead hears nothing.
+    /// Writes one line to the process. A dead process ignores it.
     pub(crate) fn tell(&mut self, what: &impl Serialize) {
         if let Ok(mut line) = serde_json::to_vec(what) {
             line.push(b'\n');
@@ -44,25 +45,25 @@ impl Process {
         }
     }
 
-    /// SIGKILL, and waits until the process is gone.
+    /// Sends SIGKILL, and waits until the process is gone.
     pub(crate) fn kill(mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(|_| ())
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub(crate) fn stop(&mut self) -> io::Result<()> {
         self.is_stopped = true;
         Ok(kill_process(Pid::from_child(&self.child), Signal::STOP)?)
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub(crate) fn go_on(&mut self) -> io::Result<()> {
         self.is_stopped = false;
         Ok(kill_process(Pid::from_child(&self.child), Signal::CONT)?)
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status, if the process has ended.
     pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }

@@ -1,7 +1,8 @@
 //! The same programs in real processes, which are killed, stopped and continued.
 //!
-//! A torture goes in rounds. In each, scenarios begin one after the other in worker and client processes to which things happen; then everything is let
-//! end, and the auditor goes through what the store holds and what was seen outside of it: a file to which every closure and every client writes.
+//! A torture consists of rounds. In each, scenarios begin one after the other, in worker and client
+//! processes that faults strike. Then everything is allowed to end, and the auditor compares the
+//! store with a record from outside: a file to which every closure and every client writes.
 
 mod actor;
 mod effects;
@@ -31,52 +32,53 @@ use crate::generate::scenario;
 use crate::scenario::{Ask, Scenario};
 use round::Round;
 
-/// What the ids of every torture begin with.
+/// The prefix of the ids of every torture.
 const PREFIX: &str = "torture-";
 
-/// The file that a torture holds a lock of.
+/// The file that a torture locks.
 const LOCK: &str = "lock";
 
-/// How often, and how long after each other, it is looked whether the sessions of an earlier torture have expired.
+/// How often, and at which interval, to check whether the sessions of an earlier torture have
+/// expired.
 const FORGET_COUNT_MAX: u64 = 2 * SESSION_TTL_MS / 100;
 const FORGET_EVERY: Duration = Duration::from_millis(100);
 
 /// How long a session lives without a heartbeat.
 const SESSION_TTL_MS: u64 = 2_000;
 
-/// Programs are made for a simulated world, where time costs nothing.
+/// The factor by which programs are faster here: in the simulated world time costs nothing.
 const TIMES_AS_FAST: u64 = 4;
 
-/// How long things happen in one round.
+/// The longest time of a round with faults.
 const ROUND_MAX: Duration = Duration::from_secs(25);
 
-/// A round that would be shorter than this proves little.
+/// The shortest useful round; a shorter one proves little.
 const ROUND_MIN: Duration = Duration::from_secs(3);
 
-/// How much of the time is kept for letting things end.
+/// The share of the time that is kept for letting everything end: one part in this many.
 const END_SHARE: u32 = 3;
 
-/// What to torture, and for how long.
+/// The options of a torture.
 #[derive(Clone, Debug)]
 pub struct Torture {
     /// The file of the store.
     pub path: PathBuf,
-    /// For about so long.
+    /// The approximate duration.
     pub duration: Duration,
-    /// What the programs, and what happens to them, follow from.
+    /// The seed of the programs and of the faults.
     pub seed: u64,
     /// The command that calls [`play`].
     pub command: Vec<OsString>,
 }
 
-/// Why a torture could not begin, or not go on.
+/// The reason why a torture could not begin or continue.
 #[derive(Debug)]
 pub enum Trouble {
     /// The store cannot be opened or read.
     Store(String),
-    /// The store is somebody else's.
+    /// The store belongs to someone else.
     Refused(String),
-    /// A file cannot be written, or a process not started.
+    /// A file cannot be written, or a process cannot be started.
     Failed(std::io::Error),
 }
 
@@ -98,12 +100,12 @@ impl From<abide_store::Error> for Trouble {
     }
 }
 
-/// Whether somebody wants it to end now.
+/// A request to end the torture now.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Has it end as soon as possible.
+    /// Ends the torture as soon as possible.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -114,11 +116,12 @@ impl Interrupt {
 }
 
 impl Torture {
-    /// Makes the store if there is none, and makes sure that nobody else uses it and that nothing of anybody else is in it. Opens the folder beside it.
+    /// Creates the store if it does not exist, and makes sure that no other process uses it and
+    /// that it holds nothing but tortures. Opens the folder beside it.
     pub async fn prepare(&self) -> Result<Prepared, Trouble> {
         let store = SqliteStore::open(&self.path, Arc::new(SystemClock), Options::default())?;
         let mut checked = check_workers(&*store).await;
-        // A torture that was killed has left sessions that nobody has found dead yet.
+        // A killed torture leaves sessions that no process has found dead yet.
         for _ in 0..FORGET_COUNT_MAX {
             if !matches!(&checked, Err(Trouble::Refused(why)) if why.contains(PREFIX)) {
                 break;
@@ -185,7 +188,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Runs it, and says what came of it. Call it from a thread that lives as long: its processes die with that.
+    /// Runs the torture and returns its report. Call it from a thread that lives as long: the
+    /// processes die with that thread.
     pub async fn run(self, interrupt: Interrupt, progress: &dyn Fn(&Progress)) -> Result<Report, Trouble> {
         let runtime: Arc<dyn Runtime> = runtime()?;
         let (began, began_at) = (runtime.moment(), runtime.now());
@@ -211,7 +215,8 @@ impl Prepared {
         }
         report.duration = stage.runtime.moment().since(began);
         if report.violations.is_empty() {
-            // Unless it holds the evidence of an earlier one, nobody needs it.
+            // The folder is useless unless it holds the evidence of an earlier torture; then its
+            // removal fails.
             let _ = std::fs::remove_file(self.folder.join(LOCK));
             let _ = std::fs::remove_dir(&self.folder);
         } else {
@@ -221,7 +226,7 @@ impl Prepared {
     }
 }
 
-/// What all rounds share.
+/// The state that all rounds share.
 pub(crate) struct Stage<'a> {
     pub(crate) torture: &'a Torture,
     pub(crate) folder: &'a Path,
@@ -233,7 +238,7 @@ pub(crate) struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// How long things happen in the next round; nothing if the time is over.
+    /// Returns how long faults strike in the next round; `None` if the time is over.
     fn next_round(&self) -> Option<Duration> {
         let left = self.torture.duration.saturating_sub(self.runtime.moment().since(self.began));
         let lasts = (left - left / END_SHARE).min(ROUND_MAX);
@@ -247,21 +252,21 @@ impl Stage<'_> {
     }
 }
 
-/// A short name for a torture, which no other on the same store has.
+/// Returns a short name for a torture, unique on its store.
 fn name_of(began_at: Timestamp) -> String {
     format!("{:x}", began_at.as_micros() / 1_000_000)
 }
 
-/// A scenario of a torture: that of the simulator, faster, and with ids that are its own.
+/// Returns a scenario of a torture: that of the simulator, faster, and with ids of its own.
 pub(crate) fn scenario_of(seed: u64, nth: u64, prefix: &str) -> Scenario {
     let mut scenario = scenario(seed.wrapping_add(nth)).faster(TIMES_AS_FAST);
-    // Real processes have one program.
+    // Real processes have one build of the program.
     scenario.editions.clear();
     scenario.actions.retain(|action| !matches!(action.what, Ask::Deploy(_)));
     scenario.under(&scenario_prefix(prefix, nth))
 }
 
-/// What the ids of one scenario begin with.
+/// Returns the prefix of the ids of one scenario.
 pub(crate) fn scenario_prefix(prefix: &str, nth: u64) -> String {
     format!("{prefix}{nth}.")
 }

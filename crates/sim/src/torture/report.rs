@@ -1,4 +1,4 @@
-//! What became of a torture.
+//! The report of a torture.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,65 +6,65 @@ use std::time::Duration;
 use abide_core::Timestamp;
 use serde_json::{Value, json};
 
-/// What became of a torture.
+/// The outcome of a torture.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What everything followed from.
+    /// The seed of the torture.
     pub seed: u64,
     /// When it began.
     pub began_at: Timestamp,
     /// How long it took.
     pub duration: Duration,
-    /// How often everything was let end and audited.
+    /// How often everything was allowed to end and was audited.
     pub rounds: u32,
-    /// How many scenarios were begun.
+    /// The number of scenarios that began.
     pub scenarios: u64,
-    /// How many executions there were, children included.
+    /// The number of executions, children included.
     pub executions: u64,
-    /// How many operations: closures that began, and things that clients asked for.
+    /// The number of operations: closures that began, and requests of clients.
     pub operations: u64,
-    /// How many journal entries were recorded.
+    /// The number of recorded journal entries.
     pub entries: u64,
-    /// How many processes were started.
+    /// The number of processes that were started.
     pub processes: u64,
-    /// How many processes were killed.
+    /// The number of processes that were killed.
     pub kills: u64,
-    /// How many of them had a closure under way.
+    /// The number of killed processes that had a closure under way.
     pub kills_under_way: u64,
-    /// How many of the killed were clients.
+    /// The number of killed clients.
     pub client_kills: u64,
-    /// How many were stopped and continued.
+    /// The number of processes that were stopped and continued.
     pub stops: u64,
-    /// Somebody ended it before its time: what had not ended by then is not known to end.
+    /// Whether it was ended early: executions that were open then are not known to end.
     pub is_interrupted: bool,
-    /// What must not be.
+    /// The violations.
     pub violations: Vec<Violation>,
-    /// The evidence, if something must not be.
+    /// The folder with the evidence, if there are violations.
     pub kept: Option<PathBuf>,
 }
 
-/// Something that must not be.
+/// A violation.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// In which round.
+    /// The round in which it was found.
     pub round: u32,
     /// The seed of its scenario, if it belongs to one.
     pub scenario: Option<u64>,
-    /// What.
+    /// The description.
     pub what: String,
     /// The scenario, and what happened in it.
     pub story: String,
 }
 
-/// How far a torture is.
+/// The progress of a torture.
 pub struct Progress<'a> {
-    /// What is done now.
+    /// The current activity.
     pub what: &'static str,
-    /// For how long it has gone on.
+    /// The time since the beginning.
     pub elapsed: Duration,
-    /// For how long it is to go on.
+    /// The intended duration.
     pub duration: Duration,
-    /// What there is up to now.
+    /// The report so far.
     pub report: &'a Report,
 }
 
@@ -90,7 +90,7 @@ impl Report {
         }
     }
 
-    /// The report as a document.
+    /// Returns the report as a document.
     pub fn document(&self) -> Value {
         let violations = self.violations.iter().map(|violation| {
             json!({

@@ -1,4 +1,4 @@
-//! One round: scenarios begin, things happen to processes, and at last everything has to end.
+//! One round: scenarios begin, faults strike processes, and at last everything has to end.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,26 +24,27 @@ use crate::scenario::{Actor, Ask, Scenario, WorkerSpec};
 /// The places of processes: workers first, then clients.
 const WORKER_COUNT: usize = 3;
 const CLIENT_COUNT: usize = 2;
-/// Of so many workers at most everything is stopped at a time: somebody has to go on.
+/// The most workers that are stopped at a time: one has to go on.
 const STOPPED_COUNT_MAX: usize = 2;
 
-/// Between the beginnings of two scenarios.
+/// The time between the beginnings of two scenarios.
 const BEGIN_EVERY: Duration = Duration::from_millis(250);
-/// How often, and how long after each other, a strike looks for somebody with work under way before it takes anybody.
+/// How often, and at which interval, a strike looks for a worker with work under way before it
+/// takes any.
 const AIM_COUNT_MAX: u32 = 20;
 const AIM_EVERY: Duration = Duration::from_millis(10);
-/// No look at the processes is later than this.
+/// The longest time between two looks at the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Between two words about how far it is.
+/// The time between two reports of progress.
 const TELL_EVERY: Duration = Duration::from_millis(500);
-/// Between two looks at what has not ended.
+/// The time between two looks at open executions.
 const HELP_EVERY: Duration = Duration::from_millis(300);
-/// So that what waits, waits visibly.
+/// The time after which every waiting execution is visible as one.
 const BEFORE_HELP: Duration = Duration::from_secs(1);
-/// How long everything may take to end, once nothing happens any longer.
+/// How long everything may take to end once the faults are over.
 const END_MAX: Duration = Duration::from_secs(180);
 
-/// The worker that sees to the end.
+/// The worker that lets everything end.
 const LAST_WORKER: WorkerSpec = WorkerSpec {
     execution_count_max: 1_000,
     request_count_max: 1_000,
@@ -56,13 +57,13 @@ const LAST_WORKER: WorkerSpec = WorkerSpec {
     default_retry: None,
 };
 
-/// Something that is to happen.
+/// An event on the agenda.
 enum Event {
     /// The next scenario begins.
     Begin,
-    /// Somebody asks for something.
+    /// A process performs an action.
     Act { scenario: u64, action: usize },
-    /// Something happens to a process. So often nobody was found who had work under way.
+    /// A fault strikes a process, after this many failed looks for a worker with work under way.
     Strike { missed: u32 },
     /// A stopped process goes on.
     GoOn { place: usize, machine: u32 },
@@ -76,7 +77,7 @@ pub(crate) struct Round<'a> {
     path: PathBuf,
     effects: Effects,
     store: Arc<SqliteStore>,
-    /// What was there before.
+    /// The newest execution before this round.
     before: Option<ListCursor>,
     feed_from: FeedFrom,
     chance: Prng,
@@ -115,7 +116,7 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Runs it to its verdict; the number of the next scenario.
+    /// Runs the round to its verdict, and returns the number of the next scenario.
     pub(crate) async fn run(mut self, lasts: Duration, report: &mut Report) -> Result<u64, Trouble> {
         self.before = newest(&*self.store).await?;
         self.feed_from = FeedFrom::After(self.store.feed(Feed { from: FeedFrom::End, limit: 1 }).await?.next);
@@ -132,7 +133,7 @@ impl<'a> Round<'a> {
         };
         if self.stage.interrupt.is_set() {
             report.is_interrupted = true;
-            // Nobody writes any longer while it is audited.
+            // No process writes while the round is audited.
             self.places.iter_mut().for_each(|place| *place = None);
             if let Some(client) = client.take() {
                 client.shutdown().await;
@@ -157,7 +158,7 @@ impl<'a> Round<'a> {
         self.store.close();
         report.violations.append(&mut self.violations);
         if report.violations.is_empty() {
-            // It may be large, and nobody will look for anything in it.
+            // The file may be large, and is of no more use.
             let _ = std::fs::remove_file(&self.path);
         }
         Ok(self.first_scenario + self.scenarios.len() as u64)
@@ -173,7 +174,7 @@ impl<'a> Round<'a> {
         self.violations.push(Violation { round: self.number, scenario: None, what, story: String::new() });
     }
 
-    /// Does what is on the agenda until the time is over.
+    /// Works through the agenda until the time is over.
     async fn happen(&mut self, until: Moment, report: &mut Report) -> Result<(), Trouble> {
         let mut told = self.stage.runtime.moment();
         while self.stage.runtime.moment() < until && !self.stage.interrupt.is_set() {
@@ -223,7 +224,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// Starts a process. Whatever is recorded by then, it must know.
+    /// Starts a process. A worker must know everything that is recorded by then.
     async fn boot(&mut self, place: usize, report: &mut Report) -> Result<(), Trouble> {
         let machine = self.next_machine;
         self.next_machine += 1;
@@ -257,7 +258,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Finds processes that have ended by themselves, which only those may that were told to.
+    /// Finds processes that have ended on their own. Only a process that was ordered to shut down
+    /// may do so.
     fn reap(&mut self) -> io::Result<()> {
         for place in 0..self.places.len() {
             let Some(process) = &mut self.places[place] else { continue };
@@ -296,7 +298,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// The executions of a scenario.
+    /// Returns the executions of a scenario.
     async fn known(&self, scenario: u64) -> Result<Vec<String>, Trouble> {
         let prefix = scenario_prefix(&self.stage.prefix, scenario);
         let listed = executions(&*self.store, self.before).await?;
@@ -304,9 +306,9 @@ impl<'a> Round<'a> {
         Ok(ids.filter(|id| id.starts_with(&prefix)).collect())
     }
 
-    /// Something happens to some process.
+    /// Strikes a process with a random fault.
     fn strike(&mut self, worker: Option<usize>, report: &mut Report) -> io::Result<()> {
-        // Not always: those that are about to begin, or do nothing, are to be killed too.
+        // Sometimes ignore the busy worker: processes that boot or do nothing are to be killed too.
         let any = self.chance.below(WORKER_COUNT);
         let worker = worker.filter(|_| !self.chance.chance(200)).unwrap_or(any);
         let client = WORKER_COUNT + self.chance.below(CLIENT_COUNT);
@@ -338,7 +340,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// A worker that has work under way.
+    /// Returns a worker with work under way.
     fn busy_worker(&mut self) -> io::Result<Option<usize>> {
         let first = self.chance.below(WORKER_COUNT);
         for place in (0..WORKER_COUNT).map(|nth| (first + nth) % WORKER_COUNT) {
@@ -386,7 +388,7 @@ impl<'a> Round<'a> {
         process.go_on()
     }
 
-    /// Lets everything end. What does not is wrong.
+    /// Lets everything end. An execution that does not end is a violation.
     async fn see_to_the_end(&mut self, report: &mut Report) -> Result<Abide, Trouble> {
         self.agenda.clear();
         for place in 0..self.places.len() {

@@ -1,4 +1,4 @@
-//! What the auditor says about a round.
+//! The verdict of the auditor about a round.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,22 +22,23 @@ use crate::story::story;
 /// The most journal entries that are read at once.
 const PAGE: usize = 1_000;
 
-/// The most lines of a violation's story that tell what happened.
+/// The most lines of effects in the story of a violation.
 const STORY_LINE_COUNT_MAX: usize = 2_000;
 
-/// What was recorded when somebody looked.
+/// The recorded entries, as seen during the round.
 #[derive(Default)]
 pub(crate) struct Seen {
     /// A hash of each entry of each run.
     journals: BTreeMap<(String, u32), Vec<u64>>,
     /// The runs that have ended.
     ended: BTreeSet<(String, u32)>,
-    /// The first process that began when the outcome of a step was recorded already, by its idempotency key.
+    /// The first process that began after the outcome of a step was recorded, by the idempotency
+    /// key of the step.
     recorded: BTreeMap<String, u32>,
 }
 
 impl Seen {
-    /// Looks, before the process `machine` is started.
+    /// Reads new entries, before the process `machine` is started.
     pub(crate) async fn look(
         &mut self,
         view: &(impl View + ?Sized),
@@ -69,7 +70,7 @@ impl Seen {
         if entry.event.is_terminal() {
             self.ended.insert(key);
         }
-        // What could not be recorded may run again.
+        // A step whose result could not be recorded may run again.
         if let Event::StepRecorded(record) = &entry.event
             && !matches!(record.outcome, Outcome::Unrecordable(_))
         {
@@ -78,7 +79,7 @@ impl Seen {
         }
     }
 
-    /// What was recorded stays as it was.
+    /// Reports recorded entries that have changed.
     fn unchanged(&self, past: &Past) -> Vec<String> {
         let mut found = Vec::new();
         for (run, journal) in (1..).zip(&past.runs) {
@@ -98,7 +99,7 @@ fn hash_of(entry: &Entry) -> u64 {
     hasher.finish()
 }
 
-/// What there is to judge.
+/// The evidence of a round.
 pub(crate) struct Verdict<'a, V: View + ?Sized> {
     pub(crate) stage: &'a Stage<'a>,
     pub(crate) round: u32,
@@ -112,7 +113,8 @@ pub(crate) struct Verdict<'a, V: View + ?Sized> {
 }
 
 impl<V: View + ?Sized> Verdict<'_, V> {
-    /// Adds to the report what is wrong with each scenario. Without a client, nobody has seen to the end.
+    /// Adds the violations of each scenario to the report. Without a client, the executions were
+    /// not led to an end.
     pub(crate) async fn judge(&self, client: Option<&Abide>, report: &mut Report) -> Result<(), Trouble> {
         let lines = effects::read(self.effects)?;
         let mut pasts = audit::pasts(self.store, executions(self.store, self.before).await?).await;
@@ -159,7 +161,9 @@ impl<V: View + ?Sized> Verdict<'_, V> {
         Ok(())
     }
 
-    /// What can be said from outside: nobody runs again what was recorded before it began, signals arrive in order, nothing is blocked by its own code.
+    /// Checks the promises that are visible from outside: no process reruns a step that was
+    /// recorded before the process began, signals arrive in order, and no execution is blocked by
+    /// its own code.
     fn outside(&self, books: &Books, scenario: &Scenario, lines: &[&Effect]) -> Vec<String> {
         let mut found = Vec::new();
         for effect in lines {
@@ -180,7 +184,8 @@ impl<V: View + ?Sized> Verdict<'_, V> {
     }
 }
 
-/// The code is always the same and always fits its journal; only what processes die with, and what gives a result that cannot be recorded, may be blocked.
+/// Reports wrong blocks. The code is always the same and always fits its journal, so only an
+/// execution that kills processes, or has a result that cannot be recorded, may be blocked.
 fn blocks(past: &Past) -> Vec<String> {
     let blocks = past.runs.iter().flatten().filter_map(|entry| match &entry.event {
         Event::Blocked { reason, .. }
@@ -216,18 +221,19 @@ fn happened(line: &Line) -> Option<Happened> {
     }
 }
 
-/// A signal that somebody sent.
+/// A sent signal.
 struct Sent<'a> {
     value: u64,
     id: &'a str,
     name: &'a str,
-    /// The line at which it was sent, and that at which its arrival was acknowledged.
+    /// The line at which it was sent, and the line at which its arrival was acknowledged.
     asked: usize,
     done: Option<usize>,
     is_refused: bool,
 }
 
-/// Each signal is received at most once, after those that were acknowledged before it was sent, and not at all if it was refused.
+/// Checks that each signal is received at most once, after signals that were acknowledged before it
+/// was sent, and not at all if it was refused.
 fn signals(books: &Books, scenario: &Scenario, lines: &[&Effect]) -> Vec<String> {
     let sent = sent(scenario, lines);
     let mut found = Vec::new();
@@ -301,7 +307,7 @@ fn sent<'a>(scenario: &'a Scenario, lines: &[&'a Effect]) -> Vec<Sent<'a>> {
     sent.into_values().collect()
 }
 
-/// The scenario, what happened in it, and what is recorded.
+/// Returns the scenario, its effects and its journals as a story.
 fn tell(scenario: &Scenario, books: &Books, lines: &[&Effect]) -> String {
     let targets = lines.iter().filter_map(|effect| match &effect.line {
         Line::Asked { action, id: Some(id), .. } => Some((scenario.actions.get(*action)?.number, id.clone())),
@@ -319,7 +325,7 @@ fn tell(scenario: &Scenario, books: &Books, lines: &[&Effect]) -> String {
 mod tests {
     use super::*;
 
-    /// A signal that was sent at one line and acknowledged at another.
+    /// Returns a signal that was sent at one line and acknowledged at another.
     fn sent(value: u64, asked: usize, done: Option<usize>) -> Sent<'static> {
         Sent { value, id: "a", name: "q0", asked, done, is_refused: false }
     }
