@@ -1,4 +1,4 @@
-//! `set_aside`: what cannot be read delays nobody.
+//! `set_aside`: an execution that cannot be read delays nobody.
 
 use abide_core::care;
 use abide_store::{Aside, NEWER_PAUSE, Unreadable};
@@ -24,7 +24,7 @@ impl Operation for AsideWork {
         let is_held = |given: &Given| (given.session, given.epoch) == (lease.session, lease.epoch);
         let given = match holding(batch, key)? {
             Holding::By(given) if is_held(&given) => Some(given),
-            // That is damage by itself, whoever finds it.
+            // An unreadable holding is damage in its own right, regardless of who finds it.
             Holding::Unreadable => None,
             Holding::By(_) | Holding::Nobody => return Ok(()),
         };
@@ -51,7 +51,7 @@ fn put_off(batch: &mut Batch<'_>, (key, given): (i64, Given)) -> Result<(), Stop
     Ok(())
 }
 
-/// The same for what was found where no lease is known.
+/// Sets an execution aside that was found damaged where no lease is known.
 pub(super) fn set_aside_any(batch: &mut Batch<'_>, key: i64, damage: &str) -> Result<(), Stop> {
     let former = match holding(batch, key)? {
         Holding::By(given) => Some(given),
@@ -60,11 +60,11 @@ pub(super) fn set_aside_any(batch: &mut Batch<'_>, key: i64, damage: &str) -> Re
     set_aside(batch, (key, former), damage)
 }
 
-/// Who holds an execution.
+/// The holder of an execution.
 enum Holding {
     By(Given),
     Nobody,
-    /// Somebody may, and its place or its epoch does not tell who.
+    /// A session may hold it, but its place or its epoch is too damaged to say which.
     Unreadable,
 }
 
@@ -75,7 +75,7 @@ fn holding(batch: &mut Batch<'_>, key: i64) -> Result<Holding, Stop> {
     Ok(match found {
         Some((Ok(place), Ok(epoch))) => place.given(epoch).map_or(Holding::Nobody, Holding::By),
         Some((Ok(Place::Held(_)), Err(_)) | (Err(_), _)) => {
-            // What everybody holds is counted anew.
+            // The leases of every session are counted anew.
             batch.tallies.forget();
             Holding::Unreadable
         }
@@ -83,7 +83,7 @@ fn holding(batch: &mut Batch<'_>, key: i64) -> Result<Holding, Stop> {
     })
 }
 
-/// Puts a damaged execution where no claim looks, and takes it from whoever holds it.
+/// Puts a damaged execution where no claim looks, and takes it from its holder.
 pub(super) fn set_aside(
     batch: &mut Batch<'_>,
     (key, former): (i64, Option<Given>),

@@ -1,4 +1,4 @@
-//! `claim`: leases of what is ready.
+//! `claim`: leases of ready executions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,13 +27,14 @@ use crate::tallies::Given;
 
 pub(crate) struct ClaimWork {
     claim: Claim,
-    /// How often something was met that SQLite could not read.
+    /// How often the claim met an execution that SQLite could not read.
     unread_count: usize,
-    /// Whether that was so the last time.
+    /// Whether the last attempt met such an execution.
     is_taught: bool,
 }
 
-/// How much one claim may meet that cannot be read. With more it fails, and the next one knows of these.
+/// The number of unreadable executions that one claim may meet. With more it fails, and the next
+/// claim knows of these.
 const UNREAD_COUNT_MAX: usize = 10_000;
 
 impl ClaimWork {
@@ -46,7 +47,8 @@ impl Operation for ClaimWork {
     type Output = Claimed;
     const WHAT: &'static str = "claim";
 
-    /// After a page that SQLite could not read it commits nothing of the same transaction. The claim is then done again, without what it met.
+    /// Claims, and starts again without the executions that SQLite could not read: after such a
+    /// page SQLite commits nothing of the same transaction.
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Claimed, Stop> {
         let put_count = batch.left_out.put_count();
         if self.unread_count == 0 {
@@ -71,7 +73,7 @@ impl ClaimWork {
     fn give(&self, batch: &mut Batch<'_>) -> Result<Claimed, Stop> {
         let claim = &self.claim;
         let now = batch.now();
-        // Before anything is swept: a session that is dead itself changes nothing.
+        // Before the sweep: a session that is dead itself changes nothing.
         if batch.live_session(claim.session, now)?.is_none() {
             return Err(Stop::Refused(not_live(claim.session)));
         }
@@ -79,11 +81,12 @@ impl ClaimWork {
             sweep(batch, now)?;
         }
         let mut timers = promote(batch, claim.session, now)?;
-        // Before new leases are given: what is told with those is not told twice.
+        // Before new leases are granted: a lease carries its own mail, which must not be reported
+        // twice.
         let mut mail = if claim.with_mail { held_mail(batch, claim.session)? } else { Vec::new() };
         let last_request = batch.last_request(claim.session);
         let mut repeated = given(batch, claim)?;
-        // A claim whose COMMIT had an unknown outcome is known by its leases only.
+        // If the outcome of a claim's COMMIT was unknown, only its leases show that it was applied.
         let is_new = claim.request > last_request && repeated.is_empty();
         if claim.request < last_request {
             repeated.clear();
@@ -98,7 +101,7 @@ impl ClaimWork {
             care = look_after(batch, claim, now)?;
         }
         if !care.is_empty() {
-            // It may have been what is left, or what is next.
+            // The caretaker's executions may have been the remaining or the next ones.
             timers = promote(batch, claim.session, now)?;
             more = ready(batch, claim.session, 0)?.1;
         }
@@ -124,22 +127,22 @@ impl ClaimWork {
     }
 }
 
-/// From this position on, what a claim gave is to be looked after.
+/// From this position on, the executions of a claim are leased to a caretaker.
 const CARE_POSITION: u64 = Holder::POSITION_END / 2;
 
-/// The most that one claim gives to be run.
+/// The most executions that one claim leases to be run.
 const SLOT_COUNT_MAX: usize = Holder::POSITION_END as usize / 2;
 
-/// Something that a claim may give.
+/// An execution that a claim may lease.
 struct Offer {
     key: i64,
-    /// Its position among what the claim gives.
+    /// Its position among the executions of the claim.
     position: u64,
-    /// The lease that it loses by that.
+    /// The lease that it loses when it is leased anew.
     former: Option<Given>,
 }
 
-/// Leases what is ready, one after the other, until there is enough to carry.
+/// Leases ready executions, one after the other, until the answer is large enough.
 fn lease(batch: &mut Batch<'_>, claim: &Claim, ready: Vec<i64>) -> Result<Vec<Leased>, Stop> {
     let mut leased = Vec::with_capacity(ready.len());
     let mut bytes = 0;
@@ -168,7 +171,7 @@ fn lease_one(batch: &mut Batch<'_>, claim: &Claim, offer: &Offer) -> Result<Soun
     let beat = batch.tallies.beat_count(claim.session);
     let holder = Holder { session: claim.session, request: claim.request, beat, position };
     let Columns { place, rank, since } = Place::Held(holder).columns();
-    // See `care::after_lease`; what nobody has to look at stays so.
+    // See `care::after_lease`. An execution without a time for care keeps none.
     let care_at = batch.now().after(batch.terminate_grace()).as_micros();
     batch.connection.prepare_cached(sql::CLAIM)?.execute([key, place, rank, since, care_at])?;
     batch.caches.hot.remove(&key);
@@ -180,7 +183,8 @@ fn lease_one(batch: &mut Batch<'_>, claim: &Claim, offer: &Offer) -> Result<Soun
     Ok(Ok((one, size)))
 }
 
-/// Nobody gets what has ended. Either its row stands where it does not belong, or an index says so and the row does not.
+/// Refuses to lease an execution that has ended. Either its row stands where it does not belong, or
+/// an index says so and the row does not.
 fn ended(batch: &mut Batch<'_>, (key, former): (i64, Option<Given>)) -> Result<Sound, Stop> {
     let mut statement = batch.connection.prepare_cached(sql::EXECUTION_PLACE)?;
     let place = statement.query_row([key], |row| Ok(Place::read(row, 1).ok()))?;
@@ -192,26 +196,27 @@ fn ended(batch: &mut Batch<'_>, (key, former): (i64, Option<Given>)) -> Result<S
     Ok(Err(Unread::Damaged))
 }
 
-/// What is given, and how large it is, or why it is not.
+/// A leased execution and its size, or the reason why it was not leased.
 type Sound = Result<(Leased, usize), Unread>;
 
-/// What cannot be given.
+/// The reason why an execution cannot be leased.
 #[derive(Clone, Copy)]
 enum Unread {
     /// It is damaged, and was set aside.
     Damaged,
-    /// A newer program wrote it, and is to have it.
+    /// A newer program wrote it and will run it.
     Newer,
-    /// SQLite could not read it, and it is left out for a while.
+    /// SQLite could not read it. Claims leave it out for a while.
     LeftOut,
 }
 
-/// For how long a caretaker leaves what a newer program wrote to those who can read it, as a claim does ([`NEWER_PAUSE`]). Whoever can read it
-/// looks sooner.
+/// How long a caretaker leaves an execution that a newer program wrote to workers that can read it,
+/// as a claim does ([`NEWER_PAUSE`]). Such a worker looks sooner.
 const NEWER_CARE_PAUSE: Duration = Duration::from_secs(60);
 
-/// The same as [`leased`], but for what cannot be read: that is set aside, by name, so that it delays nobody. What a newer program wrote is put
-/// off if it is ready, so that those behind it have their turn.
+/// Does the same as [`leased`], but sets an unreadable execution aside, by name: it must not delay
+/// others. An execution that a newer program wrote is put off if it is ready, and the executions
+/// behind it get their turn.
 fn sound(
     batch: &mut Batch<'_>,
     (key, former): (i64, Option<Given>),
@@ -241,7 +246,8 @@ fn sound(
     Ok(Err(Unread::Damaged))
 }
 
-/// Leaves an execution out that SQLite could not read. Where that has ended the transaction, the next one leaves it out.
+/// Leaves an execution out that SQLite could not read. If the failed read has ended the
+/// transaction, the next one leaves the execution out.
 fn leave_out(batch: &mut Batch<'_>, key: i64, stop: Stop) -> Result<(), Stop> {
     let now = batch.now();
     let until = batch.left_out.put(key, now);
@@ -254,7 +260,8 @@ fn leave_out(batch: &mut Batch<'_>, key: i64, stop: Stop) -> Result<(), Stop> {
     if batch.connection.is_autocommit() { Err(stop) } else { Ok(()) }
 }
 
-/// Looks at what is to be looked at, one after the other, and leases what a caretaker has to do something for.
+/// Looks at the executions that are due for care, one after the other, and leases those for which a
+/// caretaker has work to do.
 fn look_after(batch: &mut Batch<'_>, claim: &Claim, now: Timestamp) -> Result<Vec<Leased>, Stop> {
     let mut care = Vec::new();
     let mut bytes = 0;
@@ -284,7 +291,7 @@ fn look_after(batch: &mut Batch<'_>, claim: &Claim, now: Timestamp) -> Result<Ve
     Ok(care)
 }
 
-/// What is next to be looked at in the namespace of the session.
+/// Returns the execution of the session's namespace that is due for care next.
 fn next_care(batch: &mut Batch<'_>, session: SessionId) -> Result<Option<(Timestamp, i64)>, Stop> {
     let Some(state) = batch.caches.session(batch.connection, session)? else { return Ok(None) };
     let ability = Arc::clone(&state.ability);
@@ -311,7 +318,8 @@ fn next_care(batch: &mut Batch<'_>, session: SessionId) -> Result<Option<(Timest
     }
 }
 
-/// What a caretaker sees, and who holds it. What cannot be read is left alone, so that it holds up nobody else.
+/// Returns the caretaker's decision about an execution, and its holder. An unreadable execution is
+/// left alone: it must not hold up others.
 fn look(batch: &mut Batch<'_>, key: i64, now: Timestamp) -> Result<(care::Look, Option<Given>), Stop> {
     let stop = match look_closely(batch, key, now) {
         Ok(look) => return Ok(look),
@@ -324,7 +332,7 @@ fn look(batch: &mut Batch<'_>, key: i64, now: Timestamp) -> Result<(care::Look, 
         if batch.connection.is_autocommit() {
             leave_out(batch, key, stop)?;
         }
-        // To lease it would meet the same, and leave it out.
+        // The lease would meet the same error, and leave the execution out.
         return Ok((care::Look::Take, None));
     }
     let Some(damage) = stop.damage() else { return Err(stop) };
@@ -349,7 +357,7 @@ fn look_closely(
     Ok((care::look(&execution, (&held.0, held.1), &orders, now, batch.terminate_grace()), former))
 }
 
-/// What is still held of the leases that this request was given before.
+/// Returns the leases that this request received before and that its session still holds.
 fn given(batch: &mut Batch<'_>, claim: &Claim) -> Result<Vec<Offer>, Stop> {
     let mut statement = batch.connection.prepare_cached(sql::CLAIMED_BEFORE)?;
     let given = statement.query_map([place::held(claim.session), integer(claim.request)], |row| {
@@ -375,13 +383,13 @@ fn given(batch: &mut Batch<'_>, claim: &Claim) -> Result<Vec<Offer>, Stop> {
     Ok(offers)
 }
 
-/// What the timers of a session's routes say.
+/// The state of the timers of a session's routes.
 struct Timers {
     more: bool,
     next_wake_at: Option<Timestamp>,
 }
 
-/// Makes ready what is due, since when it was due.
+/// Makes executions ready whose timers are due; they count as ready since that time.
 fn promote(batch: &mut Batch<'_>, session: SessionId, now: Timestamp) -> Result<Timers, Stop> {
     let routes = batch.served(session)?;
     let mut left = batch.shared.options.due_count_max;
@@ -412,7 +420,7 @@ fn sooner(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp>
     }
 }
 
-/// The next timer of a route.
+/// Returns the next timer of a route.
 fn next_timer(batch: &mut Batch<'_>, route: i64) -> Result<Option<Timestamp>, Stop> {
     loop {
         let mut next = batch.connection.prepare_cached(sql::TIMER_NEXT)?;
@@ -429,8 +437,9 @@ fn next_timer(batch: &mut Batch<'_>, route: i64) -> Result<Option<Timestamp>, St
     }
 }
 
-/// The first of what is ready, and whether there is more. Each route that the session serves has its own queue, so that
-/// nothing which it cannot run stands before what it can.
+/// Returns the first ready executions, and whether there are more. Each route that the session
+/// serves has its own queue: an execution that the session cannot run never stands before one that
+/// it can.
 fn ready(batch: &mut Batch<'_>, session: SessionId, slots: usize) -> Result<(Vec<i64>, bool), Stop> {
     let (mut ready, mut damaged) = (Vec::new(), Vec::new());
     let routes = batch.served(session)?;
@@ -452,7 +461,7 @@ fn ready(batch: &mut Batch<'_>, session: SessionId, slots: usize) -> Result<(Vec
         }
     }
     ready.sort_unstable();
-    // Behind what is damaged there may be others.
+    // Other executions may stand behind the damaged ones.
     let more = ready.len() > slots || !damaged.is_empty();
     ready.truncate(slots);
     for (key, damage) in damaged {
@@ -461,16 +470,17 @@ fn ready(batch: &mut Batch<'_>, session: SessionId, slots: usize) -> Result<(Vec
     Ok((ready.into_iter().map(|(_, _, key)| key).collect(), more))
 }
 
-/// Which lease of an execution is told.
+/// The lease of an execution that an answer shows.
 #[derive(Clone, Copy)]
 pub(crate) enum Which {
-    /// The one that the session has.
+    /// The lease that the session has.
     Held,
-    /// The one that it is about to be given.
+    /// The lease that the session is about to receive.
     Next,
 }
 
-/// Everything that is needed to run an execution under a lease of the session, and how large it is.
+/// Returns everything that is needed to run an execution under a lease of the session, and the size
+/// of that.
 pub(crate) fn leased(
     batch: &mut Batch<'_>,
     key: i64,
@@ -493,7 +503,8 @@ pub(crate) fn leased(
         let sheet = base.sheet()?;
         let execution = sheet.execution()?;
         let epoch = epoch(row, 8)?;
-        // Nobody has written one of what nobody has held, and nothing needs to be decoded to know that.
+        // Nobody has written a summary of an execution that nobody has held. To know that, nothing
+        // needs to be decoded.
         let summary = if epoch == Epoch::default() { None } else { Some(sheet.summary()?) };
         Ok(Found {
             namespace: base.namespace,
@@ -537,9 +548,10 @@ pub(crate) fn leased(
     Ok((leased, bytes))
 }
 
-/// The newest unread message of each execution that the session holds.
+/// Returns the newest unread message of each execution that the session holds.
 fn held_mail(batch: &Batch<'_>, session: SessionId) -> Result<Vec<(ExecutionKey, MessageId)>, Stop> {
-    // Asked whenever another process has written: going through all that is held would cost as much as what is held.
+    // This is asked whenever another process has written. A pass over all held executions would
+    // cost in proportion to their number.
     const FEW: i64 = 1_000;
     let is_many = batch.connection.prepare_cached(sql::INBOX_MANY)?.exists([FEW])?;
     let asked = if is_many { sql::INBOX_HELD } else { sql::INBOX_HELD_OF_FEW };
@@ -547,7 +559,7 @@ fn held_mail(batch: &Batch<'_>, session: SessionId) -> Result<Vec<(ExecutionKey,
     let mut rows = statement.query([place::held(session)])?;
     let mut mail = Vec::new();
     while let Some(row) = rows.next()? {
-        // Whoever reads the inbox finds what cannot be read in it.
+        // A reader of the inbox finds its damaged messages.
         if let (Some(key), Ok(id)) = (number(row, 0)?, text(row, 1)) {
             mail.push((ExecutionKey(unsigned(key)), MessageId::new(id)));
         }
@@ -595,13 +607,13 @@ mod tests {
         Claim { session, request: 1, slots: 9, care_slots: 9, with_mail: false, sweep: false }
     }
 
-    /// For how long it is left out from now on.
+    /// Leaves the execution out, and returns for how long.
     fn pause(batch: &mut Batch<'_>, key: i64) -> Result<Duration, Stop> {
         let now = batch.now();
         Ok(batch.left_out.put(key, now).since(now))
     }
 
-    /// Nobody else would wake whoever claims: no timer, and no message.
+    /// Neither a timer nor a message would wake the claiming worker.
     #[test]
     fn what_is_left_out_is_asked_for_again_when_its_pause_ends() {
         let (_folder, ours, _theirs) = pair();

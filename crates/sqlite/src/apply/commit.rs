@@ -1,4 +1,4 @@
-//! `commit`: what the holder of a lease writes.
+//! `commit`: the changes that the holder of a lease writes.
 
 use abide_core::{Address, Body, Epoch, Fence, Lease, Message, Timestamp};
 use abide_store::{Commit, CommitOutcome, Committed, Error, Hold, Record, not_unread, refused_start};
@@ -79,14 +79,14 @@ impl Operation for CommitWork {
     }
 }
 
-/// Where a commit leaves an execution that its holder does not keep.
+/// The place and the time for care of an execution that its holder does not keep.
 #[derive(Clone, Copy)]
 struct After {
     place: Place,
     care_at: Option<Timestamp>,
 }
 
-/// What the writer knows of an execution, from memory or from its row.
+/// Returns the writer's state of an execution, from memory or from its row.
 fn take_hot(batch: &mut Batch<'_>, key: i64) -> Result<Option<Hot>, Stop> {
     if let Some(hot) = batch.caches.hot.remove(&key) {
         return Ok(Some(hot));
@@ -95,7 +95,7 @@ fn take_hot(batch: &mut Batch<'_>, key: i64) -> Result<Option<Hot>, Stop> {
     Ok(state.map(|state| Hot { state, rows: vec![state.anchor.head] }))
 }
 
-/// Records follow what is there, one by one.
+/// Checks that the records follow the last entry, one by one.
 fn check_numbers(entry_count: u64, records: &[Record]) -> Result<(), Stop> {
     let wrong = records.iter().zip(entry_count + 1..).find(|(record, seq)| record.seq != *seq);
     match wrong {
@@ -108,7 +108,7 @@ fn check_numbers(entry_count: u64, records: &[Record]) -> Result<(), Stop> {
 }
 
 impl CommitWork {
-    /// Writes everything, in an order in which the row comes last: it depends on the inbox.
+    /// Writes everything. The row comes last, because it depends on the inbox.
     fn write(&mut self, batch: &mut Batch<'_>, hot: &mut Hot, now: Timestamp) -> Result<Committed, Stop> {
         let mut committed = Committed::default();
         if let Some(transaction) = &self.commit.transaction {
@@ -137,8 +137,9 @@ impl CommitWork {
             self.tell(batch, hot, after)?;
             return Ok(committed);
         }
-        // The lease is still held while messages go out: one that the execution sends to itself is unread when the lease is
-        // given back, and what it starts does not wait behind it.
+        // The lease is still held while messages go out. A message that the execution sends to
+        // itself is then unread when the lease is returned, and the children that it starts do not
+        // wait behind it.
         self.update(batch, hot, None)?;
         if self.emit(batch, &mut committed)? {
             let found = LeaseState::read(batch.connection, self.key())?;
@@ -156,7 +157,7 @@ impl CommitWork {
         Ok(committed)
     }
 
-    /// Tells others that the execution is theirs, now or when its timer is due.
+    /// Announces to others that they may run the execution, now or when its timer is due.
     fn tell(&self, batch: &mut Batch<'_>, hot: &Hot, after: Option<After>) -> Result<(), Stop> {
         let Some(After { place, care_at }) = after else { return Ok(()) };
         if let Place::Ready(..) | Place::Timer(..) = place {
@@ -188,13 +189,14 @@ impl CommitWork {
         if inbox.unread_count == 0 {
             inbox.newest_id = None;
         } else if inbox.newest_id.as_ref().is_some_and(|newest| consumed.contains(newest)) {
-            // Which of those that are left is the newest now is looked up when it matters.
+            // The newest of the remaining messages is looked up when it matters.
             batch.caches.inboxes.remove(&self.key());
         }
         Ok(())
     }
 
-    /// Sends messages to others. None of them fails the commit. Tells whether one went to the execution itself.
+    /// Sends messages to others. None of them fails the commit. Returns whether the execution sent
+    /// one to itself.
     fn emit(&self, batch: &mut Batch<'_>, committed: &mut Committed) -> Result<bool, Stop> {
         let mut is_to_itself = false;
         for message in &self.commit.changes.emits {
@@ -221,7 +223,7 @@ impl CommitWork {
         Ok(is_to_itself)
     }
 
-    /// A refused child start comes back to the emitter's inbox, if somebody waits for it there.
+    /// Returns a refused child start to the emitter's inbox, if the emitter waits for it there.
     fn come_back(
         &self,
         batch: &mut Batch<'_>,
@@ -248,7 +250,7 @@ impl CommitWork {
         address(batch.caches.interned(batch.connection)?, namespace, &id)
     }
 
-    /// Where the commit leaves the execution; `None` when its holder keeps it.
+    /// Returns where the commit leaves the execution; `None` when its holder keeps it.
     fn after(&self, batch: &mut Batch<'_>, hot: &Hot, now: Timestamp) -> Result<Option<After>, Stop> {
         let summary = &self.commit.changes.summary;
         if summary.status.is_terminal() {
@@ -269,7 +271,7 @@ impl CommitWork {
         Ok(Some(After { place, care_at: parked.care_at }))
     }
 
-    /// The row, fenced once more: what was remembered must not be able to write over what is there.
+    /// Writes the row, fenced once more: remembered state must not overwrite a newer row.
     fn update(&mut self, batch: &mut Batch<'_>, hot: &mut Hot, after: Option<After>) -> Result<(), Stop> {
         let key = self.key();
         self.update_seldom(batch, hot, after)?;
@@ -302,16 +304,16 @@ impl CommitWork {
         Ok(())
     }
 
-    /// The lease is over.
+    /// Records that the lease has ended.
     fn released(&self, batch: &mut Batch<'_>, hot: &mut Hot) {
         let Lease { session, epoch } = self.commit.lease;
         batch.tallies.end(self.key(), Given { session, epoch, beat: hot.state.given_beat });
         hot.state.lease.session = None;
     }
 
-    /// What hardly any commit changes.
+    /// Updates the columns that hardly any commit changes.
     fn update_seldom(&self, batch: &mut Batch<'_>, hot: &mut Hot, after: Option<After>) -> Result<(), Stop> {
-        // What it is to be looked at for while somebody holds it is not the holder's business.
+        // The time for care of a held execution is not the holder's business.
         if let Some(After { care_at, .. }) = after {
             self.care(batch, hot, care_at)?;
         }
@@ -330,7 +332,7 @@ impl CommitWork {
         Ok(())
     }
 
-    /// The answer to a commit that was applied before: what it gave is still there.
+    /// Answers a commit that was applied before: its results are still in the store.
     fn answer_again(&self, batch: &mut Batch<'_>, head: i64) -> Result<CommitOutcome, Stop> {
         let mut committed = Committed::default();
         if self.is_transaction() {
@@ -367,7 +369,7 @@ mod tests {
     use super::*;
     use crate::fixture::{inside, message, name, pair, register, start};
 
-    /// A commit that changes nothing but the version.
+    /// Returns a commit that changes nothing but the version.
     fn commit_of(leased: &Leased, hold: Hold, emits: Vec<Message>) -> Commit {
         let changes = Changes {
             records: Vec::new(),
@@ -389,7 +391,8 @@ mod tests {
         }
     }
 
-    /// What the writer remembers says that the lease is good, and the row says that it is not. That should never be so, and nothing is written then.
+    /// The writer's memory says that the lease is valid, and the row says that it is not. That
+    /// should never happen, and then nothing is written.
     #[test]
     fn p3_what_is_remembered_of_a_lease_is_compared_with_the_row() {
         let changes = ["", "epoch = epoch + 1", "version = version + 1", "place = place + 4"];

@@ -40,7 +40,7 @@ impl Operation for ImportWork {
     }
 }
 
-/// What is said of an import whose id is there.
+/// Returns the answer to an import whose id exists already.
 fn known_as(batch: &Batch<'_>, import: &Import, key: i64) -> Result<Imported, Stop> {
     let view = View { connection: batch.connection, shared: batch.shared, memory: &Default::default() };
     let execution = ExecutionKey(unsigned(key));
@@ -96,7 +96,7 @@ fn write(batch: &mut Batch<'_>, import: &Import, settled: &Settled, first: &Entr
     Ok(Imported::New(ExecutionKey(unsigned(key))))
 }
 
-/// The row of an execution of which nothing is written yet.
+/// Returns the row of an execution without any written entries.
 fn unwritten(import: &Import, identity: Identity<'_>, (start, first): (&Start, &Entry)) -> LeaseState {
     let Import { epoch, version, takeover_count, .. } = *import;
     LeaseState {
@@ -111,7 +111,8 @@ fn unwritten(import: &Import, identity: Identity<'_>, (start, first): (&Start, &
     }
 }
 
-/// Writes run after run. The first record of each goes first, because the place of the row that has it is kept.
+/// Writes run after run. The first record of each run goes first, because the place of its row is
+/// kept.
 fn write_runs(
     batch: &mut Batch<'_>,
     (key, owner): (i64, Vec<u8>),

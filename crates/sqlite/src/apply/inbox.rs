@@ -1,4 +1,4 @@
-//! Messages that are no starts: how they come into inboxes.
+//! Messages other than starts: how they come into inboxes.
 
 use std::sync::Arc;
 
@@ -21,15 +21,16 @@ use crate::place::Place;
 use crate::rows::{Target, blob, integer, micros, number, unsigned};
 use crate::sql;
 
-/// What became of a message.
+/// The outcome of putting a message into an inbox.
 pub(crate) enum Put {
     Delivered(ExecutionKey),
     Duplicate(ExecutionKey),
 }
 
 impl Batch<'_> {
-    /// Puts a message that is no start into its target's inbox. Nobody sends it again, so that it is also taken by what cannot be read: damage
-    /// may be repaired, and a newer program can read what it wrote.
+    /// Puts a message other than a start into its target's inbox. Nobody sends it again, so even an
+    /// unreadable execution accepts it: damage may be repaired, and a newer program can read the
+    /// executions that it wrote.
     pub(crate) fn put(&mut self, message: &Message) -> Result<Put, Stop> {
         let target = match self.target(&message.to).map_err(Stop::aside) {
             Err(stop) if stop.is_unreadable() => self.unreadable(&message.to)?,
@@ -38,7 +39,8 @@ impl Batch<'_> {
         self.put_into(target, message, Judge::IfReadable)
     }
 
-    /// The same for a sender who is told what cannot be read, and then nothing is put anywhere.
+    /// Does the same for a sender that learns of an unreadable target; then the message is put
+    /// nowhere.
     pub(crate) fn put_or_tell(&mut self, message: &Message) -> Result<Put, Stop> {
         let target = self.target(&message.to).map_err(Stop::aside)?;
         self.put_into(target, message, Judge::Always)
@@ -67,7 +69,8 @@ impl Batch<'_> {
         match target.place {
             Place::Held(holder) if self.shared.notices.holds(holder.session) => {
                 let Previous(previous) = previous;
-                // Under an epoch that is lost nobody takes it: the holder finds the damage with its next commit.
+                // If the epoch is lost, no holder accepts the notice: the holder finds the damage
+                // with its next commit.
                 let (session, epoch) = (holder.session, target.epoch.unwrap_or_default());
                 let arrived = Arrived { session, key, epoch, message, previous };
                 self.effects.notices.messages.push(arrived);
@@ -76,7 +79,8 @@ impl Batch<'_> {
                 self.relocate((target.key, target.epoch), (target.place, Place::Ready(target.queue, now)))?;
                 self.announce(target.queue.route)?;
             }
-            // Held by a session of another process, which sees that the database has changed; or ready already.
+            // Either a session of another process holds it and sees that the database has changed,
+            // or it is ready already.
             Place::Held(_)
             | Place::Ready(..)
             | Place::Waiting
@@ -87,7 +91,7 @@ impl Batch<'_> {
         Ok(Put::Delivered(key))
     }
 
-    /// What becomes of a message that finds `target` at `now`.
+    /// Decides about a message that finds `target` at `now`.
     pub(crate) fn admit(
         &mut self,
         target: Option<&Arc<Target>>,
@@ -99,9 +103,9 @@ impl Batch<'_> {
         intake::admit(found.as_mut(), message, terms)
     }
 
-    /// Remembers when a caretaker is to look, after a message has arrived.
+    /// Records when a caretaker has to look, after a message has arrived.
     pub(crate) fn care_for(&mut self, target: &Target, message: &Message) -> Result<(), Stop> {
-        // No caretaker does anything about other mail.
+        // Caretakers ignore all other mail.
         if !message.body.is_control() {
             return Ok(());
         }
@@ -115,7 +119,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// When a caretaker is to look at an execution.
+    /// Sets the time at which a caretaker has to look at an execution.
     pub(crate) fn set_care(&mut self, key: i64, care_at: Option<Timestamp>) -> Result<(), Stop> {
         self.caches.targets.remove(&key);
         if let Some(hot) = self.caches.hot.get_mut(&key) {
@@ -125,7 +129,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Where a message goes, from memory or from the row.
+    /// Returns the target of a message, from memory or from its row.
     fn target(&mut self, address: &Address) -> Result<Option<Arc<Target>>, Stop> {
         if let Some(key) = self.caches.ids.get(address)
             && let Some(known) = self.caches.targets.get(key)
@@ -141,14 +145,16 @@ impl Batch<'_> {
         Ok(Some(target))
     }
 
-    /// The same of a row that cannot be read. It is not kept in memory: it may be repaired.
+    /// Returns a target whose row cannot be read. Memory does not keep it, because it may be
+    /// repaired.
     fn unreadable(&mut self, address: &Address) -> Result<Option<Arc<Target>>, Stop> {
         let interned = self.caches.interned(self.connection)?;
         let Some(namespace) = interned.find(&address.namespace)? else { return Ok(None) };
         Ok(Target::unreadable(self.connection, namespace, address)?.map(Arc::new))
     }
 
-    /// Tells the newest unread message before it; `None` when the message was there before, read or unread.
+    /// Inserts a message, and returns the newest unread message before it; `None` when the message
+    /// was there before, read or unread.
     pub(super) fn insert_message(&mut self, key: i64, message: &Message) -> Result<Option<Previous>, Stop> {
         let arrived = place_behind(self.inbox(key)?.newest, message.body.sort());
         let body = encoded(key, message, arrived);
@@ -162,14 +168,15 @@ impl Batch<'_> {
         Ok(Some(Previous(inbox.newest_id.replace(message.id.clone()))))
     }
 
-    /// Keeps the id of a message that was read; `false` when it was there before.
+    /// Keeps the id of a read message. Returns `false` when it was there before.
     pub(super) fn insert_read(&mut self, key: i64, id: &MessageId) -> Result<bool, Stop> {
         let mut insert = self.connection.prepare_cached(sql::INBOX_INSERT)?;
         let (sum, nothing_to_read): (i64, Option<Vec<u8>>) = (read_sum(key, id.as_str()), None);
         Ok(insert.execute(params![key, id.as_str(), sum, nothing_to_read])? == 1)
     }
 
-    /// A message to an execution that was born by the same operation goes with its lease, not as a notice before it.
+    /// Delivers a message to an execution that the same operation created: with its lease, not as a
+    /// notice before it.
     pub(crate) fn tell_newborn<'l>(
         &mut self,
         mut born: impl Iterator<Item = &'l mut Leased>,
@@ -185,12 +192,12 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// The first page of an inbox, and how large it is.
+    /// Returns the first page of an inbox, and its size.
     pub(crate) fn first_page(&self, key: ExecutionKey) -> rusqlite::Result<(InboxPage, usize)> {
         inbox_page(self.connection, InboxRead::first(key), &self.shared.options.bounds)
     }
 
-    /// What is left of an execution whose holder has `seen` some of what is unread.
+    /// Decides how an execution is parked whose holder has `seen` some of the unread messages.
     pub(crate) fn park(
         &mut self,
         key: i64,
@@ -206,7 +213,8 @@ impl Batch<'_> {
         Ok(parking::park(summary, unseen, now))
     }
 
-    /// Tells the ids of the unread messages and their sorts, as far as these can be read. What they carry is not read: it may be large.
+    /// Passes on the ids of the unread messages and their sorts, as far as these can be read. The
+    /// bodies are not read: they may be large.
     pub(super) fn each_sort(
         &self,
         key: i64,
@@ -220,7 +228,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// What is known of the unread messages of an execution.
+    /// Returns the cached state of an execution's unread messages.
     pub(crate) fn inbox(&mut self, key: i64) -> Result<&mut Inbox, Stop> {
         if !self.caches.inboxes.contains_key(&key) {
             let found = self.read_inbox(key)?;
@@ -238,7 +246,7 @@ impl Batch<'_> {
         let Some((newest_id, newest)) = newest.optional()? else { return Ok(Inbox::default()) };
         let newest = match newest {
             Some(newest) => newest,
-            // The last one is damaged: it says nothing about where the next one is to stand.
+            // The last message is damaged: it does not say where the next one belongs.
             None => newest_sound(self.connection, key)?,
         };
         let mut statement = self.connection.prepare_cached(sql::INBOX_COUNT)?;
@@ -247,7 +255,7 @@ impl Batch<'_> {
     }
 }
 
-/// Whether a message is put only where it was judged.
+/// Whether a message is also put into an inbox whose execution could not be judged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Judge {
     Always,
@@ -300,7 +308,7 @@ impl Found for Finding<'_, '_> {
 /// The newest message that was unread when another one arrived.
 pub(super) struct Previous(Option<MessageId>);
 
-/// A page of the unread messages of an execution, in order of arrival, and how large it is.
+/// Returns a page of the unread messages of an execution, in order of arrival, and its size.
 pub(crate) fn inbox_page(
     connection: &Connection,
     read: InboxRead,
@@ -326,14 +334,15 @@ pub(crate) fn inbox_page(
     Ok((page, bytes))
 }
 
-/// All unread orders of an execution, in order of arrival.
+/// Returns all unread orders of an execution, in order of arrival.
 pub(crate) fn orders(connection: &Connection, key: i64) -> rusqlite::Result<Vec<Message>> {
     let mut statement = connection.prepare_cached(sql::INBOX_ORDERS)?;
     let orders = statement.query_map([key], message)?;
     orders.collect()
 }
 
-/// Reads the unread messages of an execution one by one, in order of arrival: all of them may be more than fits into memory.
+/// Reads the unread messages of an execution one by one, in order of arrival: all of them may be
+/// more than fits into memory.
 pub(crate) fn each_unread(
     connection: &Connection,
     key: i64,
@@ -347,7 +356,7 @@ pub(crate) fn each_unread(
     Ok(())
 }
 
-/// The last place of those messages of an execution that are what was written.
+/// Returns the last place among the undamaged messages of an execution.
 fn newest_sound(connection: &Connection, key: i64) -> rusqlite::Result<i64> {
     let mut statement = connection.prepare_cached(sql::INBOX_UNREAD)?;
     let mut rows = statement.query([key])?;
@@ -358,7 +367,7 @@ fn newest_sound(connection: &Connection, key: i64) -> rusqlite::Result<i64> {
     Ok(newest)
 }
 
-/// What is wrong with the messages of an execution, read or unread.
+/// Returns the flaw in the messages of an execution, read or unread, if they have one.
 pub(crate) fn check_inbox(connection: &Connection, key: i64) -> rusqlite::Result<Option<String>> {
     let mut statement = connection.prepare_cached(sql::VERIFY_INBOX)?;
     let mut rows = statement.query([key])?;
@@ -411,7 +420,7 @@ mod tests {
         connection
     }
 
-    /// The signals cannot be read: whoever tries finds out.
+    /// The signals cannot be read: a reader of the inbox finds out.
     #[test]
     fn orders_are_found_without_reading_the_mail_around_them() {
         let connection = connection();
@@ -442,7 +451,7 @@ mod tests {
         }
     }
 
-    /// Readers begin behind nothing.
+    /// Readers begin behind place zero.
     #[test]
     fn a_message_in_a_place_that_none_has_is_told() {
         for arrived in [-4, 0, i64::MAX - 1] {
@@ -453,7 +462,7 @@ mod tests {
         }
     }
 
-    /// Whoever can read it may be there later: it is looked at until then.
+    /// A worker that can read it may come later: caretakers look at it until then.
     #[test]
     fn what_has_mail_of_a_newer_program_is_looked_after_again() {
         let folder = tempfile::tempdir().unwrap();
@@ -466,7 +475,7 @@ mod tests {
         let found = "SELECT execution, arrived FROM abide_inbox WHERE id = 's'";
         let (key, arrived) = raw.query_row(found, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
         let mut body = encoded(key, &signal("s"), arrived);
-        // The number of the format.
+        // The version of the format.
         body[CHECKSUM_BYTES] += 1;
         let sum = Checksum::new().bytes(&body[CHECKSUM_BYTES..]);
         checksum::put(&mut body, unread_sum(sum, (key, "s"), arrived));

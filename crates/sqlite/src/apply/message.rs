@@ -1,4 +1,4 @@
-//! What submits and commits have in common: creating executions and filling inboxes.
+//! The common parts of submits and commits: creating executions and filling inboxes.
 
 use std::sync::Arc;
 
@@ -20,14 +20,15 @@ use crate::rows::{LeaseState, Target, integer, unsigned};
 use crate::sheet::{Anchor, Cold, Draft, Identity};
 use crate::sql;
 
-/// What became of a start.
+/// The outcome of a start.
 pub(crate) enum Started {
     New(ExecutionKey, Option<Box<Leased>>),
     Attached(ExecutionKey),
 }
 
 impl Batch<'_> {
-    /// Creates an execution, or finds the one that began the same way. `offer` is a live session that would run it.
+    /// Creates an execution, or finds the one that began the same way. `offer` is a live session
+    /// that would run it.
     pub(crate) fn start(
         &mut self,
         message: &Message,
@@ -45,7 +46,7 @@ impl Batch<'_> {
             && let Some(namespace) = interned.known(&address.namespace)
             && let Some(existing) = existing(self.connection, namespace, address)?
         {
-            // Before the route is made: a refusal leaves no trace.
+            // Before the route is created: a refusal leaves no trace.
             return self.attach(message, existing);
         }
         let namespace = interned.intern_name(self.connection, &address.namespace)?;
@@ -63,7 +64,7 @@ impl Batch<'_> {
         self.attach(message, existing)
     }
 
-    /// Inserts a new execution; `None` when its id is taken, and then nothing is changed.
+    /// Inserts a new execution. Returns `None` when its id is taken, and then changes nothing.
     fn insert(&mut self, born: Newborn, start: &Start) -> Result<Option<Started>, Stop> {
         let Newborn { execution, entry, namespace, route, offer, now } = born;
         let summary = execution.summary_at_start(now);
@@ -130,7 +131,7 @@ impl Batch<'_> {
         Ok(Some(Started::New(execution_key, Some(Box::new(leased)))))
     }
 
-    /// Where a new execution stands: with the session that offers to run it, if it may.
+    /// Returns the place of a new execution: with the session that offers to run it, if it may.
     fn birthplace(
         &mut self,
         summary: &Summary,
@@ -150,7 +151,7 @@ impl Batch<'_> {
         })
     }
 
-    /// The row of a new execution; how many were inserted.
+    /// Inserts the row of a new execution, and returns the number of inserted rows.
     pub(super) fn insert_row(
         &mut self,
         execution: &Execution,
@@ -186,7 +187,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// What was born leased is committed soon.
+    /// Remembers an execution that was created under a lease: its commit comes soon.
     fn remember_newborn(&mut self, key: i64, state: LeaseState) {
         // Room for a few more: most executions are short.
         let mut rows = Vec::with_capacity(4);
@@ -195,7 +196,7 @@ impl Batch<'_> {
         self.caches.inboxes.insert(key, Inbox::default());
     }
 
-    /// The number of the execution that a child belongs to.
+    /// Returns the key of the parent of a child execution.
     pub(crate) fn parent_key(&mut self, start: &Start, namespace: i64) -> Result<Option<i64>, Stop> {
         let Some(parent) = &start.parent else { return Ok(None) };
         if let Some((of, id, key)) = &self.caches.last_parent
@@ -209,7 +210,8 @@ impl Batch<'_> {
         Ok(key)
     }
 
-    /// Whether a new execution may be leased at once: the session serves it, and nothing waits before it.
+    /// Whether a new execution may be leased at once: the session serves it, and nothing waits
+    /// before it.
     fn may_be_born_to(&mut self, session: SessionId, queue: Queue) -> Result<bool, Stop> {
         if self.served(session)?.binary_search(&queue.route).is_err() {
             return Ok(false);
@@ -232,8 +234,9 @@ impl Batch<'_> {
         Ok(Started::Attached(key))
     }
 
-    /// Moves an execution from one place to another, if it is in the first and under `epoch`. One that has lost its epoch is moved by its place
-    /// alone, and whoever claims it finds out.
+    /// Moves an execution from one place to another, if it is in the first and under `epoch`. An
+    /// execution that has lost its epoch is moved by its place alone; its next claim finds the
+    /// damage.
     pub(crate) fn relocate(
         &mut self,
         (key, epoch): (i64, Option<Epoch>),
@@ -251,11 +254,11 @@ impl Batch<'_> {
     }
 }
 
-/// Columns of a new row.
+/// The columns of a new row.
 pub(super) struct Inserted<'a> {
     pub(super) key: i64,
     pub(super) namespace: i64,
-    /// The number and the run of its parent.
+    /// The key and the run of its parent.
     pub(super) of: (Option<i64>, Option<u32>),
     pub(super) place: Place,
     pub(super) summary: &'a Summary,
@@ -271,7 +274,8 @@ struct Newborn {
     now: Timestamp,
 }
 
-/// What has the id of a start already. Nothing is written yet, so that damage is told to the one who starts and to nobody else.
+/// Returns the execution that already has the id of a start. Nothing is written yet, so only the
+/// sender of the start learns of damage.
 pub(super) fn existing(
     connection: &rusqlite::Connection,
     namespace: i64,
@@ -280,13 +284,13 @@ pub(super) fn existing(
     Target::read(connection, namespace, address).map_err(|error| Stop::from(error).aside())
 }
 
-/// The first entry of a run.
+/// Returns the first entry of a run.
 pub(crate) fn first_entry(connection: &rusqlite::Connection, key: i64, row: i64) -> Result<Entry, Stop> {
     let record = journal::record(connection, (row, key), |records| records.into_iter().next())?;
     record.entry().map_err(|error| Stop::corrupt(error.to_string()))
 }
 
-/// The start that a run began with, from the first entry of its journal.
+/// Returns the start that a run began with, from the first entry of its journal.
 pub(crate) fn first_start(connection: &rusqlite::Connection, key: i64, row: i64) -> Result<Arc<Start>, Stop> {
     match first_entry(connection, key, row)?.event {
         Event::Started(start) => Ok(start),
@@ -310,7 +314,7 @@ mod tests {
         statement.query_row([KEY], |row| Place::read(row, 1)).unwrap()
     }
 
-    /// Where it stands after it was to be moved from where it is.
+    /// Tries to move an execution from its place, and returns its place after that.
     fn moved(store: &SqliteStore, epoch: Option<Epoch>) -> abide_store::Result<Place> {
         inside(store, move |batch| {
             let from = place(batch);
@@ -342,7 +346,8 @@ mod tests {
         }
     }
 
-    /// What is remembered of a target must not be able to move what another worker holds since.
+    /// A remembered target must not be able to move an execution that another worker has leased
+    /// since.
     #[test]
     fn p3_a_message_moves_nothing_under_another_epoch() {
         const TAKEN: &str = "UPDATE abide_executions SET epoch = epoch + 1";
@@ -355,7 +360,7 @@ mod tests {
             submit(&ours, known.clone());
             moved(&ours, Some(Epoch(0))).unwrap();
             let delivered = inside(&ours, move |batch| {
-                // It is there already; what it found is remembered.
+                // The message is there already, and its target is remembered.
                 batch.put(&known)?;
                 batch.connection.execute_batch(change)?;
                 batch.put(&new)?;

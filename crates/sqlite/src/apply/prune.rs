@@ -1,4 +1,4 @@
-//! `prune`: what finished long ago goes, with everything that belongs to it.
+//! `prune`: removes executions that finished long ago, with everything that belongs to them.
 
 use abide_core::Tag;
 use abide_store::Prune;
@@ -11,18 +11,19 @@ use crate::job::Operation;
 use crate::sheet::{Base, Cold};
 use crate::sql;
 
-/// Looks at a stretch of the journal. A run ends with its last entry, so the heads of finished chains stand there in the order
-/// in which they ended: no index has to be kept for this, and each stretch is looked at once in the life of a store.
+/// Looks at a stretch of the journal. A run ends with its last entry, so the heads of finished
+/// chains stand there in the order in which they ended: no index has to be kept for this, and each
+/// stretch is looked at once in the life of a store.
 pub(crate) struct PruneWork(pub(crate) Prune);
 
-/// What one stretch gave.
+/// The result of one stretch.
 pub(crate) struct Pruned {
     pub(crate) count: u64,
-    /// Whether there is nothing more to find.
+    /// Whether nothing more can be found.
     pub(crate) is_done: bool,
 }
 
-/// How many journal rows are looked at in one transaction.
+/// The number of journal rows that one transaction looks at.
 const STRETCH: i64 = 10_000;
 
 /// An execution that has ended.
@@ -69,7 +70,7 @@ impl Operation for PruneWork {
                 }
             }
         }
-        // What was not taken comes first the next time.
+        // The executions that were not removed come first the next time.
         let reached = ended.get(old.len()).map_or(to, |next| next.head - 1);
         if reached > from {
             batch.connection.prepare_cached(sql::META_SET)?.execute(params!["pruned_to", reached])?;
@@ -88,14 +89,14 @@ fn prune_sessions(batch: &Batch<'_>, before: i64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The executions whose last entry is one of these rows, in the order in which they ended.
+/// Returns the executions whose last entry is one of these rows, in the order in which they ended.
 fn ended(batch: &Batch<'_>, (from, to): (i64, i64)) -> rusqlite::Result<Vec<Old>> {
     let mut statement = batch.connection.prepare_cached(sql::FINISHED_HEADS)?;
     let mut rows = statement.query([from, to])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
         let base = Base::read(row)?;
-        // What is damaged stays: it is for somebody to look at.
+        // A damaged execution stays for somebody to look at.
         let Ok(sheet) = base.sheet() else { continue };
         found.push(Old {
             since: row.get(8)?,
@@ -108,20 +109,21 @@ fn ended(batch: &Batch<'_>, (from, to): (i64, i64)) -> rusqlite::Result<Vec<Old>
     Ok(found)
 }
 
-/// Numbers are not given again when the rows that had the greatest ones are gone.
+/// Keeps the greatest number of a table: it is not used again when the row that had it is gone.
 fn remember(batch: &Batch<'_>, (name, statement): (&str, &str)) -> rusqlite::Result<()> {
     let max: i64 = batch.connection.prepare_cached(statement)?.query_row([], |row| row.get(0))?;
     batch.connection.prepare_cached(sql::META_SET)?.execute(params![name, max])?;
     Ok(())
 }
 
-/// What goes with an execution.
+/// The rows that are removed with an execution.
 struct Belongings {
     tags: Vec<Tag>,
     rows: Vec<i64>,
 }
 
-/// Finds all that belongs to an execution, before any of it goes: what is damaged stays whole, for somebody to look at.
+/// Finds all rows of an execution before any of them is removed: a damaged execution stays whole,
+/// for somebody to look at.
 fn belongings(batch: &Batch<'_>, old: &Old) -> Result<Belongings, Stop> {
     let tags = match old.cold.tagged {
         true => first_start(batch.connection, old.key, old.cold.first)?.tags.clone(),
@@ -134,7 +136,7 @@ fn belongings(batch: &Batch<'_>, old: &Old) -> Result<Belongings, Stop> {
     while let Some(row) = next {
         let (previous, owner): (Option<i64>, i64) =
             link.query_row([row], |found| Ok((found.get(0)?, found.get(2)?)))?;
-        // Links lead back: one that does not might lead round and round.
+        // Links lead back. A link that does not might lead round and round.
         if owner != old.key || previous.is_some_and(|previous| previous >= row) {
             return Err(Stop::corrupt(format!("journal row {row} is damaged")));
         }
@@ -159,7 +161,7 @@ fn delete(batch: &mut Batch<'_>, old: &Old, Belongings { tags, rows }: &Belongin
     batch.caches.hot.remove(&old.key);
     batch.caches.inboxes.remove(&old.key);
     batch.caches.targets.remove(&old.key);
-    // Its id may be given to another execution, whose children are not its own.
+    // Another execution may get its id, whose children are not its own.
     batch.caches.last_parent.take_if(|(_, _, key)| *key == old.key);
     Ok(())
 }

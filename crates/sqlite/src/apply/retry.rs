@@ -1,4 +1,4 @@
-//! `retry`: the next run of what failed or was cancelled.
+//! `retry`: the next run of a failed or cancelled execution.
 
 use abide_core::Message;
 use abide_store::{ExecutionKey, Record};
@@ -17,10 +17,12 @@ use crate::sheet::Draft;
 use crate::sql;
 
 impl Batch<'_> {
-    /// Opens the next run, unless the message was there before. The caller has asked the execution, which is what `core` decides by.
+    /// Opens the next run, unless the message was there before. The caller has asked the execution,
+    /// on whose state `core` decides.
     ///
-    /// Neither epoch nor version changes: whoever sent the last commit of the run that ended is still told that it was applied, and can
-    /// write nothing more, because nobody holds the execution until it is claimed under the next epoch.
+    /// Neither epoch nor version changes: the sender of the last commit of the ended run still
+    /// learns that it was applied. It can write nothing more, because nobody holds the execution
+    /// until it is claimed under the next epoch.
     pub(crate) fn retry(&mut self, target: &Target, message: &Message) -> Result<Put, Stop> {
         let key = ExecutionKey(unsigned(target.key));
         let now = self.now();
@@ -64,11 +66,11 @@ impl Batch<'_> {
         Ok(Put::Delivered(key))
     }
 
-    /// What was for the run that has ended is read for good.
+    /// Marks the orders for the ended run as read.
     fn forget_orders(&mut self, key: i64) -> Result<(), Stop> {
         let mut forgotten = Vec::new();
         self.each_sort(key, |id, sort| {
-            // One that cannot be told from a signal is met by whoever reads it.
+            // A message whose sort cannot be read stays unread, and a reader of the inbox meets it.
             if let (Some(id), Some(sort)) = (id, sort)
                 && !sort.outlives_failure()
             {

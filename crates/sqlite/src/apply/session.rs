@@ -1,4 +1,4 @@
-//! The worker registry: `register`, `heartbeat`, `retire`, and the sweep of what died.
+//! The worker registry: `register`, `heartbeat`, `retire`, and the sweep of dead sessions.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Operation for RegisterWork {
             expires_at.as_micros()
         ])?;
         let session = SessionId(unsigned(id));
-        // Locked before COMMIT: whoever sees the session finds its lock taken.
+        // Locked before COMMIT: every observer of the session finds its lock taken.
         let lock = match &batch.shared.path {
             Some(path) => Some(LockFile::acquire(path, session).map_err(|error| {
                 Stop::Broken(Failure::unavailable(format!(
@@ -58,8 +58,8 @@ impl Operation for RegisterWork {
     }
 }
 
-/// Deletes the lock files that zombies have left behind. A file gets its name when it is locked, so that one of a session which is about to be
-/// registered is not among those that can be locked.
+/// Deletes the lock files that zombies have left behind. A file gets its name when it is already
+/// locked, so this never deletes the file of a session that is about to be registered.
 fn delete_left_behind(batch: &Batch<'_>) -> rusqlite::Result<()> {
     let Some(path) = &batch.shared.path else { return Ok(()) };
     let sessions = lockfile::sessions(path).unwrap_or_else(|error| {
@@ -85,7 +85,7 @@ impl Operation for HeartbeatWork {
         let now = batch.now();
         let Beat { session: id, digest, is_draining } = self.0;
         let Some(session) = batch.live_session(id, now)? else { return Ok(Heartbeat::NotRegistered) };
-        // A clock that was set back must not take away what was promised.
+        // A clock that was set back must not shorten a promised time.
         let expires_at = session.expires_at.max(now.after(session.ttl));
         session.expires_at = expires_at;
         let mut extend = batch.connection.prepare_cached(sql::SESSION_EXTEND)?;
@@ -100,7 +100,8 @@ impl Operation for HeartbeatWork {
     }
 }
 
-/// Compares what a session believes it holds with what it holds, which is what was counted without what others have taken.
+/// Compares the leases that a session believes it holds with the counted ones: those granted,
+/// without those that others have taken.
 fn compare(
     batch: &mut Batch<'_>,
     session: SessionId,
@@ -129,16 +130,16 @@ impl Operation for RetireWork {
     }
 }
 
-/// How a session ends.
+/// The end of a session.
 #[derive(Clone, Copy)]
 enum Ending<'a> {
-    /// It said good-bye, or somebody did for it.
+    /// It said good-bye, or another process did so on its behalf.
     Orderly(&'a str),
-    /// It died, and what it held is suspected of having killed it.
+    /// It died, and its executions are suspected of having killed it.
     Dead(&'a str),
 }
 
-/// Ends a session, and makes what it held ready for others.
+/// Ends a session, and makes its executions ready for others.
 fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<(), Stop> {
     let id = integer(session.0);
     let (reason, takeovers) = match ending {
@@ -156,7 +157,7 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
         release.execute([place::held(session), now.as_micros(), takeovers, look_at.as_micros()])?;
     batch.caches.sessions.remove(&session);
     if released > 0 {
-        // What was remembered of its executions names it as their holder.
+        // The remembered state of its executions names it as their holder.
         batch.caches.hot.clear();
         batch.caches.calm.clear();
         batch.caches.targets.clear();
@@ -171,7 +172,7 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
     Ok(())
 }
 
-/// Ends every session that is past its time or whose process is gone.
+/// Ends every session that has expired or whose process is gone.
 pub(crate) fn sweep(batch: &mut Batch<'_>, now: Timestamp) -> Result<(), Stop> {
     let mut statement = batch.connection.prepare_cached(sql::SESSIONS_LIVE)?;
     let rows = statement.query_map([], |row| Ok((SessionId(unsigned(row.get(0)?)), expiry(row)?)))?;
@@ -185,7 +186,8 @@ pub(crate) fn sweep(batch: &mut Batch<'_>, now: Timestamp) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Why a session that has not ended is dead, if it is: whoever asks may take over what it holds.
+/// Returns why a session that has not ended is dead, if it is: then others may take over its
+/// executions.
 fn death(
     shared: &Shared,
     (session, expires_at): (SessionId, Timestamp),
@@ -197,14 +199,14 @@ fn death(
     shared.is_gone(session).then_some(GONE)
 }
 
-/// Whether a session lives, so that what it holds is for nobody else.
+/// Whether a session lives, and keeps its executions from others.
 pub(crate) fn is_alive(batch: &Batch<'_>, session: SessionId) -> Result<bool, Stop> {
     let mut statement = batch.connection.prepare_cached(sql::SESSION_EXPIRY)?;
     let found = statement.query_row([integer(session.0)], expiry).optional()?;
     Ok(found.is_some_and(|expires_at| death(batch.shared, (session, expires_at), batch.now()).is_none()))
 }
 
-/// When a session expires, in the second column. One that has no time lives no longer.
+/// Returns when a session expires, from the second column. A session without a time is dead.
 fn expiry(row: &Row<'_>) -> rusqlite::Result<Timestamp> {
     Ok(Timestamp::from_micros(number(row, 1)?.unwrap_or(0)))
 }

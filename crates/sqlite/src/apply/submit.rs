@@ -1,4 +1,4 @@
-//! `submit`: messages from anybody, all or none.
+//! `submit`: messages from any sender, all or none.
 
 use abide_core::{Body, Message, SessionId};
 use abide_store::{Leased, Submit, Submitted};
@@ -36,14 +36,14 @@ impl Operation for SubmitWork {
             None => None,
         };
         if self.messages.len() == 1 {
-            // One message is refused before it writes anything.
+            // A single message is refused before it writes anything.
             return self.messages.iter().map(|message| submit(batch, message, offer)).collect();
         }
         submit_all(batch, self, offer)
     }
 }
 
-/// Several messages: what the first ones wrote must go when a later one is refused.
+/// Submits several messages: if a later one is refused, the writes of the first ones must go.
 fn submit_all(
     batch: &mut Batch<'_>,
     work: &SubmitWork,
