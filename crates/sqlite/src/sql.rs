@@ -1,9 +1,10 @@
 //! Every statement, by name. No decisions are taken here.
 //!
-//! `place`, `rank` and `since` say where an execution stands: see [`crate::place::Place`]. `queue` is a route and a priority in one number, see
-//! [`crate::place::Queue`]. `state` is a sheet with everything that needs no column of its own: see [`crate::sheet`].
+//! `place`, `rank` and `since` say where an execution stands: see [`crate::place::Place`]. `queue`
+//! is a route and a priority in one number, see [`crate::place::Queue`]. `state` is a sheet with
+//! everything that needs no column of its own: see [`crate::sheet`].
 
-// First, because those below use its macro.
+// First, because the modules below use its macro.
 #[macro_use]
 mod schema;
 
@@ -23,7 +24,7 @@ CREATE TABLE IF NOT EXISTS abide_meta (
     value INTEGER NOT NULL
 ) WITHOUT ROWID";
 
-/// Every schema object of abide's own; the names are a prefix that no application uses.
+/// Every schema object of abide's own; the names have a prefix that no application uses.
 pub(crate) const META_EXISTS: &str = "
 SELECT COUNT(*), COALESCE(MAX(name = 'abide_meta'), 0)
 FROM sqlite_schema
@@ -37,8 +38,8 @@ INSERT INTO abide_meta (name, value)
 VALUES (?1, ?2)
 ON CONFLICT (name) DO UPDATE SET value = MAX(value, excluded.value)";
 
-// The comment keeps these apart from what a user's closure may find in the statement cache: a statement there was
-// checked by the authorizer when it was prepared, not when it is used.
+// The comment keeps these apart from the statements that a user's closure may find in the statement
+// cache: the authorizer checks a statement when it is prepared, not when it is used.
 pub(crate) const BEGIN: &str = "BEGIN IMMEDIATE -- abide";
 pub(crate) const BEGIN_READ: &str = "BEGIN DEFERRED -- abide";
 pub(crate) const COMMIT: &str = "COMMIT -- abide";
@@ -49,9 +50,9 @@ pub(crate) const SAVEPOINT_ROLLBACK: &str = "ROLLBACK TO abide_operation -- abid
 pub(crate) const REMAKE: &str = "SAVEPOINT abide_remake -- abide";
 pub(crate) const REMAKE_RELEASE: &str = "RELEASE abide_remake -- abide";
 pub(crate) const REMAKE_ROLLBACK: &str = "ROLLBACK TO abide_remake; RELEASE abide_remake -- abide";
-/// What has a name of abide's own, and what leads to a table of abide's. A view or trigger is known
-/// by its text, in which the name of such a table may also be that of something else: who meets
-/// that can rename it.
+/// Objects with a name of abide's own, and objects that lead to a table of abide's. A view or
+/// trigger is recognized by its text, in which the name of such a table may also mean something
+/// else: a user who meets that can rename it.
 pub(crate) const OWN_NAME_COUNT: &str = "
 SELECT COUNT(*)
 FROM sqlite_schema AS one
@@ -190,7 +191,7 @@ pub(crate) const EXECUTION_RELEASE: &str = "
 UPDATE abide_executions
 SET version = version + 1, status = ?5, head = ?6, state = ?7, place = ?8, rank = ?9, since = ?10
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
-/// Without an epoch for a row that has lost it.
+/// The epoch is absent for a row that has lost it.
 pub(crate) const EXECUTION_MOVE: &str = "
 UPDATE abide_executions
 SET place = ?4, rank = ?5, since = ?6
@@ -233,12 +234,12 @@ pub(crate) const SET_ASIDE: &str = "
 UPDATE abide_executions
 SET place = ?2, rank = ?3, since = ?4, care_at = NULL
 WHERE key = ?1";
-/// From what is ready to the timers of the same route, whose place is the next.
+/// Moves an execution from the ready ones to the timers of the same route, whose place is the next.
 pub(crate) const PUT_OFF: &str = "
 UPDATE abide_executions
 SET place = place + 1, rank = 0, since = ?2
 WHERE key = ?1 AND place % 4 = 1";
-/// The same for what a session holds, with what [`SESSION_RELEASE`] does.
+/// Does the same for a held execution, with the changes of [`SESSION_RELEASE`].
 pub(crate) const PUT_OFF_HELD: &str = "
 UPDATE abide_executions
 SET place = COALESCE((queue >> 16) * 4 + 2, 8), rank = 0, since = ?2,
@@ -323,14 +324,15 @@ pub(crate) const INBOX_INSERT: &str = "
 INSERT INTO abide_inbox (execution, id, arrived, body)
 VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (execution, id) DO NOTHING";
-/// Here and wherever else a row of the inbox is changed or deleted, the row itself is compared, and not only the entry of the index that led to it: an entry
-/// with a flipped bit leads to the message of somebody else.
+/// Here, and wherever else a row of the inbox is changed or deleted, the row itself is compared,
+/// and not only the index entry that led to it: an entry with a flipped bit leads to a message of
+/// another execution.
 pub(crate) const INBOX_CONSUME: &str = "
 UPDATE abide_inbox NOT INDEXED
 SET body = NULL, arrived = ?3
 WHERE rowid = (SELECT rowid FROM abide_inbox INDEXED BY abide_inbox_ids WHERE execution = ?1 AND id = ?2)
     AND execution = ?1 AND id = ?2 AND body IS NOT NULL";
-/// Whether the index of ids leads to a row that is not the one of this message.
+/// Whether the index of ids leads to a row other than that of this message.
 pub(crate) const INBOX_MISLED: &str = "
 SELECT 1
 FROM abide_inbox AS named INDEXED BY abide_inbox_ids
@@ -349,7 +351,7 @@ pub(crate) const INBOX_COUNT: &str = "
 SELECT COUNT(*)
 FROM abide_inbox INDEXED BY abide_inbox_unread
 WHERE execution = ?1 AND body IS NOT NULL";
-/// Without what they carry: all of it stands in the index.
+/// Without the bodies: all of it stands in the index.
 pub(crate) const INBOX_PLACES: &str = "
 SELECT id, arrived
 FROM abide_inbox INDEXED BY abide_inbox_unread
@@ -453,7 +455,7 @@ FROM abide_executions INDEXED BY abide_executions_trouble
 WHERE status IN (5, 7) AND status = ?1 AND key < ?2
 ORDER BY key DESC
 LIMIT ?3";
-/// Place 8 is that of what was set aside. There is little of it, so that it is sorted.
+/// Place 8 is that of executions that were set aside. They are few, so they are sorted.
 pub(crate) const ASIDE_AFTER: &str = "
 SELECT key
 FROM abide_executions INDEXED BY abide_executions_place

@@ -11,17 +11,21 @@ use crate::error::{Failure, Meaning};
 use crate::sql;
 use crate::user_transaction::{Deadline, ENDED};
 
-/// The connection that writes. The closure of a transaction step gets it, and the transaction that it writes in.
+/// The connection that writes. The closure of a transaction step gets it, and the transaction that
+/// it writes in.
 ///
-/// Every call goes through here, so that the store knows what the closure need not tell: that its time is over, that a
-/// statement failed for a reason which is not the closure's doing, such as a full disk, and that one ended the transaction.
+/// Every call goes through here, so the store learns three things without the closure's help: that
+/// its time is over, that a statement failed through no fault of the closure, such as a full disk,
+/// and that a statement ended the transaction.
 pub struct StepConnection {
     pub(crate) connection: Connection,
     rules: Arc<Rules>,
-    /// How many things have names of abide's own, or lead to its tables, once that was counted.
+    /// The number of schema objects that have names of abide's own or lead to its tables, once
+    /// counted.
     own_name_count: Cell<Option<i64>>,
     deadline: Cell<Option<Deadline>>,
-    /// What kept a statement of the running closure from being done, if it is to be run again for it.
+    /// The fault that stopped a statement of the running closure, if the closure has to run again
+    /// for it.
     pub(crate) fault: Cell<Option<Failure>>,
 }
 
@@ -31,7 +35,8 @@ impl StepConnection {
         Self { connection, rules, own_name_count, deadline, fault }
     }
 
-    /// Begins a transaction. Until it is committed or rolled back, no statement commits anything, whatever has become of the transaction meanwhile.
+    /// Begins a transaction. Until it is committed or rolled back, no statement commits anything,
+    /// even if SQLite has ended the transaction meanwhile.
     pub(crate) fn begin(&self) -> rusqlite::Result<()> {
         self.connection.prepare_cached(sql::BEGIN)?.execute([])?;
         self.rules.open.store(true, Ordering::Relaxed);
@@ -54,7 +59,8 @@ impl StepConnection {
         Ok(())
     }
 
-    /// Notes how many things have names of abide's own, before the first closure could change that.
+    /// Counts the schema objects with names of abide's own, before the first closure could change
+    /// them.
     pub(crate) fn count_own_names(&self) -> rusqlite::Result<()> {
         if self.own_name_count.get().is_none() {
             self.own_name_count.set(Some(self.own_names()?));
@@ -62,21 +68,20 @@ impl StepConnection {
         Ok(())
     }
 
-    /// Others have changed the schema, or what was counted did not happen.
+    /// Drops the count: others have changed the schema, or the counted change was rolled back.
     pub(crate) fn forget_own_names(&self) {
         self.own_name_count.set(None);
     }
 
-    /// Whether the closure that has just run gave something a name of abide's own, or made
-    /// something that leads to a table of abide's. An authorizer hears of a renaming, but not of
-    /// the new name; and of what a view, a trigger or a foreign key names only when it is used, by
-    /// whomever.
+    /// Whether the closure that has just run used a name of abide's own, or created an object that
+    /// leads to a table of abide's. An authorizer hears of a renaming, but not of the new name. It
+    /// hears of the names in a view, a trigger or a foreign key only when a statement uses them.
     pub(crate) fn has_taken_name(&self) -> rusqlite::Result<bool> {
         if !self.rules.reshaped.swap(false, Ordering::Relaxed) {
             return Ok(false);
         }
         let (before, after) = (self.own_name_count.get(), self.own_names()?);
-        // What was there before, by somebody else's doing, may be dropped.
+        // Objects from before, made by others, may be dropped.
         self.own_name_count.set(before.map(|before| before.min(after)));
         Ok(before.is_some_and(|before| after > before))
     }
@@ -100,7 +105,7 @@ impl StepConnection {
         self.deadline.set(None);
     }
 
-    /// Runs one statement; the number of rows it changed.
+    /// Runs one statement, and returns the number of rows that it changed.
     pub fn execute(&self, sql: &str, params: impl Params) -> rusqlite::Result<usize> {
         self.noting(|connection| connection.execute(sql, params))
     }
@@ -110,7 +115,7 @@ impl StepConnection {
         self.noting(|connection| connection.execute_batch(sql))
     }
 
-    /// The first row of a query.
+    /// Returns the first row of a query.
     pub fn query_row<T>(
         &self,
         sql: &str,
@@ -120,7 +125,7 @@ impl StepConnection {
         self.noting(|connection| connection.query_row(sql, params, read))
     }
 
-    /// Every row of a query.
+    /// Returns every row of a query.
     pub fn query_rows<T>(
         &self,
         sql: &str,
@@ -130,13 +135,13 @@ impl StepConnection {
         self.prepare(sql)?.query_rows(params, read)
     }
 
-    /// A prepared statement.
+    /// Prepares a statement.
     pub fn prepare(&self, sql: &str) -> rusqlite::Result<StepStatement<'_>> {
         let statement = self.noting(|connection| connection.prepare(sql))?;
         Ok(StepStatement { step: self, statement })
     }
 
-    /// The row id of the last insert.
+    /// Returns the row id of the last insert.
     pub fn last_insert_rowid(&self) -> i64 {
         self.connection.last_insert_rowid()
     }
@@ -149,12 +154,12 @@ impl StepConnection {
         self.noted(call(&self.connection))
     }
 
-    /// Whether the closure may run one more statement.
+    /// Fails when the closure may run no further statement.
     fn may_go_on(&self) -> rusqlite::Result<()> {
-        // A statement that is short never meets the limit by itself; many of them do.
+        // A single short statement never meets the limit; many of them do.
         let refused = match self.deadline.get() {
             Some(deadline) if deadline.is_over() => (ffi::SQLITE_INTERRUPT, deadline.complaint()),
-            // Each statement would be a transaction of its own from here on.
+            // From here on each statement would be a transaction of its own.
             Some(_) if self.connection.is_autocommit() => (ffi::SQLITE_ABORT, ENDED.to_owned()),
             _ => return Ok(()),
         };
@@ -172,14 +177,14 @@ impl StepConnection {
     }
 }
 
-/// What the authorizer of the connection is told, and tells.
+/// The state that the authorizer of the connection shares with the store.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
-    /// Whether a transaction has begun that is to be committed whole or not at all.
+    /// Whether a transaction has begun that must be committed whole or not at all.
     open: AtomicBool,
     /// Whether statements are prepared under the user's rules.
     pub(crate) guarded: AtomicBool,
-    /// Whether something was created or altered under them.
+    /// Whether a statement created or altered an object under them.
     pub(crate) reshaped: AtomicBool,
 }
 
@@ -190,13 +195,15 @@ impl fmt::Debug for StepConnection {
 }
 
 impl Rules {
-    /// Whether a commit is none of the writer's: a statement commits by itself when SQLite, or another statement, has ended the transaction before.
+    /// Whether a commit does not come from the writer: a statement commits on its own when SQLite,
+    /// or another statement, has ended the transaction before.
     pub(crate) fn forbid_commit(&self) -> bool {
         self.open.load(Ordering::Relaxed) || self.guarded.load(Ordering::Relaxed)
     }
 }
 
-/// Whether a statement failed for a reason that is not the closure's doing. SQLite undoes the statement, or the whole transaction, by itself.
+/// Whether a statement failed through no fault of the closure. SQLite undoes the statement, or the
+/// whole transaction, on its own.
 fn is_fault(error: &rusqlite::Error) -> bool {
     use ErrorCode as E;
     let faults = [E::DiskFull, E::SystemIoFailure, E::OutOfMemory, E::OperationInterrupted, E::DatabaseBusy];
@@ -211,22 +218,22 @@ pub struct StepStatement<'a> {
 }
 
 impl StepStatement<'_> {
-    /// Runs it; the number of rows it changed.
+    /// Runs it, and returns the number of rows that it changed.
     pub fn execute(&mut self, params: impl Params) -> rusqlite::Result<usize> {
         self.noting(|statement| statement.execute(params))
     }
 
-    /// Runs it as an insert of one row; its row id.
+    /// Runs it as an insert of one row, and returns its row id.
     pub fn insert(&mut self, params: impl Params) -> rusqlite::Result<i64> {
         self.noting(|statement| statement.insert(params))
     }
 
-    /// Whether it gives a row.
+    /// Whether it finds a row.
     pub fn exists(&mut self, params: impl Params) -> rusqlite::Result<bool> {
         self.noting(|statement| statement.exists(params))
     }
 
-    /// The first row.
+    /// Returns the first row.
     pub fn query_row<T>(
         &mut self,
         params: impl Params,
@@ -235,7 +242,7 @@ impl StepStatement<'_> {
         self.noting(|statement| statement.query_row(params, read))
     }
 
-    /// Every row.
+    /// Returns every row.
     pub fn query_rows<T>(
         &mut self,
         params: impl Params,
@@ -244,7 +251,7 @@ impl StepStatement<'_> {
         self.noting(|statement| statement.query_map(params, read)?.collect())
     }
 
-    /// The rows, one by one.
+    /// Returns the rows, one by one.
     pub fn query_map<T, F>(
         &mut self,
         params: impl Params,
@@ -256,7 +263,8 @@ impl StepStatement<'_> {
         let step = self.step;
         step.may_go_on()?;
         let mut rows = Some(step.noted(self.statement.query_map(params, read))?);
-        // The statement runs when its first row is asked for, and others may have run meanwhile.
+        // The statement runs when the caller asks for its first row, and others may have run
+        // meanwhile.
         Ok(std::iter::from_fn(move || match step.may_go_on() {
             Ok(()) => rows.as_mut()?.next().map(|row| step.noted(row)),
             Err(error) => rows.take().map(|_| Err(error)),

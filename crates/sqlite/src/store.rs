@@ -1,4 +1,4 @@
-//! The store itself: what its methods hand to whom, and the threads that it owns.
+//! The store itself: the part behind each of its methods, and the threads that it owns.
 
 use std::future::ready;
 use std::path::Path;
@@ -41,8 +41,8 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens a database file, which is created and brought to the current schema if need be. It may be a file in which the
-    /// application keeps tables of its own: all of abide's are called `abide_…`.
+    /// Opens a database file, creating it and bringing it to the current schema if need be. The
+    /// application may keep tables of its own in it: all of abide's are called `abide_…`.
     pub fn open(
         path: &Path,
         clock: Arc<dyn Clock>,
@@ -55,7 +55,8 @@ impl SqliteStore {
             return Ok(Arc::new(Self::assemble(shared, None, None)));
         }
         let connection = schema::open_writer(path, &options)?;
-        // The writer waits for other processes itself, because it knows since when its operations wait.
+        // The writer waits for other processes itself, because it knows since when its operations
+        // wait.
         let patience = connection.connection.busy_timeout(Duration::ZERO);
         patience.map_err(|error| schema::explain(path, error))?;
         let wal = Arc::new(Wal::new(path, &options));
@@ -69,8 +70,8 @@ impl SqliteStore {
         Ok(store)
     }
 
-    /// Opens an empty database in memory. It has one connection and no threads: every operation is done when it is
-    /// called, on the thread of its caller.
+    /// Opens an empty database in memory. It has one connection and no threads: every operation
+    /// runs when it is called, on the thread of its caller.
     pub fn in_memory(clock: Arc<dyn Clock>, options: Options) -> std::result::Result<Arc<Self>, OpenError> {
         let connection = schema::open_in_memory(&options)?;
         let shared = Arc::new(shared(None, clock, options));
@@ -96,8 +97,8 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Closes the store: what is queued is still done, what comes later is refused. Sessions that were not retired are
-    /// found dead by others at once.
+    /// Closes the store. Queued operations are still done, later ones are refused. Others find its
+    /// sessions dead at once, unless they were retired.
     pub fn close(&self) {
         if let Some(desk) = &self.desk {
             desk.close();
@@ -127,7 +128,8 @@ impl SqliteStore {
         }
     }
 
-    /// Reads in one transaction: on a reader's thread, or right here in a store without threads.
+    /// Reads in one transaction: on a reader's thread, or on the caller's in a store without
+    /// threads.
     pub(crate) fn view<T: Send + 'static>(
         &self,
         what: &'static str,
@@ -178,7 +180,7 @@ pub(crate) fn shared(path: Option<&Path>, clock: Arc<dyn Clock>, options: Option
         absences: Mutex::default(),
         troubles: Troubles::default(),
         requests: Mutex::default(),
-        // A store in memory has no thread that could wake anybody.
+        // A store in memory has no thread that could wake callers.
         tokio: path.and_then(|_| tokio::runtime::Handle::try_current().ok()),
     }
 }
@@ -273,7 +275,7 @@ impl abide_store::View for SqliteStore {
     fn changed(&self) -> Answer<()> {
         let mut followed = self.shared.notices.follow();
         self.shared.poll.wake();
-        // It ends with the store, and what is read then says so.
+        // It ends with the store, and later reads fail with the reason.
         Box::pin(async move { followed.changed().await.map_err(|_| Error::Closed) })
     }
 

@@ -1,4 +1,4 @@
-//! What keeps the writer from writing, for people who ask why nothing happens.
+//! The troubles that keep the writer from writing, for people who ask why nothing happens.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,19 +12,19 @@ use abide_store::{ExecutionKey, Trouble};
 use crate::error::{Failure, Meaning};
 use crate::home::Moment;
 
-/// For how long a failed write is told after another one has succeeded: a large transaction can
+/// How long a failed write is reported after another one has succeeded: a large transaction can
 /// fail for want of room beside small ones that fit.
 const TOLD_AFTER_SUCCESS: Duration = Duration::from_secs(5);
-/// A closure that runs for longer is told.
+/// A closure that runs for longer is reported.
 pub(crate) const SLOW_AFTER: Duration = Duration::from_secs(1);
 /// With less room than this on its disk a store is in trouble: one transaction of one small step
 /// needs about as much.
 const ROOM_BYTES_MIN: u64 = 64 << 10;
 
-/// What the writer met last.
+/// The latest troubles of the writer.
 #[derive(Debug, Default)]
 pub(crate) struct Troubles {
-    /// Whether the last write failed, for those who have written: hardly ever.
+    /// Whether the last write failed: a check without a lock after each write.
     is_failing: AtomicBool,
     known: Mutex<Known>,
 }
@@ -40,11 +40,11 @@ struct Failing {
     since: Timestamp,
     complaint: String,
     last: Moment,
-    /// Nothing has been written since.
+    /// Whether nothing has been written since.
     is_last: bool,
 }
 
-/// The closure that runs.
+/// The running closure.
 #[derive(Clone, Copy, Debug)]
 struct Closure {
     key: ExecutionKey,
@@ -54,7 +54,7 @@ struct Closure {
 }
 
 impl Troubles {
-    /// A transaction has failed.
+    /// Records a failed transaction.
     pub(crate) fn failed(&self, failure: &Failure, (now, moment): (Timestamp, Moment)) {
         use Meaning as M;
         let is_trouble =
@@ -75,7 +75,7 @@ impl Troubles {
         self.is_failing.store(true, Ordering::Relaxed);
     }
 
-    /// A transaction has been written.
+    /// Records a written transaction.
     pub(crate) fn written(&self) {
         if self.is_failing.load(Ordering::Relaxed) {
             self.is_failing.store(false, Ordering::Relaxed);
@@ -94,7 +94,7 @@ impl Troubles {
         outcome
     }
 
-    /// Tells a closure that runs for long, once: it may never return.
+    /// Logs a closure that runs for long, once: it may never return.
     pub(crate) fn tell_slow(&self) {
         let mut known = self.lock();
         let Some(closure) = known.closure.as_mut().filter(|closure| !closure.is_told && closure.is_slow())
@@ -110,7 +110,7 @@ impl Troubles {
         );
     }
 
-    /// What to tell at this moment.
+    /// Returns the trouble to report at this moment.
     pub(crate) fn told(&self, moment: Moment) -> Option<Trouble> {
         let known = self.lock();
         if let Some(Closure { key, began_at, .. }) = known.closure.filter(Closure::is_slow) {
@@ -137,29 +137,29 @@ impl Closure {
     }
 }
 
-/// The same as far as the disk tells it: a process that only reads meets no failing write.
+/// Returns the trouble that the disk shows: a process that only reads meets no failing write.
 pub(crate) fn of_disk(path: &Path) -> Option<Trouble> {
     let free_bytes = free_bytes(path)?;
     (free_bytes < ROOM_BYTES_MIN).then_some(Trouble::Full { free_bytes })
 }
 
-/// How much room the disk of a file has; `None` where that cannot be told.
+/// Returns the free room on the disk of a file; `None` where the system does not say.
 pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
     disk(path).map(|(free, _)| free)
 }
 
-/// How large the disk of a file is; `None` where that cannot be told.
+/// Returns the size of the disk of a file; `None` where the system does not say.
 pub(crate) fn disk_bytes(path: &Path) -> Option<u64> {
     disk(path).map(|(_, whole)| whole)
 }
 
-/// The bytes of a disk that are free to this user, and all of them.
+/// Returns the bytes of a disk that are free to this user, and all of them.
 #[cfg(unix)]
 fn disk(path: &Path) -> Option<(u64, u64)> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let found = rustix::fs::statvfs(folder).ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-    // A file system that counts nothing says zero for both.
+    // A file system that counts nothing reports zero for both.
     Some((bytes(found.f_bavail), bytes(found.f_blocks))).filter(|(_, whole)| *whole > 0)
 }
 

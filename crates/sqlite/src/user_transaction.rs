@@ -1,7 +1,7 @@
-//! A closure of the user's inside our transaction.
+//! A user's closure inside our transaction.
 //!
-//! The rules keep mistakes from hurting others; they are no defence against malice, because the closure runs in the same
-//! process with the same rights.
+//! The rules keep mistakes from hurting others. They are no defence against malice, because the
+//! closure runs in the same process with the same rights.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,16 +20,17 @@ use crate::sql;
 use crate::step_connection::Rules;
 use crate::trouble::SLOW_AFTER;
 
-/// How many steps of SQLite's machine pass between two looks at the time.
+/// The number of steps of SQLite's machine between two looks at the time.
 const STEPS_BETWEEN_LOOKS: i32 = 10_000;
 
-/// Whether a statement may be prepared.
+/// Decides whether a statement may be prepared.
 pub(crate) fn authorize(rules: &Rules, context: &AuthContext<'_>) -> Authorization {
     if !rules.guarded.load(Ordering::Relaxed) {
         return Authorization::Allow;
     }
-    // What is temporary outlives the transaction, in a connection that all steps share, and hides tables of the same name.
-    // SQLite itself looks through its list of them when a table is altered, and nobody can write that list by hand.
+    // A temporary object outlives the transaction, in a connection that all steps share, and hides
+    // tables of the same name. SQLite itself searches its list of them when a table is altered, and
+    // nobody can write that list by hand.
     let is_temporary = context.database_name == Some("temp") && !is_list_of_temporary(&context.action);
     if is_temporary || !is_allowed(&context.action) {
         return Authorization::Deny;
@@ -40,7 +41,7 @@ pub(crate) fn authorize(rules: &Rules, context: &AuthContext<'_>) -> Authorizati
     Authorization::Allow
 }
 
-/// Whether something may get a name, or lead to a table, that an authorizer is not told.
+/// Whether an action may use a name, or lead to a table, of which an authorizer does not hear.
 fn is_reshaping(action: &AuthAction<'_>) -> bool {
     use AuthAction as A;
     let is_created = matches!(action, A::CreateTable { .. } | A::CreateTrigger { .. } | A::CreateView { .. });
@@ -64,7 +65,8 @@ fn is_allowed(action: &AuthAction<'_>) -> bool {
     let ours = |name: &str| begins(name, "abide_");
     // The index of a primary key or a unique column.
     let our_index = |name: &str| ours(name) || begins(name, "sqlite_autoindex_abide_");
-    // How SQLite finds rows, also ours. It writes there by itself what ANALYZE finds, and deletes what belongs to a table that is dropped.
+    // The statistics by which SQLite finds rows, also ours. SQLite itself writes the results of
+    // ANALYZE there, and deletes those of a dropped table.
     let of_planner = |name: &str| begins(name, "sqlite_stat");
     match action {
         A::Transaction { .. }
@@ -99,8 +101,8 @@ fn is_allowed(action: &AuthAction<'_>) -> bool {
         | A::DropVtable { table_name, .. } => !ours(table_name),
         A::CreateView { view_name } | A::DropView { view_name } => !ours(view_name),
         A::Reindex { index_name } => !our_index(index_name),
-        // SQLite's full-text search asks by itself whether others have written, and its R-tree how
-        // large a page is.
+        // SQLite's full-text search asks on its own whether others have written, and its R-tree
+        // asks for the size of a page.
         A::Pragma { pragma_name: "data_version" | "page_size", pragma_value: None } => true,
         A::Select | A::Function { .. } | A::Recursive => true,
         // Any other PRAGMA, and a kind of statement that this version of the library does not know.
@@ -108,10 +110,12 @@ fn is_allowed(action: &AuthAction<'_>) -> bool {
     }
 }
 
-/// Runs the closure in a savepoint, under the rules and with a time limit, and keeps or undoes what it wrote.
+/// Runs the closure in a savepoint, under the rules and with a time limit, and keeps or undoes its
+/// writes.
 ///
-/// What the closure says of its own outcome counts only when the connection agrees. It can have ended the transaction; the disk can have been
-/// full, which the closure then tells as an error of its own; and it can have taken too long.
+/// The closure's own outcome counts only when the connection agrees. The closure can have ended the
+/// transaction or taken too long. The disk can have been full, which the closure then reports as an
+/// error of its own.
 pub(crate) fn run(
     batch: &Batch<'_>,
     (key, transaction): (ExecutionKey, &Transaction),
@@ -134,7 +138,7 @@ pub(crate) fn run(
         _ => {}
     }
     if connection.is_autocommit() {
-        // `INSERT OR ROLLBACK` and its kind: everything in the transaction is undone, not only this.
+        // `INSERT OR ROLLBACK` and the like undo everything in the transaction, not only this step.
         let why = if is_late { deadline.complaint() } else { ENDED.to_owned() };
         return Err(broken(why));
     }
@@ -143,7 +147,7 @@ pub(crate) fn run(
     };
     let refusal = match (is_late, step.has_taken_name()?) {
         (true, _) => Some(deadline.complaint()),
-        // What fails by itself tells its own error.
+        // A step that failed reports its own error.
         (false, true) if transacted.keep => Some(TAKEN.to_owned()),
         (false, _) => None,
     };
@@ -160,12 +164,12 @@ pub(crate) fn run(
 pub(crate) const ENDED: &str = "a statement of the transaction step ended the transaction";
 const TAKEN: &str = "the transaction step gave something a name that begins with \"abide_\", or made a view, a trigger or a foreign key that names a table of abide's";
 
-/// The closure itself is at fault: to run it again would do the same.
+/// Blames the closure itself: it would do the same if it ran again.
 pub(crate) fn broken(complaint: impl Into<String>) -> Stop {
     Stop::Broken(Failure { meaning: Meaning::Misuse, complaint: complaint.into() })
 }
 
-/// Until when a closure may run.
+/// The time limit of a closure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     began: Moment,
@@ -177,7 +181,7 @@ impl Deadline {
         self.began.elapsed() >= self.limit
     }
 
-    /// Logs that a closure which has returned kept everybody else waiting.
+    /// Logs that a finished closure kept everybody else waiting.
     fn tell_slow(self, key: ExecutionKey) {
         let elapsed = self.began.elapsed();
         if elapsed >= SLOW_AFTER {

@@ -1,4 +1,4 @@
-//! What can be read: snapshots, lists, the feed, the sessions. Each in one read transaction.
+//! The reads: snapshots, lists, the feed, the sessions. Each runs in one read transaction.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,11 +30,11 @@ use crate::sql;
 /// The most journals whose skip entries are remembered.
 const SKIPS_COUNT_MAX: usize = 16;
 
-/// What readers remember. None of it ever changes, so it needs no care.
+/// The readers' memory. Its contents never change, so they are never dropped as outdated.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    /// By chain, where its skip entries are. Paging through a journal of a million entries would otherwise walk all of
-    /// them for each page.
+    /// The places of skip entries, by chain. Without them, paging through a journal of a million
+    /// entries would walk all of them for each page.
     skips: Mutex<VecDeque<((i64, i64), Skips)>>,
     interned: Mutex<Arc<Interned>>,
 }
@@ -107,7 +107,7 @@ impl Found {
 }
 
 impl View<'_> {
-    /// Names and routes, as far as they were known when `is_enough` was last true.
+    /// Returns names and routes. Loads them anew unless `is_enough` holds for the known ones.
     fn interned(&self, is_enough: impl Fn(&Interned) -> bool) -> Result<Arc<Interned>, Stop> {
         let known = Arc::clone(&self.memory.interned.lock().unwrap_or_else(PoisonError::into_inner));
         if is_enough(&known) {
@@ -142,7 +142,7 @@ impl View<'_> {
         let interned = self.interned(|interned| {
             interned.namespace(found.namespace).is_some() && interned.route(found.route).is_some()
         })?;
-        // Nobody would be given it. What is held goes on, and what has ended can be read.
+        // No claim would lease it. A held execution goes on, and a finished one can be read.
         let is_stranded = found.lease.session.is_none() && !found.execution.is_finished();
         if is_stranded && interned.route(found.route).is_none() {
             found.summary.status = Status::Damaged;
@@ -166,7 +166,7 @@ impl View<'_> {
         }))
     }
 
-    /// Tells what is wrong with a row that has no name of its own.
+    /// Fails with the damage of a row that has no name of its own.
     fn check(&self, key: i64) -> Result<(), Stop> {
         match LegibleRow::find(self.connection, key)?.and_then(|legible| legible.sound().err()) {
             Some(damage) => Err(damage.into()),
@@ -182,7 +182,7 @@ impl View<'_> {
         Ok(first_start(self.connection, chain.key, chain.first)?.tags.clone())
     }
 
-    /// The page of the run that is asked for.
+    /// Returns the requested page of a run.
     fn journal(&self, found: &Found, read: &Read) -> Result<Vec<Record>, Stop> {
         let run = match read.run {
             Some(run) if run != found.execution.run() => run,
@@ -208,8 +208,8 @@ impl View<'_> {
         records
     }
 
-    /// Executions in the order of their numbers. A page looks at a bounded number of rows, so it may be short, or even
-    /// empty, before the end.
+    /// Lists executions in the order of their keys. A page looks at a bounded number of rows, so it
+    /// may be short, or even empty, before the end.
     pub(crate) fn list(&self, list: &List) -> Result<Listing, Stop> {
         let interned = self.interned(|interned| interned.known(&list.namespace).is_some())?;
         let Some(namespace) = interned.find(&list.namespace)? else { return Ok(Listing::default()) };
@@ -258,7 +258,7 @@ impl View<'_> {
         Ok(listing)
     }
 
-    /// The tags of what is listed; none where they cannot be read, which keeps nobody from being listed.
+    /// Returns the tags of a listed execution; none if they cannot be read.
     fn legible_tags(&self, candidate: &Candidate) -> Vec<Tag> {
         let Some(cold) = candidate.cold.filter(|cold| cold.tagged) else { return Vec::new() };
         first_start(self.connection, candidate.key, cold.first)
@@ -266,7 +266,7 @@ impl View<'_> {
             .unwrap_or_default()
     }
 
-    /// Whether a row is found by its name.
+    /// Whether a lookup by name finds the row.
     fn finds(&self, namespace: i64, candidate: &Candidate) -> bool {
         let key = self.connection.prepare_cached(sql::EXECUTION_KEY).and_then(|mut key| {
             key.query_row(params![namespace, candidate.name.as_str()], |row| row.get::<_, i64>(0))
@@ -274,7 +274,7 @@ impl View<'_> {
         key.is_ok_and(|key| key == candidate.key)
     }
 
-    /// The next rows to look at, by the narrowest index there is.
+    /// Returns the next rows to look at, by the narrowest index for the list.
     fn candidates(
         &self,
         list: &List,
@@ -325,7 +325,7 @@ impl View<'_> {
         let mut one = self.connection.prepare_cached(sql::EXECUTION_ROW)?;
         let mut candidates = Vec::new();
         for key in keys {
-            // What is listed there and nowhere else is for `verify` to tell.
+            // `verify` reports an execution that only this index lists.
             let found = match key {
                 Ok(key) => one.query_row([key], Candidate::read).optional()?,
                 Err(rusqlite::Error::InvalidColumnType(..)) => None,
@@ -343,7 +343,7 @@ impl View<'_> {
         (namespace, candidate): (i64, &Candidate),
     ) -> Result<bool, Stop> {
         let is_named = |name: &Name| candidate.route_in(interned).is_some_and(|route| route.name == *name);
-        // Whose it is that has no namespace, nobody knows: everybody is told.
+        // Nobody knows the owner of a row without a namespace: every namespace lists it.
         let fits = candidate.namespace.is_none_or(|found| found == namespace)
             && list.has_status_of(&candidate.summary, self.shared.clock.now())
             && (!list.top_level || candidate.cold.is_none_or(|cold| cold.top_level))
@@ -361,8 +361,8 @@ impl View<'_> {
         Ok(true)
     }
 
-    /// What happened, found among the rows of the journal: they stand in the order of their commits, because there is one writer at a time. A page
-    /// looks at a bounded number of rows.
+    /// Returns a page of the feed from the rows of the journal. They stand in the order of their
+    /// commits, because there is one writer at a time. A page looks at a bounded number of rows.
     pub(crate) fn feed(&self, feed: Feed) -> Result<FeedPage, Stop> {
         let end: i64 =
             self.connection.prepare_cached(sql::JOURNAL_ROW_MAX)?.query_row([], |row| row.get(0))?;
@@ -413,7 +413,7 @@ impl View<'_> {
         let mut held = self.connection.prepare_cached(sql::SESSION_LEASE_COUNT)?;
         let rows = statement.query_map([namespace, after, integer(workers.limit as u64)], |row| {
             let mut found = registered(row, &workers.namespace)?;
-            // The next claim ends what nobody has ended yet; whoever looks before should not be told that it lives.
+            // It must not appear alive until the next claim ends it.
             let is_gone = found.retired.is_none() && self.shared.is_gone(found.session);
             found.retired = found.retired.or_else(|| is_gone.then(|| GONE.to_owned()));
             found.lease_count = unsigned(held.query_row([place::held(found.session)], |row| row.get(0))?);
@@ -426,10 +426,10 @@ impl View<'_> {
         let [rank, since, key] = leases.after.map_or([-1; 3], |LeaseCursor(after)| after.map(integer));
         let held = place::held(leases.session);
         let count_max = leases.limit.min(self.shared.options.bounds.lease_page_count_max);
-        // One more tells whether there is more.
+        // One more row shows whether there are more.
         let limit = |found: &[_]| integer((count_max + 1 - found.len()) as u64);
         let mut found = Vec::new();
-        // Those that were born between two heartbeats stand in one place: the index finds the next of them only if it is asked for just them.
+        // Leases granted between two heartbeats share a place, and need a query of just this place.
         let mut beside = self.connection.prepare_cached(sql::SESSION_LEASES_BESIDE)?;
         let limit_beside = limit(&found);
         collect(beside.query([held, rank, since, key, limit_beside])?, &mut found)?;
@@ -443,7 +443,7 @@ impl View<'_> {
     }
 }
 
-/// Adds the leases of some rows. One that cannot be read is nobody's: the next claim that meets it sets it aside.
+/// Adds the leases of some rows. The next claim that meets an unreadable one sets it aside.
 fn collect(mut rows: Rows<'_>, found: &mut Vec<Lease>) -> rusqlite::Result<()> {
     while let Some(row) = rows.next()? {
         found.extend(Lease::read(row).ok());
@@ -451,7 +451,7 @@ fn collect(mut rows: Rows<'_>, found: &mut Vec<Lease>) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// A lease, and where it stands.
+/// A lease, and its place in the list.
 struct Lease {
     held: HeldLease,
     cursor: LeaseCursor,
@@ -466,8 +466,8 @@ impl Lease {
     }
 }
 
-/// A session, as far as its row can be read: `id, name, ability, ttl_us, registered_at, expires_at, retired, draining`, in this order. One that cannot be hides no
-/// other.
+/// Returns a session as far as its row can be read: `id, name, ability, ttl_us, registered_at,
+/// expires_at, retired, draining`, in this order. An unreadable session does not hide the others.
 fn registered(row: &Row<'_>, namespace: &Namespace) -> rusqlite::Result<WorkerRow> {
     let session = SessionId(unsigned(row.get(0)?));
     let (worker, damage) = match worker(row) {
@@ -477,7 +477,7 @@ fn registered(row: &Row<'_>, namespace: &Namespace) -> rusqlite::Result<WorkerRo
     Ok(WorkerRow {
         session,
         worker,
-        // What has no time, or something else than a reason, lives no longer.
+        // A session without a time, or with a reason of the wrong type, is dead.
         registered_at: timestamp(row, 4).unwrap_or_default(),
         expires_at: timestamp(row, 5).unwrap_or_default(),
         retired: row.get(6).unwrap_or_else(|_| Some("?".to_owned())),
@@ -487,18 +487,18 @@ fn registered(row: &Row<'_>, namespace: &Namespace) -> rusqlite::Result<WorkerRo
     })
 }
 
-/// What the row of a session says of its worker.
+/// Returns the worker in the row of a session.
 pub(crate) fn worker(row: &Row<'_>) -> rusqlite::Result<Worker> {
     let name: String = row.get(1)?;
     let name = Name::new(name)
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(1, Type::Text, error.into()))?;
-    // Read, so that a row in which one of them is something else is told as damaged.
+    // Read only to report a row as damaged in which one of them has another type.
     let (_, _, _) = (timestamp(row, 4)?, timestamp(row, 5)?, row.get::<_, Option<String>>(6)?);
     let _: bool = row.get(7)?;
     Ok(Worker { name, ability: decoded(row, 2)?, ttl: Duration::from_micros(count(row, 3)?) })
 }
 
-/// A worker that offers nothing.
+/// Returns a worker that offers nothing.
 fn nobody(namespace: &Namespace) -> Worker {
     let ability = Ability {
         namespace: namespace.clone(),
@@ -510,7 +510,7 @@ fn nobody(namespace: &Namespace) -> Worker {
     Worker { name: Name::new("?").expect("a name"), ability, ttl: Duration::ZERO }
 }
 
-/// What is told of what cannot be read.
+/// Returns the summary of an unreadable execution.
 fn damaged() -> Summary {
     Summary {
         status: Status::Damaged,
@@ -527,11 +527,11 @@ fn damaged() -> Summary {
 /// A row that a list looks at.
 struct Candidate {
     key: i64,
-    /// Nothing, like the route, when it cannot be read.
+    /// `None`, like the route, when it cannot be read.
     namespace: Option<i64>,
     name: ExecutionId,
     route: Option<i64>,
-    /// Nothing, when it cannot be read.
+    /// `None` when it cannot be read.
     cold: Option<Cold>,
     is_set_aside: bool,
     summary: Summary,
@@ -565,7 +565,7 @@ impl Candidate {
     }
 
     fn listed(self, interned: &Interned, namespace: &Namespace) -> Listed {
-        // A row whose number leads to no route is listed by its id all the same.
+        // A row whose number leads to no route is still listed by its id.
         let (kind, name) = self.route_in(interned).map_or_else(
             || (Kind::Workflow, Name::new("?").expect("a name")),
             |route| (route.kind, route.name.clone()),
@@ -583,7 +583,7 @@ impl Candidate {
     }
 }
 
-/// The chain of an earlier run: `first, head, entry_count, row_count`, in this order.
+/// Reads the chain of an earlier run: `first, head, entry_count, row_count`, in this order.
 pub(crate) fn run_chain(key: i64, row: &Row<'_>) -> rusqlite::Result<Chain> {
     let (first, head) = (row.get(0)?, row.get(1)?);
     Ok(Chain { key, first, head, entry_count: count(row, 2)?, row_count: count(row, 3)? })
@@ -603,7 +603,7 @@ mod tests {
     use super::*;
     use crate::fixture::{inside, pair, start};
 
-    /// Asked every few seconds while somebody waits: the others are not looked at, however many there are.
+    /// Asked every few seconds while a client waits: the number of others must not matter.
     #[test]
     fn what_was_set_aside_is_found_without_a_look_at_the_others() {
         let (_folder, ours, _theirs) = pair();
@@ -612,7 +612,7 @@ mod tests {
                 let (connection, step_count) = (batch.connection, Arc::new(AtomicU64::new(0)));
                 let view = View { connection, shared: batch.shared, memory: &Memory::default() };
                 let list = List { set_aside: true, ..List::of(Namespace::default(), 256) };
-                // What is prepared and remembered once is not counted.
+                // The first read prepares and remembers, which is not counted.
                 view.list(&list)?;
                 let counted = step_count.clone();
                 let count = move || counted.fetch_add(1, Ordering::Relaxed) == u64::MAX;

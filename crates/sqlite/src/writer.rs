@@ -1,8 +1,9 @@
 //! The one connection that writes, and the queue before it.
 //!
-//! Whoever holds the mutex of [`Writer`] is the writer: the writer's thread, which takes all that waits into one
-//! transaction; or a caller that is alone, which saves two thread switches. A caller may only go ahead when nothing is
-//! queued and nobody holds the mutex, so operations are applied in the order of their calls.
+//! The holder of the mutex of [`Writer`] is the writer: either the writer's thread, which takes all
+//! waiting jobs into one transaction, or a caller that is alone, which saves two thread switches. A
+//! caller may only go ahead when the queue is empty and the mutex is free, so operations are
+//! applied in the order of their calls.
 
 mod mend;
 mod notes;
@@ -30,32 +31,32 @@ use crate::wal::Wal;
 use crate::{schema, sql};
 use abide_core::planted::{Bug, planted};
 
-/// How long a writer sleeps between two attempts while another process writes: short at first, because most
-/// transactions are.
+/// How long a writer sleeps between two attempts while another process writes. Short at first,
+/// because most transactions are.
 const BUSY_PAUSES_US: [u64; 8] = [100, 200, 500, 1_000, 2_000, 5_000, 5_000, 10_000];
 
 pub(crate) type Jobs = Vec<Box<dyn Job>>;
 
-/// The connection that writes, and what it remembers.
+/// The connection that writes, and its memory.
 pub(crate) struct Writer {
     connection: Option<StepConnection>,
-    /// What `PRAGMA data_version` said last; `None` before the first look of a connection.
+    /// The last result of `PRAGMA data_version`; `None` before the first look of a connection.
     data_version: Option<i64>,
     caches: Caches,
     effects: Effects,
     tallies: Tallies,
     left_out: LeftOut,
-    /// Those whose answers are there, to be woken when the writer's mutex is free again: they may want it.
+    /// Callers with answers, to be woken when the writer's mutex is free again: they may want it.
     answered: Vec<Waker>,
     shared: Arc<Shared>,
     wal: Option<Arc<Wal>>,
-    /// When the indexes were last made anew.
+    /// When the indexes were last rebuilt.
     mended_at: Option<Moment>,
-    /// What becomes of transactions, as whoever steps the writer decides.
+    /// The fate of transactions, as decided by the code that steps the writer.
     pub(crate) fate: Fate,
 }
 
-/// How a transaction ended.
+/// The end of a transaction.
 enum Attempt {
     Done,
     /// Nothing was changed, and the job with this number is to blame.
@@ -86,7 +87,7 @@ impl Writer {
         }
     }
 
-    /// Runs jobs in one transaction, and answers them. A job that fails costs the others nothing but time.
+    /// Runs jobs in one transaction, and answers them. A failing job costs the others only time.
     pub(crate) fn run(&mut self, mut jobs: Jobs) {
         for round in 0.. {
             jobs = self.advance(jobs);
@@ -98,7 +99,8 @@ impl Writer {
         }
     }
 
-    /// The same, as far as it gets without waiting for other processes; gives back the jobs that wait for one of them.
+    /// Does the same without waiting for other processes. Returns the jobs that have to wait for
+    /// one.
     pub(crate) fn advance(&mut self, mut jobs: Jobs) -> Jobs {
         while !jobs.is_empty() {
             match self.begin() {
@@ -126,13 +128,13 @@ impl Writer {
         jobs
     }
 
-    /// One at a time, so that an error reaches only its own caller.
+    /// Runs one job at a time: an error then reaches only its own caller.
     fn advance_singly(&mut self, jobs: Jobs) -> Jobs {
         let mut jobs = jobs.into_iter();
         while let Some(job) = jobs.next() {
             let mut waiting = self.advance(vec![job]);
             if !waiting.is_empty() {
-                // Those who came later wait with it: operations are applied in the order of their calls.
+                // Later jobs wait with it: operations are applied in the order of their calls.
                 waiting.extend(jobs);
                 return waiting;
             }
@@ -140,7 +142,8 @@ impl Writer {
         Jobs::new()
     }
 
-    /// Fails the jobs that have waited for other processes for as long as they may; gives back the others, which came later.
+    /// Fails the jobs that have waited for other processes for the longest allowed time. Returns
+    /// the others, which came later.
     fn fail_late(&mut self, jobs: Jobs, failure: &Failure) -> Jobs {
         let limit = Duration::from_millis(self.shared.options.busy_ms_max);
         let now = self.shared.stopwatch.now();
@@ -150,7 +153,7 @@ impl Writer {
         rest
     }
 
-    /// Runs one job without waiting for other processes; gives it back when one of them writes.
+    /// Runs one job without waiting for other processes. Returns it when one of them writes.
     pub(crate) fn run_at_once(&mut self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
         match self.begin() {
             Err(failure) if failure.meaning == Meaning::Busy => return Some(job),
@@ -162,7 +165,7 @@ impl Writer {
                 let mut jobs = vec![job];
                 match self.attempt(&mut jobs) {
                     Attempt::Done => self.answer_all(jobs),
-                    // The writer's thread has the time to do something about it.
+                    // The writer's thread has the time to repair the file.
                     Attempt::Unclear(failure) if failure.meaning == Meaning::Malformed => return jobs.pop(),
                     Attempt::Blame(_, failure) | Attempt::Unclear(failure) | Attempt::All(failure) => {
                         self.fail_all(jobs, &failure)
@@ -209,7 +212,7 @@ impl Writer {
             Ok(()) => Attempt::Done,
             Err(failure) if failure.meaning == Meaning::Indeterminate => {
                 self.roll_back();
-                // What the connection believes of the log may no longer be true.
+                // The connection's view of the log may no longer be true.
                 self.give_up();
                 if !planted(Bug::TalliesAfterUnknownCommit) {
                     self.tallies.forget();
@@ -221,8 +224,8 @@ impl Writer {
             }
             Err(failure) => {
                 self.roll_back();
-                // Nobody but a closure of the user's writes to a table that has a foreign key, and
-                // a batch has one closure at most.
+                // Only closures of the user write to a table with a foreign key, and a batch has at
+                // most one closure.
                 let is_broken_key = failure.meaning == Meaning::Misuse;
                 match jobs.iter().position(|job| is_broken_key && job.runs_user_code()) {
                     Some(index) => Attempt::Blame(index, failure),
@@ -243,7 +246,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Opens the connection again after it was given up.
+    /// Opens the connection again after it was abandoned.
     fn reopen(&mut self) -> Result<(), Failure> {
         if self.connection.is_some() {
             return Ok(());
@@ -264,9 +267,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Finds out whether other connections have written since, and then forgets what may no longer be true and tells
-    /// the sessions. To a new connection everything is news: nobody has counted what was written before it, by others or by the
-    /// connection that was given up, whose last commit may have happened unheard.
+    /// Checks whether other connections have written. If so, it drops memory that may be outdated
+    /// and notifies the sessions. To a new connection everything is news: nobody has counted
+    /// earlier writes of others or of the abandoned connection, whose last commit may have happened
+    /// unheard.
     fn look_around(&mut self) -> rusqlite::Result<()> {
         let Some(writer) = &self.connection else { return Ok(()) };
         let version: i64 =
@@ -280,14 +284,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Looks around between transactions, with a new connection if the last one was given up: a store that writes nothing must
-    /// still hear of others.
+    /// Looks around between transactions, with a new connection if the last one was abandoned: a
+    /// store that writes nothing must still hear of others.
     pub(crate) fn look_up(&mut self) -> Result<(), Failure> {
         self.reopen()?;
         self.look_around().map_err(|error| Failure::of(&error))
     }
 
-    /// Closes the connection, because it can no longer be trusted. The next transaction opens another.
+    /// Closes the connection, which can no longer be trusted. The next transaction opens another.
     fn give_up(&mut self) {
         self.connection = None;
         self.data_version = None;
@@ -327,13 +331,13 @@ impl Writer {
         }
     }
 
-    /// Answers jobs; none of them is left.
+    /// Answers all jobs, and returns an empty list.
     fn answer_all(&mut self, jobs: Jobs) -> Jobs {
         self.answered.extend(jobs.into_iter().filter_map(Job::answer));
         Jobs::new()
     }
 
-    /// Fails jobs; none of them is left.
+    /// Fails all jobs, and returns an empty list.
     fn fail_all(&mut self, jobs: Jobs, failure: &Failure) -> Jobs {
         self.answered.extend(jobs.into_iter().filter_map(|job| job.fail(failure)));
         Jobs::new()
@@ -343,7 +347,8 @@ impl Writer {
         std::mem::take(&mut self.answered).into_iter().for_each(Waker::wake);
     }
 
-    /// Puts things in order after a panic in the middle of a transaction, or just after it: what it changed was perhaps told to nobody.
+    /// Restores order after a panic during or just after a transaction: nobody may have heard of
+    /// its changes.
     fn recover(&mut self) {
         if let Some(writer) = &self.connection {
             writer.lift_rules();
@@ -353,7 +358,7 @@ impl Writer {
         self.data_version = None;
     }
 
-    /// The connection, for reading in a store that has only one.
+    /// Returns the connection, for reading in a store that has only one.
     pub(crate) fn connection(&self) -> Option<&rusqlite::Connection> {
         self.connection.as_ref().map(|writer| &writer.connection)
     }
@@ -362,7 +367,8 @@ impl Writer {
         self.give_up();
     }
 
-    /// Ends as the death of the process does it: nothing is told, and nothing put in order. The files of locks stay behind.
+    /// Ends as the death of the process does: it notifies nobody, tidies nothing and leaves lock
+    /// files.
     pub(crate) fn die(&mut self) {
         self.effects = Effects::default();
         self.give_up();
@@ -380,12 +386,12 @@ pub(crate) struct Desk {
     drive: Drive,
 }
 
-/// Who lets the writer work.
+/// The code that makes the writer work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drive {
-    /// A thread of its own; and callers that are alone.
+    /// A thread of its own, and callers that are alone.
     Thread,
-    /// Whoever steps it; and callers that are alone.
+    /// Code that steps it, and callers that are alone.
     Steps,
     /// Every caller.
     Caller,
@@ -397,11 +403,11 @@ pub(crate) struct Queue {
     pub(crate) ordinary: VecDeque<Box<dyn Job>>,
     pub(crate) closed: bool,
     asleep: bool,
-    /// Whoever steps the writer, while there is nothing to do.
+    /// The waker of the code that steps the writer, while the queue is empty.
     pub(crate) waker: Option<Waker>,
 }
 
-/// How an operation is treated.
+/// The treatment of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
     /// It waits for its turn.
@@ -420,7 +426,7 @@ impl Desk {
         Self { writer, queue, arrived: Condvar::new(), room, batch_count_max, stopwatch, drive }
     }
 
-    /// Has an operation done. It is on its way when this returns, unless the queue is full.
+    /// Submits an operation. It is on its way when this returns, unless the queue is full.
     pub(crate) fn submit<O: Operation>(self: &Arc<Self>, operation: O, manner: Manner) -> Answer<O::Output> {
         let (job, receiver) = queue(operation, self.stopwatch.now());
         if self.is_closed() {
@@ -443,7 +449,7 @@ impl Desk {
         self.enqueue(job, receiver)
     }
 
-    /// Puts a job into the queue, now or when there is room.
+    /// Puts a job into the queue, now or when it has room.
     fn enqueue<T: Send + 'static>(
         self: &Arc<Self>,
         mut job: Box<dyn Job>,
@@ -463,13 +469,13 @@ impl Desk {
         })
     }
 
-    /// Does a job on the calling thread if its caller is alone; gives it back otherwise.
+    /// Runs a job on the calling thread if its caller is alone. Returns it otherwise.
     fn run_alone(&self, job: Box<dyn Job>, manner: Manner) -> Option<Box<dyn Job>> {
         if manner != Manner::Alone {
             return Some(job);
         }
         let Some(writer) = self.try_lock_writer() else { return Some(job) };
-        // Looked at under the writer's mutex: whoever was called before has been applied.
+        // Looked at under the writer's mutex: all earlier calls have been applied.
         if !self.lock_queue().is_empty() {
             return Some(job);
         }
@@ -495,11 +501,12 @@ impl Desk {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// The work of the writer's thread, until the store is closed and the queue empty.
+    /// Does the work of the writer's thread, until the store is closed and the queue empty.
     pub(crate) fn serve(&self) {
         while self.wait_for_jobs() {
             let writer = self.lock_writer();
-            // Taken under the writer's mutex, so that a caller who finds the queue empty has nobody before it.
+            // Taken under the writer's mutex: a caller that finds the queue empty has nobody before
+            // it.
             let jobs = self.take_batch();
             run(writer, |writer| writer.run(jobs));
         }
@@ -515,8 +522,9 @@ impl Desk {
         !queue.is_empty()
     }
 
-    /// The next jobs that share a transaction. A user's closure only ever comes first: it can end the transaction, and
-    /// those before it would be done again, other closures among them.
+    /// Returns the next jobs that share a transaction. A user's closure only ever comes first: it
+    /// can end the transaction, and then all jobs before it, perhaps other closures, would run
+    /// again.
     pub(crate) fn take_batch(&self) -> Jobs {
         let mut queue = self.lock_queue();
         let mut jobs: Jobs = queue.urgent.drain(..).collect();
@@ -544,12 +552,12 @@ impl Desk {
         self.lock_queue().closed
     }
 
-    /// The writer, for work between transactions.
+    /// Locks the writer, for work between transactions.
     pub(crate) fn lock_writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The writer, if nobody uses it.
+    /// Locks the writer, if nobody uses it.
     pub(crate) fn try_lock_writer(&self) -> Option<MutexGuard<'_, Writer>> {
         match self.writer.try_lock() {
             Ok(writer) => Some(writer),
@@ -569,8 +577,8 @@ impl Queue {
     }
 }
 
-/// Lets the writer work, and then wakes those whose answers are there. A panic inside costs the jobs at hand, not the
-/// writer.
+/// Lets the writer work, and then wakes the callers whose answers have arrived. A panic inside
+/// costs the jobs at hand, not the writer.
 pub(crate) fn run<T>(mut writer: MutexGuard<'_, Writer>, work: impl FnOnce(&mut Writer) -> T) -> Option<T> {
     let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut writer)));
     if outcome.is_err() {
@@ -579,7 +587,7 @@ pub(crate) fn run<T>(mut writer: MutexGuard<'_, Writer>, work: impl FnOnce(&mut 
     }
     let answered = std::mem::take(&mut writer.answered);
     let tokio = writer.shared.tokio.clone();
-    // Released before waking: who is woken by the first answer may want to write at once.
+    // Released before waking: the first woken caller may want to write at once.
     drop(writer);
     home::wake_all(tokio, answered);
     outcome.ok()

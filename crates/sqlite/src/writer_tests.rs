@@ -9,7 +9,7 @@ use crate::fixture::{inside, message, name, pair, register, start, start_of, sub
 use crate::stepped::Stepped;
 use crate::{Options, SqliteStore};
 
-/// Nobody but the poll thread looks here: this store writes nothing.
+/// Only the poll thread looks here: this store writes nothing.
 #[test]
 fn what_others_write_while_there_is_no_connection_is_news() {
     let (_folder, ours, theirs) = pair();
@@ -23,7 +23,7 @@ fn what_others_write_while_there_is_no_connection_is_news() {
     assert_eq!(block_on(ours.wait(session)).unwrap(), [Notice::Changed]);
 }
 
-/// The next COMMIT happens, and SQLite says that it did not.
+/// Makes the next COMMIT happen, while SQLite reports that it did not.
 fn deny_next_commit(store: &SqliteStore) {
     fn fail(_: &rusqlite::hooks::Wal, _: i32) -> rusqlite::Result<()> {
         Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR), None))
@@ -32,7 +32,7 @@ fn deny_next_commit(store: &SqliteStore) {
     writer.connection().unwrap().wal_hook(Some(fail));
 }
 
-/// The next COMMIT fails, and SQLite does not say whether it has happened.
+/// Makes the next COMMIT fail without a word from SQLite on whether it happened.
 fn fail_next_commit(store: &SqliteStore) {
     use rusqlite::hooks::{AuthAction, AuthContext, Authorization, TransactionOperation};
     let refuse = |context: AuthContext<'_>| match context.action {
@@ -71,7 +71,8 @@ fn nothing_takes_effect_before_its_commit_has_happened() {
     assert!(block_on(ours.wait(session)).is_err(), "it has ended");
 }
 
-/// The answer to a claim is lost, and the claim is repeated. From then on both sides count the same.
+/// The answer to a claim is lost, and the claim is repeated. From then on both sides count the
+/// same.
 #[test]
 fn what_is_held_is_counted_anew_after_a_commit_of_unknown_outcome() {
     let (_folder, ours, _theirs) = pair();
@@ -130,7 +131,7 @@ fn after_a_panic_everything_is_news() {
     start(&ours, "a");
 }
 
-/// Nobody could write any longer: a transaction that is open begins no second time.
+/// Nobody could write any longer: an open transaction cannot begin a second time.
 #[test]
 fn indexes_that_could_not_be_made_anew_leave_no_transaction_open() {
     let (_folder, ours, _theirs) = pair();
@@ -142,7 +143,8 @@ fn indexes_that_could_not_be_made_anew_leave_no_transaction_open() {
     start(&ours, "a");
 }
 
-/// SQLite rolls back by itself when a read fails. Whatever an operation writes after that, believing itself in a transaction, is not written.
+/// SQLite rolls back on its own when a read fails. An operation that still believes itself in a
+/// transaction writes nothing after that.
 #[test]
 fn p3_nothing_is_written_once_sqlite_has_ended_the_transaction() {
     let (_folder, ours, _theirs) = pair();
@@ -166,7 +168,7 @@ fn p3_nothing_is_written_once_sqlite_has_ended_the_transaction() {
 /// Fails once, with a code of SQLite's.
 struct FailsOnce {
     code: Option<i32>,
-    /// It can do without what made it fail.
+    /// Whether it can do without the object that made it fail.
     learns: bool,
 }
 
@@ -191,7 +193,8 @@ fn stepped() -> (tempfile::TempDir, Arc<SqliteStore>) {
     (folder, store)
 }
 
-/// Indexes are made anew by whoever drives the writer: it takes long where there is much, and a caller that is alone may be on a thread of its runtime.
+/// Only the code that drives the writer rebuilds indexes: that takes long in a large file, and a
+/// caller that is alone may be on a thread of its runtime.
 #[test]
 fn a_caller_that_is_alone_leaves_a_malformed_file_to_the_writer() {
     let (_folder, store) = stepped();
@@ -214,7 +217,8 @@ fn who_can_do_without_what_failed_is_done_again_also_when_nobody_is_beside_it() 
 
 const PAGE_BYTES: usize = 4_096;
 
-/// The first page below the one where a table or index begins, and where its number stands in the file.
+/// Returns the first page below the root page of a table or index, and the place of its number in
+/// the file.
 fn first_child(path: &std::path::Path, bytes: &[u8], name: &str) -> (usize, [u8; 4]) {
     let found = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
     let raw = rusqlite::Connection::open(path).unwrap();
@@ -225,7 +229,8 @@ fn first_child(path: &std::path::Path, bytes: &[u8], name: &str) -> (usize, [u8;
     (at, bytes[at..][..4].try_into().unwrap())
 }
 
-/// An index leads to a page of its table. Whoever makes it anew gives that page back, with everything that stands there.
+/// An index leads to a page of its table. A rebuild of the index would free that page, with
+/// everything on it.
 #[test]
 fn p2_a_worker_makes_nothing_anew_that_leads_to_the_pages_of_a_table() {
     let (folder, ours, theirs) = pair();

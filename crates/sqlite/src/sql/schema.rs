@@ -1,8 +1,8 @@
 //! The tables.
 
-/// What `seal` is: a sum, which is another when one of its columns is. SQLite computes it with each
-/// write of a row, and nobody writes it; `verify` computes it anew from the columns beside it. The
-/// moduli keep times that are far away from overflowing, and are primes, so that no single changed
+/// The expression of `seal`: a sum, which changes when one of its columns does. SQLite computes it
+/// with each write of a row, and nobody writes it; `verify` computes it anew from the columns
+/// beside it. The moduli keep distant times from overflowing, and are primes, so no single changed
 /// byte is lost in them.
 macro_rules! seal {
     () => {
@@ -14,15 +14,15 @@ macro_rules! seal {
 /// changed.
 pub(crate) const MIGRATIONS: [&str; 1] = [MIGRATION_1];
 
-/// A route may stand in two rows: while one is damaged, another is made for what begins meanwhile,
-/// and then the first is put back.
+/// A route may stand in two rows: while one is damaged, another is made for new executions, and
+/// then the first is put back.
 ///
-/// What is looked for among millions that are not: what is blocked (5) or has failed (7), the
-/// children of an execution, what the caretaker has to look at, the unread orders among other mail.
+/// The partial indexes find a few rows among millions: blocked (5) or failed (7) executions, the
+/// children of an execution, executions due for care, unread orders among other mail.
 ///
-/// What a message carries may be large. It stands in the rows of the inbox alone, which are found
-/// by number: in a table that is ordered by a key of its own SQLite reads a row whole to compare
-/// its key with another. `arrived` tells the sort of a message besides, see [`crate::mail`].
+/// The body of a message may be large. It stands in the rows of the inbox alone, which are found by
+/// number: in a table that is ordered by a key of its own SQLite reads a row whole to compare its
+/// key with another. `arrived` also encodes the sort of a message, see [`crate::mail`].
 const MIGRATION_1: &str = concat!(
     "
 CREATE TABLE abide_names (

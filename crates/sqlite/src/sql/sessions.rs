@@ -1,4 +1,4 @@
-//! Sessions and what they hold.
+//! Sessions and their leases.
 
 pub(crate) const SESSION_INSERT: &str = "
 INSERT INTO abide_sessions (id, namespace, name, ability, ttl_us, registered_at, expires_at, retired)
@@ -28,7 +28,7 @@ pub(crate) const SESSION_RETIRE: &str = "
 UPDATE abide_sessions
 SET retired = ?2
 WHERE id = ?1 AND retired IS NULL";
-/// What is damaged beyond that goes where no claim looks (8).
+/// An execution without a queue is damaged, and goes where no claim looks (8).
 pub(crate) const SESSION_RELEASE: &str = "
 UPDATE abide_executions INDEXED BY abide_executions_place
 SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue & 65535), 0), since = ?2,
