@@ -77,7 +77,7 @@ fn copy_pages(
     partial: &Path,
     finish: impl FnOnce(&Connection) -> rusqlite::Result<()>,
 ) -> rusqlite::Result<()> {
-    // A process of the same number may have been killed here; this one overwrites the rest of it.
+    // A killed process with the same number may have left a partial file. This copy replaces it.
     let _ = std::fs::remove_file(partial);
     private::create(partial);
     let mut target = Connection::open(partial)?;
@@ -104,8 +104,8 @@ fn publish(partial: &Path, to: &Path) -> Result<(), OpenError> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(unusable)
 }
 
-/// The name of an unfinished copy. No two copies share it: a copy that removed the unfinished file of
-/// another one would have the other one publish a file that is not whole.
+/// Returns the name of an unfinished copy. No two copies share it: a copy that removed the
+/// unfinished file of another one would make the other one publish an incomplete file.
 fn partial_path(to: &Path) -> PathBuf {
     static COPY_COUNT: AtomicU64 = AtomicU64::new(0);
     let number = COPY_COUNT.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What an operation has at hand inside a transaction.
+//! The tools of an operation inside a transaction.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use crate::step_connection::StepConnection;
 use crate::tallies::Tallies;
 use crate::trouble::Troubles;
 
-/// What all parts of one store share.
+/// The state that all parts of one store share.
 pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: Options,
@@ -38,15 +38,15 @@ pub(crate) struct Shared {
     pub(crate) locks: Mutex<HashMap<SessionId, LockFile>>,
     /// Sessions of any process whose lock files are missing.
     pub(crate) absences: Mutex<Absences>,
-    /// What keeps the writer from writing.
+    /// The troubles that keep the writer from writing.
     pub(crate) troubles: Troubles,
     /// The last claims of the sessions that were registered here.
     pub(crate) requests: Mutex<HashMap<SessionId, u64>>,
-    /// Where callers are woken, many at a time.
+    /// The runtime on which callers are woken, many at a time.
     pub(crate) tokio: Option<Handle>,
 }
 
-/// Why a session ended whose process did not say good-bye.
+/// The reason why a session ended whose process did not say good-bye.
 pub(crate) const GONE: &str = "its process is gone";
 
 impl Shared {
@@ -58,7 +58,7 @@ impl Shared {
         absences.is_gone(session, sign, self.stopwatch.now())
     }
 
-    /// Makes the lock files of this process's sessions anew that somebody has deleted.
+    /// Recreates deleted lock files of this process's sessions.
     pub(crate) fn keep_locks(&self) {
         let Some(path) = &self.path else { return };
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,13 +81,13 @@ impl Shared {
 /// One transaction.
 pub(crate) struct Batch<'a> {
     pub(crate) connection: &'a Connection,
-    /// The same, as a transaction step sees it.
+    /// The same connection, as a transaction step sees it.
     pub(crate) writer: &'a StepConnection,
     pub(crate) shared: &'a Shared,
     pub(crate) caches: &'a mut Caches,
     pub(crate) effects: &'a mut Effects,
     pub(crate) tallies: &'a mut Tallies,
-    /// What could not be read.
+    /// Executions that could not be read.
     pub(crate) left_out: &'a mut LeftOut,
     pub(crate) statements: Statements<'a>,
 }
@@ -102,8 +102,8 @@ pub(crate) enum Frequent {
     InboxInsert,
 }
 
-/// Frequent statements, held for the whole transaction: to fetch one from the cache of the connection costs a tenth of what
-/// an operation costs.
+/// Frequent statements, held for the whole transaction: fetching one from the cache of the
+/// connection costs a tenth of an operation.
 #[derive(Default)]
 pub(crate) struct Statements<'c>([Option<CachedStatement<'c>>; 5]);
 
@@ -133,7 +133,7 @@ impl Frequent {
     }
 }
 
-/// What is to be done when the transaction is durable, and undone when it is not.
+/// Effects that happen when the transaction is durable, and are undone when it is not.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) notices: Pending,
@@ -143,12 +143,12 @@ pub(crate) struct Effects {
 }
 
 impl Batch<'_> {
-    /// The time at which the operation is applied.
+    /// Returns the time at which the operation is applied.
     pub(crate) fn now(&self) -> Timestamp {
         self.shared.clock.now()
     }
 
-    /// The session, if it may write at `now`.
+    /// Returns the session, if it may write at `now`.
     pub(crate) fn live_session(
         &mut self,
         session: SessionId,
@@ -158,8 +158,9 @@ impl Batch<'_> {
         Ok(found.filter(|session| session.is_live(now)))
     }
 
-    /// Does what may meet a page that SQLite cannot read. After that SQLite commits nothing of the same transaction, whether somebody was told or not:
-    /// all of it is rolled back, and whoever asked is told that it was not done, and why, and may ask for less.
+    /// Does work that may meet a page that SQLite cannot read. After such a page SQLite commits
+    /// nothing of the same transaction, even if the error went unreported. All of it is rolled
+    /// back, and the caller learns that it was not done, and why, and may ask for less.
     pub(crate) fn readable<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, Stop>) -> Result<T, Stop> {
         let done = work(self).and_then(|done| self.check_writable().map(|()| done));
         done.map_err(|stop| if stop.is_unread() { Stop::corrupt(stop.complaint()) } else { stop })
@@ -171,7 +172,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// The last claim of a session, in this transaction or before.
+    /// Returns the last claim of a session, in this transaction or before.
     pub(crate) fn last_request(&self, session: SessionId) -> u64 {
         let here =
             self.effects.requests.iter().filter(|(of, _)| *of == session).map(|(_, request)| *request).max();
@@ -180,7 +181,7 @@ impl Batch<'_> {
         here.max(known).unwrap_or(0)
     }
 
-    /// The routes that a session serves, in the order of their numbers.
+    /// Returns the routes that a session serves, in the order of their numbers.
     pub(crate) fn served(&mut self, session: SessionId) -> rusqlite::Result<Arc<[i64]>> {
         let route_count = self.caches.interned(self.connection)?.route_count();
         if let Some((seen, routes)) = self.caches.served.get(&session)
@@ -199,12 +200,13 @@ impl Batch<'_> {
         Ok(routes)
     }
 
-    /// How long a terminate is left to whoever holds the execution.
+    /// Returns how long a terminate is left to the holder of the execution.
     pub(crate) fn terminate_grace(&self) -> Duration {
         self.shared.options.limits.terminate_grace()
     }
 
-    /// Remembers to tell the sessions of a route's namespace that something of that route is to be looked at.
+    /// Remembers to notify the sessions of a route's namespace that an execution of that route is
+    /// due for care.
     pub(crate) fn announce_care(&mut self, route: i64) -> rusqlite::Result<()> {
         if self.shared.notices.is_empty() || self.effects.notices.care.contains_key(&route) {
             return Ok(());
@@ -215,7 +217,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Remembers to tell the sessions that serve `route` that something is ready, or will be.
+    /// Remembers to notify the sessions that serve `route` that an execution is ready, or will be.
     pub(crate) fn announce(&mut self, route: i64) -> rusqlite::Result<()> {
         self.caches.calm.remove(&route);
         if self.shared.notices.is_empty() || self.effects.notices.ready.contains_key(&route) {
@@ -229,7 +231,7 @@ impl Batch<'_> {
 }
 
 impl Effects {
-    /// After COMMIT.
+    /// Makes the effects happen, after COMMIT.
     pub(crate) fn happen(&mut self, shared: &Shared) {
         for (session, ability, lock) in self.registered.drain(..) {
             shared.notices.open(session, ability);
@@ -256,7 +258,7 @@ impl Effects {
         shared.notices.publish(std::mem::take(&mut self.notices), shared.options.notice_count_max);
     }
 
-    /// After ROLLBACK.
+    /// Drops the effects, after ROLLBACK.
     pub(crate) fn forget(&mut self) {
         for (_, _, lock) in self.registered.drain(..) {
             if let Some(lock) = lock {

@@ -1,4 +1,4 @@
-//! What can go wrong when a store is opened, and what SQLite's complaints mean to a caller.
+//! The errors of opening a store, and the meaning of SQLite's complaints to a caller.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,15 +11,15 @@ use rusqlite::ErrorCode;
 
 use crate::legible::Damage;
 
-/// Why a database could not be opened, created, copied or restored.
+/// The reason why a database could not be opened, created, copied or restored.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The folder of the file does not exist.
     MissingFolder(PathBuf),
-    /// There is no such file, and it may not be created.
+    /// The file does not exist, and it may not be created.
     MissingFile(PathBuf),
-    /// There is a file, and it may not be overwritten.
+    /// The file exists, and it may not be overwritten.
     Exists(PathBuf),
     /// The path names a folder.
     IsFolder(PathBuf),
@@ -35,21 +35,21 @@ pub enum OpenError {
         path: PathBuf,
         /// Its schema version.
         found: i64,
-        /// The newest that this program knows.
+        /// The newest version that this program knows.
         known: i64,
     },
-    /// What the file says of its own tables was never written there.
+    /// The file's description of its own tables is damaged.
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage.
         what: String,
     },
     /// The SQLite library can lose commits.
     OldLibrary {
         /// Its version number, as SQLite counts.
         found: i32,
-        /// The oldest that is safe.
+        /// The oldest version that is safe.
         least: i32,
     },
     /// The file cannot be used for another reason.
@@ -105,16 +105,17 @@ impl fmt::Display for Library {
     }
 }
 
-/// What a failed operation means to its caller.
+/// The meaning of a failed operation to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
     Busy,
     Unavailable,
     Indeterminate,
     Corrupt,
-    /// SQLite finds the file malformed: an index is not what its table is, a page is damaged, or the disk has not given it. It may be read later.
+    /// SQLite finds the file malformed: an index and its table differ, a page is damaged, or the
+    /// disk did not return it. A later read may succeed.
     Malformed,
-    /// The disk has not given a page.
+    /// The disk did not return a page.
     Unread,
     /// A newer version of abide wrote it.
     Newer,
@@ -134,8 +135,9 @@ impl Failure {
         Self { meaning: meaning(error), complaint: complaint(error) }
     }
 
-    /// A failure of COMMIT. SQLite has told that nothing was written when it is busy, the disk is full or a deferred foreign key is broken, which
-    /// only a transaction step can do; after any other complaint the log may or may not be on disk.
+    /// Returns the failure of a COMMIT. SQLite has written nothing when it is busy, the disk is
+    /// full or a deferred foreign key is broken, which only a transaction step can do. After any
+    /// other complaint the log may or may not be on disk.
     pub(crate) fn of_commit(error: &rusqlite::Error) -> Self {
         let meaning = match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Meaning::Busy,
@@ -155,7 +157,7 @@ impl Failure {
         Self { meaning: Meaning::Unavailable, complaint: complaint.into() }
     }
 
-    /// The error of the operation `what`.
+    /// Returns the error of the operation `what`.
     pub(crate) fn error(&self, what: &'static str) -> Error {
         let source = || self.complaint.clone().into();
         match self.meaning {
@@ -174,7 +176,8 @@ impl Failure {
     }
 }
 
-/// What is wrong, without where in a statement it was found: the complaint about a value says whose it is.
+/// Returns the complaint without its place in a statement: a complaint about a value names its
+/// owner.
 pub(crate) fn complaint(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::FromSqlConversionFailure(_, _, source) => source.to_string(),
@@ -199,7 +202,7 @@ fn meaning(error: &rusqlite::Error) -> Meaning {
         other => match other.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Meaning::Busy,
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Meaning::Malformed,
-            // Trying again would meet the same: a statement of ours is wrong.
+            // A retry would meet the same: a statement of ours is wrong.
             Some(
                 ErrorCode::ConstraintViolation
                 | ErrorCode::TypeMismatch
@@ -214,13 +217,14 @@ fn meaning(error: &rusqlite::Error) -> Meaning {
     }
 }
 
-/// Whether a statement was kept from committing by itself, because SQLite had ended its transaction.
+/// Whether a statement tried to commit on its own and was stopped, because SQLite had ended its
+/// transaction.
 fn is_forbidden_commit(error: &rusqlite::Error) -> bool {
     let code = rusqlite::ffi::SQLITE_CONSTRAINT_COMMITHOOK;
     error.sqlite_error().is_some_and(|error| error.extended_code == code)
 }
 
-/// Whether the disk has not given a page. Any other error of the disk is of the file.
+/// Whether the disk did not return a page. Any other error of the disk concerns the file.
 fn is_unread_page(error: &rusqlite::Error) -> bool {
     use rusqlite::ffi;
     const CODES: [i32; 4] = [
@@ -232,7 +236,7 @@ fn is_unread_page(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|error| CODES.contains(&error.extended_code))
 }
 
-/// The error of `what`, which is nobody's in particular: the file cannot be used.
+/// Returns the error of `what` when no execution is to blame: the file cannot be used.
 pub(crate) fn opening(what: &'static str, error: &rusqlite::Error) -> Error {
     match reading(what, error) {
         Error::Unread { what, source } => Error::Unavailable { what, source },
@@ -240,12 +244,12 @@ pub(crate) fn opening(what: &'static str, error: &rusqlite::Error) -> Error {
     }
 }
 
-/// The error of the reading operation `what`.
+/// Returns the error of the reading operation `what`.
 pub(crate) fn reading(what: &'static str, error: &rusqlite::Error) -> Error {
     Failure::of(error).error(what)
 }
 
-/// Why an operation stopped.
+/// The reason why an operation stopped.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// It was refused before it wrote anything: the others of its batch go on.
@@ -261,7 +265,7 @@ impl Stop {
         Self::Broken(Failure { meaning: Meaning::Corrupt, complaint: what.into() })
     }
 
-    /// An index leads to a row of an execution, or of its inbox, that is not there.
+    /// Reports that an index leads to a missing row of an execution, or of its inbox.
     pub(crate) fn stale_index(key: i64) -> Self {
         let complaint = format!("an index leads to a row of execution {key} that is not there");
         let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
@@ -270,14 +274,14 @@ impl Stop {
 }
 
 impl Stop {
-    /// Whether SQLite could not read something, which says nothing about what was written.
+    /// Whether SQLite could not read a row, which says nothing about its contents.
     pub(crate) fn is_unread(&self) -> bool {
         let Self::Sql(error) = self else { return false };
         let code = error.sqlite_error_code();
         meaning(error) == Meaning::Malformed || code == Some(ErrorCode::SystemIoFailure)
     }
 
-    /// Says that the unread messages of an execution are what SQLite could not read, and not the
+    /// Reports that SQLite could not read the unread messages of an execution, and not the
     /// execution itself.
     pub(crate) fn of_mail(self) -> Self {
         match &self {
@@ -289,7 +293,7 @@ impl Stop {
         }
     }
 
-    /// What is wrong, without what that means to whom.
+    /// Returns the complaint, without its meaning to a caller.
     pub(crate) fn complaint(&self) -> String {
         match self {
             Self::Refused(error) => error.to_string(),
@@ -298,7 +302,8 @@ impl Stop {
         }
     }
 
-    /// Whether a row was read, and is not what was written. `None` of anything that a newer program wrote: that is only not for this one.
+    /// Returns the damage of a row that was read. `None` for a row that a newer program wrote: it
+    /// is sound, only this program cannot read it.
     pub(crate) fn damage(&self) -> Option<String> {
         match self {
             Self::Sql(error) if meaning(error) == Meaning::Corrupt => Some(complaint(error)),
@@ -307,7 +312,8 @@ impl Stop {
         }
     }
 
-    /// The same, as an answer to the one who asked: nothing was written yet, and what others asked in the same transaction goes on.
+    /// Turns damage into an answer to the caller alone: nothing was written yet, and the other
+    /// operations of the same transaction go on.
     pub(crate) fn aside(self) -> Self {
         match self.damage() {
             Some(what) => Self::Refused(Error::Corrupt { what }),
@@ -316,12 +322,12 @@ impl Stop {
         }
     }
 
-    /// Whether it was refused because something could not be read, by this program or by any.
+    /// Whether it was refused because a row could not be read, by this program or by any.
     pub(crate) fn is_unreadable(&self) -> bool {
         matches!(self, Self::Refused(Error::Corrupt { .. } | Error::Newer { .. }))
     }
 
-    /// Whether a newer program wrote what could not be read.
+    /// Whether a newer program wrote the unreadable row.
     pub(crate) fn is_newer(&self) -> bool {
         match self {
             Self::Refused(_) => false,
@@ -331,7 +337,7 @@ impl Stop {
     }
 }
 
-/// What was read; nothing where SQLite could not read it.
+/// Returns `None` where SQLite could not read.
 pub(crate) fn read_or_not<T>(read: Result<T, Stop>) -> Result<Option<T>, Stop> {
     match read {
         Ok(read) => Ok(Some(read)),
@@ -340,7 +346,7 @@ pub(crate) fn read_or_not<T>(read: Result<T, Stop>) -> Result<Option<T>, Stop> {
     }
 }
 
-/// Whether a newer program wrote what could not be read.
+/// Whether a newer program wrote the unreadable row.
 pub(crate) fn is_newer(error: &rusqlite::Error) -> bool {
     let rusqlite::Error::FromSqlConversionFailure(_, _, source) = error else { return false };
     source.downcast_ref().is_some_and(DecodeError::is_newer)
@@ -386,7 +392,7 @@ impl From<Stop> for Error {
 mod tests {
     use super::*;
 
-    /// What the error of a reading operation is, and what it is when the file was to be opened.
+    /// Checks the error of a reading operation, and the error of opening the file.
     #[track_caller]
     fn check(code: i32, (reads, opens): (&str, &str)) {
         let error = rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);

@@ -1,4 +1,4 @@
-//! Damage on the disk, for simulations: one byte of a row is no longer what was written.
+//! Damage on the disk, for simulations: one byte of a row changes after it was written.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::sql;
 
-/// Which row of an execution.
+/// A row of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     /// Its state.
@@ -19,7 +19,8 @@ pub enum Flaw {
 }
 
 impl Flaw {
-    /// Changes a byte of that row; `place` says which, counted around. `false`: there is no such row, or somebody else writes.
+    /// Changes a byte of that row: the one at `place`, modulo the length. Returns `false` if the
+    /// row does not exist or another process writes.
     pub fn make(self, path: &Path, id: &str, place: usize) -> bool {
         self.try_make(path, id, place).unwrap_or(false)
     }

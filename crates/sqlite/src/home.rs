@@ -1,4 +1,5 @@
-//! The home of threads and of waiting for other processes. Everything else here is told the time.
+//! The home of threads and of waiting for other processes. Everything else here receives the time
+//! from its caller.
 
 use std::sync::{Arc, LazyLock};
 use std::task::Waker;
@@ -16,8 +17,8 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io
     Builder::new().name(name.to_owned()).spawn(work)
 }
 
-/// Waits for a thread to end. A store may be dropped by one of its own threads, when that wakes the last task which has it:
-/// such a thread ends by itself.
+/// Waits for a thread to end. One of a store's own threads may drop the store, when it wakes the
+/// last task that has it: such a thread ends on its own.
 pub(crate) fn join(thread: JoinHandle<()>) {
     if thread.thread().id() != std::thread::current().id() {
         // A panic was reported where it happened.
@@ -25,8 +26,8 @@ pub(crate) fn join(thread: JoinHandle<()>) {
     }
 }
 
-/// Measures how long other processes are waited for: in real time, whatever the store's clock says; or in the time of whoever
-/// steps a store without threads.
+/// Measures the wait for other processes: in real time, independent of the store's clock, or in the
+/// time of the code that steps a store without threads.
 #[derive(Clone, Default)]
 pub(crate) enum Stopwatch {
     #[default]
@@ -48,19 +49,19 @@ impl Stopwatch {
 pub(crate) struct Moment(Duration);
 
 impl Moment {
-    /// This point in real time.
+    /// Returns this point in real time.
     #[expect(clippy::disallowed_methods, reason = "waiting for other processes is bounded in real time")]
     pub(crate) fn now() -> Self {
         static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
         Self(BEGAN.elapsed())
     }
 
-    /// How much real time has passed since.
+    /// Returns the real time that has passed since.
     pub(crate) fn elapsed(self) -> Duration {
         Self::now().since(self)
     }
 
-    /// How long after `earlier` this is.
+    /// Returns the time from `earlier` to this point.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -71,14 +72,14 @@ impl Moment {
     }
 }
 
-/// Gives another process time to finish its transaction: SQLite has no way to be told when it does.
+/// Leaves another process time to finish its transaction: SQLite cannot notify us when it does.
 #[expect(clippy::disallowed_methods, reason = "waiting for other processes is bounded in real time")]
 pub(crate) fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// Wakes many tasks. A wake from a foreign thread costs a lock and often a system call; from a task of the runtime it is a push to a
-/// local queue. So one task is spawned to wake the rest.
+/// Wakes many tasks. A wake from a foreign thread costs a lock and often a system call; from a task
+/// of the runtime it is a push to a local queue. So one task is spawned to wake the rest.
 #[expect(clippy::disallowed_methods, reason = "it only wakes others, and ends at once")]
 pub(crate) fn wake_all(tokio: Option<Handle>, wakers: Vec<Waker>) {
     const FEW: usize = 4;
@@ -89,7 +90,8 @@ pub(crate) fn wake_all(tokio: Option<Handle>, wakers: Vec<Waker>) {
     }
 }
 
-/// Wakes when dropped: a runtime that is shutting down drops tasks without running them, and some callers live elsewhere.
+/// Wakes when dropped: a runtime that is shutting down drops tasks without running them, and some
+/// callers live elsewhere.
 struct Wakers(Vec<Waker>);
 
 impl Drop for Wakers {

@@ -12,22 +12,23 @@ use crate::batch::Batch;
 use crate::error::{Failure, Stop};
 use crate::home::Moment;
 
-/// Something that the writer does inside a transaction.
+/// An operation that the writer does inside a transaction.
 pub(crate) trait Operation: Send + 'static {
     type Output: Send + 'static;
-    /// What it is called in errors.
+    /// Its name in errors.
     const WHAT: &'static str;
 
-    /// Does it. May be called again after the transaction was rolled back, so it consumes nothing; and refuses before it
-    /// writes, because a refusal does not roll back.
+    /// Applies it. The writer may call this again after the transaction was rolled back, so it
+    /// consumes nothing. It refuses before it writes, because a refusal does not roll back.
     fn apply(&mut self, batch: &mut Batch<'_>) -> std::result::Result<Self::Output, Stop>;
 
-    /// Whether it runs a closure of the user's, which can end the transaction.
+    /// Whether it runs a closure of the user, which can end the transaction.
     fn runs_user_code(&self) -> bool {
         false
     }
 
-    /// Whether it has found out what made it fail, and can do without that. Told once for each time.
+    /// Whether it has found the cause of its failure, and can do without it. True once for each
+    /// failure.
     fn can_do_without(&mut self) -> bool {
         false
     }
@@ -35,12 +36,12 @@ pub(crate) trait Operation: Send + 'static {
 
 /// An operation without its type.
 pub(crate) trait Job: Send {
-    /// Applies it. A refusal is kept as its answer; an error is why the transaction cannot go on.
+    /// Applies it. A refusal is kept as its answer; an error says why the transaction cannot go on.
     fn apply(&mut self, batch: &mut Batch<'_>) -> std::result::Result<(), Failed>;
-    /// Gives the answer, because the transaction is durable; and whom to wake.
+    /// Delivers the answer, because the transaction is durable. Returns the waker of its caller.
     fn answer(self: Box<Self>) -> Option<Waker>;
     fn fail(self: Box<Self>, failure: &Failure) -> Option<Waker>;
-    /// Says that the store is closed.
+    /// Answers that the store is closed.
     fn refuse(self: Box<Self>) -> Option<Waker>;
     fn runs_user_code(&self) -> bool;
     fn can_do_without(&mut self) -> bool;
@@ -48,10 +49,10 @@ pub(crate) trait Job: Send {
     fn admit(&mut self, permit: OwnedSemaphorePermit);
 }
 
-/// Why a transaction cannot go on.
+/// The reason why a transaction cannot go on.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// SQLite failed, perhaps because of what came before in the same transaction.
+    /// SQLite failed, perhaps because of an earlier operation of the same transaction.
     Sql(Failure),
     /// This operation is at fault, and only this one.
     Broken(Failure),
@@ -62,11 +63,11 @@ pub(crate) struct Queued<O: Operation> {
     output: Option<Result<O::Output>>,
     sender: Sender<O::Output>,
     queued_at: Moment,
-    // Gives the place in the queue back when the operation is answered.
+    // Returns its place in the queue when the operation is answered.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// The job of an operation, and where its answer arrives.
+/// Returns the job of an operation, and the receiver of its answer.
 pub(crate) fn queue<O: Operation>(operation: O, queued_at: Moment) -> (Box<Queued<O>>, Receiver<O::Output>) {
     let slot = Arc::new(Mutex::new(Slot::Waiting(None)));
     let sender = Sender { slot: Arc::clone(&slot), what: O::WHAT };
@@ -113,8 +114,9 @@ impl<O: Operation> Job for Queued<O> {
     }
 }
 
-/// Where an answer is put. A channel would wake its receiver with each answer, and on a busy machine every answer of a
-/// batch would cost two thread switches; here all answers are put first, and then all receivers are woken.
+/// The place of an answer. A channel would wake its receiver with each answer, and on a busy
+/// machine every answer of a batch would cost two thread switches. Here all answers are put first,
+/// and then all receivers are woken.
 #[derive(Debug)]
 enum Slot<T> {
     Waiting(Option<Waker>),
@@ -142,7 +144,8 @@ impl<T> Sender<T> {
     }
 }
 
-/// A job that is dropped unanswered was lost in a panic. To do it again would end in the same way, and nobody should try for ever.
+/// A job that is dropped unanswered was lost in a panic. Another attempt would end in the same way,
+/// and no caller should try for ever.
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);

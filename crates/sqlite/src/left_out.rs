@@ -1,7 +1,9 @@
 //! Executions that SQLite could not read, and that are left out for a while.
 //!
-//! A failing read says nothing about what was written: SQLite calls a page malformed also when the disk did not give it. Only a row that was read and
-//! is not what was written is damaged, and set aside for good. What could not be read is tried again, each time after a longer pause.
+//! A failing read says nothing about the contents of a row: SQLite calls a page malformed also when
+//! the disk did not return it. Only a row that was read and fails its check is damaged, and set
+//! aside for good. An execution that could not be read is tried again, each time after a longer
+//! pause.
 
 use std::time::Duration;
 
@@ -12,7 +14,8 @@ use crate::caches::ByKey;
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// The writer's own. A transaction that is rolled back takes nothing of it back: the next one is to leave out what this one could not read.
+/// The executions that the writer leaves out. A rollback takes nothing of it back: the next
+/// transaction has to leave out the executions that this one could not read.
 #[derive(Debug)]
 pub(crate) struct LeftOut {
     pauses: ByKey<Pause>,
@@ -27,24 +30,24 @@ struct Pause {
 }
 
 impl Pause {
-    /// A clock that was set back makes no pause longer.
+    /// Whether the pause still lasts. A clock that was set back makes no pause longer.
     fn lasts(&self, now: Timestamp) -> bool {
         self.until > now && self.until <= now.after(PAUSE_MAX)
     }
 
-    /// Whether it has ended so lately that the next one is to be longer.
+    /// Whether it has ended so recently that the next one has to be longer.
     fn is_remembered(&self, now: Timestamp) -> bool {
         self.until <= now && now < self.until.after(PAUSE_MAX)
     }
 }
 
 impl LeftOut {
-    /// From one claim to the next at most so many are remembered.
+    /// Remembers at most `count_max` executions from one claim to the next.
     pub(crate) fn new(count_max: usize) -> Self {
         Self { pauses: ByKey::default(), put_count: 0, count_max }
     }
 
-    /// Leaves an execution out; until when.
+    /// Leaves an execution out, and returns until when.
     pub(crate) fn put(&mut self, key: i64, now: Timestamp) -> Timestamp {
         self.put_count += 1;
         let pause = self.pauses.entry(key).or_insert(Pause { failure_count: 0, until: now });
@@ -54,20 +57,21 @@ impl LeftOut {
         pause.until
     }
 
-    /// How often something was left out.
+    /// Returns how often an execution was left out.
     pub(crate) fn put_count(&self) -> usize {
         self.put_count
     }
 
-    /// It could be read.
+    /// Forgets an execution that could be read.
     pub(crate) fn forget(&mut self, key: i64) {
         if !self.pauses.is_empty() {
             self.pauses.remove(&key);
         }
     }
 
-    /// Forgets those that were not tried again for long after their pauses: another process runs them, or has ended them. Pauses from before the
-    /// clock was set back are forgotten too. Of more than may be remembered, those go that are tried soonest.
+    /// Forgets executions that were not tried again for long after their pauses: another process
+    /// runs them, or has ended them. Forgets pauses from before the clock was set back, too. If
+    /// there are still too many, those that would be tried soonest go.
     pub(crate) fn trim(&mut self, now: Timestamp) {
         if self.pauses.is_empty() {
             return;
@@ -83,12 +87,12 @@ impl LeftOut {
         }
     }
 
-    /// Whether it is to be left alone now.
+    /// Whether an execution is left out now.
     pub(crate) fn has(&self, key: i64, now: Timestamp) -> bool {
         !self.pauses.is_empty() && self.pauses.get(&key).is_some_and(|pause| pause.lasts(now))
     }
 
-    /// When the next of them is tried again.
+    /// Returns when the next of them is tried again.
     pub(crate) fn next_at(&self, now: Timestamp) -> Option<Timestamp> {
         self.pauses.values().filter(|pause| pause.lasts(now)).map(|pause| pause.until).min()
     }

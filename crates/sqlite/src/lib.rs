@@ -1,11 +1,13 @@
 //! abide's store on SQLite.
 //!
-//! One file, any number of processes. One connection writes: operations queue up, and all that wait share one
-//! transaction and one sync. Readers have connections of their own and never wait for the writer. The journal is one
-//! append-only log in which every entry points at its predecessor; the row of an execution has the head.
+//! One file, any number of processes. One connection writes: operations queue up, and all waiting
+//! ones share one transaction and one sync. Readers have connections of their own and never wait
+//! for the writer. The journal is one append-only log in which every entry points at its
+//! predecessor; the row of an execution has the head.
 //!
-//! What is deliberately absent: decisions. What may follow what is asked of `abide-core`, and a store copies the
-//! answer into rows. No SQL is put together at run time: every statement is a name in `sql.rs`.
+//! Decisions are deliberately absent. `abide-core` decides which change may follow another, and a
+//! store copies the answer into rows. No SQL is put together at run time: every statement is a name
+//! in `sql.rs`.
 
 mod apply;
 mod backup;

@@ -1,4 +1,4 @@
-//! A message in its row of the inbox: its place in the order of arrival, its checksum, what it carries.
+//! A message in its row of the inbox: its place in the order of arrival, its checksum, its body.
 
 use std::ops::Range;
 
@@ -9,27 +9,29 @@ use rusqlite::types::{Type, ValueRef};
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::rows::{blob, text};
 
-/// Behind all messages that any execution has had.
+/// A place behind all messages that any execution has had.
 pub(crate) const ARRIVED_FAR: i64 = 1 << 48;
-/// The places that messages may have. Those from [`ARRIVED_FAR`] on are behind one that is damaged.
+/// The places that messages may have. Those from [`ARRIVED_FAR`] on are behind a damaged message.
 const PLACES: Range<i64> = 1..1 << 62;
-/// The sorts, by the rest of a place when it is divided by their number.
+/// The sorts, by the remainder of a place divided by their number.
 const SORTS: [Sort; 4] = [Sort::Signal, Sort::Order, Sort::Answer, Sort::Passing];
 const SORT_COUNT: i64 = SORTS.len() as i64;
 
-/// The place of a message in the order of arrival, behind the newest one. It tells the sort besides: an index holds the orders alone, and what lies in
-/// an inbox can be told apart without reading it.
+/// Returns the place of a message in the order of arrival, behind the newest one. The place also
+/// encodes the sort: an index holds the orders alone, and messages of an inbox can be distinguished
+/// without reading their bodies.
 pub(crate) fn place_behind(newest: i64, sort: Sort) -> i64 {
     let rest = SORTS.iter().position(|known| *known == sort).expect("all sorts are there");
     (newest / SORT_COUNT + 1) * SORT_COUNT + rest as i64
 }
 
-/// The sort of the message in a place, if there is such a place.
+/// Returns the sort of the message in a place, if the place exists.
 pub(crate) fn sort_at(place: i64) -> Option<Sort> {
     PLACES.contains(&place).then(|| SORTS[(place % SORT_COUNT) as usize])
 }
 
-/// The unread message in a row of the inbox, `execution, id, arrived, body` in this order, if it is what was written.
+/// Returns the unread message in a row of the inbox, `execution, id, arrived, body` in this order,
+/// if it is undamaged.
 pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
     let (key, id, arrived) = (row.get(0)?, text(row, 1)?, row.get(2)?);
     let damaged = |problem: String| {
@@ -42,13 +44,13 @@ pub(crate) fn message(row: &Row<'_>) -> rusqlite::Result<Message> {
         return Err(damaged(format!("there is no place {arrived} in the order of arrival")));
     }
     codec::decode(bytes).map_err(|error| match error.is_newer() {
-        // It is only this program that cannot read it.
+        // Only this program cannot read it.
         true => rusqlite::Error::FromSqlConversionFailure(3, Type::Blob, Box::new(error)),
         false => damaged(error.to_string()),
     })
 }
 
-/// An unread message, and what it is sealed with but for the execution that it is for.
+/// An unread message with the columns that its checksum covers, except its execution.
 struct Sealed<'r> {
     id: &'r str,
     arrived: i64,
@@ -56,19 +58,20 @@ struct Sealed<'r> {
 }
 
 impl<'r> Sealed<'r> {
-    /// Nothing when a column has another type than was written.
+    /// Returns `None` when a column has another type than was written.
     fn read(row: &'r Row<'_>) -> Option<Self> {
         Some(Self { id: text(row, 1).ok()?, arrived: row.get(2).ok()?, body: blob(row, 3).ok()? })
     }
 
-    /// The message itself, if it was written for the execution with this number, and is what was written.
+    /// Returns the encoded message, if it was written for the execution with this key and is
+    /// undamaged.
     fn opened(&self, key: i64) -> Option<&'r [u8]> {
         let sum = |bytes: &[u8]| unread_sum(Checksum::new().bytes(bytes), (key, self.id), self.arrived);
         checksum::checked(self.body, sum)
     }
 }
 
-/// Whether a row with these columns would be what was written, of a message that was read or not.
+/// Whether a row with these columns would be undamaged, for a read or an unread message.
 pub(crate) fn is_sound((key, id, arrived): (i64, &str, i64), body: ValueRef<'_>) -> bool {
     match body {
         ValueRef::Null => arrived == read_sum(key, id),
@@ -79,14 +82,14 @@ pub(crate) fn is_sound((key, id, arrived): (i64, &str, i64), body: ValueRef<'_>)
     }
 }
 
-/// The place of an unread message, if the row is what was written.
+/// Returns the place of an unread message, if its row is undamaged.
 pub(crate) fn sound_place(row: &Row<'_>, key: i64) -> Option<i64> {
     let sealed = Sealed::read(row)?;
     sealed.opened(key).map(|_| sealed.arrived).filter(|arrived| PLACES.contains(arrived))
 }
 
-/// The message that a row of the inbox carries, if it is an unread one which was written for the execution that `whose` tells. Where the row
-/// stands is not asked.
+/// Returns the message in a row of the inbox, if it is unread and was written for the execution
+/// that `whose` returns. The row may stand anywhere.
 pub(crate) fn written_for(row: &Row<'_>, whose: impl FnOnce(&Message) -> Option<i64>) -> Option<Message> {
     let sealed = Sealed::read(row)?;
     let message = codec::decode(sealed.body.get(CHECKSUM_BYTES..)?).ok()?;
@@ -94,7 +97,7 @@ pub(crate) fn written_for(row: &Row<'_>, whose: impl FnOnce(&Message) -> Option<
     sealed.opened(key).map(|_| message)
 }
 
-/// What is written of an unread message.
+/// Returns the encoded body of an unread message.
 pub(crate) fn encoded(key: i64, message: &Message, arrived: i64) -> Vec<u8> {
     let mut body = Vec::with_capacity(192);
     body.extend([0; CHECKSUM_BYTES]);
@@ -104,12 +107,13 @@ pub(crate) fn encoded(key: i64, message: &Message, arrived: i64) -> Vec<u8> {
     body
 }
 
-/// The checksum of an unread message.
+/// Returns the checksum of an unread message.
 pub(crate) fn unread_sum(bytes: Checksum, (key, id): (i64, &str), arrived: i64) -> Checksum {
     bytes.number(key).number(arrived).bytes(id.as_bytes())
 }
 
-/// What stands in place of the order of arrival once a message is read: a checksum of all that is left of it.
+/// Returns the value that replaces the order of arrival once a message is read: a checksum of all
+/// that is left of it.
 pub(crate) fn read_sum(key: i64, id: &str) -> i64 {
     i64::from(Checksum::new().number(key).bytes(id.as_bytes()).finish())
 }

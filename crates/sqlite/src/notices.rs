@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
     mailboxes: Mutex<BTreeMap<SessionId, Arc<Mailbox>>>,
-    /// For those who follow the feed. What is sent says nothing; that it is sent does.
+    /// The channel to followers of the feed. A value says nothing; its arrival does.
     changes: watch::Sender<()>,
 }
 
@@ -22,7 +22,7 @@ struct Mailbox {
     arrived: Notify,
 }
 
-/// Notices that nobody has taken. Only messages need an order.
+/// Notices that their session has not yet taken. Only messages need an order.
 #[derive(Debug, Default)]
 struct Waiting {
     messages: Vec<Notice>,
@@ -31,7 +31,7 @@ struct Waiting {
     ended: Option<Ended>,
 }
 
-/// Why there is nothing to wait for.
+/// The reason why a session can wait no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Session(SessionId),
@@ -47,17 +47,18 @@ impl Ended {
     }
 }
 
-/// What a session that is dead, or was never alive, is told.
+/// Returns the error for a session that is dead, or was never alive.
 pub(crate) fn not_live(session: SessionId) -> Error {
     Error::Refused(Refusal::Unsupported { what: format!("session {session} is not live") })
 }
 
-/// What is to be told when the transaction is durable.
+/// Notices that go out when the transaction is durable.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     pub(crate) messages: Vec<Arrived>,
     pub(crate) ready: BTreeMap<i64, Arc<Route>>,
-    /// Whatever they serve, the sessions of these routes' namespaces are to look.
+    /// The sessions of these routes' namespaces have to look, regardless of the routes that they
+    /// serve.
     pub(crate) care: BTreeMap<i64, Arc<Route>>,
 }
 
@@ -77,7 +78,7 @@ impl Notices {
         self.lock().insert(session, Arc::new(mailbox));
     }
 
-    /// Ends a mailbox: whoever waits is told.
+    /// Ends a mailbox, and notifies its waiting session.
     pub(crate) fn end(&self, session: SessionId) {
         if let Some(mailbox) = self.lock().remove(&session) {
             mailbox.put(|waiting| waiting.ended = Some(Ended::Session(session)));
@@ -92,19 +93,19 @@ impl Notices {
         self.lock().is_empty()
     }
 
-    /// Whether anybody wants to know what other processes write.
+    /// Whether a session or a follower wants to hear of writes by other processes.
     pub(crate) fn is_heard(&self) -> bool {
         self.changes.receiver_count() > 0 || !self.is_empty()
     }
 
-    /// Something is in the database that was not there before.
+    /// Notifies the followers of a new entry in the database.
     pub(crate) fn tell_followers(&self) {
         if self.changes.receiver_count() > 0 {
             self.changes.send_replace(());
         }
     }
 
-    /// Hears of everything that is told from now on.
+    /// Returns a receiver that hears of every change from now on.
     pub(crate) fn follow(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
@@ -127,7 +128,7 @@ impl Notices {
         }
     }
 
-    /// Tells every session that something changed.
+    /// Notifies every session that the database has changed.
     pub(crate) fn changed(&self) {
         self.lock().values().for_each(|mailbox| mailbox.put(|waiting| waiting.changed = true));
         self.tell_followers();
@@ -145,7 +146,7 @@ impl Notices {
             loop {
                 let arrived = mailbox.arrived.notified();
                 tokio::pin!(arrived);
-                // Listening begins before looking: what comes in between is heard.
+                // Listening begins before looking: a notice in between is heard.
                 arrived.as_mut().enable();
                 if let Some(answer) = mailbox.take() {
                     return answer;
@@ -188,7 +189,8 @@ impl Waiting {
             self.messages.push(notice);
             return;
         }
-        // Nobody takes them: one word stands for all, and what they say is in the inboxes.
+        // The session does not take them: one notice stands for all, and the messages are in the
+        // inboxes.
         self.messages.clear();
         self.changed = true;
     }

@@ -3,23 +3,23 @@
 use abide_core::Limits;
 use abide_store::Bounds;
 
-/// How a store is opened.
+/// The settings with which a store is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bounds on what may be recorded.
+    /// Bounds on recorded data.
     pub limits: Limits,
     /// Bounds on inboxes and claims.
     pub bounds: Bounds,
-    /// How long an operation waits for other processes that write, before it fails as busy.
+    /// How long an operation waits for other writing processes before it fails as busy.
     pub busy_ms_max: u64,
-    /// The most operations that wait for the writer. More wait outside, each in its caller.
+    /// The most operations that wait for the writer. Further ones wait in their callers.
     pub queue_count_max: usize,
     /// The most operations in one transaction.
     pub batch_count_max: usize,
     /// The most connections, and threads, that read.
     pub reader_count_max: usize,
-    /// How large the write-ahead log is made before it is needed: overwriting a log syncs twice as fast as
-    /// extending it.
+    /// The size to which the write-ahead log is extended before it is needed: overwriting a log
+    /// syncs twice as fast as extending it.
     pub wal_bytes_presized: u64,
     /// Size the log when the store is opened, instead of when about a megabyte of it has been used.
     pub wal_presized_at_open: bool,
@@ -29,17 +29,19 @@ pub struct Options {
     pub page_entry_count_max: usize,
     /// The most bytes of journal entries in one page, unless a single entry is larger.
     pub page_bytes_max: usize,
-    /// The most notices that wait for a session; on overflow it is told only that something changed.
+    /// The most notices that wait for a session. On overflow it only learns that something changed.
     pub notice_count_max: usize,
     /// The longest that one transaction step may run.
     pub transaction_ms_max: u64,
     /// The most due timers that one claim makes ready.
     pub due_count_max: usize,
-    /// The most executions of which a claim knows from those before it that SQLite could not read them. Of more, some are tried again too soon.
+    /// The most unreadable executions that a claim remembers from earlier claims. With more, some
+    /// are tried again too soon.
     pub left_out_count_max: usize,
     /// The most executions that one page of a list looks at.
     pub list_scan_count_max: usize,
-    /// Create the store if there is none. Without this, a file that is missing or has no tables of abide is refused and left as it is.
+    /// Create the store if it does not exist. Without this, a file that is missing or has no tables
+    /// of abide is refused and left as it is.
     pub create: bool,
     /// Only read: nothing is created, migrated or written.
     pub read_only: bool,

@@ -1,9 +1,10 @@
-//! Files that nobody but their owner can read: what users record may be secret, and a folder for programs is often open to all.
+//! Files that only their owner can read: recorded data may be secret, and a folder for programs is
+//! often open to all.
 
 use std::fs::OpenOptions;
 use std::path::Path;
 
-/// How to open a file that is private if it is created.
+/// Returns options that make a file private if they create it.
 pub(crate) fn options() -> OpenOptions {
     #[cfg_attr(not(unix), expect(unused_mut, reason = "elsewhere the folder decides who may read"))]
     let mut options = OpenOptions::new();
@@ -12,8 +13,8 @@ pub(crate) fn options() -> OpenOptions {
     options
 }
 
-/// Creates an empty file for SQLite, which gives its log and its index the same permissions. A file that is there stays as it is. Whatever is the
-/// matter, SQLite meets it again and says so.
+/// Creates an empty file for SQLite, which uses the same permissions for its log and its index. An
+/// existing file stays as it is. SQLite meets any error again and reports it.
 pub(crate) fn create(path: &Path) {
     let _ = options().write(true).create_new(true).open(path);
 }

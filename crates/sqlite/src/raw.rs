@@ -1,7 +1,8 @@
-//! What SQLite itself can do on this machine: the limit that no store on it can pass.
+//! The speed of SQLite itself on this machine: the limit that no store on it can pass.
 //!
-//! One table in a file of its own, with the settings of the store's writer and a log of the same size made by the same
-//! means, and nothing else: no fence, no index, no queue. A benchmark puts its figures beside these.
+//! One table in a file of its own, with the settings of the store's writer and a log of the same
+//! size made by the same means, and nothing else: no fence, no index, no queue. A benchmark puts
+//! its figures beside these.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -28,19 +29,19 @@ SELECT id, payload
 FROM raw
 ORDER BY id";
 
-/// How many pages of the log are used before it is restarted, while nobody measures.
+/// The size of the log at which it is restarted, outside the measured time.
 const RESTART_AT_BYTES: u64 = 48 << 20;
 
-/// What was measured.
+/// The result of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Commits {
-    /// Commits in a second.
+    /// Commits per second.
     pub per_second: f64,
-    /// How long the middle one took.
+    /// The median duration of a commit.
     pub p50: Duration,
 }
 
-/// Commits of one row each, one after the other, for about as long as `duration`.
+/// Measures commits of one row each, one after the other, for about as long as `duration`.
 pub fn single_row_commits(
     folder: &Path,
     payload_bytes: usize,
@@ -49,7 +50,7 @@ pub fn single_row_commits(
     commits(folder, (1, payload_bytes), duration)
 }
 
-/// Rows in a second, in commits of `rows_per_commit`, for about as long as `duration`.
+/// Measures rows per second, in commits of `rows_per_commit`, for about as long as `duration`.
 pub fn rows_per_second(
     folder: &Path,
     (rows_per_commit, payload_bytes): (usize, usize),
@@ -59,7 +60,7 @@ pub fn rows_per_second(
     Ok(commits.per_second * rows_per_commit as f64)
 }
 
-/// How long it takes to read `count` rows in their order, from the opening of the file on.
+/// Measures how long it takes to read `count` rows in their order, from the opening of the file on.
 pub fn read_rows(folder: &Path, (count, payload_bytes): (usize, usize)) -> Result<Duration, OpenError> {
     let scratch = Scratch::new(folder);
     let explained = |error| schema::explain(&scratch.0, error);
@@ -90,7 +91,7 @@ fn measure(
     duration: Duration,
 ) -> rusqlite::Result<Commits> {
     let payload = vec![b'x'; payload_bytes];
-    // A commit writes the last page of the table and the pages that were added; one more now and then.
+    // A commit writes the last page of the table and the added pages, and one more now and then.
     let page_count = 2 + rows * (payload_bytes + 16) / 4_000;
     let round_count = usize::try_from(RESTART_AT_BYTES / 4_120).unwrap_or(usize::MAX) / page_count;
     let mut took = Vec::new();
@@ -126,7 +127,7 @@ fn commit(connection: &Connection, rows: usize, payload: &[u8]) -> rusqlite::Res
     Ok(())
 }
 
-/// A database file that is removed when nobody needs it any longer.
+/// A database file that is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -145,7 +146,7 @@ impl Scratch {
         Ok(connection)
     }
 
-    /// As the store does it. Where it fails, commits are slower, and the figures say so.
+    /// Sizes the log as the store does. If this fails, commits are slower, and the figures show it.
     fn size_log(&self) {
         let bytes = usize::try_from(Options::default().wal_bytes_presized).unwrap_or(0);
         let file = OpenOptions::new().append(true).open(log_path(&self.0));
@@ -191,7 +192,8 @@ impl Scratch {
         for suffix in ["", "-wal", "-shm"] {
             let mut name = self.0.as_os_str().to_owned();
             name.push(suffix);
-            // What is not there need not be removed; what cannot be is found by whoever opens it next.
+            // A missing file need not be removed. The next open meets a file that cannot be
+            // removed.
             let _ = std::fs::remove_file(name);
         }
     }

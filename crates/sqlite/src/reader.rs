@@ -46,7 +46,7 @@ impl Readers {
         &self.memory
     }
 
-    /// Has something read, in one transaction.
+    /// Reads on a reader's thread, in one transaction.
     pub(crate) fn read<T: Send + 'static>(
         self: &Arc<Self>,
         what: &'static str,
@@ -62,7 +62,7 @@ impl Readers {
                     let view = View { connection, shared: &shared, memory: &memory };
                     in_transaction(what, &view, work)
                 });
-                // Nobody listens when the caller has gone.
+                // The send fails only when the caller has gone.
                 let _ = sender.send(outcome);
             });
             readers.push(task)?;
@@ -175,7 +175,8 @@ impl Readers {
     }
 }
 
-/// One transaction around all that is read: otherwise locks are taken for each row, and rows may move in between.
+/// Wraps all reads in one transaction: otherwise SQLite takes locks for each row, and rows may move
+/// in between.
 pub(crate) fn in_transaction<T>(
     what: &'static str,
     view: &View<'_>,
@@ -184,7 +185,8 @@ pub(crate) fn in_transaction<T>(
     let run = |text| view.connection.prepare_cached(text).and_then(|mut statement| statement.execute([]));
     run(sql::BEGIN_READ).map_err(|error| opening(what, &error))?;
     let outcome = work(view);
-    // What was read was read, however this ends. A malformed file lets nobody commit, not even a reader.
+    // The read is complete, however the transaction ends. A malformed file fails every commit, even
+    // that of a reader.
     if run(sql::COMMIT).is_err()
         && let Err(error) = run(sql::ROLLBACK)
     {

@@ -1,6 +1,8 @@
-//! What reads bytes here, for tests and fuzzers; see [`abide_core::readers`]. Not for use by hand.
+//! Code that reads bytes here, for tests and fuzzers; see [`abide_core::readers`]. Not for use by
+//! hand.
 //!
-//! A checksum stands before most of it. An input says whether it is put right, so that what lies behind it is tried too.
+//! A checksum stands before most inputs. Each input says whether its checksum is corrected first,
+//! which also exercises the code behind the check.
 
 use std::sync::{Arc, OnceLock};
 
@@ -42,7 +44,8 @@ fn seed<T: Serialize>(value: &T) -> Vec<u8> {
     codec::encode(value)
 }
 
-/// A journal row: `row, execution, previous, seq, happened, skip`, whether its checksum is put right, and its body.
+/// A journal row: `row, execution, previous, seq, happened, skip`, whether its checksum is
+/// corrected, and its body.
 type JournalRow = ((i64, i64, Option<i64>, i64, Option<u8>, Option<Vec<u8>>), bool, Vec<u8>);
 
 fn journal_row(bytes: &[u8]) -> Verdict {
@@ -81,7 +84,7 @@ fn journal_row_seeds() -> Vec<Vec<u8>> {
     bodies.map(|body| seed::<JournalRow>(&((7, 1, Some(3), 1, None, Some(vec![1])), true, body))).collect()
 }
 
-/// A skip list: its row, the how-many-th that is in its run, and its bytes.
+/// Reads a skip list: its row, its position in its run, and its bytes.
 fn skip_list(bytes: &[u8]) -> Verdict {
     let Some((row, nth, skip)) = input::<(i64, u64, Vec<u8>)>(bytes) else { return Verdict::Refused };
     let Ok((_, rows)) = listed((row, nth), &skip) else { return Verdict::Refused };
@@ -96,7 +99,8 @@ fn skip_list_seeds() -> Vec<Vec<u8>> {
     vec![seed(&(900_i64, 128_u64, list(127))), seed(&(900_i64, 256_u64, list(128)))]
 }
 
-/// What an execution's row keeps: `key, namespace, queue, parent, head, version`, whether its checksum is put right, and the sheet.
+/// The columns of an execution: `key, namespace, queue, parent, head, version`, whether its
+/// checksum is corrected, and the sheet.
 type Columned = ((i64, i64, i64, Option<i64>, i64, u64), bool, Vec<u8>);
 
 fn sheet(bytes: &[u8]) -> Verdict {
@@ -109,7 +113,7 @@ fn sheet(bytes: &[u8]) -> Verdict {
         mend(&mut body, &anchor);
     }
     let Ok(found) = Sheet::open(&body, &anchor) else { return Verdict::Refused };
-    // Where the whole can be read, its beginning can.
+    // If the whole can be read, its beginning can.
     let (summary, standing) = (found.summary(), found.standing());
     assert!(summary.is_err() || standing.is_ok());
     let _ = record::<Execution>(found.state);
@@ -122,7 +126,7 @@ fn sheet(bytes: &[u8]) -> Verdict {
     Verdict::Read
 }
 
-/// Puts the checksum of a sheet right, as far as its parts can be told apart.
+/// Corrects the checksum of a sheet, as far as its parts can be separated.
 fn mend(body: &mut [u8], anchor: &Anchor) {
     let Some(rest) = body.get(CHECKSUM_BYTES..) else { return };
     let Ok((_, cold)) = postcard::take_from_bytes::<(&[u8], &[u8])>(rest) else { return };
@@ -145,7 +149,7 @@ fn sheet_seeds() -> Vec<Vec<u8>> {
     vec![seed::<Columned>(&(columns, false, body.clone())), seed::<Columned>(&(columns, true, body))]
 }
 
-/// The columns `place, rank, since`.
+/// Reads the columns `place, rank, since`.
 fn place(bytes: &[u8]) -> Verdict {
     let Some((place, rank, since)) = input(bytes) else { return Verdict::Refused };
     place::held(SessionId(place as u64));
@@ -161,7 +165,7 @@ fn place_seeds() -> Vec<Vec<u8>> {
 /// A feed cursor, a key, the three numbers of a lease cursor, a session and a limit.
 type Cursors = (u128, u64, [u64; 3], u64, u64);
 
-/// Whatever somebody gives as a cursor, both stores answer, and hand out no more than asked for.
+/// Checks that both stores answer any cursor, and return no more items than requested.
 fn cursors(bytes: &[u8]) -> Verdict {
     let Some(cursors) = input::<Cursors>(bytes) else { return Verdict::Refused };
     static STORES: OnceLock<[Arc<dyn Store>; 2]> = OnceLock::new();
@@ -205,7 +209,7 @@ fn cursors_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Two stores with one execution each.
+/// Returns two stores with one execution each.
 fn stores() -> [Arc<dyn Store>; 2] {
     let (execution, first) = Execution::start(address(), start(), NOW.0);
     let sqlite = SqliteStore::in_memory(Arc::new(NOW), Options::default()).expect("memory is there");

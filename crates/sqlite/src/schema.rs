@@ -21,10 +21,10 @@ pub(crate) const SCHEMA_VERSION: i64 = sql::MIGRATIONS.len() as i64;
 /// Older libraries can lose commits of a write-ahead log when a checkpoint meets a restart.
 const LIBRARY_VERSION_MIN: i32 = 3_051_003;
 
-/// More than there are statements, so that each is prepared once.
+/// More than the number of statements, so each is prepared once.
 const STATEMENT_COUNT_MAX: usize = 160;
 
-/// Refuses a library that is not safe.
+/// Refuses an unsafe library.
 pub(crate) fn check_library(found: i32) -> Result<(), OpenError> {
     if found >= LIBRARY_VERSION_MIN {
         return Ok(());
@@ -32,11 +32,11 @@ pub(crate) fn check_library(found: i32) -> Result<(), OpenError> {
     Err(OpenError::OldLibrary { found, least: LIBRARY_VERSION_MIN })
 }
 
-/// Opens the writer of a file, which is created and brought to the current schema.
+/// Opens the writer of a file, creating it and bringing it to the current schema.
 pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<StepConnection, OpenError> {
     check_library(rusqlite::version_number())?;
     check_path(path)?;
-    // SQLite would open it, and complain only when something is written.
+    // SQLite would open it, and complain only at the first write.
     if path.metadata().is_ok_and(|file| file.permissions().readonly()) {
         return Err(OpenError::ReadOnly(path.to_owned()));
     }
@@ -45,11 +45,11 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<StepConnecti
     } else if !path.exists() {
         return Err(OpenError::MissingFile(path.to_owned()));
     }
-    // The file is there by now, unless it cannot be made: then SQLite says why.
+    // The file exists by now, unless it cannot be created: then SQLite says why.
     let access = if options.create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | access;
     let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
-    // Before anything is written: the very first change would be that of the journal mode.
+    // Before any write: the very first one would change the journal mode.
     if check_version(&connection, path)?.is_none() && !options.create {
         return Err(OpenError::NotAbide(path.to_owned()));
     }
@@ -79,25 +79,28 @@ fn set_up(connection: Connection, options: &Options, wal: bool) -> rusqlite::Res
     connection.execute_batch(sql::PRAGMAS_WRITER)?;
     let rules = Arc::new(Rules::default());
     let told = Arc::clone(&rules);
-    // Installed once: to install an authorizer makes every prepared statement stale.
+    // Installed once: installing an authorizer makes every prepared statement stale.
     connection.authorizer(Some(move |context: rusqlite::hooks::AuthContext<'_>| {
         user_transaction::authorize(&told, &context)
     }))?;
     let told = Arc::clone(&rules);
-    // A statement that would commit is one that runs after the transaction has ended: SQLite ends it by itself when a read fails, and a statement of
-    // the user's can. A parameter can end it as late as when it is bound, so a look before each statement is not enough.
+    // A statement that would commit runs after the transaction has ended: SQLite ends it on its own
+    // when a read fails, and a statement of the user can. Even binding a parameter can end it, so a
+    // look before each statement is not enough.
     connection.commit_hook(Some(move || told.forbid_commit()))?;
     Ok(StepConnection::new(connection, rules))
 }
 
-/// Lets no value that is bound change a plan. SQLite would look at each `LIMIT ?`, and at each parameter that a partial index might depend on, and would
-/// prepare the statement anew whenever another value is bound: once for every claim and every look at the feed. No statement here wants that.
+/// Keeps bound values from changing a plan. SQLite would look at each `LIMIT ?`, and at each
+/// parameter that a partial index might depend on, and would prepare the statement anew for each
+/// new value: once for every claim and every look at the feed. No statement here wants that.
 fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
 }
 
-/// Switches to a write-ahead log. SQLite reads before it writes here, and whoever holds a read lock is refused the right to
-/// write at once, without the busy handler: somebody else might wait for that reader. So this waits by itself.
+/// Switches to a write-ahead log. SQLite reads before it writes here, and refuses the right to
+/// write to a connection with a read lock at once, without the busy handler: another connection
+/// might wait for that reader. So this function waits itself.
 fn begin_wal(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
     const PAUSE: Duration = Duration::from_millis(5);
     let (began, patience) = (Moment::now(), Duration::from_millis(options.busy_ms_max));
@@ -134,7 +137,7 @@ pub(crate) fn open_checkpointer(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Checks a file that is only to be read.
+/// Checks a file that will only be read.
 pub(crate) fn check_read_only(path: &Path, options: &Options) -> Result<(), OpenError> {
     check_library(rusqlite::version_number())?;
     check_path(path)?;
@@ -148,7 +151,8 @@ pub(crate) fn check_read_only(path: &Path, options: &Options) -> Result<(), Open
     }
 }
 
-/// The one name of a file: locks and logs lie beside the file itself, not beside a link to it.
+/// Returns the one name of a file: locks and logs lie beside the file itself, not beside a link to
+/// it.
 pub(crate) fn resolved(path: &Path) -> Result<PathBuf, OpenError> {
     check_path(path)?;
     let unusable =
@@ -173,12 +177,13 @@ pub(crate) fn check_path(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// What a file says of abide's tables in it.
+/// The state of abide's tables in a file.
 enum Schema {
-    /// There are none.
+    /// The file has none.
     Nothing,
     Version(i64),
-    /// There are some, and their version is missing or no number. Both are made in one transaction.
+    /// The file has some, and their version is missing or no number. Tables and version are created
+    /// in one transaction.
     Unknown,
 }
 
@@ -196,13 +201,13 @@ impl Schema {
     }
 }
 
-/// Whether the version of abide's tables is the one that this program makes.
+/// Whether the version of abide's tables is the one that this program creates.
 pub(crate) fn is_current(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(matches!(Schema::read(connection)?, Schema::Version(SCHEMA_VERSION)))
 }
 
-/// Runs the steps that are missing, in one transaction: two processes that open a new file at once wait for each other,
-/// and the second finds nothing to do.
+/// Runs the missing steps, in one transaction: two processes that open a new file at once wait for
+/// each other, and the second finds nothing to do.
 fn migrate(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let explained = |error| explain(path, error);
     if check_version(connection, path)? == Some(SCHEMA_VERSION) {
@@ -228,7 +233,8 @@ fn run_migrations(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The version of abide's tables, if there are any. Refuses a file that a newer program has written, and one that no program has.
+/// Returns the version of abide's tables, if the file has any. Refuses a file that a newer program
+/// has written, and one that no program has.
 fn check_version(connection: &Connection, path: &Path) -> Result<Option<i64>, OpenError> {
     let (path, damaged) = (path.to_owned(), |path, what| Err(OpenError::Damaged { path, what }));
     match Schema::read(connection).map_err(|error| explain(&path, error))? {
@@ -244,13 +250,13 @@ fn check_version(connection: &Connection, path: &Path) -> Result<Option<i64>, Op
     }
 }
 
-/// What SQLite's complaint about a file means.
+/// Returns the meaning of SQLite's complaint about a file.
 pub(crate) fn explain(path: &Path, error: rusqlite::Error) -> OpenError {
     let path = path.to_owned();
     match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => OpenError::NotADatabase(path),
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => OpenError::ReadOnly(path),
-        // The file is there, but the files beside it cannot be made.
+        // The file exists, but the files beside it cannot be created.
         Some(ErrorCode::CannotOpen) if path.is_file() => OpenError::ReadOnly(path),
         _ => OpenError::Unusable { path, source: Box::new(error) },
     }
@@ -272,7 +278,8 @@ mod tests {
         );
     }
 
-    /// P2: what is acknowledged has been synced. No crash of a process can show the difference, only a power failure.
+    /// P2: acknowledged data has been synced. No crash of a process can show the difference, only a
+    /// power failure.
     #[test]
     fn p2_every_commit_is_synced() {
         const FULL: i64 = 2;

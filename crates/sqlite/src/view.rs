@@ -413,7 +413,7 @@ impl View<'_> {
         let mut held = self.connection.prepare_cached(sql::SESSION_LEASE_COUNT)?;
         let rows = statement.query_map([namespace, after, integer(workers.limit as u64)], |row| {
             let mut found = registered(row, &workers.namespace)?;
-            // It must not appear alive until the next claim ends it.
+            // A gone session must not appear alive until the next claim ends it.
             let is_gone = found.retired.is_none() && self.shared.is_gone(found.session);
             found.retired = found.retired.or_else(|| is_gone.then(|| GONE.to_owned()));
             found.lease_count = unsigned(held.query_row([place::held(found.session)], |row| row.get(0))?);
@@ -429,7 +429,8 @@ impl View<'_> {
         // One more row shows whether there are more.
         let limit = |found: &[_]| integer((count_max + 1 - found.len()) as u64);
         let mut found = Vec::new();
-        // Leases granted between two heartbeats share a place, and need a query of just this place.
+        // Leases granted between two heartbeats share a place: the index finds the next of them
+        // only in a query for just this place.
         let mut beside = self.connection.prepare_cached(sql::SESSION_LEASES_BESIDE)?;
         let limit_beside = limit(&found);
         collect(beside.query([held, rank, since, key, limit_beside])?, &mut found)?;

@@ -1,5 +1,5 @@
-//! What a closure of the user's may make of the schema, what foreign keys do to it, and how long it
-//! may take beside others.
+//! The changes that a user's closure may make to the schema, the effects of foreign keys on it, and
+//! the time that it may take beside others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,8 +14,8 @@ use abide_store::{CommitOutcome, Error, Result, Store, Submit, Trouble, View};
 
 use crate::fixture::{Fixture, Seat, flow, look, message, step};
 
-/// Runs `text` as a transaction step of execution `id`: what the store answers, and what the
-/// closure was told.
+/// Runs `text` as a transaction step of execution `id`. Returns the store's answer, and the result
+/// that the closure received.
 fn run(fixture: &Fixture, store: &Arc<SqliteStore>, (id, text): (&str, &'static str)) -> Result<String> {
     let seat = fixture.seat(store);
     let held = seat.born(id);
@@ -28,14 +28,15 @@ fn is_done(told: &str) -> bool {
     told.contains("Payload(ok)")
 }
 
-/// A store whose writer works when it is stepped, so that what is sent before shares a transaction.
+/// Opens a store whose writer works when it is stepped: operations sent before a step share a
+/// transaction.
 fn stepped(fixture: &Fixture, options: Options) -> Arc<SqliteStore> {
     let still = || Duration::ZERO;
     SqliteStore::stepped(&fixture.path(), fixture.clock.clone(), options, still)
         .expect("the file can be opened")
 }
 
-/// A number that a query gives.
+/// Returns the number that a query returns.
 fn number(fixture: &Fixture, query: &str) -> i64 {
     fixture.raw().query_row(query, [], |row| row.get(0)).expect("it is counted")
 }
@@ -72,8 +73,8 @@ fn nothing_of_abides_own_is_within_reach_by_another_way() {
     assert!(store.verify().expect("it is looked at").is_sound());
 }
 
-/// An authorizer hears of what these name only when they are used: by a step, for which they then
-/// fail, or by another program.
+/// An authorizer hears of the names in these only when they are used: by a step, which then fails,
+/// or by another program.
 #[test]
 fn nothing_is_made_that_leads_to_a_table_of_abides_own() {
     let fixture = Fixture::new();
@@ -120,7 +121,7 @@ fn names_that_only_resemble_abides_own_are_the_users() {
     assert!(store.verify().expect("it is looked at").is_sound());
 }
 
-/// What was counted before another program changed the schema says nothing about this step.
+/// A count from before another program changed the schema says nothing about this step.
 #[test]
 fn what_another_program_made_is_not_blamed_on_a_step() {
     let fixture = Fixture::new();
@@ -148,7 +149,7 @@ fn deferred_foreign_keys_are_held_against_the_step_that_breaks_them() {
     let store = fixture.open();
     fixture.raw().execute_batch(FAMILY).expect("tables");
     let rows = [
-        // A violation that was there before is nobody's doing.
+        // A violation from before is not the step's fault.
         ("INSERT INTO stock VALUES ('nail')", true),
         ("INSERT INTO mother VALUES (5); INSERT INTO child VALUES (5, 5)", true),
         ("INSERT INTO child VALUES (6, 6); INSERT INTO mother VALUES (6)", true),
@@ -176,8 +177,8 @@ fn deferred_foreign_keys_are_held_against_the_step_that_breaks_them() {
     assert!(store.verify().expect("it is looked at").is_sound());
 }
 
-/// COMMIT tells it, which all of a batch share. It is known whose doing it is: nobody else runs a
-/// closure, and no closure runs twice to find out.
+/// COMMIT reports it, which all operations of a batch share. The culprit is known: no other
+/// operation runs a closure, and no closure runs twice to find out.
 #[test]
 fn a_broken_deferred_foreign_key_costs_its_neighbours_nothing_but_time() {
     let fixture = Fixture::new();
@@ -204,7 +205,7 @@ fn a_broken_deferred_foreign_key_costs_its_neighbours_nothing_but_time() {
     assert_eq!(run_count.load(Ordering::Relaxed), 1);
 }
 
-/// Waits inside of a closure, as one that asks a slow service does.
+/// Waits inside a closure, like one that asks a slow service.
 fn dawdle(duration: Duration) {
     let (_sender, silence) = mpsc::channel::<()>();
     assert!(silence.recv_timeout(duration).is_err());
@@ -221,7 +222,7 @@ fn a_step_that_takes_too_long_costs_its_neighbours_nothing_but_time() {
             dawdle(Duration::from_millis(2 * LIMIT_MS));
             Ok(())
         }),
-        // An INSERT that is interrupted has SQLite roll back the whole transaction.
+        // When an INSERT is interrupted, SQLite rolls back the whole transaction.
         ("in SQL", |tx| {
             let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) INSERT INTO stock SELECT i FROM n";
             tx.execute(endless, []).map(|_| ())

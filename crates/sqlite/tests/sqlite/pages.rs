@@ -324,7 +324,7 @@ fn orders_that_cannot_be_read_keep_nobody_from_being_looked_after() {
     );
 }
 
-/// `why` tells it in these words. The executions themselves can be read.
+/// `why` reports it in these words. The executions themselves can be read.
 #[test]
 fn mail_that_cannot_be_read_is_told_as_such() {
     let (_fixture, store) = with_broken_leaf("abide_inbox");
