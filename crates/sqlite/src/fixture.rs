@@ -1,4 +1,4 @@
-//! What the unit tests of this crate have in common.
+//! The common parts of this crate's unit tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(crate) fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
 }
 
-/// A worker of a lane, with the code of `flow`.
+/// Registers a worker of a lane, with the code of `flow`.
 pub(crate) fn register(store: &SqliteStore, lane: &str) -> SessionId {
     let ability = Ability {
         namespace: Namespace::default(),
@@ -55,7 +55,7 @@ pub(crate) fn try_submit(store: &SqliteStore, message: Message) -> Result<Vec<Su
     block_on(store.submit(Submit { messages: vec![message], born_to: None, alone: false }))
 }
 
-/// Two stores on one file, as two processes have it.
+/// Opens two stores on one file, as two processes would.
 pub(crate) fn pair() -> (tempfile::TempDir, Arc<SqliteStore>, Arc<SqliteStore>) {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let open = || {
@@ -66,7 +66,7 @@ pub(crate) fn pair() -> (tempfile::TempDir, Arc<SqliteStore>, Arc<SqliteStore>) 
     (folder, ours, theirs)
 }
 
-/// Does something inside a transaction of the writer.
+/// Runs a function inside a transaction of the writer.
 pub(crate) fn inside<T: Send + 'static>(
     store: &SqliteStore,
     work: impl FnMut(&mut Batch<'_>) -> std::result::Result<T, Stop> + Send + 'static,

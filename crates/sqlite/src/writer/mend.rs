@@ -1,4 +1,4 @@
-//! What the writer does about a file that seems malformed.
+//! The writer's repair of a file that seems malformed.
 
 use abide_core::planted::{Bug, planted};
 
@@ -7,7 +7,7 @@ use crate::copies::{self, Copy};
 use crate::indexes;
 
 impl Writer {
-    /// Makes the indexes anew; `false` when that was done lately and did not help.
+    /// Rebuilds the indexes. Returns `false` when that was done recently and did not help.
     pub(super) fn mend(&mut self) -> bool {
         let now = self.shared.stopwatch.now();
         if self.mended_at.is_some_and(|mended_at| now.since(mended_at) < indexes::PAUSE) {
@@ -37,7 +37,8 @@ impl Writer {
             self.roll_back();
             return self.mend_with(&[]);
         }
-        // Nothing is remembered that was read by way of an index: what led here was rolled back.
+        // The caches hold nothing that was read through an index: the failed transaction was rolled
+        // back.
         self.commit().map_err(|_| self.roll_back()).is_ok()
     }
 }

@@ -1,4 +1,4 @@
-//! What the writer remembers of how its transactions end.
+//! The writer's notes on how its transactions end.
 
 use super::{Attempt, Jobs, Writer};
 use crate::error::{Failure, Meaning};
@@ -15,8 +15,8 @@ impl Writer {
         attempt
     }
 
-    /// Remembers whether a transaction was written. One that found no room may find some in the
-    /// log, once that is copied into the database file.
+    /// Records whether a transaction was written. A transaction that found no room may find some in
+    /// the log, once the log is copied into the database file.
     pub(super) fn note(&self, outcome: Result<(), &Failure>) {
         let Err(failure) = outcome else { return self.shared.troubles.written() };
         let now = (self.shared.clock.now(), self.shared.stopwatch.now());

@@ -227,8 +227,8 @@ fn a_repair_ends_and_leaves_alone_what_is_sound() {
     assert!(blames.is_empty(), "{} blames:\n{}", blames.len(), blames.join("\n"));
 }
 
-/// Changes columns of a row behind the back of SQLite, which would seal them anew: as bytes that
-/// are flipped on the disk do.
+/// Changes columns of a row behind the back of SQLite, which would recompute their seal: flipped
+/// bytes on the disk do the same.
 fn flip_columns(fixture: &Fixture, change: &str) {
     let raw = fixture.raw();
     let schema: String = raw
@@ -250,7 +250,7 @@ fn flip_columns(fixture: &Fixture, change: &str) {
     write(&schema);
 }
 
-/// What nothing else repeats has a sum of its own.
+/// A column that is stored nowhere else has a sum of its own.
 #[test]
 fn a_changed_column_of_a_lease_or_a_place_is_found_and_put_right() {
     let changes = [
