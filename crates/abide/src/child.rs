@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use abide_core::{Block, ExecutionId, Op, OpKind};
-use abide_engine::{Delivery, OpHandle, Request, Site, Turn};
+use abide_engine::{Delivery, OpHandle, Request, Site, Standing};
 use serde::de::DeserializeOwned;
 
 use crate::code::{Code, CodeNames};
@@ -14,7 +14,7 @@ use crate::data;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
 use crate::start::{StartOptions, start_options};
-use crate::step::{Slot, delivered};
+use crate::step::{LazyOp, delivered};
 use crate::upgrade::Upgrade;
 
 /// The builder methods of children.
@@ -40,7 +40,7 @@ pub struct StartChild<C: Code> {
     input: Option<C::Input>,
     options: StartOptions,
     upgrade: Upgrade<C::Output>,
-    slot: Slot,
+    slot: LazyOp,
 }
 
 // The input is never pinned.
@@ -50,7 +50,7 @@ impl<C: Code> StartChild<C> {
     #[track_caller]
     pub(crate) fn new(ctx: Ctx, _code: C, input: C::Input) -> Self {
         let (name, options) = (OpName::of_code::<C>(), StartOptions::default());
-        Self { ctx, name, input: Some(input), options, upgrade: Upgrade::default(), slot: Slot::New }
+        Self { ctx, name, input: Some(input), options, upgrade: Upgrade::default(), slot: LazyOp::New }
     }
 
     start_options!();
@@ -119,18 +119,18 @@ impl<C: Code> Future for StartChild<C> {
             Err(answer) => return answer,
         };
         match op.poll(cx) {
-            Turn::Delivered(Delivery::Started(id)) => {
+            Standing::Delivered(Delivery::Started(id)) => {
                 let (ctx, start, upgrade) = (this.ctx.clone(), op.op().clone(), this.upgrade.clone());
                 let child = Child { ctx, start, id, upgrade };
-                this.slot = Slot::Closed;
+                this.slot = LazyOp::Closed;
                 Poll::Ready(Ok(child))
             }
-            Turn::Delivered(Delivery::Interrupted(interrupt)) => {
-                this.slot = Slot::Closed;
+            Standing::Delivered(Delivery::Interrupted(interrupt)) => {
+                this.slot = LazyOp::Closed;
                 Poll::Ready(Err(Error::interrupted(interrupt)))
             }
-            Turn::Delivered(other) => unreachable!("a start gives no {other:?}"),
-            Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,
+            Standing::Delivered(other) => unreachable!("a start gives no {other:?}"),
+            Standing::Wait | Standing::Go(_) | Standing::Running(_) => Poll::Pending,
         }
     }
 }
@@ -160,7 +160,7 @@ impl<T: DeserializeOwned> Child<T> {
         let board = self.ctx.board().expect("only workflows have children");
         let opened = board.open_result(&self.start, self.id, site);
         opened.iter().for_each(|handle| self.ctx.see(handle, &[]));
-        let slot = opened.map_or(Slot::Closed, Slot::Open);
+        let slot = opened.map_or(LazyOp::Closed, LazyOp::Open);
         ChildResult { ctx: self.ctx, slot, upgrade: self.upgrade }
     }
 }
@@ -169,7 +169,7 @@ impl<T: DeserializeOwned> Child<T> {
 #[must_use = "nothing is waited for unless it is awaited"]
 pub struct ChildResult<T> {
     ctx: Ctx,
-    slot: Slot,
+    slot: LazyOp,
     upgrade: Upgrade<T>,
 }
 
@@ -179,16 +179,16 @@ impl<T: DeserializeOwned> Future for ChildResult<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
         let turn = match &mut this.slot {
-            Slot::Open(op) => OpHandle::poll(op, cx),
-            Slot::New | Slot::Closed => {
+            LazyOp::Open(op) => OpHandle::poll(op, cx),
+            LazyOp::New | LazyOp::Closed => {
                 let board = this.ctx.board().filter(|board| board.is_gone());
                 return board
                     .map_or(Poll::Pending, |board| Poll::Ready(Err(gone(board, "a child's result"))));
             }
         };
         match turn {
-            Turn::Delivered(delivery) => delivered(&this.ctx, (&mut this.slot, &this.upgrade), delivery),
-            Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,
+            Standing::Delivered(delivery) => delivered(&this.ctx, (&mut this.slot, &this.upgrade), delivery),
+            Standing::Wait | Standing::Go(_) | Standing::Running(_) => Poll::Pending,
         }
     }
 }
@@ -248,7 +248,7 @@ impl<C: Code> Future for RunChild<C> {
                     let (ctx, input) = parts.take().expect("it becomes a start once");
                     let (name, options) = (this.name.clone(), std::mem::take(&mut this.options));
                     let (input, upgrade) = (Some(input), std::mem::take(&mut this.upgrade));
-                    RunPhase::Starting(StartChild { ctx, name, input, options, upgrade, slot: Slot::New })
+                    RunPhase::Starting(StartChild { ctx, name, input, options, upgrade, slot: LazyOp::New })
                 }
                 RunPhase::Starting(start) => match std::task::ready!(Pin::new(start).poll(cx)) {
                     Ok(child) => RunPhase::Running(child.result_at(this.name.site)),

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use abide_core::{Details, Failure, FailureKind, Place};
+use abide_core::{Details, Failure, FailureKind, Origin};
 use abide_engine::Interrupt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -120,7 +120,7 @@ impl Error {
     /// Returns the place of the failure: the workflow or task, the operation, the attempt, and the
     /// file and line of the call. `None` before the error came out of an operation. `{:#}` and
     /// `{:?}` show it behind the message.
-    pub fn place(&self) -> Option<&Place> {
+    pub fn origin(&self) -> Option<&Origin> {
         self.failure().at.as_ref()
     }
 
@@ -286,7 +286,7 @@ impl fmt::Display for Note {
             (FailureKind::Error, Some(_)) => Some(failure.type_name.clone()),
             (kind, _) => Some(kind.word().to_owned()),
         };
-        let place = failure.at.as_ref().map(Place::to_string);
+        let place = failure.at.as_ref().map(Origin::to_string);
         let told: Vec<String> = kind.into_iter().chain(place).collect();
         if told.is_empty() {
             return Ok(());

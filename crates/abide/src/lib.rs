@@ -84,7 +84,7 @@ pub use crate::url::{InvalidUrl, StoreUrl};
 
 pub use abide_sqlite::StepStatement as SqliteStatement;
 
-pub use abide_core::{FailureKind, Kind, Place, Retry, Status, Timestamp};
+pub use abide_core::{FailureKind, Kind, Origin, Retry, Status, Timestamp};
 pub use abide_macros::{task, test, workflow};
 pub use rusqlite;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_core::{InvalidName, Kind, Limits, Name, Namespace, Retry, text};
+use abide_core::{Bounds, InvalidName, Kind, Name, Namespace, Retry, text};
 use abide_engine::{Client, Engine, Options, Runtime, TaskCode, TokioRuntime};
 use abide_store::{Clock, Store};
 
@@ -150,7 +150,7 @@ impl Builder {
 
     /// Sets the largest input, result or signal, in bytes (`payload_bytes_max`, 4 MiB).
     pub fn payload_bytes_max(mut self, bytes: usize) -> Self {
-        self.options.limits.payload_bytes_max = bytes;
+        self.options.bounds.payload_bytes_max = bytes;
         self
     }
 
@@ -158,7 +158,7 @@ impl Builder {
     /// error may be (`failure_bytes_max`, 64 KiB). The rest is left out, with a note.
     /// `payload_bytes_max` bounds this too.
     pub fn failure_bytes_max(mut self, bytes: usize) -> Self {
-        self.options.limits.failure_bytes_max = bytes;
+        self.options.bounds.failure_bytes_max = bytes;
         self
     }
 
@@ -168,21 +168,21 @@ impl Builder {
     pub fn entry_count_max(mut self, count: u64) -> Self {
         // A replay numbers entries with 32 bits, and blocking and unblocking an execution adds a
         // few entries beyond the limit.
-        self.options.limits.entry_count_max = count.min(u64::from(u32::MAX / 2));
+        self.options.bounds.entry_count_max = count.min(u64::from(u32::MAX / 2));
         self
     }
 
     /// Sets how long a terminate is left to the worker that holds an execution
     /// (`terminate_grace_ms`, 2,000). A step that blocks its thread for longer loses its execution.
     pub fn terminate_grace_ms(mut self, millis: u64) -> Self {
-        self.options.limits.terminate_grace_ms = millis;
+        self.options.bounds.terminate_grace_ms = millis;
         self
     }
 
     /// Sets how long code may wind down after it has seen its deadline pass (`deadline_grace_ms`,
     /// 10,000). Code that is still running then is dropped.
     pub fn deadline_grace_ms(mut self, millis: u64) -> Self {
-        self.options.limits.deadline_grace_ms = millis;
+        self.options.bounds.deadline_grace_ms = millis;
         self
     }
 
@@ -270,7 +270,7 @@ impl Builder {
         let (runtime, opened) = self.prepare(Purpose::Work)?;
         let code = self.code()?;
         let registry = code.registry(&self.state, &self.mocks);
-        self.options.build = self.build.take().unwrap_or_else(|| build::of_executable(&self.options.limits));
+        self.options.build = self.build.take().unwrap_or_else(|| build::of_executable(&self.options.bounds));
         let engine = Engine::open(opened.store, runtime, registry, self.options)
             .await
             .map_err(|error| ClientError::of("", error))?;
@@ -319,8 +319,8 @@ impl Builder {
     fn store_bounds(&self) -> StoreBounds {
         let most = transaction_ms_most(self.options.session_ttl);
         let transaction_ms_max = Some(self.transaction_ms_max.unwrap_or(TRANSACTION_MS_MAX).min(most));
-        let (limits, busy_ms_max) = (self.options.limits.clone(), self.busy_ms_max);
-        StoreBounds { limits, busy_ms_max, transaction_ms_max }
+        let (bounds, busy_ms_max) = (self.options.bounds.clone(), self.busy_ms_max);
+        StoreBounds { bounds, busy_ms_max, transaction_ms_max }
     }
 
     fn prepare(&mut self, purpose: Purpose) -> Result<(Arc<dyn Runtime>, Opened), ClientError> {
@@ -417,8 +417,8 @@ fn claim<'a>(
 /// Opens an empty store in memory, without threads.
 pub(crate) fn store_in_memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
     // A history may come from a store with other bounds.
-    let limits = Limits { payload_bytes_max: usize::MAX, ..Limits::default() };
-    let bounds = StoreBounds { limits, busy_ms_max: None, transaction_ms_max: None };
+    let bounds = Bounds { payload_bytes_max: usize::MAX, ..Bounds::default() };
+    let bounds = StoreBounds { bounds, busy_ms_max: None, transaction_ms_max: None };
     store::open("sqlite::memory:", clock, bounds, Purpose::Work).expect("a store in memory opens")
 }
 

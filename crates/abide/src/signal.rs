@@ -9,13 +9,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_core::{Failure, FailureKind, OpKind, Payload};
-use abide_engine::{Delivery, Rejection, Request, Turn, panics};
+use abide_engine::{Delivery, Rejection, Request, Standing, panics};
 use serde::de::DeserializeOwned;
 
 use crate::ctx::Ctx;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
-use crate::step::{Slot, delivered};
+use crate::step::{LazyOp, delivered};
 use crate::upgrade::Upgrade;
 
 /// A wait for a signal that is about to begin. Await it. Dropping it leaves the signal for the next
@@ -26,7 +26,7 @@ pub struct Receive<T> {
     name: OpName,
     timeout: Option<Duration>,
     upgrade: Upgrade<T>,
-    slot: Slot,
+    slot: LazyOp,
     result: PhantomData<fn() -> T>,
 }
 
@@ -34,7 +34,7 @@ impl<T> Receive<T> {
     #[track_caller]
     pub(crate) fn new(ctx: Ctx, name: &str) -> Self {
         let (name, upgrade) = (OpName::new(name), Upgrade::default());
-        Self { ctx, name, timeout: None, upgrade, slot: Slot::New, result: PhantomData }
+        Self { ctx, name, timeout: None, upgrade, slot: LazyOp::New, result: PhantomData }
     }
 
     op_options!();
@@ -84,14 +84,14 @@ impl<T: DeserializeOwned + 'static> Future for Receive<T> {
             Err(answer) => return answer,
         };
         match op.poll(cx) {
-            Turn::Delivered(Delivery::Due) => {
+            Standing::Delivered(Delivery::Due) => {
                 let name = op.op().name.clone();
-                this.slot = Slot::Closed;
+                this.slot = LazyOp::Closed;
                 let message = format!("no signal {name:?} came within {:?}", timeout.unwrap_or_default());
                 Poll::Ready(Err(Error::from_failure(Failure::new(FailureKind::Timeout, message))))
             }
-            Turn::Delivered(delivery) => delivered(&this.ctx, (&mut this.slot, &this.upgrade), delivery),
-            Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,
+            Standing::Delivered(delivery) => delivered(&this.ctx, (&mut this.slot, &this.upgrade), delivery),
+            Standing::Wait | Standing::Go(_) | Standing::Running(_) => Poll::Pending,
         }
     }
 }

@@ -5,12 +5,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use abide_core::OpKind;
-use abide_engine::{Delivery, Request, Turn};
+use abide_engine::{Delivery, Request, Standing};
 
 use crate::ctx::Ctx;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
-use crate::step::Slot;
+use crate::step::LazyOp;
 
 /// A sleep that is about to begin. Await it. Dropping it ends it.
 #[must_use = "a sleep does nothing unless it is awaited"]
@@ -18,13 +18,13 @@ pub struct Sleep {
     ctx: Ctx,
     name: OpName,
     request: Option<Request>,
-    slot: Slot,
+    slot: LazyOp,
 }
 
 impl Sleep {
     #[track_caller]
     pub(crate) fn new(ctx: Ctx, request: Request) -> Self {
-        Self { ctx, name: OpName::new("(sleep)"), request: Some(request), slot: Slot::New }
+        Self { ctx, name: OpName::new("(sleep)"), request: Some(request), slot: LazyOp::New }
     }
 
     /// Sets a name for this sleep, so that other sleeps can be added or removed before it.
@@ -51,14 +51,14 @@ impl Future for Sleep {
             Err(answer) => return answer,
         };
         match op.poll(cx) {
-            Turn::Delivered(delivery) => {
-                this.slot = Slot::Closed;
+            Standing::Delivered(delivery) => {
+                this.slot = LazyOp::Closed;
                 Poll::Ready(match delivery {
                     Delivery::Interrupted(interrupt) => Err(Error::interrupted(interrupt)),
                     _ => Ok(()),
                 })
             }
-            Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,
+            Standing::Wait | Standing::Go(_) | Standing::Running(_) => Poll::Pending,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Failure, Fingerprint, OpKind, Outcome, Retry};
-use abide_engine::{Delivery, Inside, OpHandle, Request, RetryIf, StepOptions, Turn, panics};
+use abide_engine::{Delivery, Inside, OpHandle, Request, RetryIf, Standing, StepOptions, panics};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -36,7 +36,7 @@ pub struct Step<'a, T> {
     run: Box<dyn FnMut() -> Attempt<'a, T> + Send + 'a>,
     options: StepOptions,
     upgrade: Upgrade<T>,
-    slot: Slot,
+    slot: LazyOp,
     running: Option<Running<'a, T>>,
     /// The value of the attempt that ended, as it was read back from its recorded form.
     given: Option<T>,
@@ -59,14 +59,14 @@ impl<T> Drop for Running<'_, T> {
 }
 
 /// An operation that is opened at its first poll.
-pub(crate) enum Slot {
+pub(crate) enum LazyOp {
     New,
     Open(OpHandle),
     /// The execution is blocked or has ended.
     Closed,
 }
 
-impl Slot {
+impl LazyOp {
     /// Returns the operation, opening it first if needed. An `Err` is the answer to the caller.
     pub(crate) fn open<T>(
         &mut self,
@@ -100,7 +100,7 @@ impl<'a, T> Step<'a, T> {
         Fut: Future<Output = Result<T>> + Send + 'a,
     {
         let run = Box::new(move || -> Attempt<'a, T> { Box::pin(run()) });
-        let (name, options, slot) = (OpName::new(name), StepOptions::default(), Slot::New);
+        let (name, options, slot) = (OpName::new(name), StepOptions::default(), LazyOp::New);
         Self { ctx, name, run, options, upgrade: Upgrade::default(), slot, running: None, given: None }
     }
 
@@ -181,20 +181,20 @@ where
             Err(answer) => return answer,
         };
         let attempt = match op.poll(cx) {
-            Turn::Wait => {
+            Standing::Wait => {
                 this.running = None;
                 return Poll::Pending;
             }
-            Turn::Delivered(Delivery::Outcome(Outcome::Success(_))) if this.given.is_some() => {
-                this.slot = Slot::Closed;
+            Standing::Delivered(Delivery::Outcome(Outcome::Success(_))) if this.given.is_some() => {
+                this.slot = LazyOp::Closed;
                 return this.given.take().map_or(Poll::Pending, |given| Poll::Ready(Ok(given)));
             }
-            Turn::Delivered(delivery) => {
+            Standing::Delivered(delivery) => {
                 this.running = None;
                 return delivered(&this.ctx, (&mut this.slot, &this.upgrade), delivery);
             }
-            Turn::Running(attempt) => attempt,
-            Turn::Go(attempt) => {
+            Standing::Running(attempt) => attempt,
+            Standing::Go(attempt) => {
                 if let Some(stead) = ctx.stead(op.op(), attempt) {
                     if let Stead::Outcome(outcome) = stead {
                         op.finish(attempt, outcome);
@@ -233,10 +233,10 @@ where
 /// Converts the delivery of an operation into the result that the code sees.
 pub(crate) fn delivered<T: DeserializeOwned>(
     ctx: &Ctx,
-    (slot, upgrade): (&mut Slot, &Upgrade<T>),
+    (slot, upgrade): (&mut LazyOp, &Upgrade<T>),
     delivery: Delivery,
 ) -> Poll<Result<T>> {
-    let Slot::Open(handle) = std::mem::replace(slot, Slot::Closed) else { return Poll::Pending };
+    let LazyOp::Open(handle) = std::mem::replace(slot, LazyOp::Closed) else { return Poll::Pending };
     match delivery {
         Delivery::Interrupted(interrupt) => Poll::Ready(Err(Error::interrupted(interrupt))),
         Delivery::Outcome(Outcome::Failure(failure)) => Poll::Ready(Err(Error::from_failure(failure))),

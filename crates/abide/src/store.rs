@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use abide_core::Limits;
+use abide_core::Bounds;
 use abide_sqlite::{OpenError, Options, SqliteStore};
 use abide_store::{Clock, Store};
 
@@ -12,7 +12,7 @@ use crate::url::{InvalidUrl, StoreUrl};
 
 /// The bounds that every kind of store receives.
 pub(crate) struct StoreBounds {
-    pub(crate) limits: Limits,
+    pub(crate) bounds: Bounds,
     /// How long a call waits for other processes; `None` for the store's own default.
     pub(crate) busy_ms_max: Option<u64>,
     /// How long a transaction step may run; `None` for the store's own default.
@@ -39,7 +39,7 @@ pub(crate) fn open(
     let closed = |message| ClientError::Open { url: url.to_owned(), message };
     let named: StoreUrl = url.parse().map_err(|error: InvalidUrl| closed(error.to_string()))?;
     let create = purpose == Purpose::Work;
-    let mut options = Options { limits: bounds.limits, create, ..Options::default() };
+    let mut options = Options { bounds: bounds.bounds, create, ..Options::default() };
     options.busy_ms_max = bounds.busy_ms_max.unwrap_or(options.busy_ms_max);
     options.transaction_ms_max = bounds.transaction_ms_max.unwrap_or(options.transaction_ms_max);
     let store = match named {

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use abide_core::{Limits, Timestamp};
+use abide_core::{Bounds, Timestamp};
 pub use abide_engine::sim::Skew;
 use abide_engine::sim::{Sim, Skipping};
 use abide_engine::{Kept, Runtime};
@@ -87,7 +87,7 @@ impl Lab {
         Fut: Future,
     {
         let sim = Sim::new(seed);
-        let store = MemoryStore::new(Arc::new(sim.clone()), Limits::default());
+        let store = MemoryStore::new(Arc::new(sim.clone()), Bounds::default());
         sim.skip_rests(Idle(store.clone()));
         Self::run_in(&sim, store, test)
     }
@@ -121,7 +121,7 @@ impl Lab {
     #[doc(hidden)]
     pub fn run_on_each<Fut: Future>(seed: u64, test: impl Fn(Self) -> Fut) {
         Self::run(seed, &test);
-        let bounds = StoreBounds { limits: Limits::default(), busy_ms_max: None, transaction_ms_max: None };
+        let bounds = StoreBounds { bounds: Bounds::default(), busy_ms_max: None, transaction_ms_max: None };
         let sqlite = |clock| {
             store::open("sqlite::memory:", clock, bounds, Purpose::Work).expect("a store in memory opens")
         };

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use abide_core::{OpKind, Outcome};
-use abide_engine::{Turn, UserTransaction, panics};
+use abide_engine::{Standing, UserTransaction, panics};
 use abide_sqlite::{StepConnection, StepStatement};
 use rusqlite::{Params, Row};
 use serde::Serialize;
@@ -19,7 +19,7 @@ use crate::ctx::Ctx;
 use crate::data;
 use crate::error::{Error, Result};
 use crate::op_name::{OpName, op_options};
-use crate::step::{Slot, delivered};
+use crate::step::{LazyOp, delivered};
 use crate::upgrade::Upgrade;
 
 /// The transaction that a [`ctx.sqlite`](Ctx::sqlite) closure writes in. It commits together with
@@ -79,7 +79,7 @@ pub struct Transact<T> {
     name: OpName,
     run: UserTransaction,
     upgrade: Upgrade<T>,
-    slot: Slot,
+    slot: LazyOp,
     result: PhantomData<fn() -> T>,
 }
 
@@ -120,7 +120,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Transact<T> {
         let clone = move || original.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let run: UserTransaction = Arc::new(move |connection| outcome_of(|| clone()(connection)));
         let (name, upgrade) = (OpName::new(name), Upgrade::default());
-        Self { ctx, name, run, upgrade, slot: Slot::New, result: PhantomData }
+        Self { ctx, name, run, upgrade, slot: LazyOp::New, result: PhantomData }
     }
 }
 
@@ -148,8 +148,8 @@ impl<T: DeserializeOwned> Future for Transact<T> {
             Err(answer) => return answer,
         };
         match op.poll(cx) {
-            Turn::Delivered(delivery) => delivered(&this.ctx, (&mut this.slot, &this.upgrade), delivery),
-            Turn::Wait | Turn::Go(_) | Turn::Running(_) => Poll::Pending,
+            Standing::Delivered(delivery) => delivered(&this.ctx, (&mut this.slot, &this.upgrade), delivery),
+            Standing::Wait | Standing::Go(_) | Standing::Running(_) => Poll::Pending,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::Limits;
+use abide_core::Bounds;
 use abide_store::memory::MemoryStore;
 use tokio::sync::Semaphore;
 
@@ -44,7 +44,7 @@ async fn charges(ctx: Ctx) -> Result<String> {
 }
 
 fn small(clock: Arc<dyn abide_store::Clock>) -> Arc<dyn abide_store::Store> {
-    MemoryStore::new(clock, Limits { payload_bytes_max: BYTES_MAX, ..Limits::default() })
+    MemoryStore::new(clock, Bounds { payload_bytes_max: BYTES_MAX, ..Bounds::default() })
 }
 
 /// The charge has happened, and its receipt could not be recorded. Accepting the outcome for

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use abide::prelude::*;
 use abide::testing::{Lab, Machine};
-use abide_core::{Address, Block, Body, Event, ExecutionId, Limits, Namespace, Phase};
+use abide_core::{Address, Block, Body, Bounds, Event, ExecutionId, Namespace, Phase};
 use abide_sqlite::SqliteStore;
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::{MemoryStore, MemoryTable};
@@ -132,16 +132,16 @@ async fn pays_later(ctx: Ctx) -> Result<String> {
     Ok(format!("{} {}", charge?, rep?))
 }
 
-fn limits() -> Limits {
-    Limits { payload_bytes_max: BYTES_MAX, ..Limits::default() }
+fn bounds() -> Bounds {
+    Bounds { payload_bytes_max: BYTES_MAX, ..Bounds::default() }
 }
 
 fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
-    MemoryStore::new(clock, limits())
+    MemoryStore::new(clock, bounds())
 }
 
 fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
-    let options = abide_sqlite::Options { limits: limits(), ..abide_sqlite::Options::default() };
+    let options = abide_sqlite::Options { bounds: bounds(), ..abide_sqlite::Options::default() };
     SqliteStore::in_memory(clock, options).unwrap()
 }
 

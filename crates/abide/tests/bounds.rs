@@ -5,7 +5,7 @@ use std::sync::Arc;
 use abide::Builder;
 use abide::prelude::*;
 use abide::testing::{Lab, kept};
-use abide_core::{Event, Limits, Outcome};
+use abide_core::{Bounds, Event, Outcome};
 use abide_store::conformance::recorded;
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
@@ -199,7 +199,7 @@ fn check_failure_is_forgotten(faults: Vec<(&'static str, Fault)>, status: Status
         _ => Fault::None,
     };
     let store = |clock| -> Arc<dyn Store> {
-        FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), decide)
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), decide)
     };
     Lab::run_on(1, store, |lab| async move {
         let (machine, abide) = lab.worker_with(|builder| builder.session_ttl(secs(3))).await.unwrap();

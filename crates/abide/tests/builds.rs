@@ -400,7 +400,7 @@ async fn write_as_newer(lab: &Lab) {
         state,
         summary: leased.execution.summary(&[]),
         consumed: leased.inbox.messages.iter().map(|message| message.id.clone()).collect(),
-        emits: Vec::new(),
+        outgoing: Vec::new(),
     };
     let commit = Commit {
         key: leased.key,

@@ -19,13 +19,13 @@ struct World {
     saw: Mutex<Vec<String>>,
 }
 
-type State = Arc<World>;
+type SharedWorld = Arc<World>;
 
 #[workflow]
 async fn waits(ctx: Ctx) -> Result<u32> {
     let got: Result<u32> = ctx.recv("go").await;
     if got.as_ref().is_err_and(Error::is_cancelled) {
-        ctx.state::<State>().saw.lock().unwrap().push("cancelled".to_owned());
+        ctx.state::<SharedWorld>().saw.lock().unwrap().push("cancelled".to_owned());
     }
     got
 }
@@ -45,7 +45,7 @@ async fn orphan(lab: &Lab) -> (Abide, Handle<u32>) {
 }
 
 async fn old_worker(lab: &Lab) -> (Machine, Abide) {
-    lab.worker_with(|builder| builder.lanes(["old"]).state(State::default())).await.unwrap()
+    lab.worker_with(|builder| builder.lanes(["old"]).state(SharedWorld::default())).await.unwrap()
 }
 
 /// Returns the events of the newest run.
@@ -184,7 +184,7 @@ fn passed_deadline_needs_no_code() {
 #[test]
 fn deadline_is_seen_by_live_code_at_once() {
     Lab::run(1, |lab| async move {
-        let (_, abide) = lab.worker_with(|builder| builder.state(State::default())).await.unwrap();
+        let (_, abide) = lab.worker_with(|builder| builder.state(SharedWorld::default())).await.unwrap();
         let handle = abide.start(waits, ()).id("one").deadline(hours(1)).await.unwrap();
         lab.sleep(hours(1) + ms(100)).await;
         assert_eq!(handle.status().await.unwrap(), Status::Failed);
@@ -200,7 +200,7 @@ fn cancel_of_what_has_run_waits_for_its_code() {
         let why = handle.why().await.unwrap();
         assert!(why.contains("unread: cancel by client: enough, which is for its code to see"), "{why}");
         assert!(!handle.status().await.unwrap().is_terminal());
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, _old) = lab.worker_with(|builder| builder.lanes(["old"]).state(world.clone())).await.unwrap();
         lab.sleep(secs(5)).await;
         assert_eq!(handle.status().await.unwrap(), Status::Cancelled);
@@ -327,14 +327,14 @@ fn terminate_of_what_a_frozen_worker_holds_is_applied_by_another() {
 
 #[task]
 async fn occupies(ctx: Ctx) -> Result<()> {
-    ctx.state::<State>().has_begun.notified().await;
+    ctx.state::<SharedWorld>().has_begun.notified().await;
     Ok(())
 }
 
 #[test]
 fn queued_execution_can_be_terminated_while_its_worker_is_full() {
     Lab::run(1, |lab| async move {
-        let options = |builder: abide::Builder| builder.execution_count_max(1).state(State::default());
+        let options = |builder: abide::Builder| builder.execution_count_max(1).state(SharedWorld::default());
         let (_, abide) = lab.worker_with(options).await.unwrap();
         abide.start(occupies, ()).id("first").await.unwrap();
         let second = abide.start(occupies, ()).id("second").await.unwrap();
@@ -346,7 +346,7 @@ fn queued_execution_can_be_terminated_while_its_worker_is_full() {
 
 #[workflow]
 async fn blocks_its_thread(ctx: Ctx) -> Result<()> {
-    let world = ctx.state::<State>();
+    let world = ctx.state::<SharedWorld>();
     ctx.step("block", || async {
         let may_go_on = world.may_go_on.lock().unwrap().take().expect("it runs once");
         world.has_begun.notify_one();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use abide::prelude::*;
 use abide::testing::Lab;
 use abide::{Builder, Workflow};
-use abide_core::{Address, Body, By, Event, ExecutionId, Limits, Message, MessageId, Namespace, Phase};
+use abide_core::{Address, Body, Bounds, By, Event, ExecutionId, Message, MessageId, Namespace, Phase};
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Read, Store, Submit, Target};
@@ -224,7 +224,7 @@ where
     O: Workflow<Input = (), Output = String> + Copy,
     N: Workflow<Output = String> + Copy,
 {
-    changed_on(|clock| MemoryStore::new(clock, Limits::default()), old, new)
+    changed_on(|clock| MemoryStore::new(clock, Bounds::default()), old, new)
 }
 
 fn changed_on<O, N>(make: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>, old: O, new: N) -> String
@@ -290,7 +290,7 @@ fn what_is_unused_is_listed_however_far_back_it_lies() {
     // The engine reads passed pages again, and not every store answers at once.
     let slow = |clock| -> Arc<dyn Store> {
         let decide = |name| if name == "read" { Fault::Delay { poll_count: 3 } } else { Fault::None };
-        FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), decide)
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), decide)
     };
     assert_eq!(
         changed_on(slow, long, long_without_ends),

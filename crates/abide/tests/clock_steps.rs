@@ -9,7 +9,7 @@ use std::time::Duration;
 use abide::Builder;
 use abide::prelude::*;
 use abide::testing::{Lab, Machine, Skew};
-use abide_core::{Limits, Namespace};
+use abide_core::{Bounds, Namespace};
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Retire, Store, WorkerRow, Workers};
@@ -319,7 +319,7 @@ async fn gated(ctx: Ctx) -> Result<u32> {
 fn a_session_that_is_gone_is_replaced_once() {
     const COUNT: usize = 200;
     let slow = |clock| -> Arc<dyn Store> {
-        FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), |name| match name {
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), |name| match name {
             "read" | "heartbeat" | "register" => Fault::Delay { poll_count: 3 },
             _ => Fault::None,
         })
@@ -348,7 +348,7 @@ fn a_worker_whose_clock_is_ahead_of_its_store_asks_now_and_then() {
     let claim_count = Arc::new(AtomicU32::new(0));
     let counter = claim_count.clone();
     let make = move |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
-        FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), move |operation| {
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |operation| {
             let count = counter.fetch_add(u32::from(operation == "claim"), Ordering::Relaxed);
             assert!(count < 1_000, "it asks without end");
             Fault::None

@@ -92,9 +92,9 @@ async fn careless(ctx: Ctx) -> Result<u64> {
 }
 
 /// A file that contains a damaged state, which can be rebuilt.
-struct Place(tempfile::TempDir);
+struct StoreFolder(tempfile::TempDir);
 
-impl Place {
+impl StoreFolder {
     fn path(&self) -> PathBuf {
         self.0.path().join("app.db")
     }
@@ -154,7 +154,8 @@ impl Place {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answer_to_a_damaged_parent_is_there_when_it_is_repaired() {
     let (place, worker) =
-        Place::damaged("mother", async |abide| drop(abide.start(asks, ()).id("mother").await.unwrap())).await;
+        StoreFolder::damaged("mother", async |abide| drop(abide.start(asks, ()).id("mother").await.unwrap()))
+            .await;
     let kid = worker.handle::<u64>("kid");
     kid.signal("finish", &7).await.unwrap();
     assert_eq!(soon(kid.result()).await.unwrap(), 7);
@@ -166,7 +167,8 @@ async fn answer_to_a_damaged_parent_is_there_when_it_is_repaired() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn order_to_a_damaged_child_is_obeyed_when_it_is_repaired() {
     let (place, worker) =
-        Place::damaged("kid", async |abide| drop(abide.start(asks, ()).id("mother").await.unwrap())).await;
+        StoreFolder::damaged("kid", async |abide| drop(abide.start(asks, ()).id("mother").await.unwrap()))
+            .await;
     let mother = worker.handle::<u64>("mother");
     mother.terminate("enough").await.unwrap();
     assert!(matches!(soon(mother.result()).await, Err(ClientError::Cancelled { .. })));
@@ -180,7 +182,8 @@ async fn order_to_a_damaged_child_is_obeyed_when_it_is_repaired() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn order_to_something_damaged_that_is_no_child_is_not_obeyed() {
     let (place, worker) =
-        Place::damaged("kid", async |abide| drop(abide.start(waits, ()).id("kid").await.unwrap())).await;
+        StoreFolder::damaged("kid", async |abide| drop(abide.start(waits, ()).id("kid").await.unwrap()))
+            .await;
     assert_eq!(soon(worker.run(careless, ()).id("stranger").into_future()).await.unwrap(), 1);
     place.repair().await;
     let kid = worker.handle::<u64>("kid");
@@ -193,7 +196,7 @@ async fn order_to_something_damaged_that_is_no_child_is_not_obeyed() {
 /// message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_message_to_what_is_held_is_set_aside() {
-    let place = Place(tempfile::tempdir().unwrap());
+    let place = StoreFolder(tempfile::tempdir().unwrap());
     let (worker, begun) = place.worker().await;
     let handle = worker.start(waits, ()).id("held").await.unwrap();
     soon(begun.acquire()).await.unwrap().forget();
@@ -219,7 +222,7 @@ async fn long(ctx: Ctx) -> Result<u64> {
 /// A claim looks at the first page only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_end_of_a_journal_is_set_aside() {
-    let place = Place(tempfile::tempdir().unwrap());
+    let place = StoreFolder(tempfile::tempdir().unwrap());
     let (worker, begun) = place.worker().await;
     worker.start(long, ()).id("long").await.unwrap();
     soon(begun.acquire()).await.unwrap().forget();

@@ -38,10 +38,10 @@ impl World {
     }
 }
 
-type State = Arc<World>;
+type SharedWorld = Arc<World>;
 
 /// A guard that reports when it is dropped.
-struct Dropped(State, &'static str);
+struct Dropped(SharedWorld, &'static str);
 
 impl Drop for Dropped {
     fn drop(&mut self) {
@@ -56,14 +56,14 @@ fn told<T>(result: &Result<T>) -> String {
 #[workflow]
 async fn patient(ctx: Ctx) -> Result<()> {
     let slept = ctx.sleep(hours(5)).await;
-    ctx.state::<State>().say(format!("the child saw {}", told(&slept)));
+    ctx.state::<SharedWorld>().say(format!("the child saw {}", told(&slept)));
     slept
 }
 
 /// Waits in the given way, then cleans up for this many seconds.
 #[workflow]
 async fn careful(ctx: Ctx, (way, seconds): (String, u64)) -> Result<String> {
-    let world = ctx.state::<State>().clone();
+    let world = ctx.state::<SharedWorld>().clone();
     let waited: Result<()> = match way.as_str() {
         "step" => {
             let inner = world.clone();
@@ -93,7 +93,7 @@ async fn careful(ctx: Ctx, (way, seconds): (String, u64)) -> Result<String> {
     waited.map(|()| "done".to_owned())
 }
 
-async fn worker(lab: &Lab, world: &State) -> (Machine, Abide) {
+async fn worker(lab: &Lab, world: &SharedWorld) -> (Machine, Abide) {
     lab.worker_with(|builder| builder.state(world.clone())).await.unwrap()
 }
 
@@ -123,7 +123,7 @@ async fn assert_deadline(lab: &Lab, handle: &Handle<String>) {
 /// Starts one execution, passes its deadline, and lets code that winds down for three seconds end.
 fn check_seen(way: &str, saw: &[&str], words: &[&str]) {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, abide) = worker(&lab, &world).await;
         let handle = started(&abide, way, 3).await;
         lab.sleep(hours(1) + secs(1)).await;
@@ -155,7 +155,7 @@ fn code_that_sleeps_out_of_memory_sees_its_deadline() {
 #[test]
 fn child_is_asked_to_stop_when_the_deadline_of_its_parent_has_passed() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, abide) = worker(&lab, &world).await;
         let handle = started(&abide, "child", 3).await;
         lab.sleep(hours(1) + secs(1)).await;
@@ -172,7 +172,7 @@ fn child_is_asked_to_stop_when_the_deadline_of_its_parent_has_passed() {
 #[test]
 fn what_still_runs_after_the_grace_is_dropped() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, abide) = worker(&lab, &world).await;
         let handle = started(&abide, "step", 60).await;
         lab.sleep(hours(1) + ms(9_900)).await;
@@ -187,7 +187,7 @@ fn what_still_runs_after_the_grace_is_dropped() {
 #[test]
 fn the_grace_can_be_set() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let options = |builder: abide::Builder| builder.state(world.clone()).deadline_grace_ms(500);
         let (_, abide) = lab.worker_with(options).await.unwrap();
         let handle = started(&abide, "step", 3).await;
@@ -208,7 +208,7 @@ async fn returns_anyway(ctx: Ctx) -> Result<String> {
 #[test]
 fn result_after_the_deadline_is_none() {
     Lab::run(1, |lab| async move {
-        let (_, abide) = worker(&lab, &State::default()).await;
+        let (_, abide) = worker(&lab, &SharedWorld::default()).await;
         let handle = abide.start(returns_anyway, ()).id("one").deadline(hours(1)).await.unwrap();
         lab.sleep(hours(1) + secs(1)).await;
         assert_deadline(&lab, &handle).await;
@@ -224,7 +224,7 @@ async fn fails_to_clean_up(ctx: Ctx) -> Result<String> {
 #[test]
 fn error_of_the_clean_up_is_told_with_the_deadline() {
     Lab::run(1, |lab| async move {
-        let (_, abide) = worker(&lab, &State::default()).await;
+        let (_, abide) = worker(&lab, &SharedWorld::default()).await;
         let handle = abide.start(fails_to_clean_up, ()).id("one").deadline(hours(1)).await.unwrap();
         lab.sleep(hours(1) + secs(1)).await;
         assert_deadline(&lab, &handle).await;
@@ -242,7 +242,7 @@ async fn blocks_in_its_clean_up(ctx: Ctx) -> Result<String> {
 #[test]
 fn what_blocks_in_its_clean_up_fails_at_once() {
     Lab::run(1, |lab| async move {
-        let (_, abide) = worker(&lab, &State::default()).await;
+        let (_, abide) = worker(&lab, &SharedWorld::default()).await;
         let handle = abide.start(blocks_in_its_clean_up, ()).id("one").deadline(hours(1)).await.unwrap();
         lab.sleep(hours(1) + secs(1)).await;
         assert_deadline(&lab, &handle).await;
@@ -253,7 +253,7 @@ fn what_blocks_in_its_clean_up_fails_at_once() {
 fn paused_code_sees_its_deadline() {
     for pause_at in [minutes(10), hours(1) - ms(1)] {
         Lab::run(1, |lab| async move {
-            let world = State::default();
+            let world = SharedWorld::default();
             let (_, abide) = worker(&lab, &world).await;
             let handle = started(&abide, "signal", 3).await;
             lab.sleep(pause_at).await;
@@ -270,12 +270,12 @@ fn paused_code_sees_its_deadline() {
 #[test]
 fn deadline_that_passed_during_downtime_is_seen_by_the_code_that_comes() {
     Lab::run(1, |lab| async move {
-        let (machine, abide) = worker(&lab, &State::default()).await;
+        let (machine, abide) = worker(&lab, &SharedWorld::default()).await;
         started(&abide, "sleep", 3).await;
         lab.sleep(minutes(10)).await;
         lab.crash(machine);
         lab.sleep(hours(2)).await;
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, abide) = worker(&lab, &world).await;
         let handle: Handle<String> = abide.handle("one");
         lab.sleep(secs(1)).await;
@@ -294,12 +294,12 @@ fn clean_up_that_a_crash_interrupted_goes_on_within_the_same_grace() {
     for (crash_at, saw) in [(secs(2), &saw[..]), (secs(9), &saw[..0])] {
         Lab::run(1, |lab| async move {
             let options = |builder: abide::Builder| builder.session_ttl(secs(3));
-            let first = lab.worker_with(|builder| options(builder).state(State::default())).await;
+            let first = lab.worker_with(|builder| options(builder).state(SharedWorld::default())).await;
             let (machine, abide) = first.unwrap();
             started(&abide, "sleep", 8).await;
             lab.sleep(hours(1) + crash_at).await;
             lab.crash(machine);
-            let world = State::default();
+            let world = SharedWorld::default();
             let second = lab.worker_with(|builder| options(builder).state(world.clone())).await;
             let (_, abide) = second.unwrap();
             lab.sleep(secs(12) - crash_at).await;
@@ -315,7 +315,7 @@ fn clean_up_that_a_crash_interrupted_goes_on_within_the_same_grace() {
 #[test]
 fn deadline_that_passes_during_a_cancel_gives_its_clean_up_the_grace() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, abide) = worker(&lab, &world).await;
         let handle = started(&abide, "signal", 60).await;
         lab.sleep(hours(1) - secs(2)).await;
@@ -331,7 +331,7 @@ fn deadline_that_passes_during_a_cancel_gives_its_clean_up_the_grace() {
 #[test]
 fn cancel_after_the_deadline_changes_nothing() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, abide) = worker(&lab, &world).await;
         let handle = started(&abide, "signal", 5).await;
         lab.sleep(hours(1) + secs(1)).await;
@@ -346,7 +346,7 @@ fn cancel_after_the_deadline_changes_nothing() {
 #[test]
 fn terminate_after_the_deadline_ends_it_at_once() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, abide) = worker(&lab, &world).await;
         let handle = started(&abide, "signal", 5).await;
         lab.sleep(hours(1) + secs(1)).await;
@@ -363,7 +363,7 @@ fn code_that_nobody_called_before_the_deadline_is_not_called() {
         let client = lab.client().await.unwrap();
         let handle = started(&client, "signal", 3).await;
         lab.sleep(hours(2)).await;
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, _abide) = worker(&lab, &world).await;
         lab.sleep(secs(1)).await;
         assert_deadline(&lab, &handle).await;
@@ -374,7 +374,7 @@ fn code_that_nobody_called_before_the_deadline_is_not_called() {
 /// Has its deadline pass while its transaction is under way.
 #[workflow]
 async fn writes(ctx: Ctx) -> Result<String> {
-    let (world, lab) = (ctx.state::<State>().clone(), ctx.state::<Lab>().clone());
+    let (world, lab) = (ctx.state::<SharedWorld>().clone(), ctx.state::<Lab>().clone());
     let written: Result<()> = transact(&ctx, "write", move |table| {
         lab.set_clock_forward(secs(20));
         table.downcast_ref::<MemoryTable>().expect("a table").put("k", "v");
@@ -390,7 +390,7 @@ async fn writes(ctx: Ctx) -> Result<String> {
 #[test]
 fn transaction_that_was_under_way_is_seen_before_the_deadline() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let options =
             |builder: abide::Builder| builder.state(world.clone()).state(lab.clone()).session_ttl(hours(1));
         let (_, abide) = lab.worker_with(options).await.unwrap();
@@ -409,7 +409,7 @@ fn transaction_that_was_under_way_is_seen_before_the_deadline() {
 /// Runs until it may end, and then fails if `fails` says so.
 #[task]
 async fn busy(ctx: Ctx, fails: bool) -> Result<String> {
-    let guard = Dropped(ctx.state::<State>().clone(), "task");
+    let guard = Dropped(ctx.state::<SharedWorld>().clone(), "task");
     guard.0.say("begun");
     guard.0.may_end.notified().await;
     if fails { Err(Error::new("no")) } else { Ok("done".to_owned()) }
@@ -423,7 +423,7 @@ async fn busy_task(abide: &Abide, fails: bool) -> Handle<String> {
 #[test]
 fn task_is_dropped_after_the_grace() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, abide) = worker(&lab, &world).await;
         let handle = busy_task(&abide, false).await;
         lab.sleep(hours(1) + ms(9_900)).await;
@@ -438,7 +438,7 @@ fn task_is_dropped_after_the_grace() {
 fn task_that_ends_within_the_grace_has_failed_and_is_not_tried_again() {
     for fails in [false, true] {
         Lab::run(1, |lab| async move {
-            let world = State::default();
+            let world = SharedWorld::default();
             let (_, abide) = worker(&lab, &world).await;
             let handle = busy_task(&abide, fails).await;
             lab.sleep(hours(1) + secs(5)).await;
@@ -456,7 +456,7 @@ fn task_that_ends_within_the_grace_has_failed_and_is_not_tried_again() {
 #[test]
 fn task_whose_worker_dies_after_its_deadline_does_not_begin_again() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let open = |builder: abide::Builder| {
             builder.state(world.clone()).deadline_grace_ms(3_600_000).session_ttl(secs(3))
         };
@@ -475,7 +475,7 @@ fn task_whose_worker_dies_after_its_deadline_does_not_begin_again() {
 #[test]
 fn paused_task_that_runs_has_its_grace() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, abide) = worker(&lab, &world).await;
         let handle = busy_task(&abide, false).await;
         lab.sleep(minutes(10)).await;
@@ -490,7 +490,7 @@ fn paused_task_that_runs_has_its_grace() {
 
 #[workflow]
 async fn late_starter(ctx: Ctx) -> Result<String> {
-    let world = ctx.state::<State>();
+    let world = ctx.state::<SharedWorld>();
     ctx.step("first", || async {
         world.may_end.notified().await;
         Ok(())
@@ -510,7 +510,7 @@ async fn prompt(ctx: Ctx) -> Result<String> {
 #[test]
 fn the_deadline_of_a_child_counts_from_its_start() {
     Lab::run_on_each(21, async |lab| {
-        let world = State::default();
+        let world = SharedWorld::default();
         let state = world.clone();
         let (_, abide) = lab.worker_with(|builder| builder.state(state)).await.unwrap();
         let handle = abide.start(late_starter, ()).id("p").await.unwrap();

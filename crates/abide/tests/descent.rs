@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::Limits;
+use abide_core::Bounds;
 use abide_sqlite::SqliteStore;
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
@@ -14,7 +14,7 @@ use abide_store::{Clock, Store};
 use futures_util::future::{Either, select};
 
 fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
-    MemoryStore::new(clock, Limits::default())
+    MemoryStore::new(clock, Bounds::default())
 }
 
 fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {

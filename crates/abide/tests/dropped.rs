@@ -10,7 +10,7 @@ use std::time::Duration;
 use abide::Builder;
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::Limits;
+use abide_core::Bounds;
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
 use tokio::sync::Notify;
@@ -39,7 +39,7 @@ async fn poll_and_drop<F: Future>(future: F, poll_count: u32) -> bool {
 /// Runs a test in a lab whose store answers late: three polls for each submit.
 fn late<Fut: Future>(test: impl FnOnce(Lab) -> Fut) -> Fut::Output {
     let store = |clock| {
-        let inner = MemoryStore::new(clock, Limits::default());
+        let inner = MemoryStore::new(clock, Bounds::default());
         FaultyStore::deciding(inner, |what| match what {
             "submit" => Fault::Delay { poll_count: 3 },
             _ => Fault::None,
@@ -104,7 +104,7 @@ fn a_dropped_start_dies_with_its_machine_and_is_taken_over() {
 #[test]
 fn a_start_of_unknown_outcome_is_seen_through() {
     let store = |clock| {
-        let inner = MemoryStore::new(clock, Limits::default());
+        let inner = MemoryStore::new(clock, Bounds::default());
         let submit_count = AtomicU32::new(0);
         FaultyStore::deciding(inner, move |what| match what {
             "submit" if submit_count.fetch_add(1, Ordering::Relaxed) < 20 => Fault::Indeterminate,
@@ -125,7 +125,7 @@ fn a_start_of_unknown_outcome_is_seen_through() {
 #[test]
 fn requests_of_unknown_outcome_are_bounded() {
     let store = |clock| {
-        let inner = MemoryStore::new(clock, Limits::default());
+        let inner = MemoryStore::new(clock, Bounds::default());
         let submit_count = AtomicU32::new(0);
         FaultyStore::deciding(inner, move |what| match what {
             "submit" if submit_count.fetch_add(1, Ordering::Relaxed) < 30 => Fault::Indeterminate,

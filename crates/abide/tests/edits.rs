@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use abide::prelude::*;
 use abide::testing::{Lab, Machine};
-use abide_core::Limits;
+use abide_core::Bounds;
 use abide_store::Store;
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
@@ -97,10 +97,10 @@ async fn again(lab: &Lab, machine: Machine, is_new: &IsNew) -> (Machine, Abide) 
 }
 
 fn run(test: impl AsyncFnOnce(&Lab, &IsNew)) {
-    let limits = Limits { payload_bytes_max: BYTES_MAX, ..Limits::default() };
+    let bounds = Bounds { payload_bytes_max: BYTES_MAX, ..Bounds::default() };
     Lab::run_on(
         1,
-        |clock| MemoryStore::new(clock, limits),
+        |clock| MemoryStore::new(clock, bounds),
         |lab| async move {
             test(&lab, &IsNew::default()).await;
         },
@@ -138,8 +138,8 @@ fn a_replay_reads_the_journal_of_many_edits_twice() {
         let count = counter.fetch_add(1, Ordering::Relaxed);
         if count > READ_COUNT_MAX { Fault::Corrupt } else { Fault::Delay { poll_count: 1 } }
     };
-    let limits = Limits { payload_bytes_max: BYTES_MAX, ..Limits::default() };
-    let store = |clock| -> Arc<dyn Store> { FaultyStore::deciding(MemoryStore::new(clock, limits), decide) };
+    let bounds = Bounds { payload_bytes_max: BYTES_MAX, ..Bounds::default() };
+    let store = |clock| -> Arc<dyn Store> { FaultyStore::deciding(MemoryStore::new(clock, bounds), decide) };
     Lab::run_on(1, store, |lab| async move {
         let is_new = IsNew::default();
         let (machine, abide) = worker(&lab, &is_new).await;

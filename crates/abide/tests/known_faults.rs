@@ -13,7 +13,7 @@ use abide::prelude::*;
 use abide::rusqlite::Connection;
 use abide::testing::{Lab, Machine};
 use abide::{Builder, Timestamp};
-use abide_core::{Ability, Address, Event, ExecutionId, Kind, Limits, Name, Namespace};
+use abide_core::{Ability, Address, Bounds, Event, ExecutionId, Kind, Name, Namespace};
 use abide_sqlite::{Options, SqliteStore};
 use abide_store::conformance::{self, TestClock, check_one};
 use abide_store::faults::{Fault, FaultyStore};
@@ -66,9 +66,9 @@ fn tests_elsewhere_are_where_they_are_said_to_be() {
 }
 
 /// A database file in a folder of its own.
-struct Place(tempfile::TempDir);
+struct StoreFolder(tempfile::TempDir);
 
-impl Place {
+impl StoreFolder {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -107,10 +107,10 @@ impl Place {
 /// Checks conformance cases on a file and on the reference store.
 fn holds(cases: &[&str]) {
     for case in cases {
-        let place = Place::new();
-        let options = || Options { limits: conformance::limits(), ..Options::default() };
+        let place = StoreFolder::new();
+        let options = || Options { bounds: conformance::bounds(), ..Options::default() };
         check_one(case, |clock| SqliteStore::open(&place.path(), clock, options()).unwrap());
-        check_one(case, |clock| MemoryStore::new(clock, conformance::limits()));
+        check_one(case, |clock| MemoryStore::new(clock, conformance::bounds()));
     }
 }
 
@@ -121,7 +121,7 @@ fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
 /// Runs a test in virtual time, on SQLite and on the reference store.
 fn in_virtual_time<Fut: Future<Output = ()>>(test: impl Fn(Lab, Shared) -> Fut) {
     Lab::run_on(1, sqlite, |lab| test(lab, Shared::default()));
-    Lab::run_on(1, |clock| MemoryStore::new(clock, Limits::default()), |lab| test(lab, Shared::default()));
+    Lab::run_on(1, |clock| MemoryStore::new(clock, Bounds::default()), |lab| test(lab, Shared::default()));
 }
 
 async fn worker(lab: &Lab, world: &Shared) -> (Machine, Abide) {
@@ -178,7 +178,7 @@ async fn slow(ctx: Ctx, n: u64) -> Result<u64> {
 /// A schema check could not fail.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_schema_that_this_program_does_not_know_is_refused() {
-    let place = Place::new();
+    let place = StoreFolder::new();
     create(&place.path());
     let known: i64 = {
         let sql = "SELECT value FROM abide_meta WHERE name = 'schema_version'";
@@ -208,7 +208,7 @@ async fn a_schema_that_this_program_does_not_know_is_refused() {
 /// Reads queued behind the writer.
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_do_not_queue_behind_the_writer() {
-    let place = Place::new();
+    let place = StoreFolder::new();
     create(&place.path());
     let client = place.builder().client().await.unwrap();
     let first = client.start(echo, 1).id("first").await.unwrap();
@@ -400,7 +400,7 @@ async fn quotes(ctx: Ctx, text: String) -> Result<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_users_write_is_never_part_of_sql() {
     for text in ["'; DROP TABLE abide_journal; --", "\" OR 1 = 1 --", "?1 :a $b @c", "%_\\'\\\"", "a'||'b"] {
-        let place = Place::new();
+        let place = StoreFolder::new();
         let builder = place.builder().namespace(text).worker_name(text).lanes([text]).capabilities([text]);
         let abide = builder.open().await.unwrap();
         let start = abide.start(quotes, text.to_owned()).id(text).lane(text).requires([text]);
@@ -423,7 +423,7 @@ async fn what_users_write_is_never_part_of_sql() {
 async fn no_connection_and_no_lock_is_held_while_a_step_runs() {
     // A count far above the number of connections.
     const COUNT: u32 = 50;
-    let (place, world) = (Place::new(), Shared::default());
+    let (place, world) = (StoreFolder::new(), Shared::default());
     let abide = place.builder().state(world.clone()).open().await.unwrap();
     for n in 0..COUNT {
         abide.start(slow, n.into()).id(format!("slow-{n}")).await.unwrap();
@@ -500,7 +500,7 @@ async fn snapshots(lab: &Lab, ids: &[String]) -> Vec<Snapshot> {
 /// Two processes created the same root.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_create_the_same_root_once() {
-    let place = Place::new();
+    let place = StoreFolder::new();
     create(&place.path());
     let (one, two) = (place.builder().client().await.unwrap(), place.builder().client().await.unwrap());
     // Both have asked before either has an answer.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::Limits;
+use abide_core::Bounds;
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Store};
@@ -24,7 +24,7 @@ fn a_run_that_is_retried_before_the_answer_that_ended_it_goes_on() {
     for nth_late in 1..8 {
         let commit_count = Arc::new(AtomicU32::new(0));
         let make = move |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
-            FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), move |operation| {
+            FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |operation| {
                 let nth = commit_count.fetch_add(u32::from(operation == "commit"), Ordering::Relaxed) + 1;
                 let is_late = operation == "commit" && nth == nth_late;
                 if is_late { Fault::Delay { poll_count: 2_000 } } else { Fault::None }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::{Address, ExecutionId, Lease, Limits, Namespace, care, codec};
+use abide_core::{Address, Bounds, ExecutionId, Lease, Namespace, care, codec};
 use abide_sqlite::SqliteStore;
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
@@ -61,7 +61,7 @@ async fn long(ctx: Ctx) -> Result<u64> {
 /// on.
 fn mute(what: &'static str, is_mute: Arc<AtomicBool>) -> impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store> {
     move |clock| {
-        let inner = MemoryStore::new(clock, Limits::default());
+        let inner = MemoryStore::new(clock, Bounds::default());
         FaultyStore::deciding(inner, move |asked| {
             if asked == what && is_mute.load(Ordering::Relaxed) { Fault::Indeterminate } else { Fault::None }
         })
@@ -84,7 +84,7 @@ async fn give_back(store: &Arc<dyn Store>, id: &str, hold: Hold) {
         state: codec::encode(&found.execution),
         summary: found.summary,
         consumed: Vec::new(),
-        emits: Vec::new(),
+        outgoing: Vec::new(),
     };
     let commit = Commit {
         key: found.key,
@@ -159,7 +159,7 @@ fn a_start_whose_answer_never_comes_is_run_after_the_second_heartbeat() {
 fn a_start_whose_answer_is_lost_once_is_run_before_the_next_heartbeat() {
     let mut submit_count = 0;
     let make = move |clock| -> Arc<dyn Store> {
-        FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), move |what| {
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |what| {
             submit_count += u32::from(what == "submit");
             if what == "submit" && submit_count == 1 { Fault::Indeterminate } else { Fault::None }
         })
@@ -225,7 +225,7 @@ fn a_seat_that_gives_its_lease_back_waits_for_the_answer() {
     let (is_mute, commit_count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let (muted, counted) = (is_mute.clone(), commit_count.clone());
     let store = move |clock| {
-        FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), move |asked| {
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |asked| {
             counted.fetch_add(u32::from(asked == "commit"), Ordering::Relaxed);
             let is_unanswered = asked == "commit" && muted.load(Ordering::Relaxed);
             if is_unanswered { Fault::Indeterminate } else { Fault::None }
@@ -279,7 +279,7 @@ fn what_was_held_under_a_session_that_is_gone_ends_with_it() {
         let muted = is_mute.clone();
         let make = move |clock| -> Arc<dyn Store> {
             let mut register_count = 0;
-            FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), move |what| {
+            FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |what| {
                 register_count += u32::from(what == "register");
                 let is_third = what == "register" && register_count > 2;
                 if is_third && muted.load(Ordering::Relaxed) { Fault::Unavailable } else { Fault::None }
@@ -316,7 +316,7 @@ fn a_lease_that_is_told_of_after_its_session_is_gone_is_not_run_for_long() {
     let mut begun_count = 0;
     for poll_count in 0..8 {
         let make = move |clock| -> Arc<dyn Store> {
-            FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), move |what| match what {
+            FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |what| match what {
                 "submit" => Fault::Delay { poll_count: 1 + poll_count * 4 },
                 "register" => Fault::Delay { poll_count: 16 },
                 _ => Fault::None,
@@ -396,7 +396,7 @@ fn agree_when_healthy(make: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>) {
 
 #[test]
 fn heartbeats_of_a_healthy_worker_agree() {
-    agree_when_healthy(|clock| MemoryStore::new(clock, Limits::default()));
+    agree_when_healthy(|clock| MemoryStore::new(clock, Bounds::default()));
 }
 
 #[test]
@@ -472,7 +472,7 @@ fn code_that_has_run_under_its_first_lease_sees_a_cancel_and_a_deadline() {
     for is_deadline in [false, true] {
         let mut commit_count = 0;
         let make = move |clock| -> Arc<dyn Store> {
-            FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), move |what| {
+            FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), move |what| {
                 commit_count += u32::from(what == "commit");
                 // The first commit has recorded the first step.
                 if what == "commit" && commit_count == 2 { Fault::Corrupt } else { Fault::None }

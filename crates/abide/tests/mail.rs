@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use abide::Builder;
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::{Address, ExecutionId, Limits, Namespace};
+use abide_core::{Address, Bounds, ExecutionId, Namespace};
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
-use abide_store::{Bounds, Clock, Read, Snapshot, Store, Target};
+use abide_store::{Clock, PageBounds, Read, Snapshot, Store, Target};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
@@ -254,9 +254,9 @@ async fn naps(ctx: Ctx) -> Result<()> {
 /// Makes a store that returns mail in small pages, each of them late. It expects a few claims per
 /// minute, and panics if the same execution is claimed again and again.
 fn slow_pages(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
-    let bounds = Bounds { inbox_page_count_max: 4, ..Bounds::default() };
+    let page_bounds = PageBounds { inbox_page_count_max: 4, ..PageBounds::default() };
     let mut claim_count = 0;
-    FaultyStore::deciding(MemoryStore::bounded(clock, Limits::default(), bounds), move |what| {
+    FaultyStore::deciding(MemoryStore::bounded(clock, Bounds::default(), page_bounds), move |what| {
         claim_count += u32::from(what == "claim");
         assert!(claim_count < 1_000, "it is claimed without end");
         if what == "inbox" { Fault::Delay { poll_count: 3 } } else { Fault::None }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use abide::Builder;
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::{Address, ExecutionId, Limits, Namespace, Phase};
+use abide_core::{Address, Bounds, ExecutionId, Namespace, Phase};
 use abide_sqlite::SqliteStore;
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Import, Imported, Store, export};
@@ -134,7 +134,7 @@ async fn late(ctx: Ctx) -> Result<u64> {
 }
 
 fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
-    MemoryStore::new(clock, Limits::default())
+    MemoryStore::new(clock, Bounds::default())
 }
 
 fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {

@@ -28,9 +28,9 @@ async fn occupies(ctx: Ctx) -> Result<()> {
     step.await
 }
 
-struct Place(tempfile::TempDir);
+struct StoreFolder(tempfile::TempDir);
 
-impl Place {
+impl StoreFolder {
     fn new() -> Self {
         Self(tempfile::tempdir().expect("a folder"))
     }
@@ -46,7 +46,7 @@ async fn what_another_worker_runs_is_heard_of_when_it_ends() {
 }
 
 async fn heard_from_another() -> Option<()> {
-    let place = Place::new();
+    let place = StoreFolder::new();
     let here = place.builder().lanes(["here"]).open().await.unwrap();
     let there = place.builder().lanes(["there"]).open().await.unwrap();
     let handle = here.start(waits, ()).lane("there").await.unwrap();
@@ -71,7 +71,7 @@ async fn what_left_for_another_worker_is_heard_of_when_it_ends() {
 }
 
 async fn heard_of_what_left() -> Option<()> {
-    let place = Place::new();
+    let place = StoreFolder::new();
     let began = Arc::new(Notify::new());
     let small = place.builder().lanes(["here", "both"]).execution_count_max(1).park_after(ms(1));
     let here = small.state(began.clone()).open().await.unwrap();
@@ -146,7 +146,7 @@ async fn quick(ctx: Ctx) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_whose_mail_is_told_again_and_again_runs_once() {
     for is_pause in [false, true] {
-        let place = Place::new();
+        let place = StoreFolder::new();
         let state = Arc::new(Errand::default());
         let here = place.builder().state(state.clone()).open().await.unwrap();
         let there = place.builder().lanes(["there"]).open().await.unwrap();

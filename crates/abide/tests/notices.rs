@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::Limits;
+use abide_core::Bounds;
 use abide_sqlite::SqliteStore;
 use abide_store::faults::{Chances, FaultyStore, NoticeFault};
 use abide_store::memory::MemoryStore;
@@ -35,7 +35,7 @@ async fn adds_up(ctx: Ctx) -> Result<u64> {
 }
 
 fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
-    MemoryStore::new(clock, Limits::default())
+    MemoryStore::new(clock, Bounds::default())
 }
 
 fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {

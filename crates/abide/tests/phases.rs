@@ -36,11 +36,11 @@ impl World {
     }
 }
 
-type State = Arc<World>;
+type SharedWorld = Arc<World>;
 
 #[task]
 async fn errand(ctx: Ctx) -> Result<u32> {
-    ctx.state::<State>().may_end.notified().await;
+    ctx.state::<SharedWorld>().may_end.notified().await;
     Ok(7)
 }
 
@@ -53,7 +53,7 @@ async fn sends_out(ctx: Ctx) -> Result<u32> {
 #[test]
 fn the_answer_of_a_child_is_kept_while_its_parent_is_paused() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
         let parent = abide.start(sends_out, ()).id("parent").await.unwrap();
         lab.sleep(secs(5)).await;
@@ -73,7 +73,7 @@ fn the_answer_of_a_child_is_kept_while_its_parent_is_paused() {
 async fn clashes(ctx: Ctx) -> Result<u32> {
     let child = ctx.start(errand, ()).id("errand").await?;
     ctx.step("name", || async { Ok(()) }).await?;
-    let is_fixed = ctx.state::<State>().is_fixed;
+    let is_fixed = ctx.state::<SharedWorld>().is_fixed;
     ctx.sleep(ms(1)).named(if is_fixed { "other" } else { "name" }).await?;
     child.result().await
 }
@@ -81,7 +81,7 @@ async fn clashes(ctx: Ctx) -> Result<u32> {
 #[test]
 fn the_answer_of_a_child_is_kept_while_its_parent_is_blocked() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let (machine, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
         let parent = abide.start(clashes, ()).id("parent").await.unwrap();
         lab.sleep(secs(5)).await;
@@ -141,7 +141,7 @@ fn random_pauses_lose_no_answer() {
 
 #[workflow]
 async fn beside(ctx: Ctx) -> Result<()> {
-    let world = ctx.state::<State>();
+    let world = ctx.state::<SharedWorld>();
     for round in 0..10 {
         let key = format!("{}/{round}", ctx.id());
         let step = ctx.step("step", || {
@@ -184,7 +184,7 @@ fn a_step_beside_a_transaction_runs_once() {
             FaultyStore::seeded(inner, seed, chances) as Arc<dyn Store>
         };
         Lab::run_on(seed, store, |lab| async move {
-            let world = State::default();
+            let world = SharedWorld::default();
             let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
             abide.run(prepares, ()).await.unwrap();
             let ids = ["a", "b", "c"];
@@ -210,7 +210,7 @@ fn a_step_beside_a_transaction_runs_once() {
 
 #[workflow]
 async fn pair(ctx: Ctx) -> Result<()> {
-    let world = ctx.state::<State>();
+    let world = ctx.state::<SharedWorld>();
     let (a, b) = futures_util::join!(
         ctx.step("a", || async {
             world.may_end.notified().await;
@@ -236,7 +236,7 @@ async fn pair(ctx: Ctx) -> Result<()> {
 #[test]
 fn a_recorded_result_is_seen_before_a_cancellation() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
         let handle = abide.start(pair, ()).id("one").await.unwrap();
         lab.sleep(secs(1)).await;
@@ -255,7 +255,7 @@ fn a_recorded_result_is_seen_before_a_cancellation() {
 #[test]
 fn a_recorded_result_is_seen_before_a_cancellation_in_a_replay() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let (machine, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
         let handle = abide.start(pair, ()).id("one").await.unwrap();
         lab.sleep(secs(1)).await;
@@ -264,7 +264,7 @@ fn a_recorded_result_is_seen_before_a_cancellation_in_a_replay() {
         world.may_end.notify_one();
         lab.sleep(secs(1)).await;
         lab.crash(machine);
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
         let handle = abide.handle::<()>("one");
         handle.cancel("stop").await.unwrap();
@@ -276,7 +276,7 @@ fn a_recorded_result_is_seen_before_a_cancellation_in_a_replay() {
 
 #[workflow]
 async fn first_step(ctx: Ctx) -> Result<()> {
-    let world = ctx.state::<State>();
+    let world = ctx.state::<SharedWorld>();
     let step = ctx.step("charge", || async {
         world.say("charge began");
         world.may_end.notified().await;
@@ -291,7 +291,7 @@ async fn first_step(ctx: Ctx) -> Result<()> {
 #[test]
 fn a_cancellation_during_the_first_operation_is_seen() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
         let handle = abide.start(first_step, ()).id("one").await.unwrap();
         lab.sleep(secs(1)).await;
@@ -338,12 +338,12 @@ fn a_cancellation_of_what_is_paused_is_seen() {
 fn what_nobody_ever_held_is_cancelled_without_its_code() {
     Lab::run(1, |lab| async move {
         let (_, other) =
-            lab.worker_with(|builder| builder.state(State::default()).lanes(["other"])).await.unwrap();
+            lab.worker_with(|builder| builder.state(SharedWorld::default()).lanes(["other"])).await.unwrap();
         let handle = other.start(first_step, ()).id("one").await.unwrap();
         lab.sleep(secs(1)).await;
         handle.cancel("stop").await.unwrap();
         lab.sleep(secs(60)).await;
-        let world = State::default();
+        let world = SharedWorld::default();
         let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
         lab.sleep(secs(60)).await;
         assert_eq!(abide.handle::<()>("one").status().await.unwrap(), Status::Cancelled);
@@ -353,7 +353,7 @@ fn what_nobody_ever_held_is_cancelled_without_its_code() {
 
 #[task]
 async fn counted(ctx: Ctx) -> Result<u32> {
-    let world = ctx.state::<State>();
+    let world = ctx.state::<SharedWorld>();
     *world.ran.lock().unwrap().entry("task".to_owned()).or_default() += 1;
     world.may_end.notified().await;
     Ok(1)
@@ -365,12 +365,12 @@ async fn counted(ctx: Ctx) -> Result<u32> {
 fn a_task_with_mail_runs_once() {
     for is_pause in [false, true] {
         let delays = |clock| {
-            let inner = abide_store::memory::MemoryStore::new(clock, abide_core::Limits::default());
+            let inner = abide_store::memory::MemoryStore::new(clock, abide_core::Bounds::default());
             let chances = Chances { delay_permille: 500, delay_poll_count_max: 5, ..Chances::default() };
             FaultyStore::seeded(inner, 3, chances) as Arc<dyn Store>
         };
         Lab::run_on(1, delays, |lab| async move {
-            let world = State::default();
+            let world = SharedWorld::default();
             let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
             let (_, other) = lab.worker_with(|builder| builder.lanes(["other"])).await.unwrap();
             let handle = abide.start(counted, ()).id("task").await.unwrap();

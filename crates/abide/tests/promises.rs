@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use abide::prelude::*;
 use abide::testing::{Lab, Machine};
-use abide_core::Limits;
+use abide_core::Bounds;
 use abide_sqlite::SqliteStore;
 use abide_store::conformance::{self, Recorded};
 use abide_store::faults::{Fault, FaultyStore};
@@ -25,7 +25,7 @@ struct World {
 type Shared = Arc<World>;
 
 fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
-    MemoryStore::new(clock, Limits::default())
+    MemoryStore::new(clock, Bounds::default())
 }
 
 fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use abide::prelude::*;
 use abide::testing::{Lab, transact};
-use abide_core::{Event, Limits, Namespace, Outcome};
+use abide_core::{Bounds, Event, Namespace, Outcome};
 use abide_sqlite::{SqliteStore, StepConnection};
 use abide_store::conformance::{Recorded, recorded};
 use abide_store::faults::{Chances, FaultyStore};
@@ -127,7 +127,7 @@ fn check(seed: u64) {
         // Every fourth seed runs on SQLite: the engine must not see a difference.
         let store: Arc<dyn Store> = match seed % 4 {
             0 => SqliteStore::in_memory(clock, abide_sqlite::Options::default()).unwrap(),
-            _ => MemoryStore::new(clock, Limits::default()),
+            _ => MemoryStore::new(clock, Bounds::default()),
         };
         FaultyStore::seeded(store, seed, chances)
     };
@@ -285,7 +285,7 @@ fn what_is_leased_again_before_it_has_left_is_not_lost() {
         println!("seed {seed}");
         let make = |clock: Arc<dyn Clock>| -> Arc<dyn Store> {
             let slow = Chances { delay_permille: 500, delay_poll_count_max: 9, ..Chances::default() };
-            FaultyStore::seeded(MemoryStore::new(clock, Limits::default()), seed, slow)
+            FaultyStore::seeded(MemoryStore::new(clock, Bounds::default()), seed, slow)
         };
         Lab::run_on(seed, make, |lab| async move {
             let (_, abide) = lab.worker_with(|builder| builder.park_after(ms(100))).await.unwrap();

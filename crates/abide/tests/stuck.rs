@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use abide::prelude::*;
 use abide::testing::{Lab, Machine};
-use abide_core::{Address, ExecutionId, Lease, Limits, Namespace};
+use abide_core::{Address, Bounds, ExecutionId, Lease, Namespace};
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
 use abide_store::{Aside, Clock, Read, Store, Target, Unreadable};
@@ -351,7 +351,7 @@ async fn listens(ctx: Ctx) -> Result<u32> {
 
 #[test]
 fn who_waits_elsewhere_is_told_of_a_set_aside() {
-    let memory = |clock| -> Arc<dyn Store> { MemoryStore::new(clock, Limits::default()) };
+    let memory = |clock| -> Arc<dyn Store> { MemoryStore::new(clock, Bounds::default()) };
     // The time is twice as long as a client leaves the feed unread.
     check_told_of_set_aside(memory, 0, secs(10));
 }
@@ -421,7 +421,7 @@ fn what_cannot_be_read_is_set_aside_when_the_store_is_back() {
         _ => Fault::None,
     };
     let store = |clock| -> Arc<dyn Store> {
-        FaultyStore::deciding(MemoryStore::new(clock, Limits::default()), decide)
+        FaultyStore::deciding(MemoryStore::new(clock, Bounds::default()), decide)
     };
     Lab::run_on(1, store, |lab| async move {
         let (_machine, abide) = lab.worker().await.unwrap();

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use abide::Builder;
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::{Address, Body, ExecutionId, Limits, Namespace};
+use abide_core::{Address, Body, Bounds, ExecutionId, Namespace};
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
-use abide_store::{Bounds, Read, Snapshot, Store, Target};
+use abide_store::{PageBounds, Read, Snapshot, Store, Target};
 use tokio::sync::Semaphore;
 
 struct World {
@@ -234,9 +234,9 @@ fn each_attempt_of_a_task_with_much_mail_has_one_lease() {
         Err(Error::new("no"))
     }
     let slow = |name| if name == "inbox" { Fault::Delay { poll_count: 3 } } else { Fault::None };
-    let bounds = Bounds { inbox_page_count_max: 1, ..Bounds::default() };
+    let page_bounds = PageBounds { inbox_page_count_max: 1, ..PageBounds::default() };
     let store = |time| -> Arc<dyn Store> {
-        FaultyStore::deciding(MemoryStore::bounded(time, Limits::default(), bounds), slow)
+        FaultyStore::deciding(MemoryStore::bounded(time, Bounds::default(), page_bounds), slow)
     };
     Lab::run_on(1, store, |lab| async move {
         let (_, abide) = lab.worker().await.unwrap();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::Limits;
+use abide_core::Bounds;
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
 use abide_store::{Clock, Store};
@@ -18,7 +18,7 @@ struct World {
     long_is_over: tokio::sync::Notify,
 }
 
-type State = Arc<World>;
+type SharedWorld = Arc<World>;
 
 #[workflow]
 async fn waits(ctx: Ctx) -> Result<u64> {
@@ -115,7 +115,7 @@ fn children_end_when_their_parent_is_cancelled_or_terminated() {
 
 #[workflow]
 async fn ticks(ctx: Ctx) -> Result<()> {
-    let world = ctx.state::<State>();
+    let world = ctx.state::<SharedWorld>();
     while !world.is_over.load(Ordering::Relaxed) {
         ctx.step("tick", || async {
             world.tick_count.fetch_add(1, Ordering::Relaxed);
@@ -135,7 +135,7 @@ async fn mother_of_ticks(ctx: Ctx) -> Result<()> {
 #[test]
 fn a_pause_pauses_the_tree_and_a_resume_lets_it_go_on() {
     Lab::run(1, |lab| async move {
-        let world = State::default();
+        let world = SharedWorld::default();
         let count = || world.tick_count.load(Ordering::Relaxed);
         let (_, abide) = lab.worker_with(|builder| builder.state(world.clone())).await.unwrap();
         let handle = abide.start(mother_of_ticks, ()).id("mother").await.unwrap();
@@ -399,7 +399,7 @@ async fn fickle(ctx: Ctx) -> Result<u64> {
 /// child is cancelled when the parent goes on.
 #[test]
 fn a_child_that_was_given_up_just_before_a_pause_is_cancelled_after_it() {
-    check_given_up_beside_pause(10, |clock| MemoryStore::new(clock, Limits::default()));
+    check_given_up_beside_pause(10, |clock| MemoryStore::new(clock, Bounds::default()));
 }
 
 #[test]
@@ -420,7 +420,8 @@ fn check_given_up_beside_pause(seed_count: u64, open: fn(Arc<dyn Clock>) -> Arc<
             };
             let make = |clock| -> Arc<dyn Store> { FaultyStore::deciding(open(clock), decide) };
             let status = Lab::run_on(seed, make, |lab| async move {
-                let (_, abide) = lab.worker_with(|builder| builder.state(State::default())).await.unwrap();
+                let (_, abide) =
+                    lab.worker_with(|builder| builder.state(SharedWorld::default())).await.unwrap();
                 let handle = abide.start(fickle, ()).id("fickle").await.unwrap();
                 lab.sleep(secs(1)).await;
                 is_slow.store(true, Ordering::SeqCst);
@@ -445,7 +446,7 @@ fn check_given_up_beside_pause(seed_count: u64, open: fn(Arc<dyn Clock>) -> Arc<
 /// Abandons a child on a signal, while a step runs until the test ends it.
 #[workflow]
 async fn busy(ctx: Ctx) -> Result<u64> {
-    let world = ctx.state::<State>();
+    let world = ctx.state::<SharedWorld>();
     let long = ctx.step("long", || async {
         world.long_is_over.notified().await;
         Ok(())
@@ -468,7 +469,7 @@ fn a_child_that_is_given_up_beside_a_drain_is_cancelled() {
     for go_after in [0, 1, 2, 3, 500, 2_000, 10_000] {
         for step_ends_after in [0, 1, 1_000, 60_000] {
             Lab::run(1, |lab| async move {
-                let world = State::default();
+                let world = SharedWorld::default();
                 let options = |builder: abide::Builder| builder.state(world.clone()).shutdown_grace(secs(4));
                 let (_, abide) = lab.worker_with(options).await.unwrap();
                 let (_, office) = lab.worker_with(|builder| builder.lanes(["office"])).await.unwrap();

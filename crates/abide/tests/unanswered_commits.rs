@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::Limits;
+use abide_core::Bounds;
 use abide_sqlite::SqliteStore;
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
@@ -59,7 +59,7 @@ async fn step(ctx: &Ctx, name: &str, gate: Option<&Semaphore>) -> Result<u32> {
 }
 
 fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
-    MemoryStore::new(clock, Limits::default())
+    MemoryStore::new(clock, Bounds::default())
 }
 
 fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {

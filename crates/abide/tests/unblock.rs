@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::{Address, Block, Event, ExecutionId, Limits, Namespace, Phase};
+use abide_core::{Address, Block, Bounds, Event, ExecutionId, Namespace, Phase};
 use abide_sqlite::SqliteStore;
 use abide_store::faults::{Fault, FaultyStore};
 use abide_store::memory::MemoryStore;
@@ -136,16 +136,16 @@ async fn raced(ctx: Ctx) -> Result<String> {
     }
 }
 
-fn limits() -> Limits {
-    Limits { payload_bytes_max: BYTES_MAX, ..Limits::default() }
+fn bounds() -> Bounds {
+    Bounds { payload_bytes_max: BYTES_MAX, ..Bounds::default() }
 }
 
 fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
-    MemoryStore::new(clock, limits())
+    MemoryStore::new(clock, bounds())
 }
 
 fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
-    let options = abide_sqlite::Options { limits: limits(), ..abide_sqlite::Options::default() };
+    let options = abide_sqlite::Options { bounds: bounds(), ..abide_sqlite::Options::default() };
     SqliteStore::in_memory(clock, options).unwrap()
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::{Ability, Kind, Limits, Name, Namespace};
+use abide_core::{Ability, Bounds, Kind, Name, Namespace};
 use abide_sqlite::SqliteStore;
 use abide_store::faults::{Chances, Fault, FaultyStore, NoticeFault};
 use abide_store::memory::MemoryStore;
@@ -20,7 +20,7 @@ async fn waits(ctx: Ctx, n: u64) -> Result<u64> {
 }
 
 fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
-    MemoryStore::new(clock, Limits::default())
+    MemoryStore::new(clock, Bounds::default())
 }
 
 fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {

@@ -10,12 +10,13 @@ use abide_sqlite::{Options, SqliteStore};
 use abide_store::{Clock, Store};
 
 use crate::args::Global;
-use crate::failure::Failure;
+use crate::command_error::CommandError;
 
 /// Returns the path of the store's file.
-pub(crate) fn path(global: &Global) -> Result<PathBuf, Failure> {
+pub(crate) fn path(global: &Global) -> Result<PathBuf, CommandError> {
     let url = global.store.as_deref().filter(|url| !url.is_empty());
-    let url = url.ok_or_else(|| Failure::usage("no store is given: write --store URL or set ABIDE_STORE"))?;
+    let url =
+        url.ok_or_else(|| CommandError::usage("no store is given: write --store URL or set ABIDE_STORE"))?;
     let problem = match url.parse() {
         Ok(StoreUrl::File(path)) => return Ok(path),
         Ok(StoreUrl::Memory) => {
@@ -23,14 +24,14 @@ pub(crate) fn path(global: &Global) -> Result<PathBuf, Failure> {
         }
         Err(invalid) => InvalidUrl::to_string(&invalid),
     };
-    Err(Failure::usage(format!("the store {url:?}: {problem}")))
+    Err(CommandError::usage(format!("the store {url:?}: {problem}")))
 }
 
 /// Opens the store read-only and runs `work` with it.
 pub(crate) fn read<T>(
     global: &Global,
-    work: impl AsyncFnOnce(Arc<dyn Store>) -> Result<T, Failure>,
-) -> Result<T, Failure> {
+    work: impl AsyncFnOnce(Arc<dyn Store>) -> Result<T, CommandError>,
+) -> Result<T, CommandError> {
     let path = path(global)?;
     block_on(async {
         let options = Options { read_only: true, ..Options::default() };
@@ -44,10 +45,10 @@ pub(crate) fn read<T>(
 /// Opens the store read-only and runs `work` with a client that sends nothing.
 pub(crate) fn watch<T>(
     global: &Global,
-    work: impl AsyncFnOnce(Client) -> Result<T, Failure>,
-) -> Result<T, Failure> {
+    work: impl AsyncFnOnce(Client) -> Result<T, CommandError>,
+) -> Result<T, CommandError> {
     read(global, async |store| {
-        let runtime = TokioRuntime::current().ok_or_else(|| Failure::failed("there is no runtime"))?;
+        let runtime = TokioRuntime::current().ok_or_else(|| CommandError::failed("there is no runtime"))?;
         work(Client::alone(store, runtime, global.namespace.clone())).await
     })
 }
@@ -55,11 +56,11 @@ pub(crate) fn watch<T>(
 /// Opens the store for writing and runs `work` with a client.
 pub(crate) fn client<T>(
     global: &Global,
-    work: impl AsyncFnOnce(Client) -> Result<T, Failure>,
-) -> Result<T, Failure> {
+    work: impl AsyncFnOnce(Client) -> Result<T, CommandError>,
+) -> Result<T, CommandError> {
     let path = path(global)?;
     block_on(async {
-        let runtime = TokioRuntime::current().ok_or_else(|| Failure::failed("there is no runtime"))?;
+        let runtime = TokioRuntime::current().ok_or_else(|| CommandError::failed("there is no runtime"))?;
         let clock: Arc<dyn Clock> = runtime.clone();
         let store = SqliteStore::open(&path, clock, Options { create: false, ..Options::default() })?;
         let runtime: Arc<dyn Runtime> = runtime;
@@ -70,6 +71,6 @@ pub(crate) fn client<T>(
 }
 
 /// Runs a future on this thread.
-pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
     tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(future)
 }

@@ -7,12 +7,12 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 
 use crate::args::{Because, Global, Output, Plain, Signal, Unblock};
+use crate::command_error::CommandError;
 use crate::connect;
-use crate::failure::Failure;
 use crate::output;
 
 /// Runs `abide signal`.
-pub(crate) fn signal(global: &Global, args: &Signal) -> Result<(), Failure> {
+pub(crate) fn signal(global: &Global, args: &Signal) -> Result<(), CommandError> {
     let payload = payload(&format!("the value of signal {:?}", args.name), &args.value)?;
     let message = args.key.as_ref().map(|key| MessageId::of_signal(&args.name, key));
     let body = Body::Signal { name: args.name.clone(), payload };
@@ -20,27 +20,27 @@ pub(crate) fn signal(global: &Global, args: &Signal) -> Result<(), Failure> {
 }
 
 /// Runs `abide cancel`.
-pub(crate) fn cancel(global: &Global, args: &Because) -> Result<(), Failure> {
+pub(crate) fn cancel(global: &Global, args: &Because) -> Result<(), CommandError> {
     order(global, &args.plain, Body::Cancel { reason: args.reason.clone() })
 }
 
 /// Runs `abide terminate`.
-pub(crate) fn terminate(global: &Global, args: &Because) -> Result<(), Failure> {
+pub(crate) fn terminate(global: &Global, args: &Because) -> Result<(), CommandError> {
     order(global, &args.plain, Body::Terminate { reason: args.reason.clone() })
 }
 
 /// Runs `abide pause`.
-pub(crate) fn pause(global: &Global, args: &Because) -> Result<(), Failure> {
+pub(crate) fn pause(global: &Global, args: &Because) -> Result<(), CommandError> {
     order(global, &args.plain, Body::Pause { reason: args.reason.clone() })
 }
 
 /// Runs `abide resume`.
-pub(crate) fn resume(global: &Global, args: &Plain) -> Result<(), Failure> {
+pub(crate) fn resume(global: &Global, args: &Plain) -> Result<(), CommandError> {
     order(global, args, Body::Resume)
 }
 
 /// Runs `abide unblock`.
-pub(crate) fn unblock(global: &Global, args: &Unblock) -> Result<(), Failure> {
+pub(crate) fn unblock(global: &Global, args: &Unblock) -> Result<(), CommandError> {
     let step = match (&args.rerun, &args.edit, &args.accept) {
         (Some(step), ..) => Some(StepRemedy { step: step.clone(), remedy: Remedy::Rerun }),
         (_, _, Some(op)) => Some(StepRemedy { step: op.clone(), remedy: Remedy::Accept }),
@@ -56,8 +56,8 @@ pub(crate) fn unblock(global: &Global, args: &Unblock) -> Result<(), Failure> {
 
 /// Splits `STEP=JSON` into the step and the result. Both may contain `=`: the step ends at the
 /// first `=` that JSON follows.
-pub(crate) fn edited(text: &str) -> Result<(&str, &str), Failure> {
-    let wrong = |what| Failure::usage(format!("{text:?} {what}: an edit is written STEP=JSON"));
+pub(crate) fn edited(text: &str) -> Result<(&str, &str), CommandError> {
+    let wrong = |what| CommandError::usage(format!("{text:?} {what}: an edit is written STEP=JSON"));
     let splits = || text.match_indices('=').map(|(at, _)| (&text[..at], &text[at + 1..]));
     let first = splits().next().ok_or_else(|| wrong("gives no result"))?;
     if first.0.is_empty() {
@@ -69,7 +69,7 @@ pub(crate) fn edited(text: &str) -> Result<(&str, &str), Failure> {
 }
 
 /// Returns a value passed as JSON, or the one on stdin for `-`.
-pub(crate) fn payload(what: &str, text: &str) -> Result<Payload, Failure> {
+pub(crate) fn payload(what: &str, text: &str) -> Result<Payload, CommandError> {
     match text {
         "-" => checked(what, &from_stdin()?),
         text => checked(what, text),
@@ -78,30 +78,30 @@ pub(crate) fn payload(what: &str, text: &str) -> Result<Payload, Failure> {
 
 /// Checks that a value is JSON and keeps its text. Parsing it into a value would lose digits of
 /// large numbers.
-pub(crate) fn checked(what: &str, json: &str) -> Result<Payload, Failure> {
-    let _: IgnoredAny =
-        serde_json::from_str(json).map_err(|error| Failure::usage(format!("{what} is no JSON: {error}")))?;
+pub(crate) fn checked(what: &str, json: &str) -> Result<Payload, CommandError> {
+    let _: IgnoredAny = serde_json::from_str(json)
+        .map_err(|error| CommandError::usage(format!("{what} is no JSON: {error}")))?;
     Ok(Payload::from(json.trim()))
 }
 
 /// Runs `abide retry`.
-pub(crate) fn retry(global: &Global, args: &Plain) -> Result<(), Failure> {
+pub(crate) fn retry(global: &Global, args: &Plain) -> Result<(), CommandError> {
     order(global, args, Body::Retry)
 }
 
-fn order(global: &Global, args: &Plain, body: Body) -> Result<(), Failure> {
+fn order(global: &Global, args: &Plain, body: Body) -> Result<(), CommandError> {
     let by = By(if args.by.is_empty() { "cli".to_owned() } else { args.by.clone() });
     send(global, &args.id, by, (None, body))
 }
 
-fn from_stdin() -> Result<String, Failure> {
+fn from_stdin() -> Result<String, CommandError> {
     let mut text = String::new();
     match std::io::stdin().read_to_string(&mut text) {
         Ok(_) => Ok(text),
         Err(error) if error.kind() == ErrorKind::InvalidData => {
-            Err(Failure::usage("what is on stdin is no JSON: it is not UTF-8"))
+            Err(CommandError::usage("what is on stdin is no JSON: it is not UTF-8"))
         }
-        Err(error) => Err(Failure::failed(format!("stdin cannot be read: {error}"))),
+        Err(error) => Err(CommandError::failed(format!("stdin cannot be read: {error}"))),
     }
 }
 
@@ -110,7 +110,7 @@ fn send(
     id: &ExecutionId,
     by: By,
     (message, body): (Option<MessageId>, Body),
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let what = match &body {
         Body::Signal { name, .. } => format!("signal {:?}", name.as_str()),
         other => other.word().to_owned(),
@@ -121,7 +121,7 @@ fn send(
             Some(message) => client.send_as(message, id, (by, body)).await,
             None => client.send(id, by, body).await,
         };
-        sent.map_err(|error| Failure::about(id, error))
+        sent.map_err(|error| CommandError::about(id, error))
     })?;
     match global.output {
         Output::Table => output::say(format_args!("{what} was sent to {id:?}")),

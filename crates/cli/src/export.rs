@@ -9,11 +9,11 @@ use abide_core::{Address, Refusal};
 use abide_store::Error;
 
 use crate::args::{Export, Global};
-use crate::failure::{Code, Failure};
+use crate::command_error::{Code, CommandError};
 use crate::{connect, output};
 
 /// Writes the history of an execution to a new file, or to stdout.
-pub(crate) fn run(global: &Global, args: &Export) -> Result<(), Failure> {
+pub(crate) fn run(global: &Global, args: &Export) -> Result<(), CommandError> {
     let address = Address { namespace: global.namespace.clone(), id: args.id.clone() };
     let history = connect::read(global, async |store| {
         let whole = abide_store::export(&*store, &address).await?;
@@ -31,11 +31,11 @@ pub(crate) fn run(global: &Global, args: &Export) -> Result<(), Failure> {
     }
 }
 
-fn create(path: &Path, text: &str) -> Result<(), Failure> {
+fn create(path: &Path, text: &str) -> Result<(), CommandError> {
     let file = OpenOptions::new().write(true).create_new(true).open(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => Failure::new(Code::Refused, format!("{path:?} exists already")),
-        _ => Failure::failed(format!("{path:?} cannot be written: {error}")),
+        ErrorKind::AlreadyExists => CommandError::new(Code::Refused, format!("{path:?} exists already")),
+        _ => CommandError::failed(format!("{path:?} cannot be written: {error}")),
     })
 }

@@ -1,7 +1,7 @@
 //! Executions as JSON. Times are RFC 3339 in UTC; payloads are the values that they contain.
 
 use abide_core::{
-    Address, Block, Body, Entry, Event, Failure, FailureKind, Message, Name, Op, Outcome, Payload, Place,
+    Address, Block, Body, Entry, Event, Failure, FailureKind, Message, Name, Op, Origin, Outcome, Payload,
     Remedy, Start, StepRecord, StepRemedy, Tag, Timestamp, Waiting,
 };
 use serde_json::{Map, Value, json};
@@ -66,7 +66,7 @@ pub(crate) fn failure(failure: &Failure) -> Value {
     })
 }
 
-fn place(at: &Place) -> Value {
+fn place(at: &Origin) -> Value {
     json!({ "code": at.code, "op": at.op, "attempt": at.attempt, "site": at.site })
 }
 

@@ -1,7 +1,7 @@
 //! `abide`: looks into a store, steers its executions, checks and copies it, and runs the demo.
 //!
 //! Every command works on the store directly, without any server. Data goes to stdout, messages go
-//! to stderr; the exit codes are those of `failure::Code`.
+//! to stderr; the exit codes are those of `command_error::Code`.
 //!
 //! Deliberately absent: SQL and rules. `abide-core` decides which orders an execution accepts, and
 //! only `abide-sqlite` knows the contents of a file.
@@ -11,11 +11,11 @@
 mod args;
 mod bench;
 mod clock;
+mod command_error;
 mod connect;
 mod control;
 mod demo;
 mod export;
-mod failure;
 mod json;
 mod list;
 mod maintain;
@@ -35,7 +35,7 @@ use std::process::ExitCode;
 
 use args::{Args, Command};
 use clap::{CommandFactory, Parser};
-use failure::Failure;
+use command_error::CommandError;
 
 /// Runs the command on the command line.
 pub fn main() -> ExitCode {
@@ -49,7 +49,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<ExitCode, Failure> {
+fn run(args: &Args) -> Result<ExitCode, CommandError> {
     let (global, output) = (&args.global, args.global.output);
     let done = match &args.command {
         Command::Bench(args) => return Ok(bench::run(args, output)),
@@ -80,7 +80,7 @@ fn run(args: &Args) -> Result<ExitCode, Failure> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
+fn completions(shell: clap_complete::Shell) -> Result<(), CommandError> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut usage::visible(&Args::command()), "abide", &mut script);
     output::write(&script)

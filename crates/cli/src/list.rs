@@ -5,7 +5,7 @@ use abide_store::{ExecutionKey, ListCursor, ListOrder, Listed, Store};
 use serde_json::{Value, json};
 
 use crate::args::{Global, List, Output};
-use crate::failure::Failure;
+use crate::command_error::CommandError;
 use crate::table::{Fit, Table, terminal_width};
 use crate::{clock, connect, output};
 use abide_core::text;
@@ -16,7 +16,7 @@ use crate::json;
 const PAGE_COUNT_MAX: usize = 1_000;
 
 /// Lists executions.
-pub(crate) fn run(global: &Global, args: &List) -> Result<(), Failure> {
+pub(crate) fn run(global: &Global, args: &List) -> Result<(), CommandError> {
     connect::read(global, async |store| {
         let mut shown = Shown::default();
         match global.output {
@@ -81,8 +81,8 @@ async fn pages(
     store: &dyn Store,
     mut list: abide_store::List,
     shown: &mut Shown,
-    mut take: impl FnMut(Vec<Listed>) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    mut take: impl FnMut(Vec<Listed>) -> Result<(), CommandError>,
+) -> Result<(), CommandError> {
     let limit = list.limit;
     loop {
         let left = limit - shown.count;
@@ -104,7 +104,7 @@ async fn pages(
     }
 }
 
-fn table(items: &[Listed]) -> Result<(), Failure> {
+fn table(items: &[Listed]) -> Result<(), CommandError> {
     if items.is_empty() {
         output::say(format_args!("no executions"));
         return Ok(());

@@ -10,14 +10,14 @@ use abide_store::Error;
 use serde_json::json;
 
 use crate::args::{Backup, Global, Output, Restore, Verify};
+use crate::command_error::{Code, CommandError};
 use crate::connect;
-use crate::failure::{Code, Failure};
 use abide_core::text;
 
 use crate::output;
 
 /// Checks the integrity of the store.
-pub(crate) fn verify(global: &Global, args: &Verify) -> Result<(), Failure> {
+pub(crate) fn verify(global: &Global, args: &Verify) -> Result<(), CommandError> {
     let path = connect::path(global)?;
     let repairs = if args.repair { Some(repair(&path, global, args)?) } else { None };
     let store = open(&path)?;
@@ -26,13 +26,13 @@ pub(crate) fn verify(global: &Global, args: &Verify) -> Result<(), Failure> {
     tell((&found, repairs.as_ref()), global.output)?;
     match found.problems.len() {
         0 => Ok(()),
-        1 => Err(Failure::failed(format!("{path:?}: the store is damaged: 1 problem"))),
-        count => Err(Failure::failed(format!("{path:?}: the store is damaged: {count} problems"))),
+        1 => Err(CommandError::failed(format!("{path:?}: the store is damaged: 1 problem"))),
+        count => Err(CommandError::failed(format!("{path:?}: the store is damaged: {count} problems"))),
     }
 }
 
 /// Restores everything possible, drops and discards as requested, and reports all of it.
-fn repair(path: &Path, global: &Global, args: &Verify) -> Result<Repairs, Failure> {
+fn repair(path: &Path, global: &Global, args: &Verify) -> Result<Repairs, CommandError> {
     open(path)?.close();
     let store = SqliteStore::open(path, Arc::new(SystemClock), Options::default())?;
     let repaired = repair_in(&store, global, args);
@@ -40,7 +40,7 @@ fn repair(path: &Path, global: &Global, args: &Verify) -> Result<Repairs, Failur
     repaired
 }
 
-fn repair_in(store: &SqliteStore, global: &Global, args: &Verify) -> Result<Repairs, Failure> {
+fn repair_in(store: &SqliteStore, global: &Global, args: &Verify) -> Result<Repairs, CommandError> {
     let mut repairs = Repairs::default();
     if let Some(id) = &args.drop_messages {
         repairs.rebuilt.extend(drop_messages(store, (global, id), &args.by)?);
@@ -61,7 +61,7 @@ fn drop_messages(
     store: &SqliteStore,
     (global, id): (&Global, &ExecutionId),
     by: &str,
-) -> Result<Vec<String>, Failure> {
+) -> Result<Vec<String>, CommandError> {
     let address = Address { namespace: global.namespace.clone(), id: id.clone() };
     let dropped = connect::block_on(async { Ok(store.drop_messages(&address, By(by.to_owned())).await?) })?;
     let problem = match dropped {
@@ -70,10 +70,14 @@ fn drop_messages(
         MessagesDropped::Held => "a worker holds it, and sets it aside when it meets the damage",
         _ => "none of its unread messages is damaged",
     };
-    Err(Failure::new(Code::Refused, format!("nothing of execution {id:?} was dropped: {problem}")))
+    Err(CommandError::new(Code::Refused, format!("nothing of execution {id:?} was dropped: {problem}")))
 }
 
-fn discard(store: &SqliteStore, (global, id): (&Global, &ExecutionId), by: &str) -> Result<String, Failure> {
+fn discard(
+    store: &SqliteStore,
+    (global, id): (&Global, &ExecutionId),
+    by: &str,
+) -> Result<String, CommandError> {
     let address = Address { namespace: global.namespace.clone(), id: id.clone() };
     let reason = "it was damaged and could not be rebuilt".to_owned();
     let discarded =
@@ -90,10 +94,10 @@ fn discard(store: &SqliteStore, (global, id): (&Global, &ExecutionId), by: &str)
         Discarded::Over => (Code::Refused, "it has ended, and how it ended is final"),
         _ => (Code::Failed, "nothing of it can be read that says what it was"),
     };
-    Err(Failure::new(code, format!("execution {id:?} was not discarded: {problem}")))
+    Err(CommandError::new(code, format!("execution {id:?} was not discarded: {problem}")))
 }
 
-fn tell((found, repairs): (&Verification, Option<&Repairs>), format: Output) -> Result<(), Failure> {
+fn tell((found, repairs): (&Verification, Option<&Repairs>), format: Output) -> Result<(), CommandError> {
     if format != Output::Table {
         let mut document = json!({
             "sound": found.is_sound(),
@@ -123,7 +127,7 @@ fn tell((found, repairs): (&Verification, Option<&Repairs>), format: Output) -> 
 }
 
 /// Copies the store into a new file.
-pub(crate) fn backup(global: &Global, args: &Backup) -> Result<(), Failure> {
+pub(crate) fn backup(global: &Global, args: &Backup) -> Result<(), CommandError> {
     let path = connect::path(global)?;
     let store = open(&path)?;
     store.backup(&args.to)?;
@@ -132,18 +136,18 @@ pub(crate) fn backup(global: &Global, args: &Backup) -> Result<(), Failure> {
 }
 
 /// Makes the store, which must not exist yet, from a backup.
-pub(crate) fn restore(global: &Global, args: &Restore) -> Result<(), Failure> {
+pub(crate) fn restore(global: &Global, args: &Restore) -> Result<(), CommandError> {
     let path = connect::path(global)?;
     SqliteStore::restore(&args.from, &path, &SystemClock)?;
     done(global, "restored", (&args.from, &path))
 }
 
-fn open(path: &Path) -> Result<Arc<SqliteStore>, Failure> {
+fn open(path: &Path) -> Result<Arc<SqliteStore>, CommandError> {
     let options = Options { read_only: true, ..Options::default() };
     Ok(SqliteStore::open(path, Arc::new(SystemClock), options)?)
 }
 
-fn done(global: &Global, what: &str, (from, to): (&Path, &Path)) -> Result<(), Failure> {
+fn done(global: &Global, what: &str, (from, to): (&Path, &Path)) -> Result<(), CommandError> {
     match global.output {
         Output::Table => output::say(format_args!("{what} {from:?} to {to:?}")),
         format => output::document(&json!({ "from": from, "to": to }), format)?,

@@ -8,15 +8,15 @@ use abide_core::text;
 use serde_json::Value;
 
 use crate::args::Output;
-use crate::failure::Failure;
+use crate::command_error::CommandError;
 
 /// Writes to stdout.
-pub(crate) fn write(bytes: &[u8]) -> Result<(), Failure> {
+pub(crate) fn write(bytes: &[u8]) -> Result<(), CommandError> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
     written.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => error.into(),
-        _ => Failure::failed(format!("stdout cannot be written: {error}")),
+        _ => CommandError::failed(format!("stdout cannot be written: {error}")),
     })
 }
 
@@ -27,12 +27,12 @@ pub(crate) fn say(talk: fmt::Arguments<'_>) {
 }
 
 /// Writes one line of text that came from outside.
-pub(crate) fn line(text: &str) -> Result<(), Failure> {
+pub(crate) fn line(text: &str) -> Result<(), CommandError> {
     write(format!("{}\n", text::clean(text)).as_bytes())
 }
 
 /// Writes one line of JSON, as recorded.
-pub(crate) fn json_line(json: &str) -> Result<(), Failure> {
+pub(crate) fn json_line(json: &str) -> Result<(), CommandError> {
     write(format!("{}\n", seen(&json.replace('\n', " "))).as_bytes())
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn seen(json: &str) -> Cow<'_, str> {
 }
 
 /// Writes one document: indented for people who asked for JSON, on one line for line readers.
-pub(crate) fn document(value: &Value, output: Output) -> Result<(), Failure> {
+pub(crate) fn document(value: &Value, output: Output) -> Result<(), CommandError> {
     let mut text = if output == Output::Jsonl { value.to_string() } else { format!("{value:#}") };
     text.push('\n');
     write(seen(&text).as_bytes())

@@ -7,14 +7,14 @@ use abide_engine::Begun;
 use serde_json::json;
 
 use crate::args::{Global, Output, Start};
+use crate::command_error::CommandError;
 use crate::control::payload;
-use crate::failure::Failure;
 use crate::{connect, output};
 
 /// Starts an execution, and prints its id.
-pub(crate) fn run(global: &Global, args: &Start) -> Result<(), Failure> {
+pub(crate) fn run(global: &Global, args: &Start) -> Result<(), CommandError> {
     let input = payload(&format!("the input of {:?}", args.workflow), &args.input)?;
-    Tag::check_keys(&args.tag).map_err(Failure::usage)?;
+    Tag::check_keys(&args.tag).map_err(CommandError::usage)?;
     connect::client(global, async |client| {
         let known = client.kind_of(&args.workflow).await?;
         let kind = if args.task { Kind::Task } else { known.unwrap_or(Kind::Workflow) };
@@ -27,7 +27,8 @@ pub(crate) fn run(global: &Global, args: &Start) -> Result<(), Failure> {
             input_hash: abide::input_hash(&input),
             ..abide_core::Start::of(kind, args.workflow.clone(), input.clone())
         };
-        let begun = client.start(&id, Arc::new(start)).await.map_err(|error| Failure::about(&id, error))?;
+        let begun =
+            client.start(&id, Arc::new(start)).await.map_err(|error| CommandError::about(&id, error))?;
         if known.is_none() {
             let (kind, name) = (kind.word(), &args.workflow);
             output::say(format_args!(
@@ -42,7 +43,7 @@ fn tell(
     global: &Global,
     (id, kind, args): (&abide_core::ExecutionId, Kind, &Start),
     begun: &Begun,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let differences: &[&str] = match begun {
         Begun::Created => &[],
         Begun::Attached { differences } => differences,

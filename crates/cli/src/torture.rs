@@ -15,8 +15,8 @@ use abide_sim::torture::{Interrupt, Progress, Report, Torture, Trouble, play};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{Global, Output};
+use crate::command_error::{Code, CommandError};
 use crate::connect;
-use crate::failure::{Code, Failure};
 use crate::output;
 
 /// The shortest torture: three seconds. Nothing happens in less.
@@ -68,10 +68,10 @@ fn minutes(text: &str) -> Result<Duration, String> {
 }
 
 /// Tortures the store.
-pub(crate) fn run(global: &Global, args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(global: &Global, args: &Args) -> Result<(), CommandError> {
     let path = connect::path(global)?;
     if global.namespace != Namespace::default() {
-        return Err(Failure::usage("torture needs a store of its own, and no namespace"));
+        return Err(CommandError::usage("torture needs a store of its own, and no namespace"));
     }
     let mut file = args.report.as_deref().map(ReportFile::open).transpose()?;
     // This very thread starts the processes, because they die with the thread that started them.
@@ -99,22 +99,24 @@ pub(crate) fn run(global: &Global, args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn verdict(report: &Report) -> Result<(), Failure> {
+fn verdict(report: &Report) -> Result<(), CommandError> {
     match (report.violations.len(), report.is_interrupted) {
         (0, false) => Ok(()),
-        (0, true) => Err(Failure::new(Code::Interrupted, "interrupted; nothing was found until then")),
-        (1, _) => Err(Failure::new(Code::Violated, "found 1 thing that must not be")),
-        (count, _) => Err(Failure::new(Code::Violated, format!("found {count} things that must not be"))),
+        (0, true) => Err(CommandError::new(Code::Interrupted, "interrupted; nothing was found until then")),
+        (1, _) => Err(CommandError::new(Code::Violated, "found 1 thing that must not be")),
+        (count, _) => {
+            Err(CommandError::new(Code::Violated, format!("found {count} things that must not be")))
+        }
     }
 }
 
 /// Runs one process of a torture.
-pub(crate) fn process() -> Result<(), Failure> {
-    play().map_err(Failure::failed)
+pub(crate) fn process() -> Result<(), CommandError> {
+    play().map_err(CommandError::failed)
 }
 
-async fn torture(path: PathBuf, args: &Args) -> Result<Report, Failure> {
-    let runtime = TokioRuntime::current().ok_or_else(|| Failure::failed("there is no runtime"))?;
+async fn torture(path: PathBuf, args: &Args) -> Result<Report, CommandError> {
+    let runtime = TokioRuntime::current().ok_or_else(|| CommandError::failed("there is no runtime"))?;
     let seed = args.seed.unwrap_or_else(|| runtime.random() % SEED_END);
     let command = vec![std::env::current_exe()?.into_os_string(), "torture-process".into()];
     let mut signals = Signals::new()?;
@@ -132,7 +134,7 @@ async fn torture(path: PathBuf, args: &Args) -> Result<Report, Failure> {
                 count += 1;
                 interrupt.set();
                 if count > 1 {
-                    return Err(Failure::new(Code::Interrupted, "interrupted"));
+                    return Err(CommandError::new(Code::Interrupted, "interrupted"));
                 }
             }
         }
@@ -141,11 +143,13 @@ async fn torture(path: PathBuf, args: &Args) -> Result<Report, Failure> {
     ran.map_err(|trouble| failure(&path, trouble))
 }
 
-fn failure(path: &Path, trouble: Trouble) -> Failure {
+fn failure(path: &Path, trouble: Trouble) -> CommandError {
     match trouble {
-        Trouble::Store(problem) => Failure::new(Code::Unavailable, problem),
-        Trouble::Refused(problem) => Failure::new(Code::Refused, format!("the store {path:?}: {problem}")),
-        Trouble::Failed(error) => Failure::failed(format!("the torture of {path:?} failed: {error}")),
+        Trouble::Store(problem) => CommandError::new(Code::Unavailable, problem),
+        Trouble::Refused(problem) => {
+            CommandError::new(Code::Refused, format!("the store {path:?}: {problem}"))
+        }
+        Trouble::Failed(error) => CommandError::failed(format!("the torture of {path:?} failed: {error}")),
     }
 }
 
@@ -157,7 +161,7 @@ struct Signals {
 }
 
 impl Signals {
-    fn new() -> Result<Self, Failure> {
+    fn new() -> Result<Self, CommandError> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -184,14 +188,14 @@ struct ReportFile {
 
 impl ReportFile {
     /// Opens the file before hours of work, not after them.
-    fn open(path: &Path) -> Result<Self, Failure> {
+    fn open(path: &Path) -> Result<Self, CommandError> {
         let is_new = !path.exists();
         let file = OpenOptions::new().create(true).write(true).truncate(false).open(path);
         let file = file.map_err(|error| unwritable(path, &error))?;
         Ok(Self { path: path.to_owned(), file, is_new, is_written: false })
     }
 
-    fn write(&mut self, text: &str) -> Result<(), Failure> {
+    fn write(&mut self, text: &str) -> Result<(), CommandError> {
         self.is_written = true;
         self.replace(text).map_err(|error| unwritable(&self.path, &error))
     }
@@ -221,8 +225,8 @@ impl Drop for ReportFile {
     }
 }
 
-fn unwritable(path: &Path, error: &io::Error) -> Failure {
-    Failure::failed(format!("the report {path:?} cannot be written: {error}"))
+fn unwritable(path: &Path, error: &io::Error) -> CommandError {
+    CommandError::failed(format!("the report {path:?} cannot be written: {error}"))
 }
 
 /// Reports progress on stderr: a bar on a terminal, a line now and then elsewhere.

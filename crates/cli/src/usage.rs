@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Command, CommandFactory};
 
 use crate::args::Args;
-use crate::failure::Code;
+use crate::command_error::Code;
 
 /// Prints the error in a command line, or the requested help.
 pub(crate) fn complain(complaint: &clap::Error) -> ExitCode {

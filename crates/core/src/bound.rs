@@ -7,11 +7,11 @@
 
 use crate::planted::{Bug, planted};
 use crate::{
-    Block, Body, By, Command, Failure, Limits, Message, Outcome, RejectedSignal, StepRecord, StepRemedy,
+    Block, Body, Bounds, By, Command, Failure, Message, Outcome, RejectedSignal, StepRecord, StepRemedy,
     TooLarge, Unrecordable, text,
 };
 
-impl Limits {
+impl Bounds {
     /// The longest reason, or text about an obstacle, in bytes. Also the longest name of its
     /// author.
     pub const REASON_BYTES_MAX: usize = 1_024;
@@ -24,18 +24,18 @@ impl Limits {
 
 impl Command {
     /// Returns the same command with every text in it cut to its bound.
-    pub fn bounded(self, limits: &Limits) -> Self {
+    pub fn bounded(self, bounds: &Bounds) -> Self {
         match self {
             Self::RecordStep(StepRecord { op, outcome, attempt, input }) => {
-                let outcome = outcome.bounded(limits);
+                let outcome = outcome.bounded(bounds);
                 Self::RecordStep(StepRecord { op, outcome, attempt, input })
             }
             Self::FailAttempt { op, attempt, failure, retry_at, first_at } => {
-                let failure = failure.bounded(limits);
+                let failure = failure.bounded(bounds);
                 Self::FailAttempt { op, attempt, failure, retry_at, first_at }
             }
-            Self::FinishChild { op, outcome } => Self::FinishChild { op, outcome: outcome.bounded(limits) },
-            Self::Fail(failure) => Self::Fail(failure.bounded(limits)),
+            Self::FinishChild { op, outcome } => Self::FinishChild { op, outcome: outcome.bounded(bounds) },
+            Self::Fail(failure) => Self::Fail(failure.bounded(bounds)),
             Self::Block { reason, build } => Self::Block { reason: reason.bounded(), build },
             Self::Pause { by, reason } => Self::Pause { by: by.bounded(), reason: short(reason) },
             Self::Resume { by } => Self::Resume { by: by.bounded() },
@@ -63,7 +63,7 @@ impl Command {
 impl Message {
     /// Checks that the texts of this message keep to their bound. A person can shorten a text, so
     /// nothing is cut here.
-    pub(crate) fn check_texts(&self, limits: &Limits) -> Result<(), TooLarge> {
+    pub(crate) fn check_texts(&self, bounds: &Bounds) -> Result<(), TooLarge> {
         let other = match &self.body {
             Body::Pause { reason } | Body::Cancel { reason } | Body::Terminate { reason } => {
                 ("the reason", reason.len())
@@ -78,7 +78,7 @@ impl Message {
             | Body::ChildDone { .. } => ("nothing", 0),
         };
         for (what, found) in [("the name of who asks", self.by.0.len()), other] {
-            limits.check("REASON_BYTES_MAX", what, (found, Limits::REASON_BYTES_MAX))?;
+            bounds.check("REASON_BYTES_MAX", what, (found, Bounds::REASON_BYTES_MAX))?;
         }
         Ok(())
     }
@@ -98,10 +98,10 @@ impl By {
 }
 
 impl Outcome {
-    fn bounded(self, limits: &Limits) -> Self {
+    fn bounded(self, bounds: &Bounds) -> Self {
         match self {
             Self::Success(_) => self,
-            Self::Failure(failure) => Self::Failure(failure.bounded(limits)),
+            Self::Failure(failure) => Self::Failure(failure.bounded(bounds)),
             Self::Unrecordable(Unrecordable { reason }) => {
                 Self::Unrecordable(Unrecordable { reason: short(reason) })
             }
@@ -114,8 +114,8 @@ impl Failure {
     ///
     /// The texts share one bound. If there are causes, the message gets at most half of it: the
     /// last cause often says the most.
-    pub fn bounded(mut self, limits: &Limits) -> Self {
-        let bytes_max = if planted(Bug::ErrorsUnbounded) { usize::MAX } else { limits.failure_bytes() };
+    pub fn bounded(mut self, bounds: &Bounds) -> Self {
+        let bytes_max = if planted(Bug::ErrorsUnbounded) { usize::MAX } else { bounds.failure_bytes() };
         if let Some(value) = self.value.take_if(|value| value.as_bytes().len() > bytes_max) {
             let found = value.as_bytes().len();
             self.chain.insert(0, format!("its value was left out: {found} bytes, at most {bytes_max}"));
@@ -172,7 +172,7 @@ impl Block {
 }
 
 fn short(text: String) -> String {
-    text::cut(text, Limits::REASON_BYTES_MAX)
+    text::cut(text, Bounds::REASON_BYTES_MAX)
 }
 
 #[cfg(test)]
@@ -196,12 +196,12 @@ mod tests {
     /// Checks the number of bytes that are kept of a failure: of its message, each cause and its
     /// value.
     fn check(given: Failure, message: usize, chain: &[usize], value: usize) {
-        let limits = Limits { failure_bytes_max: 1_000, ..Limits::default() };
-        let kept = given.bounded(&limits);
+        let bounds = Bounds { failure_bytes_max: 1_000, ..Bounds::default() };
+        let kept = given.bounded(&bounds);
         let found: Vec<_> = kept.chain.iter().map(String::len).collect();
         let bytes = kept.value.as_ref().map_or(0, |value| value.as_bytes().len());
         assert_eq!((kept.message.len(), found.as_slice(), bytes), (message, chain, value), "{kept:?}");
-        assert_eq!(kept.clone().bounded(&limits), kept, "what was cut is not cut again");
+        assert_eq!(kept.clone().bounded(&bounds), kept, "what was cut is not cut again");
     }
 
     #[test]
@@ -212,38 +212,38 @@ mod tests {
 
     #[test]
     fn an_error_over_its_bound_is_cut_and_says_so() {
-        let limits = Limits { failure_bytes_max: 1_000, ..Limits::default() };
-        let kept = failure(100_000, &[], 0).bounded(&limits);
+        let bounds = Bounds { failure_bytes_max: 1_000, ..Bounds::default() };
+        let kept = failure(100_000, &[], 0).bounded(&bounds);
         assert!(kept.message.len() <= 1_000 && kept.message.ends_with("x… (99089 bytes left out)"), "{kept}");
-        let kept = failure(10, &[600, 600, 600], 0).bounded(&limits);
+        let kept = failure(10, &[600, 600, 600], 0).bounded(&bounds);
         let chain: Vec<_> = kept.chain.iter().map(|cause| cause.trim_start_matches('x')).collect();
         assert_eq!(chain, ["", "… (299 bytes left out)", "… (1 more left out)"]);
-        let kept = failure(10, &[], 1_001).bounded(&limits);
+        let kept = failure(10, &[], 1_001).bounded(&bounds);
         assert_eq!(kept.value, None);
         assert_eq!(kept.chain, ["its value was left out: 1001 bytes, at most 1000"]);
     }
 
     #[test]
     fn the_causes_have_their_share() {
-        let limits = Limits { failure_bytes_max: 1_000, ..Limits::default() };
-        let kept = failure(100_000, &[20], 0).bounded(&limits);
+        let bounds = Bounds { failure_bytes_max: 1_000, ..Bounds::default() };
+        let kept = failure(100_000, &[20], 0).bounded(&bounds);
         assert!(kept.message.len() <= 500);
         assert_eq!(kept.chain, ["x".repeat(20)]);
     }
 
     #[test]
     fn an_error_is_never_larger_than_a_payload_may_be() {
-        let limits = Limits { payload_bytes_max: 100, ..Limits::default() };
-        assert!(failure(10_000, &[10_000; 50], 0).bounded(&limits).to_string().len() < 200);
+        let bounds = Bounds { payload_bytes_max: 100, ..Bounds::default() };
+        assert!(failure(10_000, &[10_000; 50], 0).bounded(&bounds).to_string().len() < 200);
     }
 
     #[test]
     fn reasons_are_cut() {
         let (by, reason) = (By("b".repeat(5_000)), "r".repeat(5_000));
-        let bounded = Command::Cancel { by, reason }.bounded(&Limits::default());
+        let bounded = Command::Cancel { by, reason }.bounded(&Bounds::default());
         let Command::Cancel { by, reason } = bounded else { unreachable!("it is the same command") };
         for text in [&by.0, &reason] {
-            assert!(text.len() <= Limits::REASON_BYTES_MAX && text.contains("bytes left out"), "{text}");
+            assert!(text.len() <= Bounds::REASON_BYTES_MAX && text.contains("bytes left out"), "{text}");
         }
     }
 }

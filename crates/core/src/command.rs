@@ -188,7 +188,7 @@ pub struct Decision {
     /// The events to append, in this order.
     pub events: Vec<Event>,
     /// The messages to send with the same commit.
-    pub emits: Vec<Message>,
+    pub outgoing: Vec<Message>,
     /// The order for the open children of the run.
     pub tree: Option<TreeOrder>,
 }

@@ -338,7 +338,7 @@ pub struct Unrecordable {
 
 impl Outcome {
     /// Returns the same outcome. A failure without a place gets this one.
-    pub fn located(self, place: impl FnOnce() -> crate::Place) -> Self {
+    pub fn located(self, place: impl FnOnce() -> crate::Origin) -> Self {
         match self {
             Self::Failure(failure) => Self::Failure(failure.located(place)),
             other => other,

@@ -365,8 +365,8 @@ impl Execution {
     }
 
     fn ended(&self, end: Event) -> Decision {
-        let emits = self.answer(&end).into_iter().collect();
-        Decision::new(end, emits)
+        let outgoing = self.answer(&end).into_iter().collect();
+        Decision::new(end, outgoing)
     }
 
     /// Creates a message. Its deterministic id makes a repetition harmless; the run in the id
@@ -575,8 +575,8 @@ impl From<Event> for Decision {
 }
 
 impl Decision {
-    fn new(event: Event, emits: Vec<Message>) -> Self {
-        Self { events: vec![event], emits, tree: None }
+    fn new(event: Event, outgoing: Vec<Message>) -> Self {
+        Self { events: vec![event], outgoing, tree: None }
     }
 
     /// Numbers the events, folds them into `execution` and returns them as entries.
@@ -586,6 +586,6 @@ impl Decision {
             execution.apply(&entry);
             entry
         };
-        (self.events.into_iter().map(number).collect(), self.emits)
+        (self.events.into_iter().map(number).collect(), self.outgoing)
     }
 }

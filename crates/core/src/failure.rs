@@ -58,12 +58,12 @@ pub struct Details {
     /// The serialized error value, for typed errors.
     pub value: Option<Payload>,
     /// The place of the failure, if known.
-    pub at: Option<Place>,
+    pub at: Option<Origin>,
 }
 
 /// The place of a failure: the innermost one that abide knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Origin {
     /// The workflow or task, as in `workflow "checkout"`.
     pub code: String,
     /// The operation, as in `step "charge"`, if the failure was in one.
@@ -75,12 +75,12 @@ pub struct Place {
     pub site: Option<String>,
 }
 
-growable!(Place {
+growable!(Origin {
     fields: code, op, attempt, site;
     gained: ;
 });
 
-impl fmt::Display for Place {
+impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(op) = &self.op {
             write!(f, "{op} of ")?;
@@ -104,7 +104,7 @@ impl Failure {
     }
 
     /// Returns the same failure. Without a place it gets this one: the innermost place counts.
-    pub fn located(mut self, place: impl FnOnce() -> Place) -> Self {
+    pub fn located(mut self, place: impl FnOnce() -> Origin) -> Self {
         self.at.get_or_insert_with(place);
         self
     }

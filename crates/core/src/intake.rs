@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::planted::{Bug, planted};
 use crate::{
-    Body, Execution, Kind, Limits, Listens, Message, MessageId, Refusal, Start, StartMatch, Status,
+    Body, Bounds, Execution, Kind, Listens, Message, MessageId, Refusal, Start, StartMatch, Status,
     Timestamp, TooLarge, start_matches,
 };
 
@@ -72,9 +72,9 @@ pub trait Found {
 pub fn admit<F: Found>(
     found: Option<&mut F>,
     message: &Message,
-    (limits, now): (&Limits, Timestamp),
+    (bounds, now): (&Bounds, Timestamp),
 ) -> Result<Intake, F::Error> {
-    message.check(limits)?;
+    message.check(bounds)?;
     let id = &message.to.id;
     match (&message.body, found) {
         (Body::Start(start), None) => {
@@ -90,7 +90,7 @@ pub fn admit<F: Found>(
         },
         (_, Some(found)) => {
             let refusal = match judged(found, message, now)? {
-                None => has_room(found, message, limits)?.err(),
+                None => has_room(found, message, bounds)?.err(),
                 refusal => refusal,
             };
             match refusal {
@@ -168,9 +168,9 @@ fn refusal_of<F: Found>(
 fn has_room<F: Found>(
     found: &mut F,
     message: &Message,
-    limits: &Limits,
+    bounds: &Bounds,
 ) -> Result<Result<(), Refusal>, F::Error> {
-    let max = limits.inbox_room(&message.body);
+    let max = bounds.inbox_room(&message.body);
     let unread_count = found.unread_count()?;
     if unread_count < max {
         return Ok(Ok(()));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::grow::growable;
 use crate::{
-    By, Command, Descent, ExecutionId, Limits, Name, Namespace, Op, Outcome, Payload, Refusal, Remedy, Start,
+    Bounds, By, Command, Descent, ExecutionId, Name, Namespace, Op, Outcome, Payload, Refusal, Remedy, Start,
     StepRemedy, Timestamp,
 };
 
@@ -105,16 +105,16 @@ impl Message {
     }
 
     /// Checks the size of the message's contents.
-    pub fn check(&self, limits: &Limits) -> Result<(), Refusal> {
-        self.check_texts(limits)?;
+    pub fn check(&self, bounds: &Bounds) -> Result<(), Refusal> {
+        self.check_texts(bounds)?;
         match &self.body {
-            Body::Start(start) => start.check(limits),
+            Body::Start(start) => start.check(bounds),
             Body::Signal { name, payload } => {
-                Ok(limits.check_payload(format_args!("the signal {name:?}"), payload)?)
+                Ok(bounds.check_payload(format_args!("the signal {name:?}"), payload)?)
             }
             Body::Unblock { step: Some(StepRemedy { step, remedy: Remedy::Edit(result) }) } => {
                 let step = crate::text::excerpt(step, 80);
-                Ok(limits.check_payload(format_args!("the result of step {step:?}"), result)?)
+                Ok(bounds.check_payload(format_args!("the result of step {step:?}"), result)?)
             }
             _ => Ok(()),
         }

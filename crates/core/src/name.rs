@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{Limits, text};
+use crate::{Bounds, text};
 
 /// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -81,7 +81,7 @@ pub fn check_reason(what: &'static str, text: &str) -> Result<(), InvalidName> {
     if text.is_empty() {
         return Ok(());
     }
-    check_text((what, text), Limits::REASON_BYTES_MAX, char::is_control)
+    check_text((what, text), Bounds::REASON_BYTES_MAX, char::is_control)
 }
 
 /// Reads a text without an extra copy: a journal has a name in every entry.
@@ -194,8 +194,8 @@ mod tests {
     #[test]
     fn a_reason_may_be_empty_and_as_long_as_a_store_takes_it() {
         let long = |bytes| check_reason("reason", &"x".repeat(bytes));
-        assert_eq!((long(0), long(Limits::REASON_BYTES_MAX)), (Ok(()), Ok(())));
-        let said = long(Limits::REASON_BYTES_MAX + 1).unwrap_err().to_string();
+        assert_eq!((long(0), long(Bounds::REASON_BYTES_MAX)), (Ok(()), Ok(())));
+        let said = long(Bounds::REASON_BYTES_MAX + 1).unwrap_err().to_string();
         assert!(said.ends_with("is too long: 1025 bytes, at most 1024"), "{said}");
         assert!(check_reason("reason", "a\nb").is_err());
     }

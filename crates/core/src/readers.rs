@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 
 use crate::codec::{self, DecodeError};
 use crate::{
-    Ability, Address, By, Command, Entry, Execution, ExecutionId, Failure, FailureKind, Happening, Kind,
-    Limits, Message, Name, Namespace, Op, OpKind, Payload, Route, Summary, Timestamp, child_id, text,
+    Ability, Address, Bounds, By, Command, Entry, Execution, ExecutionId, Failure, FailureKind, Happening,
+    Kind, Message, Name, Namespace, Op, OpKind, Payload, Route, Summary, Timestamp, child_id, text,
 };
 
 /// A reader of bytes.
@@ -166,7 +166,7 @@ fn message(bytes: &[u8]) -> Verdict {
         assert_eq!(message.body.clone().emptied().carried_bytes(), 0);
         assert_eq!(message.control().is_some(), message.body.is_control());
         // The message may be too large or not; the check must not panic.
-        let _ = message.check(&Limits::default());
+        let _ = message.check(&Bounds::default());
     }
     Verdict::of(found)
 }

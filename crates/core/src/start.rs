@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::grow::growable;
 use crate::planted::{Bug, planted};
 use crate::{
-    ContentHash, Entry, Event, ExecutionId, Fingerprint, InvalidName, Kind, Limits, Name, Op, OpKind,
+    Bounds, ContentHash, Entry, Event, ExecutionId, Fingerprint, InvalidName, Kind, Name, Op, OpKind,
     Payload, Refusal, Retry, Timestamp,
 };
 
@@ -170,12 +170,12 @@ impl Start {
     }
 
     /// Checks everything that has a limit.
-    pub fn check(&self, limits: &Limits) -> Result<(), Refusal> {
-        limits.check_payload(format_args!("the input of {:?}", self.name), &self.input)?;
-        limits.check("tag_count_max", "the number of tags", (self.tags.len(), limits.tag_count_max))?;
+    pub fn check(&self, bounds: &Bounds) -> Result<(), Refusal> {
+        bounds.check_payload(format_args!("the input of {:?}", self.name), &self.input)?;
+        bounds.check("tag_count_max", "the number of tags", (self.tags.len(), bounds.tag_count_max))?;
         Tag::check_keys(&self.tags)?;
-        let required = (self.requires.len(), limits.requires_count_max);
-        limits.check("requires_count_max", "the number of required capabilities", required)?;
+        let required = (self.requires.len(), bounds.requires_count_max);
+        bounds.check("requires_count_max", "the number of required capabilities", required)?;
         Ok(())
     }
 }

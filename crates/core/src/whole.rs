@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::{
-    Address, Body, Entry, Event, Execution, Limits, Message, MessageId, Op, Phase, Refusal, Status, Summary,
+    Address, Body, Bounds, Entry, Event, Execution, Message, MessageId, Op, Phase, Refusal, Status, Summary,
     Timestamp, TooLarge, parking,
 };
 
@@ -40,9 +40,9 @@ pub struct Settled {
 
 impl Whole<'_> {
     /// Returns its row at `now`, if all of it is sound.
-    pub fn settle(&self, limits: &Limits, now: Timestamp) -> Result<Settled, Refusal> {
-        self.check_journal(limits)?;
-        self.check_inbox(limits)?;
+    pub fn settle(&self, bounds: &Bounds, now: Timestamp) -> Result<Settled, Refusal> {
+        self.check_journal(bounds)?;
+        self.check_inbox(bounds)?;
         let summary = self.sound_summary()?;
         let is_finished = self.execution.is_finished();
         let parked =
@@ -67,7 +67,7 @@ impl Whole<'_> {
 
     /// Checks that every run is numbered from 1 and ends as the next one needs it, and that the
     /// last one adds up to the state.
-    fn check_journal(&self, limits: &Limits) -> Result<(), Refusal> {
+    fn check_journal(&self, bounds: &Bounds) -> Result<(), Refusal> {
         let mut folded: Option<Execution> = None;
         for (entries, run) in self.runs.iter().zip(1..) {
             if let Some(problem) = folded.and_then(|before| broken_link(&before, entries)) {
@@ -77,13 +77,13 @@ impl Whole<'_> {
                 return Err(self.unsound(format!("the entries of run {run} are not numbered one by one")));
             }
             let found = entries.len();
-            let max = usize::try_from(limits.entry_count_max).unwrap_or(usize::MAX);
+            let max = usize::try_from(bounds.entry_count_max).unwrap_or(usize::MAX);
             if found > max {
                 let what = format!("the journal of {}", self.address());
                 return Err(TooLarge { what, limit: "entry_count_max", found, max }.into());
             }
             if let Some(began) = entries.first().and_then(Entry::began) {
-                began.start.check(limits)?;
+                began.start.check(bounds)?;
             }
             folded = Execution::fold(self.address().clone(), run, entries);
             if folded.is_none() {
@@ -96,10 +96,10 @@ impl Whole<'_> {
         }
     }
 
-    fn check_inbox(&self, limits: &Limits) -> Result<(), Refusal> {
+    fn check_inbox(&self, bounds: &Bounds) -> Result<(), Refusal> {
         let mut ids = HashSet::new();
         for message in self.unread {
-            message.check(limits)?;
+            message.check(bounds)?;
             let is_misplaced = message.to != *self.address()
                 || matches!(message.body, Body::Start(_) | Body::Retry)
                 || !ids.insert(&message.id);
@@ -109,7 +109,7 @@ impl Whole<'_> {
         }
         let signal_count =
             self.unread.iter().filter(|message| matches!(message.body, Body::Signal { .. })).count();
-        let max = limits.inbox_count_max;
+        let max = bounds.inbox_count_max;
         if signal_count > max {
             let what = format!("the inbox of {}", self.address());
             return Err(TooLarge { what, limit: "inbox_count_max", found: signal_count, max }.into());

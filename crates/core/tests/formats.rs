@@ -7,7 +7,7 @@
 use abide_core::{
     Ability, Address, Block, Body, By, Command, ContentHash, Descent, Details, Entry, Epoch, Event,
     Execution, ExecutionId, Failure, FailureKind, Fingerprint, Foreign, Happening, Kind, Message, MessageId,
-    Name, NameClash, Namespace, Op, OpKind, OtherInput, Outcome, Parent, Payload, Place, RejectedSignal,
+    Name, NameClash, Namespace, Op, OpKind, Origin, OtherInput, Outcome, Parent, Payload, RejectedSignal,
     Remedied, Remedy, Retry, Route, Stand, Start, StepRecord, StepRemedy, Summary, Suspicion, Tag, Timestamp,
     Unrecordable, Waiting, codec,
 };
@@ -38,7 +38,7 @@ fn failure() -> Failure {
         message: "card declined".to_owned(),
         chain: vec!["code 51".to_owned()],
         value: Some(Payload::from(r#"{"code":51}"#)),
-        at: Some(Place {
+        at: Some(Origin {
             code: "workflow \"checkout\"".to_owned(),
             op: Some("step \"charge\"".to_owned()),
             attempt: Some(2),

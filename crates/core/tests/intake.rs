@@ -6,8 +6,8 @@ use std::time::Duration;
 use abide_core::intake::{self, Found, Intake, Standing};
 use abide_core::parking::park;
 use abide_core::{
-    Address, Block, Body, By, Command, Descent, Epoch, Execution, ExecutionId, Failure, FailureKind, Kind,
-    LeaseRow, Limits, Listens, Message, MessageId, Name, Namespace, Op, OpKind, Outcome, Parent, Payload,
+    Address, Block, Body, Bounds, By, Command, Descent, Epoch, Execution, ExecutionId, Failure, FailureKind,
+    Kind, LeaseRow, Listens, Message, MessageId, Name, Namespace, Op, OpKind, Outcome, Parent, Payload,
     Refusal, Remedy, SessionId, Start, Status, StepRemedy, Summary, Timestamp, Version, Waiting, care,
 };
 
@@ -125,8 +125,8 @@ fn damage() -> Refusal {
 }
 
 fn admit(known: &Known, message: &Message) -> Result<Intake, Refusal> {
-    let limits = Limits { inbox_count_max: 2, payload_bytes_max: 8, ..Limits::default() };
-    intake::admit(Some(&mut known.clone()), message, (&limits, at(2)))
+    let bounds = Bounds { inbox_count_max: 2, payload_bytes_max: 8, ..Bounds::default() };
+    intake::admit(Some(&mut known.clone()), message, (&bounds, at(2)))
 }
 
 fn by() -> By {
@@ -154,8 +154,8 @@ const WOKEN: Result<Intake, Refusal> = Ok(Intake::Deliver { wakes: true });
 
 #[test]
 fn where_nothing_is_only_a_start_finds_its_place() {
-    let limits = Limits::default();
-    let admit = |message: &Message| intake::admit(None::<&mut Known>, message, (&limits, at(2)));
+    let bounds = Bounds::default();
+    let admit = |message: &Message| intake::admit(None::<&mut Known>, message, (&bounds, at(2)));
     assert_eq!(admit(&message("m", Body::Start(start("1").into()))), Ok(Intake::Create));
     for message in [signal("s"), pause(), answer(1), message("m", Body::Retry)] {
         assert_eq!(admit(&message), Err(Refusal::Unknown { id: message.to.id.clone() }), "{message:?}");

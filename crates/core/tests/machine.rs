@@ -224,11 +224,11 @@ fn outcome_of(execution: &Execution, command: Command) -> String {
         Ok(decision) => {
             let words: Vec<_> = decision.events.iter().map(Event::word).collect();
             let mut after = execution.clone();
-            let emits = decision.emits.iter().map(|message| message.body.word()).collect::<Vec<_>>();
+            let outgoing = decision.outgoing.iter().map(|message| message.body.word()).collect::<Vec<_>>();
             decision.record(&mut after, at(2_000));
-            let emits =
-                if emits.is_empty() { String::new() } else { format!(", sends {}", emits.join(", ")) };
-            format!("{} -> {}{emits}", words.join(", "), phase_word(after.phase()))
+            let outgoing =
+                if outgoing.is_empty() { String::new() } else { format!(", sends {}", outgoing.join(", ")) };
+            format!("{} -> {}{outgoing}", words.join(", "), phase_word(after.phase()))
         }
     }
 }

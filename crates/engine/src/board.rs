@@ -39,7 +39,7 @@ pub struct Board(pub(crate) Arc<Shared>);
 pub(crate) struct Shared {
     pub(crate) address: Address,
     pub(crate) run: u32,
-    state: Mutex<State>,
+    state: Mutex<BoardState>,
     /// The mailbox through which the runner's own task is woken.
     mailbox: Arc<Mailbox>,
     /// Operations whose closures asked to be polled.
@@ -53,12 +53,12 @@ pub(crate) struct Shared {
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct BoardState {
     /// Each slot has its own box: a table has room for several, and most workflows wait for one
     /// thing.
-    pub(crate) slots: HashMap<u64, Box<Slot>, KeyHasher>,
+    pub(crate) slots: HashMap<u64, Box<OpenOp>, KeyHasher>,
     pub(crate) opened: Vec<u64>,
-    pub(crate) dropped: Vec<Slot>,
+    pub(crate) dropped: Vec<OpenOp>,
     pub(crate) finished: VecDeque<u64>,
     pub(crate) block: Option<Block>,
     /// Why the code winds down, if it does.
@@ -81,7 +81,7 @@ struct Next {
     waker: Waker,
 }
 
-impl State {
+impl BoardState {
     /// Whether the code has used the name of this operation for its kind.
     pub(crate) fn has_used(&self, op: &Op) -> bool {
         self.uses.has(op.kind, &op.name)
@@ -104,14 +104,14 @@ impl State {
 }
 
 /// One open operation.
-pub(crate) struct Slot {
+pub(crate) struct OpenOp {
     pub(crate) op: Op,
     /// The same operation under its other names.
     pub(crate) others: Vec<Op>,
     /// Where the code asked for it.
     pub(crate) site: Site,
     pub(crate) request: Request,
-    pub(crate) state: SlotState,
+    pub(crate) state: OpState,
     pub(crate) shielded: bool,
     pub(crate) waker: Option<Waker>,
     pub(crate) attempt_count: u32,
@@ -122,7 +122,7 @@ pub(crate) struct Slot {
 }
 
 /// The state of an operation.
-pub(crate) enum SlotState {
+pub(crate) enum OpState {
     /// The runner has not looked at it, or waits for something on its behalf.
     Waiting,
     /// Its closure may start.
@@ -155,7 +155,7 @@ pub enum Delivery {
 
 /// The answer to an operation that asks how it stands.
 #[derive(Debug)]
-pub enum Turn {
+pub enum Standing {
     /// Start the closure for the attempt with this number.
     Go(u32),
     /// Go on polling the closure of this attempt if it runs; drop the closure of another attempt.
@@ -171,11 +171,11 @@ impl Board {
         Self(Arc::new(Shared {
             address: execution.address().clone(),
             run: execution.run(),
-            state: Mutex::new(State {
+            state: Mutex::new(BoardState {
                 now,
                 uses: Uses::expecting(execution.entry_count()),
                 patches: Patches::of(execution),
-                ..State::default()
+                ..BoardState::default()
             }),
             mailbox,
             woken: Mutex::default(),
@@ -246,17 +246,17 @@ impl Board {
 
     fn insert(
         &self,
-        state: &mut State,
+        state: &mut BoardState,
         (op, others, site): (Op, Vec<Op>, Site),
         request: Request,
     ) -> OpHandle {
         let shielded = state.shield_depth > 0;
         let is_interrupted = state.interrupt.is_some() && !shielded;
-        let slot = if is_interrupted { SlotState::Interrupted } else { SlotState::Waiting };
+        let slot = if is_interrupted { OpState::Interrupted } else { OpState::Waiting };
         let id = state.next_slot;
         state.next_slot += 1;
         let (op_of_slot, waker, closure) = (op.clone(), None, None);
-        let slot = Slot {
+        let slot = OpenOp {
             op: op_of_slot,
             others,
             site,
@@ -278,14 +278,14 @@ impl Board {
     /// Blocks, and ends the closure that uses the operation, if one does: it would wait for the
     /// operation forever. Its attempt is not recorded, so the step runs once more when the code is
     /// mended.
-    fn misplace(&self, state: &mut State, op: String, (place, inside): (String, Option<Arc<Inside>>)) {
+    fn misplace(&self, state: &mut BoardState, op: String, (place, inside): (String, Option<Arc<Inside>>)) {
         state.block.get_or_insert(Block::Misplaced { op, place });
         let outer = inside.as_ref().map(|inside| inside.op());
         let outer = state.slots.iter_mut().find(|(_, slot)| outer == Some(&slot.op));
         if let Some((id, slot)) = outer
-            && matches!(slot.state, SlotState::Running { .. })
+            && matches!(slot.state, OpState::Running { .. })
         {
-            slot.state = SlotState::Waiting;
+            slot.state = OpState::Waiting;
             state.running_count -= 1;
             // When it is polled once more, the step drops its closure.
             self.0.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(*id);
@@ -347,11 +347,11 @@ impl OpHandle {
     }
 
     /// Returns how it stands, and registers to be woken when that changes.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Turn {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Standing {
         let mut state = self.board.0.lock();
         if state.evicting {
             self.is_open = false;
-            return Turn::Delivered(Delivery::Interrupted(Interrupt::Gone));
+            return Standing::Delivered(Delivery::Interrupted(Interrupt::Gone));
         }
         let slot = state.slots.get_mut(&self.id).expect("an open operation has its slot");
         if !slot.others.is_empty() && slot.op != self.op {
@@ -362,24 +362,24 @@ impl OpHandle {
             _ => slot.waker = Some(cx.waker().clone()),
         }
         match slot.state {
-            SlotState::Waiting | SlotState::Done { .. } => Turn::Wait,
-            SlotState::Running { attempt } => Turn::Running(attempt),
-            SlotState::Go { attempt } => {
-                slot.state = SlotState::Running { attempt };
+            OpState::Waiting | OpState::Done { .. } => Standing::Wait,
+            OpState::Running { attempt } => Standing::Running(attempt),
+            OpState::Go { attempt } => {
+                slot.state = OpState::Running { attempt };
                 state.running_count += 1;
-                Turn::Go(attempt)
+                Standing::Go(attempt)
             }
-            SlotState::Delivered(_) | SlotState::Interrupted => {
+            OpState::Delivered(_) | OpState::Interrupted => {
                 let interrupt = state.interrupt;
                 let slot = state.slots.remove(&self.id).expect("it was there a moment ago");
                 self.is_open = false;
                 match slot.state {
-                    SlotState::Delivered(delivery) => Turn::Delivered(delivery),
+                    OpState::Delivered(delivery) => Standing::Delivered(delivery),
                     _ => {
                         // A child whose result the code no longer awaits is asked to stop.
                         state.dropped.push(*slot);
                         let interrupt = interrupt.expect("an interrupted operation has a reason");
-                        Turn::Delivered(Delivery::Interrupted(interrupt))
+                        Standing::Delivered(Delivery::Interrupted(interrupt))
                     }
                 }
             }
@@ -415,8 +415,8 @@ impl OpHandle {
         let mut state = self.board.0.lock();
         // Gone with the code, if the handle outlived it.
         let Some(slot) = state.slots.get_mut(&self.id) else { return };
-        if matches!(slot.state, SlotState::Running { attempt: running } if running == attempt) {
-            slot.state = SlotState::Done { attempt, outcome };
+        if matches!(slot.state, OpState::Running { attempt: running } if running == attempt) {
+            slot.state = OpState::Done { attempt, outcome };
             state.running_count -= 1;
             state.finished.push_back(self.id);
         }
@@ -433,7 +433,7 @@ impl Drop for OpHandle {
             return;
         }
         if let Some(slot) = state.slots.remove(&self.id) {
-            if matches!(slot.state, SlotState::Running { .. }) {
+            if matches!(slot.state, OpState::Running { .. }) {
                 state.running_count -= 1;
             }
             state.finished.retain(|id| *id != self.id);
@@ -444,7 +444,7 @@ impl Drop for OpHandle {
 
 /// The runner's side.
 impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, BoardState> {
         // Nothing panics while the lock is held; should it happen, the state is still whole.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -483,7 +483,7 @@ impl Shared {
             let mut state = self.lock();
             state.now = at;
             state.slots.get_mut(&id).and_then(|slot| {
-                slot.state = SlotState::Delivered(delivery);
+                slot.state = OpState::Delivered(delivery);
                 slot.waker.take()
             })
         };

@@ -17,7 +17,7 @@ use crate::follower::{Pace, follow};
 use crate::options::Options;
 use crate::request::{Request, Requests};
 use crate::runtime::Runtime;
-use crate::watch::{Place, Watchers};
+use crate::watch::{Watchers, Whereabouts};
 use crate::{turns, why};
 
 /// Starts and watches executions of one namespace. With an engine beside it, its executions run
@@ -144,9 +144,9 @@ impl Client {
     pub async fn run(&self, id: &ExecutionId, start: Arc<Start>) -> Result<Event> {
         // Watched before it exists: for a new execution, no look into the store is needed to see
         // whether it has already ended.
-        let watch = self.watchers.watch(id, Place::Here);
+        let watch = self.watchers.watch(id, Whereabouts::Here);
         let taken = self.begin(id, start.clone()).await?;
-        if taken.place == Place::Here
+        if taken.place == Whereabouts::Here
             && let Some(event) = watch.told(&*self.runtime).await
         {
             return Ok(event);
@@ -224,12 +224,12 @@ impl Client {
     /// Has the engine run the executions that were born to it. After a lost answer, one may have
     /// been born without our knowing.
     async fn adopt(&self, submitted: Vec<Submitted>, was_repeated: bool) -> Taken {
-        let mut taken = Taken { place: Place::Elsewhere, is_attached: false };
+        let mut taken = Taken { place: Whereabouts::Elsewhere, is_attached: false };
         for one in submitted {
             match (one, &self.engine) {
                 (Submitted::Started(_, Some(leased)), Some(engine)) => {
                     engine.0.adopt([*leased]);
-                    taken.place = Place::Here;
+                    taken.place = Whereabouts::Here;
                 }
                 (Submitted::Attached(key), engine) => {
                     taken.is_attached = true;
@@ -255,7 +255,7 @@ impl Client {
 
     /// Waits until the execution has ended, and returns how. A run that continues as new is no end.
     pub async fn ended(&self, id: &ExecutionId, blocks: Blocks) -> Result<Event> {
-        let mut place = Place::Elsewhere;
+        let mut place = Whereabouts::Elsewhere;
         loop {
             // Watched before it is looked at, so that nothing can happen in between.
             let watch = self.watchers.watch(id, place);
@@ -284,7 +284,7 @@ impl Client {
             if self.is_closed() {
                 return Err(Error::Closed);
             }
-            if place == Place::Elsewhere && self.watchers.wants_follower() {
+            if place == Whereabouts::Elsewhere && self.watchers.wants_follower() {
                 let (store, namespace) = (self.store.clone(), self.namespace.clone());
                 follow(&self.watchers, store, &self.runtime, namespace, self.pace);
             }
@@ -300,10 +300,10 @@ impl Client {
     }
 
     /// Returns where an execution runs.
-    fn place(&self, snapshot: &Snapshot) -> Place {
+    fn place(&self, snapshot: &Snapshot) -> Whereabouts {
         match &self.engine {
-            Some(engine) if engine.0.is_resident(snapshot.key) => Place::Here,
-            _ => Place::Elsewhere,
+            Some(engine) if engine.0.is_resident(snapshot.key) => Whereabouts::Here,
+            _ => Whereabouts::Elsewhere,
         }
     }
 
@@ -358,7 +358,7 @@ pub enum Begun {
 /// What the store did with a message.
 struct Taken {
     /// The place where the started execution runs.
-    place: Place,
+    place: Whereabouts,
     is_attached: bool,
 }
 

@@ -23,7 +23,7 @@ use crate::request::{Request, Requests};
 use crate::residents::{Entered, Residents, Source};
 use crate::runtime::{BoxFuture, Runtime};
 use crate::seat::Seat;
-use crate::watch::{Place, Watchers};
+use crate::watch::{Watchers, Whereabouts};
 use crate::{builds, dispatch, heartbeat, suspect, turns};
 
 /// Runs executions on one store under one session. When its last clone is dropped without a
@@ -381,7 +381,7 @@ impl Inner {
             self.kick.notify_one();
         }
         if !matches!(end, End::Finished(_)) {
-            self.watchers.look(&address.id, Place::Here);
+            self.watchers.look(&address.id, Whereabouts::Here);
         }
         if !matches!(end, End::Failed(_)) {
             self.failures.forget(key);
@@ -394,7 +394,7 @@ impl Inner {
             End::Released => None,
             End::Unreadable(_) => {
                 // The feed does not mention it.
-                self.watchers.look(&address.id, Place::Elsewhere);
+                self.watchers.look(&address.id, Whereabouts::Elsewhere);
                 None
             }
             other => Some(self.pause_after(key, &address, other)),

@@ -12,7 +12,7 @@ use abide_store::{Error, Feed, FeedCursor, FeedFrom, List, ListCursor, Result, S
 use tokio::sync::Notify;
 
 use crate::runtime::{Moment, Runtime};
-use crate::watch::{Place, Watchers};
+use crate::watch::{Watchers, Whereabouts};
 
 /// The least time between two looks at the feed: a busy store is not asked at each of its commits.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -163,7 +163,7 @@ impl Follower {
         self.damaged_after = listing.next;
         let Some(watchers) = self.watchers.upgrade() else { return Ok(()) };
         for item in &listing.items {
-            watchers.look(&item.address.id, Place::Elsewhere);
+            watchers.look(&item.address.id, Whereabouts::Elsewhere);
         }
         Ok(())
     }
@@ -178,7 +178,7 @@ impl Follower {
             let page = self.store.feed(Feed { from, limit }).await?;
             let Some(watchers) = self.watchers.upgrade() else { return Ok(()) };
             for item in page.items.iter().filter(|item| item.address.namespace == self.namespace) {
-                watchers.look(&item.address.id, Place::Elsewhere);
+                watchers.look(&item.address.id, Whereabouts::Elsewhere);
             }
             if self.cursor.replace(page.next).is_none() {
                 // The callers' last looks may be older than this place in the feed.

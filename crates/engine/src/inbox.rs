@@ -436,7 +436,7 @@ impl Inbox {
 mod tests {
     use super::*;
     use crate::sim::Sim;
-    use abide_core::{Address, Body, By, ExecutionId, Kind, Limits, Name, Namespace, Payload, Start};
+    use abide_core::{Address, Body, Bounds, By, ExecutionId, Kind, Name, Namespace, Payload, Start};
     use abide_store::memory::MemoryStore;
     use abide_store::{Submit, View};
     use std::task::Waker;
@@ -465,7 +465,7 @@ mod tests {
     /// Makes an inbox that keeps ten bytes, with signals of these sizes.
     fn inbox(sizes: &[usize]) -> (Sim, Inbox) {
         let sim = Sim::new(1);
-        let store = MemoryStore::new(Arc::new(sim.clone()), Limits::default());
+        let store = MemoryStore::new(Arc::new(sim.clone()), Bounds::default());
         let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
         let mut messages = vec![message("start", Body::Start(start.into()))];
         for (n, size) in sizes.iter().enumerate() {

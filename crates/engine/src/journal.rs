@@ -138,7 +138,7 @@ mod tests {
     use std::task::Waker;
 
     use abide_core::{
-        Ability, Address, Body, By, Command, ExecutionId, Kind, Limits, Message, MessageId, Name, Namespace,
+        Ability, Address, Body, Bounds, By, Command, ExecutionId, Kind, Message, MessageId, Name, Namespace,
         Op, OpKind, Outcome, Payload, Start, StepRecord, Timestamp, codec,
     };
     use abide_store::memory::MemoryStore;
@@ -211,7 +211,7 @@ mod tests {
             state: codec::encode(&leased.execution),
             summary: leased.execution.summary(&[]),
             consumed: Vec::new(),
-            emits: Vec::new(),
+            outgoing: Vec::new(),
         };
         let (key, lease, expected) = (leased.key, leased.lease, leased.version);
         let (changes, hold) = (Arc::new(changes), Hold::Keep);
@@ -240,7 +240,7 @@ mod tests {
     /// A worker that lost its lease may still be reading when the next run is longer than its own.
     #[test]
     fn the_entries_of_two_runs_are_not_mixed() {
-        let store = MemoryStore::new(Arc::new(Zero), Limits::default());
+        let store = MemoryStore::new(Arc::new(Zero), Bounds::default());
         let mut leased = born(&store);
         commit(&store, &mut leased, steps(300));
         let opening = Opening { journal: store_page(&store, leased.key), first: None };

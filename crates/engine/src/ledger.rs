@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Address, Body, Command, Entry, Epoch, Execution, Lease, Limits, Message, MessageId, Name, Payload, Proof,
+    Address, Body, Bounds, Command, Entry, Epoch, Execution, Lease, Message, MessageId, Name, Payload, Proof,
     Refusal, Start, Summary, Suspicion, Timestamp, TreeOrder, Version, codec,
 };
 use abide_store::{
@@ -27,7 +27,7 @@ use crate::runtime::{BoxFuture, Runtime};
 pub(crate) struct Ledger {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
-    limits: Limits,
+    bounds: Bounds,
     build: Name,
     pub(crate) key: ExecutionKey,
     lease: Lease,
@@ -37,7 +37,7 @@ pub(crate) struct Ledger {
     /// The first entry of the run that follows `records`.
     next: Option<Record>,
     consumed: Vec<MessageId>,
-    emits: Vec<Message>,
+    outgoing: Vec<Message>,
     /// The orders that the next commit has to pass to the open children.
     pub(crate) tree_orders: Vec<TreeOrder>,
     durable: u64,
@@ -105,7 +105,7 @@ impl Ledger {
         Self {
             store: engine.store.clone(),
             runtime: engine.runtime.clone(),
-            limits: engine.options.limits.clone(),
+            bounds: engine.options.bounds.clone(),
             build: engine.build().clone(),
             key: leased.key,
             lease: leased.lease,
@@ -120,7 +120,7 @@ impl Ledger {
             records: Vec::new(),
             next: None,
             consumed: Vec::new(),
-            emits: Vec::new(),
+            outgoing: Vec::new(),
             tree_orders: Vec::new(),
             in_flight: None,
             stranded: Vec::new(),
@@ -143,14 +143,14 @@ impl Ledger {
     /// Decides a command and takes down its entries. They are not durable yet.
     pub(crate) fn decide(&mut self, command: Command) -> Result<Vec<Entry>, Refusal> {
         let now = self.runtime.now();
-        let command = command.found_by(&self.build).bounded(&self.limits);
+        let command = command.found_by(&self.build).bounded(&self.bounds);
         let mut decision = self.execution.decide(command, now)?;
         self.tree_orders.extend(decision.tree.take());
-        let (entries, emits) = decision.record(&mut self.execution, now);
+        let (entries, outgoing) = decision.record(&mut self.execution, now);
         self.has_work |= entries.iter().any(|entry| entry.event.is_work());
         self.records.extend(entries.iter().map(Record::of));
         self.news.extend(entries.iter().filter_map(|entry| News::of(&entry.event)));
-        self.emits.extend(emits);
+        self.outgoing.extend(outgoing);
         Ok(entries)
     }
 
@@ -171,7 +171,7 @@ impl Ledger {
 
     /// Sends a message with the next commit.
     pub(crate) fn emit(&mut self, message: Message) {
-        self.emits.push(message);
+        self.outgoing.push(message);
     }
 
     /// Whether a session has died while it held the execution, and that may happen again.
@@ -197,17 +197,17 @@ impl Ledger {
 
     /// Whether anything waits to be committed.
     pub(crate) fn has_news(&self) -> bool {
-        !self.records.is_empty() || !self.consumed.is_empty() || !self.emits.is_empty()
+        !self.records.is_empty() || !self.consumed.is_empty() || !self.outgoing.is_empty()
     }
 
     /// Returns how many entries and messages wait to be committed.
     pub(crate) fn news_count(&self) -> usize {
-        self.records.len() + self.emits.len()
+        self.records.len() + self.outgoing.len()
     }
 
     /// Whether the next commit is small: a few entries, and no work for others.
     pub(crate) fn has_little_news(&self) -> bool {
-        self.emits.len() <= 1
+        self.outgoing.len() <= 1
     }
 
     /// Whether a commit is under way.
@@ -253,7 +253,7 @@ impl Ledger {
                 state: codec::encode(&self.execution),
                 summary,
                 consumed: std::mem::take(&mut self.consumed),
-                emits: std::mem::take(&mut self.emits),
+                outgoing: std::mem::take(&mut self.outgoing),
             }),
             born_slots: terms.born_slots,
             hold: terms.hold,
@@ -325,7 +325,7 @@ impl Ledger {
         let flight = self.in_flight.take().expect("its answer just came");
         if flight.failed_count > 0 {
             // An earlier try may have happened, whatever the last answer was.
-            self.stranded.extend(started(&flight.commit.changes.emits));
+            self.stranded.extend(started(&flight.commit.changes.outgoing));
         }
         match answer {
             Ok(CommitOutcome::Committed(mut committed)) => {

@@ -47,7 +47,7 @@ pub mod why;
 
 pub use board::{
     Board, CheckSignal, Delivery, Inside, Interrupt, OpHandle, Predicate, Rejection, Request, RetryIf, Site,
-    StepOptions, Turn, UserTransaction, run_key,
+    Standing, StepOptions, UserTransaction, run_key,
 };
 pub use client::{Begun, Blocks, Client};
 pub use driver::{Driver, End, Opening};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use abide_core::{Limits, Name, Namespace, Retry, text};
+use abide_core::{Bounds, Name, Namespace, Retry, text};
 
 use crate::quarantine::SUSPECT_TAKEOVER_COUNT;
 
@@ -21,7 +21,7 @@ pub struct Options {
     /// The version of the program. Each build tries a blocked execution once.
     pub build: Name,
     /// Bounds on the size of records.
-    pub limits: Limits,
+    pub bounds: Bounds,
     /// The policy of steps and tasks that have none of their own.
     pub default_retry: Retry,
     /// The most executions in memory at a time.
@@ -34,7 +34,7 @@ pub struct Options {
     /// How long an execution that only waits stays in memory.
     pub park_after: Duration,
     /// How long an execution waits before it publishes the object of its wait.
-    pub publish_after: Duration,
+    pub announce_after: Duration,
     /// How long the worker's session lives without a heartbeat.
     pub session_ttl: Duration,
     /// How often to look for dead sessions.
@@ -74,13 +74,13 @@ impl Default for Options {
             lanes: [name("default")].into(),
             capabilities: BTreeSet::new(),
             build: name("unnamed"),
-            limits: Limits::default(),
+            bounds: Bounds::default(),
             default_retry: Retry::never(),
             execution_count_max: 5_000,
             request_count_max: 50_000,
             mail_bytes_max: 1 << 20,
             park_after: Duration::from_secs(1),
-            publish_after: Duration::from_millis(20),
+            announce_after: Duration::from_millis(20),
             session_ttl: Duration::from_secs(15),
             sweep_every: Duration::from_secs(2),
             follow_every: Duration::from_secs(5),
@@ -109,8 +109,8 @@ impl Options {
         if self.lanes.is_empty() {
             return Err("the list of lanes is empty: a worker serves at least one".to_owned());
         }
-        if self.limits.payload_bytes_max < Self::PAYLOAD_BYTES_MIN {
-            let (found, min) = (self.limits.payload_bytes_max, Self::PAYLOAD_BYTES_MIN);
+        if self.bounds.payload_bytes_max < Self::PAYLOAD_BYTES_MIN {
+            let (found, min) = (self.bounds.payload_bytes_max, Self::PAYLOAD_BYTES_MIN);
             return Err(format!(
                 "the payload_bytes_max is {found}, but must be at least {min}: even null has {min} bytes"
             ));

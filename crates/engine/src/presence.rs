@@ -9,12 +9,12 @@ use crate::engine::Inner;
 pub(crate) struct Presence {
     engine: Arc<Inner>,
     is_runnable: bool,
-    is_outside: bool,
+    awaits_outside: bool,
 }
 
 impl Presence {
     pub(crate) fn new(engine: Arc<Inner>) -> Self {
-        Self { engine, is_runnable: false, is_outside: false }
+        Self { engine, is_runnable: false, awaits_outside: false }
     }
 
     /// Marks the runner as runnable: it is about to be polled.
@@ -24,14 +24,14 @@ impl Presence {
 
     /// Sets, after a poll, whether the runner has work under way and whether its user's code waits
     /// for the outside world.
-    pub(crate) fn set(&mut self, is_runnable: bool, is_outside: bool) {
+    pub(crate) fn set(&mut self, is_runnable: bool, awaits_outside: bool) {
         if self.is_runnable != is_runnable {
             self.is_runnable = is_runnable;
             self.engine.count_runnable(is_runnable);
         }
-        if self.is_outside != is_outside {
-            self.is_outside = is_outside;
-            self.engine.runtime.count_outside(if is_outside { 1 } else { -1 });
+        if self.awaits_outside != awaits_outside {
+            self.awaits_outside = awaits_outside;
+            self.engine.runtime.count_outside(if awaits_outside { 1 } else { -1 });
         }
     }
 }

@@ -267,9 +267,9 @@ pub(crate) async fn run_suspect(
     let turn = aside.turn().await;
     let mut leased = aside.leased;
     match turn {
-        Turn::Begin => {}
-        Turn::GiveBack => return suspect::give_back(&engine, leased, &record).await,
-        Turn::Lost => return End::Lost("the session is over".to_owned()),
+        AsideEnd::Begin => {}
+        AsideEnd::GiveBack => return suspect::give_back(&engine, leased, &record).await,
+        AsideEnd::Lost => return End::Lost("the session is over".to_owned()),
     }
     if let Err(end) = suspect::mark(&engine, &mut leased, &record).await {
         return end;
@@ -300,14 +300,14 @@ struct Aside {
 }
 
 /// The end of a suspect's wait.
-enum Turn {
+enum AsideEnd {
     Begin,
     GiveBack,
     Lost,
 }
 
 impl Aside {
-    async fn turn(&mut self) -> Turn {
+    async fn turn(&mut self) -> AsideEnd {
         let options = &self.engine.options;
         // The more sessions have died with it, the more the others get done before the next one
         // does.
@@ -327,7 +327,7 @@ impl Aside {
     }
 
     /// Waits for this long; returns `None` if its turn did not come.
-    async fn wait(&mut self, patience: Duration) -> Option<Turn> {
+    async fn wait(&mut self, patience: Duration) -> Option<AsideEnd> {
         let mut is_over = self.engine.runtime.sleep(patience);
         poll_fn(|cx| match self.look(cx) {
             Some(turn) => Poll::Ready(Some(turn)),
@@ -336,16 +336,16 @@ impl Aside {
         .await
     }
 
-    fn look(&mut self, cx: &mut Context<'_>) -> Option<Turn> {
+    fn look(&mut self, cx: &mut Context<'_>) -> Option<AsideEnd> {
         self.mailbox.task.register(cx.waker());
         // Mail that arrives meanwhile stays in the mailbox.
         match self.mailbox.in_force() {
             Order::Run => {
                 let is_turn = self.engine.residents().quarantine.is_turn_of(self.leased.key);
-                is_turn.then_some(Turn::Begin)
+                is_turn.then_some(AsideEnd::Begin)
             }
-            Order::Drain | Order::Leave => Some(Turn::GiveBack),
-            Order::Abandon => Some(Turn::Lost),
+            Order::Drain | Order::Leave => Some(AsideEnd::GiveBack),
+            Order::Abandon => Some(AsideEnd::Lost),
         }
     }
 }

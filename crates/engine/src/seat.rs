@@ -130,7 +130,7 @@ impl Seat {
 
     /// Returns why nothing more may begin, if the journal is as long as it may be.
     pub(crate) fn over_length(&self) -> Option<Block> {
-        let (found, max) = (self.execution().entry_count(), self.engine.options.limits.entry_count_max);
+        let (found, max) = (self.execution().entry_count(), self.engine.options.bounds.entry_count_max);
         let reason =
             || format!("the journal has reached the limit entry_count_max: {found} entries, at most {max}");
         (found >= max).then(|| Block::Limit { reason: reason() })
@@ -162,9 +162,9 @@ impl Seat {
         self.presence.begin();
     }
 
-    /// Ends a poll of the driver. `is_outside`: its code waits for the outside world.
-    pub fn leave(&mut self, is_outside: bool) {
-        self.presence.set(self.ledger.is_busy(), is_outside);
+    /// Ends a poll of the driver. `awaits_outside`: its code waits for the outside world.
+    pub fn leave(&mut self, awaits_outside: bool) {
+        self.presence.set(self.ledger.is_busy(), awaits_outside);
     }
 
     /// Ends the work of the driver.
@@ -303,7 +303,7 @@ impl Seat {
         // The clock is read only when there is a deadline: this is asked at every turn.
         self.expires_at().filter(|_| !self.ledger.is_busy())?;
         let witness = Witness { has_begun, is_first: self.is_first };
-        let grace = self.engine.options.limits.deadline_grace();
+        let grace = self.engine.options.bounds.deadline_grace();
         let command = self.execution().overdue(witness, self.now(), grace)?;
         self.ledger.decide(command).ok()
     }

@@ -16,7 +16,7 @@ use abide_core::Timestamp;
 use abide_store::Clock;
 
 pub use outside::Outside;
-use state::{Due, State, TimerKey};
+use state::{Due, TimerKey, WorldState};
 
 use crate::runtime::{BoxFuture, Moment, Runtime};
 
@@ -25,7 +25,7 @@ use crate::runtime::{BoxFuture, Moment, Runtime};
 pub struct Sim(Arc<World>);
 
 struct World {
-    state: Mutex<State>,
+    state: Mutex<WorldState>,
     /// Signalled when something outside the simulation wakes a task.
     woken: Condvar,
     /// The outside world, if the simulation takes it into account.
@@ -74,7 +74,7 @@ impl Sim {
     }
 
     fn make(seed: u64, outside: Option<Outside>) -> Self {
-        let (state, observer) = (Mutex::new(State::new(seed)), Mutex::default());
+        let (state, observer) = (Mutex::new(WorldState::new(seed)), Mutex::default());
         let (woken, skipping) = (Condvar::new(), OnceLock::new());
         Self(Arc::new(World { state, woken, outside, observer, skipping }))
     }
@@ -145,7 +145,7 @@ impl Sim {
         self.change_clocks(|state| state.wall = change(state.wall));
     }
 
-    fn change_clocks(&self, change: impl FnOnce(&mut State)) {
+    fn change_clocks(&self, change: impl FnOnce(&mut WorldState)) {
         let woken: Vec<_> = {
             let mut guard = self.lock();
             let state = &mut *guard;
@@ -253,7 +253,7 @@ impl Sim {
         }
     }
 
-    fn let_time_pass<'a>(&'a self, mut state: MutexGuard<'a, State>, main: &Arc<SimWaker>) -> Next {
+    fn let_time_pass<'a>(&'a self, mut state: MutexGuard<'a, WorldState>, main: &Arc<SimWaker>) -> Next {
         if let Some(outside) = &self.0.outside {
             if state.outside_count > 0 && state.waited < outside.patience {
                 state = outside.follow(&self.0.woken, state);
@@ -283,7 +283,7 @@ impl Sim {
         Next::Again
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WorldState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

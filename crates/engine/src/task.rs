@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Block, Command, Entry, Event, Failure, Op, OpKind, Payload, Place, Timestamp, Waiting};
+use abide_core::{Block, Command, Entry, Event, Failure, Op, OpKind, Origin, Payload, Timestamp, Waiting};
 use abide_store::Hold;
 
 use crate::driver::{Driver, End, Opening};
@@ -184,9 +184,9 @@ impl TaskRunner {
 
     /// Records the end of an attempt.
     fn ended(&mut self, result: Result<Payload, TaskEnd>) {
-        let limits = &self.seat.engine.options.limits;
+        let bounds = &self.seat.engine.options.bounds;
         match result {
-            Ok(result) => match limits.check_payload("the result of the task", &result) {
+            Ok(result) => match bounds.check_payload("the result of the task", &result) {
                 Ok(()) => self.end_with(Command::Complete { result, unused: Vec::new() }),
                 Err(large) => self.block(Block::Limit { reason: large.to_string() }),
             },
@@ -201,7 +201,7 @@ impl TaskRunner {
         let retry = execution.retry().unwrap_or(&self.seat.engine.options.default_retry);
         let name = execution.name().clone();
         let code = format!("task {:?}", name.as_str());
-        let failure = failure.located(|| Place { code, op: None, attempt: Some(attempt), site: None });
+        let failure = failure.located(|| Origin { code, op: None, attempt: Some(attempt), site: None });
         let op = Op { kind: OpKind::Task, name: name.clone(), key: None, nth: 1 };
         let first_at = execution.first_attempt_at().unwrap_or(self.began_at);
         let failed = self.seat.failed_attempt(&op, attempt, first_at);

@@ -18,13 +18,13 @@ use crate::runtime::Runtime;
 /// The waiting callers, by the id that they wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
-    state: Mutex<State>,
+    state: Mutex<Watched>,
     /// Notified when these watchers are dropped: no caller is left.
     pub(crate) dropped: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Watched {
     waiting: HashMap<ExecutionId, Vec<Watcher>>,
     /// Whether a follower is under way.
     is_followed: bool,
@@ -33,12 +33,12 @@ struct State {
 #[derive(Debug)]
 struct Watcher {
     sender: oneshot::Sender<Option<Event>>,
-    place: Place,
+    place: Whereabouts,
 }
 
 /// The place of an execution, as far as its waiting caller knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Whereabouts {
     /// This engine holds the execution, and wakes the caller when it ends or leaves.
     Here,
     /// The execution may be anywhere: the feed reports its end.
@@ -113,7 +113,7 @@ impl Drop for Watch<'_> {
 
 impl Watchers {
     /// Waits for an execution, which is at `place` as far as the caller knows.
-    pub(crate) fn watch<'a>(&'a self, id: &'a ExecutionId, place: Place) -> Watch<'a> {
+    pub(crate) fn watch<'a>(&'a self, id: &'a ExecutionId, place: Whereabouts) -> Watch<'a> {
         let (sender, receiver) = oneshot::channel();
         self.lock().waiting.entry(id.clone()).or_default().push(Watcher { sender, place });
         Watch { watchers: self, id, receiver: Some(receiver) }
@@ -140,7 +140,7 @@ impl Watchers {
     }
 
     /// Wakes the callers that believe `id` to be at `place`, so that they look again.
-    pub(crate) fn look(&self, id: &ExecutionId, place: Place) {
+    pub(crate) fn look(&self, id: &ExecutionId, place: Whereabouts) {
         let mut state = self.lock();
         if let Some(watchers) = state.waiting.get_mut(id) {
             look_again(watchers.extract_if(.., |watcher| watcher.place == place));
@@ -153,7 +153,7 @@ impl Watchers {
     /// Wakes the callers that wait for executions elsewhere, so that they look again.
     pub(crate) fn look_elsewhere(&self) {
         self.lock().waiting.retain(|_, watchers| {
-            look_again(watchers.extract_if(.., |watcher| watcher.place == Place::Elsewhere));
+            look_again(watchers.extract_if(.., |watcher| watcher.place == Whereabouts::Elsewhere));
             !watchers.is_empty()
         });
     }
@@ -179,7 +179,7 @@ impl Watchers {
     /// next caller starts another.
     pub(crate) fn goes_on(&self, may_end: bool) -> bool {
         let mut state = self.lock();
-        let is_elsewhere = |watcher: &Watcher| watcher.place == Place::Elsewhere;
+        let is_elsewhere = |watcher: &Watcher| watcher.place == Whereabouts::Elsewhere;
         let is_wanted = state.waiting.values().flatten().any(is_elsewhere);
         state.is_followed = is_wanted || !may_end;
         is_wanted
@@ -191,7 +191,7 @@ impl Watchers {
         self.look_elsewhere();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Watched> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

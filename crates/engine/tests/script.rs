@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use abide_core::{
-    Ability, Body, By, Command, Entry, Event, ExecutionId, Failure, FailureKind, Foreign, Kind, Limits, Name,
+    Ability, Body, Bounds, By, Command, Entry, Event, ExecutionId, Failure, FailureKind, Foreign, Kind, Name,
     Payload, Start, Status, Timestamp, Waiting,
 };
 use abide_engine::sim::{Sim, SimProcess};
@@ -288,7 +288,7 @@ struct Stage {
 impl Stage {
     fn play<F: Future<Output = ()>>(test: impl FnOnce(Arc<Self>) -> F) {
         let sim = Sim::new(7);
-        let store = MemoryStore::new(Arc::new(sim.clone()), Limits::default());
+        let store = MemoryStore::new(Arc::new(sim.clone()), Bounds::default());
         let client = Client::alone(store.clone(), sim.process(0), abide_core::Namespace::default());
         let stage = Arc::new(Self { sim: sim.clone(), store, effects: Arc::default(), client });
         sim.block_on(test(stage));

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use abide::{ms, rusqlite};
-use abide_core::Limits;
+use abide_core::Bounds;
 use abide_engine::sim::Sim;
 use abide_engine::{Moment, Runtime};
 use abide_sqlite::stepped::{Fate, Stepped, Stranger};
@@ -39,11 +39,11 @@ pub(crate) struct Database {
     /// Counts writes, like the notifications of the operating system to processes that watch a
     /// file.
     written: watch::Sender<u64>,
-    state: Mutex<State>,
+    state: Mutex<DatabaseState>,
 }
 
 #[derive(Default)]
-struct State {
+struct DatabaseState {
     batch_count: u64,
     full_until: Option<Moment>,
     stranger: Option<Stranger>,
@@ -51,14 +51,14 @@ struct State {
 
 impl Database {
     /// Creates an empty database.
-    pub(crate) fn new(spec: &SqliteSpec, limits: Limits) -> Self {
+    pub(crate) fn new(spec: &SqliteSpec, bounds: Bounds) -> Self {
         let memory = Path::new("/dev/shm");
         let folder = match memory.is_dir() {
             true => tempfile::tempdir_in(memory),
             false => tempfile::tempdir(),
         };
         let options = Options {
-            limits,
+            bounds,
             queue_count_max: spec.queue_count_max,
             batch_count_max: spec.batch_count_max,
             wal_bytes_max: spec.log_bytes_max,
@@ -91,7 +91,7 @@ impl Database {
         made.expect("a table can be made");
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DatabaseState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

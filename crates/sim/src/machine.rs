@@ -17,7 +17,7 @@ use futures_util::FutureExt;
 
 use crate::database::{Database, Process};
 use crate::history::{self, Arrival, Happened};
-use crate::queue::Queue;
+use crate::queue::ReadyBefore;
 use crate::scenario::Wrong;
 use crate::world::{Verdict, World};
 
@@ -231,10 +231,10 @@ impl World {
             expected: commit.expected.0,
             entries,
             next: changes.next.as_ref().and_then(|record| record.entry().ok()),
-            told: changes.emits.iter().filter(|message| is_for_children(&message.body)).cloned().collect(),
+            told: changes.outgoing.iter().filter(|message| is_for_children(&message.body)).cloned().collect(),
             at: self.sim.now(),
         })));
-        changes.emits.iter().for_each(|message| self.arrived(message, asked_at));
+        changes.outgoing.iter().for_each(|message| self.arrived(message, asked_at));
         let is_over = commit.hold != Hold::Keep || changes.summary.status.is_terminal();
         let mut state = self.lock();
         if is_over && state.held.get(&commit.key) == Some(&machine) {
@@ -269,7 +269,7 @@ impl Store for MachineStore {
     }
 
     fn claim(&self, claim: Claim) -> Answer<Claimed> {
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(ReadyBefore::default());
         let seen = queue.clone();
         let observe = move |world: &World, machine, claimed: &Claimed| {
             world.claimed(&seen, &claimed.leased);

@@ -268,9 +268,9 @@ impl Trouble for Failed {
 }
 
 #[derive(Default)]
-struct State {
+struct ModelState {
     uses: BTreeMap<(&'static str, String), u32>,
-    open: BTreeMap<Id, Slot>,
+    open: BTreeMap<Id, OpenOp>,
     ever: BTreeSet<Id>,
     now_micros: u64,
     /// Why the code has to wind down, if it has to.
@@ -293,7 +293,7 @@ struct State {
     wrong: Option<String>,
 }
 
-struct Slot {
+struct OpenOp {
     /// The position of the operation among all operations of the run.
     number: usize,
     is_shielded: bool,
@@ -307,7 +307,7 @@ struct Model<'a> {
     life: &'a Life<'a>,
     knowledge: &'a dyn Knowledge,
     draws: Draws,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ModelState>>,
 }
 
 impl<'a> Model<'a> {
@@ -320,7 +320,7 @@ impl<'a> Model<'a> {
 }
 
 impl Model<'_> {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ModelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

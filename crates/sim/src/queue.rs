@@ -13,9 +13,9 @@ use crate::world::World;
 
 /// The executions that were ready before a claim.
 #[derive(Default)]
-pub(crate) struct Queue(Mutex<Vec<(ExecutionKey, Ready)>>);
+pub(crate) struct ReadyBefore(Mutex<Vec<(ExecutionKey, Ready)>>);
 
-impl Queue {
+impl ReadyBefore {
     fn lock(&self) -> MutexGuard<'_, Vec<(ExecutionKey, Ready)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -51,7 +51,7 @@ impl World {
 
     /// Records the executions that a claim received and those that it left behind. A repeated claim
     /// receives the same executions again.
-    pub(crate) fn claimed(&self, queue: &Queue, leased: &[Leased]) {
+    pub(crate) fn claimed(&self, queue: &ReadyBefore, leased: &[Leased]) {
         let before = queue.lock();
         let is_new = |one: &&Leased| !self.lock().given.contains(&(one.key, one.lease.epoch.0));
         let new: Vec<&Leased> = leased.iter().filter(is_new).collect();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide::{Abide, ms};
-use abide_core::{Limits, Timestamp};
+use abide_core::{Bounds, Timestamp};
 use abide_engine::sim::{Sim, Skew};
 use abide_engine::{Moment, Runtime};
 use abide_sqlite::SqliteStore;
@@ -34,11 +34,11 @@ pub(crate) struct World {
     /// The database below it, and the same store, if the store is SQLite.
     pub(crate) database: Option<Database>,
     pub(crate) truth: Option<Arc<SqliteStore>>,
-    state: Mutex<State>,
+    state: Mutex<WorldState>,
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct WorldState {
     faults: BTreeMap<When, Vec<Wrong>>,
     operation_count: u64,
     worker_poll_count: u64,
@@ -96,7 +96,7 @@ pub(crate) enum Verdict {
     Wrong(Wrong),
 }
 
-impl State {
+impl WorldState {
     /// Moves all but the first `count` faults of an operation to the next one.
     fn put_off(&mut self, number: u64, count: usize) {
         let due = self.faults.get_mut(&When::Operation(number));
@@ -116,12 +116,12 @@ impl State {
 impl World {
     pub(crate) fn new(scenario: &Scenario) -> Arc<Self> {
         let sim = Sim::new(scenario.seed.wrapping_add(scenario.order));
-        let limits = Limits { inbox_count_max: scenario.inbox_count_max, ..Limits::default() };
+        let bounds = Bounds { inbox_count_max: scenario.inbox_count_max, ..Bounds::default() };
         let polled = Arc::new(AtomicU32::new(0));
         let clock = Arc::new(ClockOfWhoAsks { sim: sim.clone(), polled: polled.clone() });
         let database = match &scenario.store {
             StoreSpec::Memory => None,
-            StoreSpec::Sqlite(spec) => Some(Database::new(spec, limits.clone())),
+            StoreSpec::Sqlite(spec) => Some(Database::new(spec, bounds.clone())),
         };
         let truth = database.as_ref().map(|database| {
             let truth = database.open(&sim, 0).expect("an empty database can be made");
@@ -130,9 +130,9 @@ impl World {
         });
         let store: Arc<dyn Store> = match &truth {
             Some(truth) => truth.clone(),
-            None => MemoryStore::new(clock, limits),
+            None => MemoryStore::new(clock, bounds),
         };
-        let mut state = State::default();
+        let mut state = WorldState::default();
         for fault in &scenario.faults {
             state.faults.entry(fault.when).or_default().push(fault.what);
         }
@@ -148,7 +148,7 @@ impl World {
         world
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, WorldState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

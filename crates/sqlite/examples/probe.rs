@@ -167,7 +167,7 @@ fn commit(
 ) -> Answer<CommitOutcome> {
     let now = SystemClock.now();
     let decision = leased.execution.decide(command, now).expect("it may");
-    let (entries, emits) = decision.record(&mut leased.execution, now);
+    let (entries, outgoing) = decision.record(&mut leased.execution, now);
     let expected = leased.version;
     leased.version = expected.next();
     store.commit(Commit {
@@ -180,7 +180,7 @@ fn commit(
             state: codec::encode(&leased.execution),
             summary: leased.execution.summary(&[]),
             consumed: Vec::new(),
-            emits,
+            outgoing,
         }),
         born_slots: 0,
         hold: Hold::Keep,

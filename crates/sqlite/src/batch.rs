@@ -14,10 +14,10 @@ use tokio::runtime::Handle;
 use crate::Options;
 use crate::caches::Caches;
 use crate::error::Stop;
-use crate::home::Stopwatch;
 use crate::left_out::LeftOut;
 use crate::lockfile::{self, Absences, LockFile};
 use crate::notices::{Notices, Pending};
+use crate::os::Stopwatch;
 use crate::poll::Poll;
 use crate::rows::SessionState;
 use crate::sql;
@@ -202,7 +202,7 @@ impl Batch<'_> {
 
     /// Returns how long a terminate is left to the holder of the execution.
     pub(crate) fn terminate_grace(&self) -> Duration {
-        self.shared.options.limits.terminate_grace()
+        self.shared.options.bounds.terminate_grace()
     }
 
     /// Remembers to notify the sessions of a route's namespace that an execution of that route is
@@ -219,7 +219,7 @@ impl Batch<'_> {
 
     /// Remembers to notify the sessions that serve `route` that an execution is ready, or will be.
     pub(crate) fn announce(&mut self, route: i64) -> rusqlite::Result<()> {
-        self.caches.calm.remove(&route);
+        self.caches.idle_routes.remove(&route);
         if self.shared.notices.is_empty() || self.effects.notices.ready.contains_key(&route) {
             return Ok(());
         }

@@ -17,7 +17,7 @@ use crate::rows::{LeaseState, SessionState, Target};
 use crate::sql;
 
 /// The most executions that are cached.
-const HOT_COUNT_MAX: usize = 16_384;
+const CACHED_ROW_COUNT_MAX: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub(crate) struct Caches {
@@ -25,9 +25,9 @@ pub(crate) struct Caches {
     pub(crate) sessions: BySession<SessionState>,
     /// The routes that a session serves, and the number of all routes at that time.
     pub(crate) served: BySession<(usize, Arc<[i64]>)>,
-    pub(crate) hot: ByKey<Hot>,
+    pub(crate) rows: ByKey<CachedRow>,
     /// Routes without ready executions.
-    pub(crate) calm: HashSet<i64, KeyHasher>,
+    pub(crate) idle_routes: HashSet<i64, KeyHasher>,
     pub(crate) inboxes: ByKey<Inbox>,
     /// The numbers of executions that messages went to.
     pub(crate) ids: HashMap<Address, i64>,
@@ -42,13 +42,13 @@ pub(crate) struct Caches {
 impl Caches {
     /// Makes room: it is simpler to drop everything than to know the age of each item.
     pub(crate) fn trim(&mut self) {
-        if self.hot.len() > HOT_COUNT_MAX {
-            self.hot.clear();
+        if self.rows.len() > CACHED_ROW_COUNT_MAX {
+            self.rows.clear();
         }
-        if self.inboxes.len() > HOT_COUNT_MAX {
+        if self.inboxes.len() > CACHED_ROW_COUNT_MAX {
             self.inboxes.clear();
         }
-        if self.ids.len() > HOT_COUNT_MAX {
+        if self.ids.len() > CACHED_ROW_COUNT_MAX {
             self.ids.clear();
             self.targets.clear();
         }
@@ -105,7 +105,7 @@ pub(crate) type BySession<T> = HashMap<SessionId, T, KeyHasher>;
 
 /// An execution that was written recently.
 #[derive(Debug)]
-pub(crate) struct Hot {
+pub(crate) struct CachedRow {
     pub(crate) state: LeaseState,
     /// Its newest journal rows, oldest first; as far back as known, at most to the last skip row.
     pub(crate) rows: Vec<i64>,

@@ -125,12 +125,12 @@ pub(crate) enum Meaning {
 
 /// A failure that several operations of one batch may share.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct BatchFailure {
     pub(crate) meaning: Meaning,
     pub(crate) complaint: String,
 }
 
-impl Failure {
+impl BatchFailure {
     pub(crate) fn of(error: &rusqlite::Error) -> Self {
         Self { meaning: meaning(error), complaint: complaint(error) }
     }
@@ -246,7 +246,7 @@ pub(crate) fn opening(what: &'static str, error: &rusqlite::Error) -> Error {
 
 /// Returns the error of the reading operation `what`.
 pub(crate) fn reading(what: &'static str, error: &rusqlite::Error) -> Error {
-    Failure::of(error).error(what)
+    BatchFailure::of(error).error(what)
 }
 
 /// The reason why an operation stopped.
@@ -257,12 +257,12 @@ pub(crate) enum Stop {
     /// SQLite failed: the batch is rolled back.
     Sql(rusqlite::Error),
     /// A row makes no sense, or a user's closure broke off: the batch is rolled back.
-    Broken(Failure),
+    Broken(BatchFailure),
 }
 
 impl Stop {
     pub(crate) fn corrupt(what: impl Into<String>) -> Self {
-        Self::Broken(Failure { meaning: Meaning::Corrupt, complaint: what.into() })
+        Self::Broken(BatchFailure { meaning: Meaning::Corrupt, complaint: what.into() })
     }
 
     /// Reports that an index leads to a missing row of an execution, or of its inbox.
@@ -286,8 +286,11 @@ impl Stop {
     pub(crate) fn of_mail(self) -> Self {
         match &self {
             Self::Sql(error) if self.is_unread() => {
-                let Failure { meaning, complaint } = Failure::of(error);
-                Self::Broken(Failure { meaning, complaint: format!("its mail cannot be read: {complaint}") })
+                let BatchFailure { meaning, complaint } = BatchFailure::of(error);
+                Self::Broken(BatchFailure {
+                    meaning,
+                    complaint: format!("its mail cannot be read: {complaint}"),
+                })
             }
             _ => self,
         }
@@ -307,7 +310,7 @@ impl Stop {
     pub(crate) fn damage(&self) -> Option<String> {
         match self {
             Self::Sql(error) if meaning(error) == Meaning::Corrupt => Some(complaint(error)),
-            Self::Broken(Failure { meaning: Meaning::Corrupt, complaint }) => Some(complaint.clone()),
+            Self::Broken(BatchFailure { meaning: Meaning::Corrupt, complaint }) => Some(complaint.clone()),
             Self::Refused(_) | Self::Sql(_) | Self::Broken(_) => None,
         }
     }
@@ -361,7 +364,7 @@ impl From<rusqlite::Error> for Stop {
 impl From<Damage> for Stop {
     fn from(damage: Damage) -> Self {
         let meaning = if damage.is_newer { Meaning::Newer } else { Meaning::Corrupt };
-        Self::Broken(Failure { meaning, complaint: damage.what })
+        Self::Broken(BatchFailure { meaning, complaint: damage.what })
     }
 }
 
@@ -374,7 +377,7 @@ impl From<Refusal> for Stop {
 impl From<DecodeError> for Stop {
     fn from(error: DecodeError) -> Self {
         let meaning = if error.is_newer() { Meaning::Newer } else { Meaning::Corrupt };
-        Self::Broken(Failure { meaning, complaint: error.to_string() })
+        Self::Broken(BatchFailure { meaning, complaint: error.to_string() })
     }
 }
 

@@ -13,7 +13,7 @@ use abide_store::{Result, Store, Submit, Submitted, Worker};
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::job::Operation;
-use crate::writer::Manner;
+use crate::writer::Scheduling;
 use crate::{Options, SqliteStore};
 
 pub(crate) fn name(text: &str) -> Name {
@@ -71,7 +71,7 @@ pub(crate) fn inside<T: Send + 'static>(
     store: &SqliteStore,
     work: impl FnMut(&mut Batch<'_>) -> std::result::Result<T, Stop> + Send + 'static,
 ) -> Result<T> {
-    block_on(store.write(Inside(Box::new(work)), Manner::Queued))
+    block_on(store.write(Inside(Box::new(work)), Scheduling::Queued))
 }
 
 type Work<T> = dyn FnMut(&mut Batch<'_>) -> std::result::Result<T, Stop> + Send;

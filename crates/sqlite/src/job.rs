@@ -9,8 +9,8 @@ use abide_store::{Error, Result};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::batch::Batch;
-use crate::error::{Failure, Stop};
-use crate::home::Moment;
+use crate::error::{BatchFailure, Stop};
+use crate::os::Moment;
 
 /// An operation that the writer does inside a transaction.
 pub(crate) trait Operation: Send + 'static {
@@ -40,7 +40,7 @@ pub(crate) trait Job: Send {
     fn apply(&mut self, batch: &mut Batch<'_>) -> std::result::Result<(), Failed>;
     /// Delivers the answer, because the transaction is durable. Returns the waker of its caller.
     fn answer(self: Box<Self>) -> Option<Waker>;
-    fn fail(self: Box<Self>, failure: &Failure) -> Option<Waker>;
+    fn fail(self: Box<Self>, failure: &BatchFailure) -> Option<Waker>;
     /// Answers that the store is closed.
     fn refuse(self: Box<Self>) -> Option<Waker>;
     fn runs_user_code(&self) -> bool;
@@ -53,9 +53,9 @@ pub(crate) trait Job: Send {
 #[derive(Debug)]
 pub(crate) enum Failed {
     /// SQLite failed, perhaps because of an earlier operation of the same transaction.
-    Sql(Failure),
+    Sql(BatchFailure),
     /// This operation is at fault, and only this one.
-    Broken(Failure),
+    Broken(BatchFailure),
 }
 
 pub(crate) struct Queued<O: Operation> {
@@ -69,7 +69,7 @@ pub(crate) struct Queued<O: Operation> {
 
 /// Returns the job of an operation, and the receiver of its answer.
 pub(crate) fn queue<O: Operation>(operation: O, queued_at: Moment) -> (Box<Queued<O>>, Receiver<O::Output>) {
-    let slot = Arc::new(Mutex::new(Slot::Waiting(None)));
+    let slot = Arc::new(Mutex::new(AnswerCell::Waiting(None)));
     let sender = Sender { slot: Arc::clone(&slot), what: O::WHAT };
     (Box::new(Queued { operation, output: None, sender, queued_at, _permit: None }), Receiver(slot))
 }
@@ -79,7 +79,7 @@ impl<O: Operation> Job for Queued<O> {
         self.output = match self.operation.apply(batch) {
             Ok(output) => Some(Ok(output)),
             Err(Stop::Refused(error)) => Some(Err(error)),
-            Err(Stop::Sql(error)) => return Err(Failed::Sql(Failure::of(&error))),
+            Err(Stop::Sql(error)) => return Err(Failed::Sql(BatchFailure::of(&error))),
             Err(Stop::Broken(failure)) => return Err(Failed::Broken(failure)),
         };
         Ok(())
@@ -89,7 +89,7 @@ impl<O: Operation> Job for Queued<O> {
         self.sender.send(self.output.unwrap_or(Err(Error::Closed)))
     }
 
-    fn fail(self: Box<Self>, failure: &Failure) -> Option<Waker> {
+    fn fail(self: Box<Self>, failure: &BatchFailure) -> Option<Waker> {
         self.sender.send(Err(failure.error(O::WHAT)))
     }
 
@@ -118,7 +118,7 @@ impl<O: Operation> Job for Queued<O> {
 /// machine every answer of a batch would cost two thread switches. Here all answers are put first,
 /// and then all receivers are woken.
 #[derive(Debug)]
-enum Slot<T> {
+enum AnswerCell<T> {
     Waiting(Option<Waker>),
     Answered(Result<T>),
     Taken,
@@ -126,20 +126,20 @@ enum Slot<T> {
 
 #[derive(Debug)]
 struct Sender<T> {
-    slot: Arc<Mutex<Slot<T>>>,
+    slot: Arc<Mutex<AnswerCell<T>>>,
     what: &'static str,
 }
 
 /// The answer of an operation. Dropping it does not undo the operation.
 #[derive(Debug)]
-pub(crate) struct Receiver<T>(Arc<Mutex<Slot<T>>>);
+pub(crate) struct Receiver<T>(Arc<Mutex<AnswerCell<T>>>);
 
 impl<T> Sender<T> {
     fn send(&self, answer: Result<T>) -> Option<Waker> {
         let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *slot, Slot::Answered(answer)) {
-            Slot::Waiting(waker) => waker,
-            Slot::Answered(_) | Slot::Taken => None,
+        match std::mem::replace(&mut *slot, AnswerCell::Answered(answer)) {
+            AnswerCell::Waiting(waker) => waker,
+            AnswerCell::Answered(_) | AnswerCell::Taken => None,
         }
     }
 }
@@ -149,10 +149,10 @@ impl<T> Sender<T> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Slot::Waiting(waker) = &mut *slot {
+        if let AnswerCell::Waiting(waker) = &mut *slot {
             let waker = waker.take();
             let what = format!("{}: the writer panicked, and it is unknown whether it happened", self.what);
-            *slot = Slot::Answered(Err(Error::Corrupt { what }));
+            *slot = AnswerCell::Answered(Err(Error::Corrupt { what }));
             drop(slot);
             waker.into_iter().for_each(Waker::wake);
         }
@@ -164,13 +164,13 @@ impl<T> Future for Receiver<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *slot, Slot::Taken) {
-            Slot::Answered(answer) => Poll::Ready(answer),
-            Slot::Waiting(_) => {
-                *slot = Slot::Waiting(Some(context.waker().clone()));
+        match std::mem::replace(&mut *slot, AnswerCell::Taken) {
+            AnswerCell::Answered(answer) => Poll::Ready(answer),
+            AnswerCell::Waiting(_) => {
+                *slot = AnswerCell::Waiting(Some(context.waker().clone()));
                 Poll::Pending
             }
-            Slot::Taken => Poll::Ready(Err(Error::Closed)),
+            AnswerCell::Taken => Poll::Ready(Err(Error::Closed)),
         }
     }
 }

@@ -15,7 +15,7 @@ use abide_store::Record;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::batch::{Batch, Frequent};
-use crate::caches::Hot;
+use crate::caches::CachedRow;
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::error::Stop;
 use crate::gaps;
@@ -113,21 +113,26 @@ impl Pack {
     }
 
     /// Appends this row to the chain of an execution. The caller has checked the numbers.
-    pub(crate) fn append(&mut self, batch: &mut Batch<'_>, key: i64, hot: &mut Hot) -> Result<(), Stop> {
+    pub(crate) fn append(
+        &mut self,
+        batch: &mut Batch<'_>,
+        key: i64,
+        cached: &mut CachedRow,
+    ) -> Result<(), Stop> {
         let row = batch.caches.next_journal_row(batch.connection)?;
-        let nth = hot.state.cold.row_count + 1;
+        let nth = cached.state.cold.row_count + 1;
         let end = self.seq + self.count - 1;
         let is_skip = nth.is_multiple_of(SKIP_DISTANCE);
-        let skip = if is_skip { Some(skip_bytes(batch.connection, hot, (nth, row, end))?) } else { None };
-        let previous = Some(hot.state.anchor.head).filter(|head| *head > 0);
+        let skip = if is_skip { Some(skip_bytes(batch.connection, cached, (nth, row, end))?) } else { None };
+        let previous = Some(cached.state.anchor.head).filter(|head| *head > 0);
         self.write(batch, &Link { row, key, previous, happened: self.happened, skip })?;
         if is_skip {
-            hot.rows.clear();
+            cached.rows.clear();
         }
-        hot.rows.push(row);
-        hot.state.anchor.head = row;
-        hot.state.entry_count = end;
-        hot.state.cold.row_count = nth;
+        cached.rows.push(row);
+        cached.state.anchor.head = row;
+        cached.state.entry_count = end;
+        cached.state.cold.row_count = nth;
         Ok(())
     }
 
@@ -136,15 +141,15 @@ impl Pack {
         &mut self,
         batch: &mut Batch<'_>,
         (key, owner): (i64, Vec<u8>),
-        hot: &mut Hot,
+        cached: &mut CachedRow,
     ) -> Result<(), Stop> {
         let row = batch.caches.next_journal_row(batch.connection)?;
         let link = Link { row, key, previous: None, happened: self.happened, skip: Some(owner) };
         self.write(batch, &link)?;
-        hot.rows.push(row);
-        hot.state.anchor.head = row;
-        hot.state.entry_count = self.seq + self.count - 1;
-        hot.state.cold.row_count = 1;
+        cached.rows.push(row);
+        cached.state.anchor.head = row;
+        cached.state.entry_count = self.seq + self.count - 1;
+        cached.state.cold.row_count = 1;
         Ok(())
     }
 
@@ -182,20 +187,21 @@ impl Link {
 pub(crate) fn begin_run(
     batch: &mut Batch<'_>,
     key: i64,
-    hot: &mut Hot,
+    cached: &mut CachedRow,
     records: &[Record],
 ) -> Result<(), Stop> {
-    let LeaseState { anchor, entry_count, cold, .. } = &hot.state;
+    let LeaseState { anchor, entry_count, cold, .. } = &cached.state;
     let run = [cold.run.into(), cold.first, anchor.head, integer(*entry_count), integer(cold.row_count)];
     let [number, first, head, entries, rows] = run;
     batch.connection.prepare_cached(sql::RUN_ENDED)?.execute([key, number, first, head, entries, rows])?;
-    hot.rows.clear();
-    hot.state.cold.row_count = 0;
+    cached.rows.clear();
+    cached.state.cold.row_count = 0;
     for mut pack in packed(records) {
-        pack.append(batch, key, hot)?;
+        pack.append(batch, key, cached)?;
     }
-    let first = hot.rows.first().ok_or_else(|| Stop::corrupt(format!("a run of {key} without a start")))?;
-    let cold = &mut hot.state.cold;
+    let first =
+        cached.rows.first().ok_or_else(|| Stop::corrupt(format!("a run of {key} without a start")))?;
+    let cold = &mut cached.state.cold;
     cold.origin = Some(cold.origin());
     cold.first = *first;
     cold.run += 1;
@@ -254,24 +260,24 @@ fn walk_rows(
 /// Encodes the list of a skip row: its last entry, and the distances from row to row, going back.
 fn skip_bytes(
     connection: &Connection,
-    hot: &mut Hot,
+    cached: &mut CachedRow,
     (nth, row, end): (u64, i64, u64),
 ) -> Result<Vec<u8>, Stop> {
     let needed = usize::try_from((nth - 1).min(SKIP_DISTANCE)).unwrap_or(0);
-    if hot.rows.is_empty() {
-        hot.rows.push(hot.state.anchor.head);
+    if cached.rows.is_empty() {
+        cached.rows.push(cached.state.anchor.head);
     }
-    if hot.rows.len() < needed {
-        let mut known = std::mem::take(&mut hot.rows);
+    if cached.rows.len() < needed {
+        let mut known = std::mem::take(&mut cached.rows);
         let missing = needed - known.len();
         let mut older = walk(connection, known[0], missing)?;
         older.reverse();
         older.append(&mut known);
-        hot.rows = older;
+        cached.rows = older;
     }
     let mut newer = row;
     let mut distances = Vec::with_capacity(needed);
-    for older in hot.rows.iter().rev().take(needed) {
+    for older in cached.rows.iter().rev().take(needed) {
         distances.push(unsigned(newer - older));
         newer = *older;
     }

@@ -8,7 +8,7 @@ use abide_core::{ExecutionId, Timestamp, Version};
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::error::{complaint, is_newer};
-use crate::place::{Columns, Place, Queue};
+use crate::place::{Columns, Place, ReadyQueue};
 use crate::rows::{number, sound_count};
 use crate::sheet::{Anchor, Base, Sheet};
 use crate::sql;
@@ -22,7 +22,7 @@ pub(crate) struct LegibleRow {
     pub(crate) namespace: Option<i64>,
     /// A text, which may not be a valid id.
     pub(crate) id: Option<String>,
-    pub(crate) queue: Option<Queue>,
+    pub(crate) queue: Option<ReadyQueue>,
     pub(crate) parent: Option<Option<i64>>,
     pub(crate) head: Option<i64>,
     pub(crate) version: Option<Version>,
@@ -34,7 +34,7 @@ pub(crate) struct LegibleRow {
     pub(crate) care_at: Option<Option<Timestamp>>,
     pub(crate) parent_run: Option<Option<i64>>,
     pub(crate) takeover_count: Option<i64>,
-    /// Whether `epoch`, `place`, `rank`, `since`, `care_at` and `takeover_count` are as they were
+    /// Whether `epoch`, `place`, `rank`, `place_at`, `care_at` and `takeover_count` are as they were
     /// written. Nobody can tell which of them is not.
     pub(crate) is_sealed: bool,
     /// The columns that the sheet is sealed with, if they and the sheet have the right types.
@@ -54,7 +54,7 @@ impl LegibleRow {
             key: row.get(0)?,
             namespace: number(row, 1)?,
             id: row.get(2).ok(),
-            queue: number(row, 3)?.map(Queue::of),
+            queue: number(row, 3)?.map(ReadyQueue::of),
             parent: row.get(4).ok(),
             head: number(row, 5)?,
             version: number(row, 6)?.and_then(sound_count).map(Version),

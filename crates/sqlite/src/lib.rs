@@ -21,7 +21,6 @@ mod fixture;
 #[doc(hidden)]
 pub mod flaw;
 mod gaps;
-mod home;
 mod indexes;
 mod interned;
 mod job;
@@ -32,6 +31,7 @@ mod lockfile;
 mod mail;
 mod notices;
 mod options;
+mod os;
 mod place;
 mod poll;
 mod private;

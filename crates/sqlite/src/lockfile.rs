@@ -22,7 +22,7 @@ use std::time::Duration;
 use abide_core::SessionId;
 use abide_core::planted::{Bug, planted};
 
-use crate::home::Moment;
+use crate::os::Moment;
 use crate::private;
 
 /// The interval at which a live process looks for its own files.

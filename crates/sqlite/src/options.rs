@@ -1,15 +1,15 @@
 //! Every bound of this store, with its name and default.
 
-use abide_core::Limits;
-use abide_store::Bounds;
+use abide_core::Bounds;
+use abide_store::PageBounds;
 
 /// The settings with which a store is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bounds on recorded data.
-    pub limits: Limits,
-    /// Bounds on inboxes and claims.
     pub bounds: Bounds,
+    /// Bounds on inboxes and claims.
+    pub page_bounds: PageBounds,
     /// How long an operation waits for other writing processes before it fails as busy.
     pub busy_ms_max: u64,
     /// The most operations that wait for the writer. Further ones wait in their callers.
@@ -50,8 +50,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            limits: Limits::default(),
             bounds: Bounds::default(),
+            page_bounds: PageBounds::default(),
             busy_ms_max: 5_000,
             queue_count_max: 65_536,
             batch_count_max: 4_096,

@@ -8,7 +8,7 @@ use crate::rows::{integer, sound_count};
 use crate::tallies::Given;
 
 /// The place of an execution, which is always exactly one of these. One index over `(place, rank,
-/// since)` finds every execution that needs action: the executions that a session holds, the ready
+/// place_at)` finds every execution that needs action: the executions that a session holds, the ready
 /// ones in their order, and the next timer. A partial index for each question would cost every
 /// insert and update a look at each. Executions that only wait for a message, or have ended, are
 /// not in the index.
@@ -21,7 +21,7 @@ pub(crate) enum Place {
     /// The execution has ended.
     Finished(Timestamp),
     /// The execution can be claimed.
-    Ready(Queue, Timestamp),
+    Ready(ReadyQueue, Timestamp),
     /// The execution waits for a time, and perhaps for messages too.
     Timer(i64, Timestamp),
     /// Some of the execution is unreadable: it was set aside, so that it delays no other.
@@ -33,12 +33,12 @@ pub(crate) enum Place {
 
 /// The queue of a route, and the priority within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Queue {
+pub(crate) struct ReadyQueue {
     pub(crate) route: i64,
     pub(crate) priority: i16,
 }
 
-impl Queue {
+impl ReadyQueue {
     /// Returns both as one number, for one column.
     pub(crate) fn number(self) -> i64 {
         (self.route << 16) | (i64::from(self.priority) - i64::from(i16::MIN))
@@ -72,12 +72,12 @@ impl Holder {
 pub(crate) struct Columns {
     pub(crate) place: i64,
     pub(crate) rank: i64,
-    pub(crate) since: i64,
+    pub(crate) place_at: i64,
 }
 
 impl Columns {
     pub(crate) fn read(row: &Row<'_>, index: usize) -> rusqlite::Result<Self> {
-        Ok(Self { place: row.get(index)?, rank: row.get(index + 1)?, since: row.get(index + 2)? })
+        Ok(Self { place: row.get(index)?, rank: row.get(index + 1)?, place_at: row.get(index + 2)? })
     }
 }
 
@@ -102,39 +102,39 @@ pub(crate) fn held(session: SessionId) -> i64 {
 impl Place {
     pub(crate) fn columns(self) -> Columns {
         match self {
-            Self::Waiting => Columns { place: 0, rank: 0, since: 0 },
-            Self::Finished(at) => Columns { place: FINISHED, rank: 0, since: at.as_micros() },
-            Self::Damaged(at) => Columns { place: DAMAGED, rank: 0, since: at.as_micros() },
+            Self::Waiting => Columns { place: 0, rank: 0, place_at: 0 },
+            Self::Finished(at) => Columns { place: FINISHED, rank: 0, place_at: at.as_micros() },
+            Self::Damaged(at) => Columns { place: DAMAGED, rank: 0, place_at: at.as_micros() },
             // The lowest rank comes first.
-            Self::Ready(Queue { route, priority }, at) => {
-                Columns { place: ready(route), rank: -i64::from(priority), since: at.as_micros() }
+            Self::Ready(ReadyQueue { route, priority }, at) => {
+                Columns { place: ready(route), rank: -i64::from(priority), place_at: at.as_micros() }
             }
-            Self::Timer(route, at) => Columns { place: timers(route), rank: 0, since: at.as_micros() },
+            Self::Timer(route, at) => Columns { place: timers(route), rank: 0, place_at: at.as_micros() },
             Self::Held(Holder { session, request, beat, position }) => {
-                let since = beat.saturating_mul(Holder::POSITION_END).saturating_add(position);
-                Columns { place: held(session), rank: integer(request), since: integer(since) }
+                let place_at = beat.saturating_mul(Holder::POSITION_END).saturating_add(position);
+                Columns { place: held(session), rank: integer(request), place_at: integer(place_at) }
             }
         }
     }
 
-    pub(crate) fn of(Columns { place, rank, since }: Columns) -> Option<Self> {
-        let (number, at) = (place.div_euclid(4), Timestamp::from_micros(since));
+    pub(crate) fn of(Columns { place, rank, place_at }: Columns) -> Option<Self> {
+        let (number, at) = (place.div_euclid(4), Timestamp::from_micros(place_at));
         Some(match (place.rem_euclid(4), number) {
             (0, 0) => Self::Waiting,
             (0, 1) => Self::Finished(at),
             (0, 2) => Self::Damaged(at),
             (1, route) => {
-                Self::Ready(Queue { route, priority: i16::try_from(rank.checked_neg()?).ok()? }, at)
+                Self::Ready(ReadyQueue { route, priority: i16::try_from(rank.checked_neg()?).ok()? }, at)
             }
             // The search for due timers looks at this rank alone.
             (2, route) if rank == 0 => Self::Timer(route, at),
             (3, session) => {
-                let since = sound_count(since)?;
+                let place_at = sound_count(place_at)?;
                 Self::Held(Holder {
                     session: SessionId(sound_count(session)?),
                     request: sound_count(rank)?,
-                    beat: since / Holder::POSITION_END,
-                    position: since % Holder::POSITION_END,
+                    beat: place_at / Holder::POSITION_END,
+                    position: place_at % Holder::POSITION_END,
                 })
             }
             _ => return None,
@@ -150,7 +150,7 @@ impl Place {
                 3 if columns.place > 0 => {
                     format!(
                         "there is no place {} of a holder, at {}, {}",
-                        columns.place, columns.rank, columns.since
+                        columns.place, columns.rank, columns.place_at
                     )
                 }
                 _ => format!("there is no place {}", columns.place),
@@ -186,7 +186,7 @@ impl Place {
     }
 
     /// Whether an execution with this summary may be at this place at `now`.
-    pub(crate) fn fits(self, queue: Queue, summary: &Summary, now: Timestamp) -> bool {
+    pub(crate) fn fits(self, queue: ReadyQueue, summary: &Summary, now: Timestamp) -> bool {
         let is_finished = summary.status.is_terminal();
         match self {
             Self::Finished(_) => is_finished,
@@ -226,8 +226,8 @@ mod tests {
             Place::Waiting,
             Place::Finished(at),
             Place::Damaged(at),
-            Place::Ready(Queue { route: 3, priority: i16::MIN }, at),
-            Place::Ready(Queue { route: 3, priority: i16::MAX }, at),
+            Place::Ready(ReadyQueue { route: 3, priority: i16::MIN }, at),
+            Place::Ready(ReadyQueue { route: 3, priority: i16::MAX }, at),
             Place::Timer(3, Timestamp::MAX),
             Place::Held(holder),
             Place::Held(Holder { position: Holder::POSITION_END - 1, ..holder }),
@@ -235,14 +235,14 @@ mod tests {
         for place in places {
             assert_eq!(Place::of(place.columns()), Some(place));
         }
-        assert_eq!(Place::of(Columns { place: 12, rank: 0, since: 0 }), None);
+        assert_eq!(Place::of(Columns { place: 12, rank: 0, place_at: 0 }), None);
     }
 
     #[test]
     fn queues_survive_their_number() {
         for priority in [i16::MIN, -1, 0, 1, i16::MAX] {
-            let queue = Queue { route: 77, priority };
-            assert_eq!(Queue::of(queue.number()), queue);
+            let queue = ReadyQueue { route: 77, priority };
+            assert_eq!(ReadyQueue::of(queue.number()), queue);
             // The same computation as in SQL.
             assert_eq!(32_768 - (queue.number() & 65_535), -i64::from(priority));
             assert_eq!(queue.number() >> 16, 77);
@@ -252,9 +252,9 @@ mod tests {
     #[test]
     fn higher_priority_and_longer_wait_come_first() {
         let columns = |priority, at| {
-            let Columns { place, rank, since } =
-                Place::Ready(Queue { route: 1, priority }, Timestamp::from_micros(at)).columns();
-            (place, rank, since)
+            let Columns { place, rank, place_at } =
+                Place::Ready(ReadyQueue { route: 1, priority }, Timestamp::from_micros(at)).columns();
+            (place, rank, place_at)
         };
         let mut queue = [columns(0, 5), columns(-1, 1), columns(9, 9), columns(0, 4)];
         queue.sort_unstable();

@@ -13,10 +13,10 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::batch::Shared;
-use crate::home::{self, Moment};
 use crate::lockfile;
+use crate::os::{self, Moment};
 use crate::watch::Watch;
-use crate::writer::Desk;
+use crate::writer::WriteQueue;
 
 /// The interval between two questions where the operating system announces nothing: 20 a second.
 const QUIET: Duration = Duration::from_millis(50);
@@ -47,7 +47,7 @@ impl Poll {
     }
 
     /// Runs the polling thread until the store is closed.
-    pub(crate) fn serve(&self, desk: &Desk, shared: &Shared) {
+    pub(crate) fn serve(&self, writes: &WriteQueue, shared: &Shared) {
         let mut watch = None;
         let mut patience = WATCHED;
         let mut locks_looked_at = Moment::now();
@@ -56,7 +56,7 @@ impl Poll {
             let is_open = match &watch {
                 Some(watch) => {
                     patience = if watch.wait(patience) {
-                        home::pause(LIVELY);
+                        os::pause(LIVELY);
                         LIVELY
                     } else {
                         (patience * 2).min(WATCHED)
@@ -73,7 +73,7 @@ impl Poll {
                 locks_looked_at = Moment::now();
             }
             shared.troubles.tell_slow();
-            let Some(mut writer) = desk.try_lock_writer() else { continue };
+            let Some(mut writer) = writes.try_lock_writer() else { continue };
             if let Err(failure) = writer.look_up() {
                 // The writer meets the same error in its next transaction, whose callers get it.
                 tracing::debug!(why = failure.complaint, "cannot ask whether the database has changed");

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 
 use crate::error::OpenError;
-use crate::home::Moment;
+use crate::os::Moment;
 use crate::wal::log_path;
 use crate::{Options, schema, sql};
 

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::batch::Shared;
 use crate::error::{Stop, opening, reading};
 use crate::view::{Memory, View};
-use crate::{home, schema, sql};
+use crate::{os, schema, sql};
 
 type Task = Box<dyn FnOnce(Result<&Connection>) + Send>;
 
@@ -21,14 +21,14 @@ pub(crate) struct Readers {
     shared: Arc<Shared>,
     memory: Arc<Memory>,
     room: Arc<Semaphore>,
-    queue: Mutex<Queue>,
+    queue: Mutex<ReadQueue>,
     arrived: Condvar,
     /// The connection of a store without threads.
     here: Mutex<Option<Connection>>,
 }
 
 #[derive(Default)]
-struct Queue {
+struct ReadQueue {
     tasks: VecDeque<Task>,
     idle_count: usize,
     threads: Vec<JoinHandle<()>>,
@@ -100,7 +100,7 @@ impl Readers {
             && queue.threads.len() < self.shared.options.reader_count_max.max(1)
         {
             let readers = Arc::clone(self);
-            let started = home::spawn("abide-sqlite-reader", move || readers.serve());
+            let started = os::spawn("abide-sqlite-reader", move || readers.serve());
             match started {
                 Ok(thread) => queue.threads.push(thread),
                 Err(error) if queue.threads.is_empty() => {
@@ -167,10 +167,10 @@ impl Readers {
         self.room.close();
         self.arrived.notify_all();
         *self.here.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        threads.into_iter().for_each(home::join);
+        threads.into_iter().for_each(os::join);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, ReadQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

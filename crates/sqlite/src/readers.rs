@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use abide_core::readers::{Reader, Verdict, record};
 use abide_core::{
-    Address, Entry, Event, Execution, ExecutionId, Kind, Limits, Name, Namespace, Payload, SessionId, Start,
+    Address, Bounds, Entry, Event, Execution, ExecutionId, Kind, Name, Namespace, Payload, SessionId, Start,
     Summary, Version, codec,
 };
 use abide_store::memory::MemoryStore;
@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::journal::{Found, Link, listed, packed, unpack};
-use crate::place::{self, Columns, Place, Queue};
+use crate::place::{self, Columns, Place, ReadyQueue};
 use crate::rows::unsigned;
 use crate::sheet::{Anchor, Cold, Draft, Identity, Sheet};
 use crate::{Options, SqliteStore};
@@ -106,7 +106,7 @@ type Columned = ((i64, i64, i64, Option<i64>, i64, u64), bool, Vec<u8>);
 fn sheet(bytes: &[u8]) -> Verdict {
     let Some((columns, is_mended, mut body)) = input::<Columned>(bytes) else { return Verdict::Refused };
     let (key, namespace, queue, parent, head, version) = columns;
-    let identity = Identity { key, namespace, id: "x", queue: Queue::of(queue), parent };
+    let identity = Identity { key, namespace, id: "x", queue: ReadyQueue::of(queue), parent };
     assert_eq!(identity.queue.number(), queue);
     let anchor = Anchor::new(identity, head, Version(version));
     if is_mended {
@@ -138,9 +138,9 @@ fn mend(body: &mut [u8], anchor: &Anchor) {
 fn sheet_seeds() -> Vec<Vec<u8>> {
     let (execution, _) = Execution::start(address(), start(), NOW.0);
     let cold = Cold::of_newborn(&start(), 7, NOW.0);
-    let columns = (1, 1, Queue { route: 1, priority: 0 }.number(), None, 7, 1);
+    let columns = (1, 1, ReadyQueue { route: 1, priority: 0 }.number(), None, 7, 1);
     let anchor = Anchor::new(
-        Identity { key: 1, namespace: 1, id: "x", queue: Queue::of(columns.2), parent: None },
+        Identity { key: 1, namespace: 1, id: "x", queue: ReadyQueue::of(columns.2), parent: None },
         7,
         Version(1),
     );
@@ -151,9 +151,9 @@ fn sheet_seeds() -> Vec<Vec<u8>> {
 
 /// Reads the columns `place, rank, since`.
 fn place(bytes: &[u8]) -> Verdict {
-    let Some((place, rank, since)) = input(bytes) else { return Verdict::Refused };
+    let Some((place, rank, place_at)) = input(bytes) else { return Verdict::Refused };
     place::held(SessionId(place as u64));
-    let Some(found) = Place::of(Columns { place, rank, since }) else { return Verdict::Refused };
+    let Some(found) = Place::of(Columns { place, rank, place_at }) else { return Verdict::Refused };
     assert_eq!(Place::of(found.columns()), Some(found), "a place survives its columns");
     Verdict::Read
 }
@@ -213,7 +213,7 @@ fn cursors_seeds() -> Vec<Vec<u8>> {
 fn stores() -> [Arc<dyn Store>; 2] {
     let (execution, first) = Execution::start(address(), start(), NOW.0);
     let sqlite = SqliteStore::in_memory(Arc::new(NOW), Options::default()).expect("memory is there");
-    let stores: [Arc<dyn Store>; 2] = [MemoryStore::new(Arc::new(NOW), Limits::default()), sqlite];
+    let stores: [Arc<dyn Store>; 2] = [MemoryStore::new(Arc::new(NOW), Bounds::default()), sqlite];
     for store in &stores {
         let import = abide_store::Import {
             runs: vec![vec![Record::of(&first)]],

@@ -13,8 +13,8 @@ use rusqlite::types::{ToSql, ToSqlOutput, Type, Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
 
-use crate::error::{Failure, Meaning};
-use crate::place::{Place, Queue};
+use crate::error::{BatchFailure, Meaning};
+use crate::place::{Place, ReadyQueue};
 use crate::sheet::{Anchor, Base, Cold};
 use crate::sql;
 
@@ -151,7 +151,7 @@ pub(crate) struct LeaseState {
     pub(crate) lease: LeaseRow,
     /// The number of the holder's heartbeats before the lease.
     pub(crate) given_beat: u64,
-    pub(crate) queue: Queue,
+    pub(crate) queue: ReadyQueue,
     pub(crate) anchor: Anchor,
     pub(crate) cold: Cold,
     pub(crate) entry_count: u64,
@@ -202,7 +202,9 @@ impl SessionState {
         statement
             .query_row([integer(session.0)], |row| match Self::of(row) {
                 // An unreadable session is over, so that its worker registers again.
-                Err(error) if matches!(Failure::of(&error).meaning, Meaning::Corrupt | Meaning::Newer) => {
+                Err(error)
+                    if matches!(BatchFailure::of(&error).meaning, Meaning::Corrupt | Meaning::Newer) =>
+                {
                     Ok(None)
                 }
                 read => read.map(Some),
@@ -233,7 +235,7 @@ pub(crate) struct Target {
     pub(crate) key: i64,
     /// The epoch; `None` if it is unreadable.
     pub(crate) epoch: Option<Epoch>,
-    pub(crate) queue: Queue,
+    pub(crate) queue: ReadyQueue,
     pub(crate) place: Place,
     /// The first journal row of its first run.
     pub(crate) origin: i64,
@@ -287,7 +289,7 @@ impl Target {
                 Ok(Self {
                     key: row.get(0)?,
                     epoch: epoch(row, 2).ok(),
-                    queue: Queue::of(number(row, 1)?.unwrap_or(0)),
+                    queue: ReadyQueue::of(number(row, 1)?.unwrap_or(0)),
                     place: Place::read(row, 3).unwrap_or(Place::Damaged(Timestamp::default())),
                     origin: 0,
                     // The next holder finds the fault.

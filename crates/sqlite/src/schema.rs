@@ -8,7 +8,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
 use crate::error::OpenError;
-use crate::home::{self, Moment};
+use crate::os::{self, Moment};
 use crate::private;
 use crate::rows::number;
 use crate::step_connection::{Rules, StepConnection};
@@ -106,7 +106,7 @@ fn begin_wal(connection: &Connection, options: &Options) -> rusqlite::Result<()>
     let (began, patience) = (Moment::now(), Duration::from_millis(options.busy_ms_max));
     loop {
         match connection.query_row(sql::JOURNAL_MODE_WAL, [], |_| Ok(())) {
-            Err(error) if is_busy(&error) && began.elapsed() < patience => home::pause(PAUSE),
+            Err(error) if is_busy(&error) && began.elapsed() < patience => os::pause(PAUSE),
             switched => return switched,
         }
     }

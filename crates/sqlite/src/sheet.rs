@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checksum::{self, CHECKSUM_BYTES, Checksum};
 use crate::journal::put_length;
-use crate::place::Queue;
+use crate::place::ReadyQueue;
 use crate::rows::{blob, count, integer, text};
 
 /// Facts that rarely change.
@@ -71,7 +71,7 @@ pub(crate) struct Identity<'a> {
     pub(crate) key: i64,
     pub(crate) namespace: i64,
     pub(crate) id: &'a str,
-    pub(crate) queue: Queue,
+    pub(crate) queue: ReadyQueue,
     /// The execution that started it.
     pub(crate) parent: Option<i64>,
 }
@@ -216,7 +216,7 @@ pub(crate) struct Base<'r> {
     pub(crate) key: i64,
     pub(crate) namespace: i64,
     pub(crate) id: &'r str,
-    pub(crate) queue: Queue,
+    pub(crate) queue: ReadyQueue,
     pub(crate) parent: Option<i64>,
     pub(crate) anchor: Anchor,
     sheet: &'r [u8],
@@ -231,7 +231,7 @@ impl<'r> Base<'r> {
     pub(crate) fn read_at(row: &'r Row<'_>, at: usize) -> rusqlite::Result<Self> {
         let (key, namespace) = (row.get(at)?, row.get(at + 1)?);
         let id = text(row, at + 2)?;
-        let (queue, parent) = (Queue::of(row.get(at + 3)?), row.get(at + 4)?);
+        let (queue, parent) = (ReadyQueue::of(row.get(at + 3)?), row.get(at + 4)?);
         let identity = Identity { key, namespace, id, queue, parent };
         let anchor = Anchor::new(identity, row.get(at + 5)?, Version(count(row, at + 6)?));
         Ok(Self { key, namespace, id, queue, parent, anchor, sheet: blob(row, at + 7)? })
@@ -255,7 +255,7 @@ mod tests {
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new("x").unwrap() };
         let now = Timestamp::from_millis(1);
         let (execution, _) = Execution::start(address, start.clone(), now);
-        let queue = Queue { route: 1, priority: 0 };
+        let queue = ReadyQueue { route: 1, priority: 0 };
         let identity = Identity { key: 1, namespace: 1, id: "x", queue, parent: None };
         let anchor = Anchor::new(identity, 7, Version(1));
         let cold = Cold::of_newborn(&start, 7, now);

@@ -1,7 +1,7 @@
 //! Every statement, by name. No decisions are taken here.
 //!
-//! `place`, `rank` and `since` say where an execution stands: see [`crate::place::Place`]. `queue`
-//! is a route and a priority in one number, see [`crate::place::Queue`]. `state` is a sheet with
+//! `place`, `rank` and `place_at` say where an execution stands: see [`crate::place::Place`]. `queue`
+//! is a route and a priority in one number, see [`crate::place::ReadyQueue`]. `state` is a sheet with
 //! everything that needs no column of its own: see [`crate::sheet`].
 
 // First, because the modules below use its macro.
@@ -155,24 +155,24 @@ VALUES (?1, ?2, ?3)
 ON CONFLICT (id) DO UPDATE SET route = excluded.route, checksum = excluded.checksum";
 pub(crate) const EXECUTION_INSERT: &str = "
 INSERT INTO abide_executions (
-    key, namespace, id, queue, parent, parent_run, place, rank, since, epoch, version, status, head, state
+    key, namespace, id, queue, parent, parent_run, place, rank, place_at, epoch, version, status, head, state
 )
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11, ?12, ?13)
 ON CONFLICT (namespace, id) DO NOTHING";
 pub(crate) const EXECUTION_TARGET: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, care_at
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, place_at, care_at
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 pub(crate) const EXECUTION_PLACE: &str = "
-SELECT epoch, place, rank, since
+SELECT epoch, place, rank, place_at
 FROM abide_executions
 WHERE key = ?1";
 pub(crate) const EXECUTION_UNREADABLE: &str = "
-SELECT key, queue, epoch, place, rank, since, status, care_at
+SELECT key, queue, epoch, place, rank, place_at, status, care_at
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 pub(crate) const EXECUTION_LEASE: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, takeover_count, care_at
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, place_at, takeover_count, care_at
 FROM abide_executions
 WHERE key = ?1";
 pub(crate) const EXECUTION_ADDRESS: &str = "
@@ -189,12 +189,12 @@ SET version = version + 1, status = ?5, head = ?6, state = ?7
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
 pub(crate) const EXECUTION_RELEASE: &str = "
 UPDATE abide_executions
-SET version = version + 1, status = ?5, head = ?6, state = ?7, place = ?8, rank = ?9, since = ?10
+SET version = version + 1, status = ?5, head = ?6, state = ?7, place = ?8, rank = ?9, place_at = ?10
 WHERE key = ?1 AND epoch = ?2 AND place = ?3 AND version = ?4";
 /// The epoch is absent for a row that has lost it.
 pub(crate) const EXECUTION_MOVE: &str = "
 UPDATE abide_executions
-SET place = ?4, rank = ?5, since = ?6
+SET place = ?4, rank = ?5, place_at = ?6
 WHERE key = ?1 AND epoch IS COALESCE(?2, epoch) AND place = ?3";
 pub(crate) const RUN_ENDED: &str = "
 INSERT INTO abide_runs (execution, run, first, head, entry_count, row_count)
@@ -209,7 +209,7 @@ SET version = ?2, takeover_count = ?3
 WHERE key = ?1";
 pub(crate) const EXECUTION_REOPEN: &str = "
 UPDATE abide_executions
-SET status = ?2, head = ?3, state = ?4, place = ?5, rank = ?6, since = ?7, care_at = ?8
+SET status = ?2, head = ?3, state = ?4, place = ?5, rank = ?6, place_at = ?7, care_at = ?8
 WHERE key = ?1 AND place = 4";
 pub(crate) const EXECUTION_CARE: &str = "
 UPDATE abide_executions
@@ -222,27 +222,27 @@ WHERE place > 4 AND place = ?1
 ORDER BY rank
 LIMIT 1";
 pub(crate) const READY_HEAD: &str = "
-SELECT rank, since, key
+SELECT rank, place_at, key
 FROM abide_executions INDEXED BY abide_executions_place
 WHERE place > 4 AND place = ?1
-ORDER BY rank, since, key";
+ORDER BY rank, place_at, key";
 pub(crate) const CLAIM: &str = "
 UPDATE abide_executions
-SET place = ?2, rank = ?3, since = ?4, epoch = epoch + 1, care_at = MAX(care_at, ?5)
+SET place = ?2, rank = ?3, place_at = ?4, epoch = epoch + 1, care_at = MAX(care_at, ?5)
 WHERE key = ?1";
 pub(crate) const SET_ASIDE: &str = "
 UPDATE abide_executions
-SET place = ?2, rank = ?3, since = ?4, care_at = NULL
+SET place = ?2, rank = ?3, place_at = ?4, care_at = NULL
 WHERE key = ?1";
 /// Moves an execution from the ready ones to the timers of the same route, whose place is the next.
 pub(crate) const PUT_OFF: &str = "
 UPDATE abide_executions
-SET place = place + 1, rank = 0, since = ?2
+SET place = place + 1, rank = 0, place_at = ?2
 WHERE key = ?1 AND place % 4 = 1";
 /// Does the same for a held execution, with the changes of [`SESSION_RELEASE`].
 pub(crate) const PUT_OFF_HELD: &str = "
 UPDATE abide_executions
-SET place = COALESCE((queue >> 16) * 4 + 2, 8), rank = 0, since = ?2,
+SET place = COALESCE((queue >> 16) * 4 + 2, 8), rank = 0, place_at = ?2,
     care_at = CASE
         WHEN EXISTS (
             SELECT 1 FROM abide_inbox INDEXED BY abide_inbox_unread WHERE execution = key AND body IS NOT NULL
@@ -258,25 +258,25 @@ FROM abide_executions INDEXED BY abide_executions_care
 WHERE care_at IS NOT NULL AND namespace = ?1
 ORDER BY care_at, key";
 pub(crate) const CLAIMED_BEFORE: &str = "
-SELECT key, epoch, place, rank, since
+SELECT key, epoch, place, rank, place_at
 FROM abide_executions INDEXED BY abide_executions_place
 WHERE place > 4 AND place = ?1 AND rank = ?2
-ORDER BY since, key";
+ORDER BY place_at, key";
 pub(crate) const TIMERS_PROMOTE: &str = "
 UPDATE abide_executions
 SET place = ?4, rank = COALESCE(32768 - (queue & 65535), 0)
 WHERE key IN (
     SELECT key
     FROM abide_executions INDEXED BY abide_executions_place
-    WHERE place > 4 AND place = ?1 AND rank = 0 AND since <= ?2
-    ORDER BY since
+    WHERE place > 4 AND place = ?1 AND rank = 0 AND place_at <= ?2
+    ORDER BY place_at
     LIMIT ?3
 )";
 pub(crate) const TIMER_NEXT: &str = "
-SELECT since, key
+SELECT place_at, key
 FROM abide_executions INDEXED BY abide_executions_place
 WHERE place > 4 AND place = ?1 AND rank = 0
-ORDER BY since
+ORDER BY place_at
 LIMIT 1";
 pub(crate) const JOURNAL_APPEND: &str = "
 INSERT INTO abide_journal (row, execution, previous, seq, happened, skip, body)
@@ -414,7 +414,7 @@ ORDER BY execution DESC
 LIMIT ?5";
 pub(crate) const LEASES_RELEASE_ALL: &str = "
 UPDATE abide_executions
-SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue & 65535), 0), since = ?1,
+SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue & 65535), 0), place_at = ?1,
     care_at = CASE
         WHEN EXISTS (
             SELECT 1 FROM abide_inbox INDEXED BY abide_inbox_unread WHERE execution = key AND body IS NOT NULL
@@ -424,19 +424,19 @@ SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue &
     END
 WHERE place % 4 = 3";
 pub(crate) const SNAPSHOT_BY_KEY: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, takeover_count,
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, place_at, takeover_count,
     care_at
 FROM abide_executions
 WHERE key = ?1";
 pub(crate) const SNAPSHOT_BY_ID: &str = "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, takeover_count,
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, place_at, takeover_count,
     care_at
 FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 /// The columns of a [`LegibleRow`](crate::legible::LegibleRow), here and below.
 pub(crate) const EXECUTION_ROW: &str = concat!(
     "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, place_at, status, care_at,
     parent_run, takeover_count, seal IS (",
     seal!(),
     ")
@@ -486,7 +486,7 @@ FROM abide_executions
 WHERE namespace = ?1 AND id = ?2";
 pub(crate) const EXECUTION_ROWS_AFTER: &str = concat!(
     "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, place_at, status, care_at,
     parent_run, takeover_count, seal IS (",
     seal!(),
     ")
@@ -497,7 +497,7 @@ LIMIT ?2"
 );
 pub(crate) const EXECUTION_ROWS_BEFORE: &str = concat!(
     "
-SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, since, status, care_at,
+SELECT key, namespace, id, queue, parent, head, version, state, epoch, place, rank, place_at, status, care_at,
     parent_run, takeover_count, seal IS (",
     seal!(),
     ")
@@ -508,7 +508,7 @@ LIMIT ?2"
 );
 
 pub(crate) const FINISHED_HEADS: &str = "
-SELECT e.key, e.namespace, e.id, e.queue, e.parent, e.head, e.version, e.state, e.since
+SELECT e.key, e.namespace, e.id, e.queue, e.parent, e.head, e.version, e.state, e.place_at
 FROM abide_journal AS j
 JOIN abide_executions AS e ON e.key = j.execution AND e.head = j.row AND e.place = 4
 WHERE j.row BETWEEN ?1 AND ?2

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rusqlite::{Connection, ErrorCode, Params, Row, Statement, ffi};
 
-use crate::error::{Failure, Meaning};
+use crate::error::{BatchFailure, Meaning};
 use crate::sql;
 use crate::user_transaction::{Deadline, ENDED};
 
@@ -26,7 +26,7 @@ pub struct StepConnection {
     deadline: Cell<Option<Deadline>>,
     /// The fault that stopped a statement of the running closure, if the closure has to run again
     /// for it.
-    pub(crate) fault: Cell<Option<Failure>>,
+    pub(crate) fault: Cell<Option<BatchFailure>>,
 }
 
 impl StepConnection {
@@ -171,7 +171,7 @@ impl StepConnection {
             && is_fault(error)
         {
             let meaning = Meaning::Unavailable;
-            self.fault.set(Some(Failure { meaning, complaint: error.to_string() }));
+            self.fault.set(Some(BatchFailure { meaning, complaint: error.to_string() }));
         }
         outcome
     }

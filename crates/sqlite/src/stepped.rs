@@ -10,10 +10,10 @@ use std::time::Duration;
 use abide_store::Clock;
 use rusqlite::Connection;
 
-use crate::error::{Failure, Meaning, OpenError};
-use crate::home::Stopwatch;
+use crate::error::{BatchFailure, Meaning, OpenError};
+use crate::os::Stopwatch;
 use crate::wal::Wal;
-use crate::writer::{Desk, Drive, Writer, run};
+use crate::writer::{Drive, WriteQueue, Writer, run};
 use crate::{Options, SqliteStore, schema, sql};
 
 /// The fate of a transaction.
@@ -34,8 +34,8 @@ pub enum Fate {
 
 impl Fate {
     /// Returns the error of COMMIT when the disk fails.
-    pub(crate) fn unknown() -> Failure {
-        Failure { meaning: Meaning::Indeterminate, complaint: "disk I/O error".to_owned() }
+    pub(crate) fn unknown() -> BatchFailure {
+        BatchFailure { meaning: Meaning::Indeterminate, complaint: "disk I/O error".to_owned() }
     }
 
     /// Does `work` under the conditions of this fate.
@@ -83,24 +83,24 @@ impl SqliteStore {
         shared.stopwatch = Stopwatch::Told(Arc::new(tell));
         let shared = Arc::new(shared);
         let writer = Writer::new(connection, Arc::clone(&shared), Some(Arc::clone(&wal)));
-        let desk = Arc::new(Desk::new(writer, &shared, Drive::Steps));
-        Ok(Arc::new(Self::assemble(shared, Some(desk), Some(wal))))
+        let writes = Arc::new(WriteQueue::new(writer, &shared, Drive::Steps));
+        Ok(Arc::new(Self::assemble(shared, Some(writes), Some(wal))))
     }
 
     /// Runs the writer's next transaction.
     pub fn step(&self, fate: Fate) -> Stepped {
-        self.desk().map_or(Stepped::Idle, |desk| desk.step(fate))
+        self.writes().map_or(Stepped::Idle, |writes| writes.step(fate))
     }
 
     /// Resolves when a step would have something to do. Only one task may wait.
     pub fn poll_jobs(&self, context: &Context<'_>) -> Poll<()> {
-        self.desk().map_or(Poll::Pending, |desk| desk.poll_jobs(context))
+        self.writes().map_or(Poll::Pending, |writes| writes.poll_jobs(context))
     }
 
     /// Does the work of the thread that asks whether other processes have written.
     pub fn look_up(&self) {
         self.shared.keep_locks();
-        if let Some(Err(failure)) = self.desk().map(|desk| desk.lock_writer().look_up()) {
+        if let Some(Err(failure)) = self.writes().map(|writes| writes.lock_writer().look_up()) {
             tracing::debug!(why = failure.complaint, "cannot ask whether the database has changed");
         }
     }
@@ -108,15 +108,15 @@ impl SqliteStore {
     /// Ends the store as if its process died: queued operations are gone, and nothing is cleaned
     /// up.
     pub fn crash(&self) {
-        if let Some(desk) = self.desk() {
-            desk.die();
+        if let Some(writes) = self.writes() {
+            writes.die();
         }
         self.shared.forget_locks();
         self.close();
     }
 }
 
-impl Desk {
+impl WriteQueue {
     /// Runs the writer's next transaction, whose fate is decided. Operations that wait for another
     /// process go back to the queue.
     pub(crate) fn step(&self, fate: Fate) -> Stepped {

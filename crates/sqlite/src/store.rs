@@ -19,22 +19,22 @@ use crate::apply::{
 };
 use crate::batch::Shared;
 use crate::error::{OpenError, Stop};
-use crate::home::Stopwatch;
 use crate::job::Operation;
 use crate::notices::Notices;
+use crate::os::Stopwatch;
 use crate::poll::Poll;
 use crate::reader::{Readers, in_transaction};
 use crate::trouble::{self, Troubles};
 use crate::view::View;
 use crate::wal::Wal;
-use crate::writer::{Desk, Drive, Manner, Writer};
-use crate::{Options, home, schema};
+use crate::writer::{Drive, Scheduling, WriteQueue, Writer};
+use crate::{Options, os, schema};
 
 /// A [`Store`] in an SQLite database.
 pub struct SqliteStore {
     pub(crate) shared: Arc<Shared>,
     /// `None` when the store only reads.
-    desk: Option<Arc<Desk>>,
+    writes: Option<Arc<WriteQueue>>,
     readers: Arc<Readers>,
     wal: Option<Arc<Wal>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -62,8 +62,8 @@ impl SqliteStore {
         let wal = Arc::new(Wal::new(path, &options));
         let shared = Arc::new(shared(Some(path), clock, options));
         let writer = Writer::new(connection, Arc::clone(&shared), Some(Arc::clone(&wal)));
-        let desk = Arc::new(Desk::new(writer, &shared, Drive::Thread));
-        let store = Arc::new(Self::assemble(shared, Some(desk), Some(wal)));
+        let writes = Arc::new(WriteQueue::new(writer, &shared, Drive::Thread));
+        let store = Arc::new(Self::assemble(shared, Some(writes), Some(wal)));
         store
             .start_threads()
             .map_err(|error| OpenError::Unusable { path: path.to_owned(), source: error.into() })?;
@@ -76,32 +76,36 @@ impl SqliteStore {
         let connection = schema::open_in_memory(&options)?;
         let shared = Arc::new(shared(None, clock, options));
         let writer = Writer::new(connection, Arc::clone(&shared), None);
-        let desk = Arc::new(Desk::new(writer, &shared, Drive::Caller));
-        Ok(Arc::new(Self::assemble(shared, Some(desk), None)))
+        let writes = Arc::new(WriteQueue::new(writer, &shared, Drive::Caller));
+        Ok(Arc::new(Self::assemble(shared, Some(writes), None)))
     }
 
-    pub(crate) fn assemble(shared: Arc<Shared>, desk: Option<Arc<Desk>>, wal: Option<Arc<Wal>>) -> Self {
+    pub(crate) fn assemble(
+        shared: Arc<Shared>,
+        writes: Option<Arc<WriteQueue>>,
+        wal: Option<Arc<Wal>>,
+    ) -> Self {
         let readers = Arc::new(Readers::new(Arc::clone(&shared)));
-        Self { shared, desk, readers, wal, threads: Mutex::default() }
+        Self { shared, writes, readers, wal, threads: Mutex::default() }
     }
 
     fn start_threads(&self) -> std::io::Result<()> {
-        let (Some(desk), Some(wal)) = (&self.desk, &self.wal) else { return Ok(()) };
+        let (Some(writes), Some(wal)) = (&self.writes, &self.wal) else { return Ok(()) };
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let writer = Arc::clone(desk);
-        threads.push(home::spawn("abide-sqlite-writer", move || writer.serve())?);
-        let (wal, sizer) = (Arc::clone(wal), Arc::clone(desk));
-        threads.push(home::spawn("abide-sqlite-log", move || wal.serve(&sizer))?);
-        let (desk, shared) = (Arc::clone(desk), Arc::clone(&self.shared));
-        threads.push(home::spawn("abide-sqlite-poll", move || shared.poll.serve(&desk, &shared))?);
+        let writer = Arc::clone(writes);
+        threads.push(os::spawn("abide-sqlite-writer", move || writer.serve())?);
+        let (wal, sizer) = (Arc::clone(wal), Arc::clone(writes));
+        threads.push(os::spawn("abide-sqlite-log", move || wal.serve(&sizer))?);
+        let (writes, shared) = (Arc::clone(writes), Arc::clone(&self.shared));
+        threads.push(os::spawn("abide-sqlite-poll", move || shared.poll.serve(&writes, &shared))?);
         Ok(())
     }
 
     /// Closes the store. Queued operations are still done, later ones are refused. Others find its
     /// sessions dead at once, unless they were retired.
     pub fn close(&self) {
-        if let Some(desk) = &self.desk {
-            desk.close();
+        if let Some(writes) = &self.writes {
+            writes.close();
         }
         if let Some(wal) = &self.wal {
             wal.close();
@@ -110,20 +114,20 @@ impl SqliteStore {
         self.readers.close();
         self.shared.notices.close();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        threads.into_iter().for_each(home::join);
-        if let Some(desk) = &self.desk {
-            desk.lock_writer().shut();
+        threads.into_iter().for_each(os::join);
+        if let Some(writes) = &self.writes {
+            writes.lock_writer().shut();
         }
         self.shared.forget_locks();
     }
 
-    pub(crate) fn desk(&self) -> Option<&Desk> {
-        self.desk.as_deref()
+    pub(crate) fn writes(&self) -> Option<&WriteQueue> {
+        self.writes.as_deref()
     }
 
-    pub(crate) fn write<O: Operation>(&self, operation: O, manner: Manner) -> Answer<O::Output> {
-        match &self.desk {
-            Some(desk) => desk.submit(operation, manner),
+    pub(crate) fn write<O: Operation>(&self, operation: O, scheduling: Scheduling) -> Answer<O::Output> {
+        match &self.writes {
+            Some(writes) => writes.submit(operation, scheduling),
             None => read_only(O::WHAT),
         }
     }
@@ -135,7 +139,7 @@ impl SqliteStore {
         what: &'static str,
         work: impl FnOnce(&View<'_>) -> std::result::Result<T, Stop> + Send + 'static,
     ) -> Answer<T> {
-        match self.desk.as_ref().map(|desk| desk.drive()) {
+        match self.writes.as_ref().map(|writes| writes.drive()) {
             Some(Drive::Caller) => Box::pin(ready(self.view_of_writer(what, work))),
             Some(Drive::Steps) => Box::pin(ready(self.readers.read_here(what, work))),
             Some(Drive::Thread) | None => self.readers.read(what, work),
@@ -148,8 +152,8 @@ impl SqliteStore {
         what: &'static str,
         work: impl FnOnce(&View<'_>) -> std::result::Result<T, Stop>,
     ) -> Result<T> {
-        let desk = self.desk.as_ref().filter(|desk| !desk.is_closed()).ok_or(Error::Closed)?;
-        let writer = desk.lock_writer();
+        let writes = self.writes.as_ref().filter(|writes| !writes.is_closed()).ok_or(Error::Closed)?;
+        let writer = writes.lock_writer();
         let connection = writer.connection().ok_or(Error::Closed)?;
         let view = View { connection, shared: &self.shared, memory: self.readers.memory() };
         in_transaction(what, &view, work)
@@ -190,49 +194,49 @@ fn read_only<T: Send + 'static>(what: &str) -> Answer<T> {
     Box::pin(ready(Err(Error::Refused(Refusal::Unsupported { what }))))
 }
 
-fn manner(alone: bool) -> Manner {
-    if alone { Manner::Alone } else { Manner::Queued }
+fn scheduling(alone: bool) -> Scheduling {
+    if alone { Scheduling::Alone } else { Scheduling::Queued }
 }
 
 impl Store for SqliteStore {
     fn submit(&self, submit: Submit) -> Answer<Vec<Submitted>> {
-        let manner = manner(submit.alone);
-        self.write(SubmitWork::new(submit), manner)
+        let scheduling = scheduling(submit.alone);
+        self.write(SubmitWork::new(submit), scheduling)
     }
 
     fn claim(&self, claim: Claim) -> Answer<Claimed> {
-        self.write(ClaimWork::new(claim), Manner::Queued)
+        self.write(ClaimWork::new(claim), Scheduling::Queued)
     }
 
     fn commit(&self, commit: Commit) -> Answer<CommitOutcome> {
-        let manner = manner(commit.alone);
-        self.write(CommitWork::new(commit), manner)
+        let scheduling = scheduling(commit.alone);
+        self.write(CommitWork::new(commit), scheduling)
     }
 
     fn set_aside(&self, aside: Aside) -> Answer<()> {
-        self.write(AsideWork(aside), Manner::Queued)
+        self.write(AsideWork(aside), Scheduling::Queued)
     }
 
     fn register(&self, worker: Worker) -> Answer<Registered> {
-        self.write(RegisterWork(worker), Manner::Queued)
+        self.write(RegisterWork(worker), Scheduling::Queued)
     }
 
     fn heartbeat(&self, beat: Beat) -> Answer<Heartbeat> {
-        self.write(HeartbeatWork(beat), Manner::Urgent)
+        self.write(HeartbeatWork(beat), Scheduling::Urgent)
     }
 
     fn retire(&self, retire: Retire) -> Answer<()> {
-        self.write(RetireWork(retire), Manner::Queued)
+        self.write(RetireWork(retire), Scheduling::Queued)
     }
 
     fn prune(&self, prune: Prune) -> Answer<u64> {
-        let Some(desk) = self.desk.clone() else { return read_only(PruneWork::WHAT) };
+        let Some(writes) = self.writes.clone() else { return read_only(PruneWork::WHAT) };
         Box::pin(async move {
             let mut left = prune;
             let mut count = 0;
             loop {
                 // A transaction for each stretch: others get their turn between them.
-                let pruned = desk.submit(PruneWork(left), Manner::Queued).await?;
+                let pruned = writes.submit(PruneWork(left), Scheduling::Queued).await?;
                 count += pruned.count;
                 left.limit -= usize::try_from(pruned.count).unwrap_or(left.limit);
                 if pruned.is_done {
@@ -243,7 +247,7 @@ impl Store for SqliteStore {
     }
 
     fn import(&self, import: Import) -> Answer<Imported> {
-        self.write(ImportWork(import), Manner::Queued)
+        self.write(ImportWork(import), Scheduling::Queued)
     }
 
     fn wait(&self, session: SessionId) -> Answer<Vec<Notice>> {

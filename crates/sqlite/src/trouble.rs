@@ -9,8 +9,8 @@ use abide_core::Timestamp;
 use abide_core::planted::{Bug, planted};
 use abide_store::{ExecutionKey, Trouble};
 
-use crate::error::{Failure, Meaning};
-use crate::home::Moment;
+use crate::error::{BatchFailure, Meaning};
+use crate::os::Moment;
 
 /// How long a failed write is reported after another one has succeeded: a large transaction can
 /// fail for want of room beside small ones that fit.
@@ -55,7 +55,7 @@ struct Closure {
 
 impl Troubles {
     /// Records a failed transaction.
-    pub(crate) fn failed(&self, failure: &Failure, (now, moment): (Timestamp, Moment)) {
+    pub(crate) fn failed(&self, failure: &BatchFailure, (now, moment): (Timestamp, Moment)) {
         use Meaning as M;
         let is_trouble =
             matches!(failure.meaning, M::Unavailable | M::Indeterminate | M::Malformed | M::Unread);
@@ -172,8 +172,8 @@ fn disk(_: &Path) -> Option<(u64, u64)> {
 mod tests {
     use super::*;
 
-    fn full() -> Failure {
-        Failure::unavailable("database or disk is full")
+    fn full() -> BatchFailure {
+        BatchFailure::unavailable("database or disk is full")
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
     fn what_is_refused_or_busy_is_no_trouble() {
         for meaning in [Meaning::Busy, Meaning::Misuse, Meaning::Corrupt, Meaning::Newer] {
             let troubles = Troubles::default();
-            let failure = Failure { meaning, complaint: String::new() };
+            let failure = BatchFailure { meaning, complaint: String::new() };
             troubles.failed(&failure, (Timestamp::default(), Moment::now()));
             assert_eq!(troubles.told(Moment::now()), None, "{meaning:?}");
         }

@@ -14,8 +14,8 @@ use abide_store::{ExecutionKey, Transacted, Transaction};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
 use crate::batch::Batch;
-use crate::error::{Failure, Meaning, Stop};
-use crate::home::Moment;
+use crate::error::{BatchFailure, Meaning, Stop};
+use crate::os::Moment;
 use crate::sql;
 use crate::step_connection::Rules;
 use crate::trouble::SLOW_AFTER;
@@ -166,7 +166,7 @@ const TAKEN: &str = "the transaction step gave something a name that begins with
 
 /// Blames the closure itself: it would do the same if it ran again.
 pub(crate) fn broken(complaint: impl Into<String>) -> Stop {
-    Stop::Broken(Failure { meaning: Meaning::Misuse, complaint: complaint.into() })
+    Stop::Broken(BatchFailure { meaning: Meaning::Misuse, complaint: complaint.into() })
 }
 
 /// The time limit of a closure.

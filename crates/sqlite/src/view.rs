@@ -175,7 +175,7 @@ impl View<'_> {
     }
 
     pub(crate) fn inbox(&self, read: InboxRead) -> Result<InboxPage, Stop> {
-        Ok(inbox_page(self.connection, read, &self.shared.options.bounds)?.0)
+        Ok(inbox_page(self.connection, read, &self.shared.options.page_bounds)?.0)
     }
 
     fn tags(&self, chain: &Chain) -> Result<Vec<Tag>, Stop> {
@@ -423,9 +423,9 @@ impl View<'_> {
     }
 
     pub(crate) fn leases(&self, leases: &Leases) -> Result<LeasePage, Stop> {
-        let [rank, since, key] = leases.after.map_or([-1; 3], |LeaseCursor(after)| after.map(integer));
+        let [rank, place_at, key] = leases.after.map_or([-1; 3], |LeaseCursor(after)| after.map(integer));
         let held = place::held(leases.session);
-        let count_max = leases.limit.min(self.shared.options.bounds.lease_page_count_max);
+        let count_max = leases.limit.min(self.shared.options.page_bounds.lease_page_count_max);
         // One more row shows whether there are more.
         let limit = |found: &[_]| integer((count_max + 1 - found.len()) as u64);
         let mut found = Vec::new();
@@ -433,10 +433,10 @@ impl View<'_> {
         // only in a query for just this place.
         let mut beside = self.connection.prepare_cached(sql::SESSION_LEASES_BESIDE)?;
         let limit_beside = limit(&found);
-        collect(beside.query([held, rank, since, key, limit_beside])?, &mut found)?;
+        collect(beside.query([held, rank, place_at, key, limit_beside])?, &mut found)?;
         let mut after = self.connection.prepare_cached(sql::SESSION_LEASES_AFTER)?;
         let limit_after = limit(&found);
-        collect(after.query([held, rank, since, limit_after])?, &mut found)?;
+        collect(after.query([held, rank, place_at, limit_after])?, &mut found)?;
         let has_more = found.len() > count_max;
         found.truncate(count_max);
         let next = found.last().filter(|_| has_more).map(|last| last.cursor);

@@ -21,12 +21,12 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use crate::batch::Batch;
-use crate::error::{Failure, Stop};
-use crate::home::Moment;
+use crate::error::{BatchFailure, Stop};
 use crate::job::Operation;
+use crate::os::Moment;
 use crate::schema;
 use crate::trouble;
-use crate::writer::{Desk, Manner};
+use crate::writer::{Scheduling, WriteQueue};
 use crate::{Options, sql};
 
 /// The size of a frame of the log: a page and its header.
@@ -166,7 +166,7 @@ impl Wal {
     }
 
     /// Runs the background thread until the store is closed.
-    pub(crate) fn serve(&self, desk: &Arc<Desk>) {
+    pub(crate) fn serve(&self, writes: &Arc<WriteQueue>) {
         let mut connection = None;
         loop {
             let wanted = self.next_wanted();
@@ -174,7 +174,7 @@ impl Wal {
                 return;
             }
             if wanted.sizing {
-                self.size(desk);
+                self.size(writes);
             }
             if wanted.checkpoint {
                 if connection.is_none() {
@@ -197,11 +197,11 @@ impl Wal {
 
     /// Sizes the file of the log, one piece at a time. This thread syncs each piece: left to the
     /// next commit, all of them together would delay it by a tenth of a second.
-    fn size(&self, desk: &Arc<Desk>) {
+    fn size(&self, writes: &Arc<WriteQueue>) {
         let path = log_path(&self.path);
         loop {
             let piece = SizeLog { path: path.clone(), bytes: self.bytes_presized };
-            let is_more = wait_for(desk, piece);
+            let is_more = wait_for(writes, piece);
             let synced = OpenOptions::new().write(true).open(&path).and_then(|file| file.sync_all());
             match (is_more, synced) {
                 (Ok(true), Ok(())) => {}
@@ -220,9 +220,9 @@ impl Wal {
 }
 
 /// Waits for the answer of an operation on a thread that has nothing else to do.
-fn wait_for<O: Operation>(desk: &Arc<Desk>, operation: O) -> abide_store::Result<O::Output> {
+fn wait_for<O: Operation>(writes: &Arc<WriteQueue>, operation: O) -> abide_store::Result<O::Output> {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut answer = desk.submit(operation, Manner::Queued);
+    let mut answer = writes.submit(operation, Scheduling::Queued);
     loop {
         if let Poll::Ready(outcome) = answer.as_mut().poll(&mut Context::from_waker(&waker)) {
             return outcome;
@@ -253,13 +253,16 @@ impl Operation for SizeLog {
     const WHAT: &'static str = "size the log";
 
     fn apply(&mut self, _: &mut Batch<'_>) -> Result<bool, Stop> {
-        let failed =
-            |error: std::io::Error| Stop::Refused(Failure::unavailable(error.to_string()).error(Self::WHAT));
+        let failed = |error: std::io::Error| {
+            Stop::Refused(BatchFailure::unavailable(error.to_string()).error(Self::WHAT))
+        };
         let mut file = OpenOptions::new().write(true).open(&self.path).map_err(failed)?;
         let length = file.seek(SeekFrom::End(0)).map_err(failed)?;
         let missing = self.bytes.saturating_sub(length);
         if trouble::free_bytes(&self.path).is_some_and(|free| free / DISK_SHARE < missing) {
-            return Err(Stop::Refused(Failure::unavailable("the disk has little room").error(Self::WHAT)));
+            return Err(Stop::Refused(
+                BatchFailure::unavailable("the disk has little room").error(Self::WHAT),
+            ));
         }
         let piece = usize::try_from(missing).unwrap_or(SIZING_BYTES).min(SIZING_BYTES);
         if piece > 0 {

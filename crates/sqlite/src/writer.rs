@@ -20,10 +20,10 @@ use tokio::sync::Semaphore;
 
 use crate::batch::{Batch, Effects, Shared, Statements};
 use crate::caches::Caches;
-use crate::error::{Failure, Meaning};
-use crate::home::{self, Moment, Stopwatch};
+use crate::error::{BatchFailure, Meaning};
 use crate::job::{Failed, Job, Operation, Receiver, queue};
 use crate::left_out::LeftOut;
+use crate::os::{self, Moment, Stopwatch};
 use crate::step_connection::StepConnection;
 use crate::stepped::Fate;
 use crate::tallies::Tallies;
@@ -60,11 +60,11 @@ pub(crate) struct Writer {
 enum Attempt {
     Done,
     /// Nothing was changed, and the job with this number is to blame.
-    Blame(usize, Failure),
+    Blame(usize, BatchFailure),
     /// Nothing was changed, and it is unknown which job is to blame.
-    Unclear(Failure),
+    Unclear(BatchFailure),
     /// It cannot be known whether something was changed, or no job is to blame.
-    All(Failure),
+    All(BatchFailure),
 }
 
 impl Writer {
@@ -95,7 +95,7 @@ impl Writer {
                 return;
             }
             let pause = BUSY_PAUSES_US[round.min(BUSY_PAUSES_US.len() - 1)];
-            home::pause(Duration::from_micros(pause));
+            os::pause(Duration::from_micros(pause));
         }
     }
 
@@ -144,7 +144,7 @@ impl Writer {
 
     /// Fails the jobs that have waited for other processes for the longest allowed time. Returns
     /// the others, which came later.
-    fn fail_late(&mut self, jobs: Jobs, failure: &Failure) -> Jobs {
+    fn fail_late(&mut self, jobs: Jobs, failure: &BatchFailure) -> Jobs {
         let limit = Duration::from_millis(self.shared.options.busy_ms_max);
         let now = self.shared.stopwatch.now();
         let (late, rest) = jobs.into_iter().partition(|job| now.since(job.queued_at()) >= limit);
@@ -179,7 +179,7 @@ impl Writer {
     /// Applies the jobs in the transaction that has begun, and ends it.
     fn apply(&mut self, jobs: &mut Jobs) -> Attempt {
         let Some(writer) = &self.connection else {
-            return Attempt::All(Failure::unavailable("there is no connection"));
+            return Attempt::All(BatchFailure::unavailable("there is no connection"));
         };
         let mut batch = Batch {
             connection: &writer.connection,
@@ -194,7 +194,7 @@ impl Writer {
         for (index, job) in jobs.iter_mut().enumerate() {
             let attempt = match job.apply(&mut batch) {
                 Ok(()) if !writer.connection.is_autocommit() => continue,
-                Ok(()) => Attempt::Unclear(Failure::unavailable("SQLite has ended the transaction")),
+                Ok(()) => Attempt::Unclear(BatchFailure::unavailable("SQLite has ended the transaction")),
                 Err(Failed::Broken(failure)) => Attempt::Blame(index, failure),
                 Err(Failed::Sql(failure)) => Attempt::Unclear(failure),
             };
@@ -235,31 +235,31 @@ impl Writer {
         }
     }
 
-    fn begin(&mut self) -> Result<(), Failure> {
+    fn begin(&mut self) -> Result<(), BatchFailure> {
         self.reopen()?;
         let writer = self.connection.as_ref().expect("it was just opened");
-        writer.begin().map_err(|error| Failure::of(&error))?;
+        writer.begin().map_err(|error| BatchFailure::of(&error))?;
         if let Err(error) = self.look_around() {
             self.roll_back();
-            return Err(Failure::of(&error));
+            return Err(BatchFailure::of(&error));
         }
         Ok(())
     }
 
     /// Opens the connection again after it was abandoned.
-    fn reopen(&mut self) -> Result<(), Failure> {
+    fn reopen(&mut self) -> Result<(), BatchFailure> {
         if self.connection.is_some() {
             return Ok(());
         }
         let Some(path) = &self.shared.path else {
-            return Err(Failure::unavailable("the database in memory is gone"));
+            return Err(BatchFailure::unavailable("the database in memory is gone"));
         };
         let writer = schema::open_writer(path, &self.shared.options)
             .and_then(|writer| match writer.connection.busy_timeout(Duration::ZERO) {
                 Ok(()) => Ok(writer),
                 Err(error) => Err(schema::explain(path, error)),
             })
-            .map_err(|error| Failure::unavailable(error.to_string()))?;
+            .map_err(|error| BatchFailure::unavailable(error.to_string()))?;
         if let Some(wal) = &self.wal {
             wal.watch(&writer.connection);
         }
@@ -286,9 +286,9 @@ impl Writer {
 
     /// Looks around between transactions, with a new connection if the last one was abandoned: a
     /// store that writes nothing must still hear of others.
-    pub(crate) fn look_up(&mut self) -> Result<(), Failure> {
+    pub(crate) fn look_up(&mut self) -> Result<(), BatchFailure> {
         self.reopen()?;
-        self.look_around().map_err(|error| Failure::of(&error))
+        self.look_around().map_err(|error| BatchFailure::of(&error))
     }
 
     /// Closes the connection, which can no longer be trusted. The next transaction opens another.
@@ -298,7 +298,7 @@ impl Writer {
         self.caches = Caches::default();
     }
 
-    fn commit(&mut self) -> Result<(), Failure> {
+    fn commit(&mut self) -> Result<(), BatchFailure> {
         if planted(Bug::EffectiveBeforeCommit) {
             self.effects.happen(&self.shared);
         }
@@ -306,7 +306,7 @@ impl Writer {
         if self.fate == Fate::Unwritten {
             return Err(Fate::unknown());
         }
-        writer.commit().map_err(|error| Failure::of_commit(&error))?;
+        writer.commit().map_err(|error| BatchFailure::of_commit(&error))?;
         if self.fate == Fate::Unheard {
             return Err(Fate::unknown());
         }
@@ -338,7 +338,7 @@ impl Writer {
     }
 
     /// Fails all jobs, and returns an empty list.
-    fn fail_all(&mut self, jobs: Jobs, failure: &Failure) -> Jobs {
+    fn fail_all(&mut self, jobs: Jobs, failure: &BatchFailure) -> Jobs {
         self.answered.extend(jobs.into_iter().filter_map(|job| job.fail(failure)));
         Jobs::new()
     }
@@ -376,9 +376,9 @@ impl Writer {
 }
 
 /// The writer with its queue.
-pub(crate) struct Desk {
+pub(crate) struct WriteQueue {
     writer: Mutex<Writer>,
-    queue: Mutex<Queue>,
+    queue: Mutex<QueuedJobs>,
     arrived: Condvar,
     room: Arc<Semaphore>,
     batch_count_max: usize,
@@ -398,7 +398,7 @@ pub(crate) enum Drive {
 }
 
 #[derive(Default)]
-pub(crate) struct Queue {
+pub(crate) struct QueuedJobs {
     pub(crate) urgent: VecDeque<Box<dyn Job>>,
     pub(crate) ordinary: VecDeque<Box<dyn Job>>,
     pub(crate) closed: bool,
@@ -409,7 +409,7 @@ pub(crate) struct Queue {
 
 /// The treatment of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum Scheduling {
     /// It waits for its turn.
     Queued,
     /// Its caller has nothing else to do, and may do it itself.
@@ -418,7 +418,7 @@ pub(crate) enum Manner {
     Urgent,
 }
 
-impl Desk {
+impl WriteQueue {
     pub(crate) fn new(writer: Writer, shared: &Shared, drive: Drive) -> Self {
         let room = Arc::new(Semaphore::new(shared.options.queue_count_max.min(Semaphore::MAX_PERMITS)));
         let batch_count_max = shared.options.batch_count_max.max(1);
@@ -427,7 +427,11 @@ impl Desk {
     }
 
     /// Submits an operation. It is on its way when this returns, unless the queue is full.
-    pub(crate) fn submit<O: Operation>(self: &Arc<Self>, operation: O, manner: Manner) -> Answer<O::Output> {
+    pub(crate) fn submit<O: Operation>(
+        self: &Arc<Self>,
+        operation: O,
+        scheduling: Scheduling,
+    ) -> Answer<O::Output> {
         let (job, receiver) = queue(operation, self.stopwatch.now());
         if self.is_closed() {
             return Box::pin(ready(Err(Error::Closed)));
@@ -436,11 +440,11 @@ impl Desk {
             run(self.lock_writer(), |writer| writer.run(vec![job]));
             return answer_of(receiver);
         }
-        let job: Box<dyn Job> = match self.run_alone(job, manner) {
+        let job: Box<dyn Job> = match self.run_alone(job, scheduling) {
             None => return answer_of(receiver),
             Some(waiting) => {
-                if manner == Manner::Urgent {
-                    self.push(waiting, manner);
+                if scheduling == Scheduling::Urgent {
+                    self.push(waiting, scheduling);
                     return answer_of(receiver);
                 }
                 waiting
@@ -457,21 +461,21 @@ impl Desk {
     ) -> Answer<T> {
         if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
             job.admit(permit);
-            self.push(job, Manner::Queued);
+            self.push(job, Scheduling::Queued);
             return answer_of(receiver);
         }
-        let desk = Arc::clone(self);
+        let writes = Arc::clone(self);
         Box::pin(async move {
-            let permit = Arc::clone(&desk.room).acquire_owned().await.map_err(|_| Error::Closed)?;
+            let permit = Arc::clone(&writes.room).acquire_owned().await.map_err(|_| Error::Closed)?;
             job.admit(permit);
-            desk.push(job, Manner::Queued);
+            writes.push(job, Scheduling::Queued);
             receiver.await
         })
     }
 
     /// Runs a job on the calling thread if its caller is alone. Returns it otherwise.
-    fn run_alone(&self, job: Box<dyn Job>, manner: Manner) -> Option<Box<dyn Job>> {
-        if manner != Manner::Alone {
+    fn run_alone(&self, job: Box<dyn Job>, scheduling: Scheduling) -> Option<Box<dyn Job>> {
+        if scheduling != Scheduling::Alone {
             return Some(job);
         }
         let Some(writer) = self.try_lock_writer() else { return Some(job) };
@@ -482,16 +486,16 @@ impl Desk {
         run(writer, |writer| writer.run_at_once(job)).flatten()
     }
 
-    fn push(&self, job: Box<dyn Job>, manner: Manner) {
+    fn push(&self, job: Box<dyn Job>, scheduling: Scheduling) {
         let mut queue = self.lock_queue();
         if queue.closed {
             drop(queue);
             job.refuse().into_iter().for_each(Waker::wake);
             return;
         }
-        match manner {
-            Manner::Urgent => queue.urgent.push_back(job),
-            Manner::Queued | Manner::Alone => queue.ordinary.push_back(job),
+        match scheduling {
+            Scheduling::Urgent => queue.urgent.push_back(job),
+            Scheduling::Queued | Scheduling::Alone => queue.ordinary.push_back(job),
         }
         let (asleep, waker) = (queue.asleep, queue.waker.take());
         drop(queue);
@@ -566,12 +570,12 @@ impl Desk {
         }
     }
 
-    pub(crate) fn lock_queue(&self) -> MutexGuard<'_, Queue> {
+    pub(crate) fn lock_queue(&self) -> MutexGuard<'_, QueuedJobs> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
+impl QueuedJobs {
     pub(crate) fn is_empty(&self) -> bool {
         self.urgent.is_empty() && self.ordinary.is_empty()
     }
@@ -589,7 +593,7 @@ pub(crate) fn run<T>(mut writer: MutexGuard<'_, Writer>, work: impl FnOnce(&mut 
     let tokio = writer.shared.tokio.clone();
     // Released before waking: the first woken caller may want to write at once.
     drop(writer);
-    home::wake_all(tokio, answered);
+    os::wake_all(tokio, answered);
     outcome.ok()
 }
 

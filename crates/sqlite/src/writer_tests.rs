@@ -14,8 +14,8 @@ use crate::{Options, SqliteStore};
 fn what_others_write_while_there_is_no_connection_is_news() {
     let (_folder, ours, theirs) = pair();
     let session = register(&ours, "default");
-    let desk = ours.desk().unwrap();
-    let mut writer = desk.lock_writer();
+    let writes = ours.writes().unwrap();
+    let mut writer = writes.lock_writer();
     writer.look_up().unwrap();
     writer.give_up();
     start(&theirs, "a");
@@ -28,7 +28,7 @@ fn deny_next_commit(store: &SqliteStore) {
     fn fail(_: &rusqlite::hooks::Wal, _: i32) -> rusqlite::Result<()> {
         Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR), None))
     }
-    let writer = store.desk().unwrap().lock_writer();
+    let writer = store.writes().unwrap().lock_writer();
     writer.connection().unwrap().wal_hook(Some(fail));
 }
 
@@ -39,7 +39,7 @@ fn fail_next_commit(store: &SqliteStore) {
         AuthAction::Transaction { operation: TransactionOperation::Unknown } => Authorization::Deny,
         _ => Authorization::Allow,
     };
-    let writer = store.desk().unwrap().lock_writer();
+    let writer = store.writes().unwrap().lock_writer();
     writer.connection().unwrap().authorizer(Some(refuse)).unwrap();
 }
 
@@ -109,21 +109,21 @@ impl Operation for Panics {
 #[test]
 fn an_operation_that_panics_is_not_told_as_a_store_that_is_closed() {
     let (_folder, ours, _theirs) = pair();
-    for manner in [Manner::Queued, Manner::Alone, Manner::Urgent] {
-        let outcome = block_on(ours.write(Panics, manner));
-        assert!(matches!(outcome, Err(Error::Corrupt { .. })), "{manner:?}: {outcome:?}");
+    for scheduling in [Scheduling::Queued, Scheduling::Alone, Scheduling::Urgent] {
+        let outcome = block_on(ours.write(Panics, scheduling));
+        assert!(matches!(outcome, Err(Error::Corrupt { .. })), "{scheduling:?}: {outcome:?}");
     }
     start(&ours, "a");
     ours.close();
-    assert!(matches!(block_on(ours.write(Panics, Manner::Queued)), Err(Error::Closed)));
+    assert!(matches!(block_on(ours.write(Panics, Scheduling::Queued)), Err(Error::Closed)));
 }
 
 #[test]
 fn after_a_panic_everything_is_news() {
     let (_folder, ours, _theirs) = pair();
     let session = register(&ours, "default");
-    let desk = ours.desk().unwrap();
-    run(desk.lock_writer(), |writer| {
+    let writes = ours.writes().unwrap();
+    run(writes.lock_writer(), |writer| {
         writer.begin().unwrap();
         panic!("on purpose");
     });
@@ -135,7 +135,7 @@ fn after_a_panic_everything_is_news() {
 #[test]
 fn indexes_that_could_not_be_made_anew_leave_no_transaction_open() {
     let (_folder, ours, _theirs) = pair();
-    let mut writer = ours.desk().unwrap().lock_writer();
+    let mut writer = ours.writes().unwrap().lock_writer();
     writer.fate = Fate::Unwritten;
     assert!(!writer.mend());
     writer.fate = Fate::Committed;
@@ -199,7 +199,7 @@ fn stepped() -> (tempfile::TempDir, Arc<SqliteStore>) {
 fn a_caller_that_is_alone_leaves_a_malformed_file_to_the_writer() {
     let (_folder, store) = stepped();
     let fails = FailsOnce { code: Some(rusqlite::ffi::SQLITE_CORRUPT), learns: false };
-    let answer = store.write(fails, Manner::Alone);
+    let answer = store.write(fails, Scheduling::Alone);
     assert_eq!(store.step(Fate::Committed), Stepped::Done, "it waits for the writer");
     block_on(answer).unwrap();
 }
@@ -209,7 +209,7 @@ fn who_can_do_without_what_failed_is_done_again_also_when_nobody_is_beside_it() 
     for learns in [true, false] {
         let (_folder, store) = stepped();
         let fails = FailsOnce { code: Some(rusqlite::ffi::SQLITE_IOERR_READ), learns };
-        let answer = store.write(fails, Manner::Queued);
+        let answer = store.write(fails, Scheduling::Queued);
         assert_eq!(store.step(Fate::Committed), Stepped::Done);
         assert_eq!(block_on(answer).is_ok(), learns);
     }
@@ -257,7 +257,7 @@ fn p2_a_worker_makes_nothing_anew_that_leads_to_the_pages_of_a_table() {
     assert_eq!(count(), 600);
     let store = SqliteStore::stepped(&path, TestClock::new(), Options::default(), || Duration::ZERO).unwrap();
     let fails = FailsOnce { code: Some(rusqlite::ffi::SQLITE_CORRUPT), learns: false };
-    let answer = store.write(fails, Manner::Queued);
+    let answer = store.write(fails, Scheduling::Queued);
     assert_eq!(store.step(Fate::Committed), Stepped::Done);
     drop(answer);
     store.close();

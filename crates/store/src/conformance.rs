@@ -5,12 +5,12 @@
 //! [`crate::memory::MemoryStore`]:
 //!
 //! ```
-//! use abide_store::conformance::{check_all, limits};
+//! use abide_store::conformance::{check_all, bounds};
 //! use abide_store::memory::MemoryStore;
-//! check_all(|clock| MemoryStore::new(clock, limits()));
+//! check_all(|clock| MemoryStore::new(clock, bounds()));
 //! ```
 //!
-//! The store must be opened with [`limits`] and [`bounds`], and must read the time from the clock
+//! The store must be opened with [`bounds`] and [`page_bounds`], and must read the time from the clock
 //! that the function receives. Cases are plain functions. Each is listed in the table of its file;
 //! a case that is not listed does not compile.
 
@@ -20,9 +20,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use abide_core::Limits;
+use abide_core::Bounds;
 
-use crate::{Bounds, Store};
+use crate::{PageBounds, Store};
 
 mod block_on;
 mod born;
@@ -33,7 +33,6 @@ mod closing;
 mod commits;
 mod differential;
 mod digests;
-mod emits;
 mod feed;
 mod fences;
 mod held;
@@ -44,6 +43,7 @@ mod lists;
 mod make;
 mod messages;
 mod notices;
+mod outgoing;
 mod parking;
 mod prunes;
 mod recorded;
@@ -58,7 +58,7 @@ mod transactions;
 
 pub use block_on::block_on;
 pub use clock::TestClock;
-pub use differential::{differential, differential_limits};
+pub use differential::{differential, differential_bounds};
 pub use recorded::{Recorded, recorded, recorded_by};
 pub use subject::Subject;
 pub use transactions::UserTable;
@@ -94,7 +94,7 @@ pub const TABLES: &[&[Case]] = &[
     digests::CASES,
     commits::CASES,
     parking::CASES,
-    emits::CASES,
+    outgoing::CASES,
     born::CASES,
     journals::CASES,
     lists::CASES,
@@ -113,15 +113,15 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
     TABLES.iter().copied().flatten()
 }
 
-/// Returns the limits that a store under test must be opened with: small, so that cases can reach
+/// Returns the bounds that a store under test must be opened with: small, so that cases can reach
 /// them.
-pub fn limits() -> Limits {
-    Limits { payload_bytes_max: 64 << 10, inbox_count_max: 200, ..Limits::default() }
+pub fn bounds() -> Bounds {
+    Bounds { payload_bytes_max: 64 << 10, inbox_count_max: 200, ..Bounds::default() }
 }
 
 /// Returns the bounds that a store under test must be opened with, small for the same reason.
-pub fn bounds() -> Bounds {
-    Bounds {
+pub fn page_bounds() -> PageBounds {
+    PageBounds {
         inbox_page_count_max: 8,
         inbox_page_bytes_max: 64 << 10,
         claim_bytes_max: 256 << 10,

@@ -2,7 +2,7 @@
 
 use abide_core::whole::{Settled, Whole};
 use abide_core::{
-    Address, Entry, Epoch, Execution, Limits, Message, MessageId, Refusal, Summary, Timestamp, TooLarge,
+    Address, Bounds, Entry, Epoch, Execution, Message, MessageId, Refusal, Summary, Timestamp, TooLarge,
     Version,
 };
 
@@ -51,8 +51,8 @@ impl Import {
     }
 
     /// Checks all of it, and returns how it is stored at `now`. Stores call this before they write.
-    pub fn settle(&self, limits: &Limits, now: Timestamp) -> Result<Settled> {
-        let max = limits.payload_bytes_max.saturating_add(limits.failure_bytes_max);
+    pub fn settle(&self, bounds: &Bounds, now: Timestamp) -> Result<Settled> {
+        let max = bounds.payload_bytes_max.saturating_add(bounds.failure_bytes_max);
         let max = max.saturating_add(Self::ENTRY_SLACK_BYTES);
         let largest = self.runs.iter().flatten().map(|record| record.bytes.len()).max().unwrap_or(0);
         if largest > max {
@@ -72,7 +72,7 @@ impl Import {
             .map_err(|error| self.unsound(&error.to_string()))?;
         let Self { execution, summary, unread, was_ready, .. } = self;
         let whole = Whole { runs: &runs, execution, summary, unread, was_ready: *was_ready };
-        Ok(whole.settle(limits, now)?)
+        Ok(whole.settle(bounds, now)?)
     }
 
     fn unsound(&self, what: &str) -> Error {

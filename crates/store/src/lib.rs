@@ -34,8 +34,8 @@ pub use seam::{
     Leased, NEWER_PAUSE, Notice, Record, Run, Store, Submit, Submitted, Transacted, Transaction, Unreadable,
 };
 pub use view::{
-    Bounds, Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxCursor, InboxPage, InboxRead, List,
-    ListCursor, ListOrder, Listed, Listing, ParentRun, Prune, Read, Snapshot, Target, Trouble, View,
+    Feed, FeedCursor, FeedFrom, FeedItem, FeedPage, InboxCursor, InboxPage, InboxRead, List, ListCursor,
+    ListOrder, Listed, Listing, PageBounds, ParentRun, Prune, Read, Snapshot, Target, Trouble, View,
 };
 pub use worker::{
     Agreement, Beat, Heartbeat, HeldLease, LeaseCursor, LeasePage, Leases, Registered, Retire, Worker,

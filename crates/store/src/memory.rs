@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use abide_core::{Limits, SessionId, Timestamp};
+use abide_core::{Bounds, SessionId, Timestamp};
 
 use crate::{
-    Answer, Aside, Beat, Bounds, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage,
-    Heartbeat, Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, Prune, Read,
-    Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Trouble, View, Worker, WorkerRow,
+    Answer, Aside, Beat, Claim, Claimed, Clock, Commit, CommitOutcome, Error, Feed, FeedPage, Heartbeat,
+    Import, Imported, InboxPage, InboxRead, LeasePage, Leases, List, Listing, Notice, PageBounds, Prune,
+    Read, Registered, Result, Retire, Snapshot, Store, Submit, Submitted, Trouble, View, Worker, WorkerRow,
     Workers,
 };
 
@@ -33,25 +33,25 @@ mod submit;
 mod table;
 mod views;
 
-use state::State;
+use state::MemoryState;
 pub use table::MemoryTable;
 
 /// A store in memory.
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemoryState>>,
 }
 
 impl MemoryStore {
     /// Creates an empty store that reads the time from `clock`. Its pages are small, to expose
     /// callers that forget to ask for the rest.
-    pub fn new(clock: Arc<dyn Clock>, limits: Limits) -> Arc<Self> {
-        Self::bounded(clock, limits, crate::conformance::bounds())
+    pub fn new(clock: Arc<dyn Clock>, bounds: Bounds) -> Arc<Self> {
+        Self::bounded(clock, bounds, crate::conformance::page_bounds())
     }
 
-    /// Creates an empty store whose answers are as large as `bounds` allows.
-    pub fn bounded(clock: Arc<dyn Clock>, limits: Limits, bounds: Bounds) -> Arc<Self> {
-        Arc::new(Self { clock, state: Arc::new(Mutex::new(State::new(limits, bounds))) })
+    /// Creates an empty store whose answers are as large as `page_bounds` allows.
+    pub fn bounded(clock: Arc<dyn Clock>, bounds: Bounds, page_bounds: PageBounds) -> Arc<Self> {
+        Arc::new(Self { clock, state: Arc::new(Mutex::new(MemoryState::new(bounds, page_bounds))) })
     }
 
     /// Returns a count of all changes except heartbeats.
@@ -68,7 +68,7 @@ impl MemoryStore {
 
     fn apply<T: Send + 'static>(
         &self,
-        operation: impl FnOnce(&mut State, Timestamp) -> Result<T>,
+        operation: impl FnOnce(&mut MemoryState, Timestamp) -> Result<T>,
     ) -> Answer<T> {
         let (answer, wakers) = {
             let mut state = lock(&self.state);
@@ -184,7 +184,7 @@ impl View for MemoryStore {
 /// so dropping the future loses none.
 struct Wait {
     clock: Arc<dyn Clock>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemoryState>>,
     session: SessionId,
 }
 
@@ -210,7 +210,7 @@ impl Future for Wait {
 
 /// Waits until the feed has more than was seen.
 struct Changed {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemoryState>>,
     seen: u64,
 }
 
@@ -230,6 +230,6 @@ impl Future for Changed {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<MemoryState>) -> MutexGuard<'_, MemoryState> {
     state.lock().expect("an operation before this one was stopped by a broken invariant")
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use abide_core::readers::{Reader, Verdict};
 use abide_core::{
-    Address, Body, By, Command, Entry, Epoch, Execution, ExecutionId, Kind, Limits, Message, MessageId, Name,
+    Address, Body, Bounds, By, Command, Entry, Epoch, Execution, ExecutionId, Kind, Message, MessageId, Name,
     Namespace, Payload, Start, Timestamp, Version, codec,
 };
 
@@ -23,9 +23,9 @@ type Parcel = (ExecutionId, Vec<Vec<Vec<u8>>>, Vec<u8>, Vec<u8>, Vec<Vec<u8>>, (
 /// Checks that only a sound import is accepted, and that its export equals it.
 fn import(bytes: &[u8]) -> Verdict {
     let Some(import) = codec::decode(bytes).ok().and_then(unpacked) else { return Verdict::Refused };
-    let limits = Limits { payload_bytes_max: usize::MAX, ..Limits::default() };
-    let settled = import.settle(&limits, NOW.0);
-    let store = MemoryStore::new(Arc::new(NOW), limits);
+    let bounds = Bounds { payload_bytes_max: usize::MAX, ..Bounds::default() };
+    let settled = import.settle(&bounds, NOW.0);
+    let store = MemoryStore::new(Arc::new(NOW), bounds);
     let imported = answer(store.import(import.clone()));
     assert_eq!(imported.is_ok(), settled.is_ok(), "{imported:?}, {settled:?}");
     if imported.is_err() {

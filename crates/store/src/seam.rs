@@ -72,7 +72,7 @@ pub trait Store: View {
     /// session's namespace and of any route: see [`abide_core::care::look`]. Such a lease may be
     /// taken from a live session that leaves a terminate unread.
     ///
-    /// A claim that has taken [`Bounds::claim_bytes_max`](crate::Bounds::claim_bytes_max) of
+    /// A claim that has taken [`PageBounds::claim_bytes_max`](crate::PageBounds::claim_bytes_max) of
     /// journals and inboxes takes no more: the rest is left for the next claim. The first execution
     /// is always taken, however large it is.
     fn claim(&self, claim: Claim) -> Answer<Claimed>;
@@ -352,7 +352,7 @@ pub struct Changes {
     /// and must begin again with the recorded state.
     pub consumed: Vec<MessageId>,
     /// Messages for other executions.
-    pub emits: Vec<Message>,
+    pub outgoing: Vec<Message>,
 }
 
 /// The fate of a lease after a commit.
@@ -385,7 +385,7 @@ pub enum CommitOutcome {
 pub struct Committed {
     /// Emitted starts that were leased to the session in the same transaction.
     pub born: Vec<Leased>,
-    /// The number of emits whose target is unknown or finished.
+    /// The number of outgoing messages whose target is unknown or finished.
     pub dropped_count: usize,
     /// The record that the transaction step returned.
     pub transacted: Option<Record>,

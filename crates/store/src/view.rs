@@ -69,7 +69,7 @@ pub enum Trouble {
 
 /// The bounds of a store's answers. Each can be set when a store is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct PageBounds {
     /// The most messages in one page of an inbox.
     pub inbox_page_count_max: usize,
     /// The most bytes of messages in one page of an inbox, unless a single message is larger.
@@ -80,7 +80,7 @@ pub struct Bounds {
     pub lease_page_count_max: usize,
 }
 
-impl Default for Bounds {
+impl Default for PageBounds {
     fn default() -> Self {
         Self {
             inbox_page_count_max: 1_024,

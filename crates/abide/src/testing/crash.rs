@@ -61,18 +61,18 @@ impl Test {
             let start = names.and_then(|names| StartOptions::default().start(names, input.clone(), now));
             Arc::new(start.unwrap_or_else(|error| panic!("{error}")))
         };
-        let calm = Life::live(&self, &start, None).expect("without a crash it ends");
-        let entries: Vec<_> = calm.runs.iter().flatten().collect();
+        let undisturbed = Life::live(&self, &start, None).expect("without a crash it ends");
+        let entries: Vec<_> = undisturbed.runs.iter().flatten().collect();
         for (entry, position) in entries.iter().zip(1..).skip(1) {
             for crash in [Crash::Before(position), Crash::After(position)] {
                 if let Some(life) = Life::live(&self, &start, Some(crash)) {
                     let place = format!("{crash} ({})", describe(&entry.event));
-                    calm.compare(&life, &place);
+                    undisturbed.compare(&life, &place);
                 }
             }
         }
         let position_count = entries.len() as u64;
-        Survived { result: result_of(&root().id, calm.end), position_count }
+        Survived { result: result_of(&root().id, undisturbed.end), position_count }
     }
 }
 
@@ -163,9 +163,9 @@ impl Life {
         let mut sides = Vec::new();
         for index in 0..self.runs.len().max(other.runs.len()) {
             let of = |life: &Self| life.runs.get(index).cloned().unwrap_or_default();
-            let (calm, crashed) = (of(self), of(other));
-            sides.extend(missing(&calm, &crashed).map(|text| format!("  without the crash: {text}")));
-            sides.extend(missing(&crashed, &calm).map(|text| format!("  with the crash:    {text}")));
+            let (undisturbed, crashed) = (of(self), of(other));
+            sides.extend(missing(&undisturbed, &crashed).map(|text| format!("  without the crash: {text}")));
+            sides.extend(missing(&crashed, &undisturbed).map(|text| format!("  with the crash:    {text}")));
         }
         if !sides.is_empty() {
             panic!("{place} changes what is recorded:\n{}", sides.join("\n"));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use abide::Builder;
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::{Limits, SessionId};
+use abide_core::{Bounds, SessionId};
 use abide_sqlite::SqliteStore;
 use abide_store::faults::{Chances, FaultyStore};
 use abide_store::memory::MemoryStore;
@@ -85,7 +85,7 @@ async fn hangs(ctx: Ctx) -> Result<()> {
 }
 
 fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
-    MemoryStore::new(clock, Limits::default())
+    MemoryStore::new(clock, Bounds::default())
 }
 
 fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {

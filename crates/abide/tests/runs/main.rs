@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use abide::prelude::*;
 use abide::testing::Lab;
-use abide_core::{Event, Limits};
+use abide_core::{Bounds, Event};
 use abide_sqlite::SqliteStore;
 use abide_store::conformance::recorded_by;
 use abide_store::faults::{Chances, Fault, FaultyStore};
@@ -36,7 +36,7 @@ impl World {
 }
 
 fn memory(clock: Arc<dyn Clock>) -> Arc<dyn Store> {
-    MemoryStore::new(clock, Limits::default())
+    MemoryStore::new(clock, Bounds::default())
 }
 
 fn sqlite(clock: Arc<dyn Clock>) -> Arc<dyn Store> {

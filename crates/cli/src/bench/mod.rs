@@ -6,7 +6,7 @@
 
 mod figure;
 mod flows;
-mod place;
+mod folder;
 mod process;
 mod resume;
 mod setting;
@@ -18,12 +18,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use figure::{Figure, Work};
-use place::Place;
+use folder::BenchFolder;
 use process::Child;
 use setting::{Depth, Setting};
 
 use crate::args::Output;
-use crate::failure::Failure;
+use crate::command_error::CommandError;
 use crate::output;
 use crate::table::Table;
 
@@ -54,7 +54,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, output: Output) -> ExitCode {
     let done = match (args.child, &args.file) {
         (Some(child), Some(file)) => process::serve(child, file).and_then(|report| {
-            output::document(&serde_json::to_value(report).map_err(Failure::failed)?, Output::Jsonl)
+            output::document(&serde_json::to_value(report).map_err(CommandError::failed)?, Output::Jsonl)
         }),
         _ => measure(args, output),
     };
@@ -64,13 +64,13 @@ pub(crate) fn run(args: &Args, output: Output) -> ExitCode {
     }
 }
 
-fn measure(args: &Args, output: Output) -> Result<(), Failure> {
+fn measure(args: &Args, output: Output) -> Result<(), CommandError> {
     let depth = match (args.quick, args.full) {
         (true, _) => Depth::Quick,
         (_, true) => Depth::Full,
         _ => Depth::Usual,
     };
-    let setting = Setting { depth, place: Place::new(args.dir.as_deref())? };
+    let setting = Setting { depth, place: BenchFolder::new(args.dir.as_deref())? };
     let runtime = tokio::runtime::Runtime::new()?;
     if depth == Depth::Full {
         runtime.block_on(setting.fill())?;
@@ -103,7 +103,7 @@ fn is_wanted(args: &Args, work: Work) -> bool {
     args.work.is_empty() || args.work.contains(&work)
 }
 
-async fn figures_of(setting: &Setting, first: Work) -> Result<Vec<Figure>, Failure> {
+async fn figures_of(setting: &Setting, first: Work) -> Result<Vec<Figure>, CommandError> {
     Ok(match first {
         Work::W1 => vec![short::at_once(setting).await?],
         Work::W1Latency => vec![short::latency(setting).await?],
@@ -123,7 +123,7 @@ struct Printer {
 }
 
 impl Printer {
-    fn print(&mut self, figure: Figure) -> Result<(), Failure> {
+    fn print(&mut self, figure: Figure) -> Result<(), CommandError> {
         if self.output == Output::Jsonl {
             output::document(&figure.json(), self.output)?;
         }
@@ -131,7 +131,7 @@ impl Printer {
         Ok(())
     }
 
-    fn finish(&self) -> Result<(), Failure> {
+    fn finish(&self) -> Result<(), CommandError> {
         match self.output {
             Output::Jsonl => Ok(()),
             Output::Json => {

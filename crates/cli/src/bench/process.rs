@@ -13,7 +13,7 @@ use super::resume;
 use super::setting::{Setting, WAVE_COUNT, check, url};
 use super::stopwatch::Stopwatch;
 use crate::clock;
-use crate::failure::Failure;
+use crate::command_error::CommandError;
 
 /// How long a process settles before it is measured.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -53,7 +53,7 @@ pub(super) struct Report {
 }
 
 /// Measures memory and processor time of a process that waits for work. The limits are the goals.
-pub(super) fn idle(setting: &Setting) -> Result<[Figure; 2], Failure> {
+pub(super) fn idle(setting: &Setting) -> Result<[Figure; 2], CommandError> {
     let report = run(Child::Idle, &setting.file("idle"))?;
     let memory = figure(Work::IdleRss, (report.bytes / MEGABYTE, "MB"), (15.0, Goal(&[Bound::AtMost(15.0)])));
     let cpu = figure(Work::IdleCpu, (report.cpu, "%"), (0.1, Goal(&[Bound::AtMost(0.1)])));
@@ -61,7 +61,7 @@ pub(super) fn idle(setting: &Setting) -> Result<[Figure; 2], Failure> {
 }
 
 /// Measures the memory of a process that started sleeping executions. The limit is the goal.
-pub(super) fn sleeping(setting: &Setting) -> Result<Figure, Failure> {
+pub(super) fn sleeping(setting: &Setting) -> Result<Figure, CommandError> {
     let report = run(Child::Sleeping, &setting.file("sleeping"))?;
     Ok(figure(Work::SleepingRss, (report.bytes / MEGABYTE, "MB"), (60.0, Goal(&[Bound::AtMost(60.0)]))))
 }
@@ -71,7 +71,7 @@ fn figure(work: Work, (figure, unit): (f64, &'static str), (raw, goal): (f64, Go
 }
 
 /// Starts a process that measures itself, and returns its report.
-pub(super) fn run(child: Child, file: &Path) -> Result<Report, Failure> {
+pub(super) fn run(child: Child, file: &Path) -> Result<Report, CommandError> {
     let binary = std::env::current_exe()?;
     let output = std::process::Command::new(binary)
         .args(["bench", "--child", child.name(), "--file"])
@@ -81,11 +81,11 @@ pub(super) fn run(child: Child, file: &Path) -> Result<Report, Failure> {
     let name = child.name();
     check(output.status.success(), || format!("the process {name:?}: {}", output.status))?;
     serde_json::from_slice(&output.stdout)
-        .map_err(|error| Failure::failed(format!("the process {name:?} printed no figures: {error}")))
+        .map_err(|error| CommandError::failed(format!("the process {name:?} printed no figures: {error}")))
 }
 
 /// Does the work of such a process and measures it.
-pub(super) fn serve(child: Child, file: &Path) -> Result<Report, Failure> {
+pub(super) fn serve(child: Child, file: &Path) -> Result<Report, CommandError> {
     let runtime = tokio::runtime::Runtime::new()?;
     let abide = match child {
         Child::Replay => return runtime.block_on(resume::replay_memory(file)),
@@ -102,13 +102,13 @@ pub(super) fn serve(child: Child, file: &Path) -> Result<Report, Failure> {
 }
 
 /// Opens a store and uses it once, so that this process has everything that a working one has.
-async fn opened(file: &Path) -> Result<Abide, Failure> {
+async fn opened(file: &Path) -> Result<Abide, CommandError> {
     let abide = Abide::open(&url(file)).await?;
     abide.run(flows::one, 1).await?;
     Ok(abide)
 }
 
-async fn asleep(file: &Path) -> Result<Abide, Failure> {
+async fn asleep(file: &Path) -> Result<Abide, CommandError> {
     let abide = Abide::open(&url(file)).await?;
     for first in (0..SLEEPER_COUNT).step_by(WAVE_COUNT as usize) {
         let mut all = JoinSet::new();
@@ -116,7 +116,7 @@ async fn asleep(file: &Path) -> Result<Abide, Failure> {
             all.spawn(abide.start(flows::sleeper, nth).into_future());
         }
         while let Some(started) = all.join_next().await {
-            started.map_err(Failure::failed)??;
+            started.map_err(CommandError::failed)??;
         }
     }
     let filter = abide::Filter::all().workflow("abide-bench-sleeper").status(abide::Status::Running).limit(1);
@@ -127,27 +127,27 @@ async fn asleep(file: &Path) -> Result<Abide, Failure> {
 }
 
 /// Returns the resident memory of this process.
-fn resident_bytes() -> Result<f64, Failure> {
+fn resident_bytes() -> Result<f64, CommandError> {
     status_bytes("VmRSS:")
 }
 
 /// Returns the memory that this process has allocated, without the pages of files.
-pub(super) fn own_bytes() -> Result<f64, Failure> {
+pub(super) fn own_bytes() -> Result<f64, CommandError> {
     status_bytes("RssAnon:")
 }
 
-fn status_bytes(key: &str) -> Result<f64, Failure> {
+fn status_bytes(key: &str) -> Result<f64, CommandError> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix(key));
     let kilobytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
     kilobytes
         .map(|kilobytes| kilobytes * 1_024.0)
-        .ok_or_else(|| Failure::failed(format!("/proc/self/status lacks {key}")))
+        .ok_or_else(|| CommandError::failed(format!("/proc/self/status lacks {key}")))
 }
 
 /// Returns the processor time of all threads. It adds up the threads, because only their files
 /// count in nanoseconds.
-fn cpu_seconds() -> Result<f64, Failure> {
+fn cpu_seconds() -> Result<f64, CommandError> {
     let mut nanos = 0.0;
     for thread in std::fs::read_dir("/proc/self/task")? {
         let file: PathBuf = thread?.path().join("schedstat");

@@ -10,7 +10,7 @@ use super::flows::{self, PAYLOAD_BYTES, Probe, TEXT_BYTES};
 use super::process::{self, Child, Report};
 use super::setting::{Depth, Setting, check, url};
 use super::stopwatch::{Stopwatch, median};
-use crate::failure::Failure;
+use crate::command_error::CommandError;
 use crate::output;
 
 const ID: &str = "abide-bench-long";
@@ -20,7 +20,7 @@ const WARM: u64 = 20_000;
 
 /// Measures the time from opening the store to the first new step, minus the time to open an empty
 /// store. The limit is the time to read the same number of rows in order.
-pub(super) async fn resume(setting: &Setting) -> Result<Vec<Figure>, Failure> {
+pub(super) async fn resume(setting: &Setting) -> Result<Vec<Figure>, CommandError> {
     let long = if setting.depth == Depth::Quick { 100_000 } else { 1_000_000 };
     let mut figures = vec![resume_one(setting, SHORT).await?.0];
     let (figure, memory) = resume_one(setting, long).await?;
@@ -28,7 +28,7 @@ pub(super) async fn resume(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     Ok(figures)
 }
 
-async fn resume_one(setting: &Setting, count: u64) -> Result<(Figure, Figure), Failure> {
+async fn resume_one(setting: &Setting, count: u64) -> Result<(Figure, Figure), CommandError> {
     let journal = Journal { file: setting.file(&format!("W5-{count}")), id: format!("{ID}-{count}"), count };
     output::say(format_args!("W5: records {count} steps"));
     journal.build().await?;
@@ -63,7 +63,7 @@ fn memory(report: &Report, count: u64) -> Figure {
 }
 
 /// Measures the seconds to open an empty store.
-async fn open_empty(setting: &Setting) -> Result<Vec<f64>, Failure> {
+async fn open_empty(setting: &Setting) -> Result<Vec<f64>, CommandError> {
     let file = setting.place.file("empty.db");
     Abide::open(&url(&file)).await?.shutdown().await;
     let mut seconds = Vec::new();
@@ -84,7 +84,7 @@ struct Journal {
 }
 
 impl Journal {
-    async fn build(&self) -> Result<(), Failure> {
+    async fn build(&self) -> Result<(), CommandError> {
         let abide = Abide::builder(url(&self.file)).state(Probe::building()).open().await?;
         let handle = abide.start(flows::long, self.count).id(&self.id).await?;
         while handle.status().await? == abide::Status::Running {
@@ -95,19 +95,19 @@ impl Journal {
     }
 
     /// Sends the signal that the workflow waits for after its replay.
-    async fn send(&self, goes_on: bool) -> Result<(), Failure> {
+    async fn send(&self, goes_on: bool) -> Result<(), CommandError> {
         let client = Abide::client(&url(&self.file)).await?;
         client.handle::<usize>(&self.id).signal("go", &goes_on).await?;
         client.shutdown().await;
         Ok(())
     }
 
-    async fn resume(&self) -> Result<f64, Failure> {
+    async fn resume(&self) -> Result<f64, CommandError> {
         self.send(true).await?;
         reach(&self.file).await
     }
 
-    async fn end(&self) -> Result<(), Failure> {
+    async fn end(&self) -> Result<(), CommandError> {
         self.send(false).await?;
         let (probe, _) = Probe::resuming();
         let abide = Abide::builder(url(&self.file)).state(probe).open().await?;
@@ -120,10 +120,10 @@ impl Journal {
 }
 
 /// Opens a store with a journal to resume. Returns the seconds until its first new step runs.
-async fn reach(file: &Path) -> Result<f64, Failure> {
+async fn reach(file: &Path) -> Result<f64, CommandError> {
     let (probe, reached) = Probe::resuming();
     let abide = Abide::builder(url(file)).state(probe).open().await?;
-    let seconds = reached.await.map_err(|_| Failure::failed("the journal was not resumed"))?;
+    let seconds = reached.await.map_err(|_| CommandError::failed("the journal was not resumed"))?;
     abide.shutdown().await;
     Ok(seconds)
 }
@@ -131,14 +131,14 @@ async fn reach(file: &Path) -> Result<f64, Failure> {
 /// Measures, in a process of its own, how much the memory grows while a journal is resumed. A short
 /// journal is resumed first, because the pages of a replay exist once, whatever its length. The
 /// file's pages belong to the system, so only the memory of this process counts.
-pub(super) async fn replay_memory(file: &Path) -> Result<Report, Failure> {
+pub(super) async fn replay_memory(file: &Path) -> Result<Report, CommandError> {
     let warm = Journal { file: file.with_extension("warm"), id: format!("{ID}-warm"), count: WARM };
     warm.build().await?;
     warm.resume().await?;
     let before = process::own_bytes()?;
     let (probe, reached) = Probe::resuming();
     let abide = Abide::builder(url(file)).state(probe).open().await?;
-    reached.await.map_err(|_| Failure::failed("the journal was not resumed"))?;
+    reached.await.map_err(|_| CommandError::failed("the journal was not resumed"))?;
     let bytes = process::own_bytes()? - before;
     abide.shutdown().await;
     Ok(Report { bytes: bytes.max(0.0), cpu: 0.0 })

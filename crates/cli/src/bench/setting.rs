@@ -8,9 +8,9 @@ use abide_sqlite::raw;
 use tokio::task::JoinSet;
 
 use super::flows::{self, PAYLOAD_BYTES, payload};
-use super::place::Place;
+use super::folder::BenchFolder;
 use super::stopwatch::Stopwatch;
-use crate::failure::Failure;
+use crate::command_error::CommandError;
 use crate::output;
 
 /// The number of rows that share a commit where the works group them.
@@ -31,7 +31,7 @@ pub(super) enum Depth {
 /// The depth and the folder, which all works share.
 pub(super) struct Setting {
     pub(super) depth: Depth,
-    pub(super) place: Place,
+    pub(super) place: BenchFolder,
 }
 
 /// Raw limits, measured before and after a work.
@@ -54,7 +54,7 @@ impl Setting {
         self.place.file(&name)
     }
 
-    pub(super) async fn open(&self, work: &str) -> Result<Abide, Failure> {
+    pub(super) async fn open(&self, work: &str) -> Result<Abide, CommandError> {
         Ok(Abide::open(&url(&self.file(work))).await?)
     }
 
@@ -74,8 +74,8 @@ impl Setting {
     /// Measures the limits before and after the work. Machines drift, so the mean counts.
     pub(super) async fn beside_raw<T>(
         &self,
-        work: impl AsyncFnOnce() -> Result<T, Failure>,
-    ) -> Result<(T, Raw), Failure> {
+        work: impl AsyncFnOnce() -> Result<T, CommandError>,
+    ) -> Result<(T, Raw), CommandError> {
         let before = self.raw()?;
         let done = work().await?;
         let after = self.raw()?;
@@ -88,7 +88,7 @@ impl Setting {
         Ok((done, raw))
     }
 
-    fn raw(&self) -> Result<Raw, Failure> {
+    fn raw(&self) -> Result<Raw, CommandError> {
         let duration = Duration::from_millis(if self.depth == Depth::Quick { 300 } else { 1_000 });
         let folder = self.place.folder();
         let single = raw::single_row_commits(folder, PAYLOAD_BYTES, duration)?;
@@ -101,7 +101,7 @@ impl Setting {
     }
 
     /// Fills the store that the works of `--full` run on.
-    pub(super) async fn fill(&self) -> Result<(), Failure> {
+    pub(super) async fn fill(&self) -> Result<(), CommandError> {
         let abide = self.open("full").await?;
         for first in (0..FINISHED_COUNT).step_by(WAVE_COUNT as usize) {
             wave(&abide, WAVE_COUNT).await?;
@@ -121,7 +121,7 @@ pub(super) fn url(file: &std::path::Path) -> String {
 }
 
 /// Starts one-step workflows all at once, waits for all results, and returns the elapsed seconds.
-pub(super) async fn wave(abide: &Abide, count: u64) -> Result<f64, Failure> {
+pub(super) async fn wave(abide: &Abide, count: u64) -> Result<f64, CommandError> {
     let abide = abide.clone();
     let (took, results) = on_worker(async move {
         let begun = Stopwatch::start();
@@ -132,7 +132,7 @@ pub(super) async fn wave(abide: &Abide, count: u64) -> Result<f64, Failure> {
         }
         let mut results = Vec::with_capacity(count as usize);
         while let Some(ended) = all.join_next().await {
-            results.push(ended.map_err(Failure::failed)??);
+            results.push(ended.map_err(CommandError::failed)??);
         }
         Ok((begun.elapsed().as_secs_f64(), results))
     })
@@ -147,14 +147,14 @@ pub(super) async fn wave(abide: &Abide, count: u64) -> Result<f64, Failure> {
 /// Runs a future on a worker thread of the runtime, like a server's handlers. The thread that waits
 /// for the whole benchmark would have to be woken for every answer.
 pub(super) async fn on_worker<T: Send + 'static>(
-    work: impl Future<Output = Result<T, Failure>> + Send + 'static,
-) -> Result<T, Failure> {
+    work: impl Future<Output = Result<T, CommandError>> + Send + 'static,
+) -> Result<T, CommandError> {
     let mut tasks = JoinSet::new();
     tasks.spawn(work);
-    tasks.join_next().await.expect("one task was spawned").map_err(Failure::failed)?
+    tasks.join_next().await.expect("one task was spawned").map_err(CommandError::failed)?
 }
 
 /// Fails a work with a wrong result, however fast it was.
-pub(super) fn check(is_right: bool, wrong: impl FnOnce() -> String) -> Result<(), Failure> {
-    if is_right { Ok(()) } else { Err(Failure::failed(wrong())) }
+pub(super) fn check(is_right: bool, wrong: impl FnOnce() -> String) -> Result<(), CommandError> {
+    if is_right { Ok(()) } else { Err(CommandError::failed(wrong())) }
 }

@@ -6,14 +6,14 @@ use super::figure::{Bound, Figure, Goal, Work};
 use super::flows::{self, payload};
 use super::setting::{Depth, Setting, WAVE_COUNT, check, on_worker, wave};
 use super::stopwatch::{Stopwatch, median};
-use crate::failure::Failure;
+use crate::command_error::CommandError;
 
 /// The number of waves that are measured together, because one wave is too short.
 const WAVES: usize = 4;
 
 /// Measures workflows that start all at once. The limit is the rate of rows in commits of 100: a
 /// workflow that starts and ends writes at least one row.
-pub(super) async fn at_once(setting: &Setting) -> Result<Figure, Failure> {
+pub(super) async fn at_once(setting: &Setting) -> Result<Figure, CommandError> {
     let (rate, raw) = setting
         .beside_raw(async || {
             let abide = setting.open("W1").await?;
@@ -42,7 +42,7 @@ pub(super) async fn at_once(setting: &Setting) -> Result<Figure, Failure> {
 }
 
 /// Measures workflows one at a time. The limit is one commit; a workflow takes two, start and end.
-pub(super) async fn latency(setting: &Setting) -> Result<Figure, Failure> {
+pub(super) async fn latency(setting: &Setting) -> Result<Figure, CommandError> {
     let count = if setting.depth == Depth::Quick { 500 } else { 2_000 };
     let (p50, raw) = setting
         .beside_raw(async || {
@@ -68,7 +68,7 @@ pub(super) async fn latency(setting: &Setting) -> Result<Figure, Failure> {
 }
 
 /// Runs workflows one at a time and returns the seconds that each took.
-async fn one_by_one(abide: &Abide, count: u64) -> Result<Vec<f64>, Failure> {
+async fn one_by_one(abide: &Abide, count: u64) -> Result<Vec<f64>, CommandError> {
     let abide = abide.clone();
     on_worker(async move {
         let mut took = Vec::with_capacity(count as usize);

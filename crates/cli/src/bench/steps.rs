@@ -9,7 +9,7 @@ use super::figure::{Bound, Figure, Goal, Work};
 use super::flows::{self, TEXT_BYTES};
 use super::setting::{Depth, Setting, check};
 use super::stopwatch::{Stopwatch, median};
-use crate::failure::Failure;
+use crate::command_error::CommandError;
 use crate::output;
 
 const CHAIN_STEPS: u64 = 1_000;
@@ -23,7 +23,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const MINUTE_COUNT: usize = 5;
 
 /// Measures one workflow of 1,000 steps. The limit is the rate of commits of one row.
-pub(super) async fn one_chain(setting: &Setting) -> Result<Figure, Failure> {
+pub(super) async fn one_chain(setting: &Setting) -> Result<Figure, CommandError> {
     let (rate, raw) = setting
         .beside_raw(async || {
             let abide = setting.open("W2").await?;
@@ -44,7 +44,7 @@ pub(super) async fn one_chain(setting: &Setting) -> Result<Figure, Failure> {
 }
 
 /// Measures 100 workflows of 100 steps. The limit is the rate of rows in commits of 100.
-pub(super) async fn many_chains(setting: &Setting) -> Result<Figure, Failure> {
+pub(super) async fn many_chains(setting: &Setting) -> Result<Figure, CommandError> {
     let (rate, raw) = setting
         .beside_raw(async || {
             let abide = setting.open("W3").await?;
@@ -62,7 +62,7 @@ pub(super) async fn many_chains(setting: &Setting) -> Result<Figure, Failure> {
     Ok(figure(Work::W3, (rate, "steps/s"), raw.rows_per_second, goal))
 }
 
-async fn usual_rate(setting: &Setting, abide: &Abide) -> Result<f64, Failure> {
+async fn usual_rate(setting: &Setting, abide: &Abide) -> Result<f64, CommandError> {
     let mut rates = Vec::new();
     for _ in 0..setting.rounds() {
         let begun = Stopwatch::start();
@@ -74,20 +74,20 @@ async fn usual_rate(setting: &Setting, abide: &Abide) -> Result<f64, Failure> {
     Ok(median(rates))
 }
 
-async fn wide_round(abide: &Abide) -> Result<(), Failure> {
+async fn wide_round(abide: &Abide) -> Result<(), CommandError> {
     let mut all = JoinSet::new();
     for _ in 0..WIDE_WORKFLOWS {
         let abide = abide.clone();
         all.spawn(async move { run_chain(&abide, WIDE_STEPS).await });
     }
     while let Some(ended) = all.join_next().await {
-        ended.map_err(Failure::failed)??;
+        ended.map_err(CommandError::failed)??;
     }
     Ok(())
 }
 
 /// Measures five minutes without a pause and returns the rate of the slowest one.
-async fn worst_minute(abide: &Abide) -> Result<f64, Failure> {
+async fn worst_minute(abide: &Abide) -> Result<f64, CommandError> {
     let mut worst = f64::INFINITY;
     for minute in 1..=MINUTE_COUNT {
         let begun = Stopwatch::start();
@@ -101,12 +101,12 @@ async fn worst_minute(abide: &Abide) -> Result<f64, Failure> {
                     run_chain(&abide, WIDE_STEPS).await?;
                     step_count += WIDE_STEPS;
                 }
-                Ok::<_, Failure>(step_count)
+                Ok::<_, CommandError>(step_count)
             });
         }
         let mut step_count = 0;
         while let Some(ended) = all.join_next().await {
-            step_count += ended.map_err(Failure::failed)??;
+            step_count += ended.map_err(CommandError::failed)??;
         }
         let rate = step_count as f64 / begun.elapsed().as_secs_f64();
         output::say(format_args!("minute {minute} of W3: {rate:.0} steps/s"));
@@ -117,7 +117,7 @@ async fn worst_minute(abide: &Abide) -> Result<f64, Failure> {
 
 /// Measures one workflow that starts 1,000 one-step workflows and waits for them. The limit is the
 /// rate of rows in commits of 100.
-pub(super) async fn children(setting: &Setting) -> Result<Figure, Failure> {
+pub(super) async fn children(setting: &Setting) -> Result<Figure, CommandError> {
     let (rate, raw) = setting
         .beside_raw(async || {
             let abide = setting.open("W4").await?;
@@ -139,12 +139,12 @@ pub(super) async fn children(setting: &Setting) -> Result<Figure, Failure> {
     Ok(figure(Work::W4, (rate, "children/s"), raw.rows_per_second, goal))
 }
 
-async fn run_chain(abide: &Abide, count: u64) -> Result<(), Failure> {
+async fn run_chain(abide: &Abide, count: u64) -> Result<(), CommandError> {
     let bytes = abide.run(flows::chain, count).await?;
     check(bytes == count as usize * TEXT_BYTES, || format!("{count} steps gave {bytes} bytes"))
 }
 
-async fn run_parent(abide: &Abide) -> Result<(), Failure> {
+async fn run_parent(abide: &Abide) -> Result<(), CommandError> {
     let bytes = abide.run(flows::parent, CHILD_COUNT).await?;
     check(bytes == CHILD_COUNT as usize * TEXT_BYTES, || format!("{CHILD_COUNT} children gave {bytes} bytes"))
 }

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use crate::args::Output;
-use crate::failure::Failure;
+use crate::command_error::CommandError;
 use crate::output;
 
 pub(crate) use worker::{WorkerArgs, run as run_worker};
@@ -31,11 +31,11 @@ pub(crate) struct Args {
 }
 
 /// Runs the demo, draws it, and checks that the promise was kept.
-pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, output: Output) -> Result<(), CommandError> {
     let folder = tempfile::Builder::new().prefix("abide-demo-").tempdir();
     let folder =
-        folder.map_err(|error| Failure::failed(format!("there is no folder for the demo: {error}")))?;
-    let place = if args.keep { Place::Kept(folder.keep()) } else { Place::Passing(folder) };
+        folder.map_err(|error| CommandError::failed(format!("there is no folder for the demo: {error}")))?;
+    let place = if args.keep { DemoFolder::Kept(folder.keep()) } else { DemoFolder::Passing(folder) };
     let played = stage::play(place.path());
     if args.keep {
         let (folder, id) = (place.path().display(), order::ID);
@@ -53,17 +53,17 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
     }
     match report.broken() {
         None => Ok(()),
-        Some(broken) => Err(Failure::failed(format!("the demo did not hold its promise: {broken}"))),
+        Some(broken) => Err(CommandError::failed(format!("the demo did not hold its promise: {broken}"))),
     }
 }
 
 /// The folder of the demo.
-enum Place {
+enum DemoFolder {
     Kept(PathBuf),
     Passing(tempfile::TempDir),
 }
 
-impl Place {
+impl DemoFolder {
     fn path(&self) -> &std::path::Path {
         match self {
             Self::Kept(path) => path,

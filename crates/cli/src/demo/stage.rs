@@ -14,7 +14,7 @@ use abide_store::{Read, Record, Snapshot, Store, Target};
 
 use super::effects::{Effect, Effects};
 use super::order::{self, Order, Receipt};
-use crate::failure::Failure;
+use crate::command_error::CommandError;
 use crate::{clock, connect, output};
 
 /// How long anything may take before the demo fails.
@@ -59,7 +59,7 @@ pub(super) struct Story {
 }
 
 /// Runs the play in `folder`.
-pub(super) fn play(folder: &Path) -> Result<Evidence, Failure> {
+pub(super) fn play(folder: &Path) -> Result<Evidence, CommandError> {
     let stage = Stage { folder: folder.to_owned() };
     connect::block_on(async {
         // Only a worker creates a store, and the order must exist before the first worker.
@@ -90,7 +90,7 @@ impl Stage {
         self.folder.join("effects.jsonl")
     }
 
-    async fn acts(&self, handle: &Handle<Receipt>) -> Result<Evidence, Failure> {
+    async fn acts(&self, handle: &Handle<Receipt>) -> Result<Evidence, CommandError> {
         let options = Options { read_only: true, ..Options::default() };
         let store = SqliteStore::open(&self.file(), Arc::new(SystemClock), options)?;
 
@@ -120,13 +120,13 @@ impl Stage {
         Ok(Evidence { first, second, before, after, effects })
     }
 
-    fn spawn(&self) -> Result<Worker, Failure> {
+    fn spawn(&self) -> Result<Worker, CommandError> {
         let program = std::env::current_exe()?;
         let mut command = Command::new(program);
         command.args(["demo-worker", "--url", &self.url()]).arg("--effects").arg(self.effects());
         let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        let process =
-            process.map_err(|error| Failure::failed(format!("the worker process did not start: {error}")))?;
+        let process = process
+            .map_err(|error| CommandError::failed(format!("the worker process did not start: {error}")))?;
         Ok(Worker { process, began_at: clock::now() })
     }
 }
@@ -142,7 +142,7 @@ impl Worker {
         self.process.id()
     }
 
-    fn kill(&mut self) -> Result<Life, Failure> {
+    fn kill(&mut self) -> Result<Life, CommandError> {
         self.process.kill()?;
         let status = self.process.wait()?;
         // The clock is read after the process has ended, so everything that it recorded is older.
@@ -150,7 +150,7 @@ impl Worker {
     }
 
     /// Waits until the process has ended on its own.
-    fn wait(&mut self) -> Result<Life, Failure> {
+    fn wait(&mut self) -> Result<Life, CommandError> {
         let give_up_at = clock::now().after(PATIENCE);
         while clock::now() < give_up_at {
             if let Some(status) = self.process.try_wait()? {
@@ -158,7 +158,7 @@ impl Worker {
             }
             clock::pause(LOOK_EVERY);
         }
-        Err(Failure::failed(format!("process {} has not ended within {PATIENCE:?}", self.pid())))
+        Err(CommandError::failed(format!("process {} has not ended within {PATIENCE:?}", self.pid())))
     }
 }
 
@@ -175,7 +175,7 @@ async fn until(
     store: &dyn Store,
     worker: &mut Worker,
     is_so: impl Fn(&[Snapshot]) -> bool,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let give_up_at = clock::now().after(PATIENCE);
     while clock::now() < give_up_at {
         let mut seen = Vec::new();
@@ -186,11 +186,11 @@ async fn until(
             return Ok(());
         }
         if let Some(status) = worker.process.try_wait()? {
-            return Err(Failure::failed(format!("process {} ended too early: {status}", worker.pid())));
+            return Err(CommandError::failed(format!("process {} ended too early: {status}", worker.pid())));
         }
         clock::pause(LOOK_EVERY);
     }
-    Err(Failure::failed(format!("process {} has not come far enough within {PATIENCE:?}", worker.pid())))
+    Err(CommandError::failed(format!("process {} has not come far enough within {PATIENCE:?}", worker.pid())))
 }
 
 /// Whether the order and one child sleep, and the other child is done.
@@ -210,16 +210,16 @@ fn awaits_signature(seen: &[Snapshot]) -> bool {
     seen.first().is_some_and(|order| order.summary.waiting.iter().any(is_signal))
 }
 
-async fn look(store: &dyn Store, id: &str) -> Result<Option<Snapshot>, Failure> {
-    let id = ExecutionId::new(id).map_err(Failure::failed)?;
+async fn look(store: &dyn Store, id: &str) -> Result<Option<Snapshot>, CommandError> {
+    let id = ExecutionId::new(id).map_err(CommandError::failed)?;
     let target = Target::Address(Address { namespace: Namespace::default(), id });
     Ok(store.read(Read { target, run: None, from: 1, limit: 1_000, with_inbox: false }).await?)
 }
 
-async fn story(store: &dyn Store, id: &str) -> Result<Story, Failure> {
+async fn story(store: &dyn Store, id: &str) -> Result<Story, CommandError> {
     let snapshot = look(store, id).await?;
     let snapshot =
-        snapshot.ok_or_else(|| Failure::failed(format!("there is no execution {id:?} in the store")))?;
+        snapshot.ok_or_else(|| CommandError::failed(format!("there is no execution {id:?} in the store")))?;
     let mut entries = Vec::new();
     for record in &snapshot.journal {
         entries.push(record.entry()?);

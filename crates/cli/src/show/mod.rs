@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use abide_engine::why;
 
 use crate::args::{Global, Output, Show};
-use crate::failure::{Code, Failure};
+use crate::command_error::{Code, CommandError};
 use crate::{clock, connect, json, output};
 
 /// The most pages of unread messages that are shown after the first.
@@ -40,7 +40,7 @@ struct Damage(Vec<String>);
 
 impl Damage {
     /// Keeps an error that concerns this execution alone; returns any other.
-    fn note(&mut self, error: Error) -> Result<(), Failure> {
+    fn note(&mut self, error: Error) -> Result<(), CommandError> {
         if !error.is_of_one() {
             return Err(error.into());
         }
@@ -93,7 +93,7 @@ impl Found {
 }
 
 /// Shows an execution.
-pub(crate) fn run(global: &Global, args: &Show) -> Result<(), Failure> {
+pub(crate) fn run(global: &Global, args: &Show) -> Result<(), CommandError> {
     let picture = connect::read(global, async |store| look(&*store, global, args).await)?;
     match global.output {
         Output::Table => output::write(page::of(&picture, clock::now()).as_bytes())?,
@@ -104,7 +104,7 @@ pub(crate) fn run(global: &Global, args: &Show) -> Result<(), Failure> {
         return Ok(());
     }
     let what = format!("not all of execution {:?} can be read", args.id);
-    Err(Failure::failed(with_ways_on(&what, &args.id)))
+    Err(CommandError::failed(with_ways_on(&what, &args.id)))
 }
 
 fn with_ways_on(what: &str, id: &ExecutionId) -> String {
@@ -131,7 +131,7 @@ fn say_what_is_left(picture: &Picture, args: &Show) {
     }
 }
 
-async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture, Failure> {
+async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture, CommandError> {
     let address = Address { namespace: global.namespace.clone(), id: args.id.clone() };
     let unknown = || Error::Refused(Refusal::Unknown { id: args.id.clone() });
     let mut damage = Damage::default();
@@ -147,7 +147,7 @@ async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture
     let run = args.run.unwrap_or(current);
     if run > current {
         let message = format!("execution {:?} has no run {run}: it is in run {current}", args.id.as_str());
-        return Err(Failure::new(Code::Unknown, message));
+        return Err(CommandError::new(Code::Unknown, message));
     }
     let mut journal = journal(store, (&snapshot, run), args, &mut damage).await?;
     // One entry more than is shown reveals whether there are more.
@@ -166,17 +166,17 @@ async fn look(store: &dyn Store, global: &Global, args: &Show) -> Result<Picture
 }
 
 /// Reads an execution without its inbox, because one of its messages may be unreadable.
-async fn without_inbox(store: &dyn Store, address: &Address) -> Result<Option<Snapshot>, Failure> {
+async fn without_inbox(store: &dyn Store, address: &Address) -> Result<Option<Snapshot>, CommandError> {
     let target = Target::Address(address.clone());
     let read = Read { target, run: None, from: 0, limit: 0, with_inbox: false };
     store.read(read).await.map_err(|error| match error {
-        Error::Corrupt { .. } => Failure::failed(with_ways_on(&error.to_string(), &address.id)),
+        Error::Corrupt { .. } => CommandError::failed(with_ways_on(&error.to_string(), &address.id)),
         error => error.into(),
     })
 }
 
 /// Reads further pages of the inbox. Returns whether they could be read.
-async fn read_on(store: &dyn Store, snapshot: &mut Snapshot) -> Result<bool, Failure> {
+async fn read_on(store: &dyn Store, snapshot: &mut Snapshot) -> Result<bool, CommandError> {
     match why::read_on(store, snapshot, INBOX_PAGE_COUNT_MAX, |message| message).await {
         Err(error) if error.is_of_one() => Ok(false),
         read => Ok(read.map(|()| true)?),
@@ -188,7 +188,7 @@ async fn inbox_by_one(
     store: &dyn Store,
     snapshot: &mut Snapshot,
     damage: &mut Damage,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     for _ in 0..MESSAGE_COUNT_MAX {
         let read = InboxRead { key: snapshot.key, after: snapshot.inbox.next, limit: 1 };
         match store.inbox(read).await {
@@ -211,7 +211,7 @@ async fn journal(
     (snapshot, run): (&Snapshot, u32),
     args: &Show,
     damage: &mut Damage,
-) -> Result<Vec<Entry>, Failure> {
+) -> Result<Vec<Entry>, CommandError> {
     let mut entries: Vec<Entry> = Vec::new();
     let (mut from, mut is_careful) = (args.from.max(1), false);
     let mut missing_count = 0;
@@ -254,7 +254,7 @@ async fn children(
     store: &dyn Store,
     (parent, run): (&Execution, u32),
     journal: &[Entry],
-) -> Result<Vec<Child>, Failure> {
+) -> Result<Vec<Child>, CommandError> {
     let is_child = |found: &Execution, op: &Op| {
         let of = |it: &Parent| it.id == parent.address().id && it.run == run && it.op == op.child_result();
         found.parent().is_some_and(of)
@@ -364,7 +364,7 @@ fn failed_attempts(journal: &[Entry]) -> impl Iterator<Item = &Entry> {
 mod tests {
     use std::sync::Arc;
 
-    use abide_core::{Kind, Limits, Namespace, OpKind, Payload, Start, Timestamp};
+    use abide_core::{Bounds, Kind, Namespace, OpKind, Payload, Start, Timestamp};
     use abide_store::faults::{Fault, FaultyStore};
     use abide_store::memory::MemoryStore;
 
@@ -379,7 +379,7 @@ mod tests {
     }
 
     /// Returns the status of a child in the output when reading it has this fault.
-    fn status(fault: Fault) -> Result<Option<&'static str>, Failure> {
+    fn status(fault: Fault) -> Result<Option<&'static str>, CommandError> {
         let name = |text| Name::new(text).unwrap();
         let address = Address { namespace: Namespace::default(), id: ExecutionId::new("parent").unwrap() };
         let start = Start::of(Kind::Workflow, name("flow"), Payload::from("1"));
@@ -391,7 +391,7 @@ mod tests {
             input: abide_core::Fingerprint::of(&Payload::from("1")),
         };
         let entry = Entry { seq: 2, at: Timestamp::default(), event };
-        let store = MemoryStore::new(Arc::new(Zero), Limits::default());
+        let store = MemoryStore::new(Arc::new(Zero), Bounds::default());
         let store = FaultyStore::scripted(store, vec![fault]);
         let children = connect::block_on(children(&*store, (&parent, 1), &[entry]))?;
         Ok(children.first().and_then(|child| child.found.status()))

@@ -4,7 +4,7 @@ use abide::prelude::*;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::common::Place;
+use crate::common::TestStore;
 
 static MAY_END: Semaphore = Semaphore::const_new(0);
 
@@ -22,7 +22,7 @@ async fn held(ctx: Ctx, _: ()) -> Result<()> {
 /// takes anything from under it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_live_worker_holds_is_neither_repaired_nor_given_up() {
-    let place = Place::new();
+    let place = TestStore::new();
     let abide = place.open().await;
     let handle = abide.start(held, ()).id("held-1").await.expect("it runs");
     let path = place.url().trim_start_matches("sqlite:").to_owned();

@@ -3,12 +3,12 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
-use crate::common::{Place, abide, command};
+use crate::common::{TestStore, abide, command};
 use serde_json::Value;
 
 #[test]
 fn a_store_that_is_none_is_not_made_one() {
-    let place = Place::new();
+    let place = TestStore::new();
     let path = |name: &str| place.folder().join(name).display().to_string();
     std::fs::write(path("text.db"), "not a database, but long enough to have a header of its own").unwrap();
     std::fs::write(path("empty.db"), "").unwrap();

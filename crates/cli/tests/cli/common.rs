@@ -46,11 +46,11 @@ impl Ran {
 }
 
 /// A store in a folder of its own.
-pub(crate) struct Place {
+pub(crate) struct TestStore {
     folder: tempfile::TempDir,
 }
 
-impl Place {
+impl TestStore {
     pub(crate) fn new() -> Self {
         Self { folder: tempfile::tempdir().expect("a folder") }
     }

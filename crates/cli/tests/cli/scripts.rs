@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use crate::common::{Place, command};
+use crate::common::{TestStore, command};
 use abide::prelude::*;
 use serde_json::{Value, json};
 
@@ -35,15 +35,15 @@ async fn shout(_ctx: Ctx, text: String) -> Result<String> {
 }
 
 /// Returns a store whose worker has gone.
-async fn emptied() -> Place {
-    let place = Place::new();
+async fn emptied() -> TestStore {
+    let place = TestStore::new();
     place.open().await.shutdown().await;
     place
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_prints_its_id_and_result_waits_for_the_end() {
-    let place = Place::new();
+    let place = TestStore::new();
     let abide = place.open().await;
     let started =
         place.abide(&["start", "double", "21", "--id", "d-1", "--tag", "k=v", "--priority", "-3"]).ok();
@@ -65,7 +65,7 @@ async fn a_start_prints_its_id_and_result_waits_for_the_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn exit_codes_tell_how_an_execution_ended() {
-    let place = Place::new();
+    let place = TestStore::new();
     let abide = place.open().await;
     abide.run(fails_once, ()).id("f-1").await.expect_err("it fails");
     abide.start(waits, ()).id("w-1").await.expect("it waits");
@@ -116,7 +116,7 @@ async fn what_makes_no_sense_is_refused_by_its_field() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_that_is_repeated_under_its_key_arrives_once() {
-    let place = Place::new();
+    let place = TestStore::new();
     let abide = place.open().await;
     abide.start(waits, ()).id("w-1").await.expect("it waits");
     for _ in 0..3 {
@@ -183,7 +183,7 @@ async fn a_list_fits_a_narrow_terminal() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_earlier_run_can_be_shown() {
-    let place = Place::new();
+    let place = TestStore::new();
     let abide = place.open().await;
     let handle = abide.start(fails_once, ()).id("f-1").await.expect("it runs");
     handle.result().await.expect_err("it fails");
@@ -211,7 +211,7 @@ async fn an_earlier_run_can_be_shown() {
 /// With a store in the environment, `clap` would list every command.
 #[test]
 fn no_command_is_no_reason_to_tell_hidden_ones() {
-    let place = Place::new();
+    let place = TestStore::new();
     for args in [vec![], vec!["--namespace", "x"], vec!["demo-worke"], vec!["--json"]] {
         let ran = place.abide(&args);
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{ran:?}");
@@ -253,7 +253,7 @@ async fn ship(_ctx: Ctx, parcel: Parcel) -> Result<u32> {
 /// Inputs are compared by value: neither white space nor the order of members makes a difference.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_from_a_shell_attaches_to_the_same_start_of_a_program() {
-    let place = Place::new();
+    let place = TestStore::new();
     let abide = place.open().await;
     place.abide(&["start", "ship", r#"{"to": "ann", "weight": 3}"#, "--id", "p-1"]).ok();
     let parcel = Parcel { weight: 3, to: "ann".to_owned(), note: None };

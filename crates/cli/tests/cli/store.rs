@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use crate::common::{Place, command, until};
+use crate::common::{TestStore, command, until};
 use abide::prelude::*;
 use serde_json::{Value, json};
 
@@ -68,19 +68,19 @@ async fn wordy(ctx: Ctx, _: ()) -> Result<usize> {
 }
 
 /// Returns the status of an execution, as `abide list` prints it.
-fn status(place: &Place, id: &str) -> Option<String> {
+fn status(place: &TestStore, id: &str) -> Option<String> {
     let list = place.abide(&["list", "-o", "json"]).ok().json();
     let found = list.as_array()?.iter().find(|item| item["id"] == id)?;
     found["status"].as_str().map(str::to_owned)
 }
 
-fn until_status(place: &Place, id: &str, wanted: &str) {
+fn until_status(place: &TestStore, id: &str, wanted: &str) {
     until(&format!("{id} is {wanted}"), || status(place, id).filter(|status| status == wanted));
 }
 
 /// Returns a store with one execution of each sort, whose worker has gone.
-async fn left_behind() -> Place {
-    let place = Place::new();
+async fn left_behind() -> TestStore {
+    let place = TestStore::new();
     let abide = place.open().await;
     abide.run(greet, "World".to_owned()).id("greet-1").tag("customer", "c7").await.expect("it runs");
     abide.run(broke, ()).id("broke-1").await.expect_err("it has no money");
@@ -194,7 +194,7 @@ async fn show_tells_of_no_child_that_was_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn show_tells_what_new_code_did_not_use() {
-    let place = Place::new();
+    let place = TestStore::new();
     for edition in [1, 2] {
         let abide =
             Abide::builder(place.url()).state(Edition(edition)).park_after(ms(20)).open().await.unwrap();
@@ -269,7 +269,7 @@ async fn messages_wait_for_a_worker() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_live_worker_obeys() {
-    let place = Place::new();
+    let place = TestStore::new();
     let abide = place.open().await;
     let nap_handle = abide.start(nap, 30).id("nap").await.unwrap();
     abide.start(decide, ()).id("d-1").await.unwrap();
@@ -302,7 +302,7 @@ async fn lucky(ctx: Ctx, _: ()) -> Result<u32> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_failed_is_retried_in_a_next_run() {
-    let place = Place::new();
+    let place = TestStore::new();
     let abide = place.open().await;
     abide.run(lucky, ()).id("lucky").await.expect_err("it has no luck");
     let sent = place.abide(&["retry", "lucky", "--by", "bob", "-o", "json"]).ok();
@@ -327,7 +327,7 @@ async fn what_failed_is_retried_in_a_next_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_blocked_says_what_was_expected_and_found() {
-    let place = Place::new();
+    let place = TestStore::new();
     let abide = place.open().await;
     abide.start(misleads, 1).id("d").await.unwrap();
     until_status(&place, "d", "blocked");
@@ -349,7 +349,7 @@ async fn what_is_blocked_says_what_was_expected_and_found() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_of_another_type_is_shown_as_set_aside() {
-    let place = Place::new();
+    let place = TestStore::new();
     let abide = place.open().await;
     abide.start(decide, ()).id("d").await.unwrap();
     place.abide(&["signal", "d", "approval", r#""maybe""#]).ok();
@@ -370,7 +370,7 @@ async fn a_signal_of_another_type_is_shown_as_set_aside() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_blocks_is_run_again_or_edited() {
-    let place = Place::new();
+    let place = TestStore::new();
     let open = |edition| {
         Abide::builder(place.url())
             .state(Edition(edition))
@@ -422,7 +422,7 @@ async fn a_step_that_blocks_is_run_again_or_edited() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nobody_can_run_says_why() {
-    let place = Place::new();
+    let place = TestStore::new();
     let abide = place.open().await;
     abide.start(nap, 1).id("gpu").lane("gpu").priority(3).requires(["cuda"]).await.unwrap();
     let said = place.abide(&["why", "gpu"]).ok().stdout;

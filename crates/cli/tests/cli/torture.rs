@@ -9,7 +9,7 @@ use abide::rusqlite::Connection;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::common::{Place, abide, command, until};
+use crate::common::{TestStore, abide, command, until};
 
 #[workflow]
 async fn somebody(_ctx: Ctx, n: u64) -> Result<u64> {
@@ -18,7 +18,7 @@ async fn somebody(_ctx: Ctx, n: u64) -> Result<u64> {
 
 #[test]
 fn bad_input_is_told() {
-    let place = Place::new();
+    let place = TestStore::new();
     let nowhere = place.folder().join("nowhere").join("report.json");
     let nowhere = nowhere.to_str().expect("text");
     let rows: [(&[&str], i32, &str); 10] = [
@@ -56,7 +56,7 @@ fn it_needs_a_store_that_others_can_open() {
 
 #[tokio::test]
 async fn the_store_of_others_is_refused() {
-    let place = Place::new();
+    let place = TestStore::new();
     let report = place.folder().join("report.json");
     let torture = ["torture", "--minutes", "1", "--report", report.to_str().expect("text")];
     let path = place.folder().join("app.db");
@@ -77,7 +77,7 @@ async fn the_store_of_others_is_refused() {
 
 #[test]
 fn it_is_sound_and_leaves_a_store_that_can_be_tortured_again() {
-    let place = Place::new();
+    let place = TestStore::new();
     let report = place.folder().join("report.json");
     let torture = ["torture", "--minutes", "0.1", "--seed", "3", "--json"];
     let first = place.abide(&torture).ok().json();
@@ -99,7 +99,7 @@ fn it_is_sound_and_leaves_a_store_that_can_be_tortured_again() {
 /// The test spoils a row that a transaction step wrote, and the auditor must notice.
 #[test]
 fn what_must_not_be_is_told_with_its_story() {
-    let place = Place::new();
+    let place = TestStore::new();
     let mut running = start(&place, &["--minutes", "0.15", "--seed", "4", "--json"]);
     let file = place.folder().join("app.db");
     until("a transaction step has written", || {
@@ -126,7 +126,7 @@ fn what_must_not_be_is_told_with_its_story() {
 /// A device that accepts nothing stands for a disk that is full after hours of work.
 #[test]
 fn a_report_file_that_fails_at_the_end_loses_no_report() {
-    let place = Place::new();
+    let place = TestStore::new();
     let ran =
         place.abide(&["torture", "--minutes", "0.05", "--seed", "3", "--json", "--report", "/dev/full"]);
     assert_eq!(ran.code, 1, "{ran:?}");
@@ -136,7 +136,7 @@ fn a_report_file_that_fails_at_the_end_loses_no_report() {
 
 #[test]
 fn a_folder_that_is_removed_meanwhile_is_told() {
-    let place = Place::new();
+    let place = TestStore::new();
     let folder = place.folder().join("reports");
     std::fs::create_dir(&folder).expect("a folder");
     let report = folder.join("report.json");
@@ -152,7 +152,7 @@ fn a_folder_that_is_removed_meanwhile_is_told() {
 /// A log that is rotated: the name is free, and gets the report.
 #[test]
 fn a_report_file_that_is_moved_meanwhile_is_made_anew() {
-    let place = Place::new();
+    let place = TestStore::new();
     let (report, moved) = (place.folder().join("report.json"), place.folder().join("moved.json"));
     let args = ["--minutes", "0.05", "--seed", "3", "--json", "--report", report.to_str().expect("text")];
     let mut running = start(&place, &args);
@@ -164,7 +164,7 @@ fn a_report_file_that_is_moved_meanwhile_is_made_anew() {
 
 #[test]
 fn an_interrupt_ends_its_processes_and_reports_what_was_done() {
-    let place = Place::new();
+    let place = TestStore::new();
     let mut running = start(&place, &["--minutes", "5", "--json"]);
     let children = children_of(&running);
     kill_process(pid(running.id()), Signal::INT).expect("the process is there");
@@ -177,7 +177,7 @@ fn an_interrupt_ends_its_processes_and_reports_what_was_done() {
 /// This includes a stopped process, which cannot see that its parent is gone.
 #[test]
 fn nobody_outlives_a_torture_that_is_killed() {
-    let place = Place::new();
+    let place = TestStore::new();
     let mut running = start(&place, &["--minutes", "5"]);
     let mut children = Vec::new();
     // The torture kills some of them itself, perhaps the very one that was chosen.
@@ -192,7 +192,7 @@ fn nobody_outlives_a_torture_that_is_killed() {
     place.abide(&["torture", "--minutes", "0.05", "--seed", "5"]).ok();
 }
 
-fn start(place: &Place, args: &[&str]) -> Child {
+fn start(place: &TestStore, args: &[&str]) -> Child {
     let mut command = command(&[&["torture"], args].concat());
     let stderr = std::fs::File::create(talk(place)).expect("a file");
     command.env("ABIDE_STORE", place.url()).stdout(Stdio::piped()).stderr(stderr);
@@ -200,12 +200,12 @@ fn start(place: &Place, args: &[&str]) -> Child {
 }
 
 /// Returns the file with the stderr of a started torture: progress and errors.
-fn talk(place: &Place) -> PathBuf {
+fn talk(place: &TestStore) -> PathBuf {
     place.folder().join("stderr")
 }
 
 /// Waits for the end of a torture, checks its exit code, and returns the document that it printed.
-fn outcome(place: &Place, running: &mut Child, code: i32) -> Value {
+fn outcome(place: &TestStore, running: &mut Child, code: i32) -> Value {
     let mut printed = String::new();
     running.stdout.take().expect("it is piped").read_to_string(&mut printed).expect("text");
     let status = running.wait().expect("it ends");

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::task::Wake;
 
-use super::{Shared, SlotState};
+use super::{OpState, Shared};
 use crate::runtime::Runtime;
 
 /// The waker that a step's closure is polled with.
@@ -27,12 +27,10 @@ impl Shared {
     /// Whether a closure waits for the outside world. It does not if nothing holds its waker, or if
     /// only waits inside this engine do: then nothing outside will ever wake it.
     pub(crate) fn waits_outside(&self, runtime: &dyn Runtime) -> bool {
-        self.lock().slots.values().filter(|slot| matches!(slot.state, SlotState::Running { .. })).any(
-            |slot| {
-                slot.closure.as_ref().is_some_and(|waker| {
-                    waker.strong_count() > 1 + runtime.inside_count(waker.as_ptr().addr())
-                })
-            },
-        )
+        self.lock().slots.values().filter(|slot| matches!(slot.state, OpState::Running { .. })).any(|slot| {
+            slot.closure
+                .as_ref()
+                .is_some_and(|waker| waker.strong_count() > 1 + runtime.inside_count(waker.as_ptr().addr()))
+        })
     }
 }

@@ -3,7 +3,7 @@
 
 use abide_core::{Address, ContentHash, Fingerprint, escaped};
 
-use super::{Request, Slot};
+use super::{OpenOp, Request};
 
 /// Returns the prefix of every idempotency key of a run. No other run has the same prefix, because
 /// the separator is escaped within the parts.
@@ -12,7 +12,7 @@ pub fn run_key(address: &Address, run: u32) -> String {
     format!("{}/{}/{run}", escaped(namespace.as_str()), escaped(id.as_str()))
 }
 
-impl Slot {
+impl OpenOp {
     /// Returns the hash of the input that the code declared for this operation, if it is compared.
     pub(crate) fn input_hash(&self) -> Option<ContentHash> {
         match &self.request {

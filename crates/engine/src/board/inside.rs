@@ -51,7 +51,7 @@ impl Inside {
 }
 
 /// The place of code that uses its board.
-enum Place {
+enum Caller {
     /// In the closure of a step.
     Step(Arc<Inside>),
     /// In the workflow's own code.
@@ -61,12 +61,12 @@ enum Place {
 }
 
 impl Board {
-    fn place(&self) -> Place {
+    fn caller(&self) -> Caller {
         let is_here = |inside: &Arc<Inside>| Arc::ptr_eq(&inside.board.0, &self.0);
         match Inside::current().filter(is_here) {
-            Some(inside) => Place::Step(inside),
-            None if self.0.polling_thread.load(Ordering::Relaxed) == this_thread() => Place::Workflow,
-            None => Place::Elsewhere,
+            Some(inside) => Caller::Step(inside),
+            None if self.0.polling_thread.load(Ordering::Relaxed) == this_thread() => Caller::Workflow,
+            None => Caller::Elsewhere,
         }
     }
 
@@ -79,19 +79,19 @@ impl Board {
     /// would change the numbers that the workflow draws.
     pub fn random(&self) -> u64 {
         let Shared { address: Address { namespace, id }, run, .. } = &*self.0;
-        let seed = match self.place() {
-            Place::Step(inside) if !planted(Bug::ChanceInStepShifts) => {
+        let seed = match self.caller() {
+            Caller::Step(inside) if !planted(Bug::ChanceInStepShifts) => {
                 let nth = inside.random_count.fetch_add(1, Ordering::Relaxed) + 1;
                 let (kind, path) = (inside.op.kind.word(), inside.op.path());
                 // One part more than a workflow's seed, and no part contains a zero byte.
                 format!("{namespace}\u{0}{id}\u{0}{run}\u{0}{kind} {path}\u{0}{nth}")
             }
-            Place::Step(_) | Place::Workflow => {
+            Caller::Step(_) | Caller::Workflow => {
                 let mut state = self.0.lock();
                 state.random_count += 1;
                 format!("{namespace}\u{0}{id}\u{0}{run}\u{0}{}", state.random_count)
             }
-            Place::Elsewhere => panic!("{}", self.astray("random")),
+            Caller::Elsewhere => panic!("{}", self.astray("random")),
         };
         Payload::from(seed.as_str()).hash()
     }
@@ -105,11 +105,11 @@ impl Board {
     /// be worse than none.
     pub fn idempotency_key(&self) -> String {
         let home = run_key(&self.0.address, self.0.run);
-        match self.place() {
-            Place::Step(inside) => format!("{home}/{}", inside.op.path()),
-            Place::Workflow => home,
-            Place::Elsewhere if planted(Bug::KeyOffThread) => home,
-            Place::Elsewhere => panic!("{}", self.astray("idempotency_key")),
+        match self.caller() {
+            Caller::Step(inside) => format!("{home}/{}", inside.op.path()),
+            Caller::Workflow => home,
+            Caller::Elsewhere if planted(Bug::KeyOffThread) => home,
+            Caller::Elsewhere => panic!("{}", self.astray("idempotency_key")),
         }
     }
 
@@ -124,10 +124,10 @@ impl Board {
     /// Returns the place of the caller if durable operations are not allowed there, and the step if
     /// the caller is inside a closure.
     pub(super) fn misplaced(&self) -> Option<(String, Option<Arc<Inside>>)> {
-        match self.place() {
-            Place::Step(inside) => Some((format!("inside {}", inside.op), Some(inside))),
-            Place::Workflow => None,
-            Place::Elsewhere => Some(("outside of its workflow's own code".to_owned(), None)),
+        match self.caller() {
+            Caller::Step(inside) => Some((format!("inside {}", inside.op), Some(inside))),
+            Caller::Workflow => None,
+            Caller::Elsewhere => Some(("outside of its workflow's own code".to_owned(), None)),
         }
     }
 }

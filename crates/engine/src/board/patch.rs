@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use abide_core::planted::{Bug, planted};
 use abide_core::{Block, Execution, Name, Patch};
 
-use super::{Board, Shared, State};
+use super::{Board, BoardState, Shared};
 
 /// The changes that the code has asked about.
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl Board {
             self.misplace(&mut state, format!("patched {change:?}"), place);
             return false;
         }
-        let State { patches, block, .. } = &mut *state;
+        let BoardState { patches, block, .. } = &mut *state;
         if let Some(is_taken) = patches.known.get(change) {
             return *is_taken;
         }

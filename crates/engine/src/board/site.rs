@@ -3,7 +3,7 @@
 use std::fmt;
 use std::panic::Location;
 
-use abide_core::{Op, Place};
+use abide_core::{Op, Origin};
 
 /// The place in the program that asks for an operation. It is shown to people and compared with
 /// nothing: a deploy moves lines.
@@ -18,9 +18,9 @@ impl Site {
     }
 
     /// Returns the place of a failed attempt of an operation in this workflow.
-    pub(crate) fn place(self, workflow: &str, op: &Op, attempt: Option<u32>) -> Place {
+    pub(crate) fn place(self, workflow: &str, op: &Op, attempt: Option<u32>) -> Origin {
         let code = format!("workflow {workflow:?}");
-        Place { code, op: Some(op.to_string()), attempt, site: Some(self.to_string()) }
+        Origin { code, op: Some(op.to_string()), attempt, site: Some(self.to_string()) }
     }
 }
 

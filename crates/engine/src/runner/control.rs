@@ -50,7 +50,7 @@ impl Runner {
         // However short its timeout is, a closure is polled once before the timeout ends it.
         let is_about_to_start = {
             let state = active.board.0.lock();
-            state.slots.get(&id).is_some_and(|slot| matches!(slot.state, SlotState::Go { .. }))
+            state.slots.get(&id).is_some_and(|slot| matches!(slot.state, OpState::Go { .. }))
         };
         if is_about_to_start {
             return false;
@@ -75,11 +75,11 @@ fn end_attempt(active: &Active, id: u64, attempt: u32) {
         let state = &mut *guard;
         let Some(slot) = state.slots.get_mut(&id) else { return };
         let Request::Step(options) = &slot.request else { return };
-        if !matches!(slot.state, SlotState::Running { attempt: running } if running == attempt) {
+        if !matches!(slot.state, OpState::Running { attempt: running } if running == attempt) {
             return;
         }
         let failure = timed_out(options.timeout.unwrap_or_default());
-        slot.state = SlotState::Done { attempt, outcome: abide_core::Outcome::Failure(failure) };
+        slot.state = OpState::Done { attempt, outcome: abide_core::Outcome::Failure(failure) };
         state.running_count -= 1;
         state.finished.push_back(id);
     }

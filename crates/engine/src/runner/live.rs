@@ -125,7 +125,7 @@ impl Runner {
             let state = &mut *guard;
             let Some(id) = state.finished.pop_front() else { return false };
             let Some(slot) = state.slots.get_mut(&id) else { return true };
-            let SlotState::Done { attempt, outcome } = std::mem::replace(&mut slot.state, SlotState::Waiting)
+            let OpState::Done { attempt, outcome } = std::mem::replace(&mut slot.state, OpState::Waiting)
             else {
                 return true;
             };
@@ -160,7 +160,7 @@ impl Runner {
     /// Turns a result over the limit into an unrecordable outcome: its effect has happened.
     fn checked(&self, op: &Op, outcome: Outcome) -> Outcome {
         let Outcome::Success(payload) = &outcome else { return outcome };
-        match self.seat.engine.options.limits.check_payload(format_args!("the result of {op}"), payload) {
+        match self.seat.engine.options.bounds.check_payload(format_args!("the result of {op}"), payload) {
             Ok(()) => outcome,
             Err(large) => Outcome::Unrecordable(Unrecordable { reason: large.to_string() }),
         }
@@ -362,7 +362,7 @@ impl Runner {
                     if options.timeout == Some(Duration::ZERO) && !planted(Bug::ZeroTimeoutBegins) =>
                 {
                     let outcome = Outcome::Failure(timed_out(Duration::ZERO));
-                    slot.state = SlotState::Done { attempt, outcome };
+                    slot.state = OpState::Done { attempt, outcome };
                     state.finished.push_back(id);
                     has_started = true;
                 }
@@ -370,7 +370,7 @@ impl Runner {
                     let runtime = &self.seat.engine.runtime;
                     let ends_at = options.timeout.map(|timeout| runtime.moment().after(timeout));
                     active.timeouts.extend(ends_at.map(|at| Reverse((at, id, attempt))));
-                    slot.state = SlotState::Go { attempt };
+                    slot.state = OpState::Go { attempt };
                     drop(state);
                     shared.wake_slot(id);
                     has_started = true;
@@ -397,7 +397,7 @@ impl Runner {
     /// Sends a user's transaction to the store: its writes and its record commit together.
     fn transact(&mut self, op: Op, site: Site, transaction: UserTransaction) {
         let (before, now) = (self.seat.execution().clone(), self.seat.now());
-        let (limits, code) = (self.seat.engine.options.limits.clone(), self.code.clone());
+        let (bounds, code) = (self.seat.engine.options.bounds.clone(), self.code.clone());
         let key = op.index();
         let Some(board) = self.run.stage.active().map(|active| active.board.clone()) else { return };
         self.run.stage.transact(key);
@@ -407,7 +407,7 @@ impl Runner {
             let (keep, outcome) = match &outcome {
                 // Unlike a step's effects, these can still be undone.
                 Outcome::Success(payload) => {
-                    match limits.check_payload(format_args!("the result of {op}"), payload) {
+                    match bounds.check_payload(format_args!("the result of {op}"), payload) {
                         Ok(()) => (keep, outcome),
                         Err(large) => (false, Outcome::Failure(fatal(large.to_string()))),
                     }
@@ -416,7 +416,7 @@ impl Runner {
             };
             let outcome = outcome.located(|| site.place(code.name(), &op, None));
             let record = StepRecord { op: op.clone(), outcome, attempt: 1, input: None };
-            let command = Command::RecordStep(record).bounded(&limits);
+            let command = Command::RecordStep(record).bounded(&bounds);
             let decision = execution.decide(command, now).unwrap_or_default();
             let (entries, _) = decision.record(&mut execution, now);
             let record =
@@ -429,23 +429,23 @@ impl Runner {
     }
 
     /// Takes the record of a transaction step.
-    pub(super) fn transacted(&mut self, record: &Record) -> Turn {
+    pub(super) fn transacted(&mut self, record: &Record) -> TurnResult {
         self.run.stage.go_live();
         match record.entry() {
             Ok(entry) => {
                 self.seat.transacted(&entry);
                 self.run.undelivered.push_back(entry);
-                Turn::Progress
+                TurnResult::Progress
             }
-            Err(error) => Turn::End(End::from(error)),
+            Err(error) => TurnResult::End(End::from(error)),
         }
     }
 
     /// Handles a refused commit: a transaction step on the wrong store fails, anything else is a
     /// bug in abide.
-    pub(super) fn refused(&mut self, refusal: &Refusal) -> Turn {
+    pub(super) fn refused(&mut self, refusal: &Refusal) -> TurnResult {
         let Stage::Transacting(active, key) = &self.run.stage else {
-            return Turn::End(End::Failed(format!("a commit was refused: {refusal}")));
+            return TurnResult::End(End::Failed(format!("a commit was refused: {refusal}")));
         };
         let op = active.slots.get(key).and_then(|id| active.open_op(*id));
         self.run.stage.go_live();
@@ -456,7 +456,7 @@ impl Runner {
                 self.run.undelivered.extend(entries);
             }
         }
-        Turn::Progress
+        TurnResult::Progress
     }
 }
 

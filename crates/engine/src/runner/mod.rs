@@ -36,11 +36,11 @@ use std::task::{Context, Poll, Waker};
 use abide_core::planted::{Bug, planted};
 use abide_core::{
     Block, Body, By, Command, Cursor, EditFate, Entry, Event, ExecutionId, Failure, FailureKind, KeyHasher,
-    Message, MessageId, Name, Op, OpIndex, Payload, Place, Refusal, Remedied, Remedy, Timestamp, Waiting,
+    Message, MessageId, Name, Op, OpIndex, Origin, Payload, Refusal, Remedied, Remedy, Timestamp, Waiting,
 };
 use abide_store::Hold;
 
-use crate::board::{Board, Delivery, Interrupt, Request, SlotState, State};
+use crate::board::{Board, BoardState, Delivery, Interrupt, OpState, Request};
 use crate::driver::{Driver, End, Opening};
 use crate::inbox::{Left, Letter};
 use crate::journal::Journal;
@@ -104,7 +104,7 @@ struct Run {
     seen_to: u64,
     /// The first operations that began while the journal had entries not asked for by the code.
     begun: Vec<Op>,
-    published: Option<Vec<Waiting>>,
+    announced: Option<Vec<Waiting>>,
 }
 
 impl Run {
@@ -121,7 +121,7 @@ impl Run {
             unused: Vec::new(),
             seen_to: 0,
             begun: Vec::new(),
-            published: None,
+            announced: None,
         }
     }
 
@@ -164,7 +164,7 @@ impl GivenUp {
 }
 
 /// The result of a turn.
-enum Turn {
+enum TurnResult {
     Progress,
     Idle,
     End(End),
@@ -186,13 +186,13 @@ impl Future for Runner {
         self.seat.enter(cx);
         for _ in 0..TURN_COUNT_MAX {
             match self.turn(cx) {
-                Turn::Progress => self.idle_since = None,
-                Turn::Idle => {
+                TurnResult::Progress => self.idle_since = None,
+                TurnResult::Idle => {
                     let waits_outside = self.waits_outside();
                     self.seat.leave(waits_outside);
                     return Poll::Pending;
                 }
-                Turn::End(end) => {
+                TurnResult::End(end) => {
                     self.evict();
                     self.seat.vacate();
                     return Poll::Ready(end);
@@ -211,51 +211,51 @@ impl Runner {
         Self { seat, code, run, signals: HashMap::new(), idle_since: None, alarm: None, bell: None }
     }
 
-    fn turn(&mut self, cx: &mut Context<'_>) -> Turn {
+    fn turn(&mut self, cx: &mut Context<'_>) -> TurnResult {
         if let Poll::Ready(seated) = self.seat.poll(cx) {
             return self.seated(seated);
         }
         if self.seat.is_closing() {
-            return Turn::Idle;
+            return TurnResult::Idle;
         }
         if matches!(self.run.stage, Stage::Transacting(..)) && !planted(Bug::EntryNumberTwice) {
             // The store's answer wakes us. Anything that ends meanwhile is recorded behind it.
-            return if self.poll_code() { Turn::Progress } else { Turn::Idle };
+            return if self.poll_code() { TurnResult::Progress } else { TurnResult::Idle };
         }
         if self.run.stage.is_halted() {
             return self.wind_down(cx);
         }
         // Orders that arrived before the code is called go first: perhaps it is never to be called.
         if matches!(self.run.stage, Stage::Absent) && self.obey() {
-            return Turn::Progress;
+            return TurnResult::Progress;
         }
         if self.is_replay_due() {
             if let Some(turn) = self.replay(cx) {
                 return turn;
             }
         } else if self.obey() {
-            return Turn::Progress;
+            return TurnResult::Progress;
         } else if self.wants_next() {
             return self.end_for_next(cx);
         } else if self.fire_timeouts() {
-            return Turn::Progress;
+            return TurnResult::Progress;
         }
         if self.seat.news_count() >= NEWS_COUNT_MAX && !self.seat.is_busy() {
             self.send(Hold::Keep, None);
-            return Turn::Progress;
+            return TurnResult::Progress;
         }
         if self.is_code_ready() && self.poll_code() {
-            return Turn::Progress;
+            return TurnResult::Progress;
         }
         let is_live = self.run.stage.is_live() || planted(Bug::EntryNumberTwice);
         if is_live && self.live() {
-            return Turn::Progress;
+            return TurnResult::Progress;
         }
         // Closures that asked to be polled come after new entries: one that always asks would
         // starve its siblings.
         let is_leaving = self.seat.order() == Order::Leave;
         if !is_leaving && (self.commit_before_closures() || self.poll_code()) {
-            return Turn::Progress;
+            return TurnResult::Progress;
         }
         self.rest(cx)
     }
@@ -291,12 +291,12 @@ impl Runner {
         (!self.run.stage.is_live() || self.run.cursor.is_wanted()) && self.seat.may_run()
     }
 
-    fn seated(&mut self, seated: Seated) -> Turn {
+    fn seated(&mut self, seated: Seated) -> TurnResult {
         match seated {
-            Seated::Committed(None) => Turn::Progress,
+            Seated::Committed(None) => TurnResult::Progress,
             Seated::Committed(Some(record)) => self.transacted(&record),
             Seated::Refused(refusal) => self.refused(&refusal),
-            Seated::Ended(end) => Turn::End(end),
+            Seated::Ended(end) => TurnResult::End(end),
         }
     }
 
@@ -396,28 +396,28 @@ impl Runner {
     }
 
     /// Ends the run with the result of the code.
-    fn finish(&mut self, result: Result<Payload, Failure>, cx: &mut Context<'_>) -> Turn {
+    fn finish(&mut self, result: Result<Payload, Failure>, cx: &mut Context<'_>) -> TurnResult {
         if planted(Bug::EndAtBoundBlocked) && self.is_over_length() {
-            return Turn::Progress;
+            return TurnResult::Progress;
         }
-        let limits = &self.seat.engine.options.limits;
+        let bounds = &self.seat.engine.options.bounds;
         let limit = match &result {
-            Ok(payload) => limits.check_payload("the result of the workflow", payload),
+            Ok(payload) => bounds.check_payload("the result of the workflow", payload),
             Err(_) => Ok(()),
         };
         if let Err(large) = limit {
             self.block(Block::Limit { reason: large.to_string() });
-            return Turn::Progress;
+            return TurnResult::Progress;
         }
         let command = match result {
             Ok(result) => match self.poll_unused(cx) {
                 Poll::Ready(Ok(unused)) => Command::Complete { result, unused },
-                Poll::Ready(Err(error)) => return Turn::End(End::from(error)),
+                Poll::Ready(Err(error)) => return TurnResult::End(End::from(error)),
                 Poll::Pending => {
                     if let Some(active) = self.run.stage.active_mut() {
                         active.result = Some(Ok(result));
                     }
-                    return Turn::Idle;
+                    return TurnResult::Idle;
                 }
             },
             Err(failure) => Command::Fail(failure.located(|| self.place())),
@@ -425,16 +425,16 @@ impl Runner {
         match self.decide(command) {
             Ok(entries) => {
                 entries.into_iter().next_back().into_iter().for_each(|last| self.end(last.event));
-                Turn::Progress
+                TurnResult::Progress
             }
-            Err(refusal) => Turn::End(End::Lost(format!("the end of the run was refused: {refusal}"))),
+            Err(refusal) => TurnResult::End(End::Lost(format!("the end of the run was refused: {refusal}"))),
         }
     }
 
     /// Returns the place of a failure outside every operation.
-    fn place(&self) -> Place {
+    fn place(&self) -> Origin {
         let code = format!("workflow {:?}", self.code.name());
-        Place { code, op: None, attempt: None, site: None }
+        Origin { code, op: None, attempt: None, site: None }
     }
 
     /// Commits the decided end of the execution.
@@ -467,7 +467,7 @@ impl Runner {
         let unclaimed = self.unclaimed();
         self.seat.set_unclaimed(unclaimed);
         self.seat.send(Leave { hold, waiting: &waiting, wake_at, end });
-        self.run.published = Some(waiting);
+        self.run.announced = Some(waiting);
     }
 
     /// Reports to the seat of a suspect, before a commit, whether closures are open. Before the

@@ -20,32 +20,32 @@ impl Runner {
     /// run. Recorded outcomes are delivered, because a replay delivers them before it comes to the
     /// end of the journal, and because one of them may be a cancellation, which refuses the next
     /// run.
-    pub(super) fn end_for_next(&mut self, cx: &mut Context<'_>) -> Turn {
+    pub(super) fn end_for_next(&mut self, cx: &mut Context<'_>) -> TurnResult {
         let is_polled = self.is_code_ready() && self.poll_code();
         if is_polled || self.record_finished() || self.give_up() || self.deliver_recorded() {
-            return Turn::Progress;
+            return TurnResult::Progress;
         }
         self.rest(cx)
     }
 
     /// Ends the run and begins the next one. The code of the next run runs at once; its first
     /// closure waits, like every other, until everything before it is durable.
-    pub(super) fn continue_as_new(&mut self, input: Payload, cx: &mut Context<'_>) -> Turn {
-        let limits = &self.seat.engine.options.limits;
-        if let Err(large) = limits.check_payload("the input of the next run", &input) {
+    pub(super) fn continue_as_new(&mut self, input: Payload, cx: &mut Context<'_>) -> TurnResult {
+        let bounds = &self.seat.engine.options.bounds;
+        if let Err(large) = bounds.check_payload("the input of the next run", &input) {
             self.block(Block::Limit { reason: large.to_string() });
-            return Turn::Progress;
+            return TurnResult::Progress;
         }
         let first = match self.run.journal.poll_entry(1, cx) {
-            Poll::Pending => return Turn::Idle,
+            Poll::Pending => return TurnResult::Idle,
             Poll::Ready(Ok(entry)) => entry,
-            Poll::Ready(Err(error)) => return Turn::End(End::from(error)),
+            Poll::Ready(Err(error)) => return TurnResult::End(End::from(error)),
         };
         let Some(began) = first.began() else {
-            return Turn::End(End::damaged(format!("the journal begins with {}", first.event.word())));
+            return TurnResult::End(End::damaged(format!("the journal begins with {}", first.event.word())));
         };
         if let Err(refusal) = self.decide(Command::ContinueAsNew { input: input.clone() }) {
-            return Turn::End(End::Lost(format!("the next run was refused: {refusal}")));
+            return TurnResult::End(End::Lost(format!("the next run was refused: {refusal}")));
         }
         self.tell_children();
         self.evict();
@@ -56,7 +56,7 @@ impl Runner {
             Order::Run => self.send(Hold::Keep, None),
             _ => self.send(Hold::Yield, Some(End::Released)),
         }
-        Turn::Progress
+        TurnResult::Progress
     }
 
     /// Replaces the ended run. Messages from outside are for the execution and stay.

@@ -36,7 +36,7 @@ impl Edits {
 
 impl Runner {
     /// Takes one turn of the replay. Returns `None` when this turn belongs to the code.
-    pub(super) fn replay(&mut self, cx: &mut Context<'_>) -> Option<Turn> {
+    pub(super) fn replay(&mut self, cx: &mut Context<'_>) -> Option<TurnResult> {
         let Some(active) = self.run.stage.active() else { return self.begin(cx) };
         if active.board.0.is_to_be_polled() {
             return None;
@@ -47,7 +47,7 @@ impl Runner {
                     Ok(entry) => {
                         self.run.edits.look_at(&entry);
                         self.run.cursor.look_ahead(&entry);
-                        Turn::Progress
+                        TurnResult::Progress
                     }
                     Err(turn) => turn,
                 });
@@ -57,7 +57,7 @@ impl Runner {
                     continue;
                 }
                 self.adopt(renamed);
-                return Some(Turn::Progress);
+                return Some(TurnResult::Progress);
             }
             let (seq, is_fetch) = match self.run.cursor.next() {
                 Next::Fetch(seq) => (seq, true),
@@ -69,7 +69,7 @@ impl Runner {
                     if let Some(reason) = self.run.cursor.obstacle() {
                         self.block(reason);
                     }
-                    return Some(Turn::Progress);
+                    return Some(TurnResult::Progress);
                 }
                 Next::Offer(seq) => (seq, false),
             };
@@ -89,10 +89,10 @@ impl Runner {
             }
             if let Some(reason) = contradiction {
                 self.block(reason);
-                return Some(Turn::Progress);
+                return Some(TurnResult::Progress);
             }
             if self.pass(&entry, is_fetch) {
-                return Some(Turn::Progress);
+                return Some(TurnResult::Progress);
             }
         }
     }
@@ -111,23 +111,23 @@ impl Runner {
         clippy::result_large_err,
         reason = "it is returned to the caller of this turn and goes no further"
     )]
-    fn entry(&mut self, seq: u64, cx: &mut Context<'_>) -> Result<Entry, Turn> {
+    fn entry(&mut self, seq: u64, cx: &mut Context<'_>) -> Result<Entry, TurnResult> {
         match self.run.journal.poll_entry(seq, cx) {
-            Poll::Pending => Err(Turn::Idle),
-            Poll::Ready(entry) => entry.map_err(|error| Turn::End(End::from(error))),
+            Poll::Pending => Err(TurnResult::Idle),
+            Poll::Ready(entry) => entry.map_err(|error| TurnResult::End(End::from(error))),
         }
     }
 
     /// Reads the first entry, which has the input, and calls the code.
-    fn begin(&mut self, cx: &mut Context<'_>) -> Option<Turn> {
+    fn begin(&mut self, cx: &mut Context<'_>) -> Option<TurnResult> {
         let entry = match self.run.journal.poll_begin(cx) {
-            Poll::Pending => return Some(Turn::Idle),
+            Poll::Pending => return Some(TurnResult::Idle),
             Poll::Ready(Ok(entry)) => entry,
-            Poll::Ready(Err(error)) => return Some(Turn::End(End::from(error))),
+            Poll::Ready(Err(error)) => return Some(TurnResult::End(End::from(error))),
         };
         let Event::Started(start) = &entry.event else {
             let what = format!("the journal begins with {}", entry.event.word());
-            return Some(Turn::End(End::damaged(what)));
+            return Some(TurnResult::End(End::damaged(what)));
         };
         let passed = self.run.cursor.offer(&entry);
         debug_assert_eq!(passed, Ok(false), "nobody waits for the start");
@@ -139,14 +139,14 @@ impl Runner {
             Ok(Ok(future)) => Ok(future),
             Ok(Err(reason)) => {
                 self.block(reason);
-                return Some(Turn::Progress);
+                return Some(TurnResult::Progress);
             }
             Err(panic) => Err(panics::failure(panic.as_ref())),
         };
         // Orders may have been recorded since the journal was read.
         self.run.seen_to = self.seat.execution().seen_count().min(self.run.journal.end());
         self.run.stage = Stage::Replaying(Active::new(board, called));
-        Some(Turn::Progress)
+        Some(TurnResult::Progress)
     }
 
     /// Passes one entry: delivers it, or keeps its content in mind. Returns `true` if the code has

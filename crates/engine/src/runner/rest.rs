@@ -5,15 +5,19 @@ use abide_core::Summary;
 
 impl Runner {
     /// Takes the last turn: sends decided entries, ends a finished run, or waits.
-    pub(super) fn rest(&mut self, cx: &mut Context<'_>) -> Turn {
+    pub(super) fn rest(&mut self, cx: &mut Context<'_>) -> TurnResult {
         // This check precedes everything that sends a commit, the last one of the run included.
         if self.seat.is_busy() {
-            return Turn::Idle;
+            return TurnResult::Idle;
         }
         let may_run = self.seat.may_run();
         if may_run && !self.run.stage.is_live() {
             // A page of the journal is on its way.
-            return if self.seat.order() >= Order::Drain { self.release(Hold::Yield) } else { Turn::Idle };
+            return if self.seat.order() >= Order::Drain {
+                self.release(Hold::Yield)
+            } else {
+                TurnResult::Idle
+            };
         }
         if may_run && let Some(result) = self.take_result() {
             return self.finish(result, cx);
@@ -40,16 +44,16 @@ impl Runner {
 
     /// Takes one turn of a run that goes no further here: running closures end and are recorded,
     /// and then the run leaves memory.
-    pub(super) fn wind_down(&mut self, cx: &mut Context<'_>) -> Turn {
+    pub(super) fn wind_down(&mut self, cx: &mut Context<'_>) -> TurnResult {
         // Ended closures are recorded before an unblock lets others begin anew.
         if self.record_finished() || self.obey() {
-            return Turn::Progress;
+            return TurnResult::Progress;
         }
         if self.fire_timeouts() {
-            return Turn::Progress;
+            return TurnResult::Progress;
         }
         if self.seat.is_busy() {
-            return if self.poll_code() { Turn::Progress } else { Turn::Idle };
+            return if self.poll_code() { TurnResult::Progress } else { TurnResult::Idle };
         }
         let order = self.seat.order();
         if order == Order::Leave || self.running_count() == 0 {
@@ -58,9 +62,9 @@ impl Runner {
         }
         if self.seat.has_news() {
             self.send(Hold::Keep, None);
-            return Turn::Progress;
+            return TurnResult::Progress;
         }
-        if self.poll_code() { Turn::Progress } else { self.wait(cx, true) }
+        if self.poll_code() { TurnResult::Progress } else { self.wait(cx, true) }
     }
 
     fn take_result(&mut self) -> Option<Result<Payload, Failure>> {
@@ -68,17 +72,17 @@ impl Runner {
     }
 
     /// Commits decided entries. A run that sleeps for long leaves memory with the same commit.
-    fn commit_news(&mut self, is_running: bool) -> Turn {
+    fn commit_news(&mut self, is_running: bool) -> TurnResult {
         if !is_running && self.has_nothing_to_start() && self.sleeps_long() {
             return self.park();
         }
         self.send(Hold::Keep, None);
-        Turn::Progress
+        TurnResult::Progress
     }
 
     /// Waits for the next event. After a while the runner publishes the waits of the code, and
     /// after a longer while the run leaves memory.
-    fn wait(&mut self, cx: &mut Context<'_>, is_running: bool) -> Turn {
+    fn wait(&mut self, cx: &mut Context<'_>, is_running: bool) -> TurnResult {
         let now = self.seat.engine.runtime.moment();
         let idle_since = *self.idle_since.get_or_insert(now);
         let mut ring_at = self.next_timeout();
@@ -89,15 +93,15 @@ impl Runner {
             }
             let options = &self.seat.engine.options;
             let (publish_at, park_at) =
-                (idle_since.after(options.publish_after), idle_since.after(options.park_after));
+                (idle_since.after(options.announce_after), idle_since.after(options.park_after));
             if park_at <= now {
                 return self.park();
             }
             let is_published =
-                self.run.published.as_ref().is_some_and(|published| *published == self.waiting());
+                self.run.announced.as_ref().is_some_and(|announced| *announced == self.waiting());
             if !is_published && publish_at <= now {
                 self.send(Hold::Keep, None);
-                return Turn::Progress;
+                return TurnResult::Progress;
             }
             let next = if is_published { park_at } else { publish_at };
             ring_at = Some(ring_at.map_or(next, |at| at.min(next)));
@@ -116,7 +120,7 @@ impl Runner {
             // This is not progress: the idle time goes on.
             cx.waker().wake_by_ref();
         }
-        Turn::Idle
+        TurnResult::Idle
     }
 
     /// Whether only time can wake the code, and not soon.
@@ -127,7 +131,7 @@ impl Runner {
             state.slots.values().all(|slot| {
                 let is_timer =
                     matches!(slot.request, Request::Sleep(_) | Request::SleepUntil(_) | Request::Step(_));
-                is_timer && matches!(slot.state, SlotState::Waiting)
+                is_timer && matches!(slot.state, OpState::Waiting)
             })
         };
         let soon = self.seat.now().after(self.seat.engine.options.park_after);
@@ -143,17 +147,17 @@ impl Runner {
         waits.all(|wait| wait.is_some_and(|wait| wait.is_still()))
     }
 
-    fn park(&mut self) -> Turn {
+    fn park(&mut self) -> TurnResult {
         // An unread message that is not known here would wake the execution at once.
         if !self.seat.has_all_mail() {
-            return Turn::Idle;
+            return TurnResult::Idle;
         }
         self.release(self.seat.parked())
     }
 
-    fn release(&mut self, hold: Hold) -> Turn {
+    fn release(&mut self, hold: Hold) -> TurnResult {
         self.send(hold, Some(End::Released));
-        Turn::Progress
+        TurnResult::Progress
     }
 
     pub(super) fn running_count(&self) -> usize {
@@ -203,7 +207,7 @@ impl Runner {
         let Some(active) = self.run.stage.active() else { return Vec::new() };
         let state = active.board.0.lock();
         let has_closure =
-            |slot: &crate::board::Slot| matches!(slot.request, Request::Step(_) | Request::Transaction(_));
+            |slot: &crate::board::OpenOp| matches!(slot.request, Request::Step(_) | Request::Transaction(_));
         let restless = state.slots.iter().filter(|(_, slot)| has_closure(slot));
         let still = state.slots.iter().filter(|(_, slot)| !has_closure(slot));
         let waits = restless.chain(still).filter_map(|(id, slot)| active.wait_of(*id, slot));
@@ -212,7 +216,7 @@ impl Runner {
 }
 
 impl Active {
-    fn wait_of(&self, id: u64, slot: &crate::board::Slot) -> Option<Waiting> {
+    fn wait_of(&self, id: u64, slot: &crate::board::OpenOp) -> Option<Waiting> {
         let name = slot.op.name.clone();
         let attempt = slot.attempt_count + 1;
         let due_at = || {
@@ -221,7 +225,7 @@ impl Active {
         };
         Some(match &slot.request {
             Request::Step(_) | Request::Transaction(_) => match (&slot.state, due_at()) {
-                (SlotState::Waiting, Some(at)) if slot.attempt_count > 0 => {
+                (OpState::Waiting, Some(at)) if slot.attempt_count > 0 => {
                     Waiting::Retry { name, attempt, at }
                 }
                 // The closure runs, or has an outcome that the code will see next.

@@ -1,7 +1,7 @@
 //! The stage that a run has reached in memory, and its state there.
 
 use super::*;
-use crate::board::{Site, Slot};
+use crate::board::{OpenOp, Site};
 
 /// The stage of a run. Each stage has only the state that it needs.
 pub(super) enum Stage {
@@ -200,7 +200,7 @@ impl Active {
         let state = self.board.0.lock();
         self.unproven.retain(|(id, attempt_count)| {
             let slot = state.slots.get(id).filter(|slot| slot.attempt_count == *attempt_count);
-            slot.is_some_and(|slot| !matches!(slot.state, SlotState::Delivered(_) | SlotState::Interrupted))
+            slot.is_some_and(|slot| !matches!(slot.state, OpState::Delivered(_) | OpState::Interrupted))
         });
         let is_other = |(id, _): &(u64, u32)| {
             apart_from.is_none_or(|key| state.slots.get(id).is_some_and(|slot| slot.op.index() != key))
@@ -212,13 +212,13 @@ impl Active {
     pub(super) fn open_op(&self, id: u64) -> Option<Op> {
         let state = self.board.0.lock();
         let slot = state.slots.get(&id)?;
-        matches!(slot.state, SlotState::Waiting).then(|| slot.op.clone())
+        matches!(slot.state, OpState::Waiting).then(|| slot.op.clone())
     }
 
     /// Returns the operation in a slot under each of its names.
     pub(super) fn names(&self, id: u64) -> Vec<Op> {
         let state = self.board.0.lock();
-        let names = |slot: &Slot| [&slot.op].into_iter().chain(&slot.others).cloned().collect();
+        let names = |slot: &OpenOp| [&slot.op].into_iter().chain(&slot.others).cloned().collect();
         state.slots.get(&id).map(|slot| names(slot)).unwrap_or_default()
     }
 
@@ -255,8 +255,8 @@ impl Active {
     /// Holds back closures that were to be polled for the first time next.
     fn hold_back(&self) {
         for slot in self.board.0.lock().slots.values_mut() {
-            if let SlotState::Go { .. } = slot.state {
-                slot.state = SlotState::Waiting;
+            if let OpState::Go { .. } = slot.state {
+                slot.state = OpState::Waiting;
             }
         }
     }
@@ -269,7 +269,7 @@ impl Active {
     /// Announces to the cursor the operations that the code opened or gave up.
     pub(super) fn take_in(&mut self, cursor: &mut Cursor) {
         let mut state = self.board.0.lock();
-        let State { opened, slots, .. } = &mut *state;
+        let BoardState { opened, slots, .. } = &mut *state;
         for id in opened.drain(..) {
             let Some(slot) = slots.get(&id) else { continue };
             let key = slot.op.index();
@@ -321,13 +321,13 @@ impl Active {
             state.now = at;
             let mut ids = Vec::new();
             for (id, slot) in &mut state.slots {
-                if slot.shielded || matches!(slot.state, SlotState::Delivered(_)) {
+                if slot.shielded || matches!(slot.state, OpState::Delivered(_)) {
                     continue;
                 }
-                if matches!(slot.state, SlotState::Running { .. }) {
+                if matches!(slot.state, OpState::Running { .. }) {
                     state.running_count -= 1;
                 }
-                slot.state = SlotState::Interrupted;
+                slot.state = OpState::Interrupted;
                 ids.push(*id);
                 let key = slot.op.index();
                 self.slots.remove(&key);

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::state::State;
+use super::state::WorldState;
 use super::{Next, SimWaker};
 use crate::runtime::Stopwatch;
 
@@ -22,7 +22,11 @@ const ASK_EVERY: Duration = Duration::from_millis(5);
 impl Outside {
     /// Waits for the outside world, at most until the next timer. Meanwhile virtual time passes as
     /// real time does: a timeout is neither early nor late.
-    pub(super) fn follow<'a>(&self, woken: &Condvar, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    pub(super) fn follow<'a>(
+        &self,
+        woken: &Condvar,
+        state: MutexGuard<'a, WorldState>,
+    ) -> MutexGuard<'a, WorldState> {
         let left = self.patience.saturating_sub(state.waited);
         let until_timer = state.next_at().map(|at| at.since(state.moment));
         let longest = until_timer.map_or(left, |until_timer| until_timer.min(left));
@@ -41,7 +45,7 @@ impl Outside {
     pub(super) fn wait_for_main(
         &self,
         woken: &Condvar,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, WorldState>,
         main: &Arc<SimWaker>,
     ) -> Next {
         let stopwatch = Stopwatch::start();
@@ -62,7 +66,11 @@ impl Outside {
 }
 
 /// Waits until a task is ready, at most for this long.
-fn wait<'a>(woken: &Condvar, state: MutexGuard<'a, State>, longest: Duration) -> MutexGuard<'a, State> {
+fn wait<'a>(
+    woken: &Condvar,
+    state: MutexGuard<'a, WorldState>,
+    longest: Duration,
+) -> MutexGuard<'a, WorldState> {
     let waited = woken.wait_timeout_while(state, longest, |state| state.ready.is_empty());
     waited.unwrap_or_else(PoisonError::into_inner).0
 }

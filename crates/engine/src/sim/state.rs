@@ -12,7 +12,7 @@ use crate::runtime::Moment;
 /// The moment and the number of a timer.
 pub(super) type TimerKey = (Moment, u64);
 
-pub(super) struct State {
+pub(super) struct WorldState {
     pub(super) moment: Moment,
     /// The wall clock's time at the first moment. A test may set it.
     pub(super) wall: Timestamp,
@@ -65,7 +65,7 @@ pub(super) enum Due {
     Rest(Moment),
 }
 
-impl State {
+impl WorldState {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             moment: Moment::new(Duration::ZERO),

@@ -301,7 +301,7 @@ fn held(facts: &Facts) -> String {
             "is held by {name}, where nobody runs it; it is taken up or given back within {within}"
         );
     }
-    // The published waits may be from an earlier life: a suspect waits aside, and nobody here knows
+    // The announced waits may be from an earlier life: a suspect waits aside, and nobody here knows
     // whether an execution that is held elsewhere was taken up.
     let is_step = |wait: &Waiting| matches!(wait, Waiting::Step { .. });
     let is_running = facts.is_seated == Some(true) || !facts.snapshot.summary.waiting.iter().any(is_step);
@@ -345,14 +345,14 @@ fn resting(facts: &Facts) -> String {
     words
 }
 
-/// Describes the last sign of progress of code that has not published its waits.
+/// Describes the last sign of progress of code that has not announced its waits.
 fn last_entry(facts: &Facts) -> String {
     let Some(Entry { seq, at, event }) = facts.tail.last() else { return "it began".to_owned() };
     let op = event.op().map(|op| format!(" of {op}")).unwrap_or_default();
     format!("entry {seq} ({}{op}) at {}", event.word(), text::when(*at, facts.now))
 }
 
-/// Describes everything that it waits for; `None` when it has published nothing.
+/// Describes everything that it waits for; `None` when it has announced nothing.
 fn waits(facts: &Facts) -> Option<String> {
     let mut child = facts.child.as_ref();
     let told = facts.snapshot.summary.waiting.iter().map(|wait| match wait {

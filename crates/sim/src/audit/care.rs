@@ -22,7 +22,7 @@ pub(super) fn check(books: &Books) -> Vec<String> {
     for past in books.pasts.values() {
         for (run, journal) in (1..).zip(&past.runs) {
             let Some(Entry { event: Event::Started(start), .. }) = journal.first() else { continue };
-            let place = Place { past, run, start, journal };
+            let place = CurrentRuns { past, run, start, journal };
             let is_unseen = unseen.contains(&(past.id.clone(), run));
             let wrong = [place.unseen(is_unseen), place.late(), place.next(), place.task(books)];
             found.extend(wrong.into_iter().flatten().map(|what| format!("{:?} run {run}: {what}", past.id)));
@@ -31,14 +31,14 @@ pub(super) fn check(books: &Books) -> Vec<String> {
     found
 }
 
-struct Place<'a> {
+struct CurrentRuns<'a> {
     past: &'a Past,
     run: u32,
     start: &'a Start,
     journal: &'a [Entry],
 }
 
-impl Place<'_> {
+impl CurrentRuns<'_> {
     fn end(&self) -> Option<&Entry> {
         self.journal.last().filter(|entry| entry.event.is_terminal())
     }
@@ -110,7 +110,7 @@ struct Followed<'a> {
 impl<'a> Followed<'a> {
     fn through(books: &'a Books) -> Self {
         let mut followed = Self::default();
-        let mut place = causes::Place::default();
+        let mut place = causes::CurrentRuns::default();
         for item in &books.items {
             match item {
                 Happened::Leased { id, key, .. } => {

@@ -17,7 +17,7 @@ pub(super) type Run = (String, u32);
 
 pub(super) fn check(books: &Books) -> Vec<String> {
     let mut durable = beginnings(books);
-    let mut place = Place::default();
+    let mut place = CurrentRuns::default();
     let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
     for item in &books.items {
         match item {
@@ -42,7 +42,7 @@ pub(super) fn check(books: &Books) -> Vec<String> {
 /// Returns the length of each journal before the first commit to it. The journal of a retry begins
 /// with the entries that it keeps.
 fn beginnings(books: &Books) -> BTreeMap<Run, u64> {
-    let mut place = Place::default();
+    let mut place = CurrentRuns::default();
     let mut beginnings = BTreeMap::new();
     for past in books.pasts.values() {
         for (run, journal) in (1..).zip(&past.runs) {
@@ -61,14 +61,14 @@ fn beginnings(books: &Books) -> BTreeMap<Run, u64> {
 
 /// The current run of each execution.
 #[derive(Default)]
-pub(super) struct Place {
+pub(super) struct CurrentRuns {
     runs: BTreeMap<ExecutionKey, Run>,
     /// The epoch and version of the last commit of each execution. A commit that is sent again,
     /// because its answer was lost, leads to no further run.
     last: BTreeMap<ExecutionKey, (u64, u64)>,
 }
 
-impl Place {
+impl CurrentRuns {
     pub(super) fn follow(&mut self, item: &Happened, mut committed: impl FnMut(Run, &Commit)) {
         match item {
             Happened::Leased { key, id, run, .. } => {

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use abide_core::{Body, Event};
 
-use super::causes::Place;
+use super::causes::CurrentRuns;
 use super::{Books, Happened};
 
 pub(super) fn check(books: &Books) -> Vec<String> {
-    let mut place = Place::default();
+    let mut place = CurrentRuns::default();
     // The steps with a decision that no execution has read yet.
     let mut unread: BTreeMap<String, &str> = BTreeMap::new();
     let mut found = Vec::new();

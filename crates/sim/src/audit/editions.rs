@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use abide_core::{Block, Entry, Event, FailureKind, Op, Outcome};
 
-use super::causes::{Place, Run};
+use super::causes::{CurrentRuns, Run};
 use super::{Books, Past, judge};
 use crate::ending::GIVEN_UP;
 use crate::history::Happened;
@@ -15,7 +15,7 @@ use crate::program::Program;
 /// Returns the edition that wrote each entry of each run. No edition wrote the first entry, which
 /// is the start.
 pub(super) fn authors(items: &[Happened]) -> BTreeMap<Run, Vec<usize>> {
-    let mut place = Place::default();
+    let mut place = CurrentRuns::default();
     let mut authors: BTreeMap<Run, Vec<usize>> = BTreeMap::new();
     for item in items {
         place.follow(item, |run, commit| {
@@ -67,7 +67,7 @@ pub(super) fn open_operations(books: &Books, id: &str, run: u32) -> Option<Vec<V
     let (program, journal) = (past.program(run)?, past.runs.get(run as usize - 1)?);
     let recorded = RunOf { books, id, run, program, journal };
     let mut editions = BTreeSet::new();
-    let mut place = Place::default();
+    let mut place = CurrentRuns::default();
     for item in &books.items {
         place.follow(item, |of, commit| {
             if of.0 == id && of.1 == run {

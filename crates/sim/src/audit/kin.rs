@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use abide_core::{Body, By, Entry, Event, Message};
 use serde::Deserialize;
 
-use super::causes::{Place, Run};
+use super::causes::{CurrentRuns, Run};
 use super::{Books, Commit, Happened};
 
 pub(super) fn check(books: &Books) -> Vec<String> {
@@ -19,7 +19,7 @@ pub(super) fn check(books: &Books) -> Vec<String> {
         tellers: BTreeMap::new(),
         found: Vec::new(),
     };
-    let mut place = Place::default();
+    let mut place = CurrentRuns::default();
     for item in &books.items {
         if let Happened::Accepted { message } = item {
             family.asked(message);

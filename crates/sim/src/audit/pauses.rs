@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use abide_core::{Entry, Event};
 
 use super::care::is_task;
-use super::causes::{Place, Run};
+use super::causes::{CurrentRuns, Run};
 use super::{Books, Happened};
 use crate::history::Spot;
 
 pub(super) fn check(books: &Books) -> Vec<String> {
-    let (mut place, mut pauses): (Place, BTreeMap<Run, Pauses>) = Default::default();
+    let (mut place, mut pauses): (CurrentRuns, BTreeMap<Run, Pauses>) = Default::default();
     let mut known_epochs: BTreeMap<(u32, &str), u64> = BTreeMap::new();
     let mut found = Vec::new();
     for item in &books.items {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use abide_core::Timestamp;
 
-use super::causes::Place;
+use super::causes::CurrentRuns;
 use super::{Books, Happened};
 use crate::scenario::{Ask, Scenario, WorkerSpec};
 
@@ -19,30 +19,30 @@ pub(super) fn check(books: &Books, scenario: &Scenario) -> Vec<String> {
     if !scenario.workers.iter().all(takes_everything) || ends_early(scenario) {
         return Vec::new();
     }
-    let mut calm = Calm::default();
+    let mut quiet = Quiet::default();
     for item in &books.items {
         let (at, sign) = match item {
             Happened::Struck { .. } => break,
             Happened::Born { at, .. } => (*at, None),
             Happened::Began { spot, at: Some(at), .. } => (*at, Some(spot.id.clone())),
-            Happened::Committed(commit) => (commit.at, calm.name(item)),
+            Happened::Committed(commit) => (commit.at, quiet.name(item)),
             _ => {
-                calm.name(item);
+                quiet.name(item);
                 continue;
             }
         };
-        if !calm.is_looked_at(at) {
+        if !quiet.is_looked_at(at) {
             break;
         }
-        calm.wait_until(at);
+        quiet.wait_until(at);
         if let Some(id) = sign {
-            calm.born.remove(&id);
+            quiet.born.remove(&id);
         }
         if let Happened::Born { id, at } = item {
-            calm.born.insert(id.clone(), *at);
+            quiet.born.insert(id.clone(), *at);
         }
     }
-    calm.found
+    quiet.found
 }
 
 fn takes_everything(worker: &WorkerSpec) -> bool {
@@ -57,15 +57,15 @@ fn ends_early(scenario: &Scenario) -> bool {
 
 /// A world in which nothing has gone wrong yet.
 #[derive(Default)]
-struct Calm {
+struct Quiet {
     began_at: Option<Timestamp>,
     /// The executions that were born and have not begun, each with the time of its birth.
     born: BTreeMap<String, Timestamp>,
-    place: Place,
+    place: CurrentRuns,
     found: Vec<String>,
 }
 
-impl Calm {
+impl Quiet {
     fn is_looked_at(&mut self, at: Timestamp) -> bool {
         ms_between(*self.began_at.get_or_insert(at), at) < LOOK_MS
     }

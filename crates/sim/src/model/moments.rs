@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use abide_core::Entry;
 
-use super::{Expected, Id, Knowledge, Life, Model, State, play};
+use super::{Expected, Id, Knowledge, Life, Model, ModelState, play};
 
 /// A recorded outcome, and the operations that were open at that moment.
 pub(crate) struct Moment {
@@ -29,7 +29,7 @@ impl Model<'_> {
     /// Keeps the moment at which an entry is delivered, if the caller asked for moments.
     pub(super) fn tell_moment(&self, entry: &Entry) {
         let mut state = self.lock();
-        let State { moments: Some(moments), open, .. } = &mut *state else { return };
+        let ModelState { moments: Some(moments), open, .. } = &mut *state else { return };
         if self.life.is_own(entry) {
             let open = open.iter().filter(|(_, slot)| slot.outcome.is_none());
             let is_timed = |expected: &Expected| {

@@ -5,12 +5,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
-use super::{Expected, Failed, Id, Slot, State, renamed};
+use super::{Expected, Failed, Id, ModelState, OpenOp, renamed};
 use crate::program::keyed;
 
 /// An operation that waits for its outcome. To drop it is to give it up.
 pub(super) struct Operation {
-    pub(super) state: Arc<Mutex<State>>,
+    pub(super) state: Arc<Mutex<ModelState>>,
     pub(super) kind: &'static str,
     pub(super) name: String,
     pub(super) expected: Option<Expected>,
@@ -50,7 +50,7 @@ impl Operation {
         let outcome = state.interrupt.filter(|_| !is_shielded).map(|kind| Err(Failed(kind)));
         let number = state.ever.len();
         state.ever.insert(id.clone());
-        state.open.insert(id.clone(), Slot { number, is_shielded, expected, outcome, waker: None });
+        state.open.insert(id.clone(), OpenOp { number, is_shielded, expected, outcome, waker: None });
         drop(state);
         self.id = Some(id);
     }

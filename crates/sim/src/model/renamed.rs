@@ -2,7 +2,7 @@
 
 use abide_core::{Entry, Event, OpKind, Remedied, Remedy, StepRecord};
 
-use super::{Id, Life, Model, State, id_of, interrupt_of, is_delivery, unused};
+use super::{Id, Life, Model, ModelState, id_of, interrupt_of, is_delivery, unused};
 use crate::program::{keyed, old_names};
 
 /// A mention of an operation in the journal.
@@ -34,7 +34,7 @@ pub(super) fn with_key(name: &str, key: Option<&str>) -> String {
     key.map_or_else(|| name.to_owned(), |key| format!("{name}[{key}]"))
 }
 
-impl State {
+impl ModelState {
     /// Returns the name under which the journal knows an operation. Its own name goes first if that
     /// has an outcome, then the newest name with an outcome, then the newest of all names. A
     /// closure must not run under a new name if it has an outcome under an old one.

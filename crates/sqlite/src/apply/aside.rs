@@ -44,7 +44,7 @@ fn put_off(batch: &mut Batch<'_>, (key, given): (i64, Given)) -> Result<(), Stop
     let route = statement.query_row([key, until.as_micros(), look_at.as_micros()], |row| row.get(0))?;
     drop(statement);
     batch.take_away(key, given)?;
-    batch.caches.hot.remove(&key);
+    batch.caches.rows.remove(&key);
     batch.caches.targets.remove(&key);
     batch.announce(route)?;
     batch.announce_care(route)?;
@@ -90,14 +90,14 @@ pub(super) fn set_aside(
     damage: &str,
 ) -> Result<(), Stop> {
     tracing::error!(execution = key, damage, "an execution is damaged and was set aside");
-    let Columns { place, rank, since } = Place::Damaged(batch.now()).columns();
-    if batch.connection.prepare_cached(sql::SET_ASIDE)?.execute([key, place, rank, since])? == 0 {
+    let Columns { place, rank, place_at } = Place::Damaged(batch.now()).columns();
+    if batch.connection.prepare_cached(sql::SET_ASIDE)?.execute([key, place, rank, place_at])? == 0 {
         return Err(Stop::stale_index(key));
     }
     if let Some(former) = former {
         batch.take_away(key, former)?;
     }
-    batch.caches.hot.remove(&key);
+    batch.caches.rows.remove(&key);
     batch.caches.targets.remove(&key);
     Ok(())
 }

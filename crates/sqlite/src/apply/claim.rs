@@ -147,7 +147,7 @@ fn lease(batch: &mut Batch<'_>, claim: &Claim, ready: Vec<i64>) -> Result<Vec<Le
     let mut leased = Vec::with_capacity(ready.len());
     let mut bytes = 0;
     for (key, position) in ready.into_iter().zip(0..) {
-        if bytes >= batch.shared.options.bounds.claim_bytes_max && !planted(Bug::ClaimUnbounded) {
+        if bytes >= batch.shared.options.page_bounds.claim_bytes_max && !planted(Bug::ClaimUnbounded) {
             break;
         }
         let offer = Offer { key, position, former: None };
@@ -170,11 +170,11 @@ fn lease_one(batch: &mut Batch<'_>, claim: &Claim, offer: &Offer) -> Result<Soun
     }
     let beat = batch.tallies.beat_count(claim.session);
     let holder = Holder { session: claim.session, request: claim.request, beat, position };
-    let Columns { place, rank, since } = Place::Held(holder).columns();
+    let Columns { place, rank, place_at } = Place::Held(holder).columns();
     // See `care::after_lease`. An execution without a time for care keeps none.
     let care_at = batch.now().after(batch.terminate_grace()).as_micros();
-    batch.connection.prepare_cached(sql::CLAIM)?.execute([key, place, rank, since, care_at])?;
-    batch.caches.hot.remove(&key);
+    batch.connection.prepare_cached(sql::CLAIM)?.execute([key, place, rank, place_at, care_at])?;
+    batch.caches.rows.remove(&key);
     batch.caches.targets.remove(&key);
     if let Some(former) = former {
         batch.take_away(key, former)?;
@@ -236,7 +236,7 @@ fn sound(
     if stop.is_newer() {
         let until = batch.now().after(NEWER_PAUSE).as_micros();
         batch.connection.prepare_cached(sql::PUT_OFF)?.execute([key, until])?;
-        batch.caches.hot.remove(&key);
+        batch.caches.rows.remove(&key);
         batch.caches.targets.remove(&key);
         return Ok(Err(Unread::Newer));
     }
@@ -266,7 +266,7 @@ fn look_after(batch: &mut Batch<'_>, claim: &Claim, now: Timestamp) -> Result<Ve
     let mut care = Vec::new();
     let mut bytes = 0;
     for _ in 0..batch.shared.options.due_count_max {
-        if care.len() >= claim.care_slots || bytes >= batch.shared.options.bounds.claim_bytes_max {
+        if care.len() >= claim.care_slots || bytes >= batch.shared.options.page_bounds.claim_bytes_max {
             break;
         }
         let Some((_, key)) = next_care(batch, claim.session)?.filter(|(care_at, _)| *care_at <= now) else {
@@ -397,7 +397,7 @@ fn promote(batch: &mut Batch<'_>, session: SessionId, now: Timestamp) -> Result<
     for route in routes.iter() {
         let mut wake_at = next_timer(batch, *route)?;
         if wake_at.is_some_and(|wake_at| wake_at <= now) {
-            batch.caches.calm.remove(route);
+            batch.caches.idle_routes.remove(route);
             batch.caches.targets.clear();
             let mut promote = batch.connection.prepare_cached(sql::TIMERS_PROMOTE)?;
             left -= promote.execute([
@@ -431,7 +431,7 @@ fn next_timer(batch: &mut Batch<'_>, route: i64) -> Result<Option<Timestamp>, St
         drop(next);
         match found {
             None => return Ok(None),
-            Some((_, Ok(since))) => return Ok(Some(since)),
+            Some((_, Ok(place_at))) => return Ok(Some(place_at)),
             Some((key, Err(damage))) => set_aside_any(batch, key, &damage)?,
         }
     }
@@ -454,7 +454,7 @@ fn ready(batch: &mut Batch<'_>, session: SessionId, slots: usize) -> Result<(Vec
             let key: i64 = row.get(2)?;
             match (row.get::<_, i64>(0), row.get::<_, i64>(1)) {
                 (Ok(_), Ok(_)) if batch.left_out.has(key, now) => continue,
-                (Ok(rank), Ok(since)) => ready.push((rank, since, key)),
+                (Ok(rank), Ok(place_at)) => ready.push((rank, place_at, key)),
                 (Err(error), _) | (_, Err(error)) => damaged.push((key, complaint(&error))),
             }
             found_count += 1;

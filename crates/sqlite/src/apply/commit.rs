@@ -8,7 +8,7 @@ use super::claim::{Which, leased};
 use super::inbox::Put;
 use super::message::Started;
 use crate::batch::{Batch, Frequent};
-use crate::caches::Hot;
+use crate::caches::CachedRow;
 use crate::error::Stop;
 use crate::job::Operation;
 use crate::journal::{self, Pack};
@@ -50,26 +50,26 @@ impl Operation for CommitWork {
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<CommitOutcome, Stop> {
         let now = batch.now();
         let is_live = batch.live_session(self.commit.lease.session, now)?.is_some();
-        let Some(mut hot) = take_hot(batch, self.key())? else {
+        let Some(mut cached) = take_cached(batch, self.key())? else {
             return Ok(CommitOutcome::Fenced(Fence::Released));
         };
-        let fence = hot.state.lease.fence(self.commit.lease, self.commit.expected, is_live);
+        let fence = cached.state.lease.fence(self.commit.lease, self.commit.expected, is_live);
         match fence {
             Fence::Open => {}
             Fence::Applied => {
-                let head = hot.state.anchor.head;
-                batch.caches.hot.insert(self.key(), hot);
+                let head = cached.state.anchor.head;
+                batch.caches.rows.insert(self.key(), cached);
                 return self.answer_again(batch, head);
             }
             stale => {
-                batch.caches.hot.insert(self.key(), hot);
+                batch.caches.rows.insert(self.key(), cached);
                 return Ok(CommitOutcome::Fenced(stale));
             }
         }
-        check_numbers(hot.state.entry_count, &self.commit.changes.records)?;
-        let committed = self.write(batch, &mut hot, now)?;
-        if hot.state.lease.session.is_some() || !self.commit.changes.summary.status.is_terminal() {
-            batch.caches.hot.insert(self.key(), hot);
+        check_numbers(cached.state.entry_count, &self.commit.changes.records)?;
+        let committed = self.write(batch, &mut cached, now)?;
+        if cached.state.lease.session.is_some() || !self.commit.changes.summary.status.is_terminal() {
+            batch.caches.rows.insert(self.key(), cached);
         }
         Ok(CommitOutcome::Committed(committed))
     }
@@ -87,12 +87,12 @@ struct After {
 }
 
 /// Returns the writer's state of an execution, from memory or from its row.
-fn take_hot(batch: &mut Batch<'_>, key: i64) -> Result<Option<Hot>, Stop> {
-    if let Some(hot) = batch.caches.hot.remove(&key) {
-        return Ok(Some(hot));
+fn take_cached(batch: &mut Batch<'_>, key: i64) -> Result<Option<CachedRow>, Stop> {
+    if let Some(cached) = batch.caches.rows.remove(&key) {
+        return Ok(Some(cached));
     }
     let state = LeaseState::read(batch.connection, key).map_err(|error| Stop::from(error).aside())?;
-    Ok(state.map(|state| Hot { state, rows: vec![state.anchor.head] }))
+    Ok(state.map(|state| CachedRow { state, rows: vec![state.anchor.head] }))
 }
 
 /// Checks that the records follow the last entry, one by one.
@@ -109,11 +109,16 @@ fn check_numbers(entry_count: u64, records: &[Record]) -> Result<(), Stop> {
 
 impl CommitWork {
     /// Writes everything. The row comes last, because it depends on the inbox.
-    fn write(&mut self, batch: &mut Batch<'_>, hot: &mut Hot, now: Timestamp) -> Result<Committed, Stop> {
+    fn write(
+        &mut self,
+        batch: &mut Batch<'_>,
+        cached: &mut CachedRow,
+        now: Timestamp,
+    ) -> Result<Committed, Stop> {
         let mut committed = Committed::default();
         if let Some(transaction) = &self.commit.transaction {
             let transacted = user_transaction::run(batch, (self.commit.key, transaction))?;
-            if transacted.record.seq != hot.state.entry_count + 1 {
+            if transacted.record.seq != cached.state.entry_count + 1 {
                 return Err(user_transaction::broken(
                     "the transaction step gave an entry with a wrong number",
                 ));
@@ -124,47 +129,47 @@ impl CommitWork {
         }
         let key = self.key();
         for pack in &mut self.packs {
-            pack.append(batch, key, hot)?;
+            pack.append(batch, key, cached)?;
         }
         if let Some(first) = &self.commit.changes.next {
-            journal::begin_run(batch, self.key(), hot, std::slice::from_ref(first))?;
+            journal::begin_run(batch, self.key(), cached, std::slice::from_ref(first))?;
         }
         self.consume(batch)?;
-        if self.commit.changes.emits.is_empty() || self.commit.changes.summary.status.is_terminal() {
-            let after = self.after(batch, hot, now)?;
-            self.update(batch, hot, after)?;
+        if self.commit.changes.outgoing.is_empty() || self.commit.changes.summary.status.is_terminal() {
+            let after = self.after(batch, cached, now)?;
+            self.update(batch, cached, after)?;
             self.emit(batch, &mut committed)?;
-            self.tell(batch, hot, after)?;
+            self.tell(batch, cached, after)?;
             return Ok(committed);
         }
         // The lease is still held while messages go out. A message that the execution sends to
         // itself is then unread when the lease is returned, and the children that it starts do not
         // wait behind it.
-        self.update(batch, hot, None)?;
+        self.update(batch, cached, None)?;
         if self.emit(batch, &mut committed)? {
             let found = LeaseState::read(batch.connection, self.key())?;
-            hot.state.care_at = found.and_then(|found| found.care_at);
+            cached.state.care_at = found.and_then(|found| found.care_at);
         }
-        let after = self.after(batch, hot, now)?;
+        let after = self.after(batch, cached, now)?;
         if let Some(After { place, care_at }) = after {
             let holder = Holder { session: self.commit.lease.session, request: 0, beat: 0, position: 0 };
             let whose = (self.key(), Some(self.commit.lease.epoch));
             batch.relocate(whose, (Place::Held(holder), place))?;
-            self.care(batch, hot, care_at)?;
-            self.released(batch, hot);
+            self.care(batch, cached, care_at)?;
+            self.released(batch, cached);
         }
-        self.tell(batch, hot, after)?;
+        self.tell(batch, cached, after)?;
         Ok(committed)
     }
 
     /// Announces to others that they may run the execution, now or when its timer is due.
-    fn tell(&self, batch: &mut Batch<'_>, hot: &Hot, after: Option<After>) -> Result<(), Stop> {
+    fn tell(&self, batch: &mut Batch<'_>, cached: &CachedRow, after: Option<After>) -> Result<(), Stop> {
         let Some(After { place, care_at }) = after else { return Ok(()) };
         if let Place::Ready(..) | Place::Timer(..) = place {
-            batch.announce(hot.state.queue.route)?;
+            batch.announce(cached.state.queue.route)?;
         }
         if care_at.is_some() {
-            batch.announce_care(hot.state.queue.route)?;
+            batch.announce_care(cached.state.queue.route)?;
         }
         Ok(())
     }
@@ -199,7 +204,7 @@ impl CommitWork {
     /// one to itself.
     fn emit(&self, batch: &mut Batch<'_>, committed: &mut Committed) -> Result<bool, Stop> {
         let mut is_to_itself = false;
-        for message in &self.commit.changes.emits {
+        for message in &self.commit.changes.outgoing {
             let Body::Start(start) = &message.body else {
                 match batch.put(message) {
                     Ok(put) => {
@@ -251,12 +256,17 @@ impl CommitWork {
     }
 
     /// Returns where the commit leaves the execution; `None` when its holder keeps it.
-    fn after(&self, batch: &mut Batch<'_>, hot: &Hot, now: Timestamp) -> Result<Option<After>, Stop> {
+    fn after(
+        &self,
+        batch: &mut Batch<'_>,
+        cached: &CachedRow,
+        now: Timestamp,
+    ) -> Result<Option<After>, Stop> {
         let summary = &self.commit.changes.summary;
         if summary.status.is_terminal() {
             return Ok(Some(After { place: Place::Finished(now), care_at: None }));
         }
-        let queue = hot.state.queue;
+        let queue = cached.state.queue;
         let (seen, is_yielded) = match &self.commit.hold {
             Hold::Keep => return Ok(None),
             Hold::Park { seen } => (seen.as_slice(), false),
@@ -272,25 +282,31 @@ impl CommitWork {
     }
 
     /// Writes the row, fenced once more: remembered state must not overwrite a newer row.
-    fn update(&mut self, batch: &mut Batch<'_>, hot: &mut Hot, after: Option<After>) -> Result<(), Stop> {
+    fn update(
+        &mut self,
+        batch: &mut Batch<'_>,
+        cached: &mut CachedRow,
+        after: Option<After>,
+    ) -> Result<(), Stop> {
         let key = self.key();
-        self.update_seldom(batch, hot, after)?;
+        self.update_seldom(batch, cached, after)?;
         let Commit { lease, expected, changes, .. } = &self.commit;
         let (epoch, place) = (integer(lease.epoch.0), place::held(lease.session));
         let (before, status) = (integer(expected.0), changes.summary.status as u8);
-        hot.state.lease.version = expected.next();
-        hot.state.anchor.version = expected.next();
-        let head = hot.state.anchor.head;
-        let sheet = self.sheet.sealed(&hot.state.cold, &hot.state.anchor);
+        cached.state.lease.version = expected.next();
+        cached.state.anchor.version = expected.next();
+        let head = cached.state.anchor.head;
+        let sheet = self.sheet.sealed(&cached.state.cold, &cached.state.anchor);
         let (connection, statements) = (batch.connection, &mut batch.statements);
         let changed = match after.map(|after| after.place.columns()) {
             None => {
                 let keep = statements.get(connection, Frequent::ExecutionKeep)?;
                 keep.execute(params![key, epoch, place, before, status, head, sheet])?
             }
-            Some(Columns { place: to, rank, since }) => {
+            Some(Columns { place: to, rank, place_at }) => {
                 let release = statements.get(connection, Frequent::ExecutionRelease)?;
-                release.execute(params![key, epoch, place, before, status, head, sheet, to, rank, since])?
+                release
+                    .execute(params![key, epoch, place, before, status, head, sheet, to, rank, place_at])?
             }
         };
         if changed != 1 {
@@ -299,35 +315,45 @@ impl CommitWork {
         }
         batch.caches.targets.remove(&key);
         if after.is_some() {
-            self.released(batch, hot);
+            self.released(batch, cached);
         }
         Ok(())
     }
 
     /// Records that the lease has ended.
-    fn released(&self, batch: &mut Batch<'_>, hot: &mut Hot) {
+    fn released(&self, batch: &mut Batch<'_>, cached: &mut CachedRow) {
         let Lease { session, epoch } = self.commit.lease;
-        batch.tallies.end(self.key(), Given { session, epoch, beat: hot.state.given_beat });
-        hot.state.lease.session = None;
+        batch.tallies.end(self.key(), Given { session, epoch, beat: cached.state.given_beat });
+        cached.state.lease.session = None;
     }
 
     /// Updates the columns that hardly any commit changes.
-    fn update_seldom(&self, batch: &mut Batch<'_>, hot: &mut Hot, after: Option<After>) -> Result<(), Stop> {
+    fn update_seldom(
+        &self,
+        batch: &mut Batch<'_>,
+        cached: &mut CachedRow,
+        after: Option<After>,
+    ) -> Result<(), Stop> {
         // The time for care of a held execution is not the holder's business.
         if let Some(After { care_at, .. }) = after {
-            self.care(batch, hot, care_at)?;
+            self.care(batch, cached, care_at)?;
         }
-        if hot.state.takeover_count > 0 && self.commit.ends_suspicion() {
+        if cached.state.takeover_count > 0 && self.commit.ends_suspicion() {
             batch.connection.prepare_cached(sql::EXECUTION_PROGRESS)?.execute([self.key()])?;
-            hot.state.takeover_count = 0;
+            cached.state.takeover_count = 0;
         }
         Ok(())
     }
 
-    fn care(&self, batch: &mut Batch<'_>, hot: &mut Hot, care_at: Option<Timestamp>) -> Result<(), Stop> {
-        if care_at != hot.state.care_at {
+    fn care(
+        &self,
+        batch: &mut Batch<'_>,
+        cached: &mut CachedRow,
+        care_at: Option<Timestamp>,
+    ) -> Result<(), Stop> {
+        if care_at != cached.state.care_at {
             batch.set_care(self.key(), care_at)?;
-            hot.state.care_at = care_at;
+            cached.state.care_at = care_at;
         }
         Ok(())
     }
@@ -340,7 +366,7 @@ impl CommitWork {
             committed.transacted = Some(record);
         }
         for message in
-            self.commit.changes.emits.iter().filter(|message| matches!(message.body, Body::Start(_)))
+            self.commit.changes.outgoing.iter().filter(|message| matches!(message.body, Body::Start(_)))
         {
             let interned = batch.caches.interned(batch.connection)?;
             let Some(namespace) = interned.known(&message.to.namespace) else { continue };
@@ -370,14 +396,14 @@ mod tests {
     use crate::fixture::{inside, message, name, pair, register, start};
 
     /// Returns a commit that changes nothing but the version.
-    fn commit_of(leased: &Leased, hold: Hold, emits: Vec<Message>) -> Commit {
+    fn commit_of(leased: &Leased, hold: Hold, outgoing: Vec<Message>) -> Commit {
         let changes = Changes {
             records: Vec::new(),
             next: None,
             state: codec::encode(&leased.execution),
             summary: leased.execution.summary(&[]),
             consumed: Vec::new(),
-            emits,
+            outgoing,
         };
         Commit {
             key: leased.key,
@@ -413,8 +439,8 @@ mod tests {
                 inside(&ours, move |batch| Ok(batch.connection.execute_batch(&text)?)).unwrap();
             }
             let signal = Body::Signal { name: name("s"), payload: Payload::from("1") };
-            let emits = if sends { vec![message("s", "b", signal)] } else { Vec::new() };
-            let outcome = block_on(ours.commit(commit_of(&leased, hold.clone(), emits)));
+            let outgoing = if sends { vec![message("s", "b", signal)] } else { Vec::new() };
+            let outcome = block_on(ours.commit(commit_of(&leased, hold.clone(), outgoing)));
             let case = format!("{change:?}, {hold:?}, sends: {sends}");
             match outcome {
                 Ok(CommitOutcome::Committed(_)) if change.is_empty() => {}

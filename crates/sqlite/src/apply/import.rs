@@ -7,11 +7,11 @@ use rusqlite::params;
 
 use super::message::{Inserted, existing};
 use crate::batch::Batch;
-use crate::caches::Hot;
+use crate::caches::CachedRow;
 use crate::error::Stop;
 use crate::job::Operation;
 use crate::journal;
-use crate::place::{Place, Queue};
+use crate::place::{Place, ReadyQueue};
 use crate::rows::{LeaseState, integer, unsigned};
 use crate::sheet::{Anchor, Cold, Identity};
 use crate::sql;
@@ -25,7 +25,7 @@ impl Operation for ImportWork {
 
     fn apply(&mut self, batch: &mut Batch<'_>) -> Result<Imported, Stop> {
         let import = &self.0;
-        let settled = import.settle(&batch.shared.options.limits, batch.now()).map_err(Stop::Refused)?;
+        let settled = import.settle(&batch.shared.options.bounds, batch.now()).map_err(Stop::Refused)?;
         let address = import.address();
         let known = batch.caches.interned(batch.connection)?.known(&address.namespace);
         let found = match known {
@@ -62,13 +62,13 @@ fn write(batch: &mut Batch<'_>, import: &Import, settled: &Settled, first: &Entr
     let interned = batch.caches.interned(batch.connection)?;
     let namespace = interned.intern_name(batch.connection, &import.address().namespace)?;
     let route = interned.intern_route(batch.connection, execution.route())?;
-    let queue = Queue { route, priority: execution.priority() };
+    let queue = ReadyQueue { route, priority: execution.priority() };
     let key = batch.caches.next_execution_key(batch.connection)?;
     let parent = batch.parent_key(began.start, namespace)?;
     let identity = Identity { key, namespace, id: import.address().id.as_str(), queue, parent };
-    let mut hot = Hot { state: unwritten(import, identity, (began.start, first)), rows: Vec::new() };
+    let mut cached = CachedRow { state: unwritten(import, identity, (began.start, first)), rows: Vec::new() };
     let owner = journal::owner_bytes(namespace, import.address().id.as_str());
-    write_runs(batch, (key, owner), &mut hot, &import.runs)?;
+    write_runs(batch, (key, owner), &mut cached, &import.runs)?;
     let place = match settled.finished_at {
         Some(at) => Place::Finished(at),
         None if settled.is_ready => Place::Ready(queue, now),
@@ -76,7 +76,7 @@ fn write(batch: &mut Batch<'_>, import: &Import, settled: &Settled, first: &Entr
     };
     let of = (parent, began.start.parent.as_ref().map(|parent| parent.run));
     let inserted = Inserted { key, namespace, of, place, summary: &settled.summary };
-    if batch.insert_row(execution, &hot.state, &inserted)? != 1 {
+    if batch.insert_row(execution, &cached.state, &inserted)? != 1 {
         return Err(Stop::corrupt(format!("execution {} is not there and is", import.address())));
     }
     let mut imported = batch.connection.prepare_cached(sql::EXECUTION_IMPORTED)?;
@@ -116,21 +116,21 @@ fn unwritten(import: &Import, identity: Identity<'_>, (start, first): (&Start, &
 fn write_runs(
     batch: &mut Batch<'_>,
     (key, owner): (i64, Vec<u8>),
-    hot: &mut Hot,
+    cached: &mut CachedRow,
     runs: &[Vec<Record>],
 ) -> Result<(), Stop> {
     for (records, run) in runs.iter().zip(1..) {
         let (first, rest) = records.split_at(1);
         if run == 1 {
             for pack in &mut journal::packed(first) {
-                pack.append_first(batch, (key, owner.clone()), hot)?;
+                pack.append_first(batch, (key, owner.clone()), cached)?;
             }
-            hot.state.cold.first = hot.state.anchor.head;
+            cached.state.cold.first = cached.state.anchor.head;
         } else {
-            journal::begin_run(batch, key, hot, first)?;
+            journal::begin_run(batch, key, cached, first)?;
         }
         for pack in &mut journal::packed(rest) {
-            pack.append(batch, key, hot)?;
+            pack.append(batch, key, cached)?;
         }
     }
     Ok(())

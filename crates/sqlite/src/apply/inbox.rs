@@ -7,7 +7,7 @@ use abide_core::{
     Address, Execution, LeaseRow, Message, MessageId, Sort, Start, Summary, Timestamp, Version, care,
     parking::{self, Parked, Seen},
 };
-use abide_store::{Bounds, ExecutionKey, InboxCursor, InboxPage, InboxRead, Leased};
+use abide_store::{ExecutionKey, InboxCursor, InboxPage, InboxRead, Leased, PageBounds};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
@@ -98,7 +98,7 @@ impl Batch<'_> {
         message: &Message,
         (judge, now): (Judge, Timestamp),
     ) -> Result<Intake, Stop> {
-        let terms = (&self.shared.options.limits, now);
+        let terms = (&self.shared.options.bounds, now);
         let mut found = target.map(|target| Finding { batch: self, target, judge });
         intake::admit(found.as_mut(), message, terms)
     }
@@ -122,8 +122,8 @@ impl Batch<'_> {
     /// Sets the time at which a caretaker has to look at an execution.
     pub(crate) fn set_care(&mut self, key: i64, care_at: Option<Timestamp>) -> Result<(), Stop> {
         self.caches.targets.remove(&key);
-        if let Some(hot) = self.caches.hot.get_mut(&key) {
-            hot.state.care_at = care_at;
+        if let Some(cached) = self.caches.rows.get_mut(&key) {
+            cached.state.care_at = care_at;
         }
         self.connection.prepare_cached(sql::EXECUTION_CARE)?.execute(params![key, micros(care_at)])?;
         Ok(())
@@ -194,7 +194,7 @@ impl Batch<'_> {
 
     /// Returns the first page of an inbox, and its size.
     pub(crate) fn first_page(&self, key: ExecutionKey) -> rusqlite::Result<(InboxPage, usize)> {
-        inbox_page(self.connection, InboxRead::first(key), &self.shared.options.bounds)
+        inbox_page(self.connection, InboxRead::first(key), &self.shared.options.page_bounds)
     }
 
     /// Decides how an execution is parked whose holder has `seen` some of the unread messages.
@@ -312,9 +312,9 @@ pub(super) struct Previous(Option<MessageId>);
 pub(crate) fn inbox_page(
     connection: &Connection,
     read: InboxRead,
-    bounds: &Bounds,
+    page_bounds: &PageBounds,
 ) -> rusqlite::Result<(InboxPage, usize)> {
-    let limit = read.limit.min(bounds.inbox_page_count_max);
+    let limit = read.limit.min(page_bounds.inbox_page_count_max);
     let mut last = read.after.map_or(i64::MIN, |InboxCursor(arrived)| integer(arrived));
     let mut statement = connection.prepare_cached(sql::INBOX_PAGE)?;
     // One more, to see whether there are more.
@@ -323,7 +323,7 @@ pub(crate) fn inbox_page(
     while let Some(row) = rows.next()? {
         let size = blob(row, 3)?.len();
         let is_full = page.messages.len() == limit;
-        if is_full || (bytes + size > bounds.inbox_page_bytes_max && !page.messages.is_empty()) {
+        if is_full || (bytes + size > page_bounds.inbox_page_bytes_max && !page.messages.is_empty()) {
             page.next = Some(InboxCursor(unsigned(last)));
             break;
         }

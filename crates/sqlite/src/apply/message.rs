@@ -12,10 +12,10 @@ use rusqlite::{OptionalExtension, params};
 
 use super::inbox::Judge;
 use crate::batch::{Batch, Frequent};
-use crate::caches::{Hot, Inbox};
+use crate::caches::{CachedRow, Inbox};
 use crate::error::Stop;
 use crate::journal::{self, Link};
-use crate::place::{self, Columns, Holder, Place, Queue};
+use crate::place::{self, Columns, Holder, Place, ReadyQueue};
 use crate::rows::{LeaseState, Target, integer, unsigned};
 use crate::sheet::{Anchor, Cold, Draft, Identity};
 use crate::sql;
@@ -68,7 +68,7 @@ impl Batch<'_> {
     fn insert(&mut self, born: Newborn, start: &Start) -> Result<Option<Started>, Stop> {
         let Newborn { execution, entry, namespace, route, offer, now } = born;
         let summary = execution.summary_at_start(now);
-        let queue = Queue { route, priority: start.priority };
+        let queue = ReadyQueue { route, priority: start.priority };
         let place = self.birthplace(&summary, queue, offer, now)?;
         let session = place.session();
         let key = self.caches.next_execution_key(self.connection)?;
@@ -135,7 +135,7 @@ impl Batch<'_> {
     fn birthplace(
         &mut self,
         summary: &Summary,
-        queue: Queue,
+        queue: ReadyQueue,
         offer: Option<SessionId>,
         now: Timestamp,
     ) -> Result<Place, Stop> {
@@ -159,7 +159,7 @@ impl Batch<'_> {
         inserted: &Inserted<'_>,
     ) -> Result<usize, Stop> {
         let Inserted { key, namespace, of: (parent, parent_run), place, summary } = inserted;
-        let Columns { place, rank, since } = place.columns();
+        let Columns { place, rank, place_at } = place.columns();
         let mut sheet = Draft::of(summary, execution);
         let insert = self.statements.get(self.connection, Frequent::ExecutionInsert)?;
         Ok(insert.execute(params![
@@ -171,7 +171,7 @@ impl Batch<'_> {
             parent_run,
             place,
             rank,
-            since,
+            place_at,
             integer(state.lease.epoch.0),
             summary.status as u8,
             state.anchor.head,
@@ -192,7 +192,7 @@ impl Batch<'_> {
         // Room for a few more: most executions are short.
         let mut rows = Vec::with_capacity(4);
         rows.push(state.anchor.head);
-        self.caches.hot.insert(key, Hot { state, rows });
+        self.caches.rows.insert(key, CachedRow { state, rows });
         self.caches.inboxes.insert(key, Inbox::default());
     }
 
@@ -212,18 +212,18 @@ impl Batch<'_> {
 
     /// Whether a new execution may be leased at once: the session serves it, and nothing waits
     /// before it.
-    fn may_be_born_to(&mut self, session: SessionId, queue: Queue) -> Result<bool, Stop> {
+    fn may_be_born_to(&mut self, session: SessionId, queue: ReadyQueue) -> Result<bool, Stop> {
         if self.served(session)?.binary_search(&queue.route).is_err() {
             return Ok(false);
         }
-        if self.caches.calm.contains(&queue.route) {
+        if self.caches.idle_routes.contains(&queue.route) {
             return Ok(true);
         }
         // The first in line has the lowest rank.
         let mut first = self.connection.prepare_cached(sql::READY_FIRST)?;
         let first: Option<i64> = first.query_row([place::ready(queue.route)], |row| row.get(0)).optional()?;
         if first.is_none() {
-            self.caches.calm.insert(queue.route);
+            self.caches.idle_routes.insert(queue.route);
         }
         Ok(first.is_none_or(|rank| rank > -i64::from(queue.priority)))
     }
@@ -246,7 +246,7 @@ impl Batch<'_> {
         let (from, to) = (from.columns(), to.columns());
         let epoch = epoch.filter(|_| !planted(Bug::MoveIgnoresEpoch)).map(|epoch| integer(epoch.0));
         let mut statement = self.connection.prepare_cached(sql::EXECUTION_MOVE)?;
-        let moved = statement.execute(params![key, epoch, from.place, to.place, to.rank, to.since])?;
+        let moved = statement.execute(params![key, epoch, from.place, to.place, to.rank, to.place_at])?;
         if moved != 1 {
             return Err(Stop::corrupt(format!("execution {key} is not where it was a moment ago")));
         }

@@ -28,7 +28,7 @@ const STRETCH: i64 = 10_000;
 
 /// An execution that has ended.
 struct Old {
-    since: i64,
+    place_at: i64,
     key: i64,
     namespace: i64,
     cold: Cold,
@@ -51,7 +51,7 @@ impl Operation for PruneWork {
             batch.connection.prepare_cached(sql::JOURNAL_ROW_MAX)?.query_row([], |row| row.get(0))?;
         let to = end.min(from.saturating_add(STRETCH));
         let ended = ended(batch, (from.saturating_add(1), to))?;
-        let is_due = |old: &&Old| old.since < before;
+        let is_due = |old: &&Old| old.place_at < before;
         let old: Vec<&Old> = ended.iter().take_while(is_due).take(self.0.limit).collect();
         if !old.is_empty() {
             remember(batch, ("execution_key_max", sql::EXECUTION_KEY_MAX))?;
@@ -99,7 +99,7 @@ fn ended(batch: &Batch<'_>, (from, to): (i64, i64)) -> rusqlite::Result<Vec<Old>
         // A damaged execution stays for somebody to look at.
         let Ok(sheet) = base.sheet() else { continue };
         found.push(Old {
-            since: row.get(8)?,
+            place_at: row.get(8)?,
             key: base.key,
             namespace: base.namespace,
             cold: sheet.cold,
@@ -158,7 +158,7 @@ fn delete(batch: &mut Batch<'_>, old: &Old, Belongings { tags, rows }: &Belongin
     batch.connection.prepare_cached(sql::PRUNE_RUNS)?.execute([old.key])?;
     batch.connection.prepare_cached(sql::PRUNE_INBOX)?.execute([old.key])?;
     batch.connection.prepare_cached(sql::PRUNE_EXECUTION)?.execute([old.key])?;
-    batch.caches.hot.remove(&old.key);
+    batch.caches.rows.remove(&old.key);
     batch.caches.inboxes.remove(&old.key);
     batch.caches.targets.remove(&old.key);
     // Another execution may get its id, whose children are not its own.

@@ -7,7 +7,7 @@ use rusqlite::params;
 use super::inbox::Put;
 use super::message::first_entry;
 use crate::batch::Batch;
-use crate::caches::Hot;
+use crate::caches::CachedRow;
 use crate::error::Stop;
 use crate::journal;
 use crate::mail::read_sum;
@@ -37,26 +37,26 @@ impl Batch<'_> {
             return Ok(Put::Duplicate(key));
         }
         self.forget_orders(target.key)?;
-        let mut hot = Hot { state, rows: Vec::new() };
+        let mut cached = CachedRow { state, rows: Vec::new() };
         let records: Vec<_> = entries.iter().map(Record::of).collect();
-        journal::begin_run(self, target.key, &mut hot, &records)?;
+        journal::begin_run(self, target.key, &mut cached, &records)?;
         let summary = execution.summary_at_start(now);
-        let Columns { place, rank, since } = Place::Ready(target.queue, now).columns();
+        let Columns { place, rank, place_at } = Place::Ready(target.queue, now).columns();
         let mut sheet = Draft::of(&summary, &execution);
         let reopened = self.connection.prepare_cached(sql::EXECUTION_REOPEN)?.execute(params![
             target.key,
             summary.status as u8,
-            hot.state.anchor.head,
-            sheet.sealed(&hot.state.cold, &hot.state.anchor),
+            cached.state.anchor.head,
+            sheet.sealed(&cached.state.cold, &cached.state.anchor),
             place,
             rank,
-            since,
+            place_at,
             micros(summary.care_at)
         ])?;
         if reopened != 1 {
             return Err(Stop::corrupt(format!("execution {} has not ended", target.key)));
         }
-        self.caches.hot.remove(&target.key);
+        self.caches.rows.remove(&target.key);
         self.caches.inboxes.remove(&target.key);
         self.caches.targets.remove(&target.key);
         self.announce(target.queue.route)?;

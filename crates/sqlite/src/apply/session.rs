@@ -7,7 +7,7 @@ use abide_store::{Agreement, Beat, Error, Heartbeat, Registered, Retire, Worker}
 use rusqlite::{OptionalExtension, Row, params};
 
 use crate::batch::{Batch, GONE, Shared};
-use crate::error::{Failure, Stop};
+use crate::error::{BatchFailure, Stop};
 use crate::job::Operation;
 use crate::lockfile::{self, LockFile, Sign};
 use crate::place;
@@ -42,7 +42,7 @@ impl Operation for RegisterWork {
         // Locked before COMMIT: every observer of the session finds its lock taken.
         let lock = match &batch.shared.path {
             Some(path) => Some(LockFile::acquire(path, session).map_err(|error| {
-                Stop::Broken(Failure::unavailable(format!(
+                Stop::Broken(BatchFailure::unavailable(format!(
                     "cannot lock the file of session {session}: {error}"
                 )))
             })?),
@@ -158,8 +158,8 @@ fn end(batch: &mut Batch<'_>, session: SessionId, ending: Ending<'_>) -> Result<
     batch.caches.sessions.remove(&session);
     if released > 0 {
         // The remembered state of its executions names it as their holder.
-        batch.caches.hot.clear();
-        batch.caches.calm.clear();
+        batch.caches.rows.clear();
+        batch.caches.idle_routes.clear();
         batch.caches.targets.clear();
         for route in batch.served(session)?.iter() {
             batch.announce(*route)?;

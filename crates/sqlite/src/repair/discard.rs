@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use abide_core::{
-    Address, Body, By, Command, Descent, Entry, Event, Execution, ExecutionId, Limits, Message, MessageId,
+    Address, Body, Bounds, By, Command, Descent, Entry, Event, Execution, ExecutionId, Message, MessageId,
     Parent, Payload, Route, Start, Timestamp, Version, check_reason, text,
 };
 use abide_store::{Error, Record};
@@ -19,13 +19,13 @@ use crate::error::Stop;
 use crate::job::Operation;
 use crate::journal::{self, Link};
 use crate::legible::LegibleRow;
-use crate::place::{Columns, Place, Queue};
+use crate::place::{Columns, Place, ReadyQueue};
 use crate::rows::{integer, unsigned};
 use crate::sheet::{Anchor, Cold, Draft, Identity, Sheet};
 use crate::sql;
 use crate::store::SqliteStore;
 use crate::view::address;
-use crate::writer::Manner;
+use crate::writer::Scheduling;
 
 impl SqliteStore {
     /// Ends a damaged execution that [`repair`](Self::repair) cannot rebuild. It is cancelled by
@@ -40,12 +40,12 @@ impl SqliteStore {
             reason: reason.clone(),
             salvage,
         };
-        let done = self.write(work(None), Manner::Queued).await;
+        let done = self.write(work(None), Scheduling::Queued).await;
         let Err(Error::Corrupt { .. }) = done else { return done };
         let target = address.clone();
         let salvage = self.view("discard", move |view| Salvage::of(view.connection, &target)).await?;
         match salvage {
-            Some(salvage) => self.write(work(Some(salvage)), Manner::Queued).await,
+            Some(salvage) => self.write(work(Some(salvage)), Scheduling::Queued).await,
             None => done,
         }
     }
@@ -169,7 +169,7 @@ impl DiscardWork {
         let (mut execution, first) = Execution::start(self.address.clone(), Arc::clone(&start), at);
         let terminate = Command::Terminate { by: self.by.clone(), reason: self.reason.clone() };
         let decision = execution.decide(terminate, now)?;
-        let emits = decision.emits.clone();
+        let outgoing = decision.outgoing.clone();
         let (entries, _) = decision.record(&mut execution, now);
         let entries: Vec<Entry> = std::iter::once(first).chain(entries).collect();
         match &self.salvage {
@@ -181,7 +181,7 @@ impl DiscardWork {
         batch.tag(&start, (damaged.namespace, damaged.legible.key))?;
         let cold = Cold { row_count, ..Cold::of_newborn(&start, first, at) };
         self.write_row(batch, damaged, (&execution, cold, head))?;
-        for message in &emits {
+        for message in &outgoing {
             send(batch, message)?;
         }
         self.end_children(batch, damaged.legible.key)
@@ -195,7 +195,7 @@ impl DiscardWork {
     ) -> Result<(), Stop> {
         let route =
             batch.caches.interned(batch.connection)?.intern_route(batch.connection, execution.route())?;
-        let queue = Queue { route, priority: execution.priority() };
+        let queue = ReadyQueue { route, priority: execution.priority() };
         let key = damaged.legible.key;
         // Its start names its parent; the column repeats it.
         let parent = damaged.legible.parent.flatten().filter(|_| !cold.top_level);
@@ -204,7 +204,7 @@ impl DiscardWork {
         let anchor = Anchor::new(identity, head, damaged.version);
         let summary = execution.summary(&[]);
         let mut sheet = Draft::of(&summary, execution);
-        let Columns { place, rank, since } = Place::Finished(batch.now()).columns();
+        let Columns { place, rank, place_at } = Place::Finished(batch.now()).columns();
         batch.connection.prepare_cached(sql::DISCARD)?.execute(params![
             key,
             queue.number(),
@@ -216,13 +216,13 @@ impl DiscardWork {
             sheet.sealed(&cold, &anchor),
             place,
             rank,
-            since,
+            place_at,
             damaged.namespace,
             damaged.id,
             // The holder of an earlier epoch stays fenced.
             damaged.epoch(batch.now())
         ])?;
-        batch.caches.hot.remove(&key);
+        batch.caches.rows.remove(&key);
         batch.caches.targets.remove(&key);
         batch.caches.inboxes.remove(&key);
         Ok(())
@@ -239,7 +239,7 @@ impl DiscardWork {
         for (namespace, id, run) in children.into_iter().flatten() {
             let Ok(to) = address(batch.caches.interned(batch.connection)?, namespace, &id) else { continue };
             let reason = format!("its parent {:?} was discarded: {}", self.address.id, self.reason);
-            let body = Body::Terminate { reason: text::cut(reason, Limits::REASON_BYTES_MAX) };
+            let body = Body::Terminate { reason: text::cut(reason, Bounds::REASON_BYTES_MAX) };
             let id = discarded_by(&self.address.id);
             let descent = Descent { parent: self.address.id.clone(), run, before: u64::MAX, op: None };
             let message = Message::new(id, to, self.by.clone(), body);

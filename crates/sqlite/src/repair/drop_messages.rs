@@ -9,7 +9,7 @@ use crate::batch::Batch;
 use crate::error::Stop;
 use crate::job::Operation;
 use crate::store::SqliteStore;
-use crate::writer::Manner;
+use crate::writer::Scheduling;
 
 impl SqliteStore {
     /// Drops the damaged unread messages of an execution. [`repair`](Self::repair) then moves the
@@ -18,12 +18,12 @@ impl SqliteStore {
     pub async fn drop_messages(&self, address: &Address, by: By) -> abide_store::Result<MessagesDropped> {
         self.check_tables("drop messages").await?;
         let work = || DropMessagesWork { address: address.clone(), by: by.clone() };
-        let done = self.write(work(), Manner::Queued).await;
+        let done = self.write(work(), Scheduling::Queued).await;
         let Err(Error::Corrupt { .. }) = done else { return done };
         // A row out of order is not where an index says.
         let mut repairs = self.repair_indexes().await?;
         self.repair_order(&mut repairs).await?;
-        self.write(work(), Manner::Queued).await
+        self.write(work(), Scheduling::Queued).await
     }
 }
 

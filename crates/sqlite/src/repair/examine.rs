@@ -12,7 +12,7 @@ use crate::apply::{check_inbox, each_unread, first_start, orders};
 use crate::error::Stop;
 use crate::interned::Interned;
 use crate::journal::{self, Chain, Found, SKIP_DISTANCE};
-use crate::place::{Columns, Place, Queue};
+use crate::place::{Columns, Place, ReadyQueue};
 use crate::rows::{epoch, integer, status, timestamp_maybe};
 use crate::sheet::{Base, Cold};
 use crate::sql;
@@ -88,7 +88,7 @@ struct Suspect {
     version: Version,
     place: Place,
     columns: Columns,
-    queue: Queue,
+    queue: ReadyQueue,
     status: Status,
     care_at: Option<Timestamp>,
     is_sealed: bool,

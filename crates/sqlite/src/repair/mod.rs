@@ -51,7 +51,7 @@ use crate::rows::unsigned;
 use crate::sql;
 use crate::store::SqliteStore;
 use crate::view::View;
-use crate::writer::Manner;
+use crate::writer::Scheduling;
 use examine::{Counts, Verdict, examine};
 use names::RepairNamesWork;
 use order::{OrderWork, TABLES};
@@ -106,7 +106,7 @@ impl SqliteStore {
         self.repair_order(&mut repairs).await?;
         self.write_tags_anew(&mut repairs).await?;
         for (what, work) in [("names", RepairNamesWork::Names), ("routes", RepairNamesWork::Routes)] {
-            let done = self.write(work, Manner::Queued).await;
+            let done = self.write(work, Scheduling::Queued).await;
             repairs.add(unless_unread(done, || format!("the {what}"))?);
         }
         let mut next = Some(0);
@@ -139,7 +139,7 @@ impl SqliteStore {
             let look = move |view: &View<'_>| lost_messages::search(view.connection, (after, LEAD_COUNT_MAX));
             let (keys, rest) = self.view("repair", look).await?;
             for key in keys {
-                let done = self.write(ResendWork(key), Manner::Queued).await;
+                let done = self.write(ResendWork(key), Scheduling::Queued).await;
                 repairs.add(unless_unread(done, || format!("execution number {key}"))?);
             }
             next = rest;
@@ -150,7 +150,7 @@ impl SqliteStore {
     /// Repairs some executions, one by one if SQLite cannot read one of them.
     async fn repair_leads(&self, (leads, searched_to): (&[Lead], i64), repairs: &mut Repairs) -> Result<()> {
         let work = |leads: &[Lead]| RepairWork { leads: leads.to_vec(), searched_to };
-        match self.write(work(leads), Manner::Queued).await {
+        match self.write(work(leads), Scheduling::Queued).await {
             Err(Error::Corrupt { .. }) => {}
             done => {
                 repairs.add(done?);
@@ -158,7 +158,7 @@ impl SqliteStore {
             }
         }
         for lead in leads {
-            let done = self.write(work(&[*lead]), Manner::Queued).await;
+            let done = self.write(work(&[*lead]), Scheduling::Queued).await;
             repairs.add(unless_unread(done, || format!("execution number {}", lead.key))?);
         }
         Ok(())
@@ -181,7 +181,7 @@ impl SqliteStore {
         let (disordered, unread) = self.view("repair", look).await?;
         repairs.left.extend(unread);
         for table in disordered {
-            match self.write(OrderWork(table), Manner::Queued).await {
+            match self.write(OrderWork(table), Scheduling::Queued).await {
                 Ok(()) => repairs.rebuilt.push(format!("{} were put in order", table.name)),
                 Err(Error::Corrupt { what }) => {
                     repairs.left.push(format!("{} cannot be put in order: {what}", table.name));
@@ -204,7 +204,7 @@ impl SqliteStore {
             return Ok(repairs);
         }
         let copies = self.view("repair", |view| Ok(copies::told(view.connection))).await?;
-        let inbox = match self.write(RebuildWork::Inbox(copies), Manner::Queued).await {
+        let inbox = match self.write(RebuildWork::Inbox(copies), Scheduling::Queued).await {
             // Retry without the copies from the indexes: one of the indexes cannot even be dropped.
             Err(Error::Corrupt { .. }) => Some(RebuildWork::Inbox(Vec::new())),
             done => {
@@ -213,7 +213,7 @@ impl SqliteStore {
             }
         };
         for work in sql::REINDEX.map(RebuildWork::One).into_iter().chain(inbox) {
-            let failed = match self.write(work, Manner::Queued).await {
+            let failed = match self.write(work, Scheduling::Queued).await {
                 Err(Error::Corrupt { what }) => vec![what],
                 done => done?,
             };

@@ -35,7 +35,7 @@ impl Operation for RepairNamesWork {
         };
         // The workers that serve the restored routes have to find out.
         batch.caches.served.clear();
-        batch.caches.calm.clear();
+        batch.caches.idle_routes.clear();
         Ok(repaired)
     }
 }

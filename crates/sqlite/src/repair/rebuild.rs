@@ -20,7 +20,7 @@ use crate::error::Stop;
 use crate::job::Operation;
 use crate::legible::LegibleRow;
 use crate::mail::message;
-use crate::place::{Columns, Place, Queue};
+use crate::place::{Columns, Place, ReadyQueue};
 use crate::rows::{Raw, integer, micros};
 use crate::sheet::{Draft, Sheet};
 use crate::sql;
@@ -103,7 +103,7 @@ impl Case<'_> {
 /// The content of a sheet, and the columns that it was sealed with.
 struct Opened {
     summary: Summary,
-    queue: Queue,
+    queue: ReadyQueue,
     parent: Option<i64>,
     sheet: Vec<u8>,
     /// Whether the sheet is the original one.
@@ -180,7 +180,7 @@ impl RepairWork {
 
 /// Clears the writer's caches of an execution, because nothing in them is true any longer.
 fn forget(batch: &mut Batch<'_>, key: i64) {
-    batch.caches.hot.remove(&key);
+    batch.caches.rows.remove(&key);
     batch.caches.targets.clear();
     batch.caches.ids.clear();
     batch.caches.inboxes.remove(&key);
@@ -249,12 +249,12 @@ fn open(batch: &mut Batch<'_>, legible: &LegibleRow, truth: &Truth) -> Result<Op
 }
 
 /// Returns the queues of an execution's route. There may be two.
-fn queues(batch: &mut Batch<'_>, truth: &Truth) -> Result<Vec<Queue>, Stop> {
+fn queues(batch: &mut Batch<'_>, truth: &Truth) -> Result<Vec<ReadyQueue>, Stop> {
     let route = truth.execution.route();
     let priority = truth.execution.priority();
     let interned = batch.caches.interned(batch.connection)?;
     let routes = interned.routes().filter(|(_, known)| ***known == route);
-    Ok(routes.map(|(route, _)| Queue { route, priority }).collect())
+    Ok(routes.map(|(route, _)| ReadyQueue { route, priority }).collect())
 }
 
 /// Seals a new sheet. Its code's waits are not recorded: the next holder finds them out.
@@ -298,7 +298,7 @@ fn write(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<Option
         anchor: Ok(truth.anchor((found.queue, found.parent), case.version())),
     };
     let changed = changed(legible, &written);
-    let Columns { place: number, rank, since } = place.columns();
+    let Columns { place: number, rank, place_at } = place.columns();
     batch.connection.prepare_cached(sql::REPAIR)?.execute(params![
         written.key,
         written.namespace,
@@ -311,7 +311,7 @@ fn write(batch: &mut Batch<'_>, case: Case<'_>, found: &Opened) -> Result<Option
         written.epoch,
         number,
         rank,
-        since,
+        place_at,
         written.status,
         micros(care_at),
         parent_run,
@@ -442,7 +442,7 @@ mod tests {
 
     use super::*;
     use crate::fixture::{pair, start};
-    use crate::writer::Manner;
+    use crate::writer::Scheduling;
 
     /// Otherwise, everything recorded after the search would be forgotten, and happen again.
     #[test]
@@ -455,7 +455,8 @@ mod tests {
         raw.execute_batch(insert).unwrap();
         raw.execute_batch("UPDATE abide_executions SET state = x'00'").unwrap();
         let leads = vec![Lead { last_row: Some(1), ..Lead::new(1) }];
-        let repaired = block_on(store.write(RepairWork { leads, searched_to: 1 }, Manner::Queued)).unwrap();
+        let repaired =
+            block_on(store.write(RepairWork { leads, searched_to: 1 }, Scheduling::Queued)).unwrap();
         assert_eq!(
             repaired.left,
             [r#"execution "a" cannot be rebuilt: its journal goes on behind its head"#]

@@ -15,7 +15,7 @@ use super::verify::{Verification, check_integrity};
 use super::{Repairs, unless_unread};
 use crate::store::SqliteStore;
 use crate::view::View;
-use crate::writer::Manner;
+use crate::writer::Scheduling;
 
 impl SqliteStore {
     /// Rewrites the tags if one of them is out of order. Tags that cannot be derived stay.
@@ -28,7 +28,7 @@ impl SqliteStore {
             return Ok(());
         }
         let underived = self.view("repair", |view| underived_tags(view.connection)).await?;
-        match self.write(ClearTagsWork(underived), Manner::Queued).await {
+        match self.write(ClearTagsWork(underived), Scheduling::Queued).await {
             Err(Error::Corrupt { what }) => {
                 repairs.left.push(format!("the tags cannot be written anew: {what}"));
                 return Ok(());
@@ -38,7 +38,7 @@ impl SqliteStore {
         let mut next = Some(0);
         while let Some(after) = next {
             let found = self.view("repair", move |view| tagged_behind(view.connection, after)).await?;
-            match self.write(TagWork(found.keys), Manner::Queued).await {
+            match self.write(TagWork(found.keys), Scheduling::Queued).await {
                 // The search for damaged executions notices their missing tags.
                 Err(Error::Corrupt { what }) => repairs.left.push(format!("some tags are missing: {what}")),
                 tagged => tagged?,
@@ -70,7 +70,7 @@ impl SqliteStore {
             if wrong.is_empty() {
                 return Ok(());
             }
-            let repaired = self.write(RepairTagsWork(wrong), Manner::Queued).await;
+            let repaired = self.write(RepairTagsWork(wrong), Scheduling::Queued).await;
             let repaired = unless_unread(repaired, || "some tags".to_owned())?;
             if repaired.rebuilt.is_empty() {
                 repairs.left.push("some tags that nothing was started with cannot be deleted".to_owned());

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::batch::Batch;
 use crate::error::Stop;
 use crate::journal::{self, Chain, Found};
-use crate::place::Queue;
+use crate::place::ReadyQueue;
 use crate::rows::integer;
 use crate::sheet::{Anchor, Cold, Identity};
 use crate::sql;
@@ -62,7 +62,7 @@ impl Truth {
     }
 
     /// Returns the anchor that its sheet is sealed with.
-    pub(super) fn anchor(&self, (queue, parent): (Queue, Option<i64>), version: Version) -> Anchor {
+    pub(super) fn anchor(&self, (queue, parent): (ReadyQueue, Option<i64>), version: Version) -> Anchor {
         let id = self.address.id.as_str();
         let identity = Identity { key: self.key, namespace: self.namespace, id, queue, parent };
         Anchor::new(identity, self.head(), version)

@@ -6,7 +6,7 @@
 /// byte is lost in them.
 macro_rules! seal {
     () => {
-        "since % 1000000007 + COALESCE(care_at, -1) % 998244353 + epoch + takeover_count + rank + place"
+        "place_at % 1000000007 + COALESCE(care_at, -1) % 998244353 + epoch + takeover_count + rank + place"
     };
 }
 
@@ -44,7 +44,7 @@ CREATE TABLE abide_executions (
     parent_run INTEGER,
     place INTEGER NOT NULL,
     rank INTEGER NOT NULL,
-    since INTEGER NOT NULL,
+    place_at INTEGER NOT NULL,
     epoch INTEGER NOT NULL,
     version INTEGER NOT NULL,
     takeover_count INTEGER NOT NULL DEFAULT 0,
@@ -57,7 +57,7 @@ CREATE TABLE abide_executions (
     state BLOB NOT NULL,
     UNIQUE (namespace, id)
 );
-CREATE INDEX abide_executions_place ON abide_executions (place, rank, since)
+CREATE INDEX abide_executions_place ON abide_executions (place, rank, place_at)
     WHERE place > 4;
 CREATE INDEX abide_executions_trouble ON abide_executions (status)
     WHERE status IN (5, 7);

@@ -31,7 +31,7 @@ WHERE id = ?1 AND retired IS NULL";
 /// An execution without a queue is damaged, and goes where no claim looks (8).
 pub(crate) const SESSION_RELEASE: &str = "
 UPDATE abide_executions INDEXED BY abide_executions_place
-SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue & 65535), 0), since = ?2,
+SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue & 65535), 0), place_at = ?2,
     takeover_count = COALESCE(takeover_count + ?3, ?3),
     care_at = CASE
         WHEN EXISTS (
@@ -42,16 +42,16 @@ SET place = COALESCE((queue >> 16) * 4 + 1, 8), rank = COALESCE(32768 - (queue &
     END
 WHERE place > 4 AND place = ?1";
 pub(crate) const SESSION_LEASES_BESIDE: &str = "
-SELECT key, epoch, place, rank, since
+SELECT key, epoch, place, rank, place_at
 FROM abide_executions INDEXED BY abide_executions_place
-WHERE place > 4 AND place = ?1 AND rank = ?2 AND since = ?3 AND key > ?4
+WHERE place > 4 AND place = ?1 AND rank = ?2 AND place_at = ?3 AND key > ?4
 ORDER BY key
 LIMIT ?5";
 pub(crate) const SESSION_LEASES_AFTER: &str = "
-SELECT key, epoch, place, rank, since
+SELECT key, epoch, place, rank, place_at
 FROM abide_executions INDEXED BY abide_executions_place
-WHERE place > 4 AND place = ?1 AND (rank, since) > (?2, ?3)
-ORDER BY rank, since, key
+WHERE place > 4 AND place = ?1 AND (rank, place_at) > (?2, ?3)
+ORDER BY rank, place_at, key
 LIMIT ?4";
 pub(crate) const SESSION_LEASE_COUNT: &str = "
 SELECT COUNT(*)

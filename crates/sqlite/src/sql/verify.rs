@@ -149,7 +149,7 @@ ORDER BY run";
 pub(crate) const REPAIR: &str = "
 UPDATE abide_executions
 SET namespace = ?2, id = ?3, queue = ?4, parent = ?5, head = ?6, version = ?7, state = ?8, epoch = ?9, place = ?10,
-    rank = ?11, since = ?12, status = ?13, care_at = ?14, parent_run = ?15, takeover_count = ?16
+    rank = ?11, place_at = ?12, status = ?13, care_at = ?14, parent_run = ?15, takeover_count = ?16
 WHERE key = ?1";
 pub(crate) const REPAIR_TAGS: &str = "
 SELECT e.key, e.namespace, e.id, e.queue, e.parent, e.head, e.version, e.state, t.namespace, t.key, t.value, t.execution
@@ -194,5 +194,5 @@ WHERE execution = ?1";
 pub(crate) const DISCARD: &str = "
 UPDATE abide_executions
 SET namespace = ?12, id = ?13, queue = ?2, parent = ?3, parent_run = ?4, epoch = ?14, version = ?5, status = ?6, head = ?7, state = ?8, place = ?9,
-    rank = ?10, since = ?11, takeover_count = 0, care_at = NULL
+    rank = ?10, place_at = ?11, takeover_count = 0, care_at = NULL
 WHERE key = ?1";

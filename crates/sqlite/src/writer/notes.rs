@@ -1,7 +1,7 @@
 //! The writer's notes on how its transactions end.
 
 use super::{Attempt, Jobs, Writer};
-use crate::error::{Failure, Meaning};
+use crate::error::{BatchFailure, Meaning};
 
 impl Writer {
     /// Applies the jobs in the transaction that has begun, ends it, and remembers whether it was
@@ -17,7 +17,7 @@ impl Writer {
 
     /// Records whether a transaction was written. A transaction that found no room may find some in
     /// the log, once the log is copied into the database file.
-    pub(super) fn note(&self, outcome: Result<(), &Failure>) {
+    pub(super) fn note(&self, outcome: Result<(), &BatchFailure>) {
         let Err(failure) = outcome else { return self.shared.troubles.written() };
         let now = (self.shared.clock.now(), self.shared.stopwatch.now());
         self.shared.troubles.failed(failure, now);

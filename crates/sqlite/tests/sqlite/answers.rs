@@ -42,9 +42,9 @@ fn claimed(seat: &mut Seat, id: &str) -> Held {
 
 /// Records a command with the messages that follow from it.
 fn decide(seat: &Seat, held: &mut Held, command: Command, now: Timestamp) {
-    let emits = held.execution.decide(command.clone(), now).expect("it may be decided").emits;
+    let outgoing = held.execution.decide(command.clone(), now).expect("it may be decided").outgoing;
     let commit = seat.draft(held, vec![command]);
-    let changes = Changes { emits, ..(*commit.changes).clone() };
+    let changes = Changes { outgoing, ..(*commit.changes).clone() };
     block_on(seat.store.commit(Commit { changes: Arc::new(changes), ..commit })).expect("it is recorded");
 }
 
@@ -108,7 +108,7 @@ fn p2_a_message_that_stands_under_another_is_put_back() {
         seat.retire();
         submit(&store, vec![signal("go", "waiting")]).expect("it is taken");
         let damage = "UPDATE abide_inbox SET execution = 1;
-                      UPDATE abide_executions SET place = 0, rank = 0, since = 0 WHERE id = 'waiting'";
+                      UPDATE abide_executions SET place = 0, rank = 0, place_at = 0 WHERE id = 'waiting'";
         let store = damaged(&fixture, &store, damage);
         block_on(store.drop_messages(&address("other"), By::client())).expect("it is not other's to drop");
         let repairs = block_on(store.repair()).expect("it is repaired");
@@ -130,8 +130,8 @@ fn family(fixture: &Fixture) -> Arc<SqliteStore> {
     let start = Command::StartChild { op: kid(), child: address("kid").id, start: begin.clone() };
     let commit = seat.draft(&mut boss, vec![start]);
     let waiting = boss.execution.summary(&[Waiting::Child { id: address("kid").id }]);
-    let emits = vec![message("start", "kid", Body::Start(begin))];
-    let changes = Changes { summary: waiting, emits, ..(*commit.changes).clone() };
+    let outgoing = vec![message("start", "kid", Body::Start(begin))];
+    let changes = Changes { summary: waiting, outgoing, ..(*commit.changes).clone() };
     let hold = Hold::Park { seen: Vec::new() };
     block_on(store.commit(Commit { changes: Arc::new(changes), hold, ..commit })).expect("it is parked");
     seat.retire();
@@ -258,7 +258,7 @@ fn boss_ends_with(fixture: &Fixture, store: &Arc<SqliteStore>, sent: fn(&TreeOrd
     let tree = boss.execution.decide(complete(), fixture.clock.now()).expect("it may be decided").tree;
     let sent = sent(&tree.expect("it has a child"));
     let commit = seat.draft(&mut boss, vec![complete()]);
-    let changes = Changes { emits: vec![sent], ..(*commit.changes).clone() };
+    let changes = Changes { outgoing: vec![sent], ..(*commit.changes).clone() };
     block_on(store.commit(Commit { changes: Arc::new(changes), ..commit })).expect("it has ended");
     seat.retire();
 }

@@ -155,7 +155,7 @@ fn what_cannot_be_rebuilt_says_why_and_stays_as_it_is() {
 #[test]
 fn what_stands_where_nobody_looks_is_put_back() {
     let damages = [
-        "UPDATE abide_executions SET place = 0, rank = 0, since = 0 WHERE key = 1",
+        "UPDATE abide_executions SET place = 0, rank = 0, place_at = 0 WHERE key = 1",
         "UPDATE abide_executions SET place = 4 * 77 + 3 WHERE key = 1",
         "UPDATE abide_executions SET rank = 3 WHERE key = 1",
         "UPDATE abide_executions SET place = 4 WHERE key = 1",
@@ -272,7 +272,7 @@ fn what_a_newer_program_wrote_is_put_off() {
 /// Commits a step of `held` that sends `message`. Returns the number of messages without a target.
 pub(super) fn emit(seat: &Seat, held: &mut Held, message: Message) -> usize {
     let commit = seat.draft(held, vec![step(1)]);
-    let changes = Changes { emits: vec![message], ..(*commit.changes).clone() };
+    let changes = Changes { outgoing: vec![message], ..(*commit.changes).clone() };
     match block_on(seat.store.commit(Commit { changes: Arc::new(changes), ..commit })) {
         Ok(CommitOutcome::Committed(committed)) => committed.dropped_count,
         other => panic!("it is not committed: {other:?}"),

@@ -4,11 +4,11 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use abide_core::Limits;
+use abide_core::Bounds;
 use abide_sqlite::{Options, SqliteStore, StepConnection};
 use abide_store::Store;
 use abide_store::conformance::{
-    TestClock, UserTable, bounds, check_all_with, differential, differential_limits, limits,
+    TestClock, UserTable, bounds, check_all_with, differential, differential_bounds, page_bounds,
 };
 
 /// A user table in the same file.
@@ -30,37 +30,37 @@ fn connection_of(connection: &dyn Any) -> &StepConnection {
     connection.downcast_ref().expect("an SQLite store hands out its connection")
 }
 
-fn in_memory(limits: Limits) -> impl Fn(Arc<TestClock>) -> Arc<dyn Store> {
+fn in_memory(bounds: Bounds) -> impl Fn(Arc<TestClock>) -> Arc<dyn Store> {
     move |clock| {
-        let options = Options { limits: limits.clone(), bounds: bounds(), ..Options::default() };
+        let options = Options { bounds: bounds.clone(), page_bounds: page_bounds(), ..Options::default() };
         SqliteStore::in_memory(clock, options).expect("a database in memory can be opened")
     }
 }
 
-fn in_files(folder: &tempfile::TempDir, limits: Limits) -> impl Fn(Arc<TestClock>) -> Arc<dyn Store> {
+fn in_files(folder: &tempfile::TempDir, bounds: Bounds) -> impl Fn(Arc<TestClock>) -> Arc<dyn Store> {
     let number = AtomicUsize::new(0);
     move |clock| {
         let path = folder.path().join(format!("{}.db", number.fetch_add(1, Ordering::Relaxed)));
-        let options = Options { limits: limits.clone(), bounds: bounds(), ..Options::default() };
+        let options = Options { bounds: bounds.clone(), page_bounds: page_bounds(), ..Options::default() };
         SqliteStore::open(&path, clock, options).expect("a new file can be opened")
     }
 }
 
 #[test]
 fn a_store_in_memory_passes_every_case() {
-    check_all_with(TABLE, in_memory(limits()));
+    check_all_with(TABLE, in_memory(bounds()));
 }
 
 #[test]
 fn a_store_in_a_file_passes_every_case() {
     let folder = tempfile::tempdir().expect("a folder can be made");
-    check_all_with(TABLE, in_files(&folder, limits()));
+    check_all_with(TABLE, in_files(&folder, bounds()));
 }
 
 #[test]
 fn random_operations_do_the_same_as_in_the_reference_store() {
     for seed in 0..40 {
-        differential(seed, 300, TABLE, in_memory(differential_limits()));
+        differential(seed, 300, TABLE, in_memory(differential_bounds()));
     }
 }
 
@@ -68,6 +68,6 @@ fn random_operations_do_the_same_as_in_the_reference_store() {
 fn random_operations_on_a_file_do_the_same_as_in_the_reference_store() {
     for seed in 100..104 {
         let folder = tempfile::tempdir().expect("a folder can be made");
-        differential(seed, 200, TABLE, in_files(&folder, differential_limits()));
+        differential(seed, 200, TABLE, in_files(&folder, differential_bounds()));
     }
 }

@@ -103,7 +103,7 @@ fn what_is_ready_with_a_damaged_epoch_is_set_aside_and_repaired() {
 #[test]
 fn the_holder_of_what_has_a_damaged_epoch_sets_it_aside() {
     let places = [
-        ("UPDATE abide_executions SET since = -1 WHERE id = 'bad'", "there is no place"),
+        ("UPDATE abide_executions SET place_at = -1 WHERE id = 'bad'", "there is no place"),
         ("UPDATE abide_executions SET rank = -1 WHERE id = 'bad'", "there is no place"),
         ("UPDATE abide_executions SET place = -1 WHERE id = 'bad'", "there is no place -1"),
     ];

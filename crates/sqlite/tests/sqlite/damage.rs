@@ -52,7 +52,7 @@ fn damage_is_found_and_named() {
         ),
         ("UPDATE abide_executions SET place = 4 * 77 + 3 WHERE key = 1", "execution \"a\": it is held by session 77, which is not registered"),
         ("UPDATE abide_executions SET place = 0 WHERE key = 2", "execution \"b\": nobody has had it, and nobody would"),
-        ("UPDATE abide_executions SET place = 0, rank = 0, since = 0 WHERE key = 1", "execution \"a\": it stands where it does not belong"),
+        ("UPDATE abide_executions SET place = 0, rank = 0, place_at = 0 WHERE key = 1", "execution \"a\": it stands where it does not belong"),
         ("UPDATE abide_executions SET place = 4 WHERE key = 2", "execution \"b\": it stands where it does not belong"),
         ("UPDATE abide_executions SET rank = 3 WHERE key = 2", "execution \"b\": it stands where it does not belong"),
         ("UPDATE abide_executions SET parent = 1 WHERE key = 2", "execution \"b\": the state of execution \"b\" is damaged: its checksum is wrong"),
@@ -116,7 +116,7 @@ fn columns_by_which_others_find_it_are_checked_and_put_right() {
             "execution \"sleeps\": there is no rank 2048 among timers",
         ),
         (
-            "UPDATE abide_executions SET since = since + 60000000 WHERE id = 'sleeps'",
+            "UPDATE abide_executions SET place_at = since + 60000000 WHERE id = 'sleeps'",
             "execution \"sleeps\": it stands where it does not belong",
         ),
         (
@@ -167,7 +167,7 @@ fn a_caretaker_may_come_too_early_to_what_is_ready() {
 fn what_was_put_off_for_a_while_is_sound() {
     const PUT_OFF: &str = "
 UPDATE abide_executions
-SET place = (queue >> 16) * 4 + 2, rank = 0, since = ?1
+SET place = (queue >> 16) * 4 + 2, rank = 0, place_at = ?1
 WHERE id = 'waits'";
     let put_off = |seconds: i64| {
         let until = Fixture::new().clock.now().as_micros() + seconds * 1_000_000;

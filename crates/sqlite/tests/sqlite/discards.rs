@@ -217,7 +217,7 @@ fn p4_what_its_state_says_has_ended_is_not_discarded_wherever_it_stands() {
 #[test]
 fn what_only_seems_to_have_ended_is_discarded() {
     let (fixture, store) = six();
-    let damage = "UPDATE abide_executions SET place = 4, rank = 0, since = 7 WHERE id = 'bad';
+    let damage = "UPDATE abide_executions SET place = 4, rank = 0, place_at = 7 WHERE id = 'bad';
                   UPDATE abide_journal SET body = x'00' WHERE execution = 1";
     let store = damaged(&fixture, &store, damage);
     assert_eq!(discard(&store, "bad"), Discarded::Ended);

@@ -202,7 +202,7 @@ impl Seat {
                 state: codec::encode(&held.execution),
                 summary: held.execution.summary(&[]),
                 consumed: Vec::new(),
-                emits: Vec::new(),
+                outgoing: Vec::new(),
             }),
             born_slots: 0,
             hold: Hold::Keep,

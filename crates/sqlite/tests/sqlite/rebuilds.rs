@@ -44,17 +44,17 @@ fn when_something_ended_is_kept() {
     fixture.clock.advance(Duration::from_secs(5));
     block_on(store.commit(last)).expect("it is committed");
     seat.retire();
-    let since = || -> i64 {
-        let text = "SELECT since FROM abide_executions";
+    let place_at = || -> i64 {
+        let text = "SELECT place_at FROM abide_executions";
         fixture.raw().query_row(text, [], |row| row.get(0)).expect("it is there")
     };
-    let before = since();
+    let before = place_at();
     for (damage, is_kept) in [("status = 9", true), ("place = 'x'", false)] {
         let damage = ["UPDATE abide_executions SET ", damage].concat();
         let store = damaged(&fixture, &store, &damage);
         block_on(store.repair()).expect("it is repaired");
         assert_eq!(problems(&store), Vec::<String>::new(), "{damage}");
         assert_eq!(with_status(&store, Status::Completed), ["a"], "{damage}");
-        assert_eq!(since() == before, is_kept, "{damage}");
+        assert_eq!(place_at() == before, is_kept, "{damage}");
     }
 }

@@ -148,10 +148,10 @@ fn may_differ(id: &str, column: &str) -> &'static [&'static str] {
         "version" => &STATE,
         "epoch" => &["executions.epoch"],
         "takeover_count" => &["executions.takeover_count"],
-        "place" | "rank" | "since" if is_ready || id == "ended" => &PLACE,
+        "place" | "rank" | "place_at" if is_ready || id == "ended" => &PLACE,
         // A timer that is due too early costs a look: a program that is too old for the execution
         // may have put it off.
-        "since" if matches!(id, "sleeping" | "scheduled") => &PLACE,
+        "place_at" if matches!(id, "sleeping" | "scheduled") => &PLACE,
         // The claim of a ready execution sets it again.
         "care_at" if is_ready => &["executions.care_at"],
         _ => &[],
@@ -211,8 +211,15 @@ const DAMAGES: [(&str, [&str; 6]); 15] = [
     ("place", ["place = 0", "place = 4", "place = 'x'", "place = x'00'", "place = 4 * 77 + 3", "place = 8"]),
     ("rank", ["rank = 77", "rank = -77", "rank = 'x'", "rank = x'00'", "rank = 1.5", "rank = 99999"]),
     (
-        "since",
-        ["since = 77", "since = since + 1", "since = 'x'", "since = x'00'", "since = 1.5", "since = -1"],
+        "place_at",
+        [
+            "place_at = 77",
+            "place_at = since + 1",
+            "place_at = 'x'",
+            "place_at = x'00'",
+            "place_at = 1.5",
+            "place_at = -1",
+        ],
     ),
     (
         "epoch",
@@ -370,9 +377,8 @@ fn tags_are_put_back() {
 /// Only its unread message says that it has to be woken.
 #[test]
 fn p5_what_sleeps_beside_the_message_that_it_waits_for_is_told_and_woken() {
-    let asleep = "UPDATE abide_executions SET place = 0, rank = 0, since = 0 WHERE id = 'waiting'";
-    let timer =
-        "UPDATE abide_executions SET place = (queue >> 16) * 4 + 2, rank = 0, since = 0 WHERE id = 'waiting'";
+    let asleep = "UPDATE abide_executions SET place = 0, rank = 0, place_at = 0 WHERE id = 'waiting'";
+    let timer = "UPDATE abide_executions SET place = (queue >> 16) * 4 + 2, rank = 0, place_at = 0 WHERE id = 'waiting'";
     for damage in [asleep, timer] {
         let fixture = Fixture::new();
         let store = world(&fixture);

@@ -47,7 +47,7 @@ macro_rules! columns {
 }
 
 const EXECUTIONS: Columns = columns!("abide_executions", "key = ?2":
-    "namespace" "id" "queue" "parent" "parent_run" "place" "rank" "since" "epoch" "version" "takeover_count" "status"
+    "namespace" "id" "queue" "parent" "parent_run" "place" "rank" "place_at" "epoch" "version" "takeover_count" "status"
     "care_at" "head" "state");
 const JOURNAL: Columns = columns!("abide_journal", "row = (SELECT head FROM abide_executions WHERE key = ?2)":
     "execution" "previous" "seq" "happened" "skip" "body");

@@ -5,7 +5,7 @@ use abide_core::{Epoch, Fence, Lease, Message, Namespace, Start, Status, Timesta
 use super::held::Held;
 use super::make::{cancel, complete, flow, name, pause, resume, signal, step, terminate, worker};
 use super::subject::{Seat, serving};
-use super::{Subject, block_on, limits, table};
+use super::{Subject, block_on, bounds, table};
 use crate::{Aside, Claim, Claimed, List, NEWER_PAUSE, Notice, Unreadable};
 
 table![
@@ -171,8 +171,8 @@ fn terminate_is_left_to_its_holder_for_a_while(subject: &Subject) {
     let (_holder, held) = subject.held("a");
     subject.send(terminate("a"));
     let mut seat = stranger(subject);
-    let taken_at = subject.later_ms(limits().terminate_grace_ms);
-    subject.advance_ms(limits().terminate_grace_ms - 1);
+    let taken_at = subject.later_ms(bounds().terminate_grace_ms);
+    subject.advance_ms(bounds().terminate_grace_ms - 1);
     let claimed = look_after(&mut seat);
     assert_eq!((claimed.care.len(), claimed.next_care_at), (0, Some(taken_at)));
     subject.advance_ms(1);
@@ -183,7 +183,7 @@ fn terminate_is_left_to_its_holder_for_a_while(subject: &Subject) {
 }
 
 fn look_for_something_else_leaves_a_young_terminate_to_its_holder(subject: &Subject) {
-    let grace = limits().terminate_grace_ms;
+    let grace = bounds().terminate_grace_ms;
     subject.start("a", due_in(subject, 100));
     subject.seat(worker()).claim_one();
     let mut stranger = stranger(subject);
@@ -201,7 +201,7 @@ fn look_for_something_else_leaves_a_young_terminate_to_its_holder(subject: &Subj
 fn terminate_is_taken_from_the_same_session_too(subject: &Subject) {
     let (mut seat, held) = subject.held("a");
     subject.send(terminate("a"));
-    subject.advance_ms(limits().terminate_grace_ms);
+    subject.advance_ms(bounds().terminate_grace_ms);
     let claimed = look_after(&mut seat);
     assert_eq!((claimed.care[0].lease.session, claimed.care[0].lease.epoch), (seat.session, Epoch(2)));
     assert_eq!(claimed.care[0].takeover_count, 0, "nobody died of it");
@@ -230,8 +230,8 @@ fn new_holder_has_its_time_for_an_old_terminate(subject: &Subject) {
     let mut seat = subject.seat(worker());
     let claimed = look_after(&mut seat);
     assert_eq!((claimed.leased.len(), claimed.care.len()), (1, 0));
-    assert_eq!(claimed.next_care_at, Some(subject.later_ms(limits().terminate_grace_ms)));
-    subject.advance_ms(limits().terminate_grace_ms);
+    assert_eq!(claimed.next_care_at, Some(subject.later_ms(bounds().terminate_grace_ms)));
+    subject.advance_ms(bounds().terminate_grace_ms);
     assert_eq!(care_ids(&mut seat), ["a"]);
 }
 
@@ -264,7 +264,7 @@ fn terminate_that_its_holder_has_seen_to_needs_no_look(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
     subject.record(&mut held, step("one"));
     subject.send(terminate("a"));
-    assert_eq!(subject.look("a").summary.care_at, Some(subject.now().after(limits().terminate_grace())));
+    assert_eq!(subject.look("a").summary.care_at, Some(subject.now().after(bounds().terminate_grace())));
     subject.commit(&subject.draft(&held).then(step("two")).park_seen(&["terminate"]), &mut held);
     assert_eq!(subject.look("a").summary.care_at, None);
 }

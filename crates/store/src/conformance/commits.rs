@@ -85,7 +85,7 @@ fn care_is_kept_beside_the_timer_and_wakes_nobody(subject: &Subject) {
     assert_eq!((claimed.leased.len(), claimed.next_wake_at), (0, Some(wake_at)));
     subject.advance_ms(40);
     let mut held = seat.claim_one();
-    let given = subject.later_ms(super::limits().terminate_grace_ms);
+    let given = subject.later_ms(super::bounds().terminate_grace_ms);
     assert_eq!(subject.look("a").summary.care_at, Some(given), "the new holder has its time");
     subject.record(&mut held, step("two"));
     assert_eq!(subject.look("a").summary.care_at, Some(given), "whoever keeps the lease changes nothing");

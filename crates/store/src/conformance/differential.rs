@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use abide_core::Limits;
+use abide_core::Bounds;
 
 use super::{TestClock, UserTable, subject};
 use crate::Store;
@@ -20,7 +20,7 @@ use world::World;
 /// answer and, at the end, everything that can be read. The operations include stale leases, dead
 /// sessions, repeated requests, lost answers and the user's transactions.
 ///
-/// The store must be opened with [`differential_limits`]. The same seed leads to the same
+/// The store must be opened with [`differential_bounds`]. The same seed leads to the same
 /// operations.
 ///
 /// # Panics
@@ -33,7 +33,7 @@ pub fn differential(
     make: impl Fn(Arc<TestClock>) -> Arc<dyn Store>,
 ) {
     let mut prng = Prng::new(seed);
-    let in_memory = |clock: Arc<TestClock>| MemoryStore::new(clock, differential_limits());
+    let in_memory = |clock: Arc<TestClock>| MemoryStore::new(clock, differential_bounds());
     let mut reference = World::new(subject(UserTable::MEMORY, &|clock| in_memory(clock)));
     let mut other = World::new(subject(table, &make));
     let mut log = Log { seed, steps: Vec::new() };
@@ -60,10 +60,10 @@ fn check_same(found: &[String], expected: &[String]) {
     );
 }
 
-/// Returns the limits that a store must be opened with for [`differential`]: inboxes fill up
+/// Returns the bounds that a store must be opened with for [`differential`]: inboxes fill up
 /// quickly.
-pub fn differential_limits() -> Limits {
-    Limits { inbox_count_max: 6, ..super::limits() }
+pub fn differential_bounds() -> Bounds {
+    Bounds { inbox_count_max: 6, ..super::bounds() }
 }
 
 /// Prints the history of a failure, even when a store's own assertion ends the run.

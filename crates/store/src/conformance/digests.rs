@@ -5,7 +5,7 @@ use abide_core::{Epoch, SessionId};
 use super::held::Held;
 use super::make::{child_of, complete, flow, name, start_of, step, terminate, worker};
 use super::subject::{Seat, serving};
-use super::{Subject, block_on, limits, table};
+use super::{Subject, block_on, bounds, table};
 use crate::{Agreement, Claim, ExecutionKey, Heartbeat, HeldLease, Leased, Leases, Submit};
 
 table![
@@ -181,7 +181,7 @@ fn a_refused_submit_counts_nothing(subject: &Subject) {
 /// Takes from its holder an execution that has an unread terminate.
 fn take_care(subject: &Subject, seat: &mut Seat<'_>) -> Leased {
     subject.send(terminate("a"));
-    let grace = limits().terminate_grace();
+    let grace = bounds().terminate_grace();
     subject.advance_ms(u64::try_from(grace.as_millis()).expect("a short time"));
     let claim = Claim { care_slots: 9, ..seat.next_claim(0) };
     seat.send(&claim).care.remove(0)

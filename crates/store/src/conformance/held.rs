@@ -49,7 +49,7 @@ impl Held {
             cared_epoch: None,
             suspicion: None,
             consumed: Vec::new(),
-            emits: Vec::new(),
+            outgoing: Vec::new(),
             born_slots: 0,
             hold: Hold::Keep,
         }
@@ -85,7 +85,7 @@ pub(crate) struct Draft {
     cared_epoch: Option<Epoch>,
     suspicion: Option<Suspicion>,
     consumed: Vec<MessageId>,
-    emits: Vec<Message>,
+    outgoing: Vec<Message>,
     born_slots: usize,
     hold: Hold,
 }
@@ -94,9 +94,9 @@ impl Draft {
     /// Records the entries that follow from `command`, and emits its messages.
     pub(crate) fn then(mut self, command: Command) -> Self {
         let decision = self.after.decide(command, self.now).expect("cases ask for what is possible");
-        let (entries, emits) = decision.record(&mut self.after, self.now);
+        let (entries, outgoing) = decision.record(&mut self.after, self.now);
         self.records.extend(entries.iter().map(Record::of));
-        self.emits.extend(emits);
+        self.outgoing.extend(outgoing);
         self
     }
 
@@ -158,7 +158,7 @@ impl Draft {
     }
 
     pub(crate) fn emitting(mut self, message: Message) -> Self {
-        self.emits.push(message);
+        self.outgoing.push(message);
         self
     }
 
@@ -211,7 +211,7 @@ impl Draft {
                 state: codec::encode(&self.after),
                 summary: self.summary(),
                 consumed: self.consumed.clone(),
-                emits: self.emits.clone(),
+                outgoing: self.outgoing.clone(),
             }),
             born_slots: self.born_slots,
             hold: self.hold.clone(),

@@ -10,7 +10,7 @@ use super::held::Held;
 use super::make::{
     address, complete, everything, flow, message, name, pause, resume, signal, step, tag, worker,
 };
-use super::{Subject, block_on, limits, table};
+use super::{Subject, block_on, bounds, table};
 use crate::memory::MemoryStore;
 use crate::{Error, Import, Imported, List, Record, Submitted, Target, export};
 
@@ -33,7 +33,7 @@ table![
 
 /// Creates another store with the same clock.
 fn elsewhere(subject: &Subject) -> Subject {
-    Subject::new(MemoryStore::new(subject.clock.clone(), limits()), subject.clock.clone())
+    Subject::new(MemoryStore::new(subject.clock.clone(), bounds()), subject.clock.clone())
 }
 
 fn exported(subject: &Subject, id: &str) -> Import {
@@ -324,7 +324,7 @@ fn p6_unsound_import_leaves_no_trace(subject: &Subject) {
     for (what, import) in rows {
         assert!(matches!(refused(subject, import), Refusal::Unsound { .. }), "{what}");
     }
-    let large = Payload::from("x".repeat(limits().payload_bytes_max + 1).as_str());
+    let large = Payload::from("x".repeat(bounds().payload_bytes_max + 1).as_str());
     let large = message("large", "a", Body::Signal { name: name("note"), payload: large });
     let import_of = changed(&|import| import.unread.push(large.clone()));
     assert!(matches!(refused(subject, import_of), Refusal::TooLarge(_)));

@@ -3,7 +3,7 @@
 use abide_core::{Body, Command, Message, MessageId, Name, Outcome, Payload, StepRecord};
 
 use super::make::{flow, pause, signal, step, worker};
-use super::{Subject, bounds, limits, table};
+use super::{Subject, bounds, page_bounds, table};
 use crate::{InboxPage, InboxRead, Notice};
 
 table![
@@ -72,7 +72,7 @@ fn page_of_an_inbox_is_no_larger_than_asked_for(subject: &Subject) {
 
 fn p8_page_of_an_inbox_is_bounded_in_count(subject: &Subject) {
     let key = subject.start("a", flow());
-    let max = bounds().inbox_page_count_max;
+    let max = page_bounds().inbox_page_count_max;
     send_all(subject, &numbered(max + 1));
     let page = subject.inbox_page(InboxRead { key, after: None, limit: usize::MAX });
     assert_eq!(page.messages.len(), max);
@@ -81,7 +81,7 @@ fn p8_page_of_an_inbox_is_bounded_in_count(subject: &Subject) {
 
 fn p8_page_of_an_inbox_is_bounded_in_bytes(subject: &Subject) {
     let key = subject.start("a", flow());
-    let max = bounds().inbox_page_bytes_max;
+    let max = page_bounds().inbox_page_bytes_max;
     for id in ["s1", "s2", "s3"] {
         subject.send(large(id, "a", max * 2 / 5));
     }
@@ -117,7 +117,7 @@ fn p8_lease_brings_the_first_page_of_its_inbox(subject: &Subject) {
 }
 
 fn p8_claim_is_bounded_in_bytes_and_the_next_one_takes_the_rest(subject: &Subject) {
-    let (count, bytes) = (24, bounds().inbox_page_bytes_max * 3 / 4);
+    let (count, bytes) = (24, page_bounds().inbox_page_bytes_max * 3 / 4);
     for n in 0..count {
         let id = format!("{n:02}");
         subject.start(&id, flow());
@@ -129,7 +129,7 @@ fn p8_claim_is_bounded_in_bytes_and_the_next_one_takes_the_rest(subject: &Subjec
         let claimed = seat.claim(1_000);
         let new = super::subject::ids(&claimed);
         assert!(!new.is_empty(), "what is left is ready");
-        assert!((new.len() - 1) * bytes < bounds().claim_bytes_max, "{} at once", new.len());
+        assert!((new.len() - 1) * bytes < page_bounds().claim_bytes_max, "{} at once", new.len());
         taken.extend(new);
         assert_eq!(claimed.more, taken.len() < count, "it says that there is more");
     }
@@ -137,10 +137,10 @@ fn p8_claim_is_bounded_in_bytes_and_the_next_one_takes_the_rest(subject: &Subjec
 }
 
 fn claim_takes_one_that_is_too_large_alone(subject: &Subject) {
-    let bytes = limits().payload_bytes_max * 9 / 10;
+    let bytes = bounds().payload_bytes_max * 9 / 10;
     let held = ["a", "b"].map(|id| subject.held(id).1);
     for mut one in held {
-        let entry_count = bounds().claim_bytes_max / bytes + 1;
+        let entry_count = page_bounds().claim_bytes_max / bytes + 1;
         let steps = (0..entry_count).map(|n| made(&format!("step {n}"), bytes));
         let draft = steps.fold(subject.draft(&one), super::held::Draft::then);
         subject.commit(&draft.yielded(), &mut one);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use abide_core::{Limits, Namespace, SessionId};
+use abide_core::{Bounds, Namespace, SessionId};
 
 use super::make::{TTL, flow, name, worker};
 use super::{Subject, block_on, table};
@@ -141,7 +141,7 @@ fn retiring_an_unknown_session_changes_nothing(subject: &Subject) {
 
 fn reason_of_retirement_is_checked(subject: &Subject) {
     let seat = subject.seat(worker());
-    for bad in ["a\nb", &"x".repeat(Limits::REASON_BYTES_MAX + 1)] {
+    for bad in ["a\nb", &"x".repeat(Bounds::REASON_BYTES_MAX + 1)] {
         let refused = retire(subject, seat.session, bad);
         assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
     }

@@ -387,7 +387,7 @@ fn retried_run_reads_signals_but_no_old_orders(subject: &Subject) {
 
 fn p8_orders_that_a_retry_forgets_take_no_room(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
-    let max = super::limits().inbox_count_max;
+    let max = super::bounds().inbox_count_max;
     (1..max).for_each(|n| drop(subject.send(signal(&format!("s{n}"), "a"))));
     subject.send(cancel("a"));
     subject.record(&mut held, fail());

@@ -1,9 +1,9 @@
 //! Requests that exceed a limit.
 
-use abide_core::{Block, Body, By, Command, Limits, Message, Op, OpKind, Payload, Remedy, Start, StepRemedy};
+use abide_core::{Block, Body, Bounds, By, Command, Message, Op, OpKind, Payload, Remedy, Start, StepRemedy};
 
 use super::make::{flow, message, name, signal, start_of, tag, terminate};
-use super::{Subject, limits, table};
+use super::{Subject, bounds, table};
 use crate::Submitted;
 
 table![
@@ -35,12 +35,12 @@ fn payload(bytes: usize) -> Payload {
 }
 
 fn p8_oversize_input_is_refused_by_name(subject: &Subject) {
-    let start = flow().with_input(payload(limits().payload_bytes_max + 1));
+    let start = flow().with_input(payload(bounds().payload_bytes_max + 1));
     check_refused(subject, vec![start_of("a", start)], "payload_bytes_max");
 }
 
 fn p8_largest_input_is_accepted(subject: &Subject) {
-    let input = payload(limits().payload_bytes_max);
+    let input = payload(bounds().payload_bytes_max);
     subject.start("a", flow().with_input(input.clone()));
     let entry = subject.look("a").journal[0].entry().expect("it can be read");
     assert_eq!(entry.event, abide_core::Event::Started(flow().with_input(input).into()));
@@ -49,9 +49,9 @@ fn p8_largest_input_is_accepted(subject: &Subject) {
 fn p8_oversize_signal_is_refused_by_name(subject: &Subject) {
     subject.start("a", flow());
     let of = |bytes| Body::Signal { name: name("note"), payload: payload(bytes) };
-    let over = message("s", "a", of(limits().payload_bytes_max + 1));
+    let over = message("s", "a", of(bounds().payload_bytes_max + 1));
     check_refused(subject, vec![over], "payload_bytes_max");
-    let most = message("s", "a", of(limits().payload_bytes_max));
+    let most = message("s", "a", of(bounds().payload_bytes_max));
     assert!(matches!(subject.send(most), Submitted::Delivered(_)));
 }
 
@@ -64,14 +64,14 @@ fn p8_oversize_edit_is_refused_by_name(subject: &Subject) {
         let remedy = Remedy::Edit(payload(bytes));
         message("e", "a", Body::Unblock { step: Some(StepRemedy { step: "report".to_owned(), remedy }) })
     };
-    check_refused(subject, vec![edit(limits().payload_bytes_max + 1)], "payload_bytes_max");
-    assert!(matches!(subject.send(edit(limits().payload_bytes_max)), Submitted::Delivered(_)));
+    check_refused(subject, vec![edit(bounds().payload_bytes_max + 1)], "payload_bytes_max");
+    assert!(matches!(subject.send(edit(bounds().payload_bytes_max)), Submitted::Delivered(_)));
 }
 
 fn p8_oversize_reason_is_refused_by_name(subject: &Subject) {
     subject.start("a", flow());
     let text = |bytes| "x".repeat(bytes);
-    let max = Limits::REASON_BYTES_MAX;
+    let max = Bounds::REASON_BYTES_MAX;
     let cancel = |by, reason| {
         let message = message("c", "a", Body::Cancel { reason: text(reason) });
         Message { by: By(text(by)), ..message }
@@ -87,8 +87,8 @@ fn p8_too_many_tags_are_refused_by_name(subject: &Subject) {
     let tags = |count| (0..count).map(|n| tag(&format!("{n}"), "v")).collect();
     let over = Start { tags: tags(10_000), ..flow() };
     check_refused(subject, vec![start_of("a", over)], "tag_count_max");
-    subject.start("a", Start { tags: tags(limits().tag_count_max), ..flow() });
-    assert_eq!(subject.look("a").tags.len(), limits().tag_count_max);
+    subject.start("a", Start { tags: tags(bounds().tag_count_max), ..flow() });
+    assert_eq!(subject.look("a").tags.len(), bounds().tag_count_max);
 }
 
 fn tag_key_given_twice_is_refused_by_name(subject: &Subject) {
@@ -101,12 +101,12 @@ fn tag_key_given_twice_is_refused_by_name(subject: &Subject) {
 }
 
 fn p8_too_many_capabilities_are_refused_by_name(subject: &Subject) {
-    let requires = (0..=limits().requires_count_max).map(|n| name(&format!("{n}"))).collect();
+    let requires = (0..=bounds().requires_count_max).map(|n| name(&format!("{n}"))).collect();
     check_refused(subject, vec![start_of("a", Start { requires, ..flow() })], "requires_count_max");
 }
 
 fn fill(subject: &Subject, id: &str) {
-    for n in 0..limits().inbox_count_max {
+    for n in 0..bounds().inbox_count_max {
         subject.send(signal(&format!("{n}"), id));
     }
 }
@@ -141,7 +141,7 @@ fn p8_full_inbox_still_knows_duplicates(subject: &Subject) {
 }
 
 fn p8_one_submit_cannot_overfill_an_inbox(subject: &Subject) {
-    let count = limits().inbox_count_max + 1;
+    let count = bounds().inbox_count_max + 1;
     let mut messages = vec![start_of("a", flow())];
     messages.extend((0..count).map(|n| signal(&format!("{n}"), "a")));
     check_refused(subject, messages, "inbox_count_max");

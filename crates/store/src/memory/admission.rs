@@ -7,12 +7,12 @@ use abide_core::intake::{self, Found, Intake, Standing};
 use abide_core::{Address, Body, Execution, Message, MessageId, Refusal, Start, Summary, Timestamp};
 
 use super::row::Row;
-use super::state::State;
+use super::state::MemoryState;
 
 /// The state as it would be after messages that were admitted but not yet written. All messages of
 /// a submit are admitted before the first is written, so a refusal leaves no trace.
 pub(super) struct Ahead<'a> {
-    state: &'a State,
+    state: &'a MemoryState,
     pending: BTreeMap<&'a Address, Pending<'a>>,
     now: Timestamp,
 }
@@ -32,13 +32,13 @@ struct Retried<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    pub(super) fn of(state: &'a State, now: Timestamp) -> Self {
+    pub(super) fn of(state: &'a MemoryState, now: Timestamp) -> Self {
         Self { state, pending: BTreeMap::new(), now }
     }
 
     pub(super) fn admit(&mut self, message: &'a Message) -> Result<Intake, Refusal> {
         let mut target = self.target(&message.to);
-        let intake = intake::admit(target.as_mut(), message, (&self.state.limits, self.now))?;
+        let intake = intake::admit(target.as_mut(), message, (&self.state.bounds, self.now))?;
         let is_known = match &mut target {
             Some(target) => target.has_seen(&message.id)?,
             None => false,

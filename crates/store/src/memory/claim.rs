@@ -2,11 +2,11 @@
 
 use abide_core::{Epoch, Message, SessionId, Timestamp, care, codec};
 
-use super::row::Place;
-use super::state::State;
+use super::row::QueuePosition;
+use super::state::MemoryState;
 use crate::{Claim, Claimed, ExecutionKey, Leased, Result};
 
-impl State {
+impl MemoryState {
     pub(super) fn claim(&mut self, claim: &Claim, now: Timestamp) -> Result<Claimed> {
         // Checked before the sweep: a claim of a dead session changes nothing (P6).
         let last_request = self.live(claim.session, now)?.request;
@@ -40,7 +40,7 @@ impl State {
         let mut given = Vec::new();
         let mut bytes = 0;
         while given.len() < claim.slots
-            && bytes < self.bounds.claim_bytes_max
+            && bytes < self.page_bounds.claim_bytes_max
             && let Some(key) = self.first_for(claim.session)
         {
             bytes += self.lease(key, claim.session, now);
@@ -53,9 +53,9 @@ impl State {
 
     /// Grants a lease. Returns the size of the journal and the inbox that go with it.
     fn lease(&mut self, key: ExecutionKey, session: SessionId, now: Timestamp) -> usize {
-        let limits = self.limits.clone();
-        self.change(key, |row| row.lease_to(session, &limits, now));
-        size(&self.row(key).leased(&self.bounds))
+        let bounds = self.bounds.clone();
+        self.change(key, |row| row.lease_to(session, &bounds, now));
+        size(&self.row(key).leased(&self.page_bounds))
     }
 
     /// Looks at executions whose `care_at` has come, one after the other, and leases those that
@@ -64,11 +64,11 @@ impl State {
         let mut given = Vec::new();
         let mut bytes = 0;
         while given.len() < claim.care_slots
-            && bytes < self.bounds.claim_bytes_max
+            && bytes < self.page_bounds.claim_bytes_max
             && let Some((care_at, key)) = self.first_care(claim.session)
             && care_at <= now
         {
-            match self.row(key).look(&self.limits, now) {
+            match self.row(key).look(&self.bounds, now) {
                 care::Look::Take => {
                     bytes += self.lease(key, claim.session, now);
                     given.push((key, self.row(key).lease.epoch));
@@ -89,7 +89,7 @@ impl State {
     fn first_for(&self, session: SessionId) -> Option<ExecutionKey> {
         let ability = &self.sessions.get(&session)?.worker.ability;
         let queues = self.queues.iter().filter(|(route, _)| ability.serves(route));
-        let first: Option<&Place> = queues.filter_map(|(_, queue)| queue.first()).min();
+        let first: Option<&QueuePosition> = queues.filter_map(|(_, queue)| queue.first()).min();
         first.map(|(_, _, key)| *key)
     }
 
@@ -102,7 +102,7 @@ impl State {
         };
         let told = |given: &[(ExecutionKey, Epoch)]| -> Vec<Leased> {
             let still_held = given.iter().filter(is_held);
-            still_held.map(|(key, _)| self.row(*key).leased(&self.bounds)).collect()
+            still_held.map(|(key, _)| self.row(*key).leased(&self.page_bounds)).collect()
         };
         let (leased, care) = (told(&session.given), told(&session.given_care));
         let is_new = |key: &ExecutionKey| leased.iter().chain(&care).any(|lease| lease.key == *key);

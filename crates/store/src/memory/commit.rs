@@ -7,11 +7,11 @@ use abide_core::intake::Intake;
 use abide_core::{Address, Fence, Message, Refusal, SessionId, Timestamp};
 
 use super::admission::Ahead;
-use super::state::State;
+use super::state::MemoryState;
 use super::table::MemoryTable;
 use crate::{Commit, CommitOutcome, Committed, Error, ExecutionKey, Record, Result, refused_start};
 
-impl State {
+impl MemoryState {
     pub(super) fn commit(&mut self, commit: Commit, now: Timestamp) -> Result<CommitOutcome> {
         match self.fence(&commit, now) {
             Fence::Open => {
@@ -91,13 +91,13 @@ impl State {
         }
         // Otherwise the lease is still held while the messages go out: an execution that yields
         // would stand in the queue before its own children, and none of them would be born leased.
-        for message in &commit.changes.emits {
+        for message in &commit.changes.outgoing {
             self.emit(&mut emitter, message.clone(), now);
         }
         if !is_over {
             self.change(key, |row| row.hold(&commit, now));
         }
-        let born = emitter.born.into_iter().map(|key| self.row(key).leased(&self.bounds)).collect();
+        let born = emitter.born.into_iter().map(|key| self.row(key).leased(&self.page_bounds)).collect();
         Committed { born, dropped_count: emitter.dropped_count, transacted: None }
     }
 
@@ -123,7 +123,7 @@ fn unsupported(what: &str) -> Error {
     Refusal::Unsupported { what: what.to_owned() }.into()
 }
 
-/// The emitter of messages, and the results of its emits.
+/// The emitter of messages, and the results of its outgoing messages.
 struct Emitter {
     address: Address,
     session: SessionId,

@@ -3,12 +3,12 @@
 use abide_core::{LeaseRow, Timestamp};
 
 use super::row::Row;
-use super::state::State;
+use super::state::MemoryState;
 use crate::{ExecutionKey, Import, Imported, Result};
 
-impl State {
+impl MemoryState {
     pub(super) fn import(&mut self, import: Import, now: Timestamp) -> Result<Imported> {
-        let settled = import.settle(&self.limits, now)?;
+        let settled = import.settle(&self.bounds, now)?;
         if let Some(row) = self.at(import.address()) {
             let page = |run, from| Ok(Row::page(row.journal_of(Some(run)), from, usize::MAX));
             let is_known = import.is_known(page, |id| Ok::<_, crate::Error>(row.seen.contains(id)))?;

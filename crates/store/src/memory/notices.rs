@@ -13,7 +13,7 @@ const NOTICE_COUNT_MAX: usize = 1_024;
 
 #[derive(Default)]
 pub(super) struct Notices {
-    queues: BTreeMap<SessionId, Queue>,
+    queues: BTreeMap<SessionId, NoticeQueue>,
     /// Callers that wait for the feed to grow.
     followers: Vec<Waker>,
     /// Callers to be woken when the lock is released.
@@ -21,7 +21,7 @@ pub(super) struct Notices {
 }
 
 #[derive(Default)]
-struct Queue {
+struct NoticeQueue {
     notices: Vec<Notice>,
     wakers: Vec<Waker>,
 }

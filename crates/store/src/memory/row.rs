@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use abide_core::planted::{Bug, planted};
 use abide_core::{
-    Address, By, Entry, Epoch, Execution, LeaseRow, Limits, Message, MessageId, Phase, Refusal, Route,
+    Address, Bounds, By, Entry, Epoch, Execution, LeaseRow, Message, MessageId, Phase, Refusal, Route,
     SessionId, Start, Status, Summary, Timestamp, care, codec,
     parking::{self, Seen},
 };
@@ -13,7 +13,7 @@ use abide_core::{
 use super::claim::message_size;
 use super::sessions::Ending;
 use crate::{
-    Bounds, Commit, Error, ExecutionKey, Hold, InboxCursor, InboxPage, Leased, List, Listed, NEWER_PAUSE,
+    Commit, Error, ExecutionKey, Hold, InboxCursor, InboxPage, Leased, List, Listed, NEWER_PAUSE, PageBounds,
     Record, Snapshot, Unreadable, not_unread,
 };
 
@@ -24,7 +24,7 @@ const FOLDED_COUNT_MAX: usize = 64;
 const PAGE_COUNT_MAX: usize = 128;
 
 /// The position of a ready execution in the queue of its route.
-pub(super) type Place = (Reverse<i16>, Timestamp, ExecutionKey);
+pub(super) type QueuePosition = (Reverse<i16>, Timestamp, ExecutionKey);
 
 pub(super) struct Row {
     pub(super) key: ExecutionKey,
@@ -63,7 +63,7 @@ impl Row {
     }
 
     /// Returns its position in the queue; `None` when it is not ready.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<QueuePosition> {
         let priority = if planted(Bug::PriorityIgnored) { 0 } else { self.execution.priority() };
         Some((Reverse(priority), self.ready_at?, self.key))
     }
@@ -85,25 +85,25 @@ impl Row {
     }
 
     /// Looks at it as a caretaker would.
-    pub(super) fn look(&self, limits: &Limits, now: Timestamp) -> care::Look {
+    pub(super) fn look(&self, bounds: &Bounds, now: Timestamp) -> care::Look {
         let unread = self.inbox.iter().map(|(_, message)| message);
         let held = (&self.lease, self.summary.cared_epoch);
-        care::look(&self.execution, held, unread, now, limits.terminate_grace())
+        care::look(&self.execution, held, unread, now, bounds.terminate_grace())
     }
 
-    pub(super) fn lease_to(&mut self, session: SessionId, limits: &Limits, now: Timestamp) {
+    pub(super) fn lease_to(&mut self, session: SessionId, bounds: &Bounds, now: Timestamp) {
         self.lease.session = Some(session);
         self.lease.epoch = self.lease.epoch.next();
         self.ready_at = None;
         self.is_aside = false;
-        self.summary.care_at = care::after_lease(self.summary.care_at, now, limits.terminate_grace());
+        self.summary.care_at = care::after_lease(self.summary.care_at, now, bounds.terminate_grace());
     }
 
     /// Puts a message into the inbox, which may make the execution ready if nobody holds it. The
     /// caller notifies a holder.
-    pub(super) fn receive(&mut self, message: Message, limits: &Limits, (wakes, now): (bool, Timestamp)) {
+    pub(super) fn receive(&mut self, message: Message, bounds: &Bounds, (wakes, now): (bool, Timestamp)) {
         self.summary.care_at =
-            care::after_arrival(self.summary.care_at, &self.lease, &message, limits.terminate_grace());
+            care::after_arrival(self.summary.care_at, &self.lease, &message, bounds.terminate_grace());
         if wakes && self.lease.session.is_none() && !self.is_aside {
             self.ready_at = Some(self.ready_at.map_or(now, |ready_at| ready_at.min(now)));
         }
@@ -221,15 +221,15 @@ impl Row {
     }
 
     /// Returns the page of the inbox after `after`.
-    pub(super) fn inbox_page(&self, after: Option<InboxCursor>, bounds: &Bounds) -> InboxPage {
+    pub(super) fn inbox_page(&self, after: Option<InboxCursor>, page_bounds: &PageBounds) -> InboxPage {
         let after = after.map_or(0, |InboxCursor(arrived)| arrived);
         let rest = self.inbox.iter().skip_while(|(arrived, _)| *arrived <= after);
         let mut page = InboxPage::default();
         let (mut last, mut bytes) = (after, 0);
         for (arrived, message) in rest {
             bytes += message_size(message);
-            let is_full = page.messages.len() >= bounds.inbox_page_count_max;
-            if is_full || (bytes > bounds.inbox_page_bytes_max && !page.messages.is_empty()) {
+            let is_full = page.messages.len() >= page_bounds.inbox_page_count_max;
+            if is_full || (bytes > page_bounds.inbox_page_bytes_max && !page.messages.is_empty()) {
                 page.next = Some(InboxCursor(last));
                 break;
             }
@@ -239,7 +239,7 @@ impl Row {
         page
     }
 
-    pub(super) fn leased(&self, bounds: &Bounds) -> Leased {
+    pub(super) fn leased(&self, page_bounds: &PageBounds) -> Leased {
         let session = self.lease.session.expect("only leased executions are told as leased");
         let lease = abide_core::Lease { session, epoch: self.lease.epoch };
         Leased {
@@ -252,7 +252,7 @@ impl Row {
             execution: self.execution.clone(),
             journal: Self::page(&self.journal, 1, PAGE_COUNT_MAX),
             first: None,
-            inbox: self.inbox_page(None, bounds),
+            inbox: self.inbox_page(None, page_bounds),
         }
     }
 

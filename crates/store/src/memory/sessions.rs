@@ -7,7 +7,7 @@ use std::time::Duration;
 use abide_core::{Digest, Epoch, Refusal, SessionId, Tally, Timestamp, check_reason};
 
 use super::row::Row;
-use super::state::State;
+use super::state::MemoryState;
 use crate::{
     Agreement, Aside, Beat, ExecutionKey, Heartbeat, HeldLease, LeaseCursor, LeasePage, Leases, Registered,
     Result, Retire, Worker, WorkerRow, Workers,
@@ -46,7 +46,7 @@ impl Session {
     }
 }
 
-impl State {
+impl MemoryState {
     pub(super) fn register(&mut self, worker: Worker, now: Timestamp) -> Registered {
         self.change_count += 1;
         let (session, expires_at) = (self.next_session(), now.after(worker.ttl));
@@ -109,7 +109,7 @@ impl State {
             .after
             .map_or(Bound::Unbounded, |LeaseCursor([key, ..])| Bound::Excluded(ExecutionKey(key)));
         let mut rest = found.held.range((after, Bound::Unbounded));
-        let told = rest.by_ref().take(leases.limit.min(self.bounds.lease_page_count_max)).map(|key| {
+        let told = rest.by_ref().take(leases.limit.min(self.page_bounds.lease_page_count_max)).map(|key| {
             let row = self.row(*key);
             HeldLease { key: *key, epoch: row.lease.epoch, given_beat: row.given_beat }
         });

@@ -2,23 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_core::{Address, Epoch, Happening, Limits, Namespace, Route, SessionId, Timestamp};
+use abide_core::{Address, Bounds, Epoch, Happening, Namespace, Route, SessionId, Timestamp};
 
 use super::notices::Notices;
-use super::row::{Place, Row};
+use super::row::{QueuePosition, Row};
 use super::sessions::Session;
 use super::table::MemoryTable;
-use crate::{Bounds, ExecutionKey, FeedItem, Notice, Record};
+use crate::{ExecutionKey, FeedItem, Notice, PageBounds, Record};
 
-pub(super) struct State {
-    pub(super) limits: Limits,
+pub(super) struct MemoryState {
     pub(super) bounds: Bounds,
+    pub(super) page_bounds: PageBounds,
     pub(super) is_closed: bool,
     pub(super) rows: BTreeMap<ExecutionKey, Row>,
     pub(super) by_address: BTreeMap<Address, ExecutionKey>,
     /// Ready executions, by route: an execution that no session here can take never stands before
     /// one that some session can.
-    pub(super) queues: BTreeMap<Route, BTreeSet<Place>>,
+    pub(super) queues: BTreeMap<Route, BTreeSet<QueuePosition>>,
     /// The timers of executions that nobody holds.
     pub(super) timers: BTreeSet<(Timestamp, ExecutionKey)>,
     /// When a caretaker is to look at each execution, by namespace.
@@ -36,11 +36,11 @@ pub(super) struct State {
     last_session: u64,
 }
 
-impl State {
-    pub(super) fn new(limits: Limits, bounds: Bounds) -> Self {
+impl MemoryState {
+    pub(super) fn new(bounds: Bounds, page_bounds: PageBounds) -> Self {
         Self {
-            limits,
             bounds,
+            page_bounds,
             is_closed: false,
             rows: BTreeMap::new(),
             by_address: BTreeMap::new(),

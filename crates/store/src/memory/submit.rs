@@ -10,10 +10,10 @@ use abide_core::{
 
 use super::admission::Ahead;
 use super::row::Row;
-use super::state::State;
+use super::state::MemoryState;
 use crate::{ExecutionKey, Notice, Record, Result, Submit, Submitted};
 
-impl State {
+impl MemoryState {
     pub(super) fn submit(&mut self, submit: Submit, now: Timestamp) -> Result<Vec<Submitted>> {
         let mut ahead = Ahead::of(self, now);
         let intakes: Vec<Intake> =
@@ -33,7 +33,7 @@ impl State {
         match intake {
             Intake::Create => {
                 let row = self.row(key);
-                let leased = row.lease.session.map(|_| Box::new(row.leased(&self.bounds)));
+                let leased = row.lease.session.map(|_| Box::new(row.leased(&self.page_bounds)));
                 Submitted::Started(key, leased)
             }
             Intake::Attach => Submitted::Attached(key),
@@ -80,8 +80,8 @@ impl State {
             let (epoch, message) = (row.lease.epoch, message.clone());
             self.notices.push(session, Notice::Message { key, epoch, message, previous });
         }
-        let limits = self.limits.clone();
-        self.change(key, |row| row.receive(message, &limits, (wakes, now)));
+        let bounds = self.bounds.clone();
+        self.change(key, |row| row.receive(message, &bounds, (wakes, now)));
     }
 
     fn create(
@@ -118,7 +118,7 @@ impl State {
             seen: BTreeSet::new(),
         };
         if let Some(session) = offer.filter(|session| self.takes(*session, &row, now)) {
-            row.lease_to(session, &self.limits, now);
+            row.lease_to(session, &self.bounds, now);
         }
         self.insert(row);
         key

@@ -3,30 +3,31 @@
 use abide_core::{Address, Tag, Timestamp};
 
 use super::row::Row;
-use super::state::State;
+use super::state::MemoryState;
 use crate::{
-    Bounds, ExecutionKey, Feed, FeedCursor, FeedFrom, FeedPage, InboxPage, InboxRead, List, ListCursor,
-    ListOrder, Listing, Prune, Read, Snapshot, Target,
+    ExecutionKey, Feed, FeedCursor, FeedFrom, FeedPage, InboxPage, InboxRead, List, ListCursor, ListOrder,
+    Listing, PageBounds, Prune, Read, Snapshot, Target,
 };
 
 /// The most items in one page of the feed. Small, to expose callers that forget to page.
 const FEED_COUNT_MAX: usize = 128;
 
-impl State {
+impl MemoryState {
     pub(super) fn read(&self, read: &Read) -> Option<Snapshot> {
         let row = match &read.target {
             Target::Key(key) => self.rows.get(key)?,
             Target::Address(address) => self.at(address)?,
         };
-        let inbox = if read.with_inbox { row.inbox_page(None, &self.bounds) } else { InboxPage::default() };
+        let inbox =
+            if read.with_inbox { row.inbox_page(None, &self.page_bounds) } else { InboxPage::default() };
         let journal = Row::page(row.journal_of(read.run), read.from, read.limit);
         Some(row.snapshot(journal, inbox))
     }
 
     pub(super) fn inbox(&self, inbox: &InboxRead) -> InboxPage {
         let Some(row) = self.rows.get(&inbox.key) else { return InboxPage::default() };
-        let inbox_page_count_max = inbox.limit.min(self.bounds.inbox_page_count_max);
-        row.inbox_page(inbox.after, &Bounds { inbox_page_count_max, ..self.bounds })
+        let inbox_page_count_max = inbox.limit.min(self.page_bounds.inbox_page_count_max);
+        row.inbox_page(inbox.after, &PageBounds { inbox_page_count_max, ..self.page_bounds })
     }
 
     pub(super) fn list(&self, list: &List, now: Timestamp) -> Listing {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use abide_store::conformance::{TestClock, block_on, check_all, limits};
+use abide_store::conformance::{TestClock, block_on, bounds, check_all};
 use abide_store::faults::{Chances, Counts, Fault, FaultyStore, NoticeFault};
 use abide_store::memory::MemoryStore;
 use abide_store::{Error, Feed, FeedFrom, Notice, Store, Submit, View};
@@ -11,7 +11,7 @@ use abide_store::{Error, Feed, FeedFrom, Notice, Store, Submit, View};
 use crate::common;
 
 fn memory() -> Arc<MemoryStore> {
-    MemoryStore::new(TestClock::new(), limits())
+    MemoryStore::new(TestClock::new(), bounds())
 }
 
 fn start(store: &FaultyStore, id: &str) -> Option<Error> {
@@ -27,7 +27,7 @@ fn begun_count(store: &MemoryStore) -> usize {
 #[test]
 fn delayed_answers_change_nothing() {
     let chances = Chances { delay_permille: 700, delay_poll_count_max: 4, ..Chances::default() };
-    check_all(|clock| FaultyStore::seeded(MemoryStore::new(clock, limits()), 7, chances));
+    check_all(|clock| FaultyStore::seeded(MemoryStore::new(clock, bounds()), 7, chances));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use abide_core::{Epoch, Lease, SessionId, Version, codec};
 use abide_store::conformance::{
-    TestClock, UserTable, block_on, check_all, differential, differential_limits, limits,
+    TestClock, UserTable, block_on, bounds, check_all, differential, differential_bounds,
 };
 use abide_store::memory::MemoryStore;
 use abide_store::{Changes, Commit, Hold, Store, Submit, Submitted};
@@ -13,19 +13,19 @@ use crate::common::{self, start, worker};
 
 #[test]
 fn memory_store_conforms() {
-    check_all(|clock| MemoryStore::new(clock, limits()));
+    check_all(|clock| MemoryStore::new(clock, bounds()));
 }
 
 #[test]
 fn two_memory_stores_do_not_differ() {
     for seed in 0..60 {
-        differential(seed, 400, UserTable::MEMORY, |clock| MemoryStore::new(clock, differential_limits()));
+        differential(seed, 400, UserTable::MEMORY, |clock| MemoryStore::new(clock, differential_bounds()));
     }
 }
 
 /// Returns a store with the execution "a", born leased, and an empty commit of it.
 fn held() -> (Arc<MemoryStore>, Commit) {
-    let store = MemoryStore::new(TestClock::new(), limits());
+    let store = MemoryStore::new(TestClock::new(), bounds());
     let session = block_on(store.register(worker())).expect("a worker is registered").session;
     let submit = Submit { messages: vec![start("a")], born_to: Some(session), alone: false };
     let submitted = block_on(store.submit(submit)).expect("it is taken").remove(0);
@@ -40,7 +40,7 @@ fn held() -> (Arc<MemoryStore>, Commit) {
             state: codec::encode(&leased.execution),
             summary: leased.execution.summary(&[]),
             consumed: Vec::new(),
-            emits: Vec::new(),
+            outgoing: Vec::new(),
         }),
         born_slots: 0,
         hold: Hold::Keep,

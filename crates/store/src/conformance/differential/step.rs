@@ -33,7 +33,7 @@ pub(super) enum Step {
         held: usize,
         act: Act,
         hold: Keeping,
-        emits: Vec<Send>,
+        outgoing: Vec<Send>,
         born_slots: usize,
         lost: bool,
     },
@@ -151,9 +151,9 @@ impl Step {
             },
             _ => Keeping::Yield,
         };
-        let emits = if prng.chance(350) { draw_sends(prng, 3, 1) } else { Vec::new() };
+        let outgoing = if prng.chance(350) { draw_sends(prng, 3, 1) } else { Vec::new() };
         let held = recent(prng, extent.held_count, 6);
-        Self::Commit { held, act, hold, emits, born_slots: prng.below(3), lost: prng.chance(120) }
+        Self::Commit { held, act, hold, outgoing, born_slots: prng.below(3), lost: prng.chance(120) }
     }
 }
 

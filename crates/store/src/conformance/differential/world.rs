@@ -184,7 +184,7 @@ impl World {
     }
 
     fn commit(&mut self, index: usize, step: &Step) -> String {
-        let Step::Commit { act, hold, emits, born_slots, lost, .. } = step else { return String::new() };
+        let Step::Commit { act, hold, outgoing, born_slots, lost, .. } = step else { return String::new() };
         if let Some(draft) = self.held[index].lost.take() {
             return format!("first the lost one: {}", self.resend(index, &draft));
         }
@@ -194,7 +194,7 @@ impl World {
         let draft = self.keeping(draft, *hold, seen).born_slots(*born_slots);
         let emitter = held.clone();
         let draft =
-            emits.iter().fold(draft, |draft, send| draft.emitting(self.message(send, Some(&emitter))));
+            outgoing.iter().fold(draft, |draft, send| draft.emitting(self.message(send, Some(&emitter))));
         self.last = Some(Last::Commit(index, Box::new(draft.clone())));
         if *lost {
             let outcome = self.subject.attempt(&draft);

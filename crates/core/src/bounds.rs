@@ -7,7 +7,7 @@ use crate::{Body, Payload};
 
 /// Bounds on recorded data. Each can be set when a store is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct Bounds {
     /// The largest input, step result or signal, in bytes.
     pub payload_bytes_max: usize,
     /// The number of bytes that are kept of the texts of one error, and the largest value of a
@@ -29,7 +29,7 @@ pub struct Limits {
     pub deadline_grace_ms: u64,
 }
 
-impl Default for Limits {
+impl Default for Bounds {
     fn default() -> Self {
         Self {
             payload_bytes_max: 4 << 20,
@@ -44,7 +44,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl Bounds {
     /// Returns how long the holder of an execution has to apply a terminate.
     pub fn terminate_grace(&self) -> Duration {
         Duration::from_millis(self.terminate_grace_ms)

@@ -2,18 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::failure::Failure;
+use crate::command_error::CommandError;
 use crate::output;
 
 /// A folder that is removed at the end.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct BenchFolder {
     folder: tempfile::TempDir,
 }
 
-impl Place {
+impl BenchFolder {
     /// Creates a folder in `parent`, or in the system's folder for temporary files.
-    pub(super) fn new(parent: Option<&Path>) -> Result<Self, Failure> {
+    pub(super) fn new(parent: Option<&Path>) -> Result<Self, CommandError> {
         let builder = || {
             let mut builder = tempfile::Builder::new();
             builder.prefix("abide-bench-");
@@ -23,7 +23,8 @@ impl Place {
             Some(parent) => builder().tempdir_in(parent),
             None => builder().tempdir(),
         };
-        let folder = folder.map_err(|error| Failure::failed(format!("no folder for the files: {error}")))?;
+        let folder =
+            folder.map_err(|error| CommandError::failed(format!("no folder for the files: {error}")))?;
         let place = Self { folder };
         place.warn_about_memory();
         Ok(place)

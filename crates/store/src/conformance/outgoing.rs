@@ -169,7 +169,7 @@ fn refused_child_start_comes_back_as_a_failure(subject: &Subject) {
 
 fn oversize_child_start_comes_back_as_a_failure(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
-    let input = Payload::from(vec![b'1'; super::limits().payload_bytes_max + 1]);
+    let input = Payload::from(vec![b'1'; super::bounds().payload_bytes_max + 1]);
     let start = child_of("a", "child").with_input(input);
     subject.commit(&subject.draft(&held).emitting(start_of("child", start)), &mut held);
     assert!(!subject.exists("child"));
@@ -240,7 +240,7 @@ fn child_result_wakes_a_parked_parent(subject: &Subject) {
 fn child_result_arrives_at_a_full_inbox(subject: &Subject) {
     let (_seat, mut held) = subject.held("a");
     subject.commit(&subject.draft(&held).emitting(start_of("child", child_of("a", "child"))), &mut held);
-    let count = super::limits().inbox_count_max;
+    let count = super::bounds().inbox_count_max;
     for n in 0..count {
         subject.send(signal(&format!("{n}"), "a"));
     }

@@ -1,7 +1,7 @@
 //! Errors say where they were: the operation, the attempt, and file and line of the call.
 
 use abide::prelude::*;
-use abide::{Error, Place};
+use abide::{Error, Origin};
 
 /// The line of the call that the next workflow fails in, which is the one below `line!()`.
 const STEP_LINE: u32 = line!() + 4;
@@ -31,7 +31,7 @@ async fn parent(ctx: Ctx, which: String) -> Result<String> {
         "workflow" => ctx.run(of_its_own, ()).await,
         _ => ctx.run(job, ()).retry(Retry::fixed(ms(1)).max_attempts(2)).await,
     };
-    Ok(outcome.unwrap_err().place().map(Place::to_string).unwrap_or_default())
+    Ok(outcome.unwrap_err().origin().map(Origin::to_string).unwrap_or_default())
 }
 
 #[workflow]
@@ -54,11 +54,11 @@ async fn an_error_of_a_step_names_workflow_attempt_and_line(abide: Abide) -> Res
         ("declined".to_owned(), format!("declined ({place})"))
     );
     assert_eq!(format!("{error:?}"), format!("declined ({place})"));
-    assert_eq!(error.place().map(|place| place.attempt), Some(Some(3)));
+    assert_eq!(error.origin().map(|place| place.attempt), Some(Some(3)));
     // What others wrap still knows it.
     let wrapped = Error::from(anyhow::Error::from(error.into_std()).context("checkout"));
-    assert_eq!(wrapped.place().map(Place::to_string), Some(place));
-    assert_eq!(Error::new("x").place(), None);
+    assert_eq!(wrapped.origin().map(Origin::to_string), Some(place));
+    assert_eq!(Error::new("x").origin(), None);
     Ok(())
 }
 
@@ -73,7 +73,7 @@ async fn the_innermost_place_is_told(abide: Abide) -> Result<()> {
         assert_eq!(abide.run(parent, which.to_owned()).await?, place);
     }
     let error = Error::from(abide.run(in_a_transaction, ()).await.unwrap_err());
-    let place = error.place().map(Place::to_string).unwrap_or_default();
+    let place = error.origin().map(Origin::to_string).unwrap_or_default();
     assert!(place.starts_with(r#"transaction "store" of workflow "in_a_transaction", at "#), "{place}");
     assert!(place.contains(file!()), "{place}");
     Ok(())

@@ -37,12 +37,12 @@ pub(crate) enum Code {
 
 /// A command that failed.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CommandError {
     pub(crate) code: Code,
     message: String,
 }
 
-impl Failure {
+impl CommandError {
     pub(crate) fn new(code: Code, message: impl fmt::Display) -> Self {
         Self { code, message: message.to_string() }
     }
@@ -97,7 +97,7 @@ fn code_of(refusal: &Refusal) -> Code {
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for CommandError {
     fn from(error: Error) -> Self {
         let code = match &error {
             Error::Refused(refusal) => code_of(refusal),
@@ -112,7 +112,7 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<OpenError> for Failure {
+impl From<OpenError> for CommandError {
     fn from(error: OpenError) -> Self {
         let code = match &error {
             OpenError::Exists(_) => Code::Refused,
@@ -122,7 +122,7 @@ impl From<OpenError> for Failure {
     }
 }
 
-impl From<ClientError> for Failure {
+impl From<ClientError> for CommandError {
     fn from(error: ClientError) -> Self {
         let code = match &error {
             ClientError::Unknown { .. } => Code::Unknown,
@@ -138,7 +138,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for CommandError {
     fn from(error: io::Error) -> Self {
         let code = if error.kind() == io::ErrorKind::BrokenPipe { Code::Quiet } else { Code::Failed };
         Self::new(code, error)
@@ -169,13 +169,13 @@ mod tests {
             (Error::Corrupt { what: "row 3".to_owned() }, 1, "the store is damaged: row 3"),
         ];
         for (error, code, message) in rows {
-            let failure = Failure::about(&id, error);
+            let failure = CommandError::about(&id, error);
             assert_eq!((failure.code as u8, failure.message.as_str()), (code, message));
         }
     }
 
     #[test]
     fn a_closed_pipe_is_no_fault() {
-        assert_eq!(Failure::from(io::Error::from(io::ErrorKind::BrokenPipe)).code, Code::Quiet);
+        assert_eq!(CommandError::from(io::Error::from(io::ErrorKind::BrokenPipe)).code, Code::Quiet);
     }
 }
