@@ -13,15 +13,15 @@ pub struct Filter {
     tags: Vec<(String, String)>,
     top_level: bool,
     oldest_first: bool,
-    limit: usize,
+    count_max: usize,
     after: Option<u64>,
 }
 
 impl Filter {
-    /// The most executions that a list has unless a limit is set.
-    pub const LIMIT_DEFAULT: usize = 100;
+    /// The most executions that a list has unless [`take`](Self::take) says otherwise.
+    pub const TAKE_DEFAULT: usize = 100;
 
-    /// Selects all executions, the newest first, at most [`Filter::LIMIT_DEFAULT`].
+    /// Selects all executions, the newest first, at most [`Filter::TAKE_DEFAULT`].
     pub fn all() -> Self {
         Self {
             statuses: Vec::new(),
@@ -29,7 +29,7 @@ impl Filter {
             tags: Vec::new(),
             top_level: false,
             oldest_first: false,
-            limit: Self::LIMIT_DEFAULT,
+            count_max: Self::TAKE_DEFAULT,
             after: None,
         }
     }
@@ -85,9 +85,9 @@ impl Filter {
         self
     }
 
-    /// Lists at most `limit` executions.
-    pub fn limit(mut self, limit: usize) -> Self {
-        self.limit = limit;
+    /// Lists at most `count_max` executions.
+    pub fn take(mut self, count_max: usize) -> Self {
+        self.count_max = count_max;
         self
     }
 
@@ -108,12 +108,12 @@ impl Filter {
             order: if self.oldest_first { ListOrder::OldestFirst } else { ListOrder::NewestFirst },
             after: self.after.map(|key| ListCursor(ExecutionKey(key))),
             with_tags: true,
-            ..List::of(namespace.clone(), self.limit)
+            ..List::of(namespace.clone(), self.count_max)
         })
     }
 
     pub(crate) fn wanted_count(&self) -> usize {
-        self.limit
+        self.count_max
     }
 }
 

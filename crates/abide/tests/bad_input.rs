@@ -225,7 +225,7 @@ fn a_client_starts_what_is_linked_into_it_by_name() {
 #[abide::test]
 async fn a_list_of_everything_is_one(abide: Abide) -> Result<()> {
     abide.run(fine, "x".into()).id("a").await?;
-    let all = abide.list(Filter::all().limit(usize::MAX)).await?;
+    let all = abide.list(Filter::all().take(usize::MAX)).await?;
     assert_eq!(all.len(), 1);
     Ok(())
 }

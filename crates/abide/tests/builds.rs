@@ -244,14 +244,11 @@ fn many_that_are_blocked_are_tried() {
             abide.start(flow, ()).id(format!("n-{n}")).await.unwrap();
         }
         lab.sleep(secs(5)).await;
-        assert_eq!(
-            abide.list(Filter::all().status(Status::Blocked).limit(1_000)).await.unwrap().len(),
-            COUNT
-        );
+        assert_eq!(abide.list(Filter::all().status(Status::Blocked).take(1_000)).await.unwrap().len(), COUNT);
         lab.crash(machine);
         let (_, abide) = worker(&lab, "b", PAST_ALL).await;
         lab.sleep(secs(10)).await;
-        assert_eq!(abide.list(Filter::completed().limit(1_000)).await.unwrap().len(), COUNT);
+        assert_eq!(abide.list(Filter::completed().take(1_000)).await.unwrap().len(), COUNT);
     });
 }
 

@@ -335,7 +335,7 @@ fn a_session_that_is_gone_is_replaced_once() {
         lab.set_clock_forward(secs(20));
         gate.add_permits(10 * COUNT);
         lab.sleep(secs(30)).await;
-        assert_eq!(abide.list(Filter::completed().limit(1_000)).await.unwrap().len(), COUNT);
+        assert_eq!(abide.list(Filter::completed().take(1_000)).await.unwrap().len(), COUNT);
         assert_eq!(sessions(&lab).await.len(), 2, "one session was lost, and one is there in its place");
     });
 }

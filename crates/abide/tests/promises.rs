@@ -345,7 +345,7 @@ fn p8_bounded() {
         // Nobody holds sleeping executions: they cost no memory here.
         let session = lab.store().workers(all_workers()).await.unwrap();
         assert_eq!(session.iter().map(|row| row.lease_count).sum::<u64>(), 0);
-        assert_eq!(abide.list(Filter::all().status(Status::Sleeping).limit(1_000)).await.unwrap().len(), 200);
+        assert_eq!(abide.list(Filter::all().status(Status::Sleeping).take(1_000)).await.unwrap().len(), 200);
     });
 }
 

@@ -236,7 +236,7 @@ fn many_children_end_in_batches() {
             for n in 0..COUNT {
                 assert_eq!(status(&abide, &format!("child-{n}")).await, Status::Cancelled, "{way} {n}");
             }
-            let listed = abide.list(Filter::all().limit(1_000)).await.unwrap();
+            let listed = abide.list(Filter::all().take(1_000)).await.unwrap();
             assert_eq!(listed.len() as u64, COUNT + 1, "what works in the background is not listed");
         });
     }

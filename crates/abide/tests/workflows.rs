@@ -414,7 +414,7 @@ async fn executions_are_found_by_tag_status_and_name(abide: Abide) -> Result<()>
     assert_eq!(ids(abide.list(Filter::all().tag("customer", "c7")).await?), ["c", "a"]);
     assert_eq!(ids(abide.list(Filter::failed().tag("customer", "c7")).await?), ["c"]);
     assert_eq!(ids(abide.list(Filter::all().workflow("tagged").oldest_first()).await?), ["a", "b"]);
-    assert_eq!(ids(abide.list(Filter::all().limit(1)).await?), ["c"]);
+    assert_eq!(ids(abide.list(Filter::all().take(1)).await?), ["c"]);
     Ok(())
 }
 

@@ -34,8 +34,8 @@ pub(crate) struct LegibleRow {
     pub(crate) care_at: Option<Option<Timestamp>>,
     pub(crate) parent_run: Option<Option<i64>>,
     pub(crate) takeover_count: Option<i64>,
-    /// Whether `epoch`, `place`, `rank`, `place_at`, `care_at` and `takeover_count` are as they were
-    /// written. Nobody can tell which of them is not.
+    /// Whether `epoch`, `place`, `rank`, `place_at`, `care_at` and `takeover_count` are as they
+    /// were written. Nobody can tell which of them is not.
     pub(crate) is_sealed: bool,
     /// The columns that the sheet is sealed with, if they and the sheet have the right types.
     pub(crate) anchor: Result<Anchor, Damage>,

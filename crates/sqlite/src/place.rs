@@ -8,8 +8,8 @@ use crate::rows::{integer, sound_count};
 use crate::tallies::Given;
 
 /// The place of an execution, which is always exactly one of these. One index over `(place, rank,
-/// place_at)` finds every execution that needs action: the executions that a session holds, the ready
-/// ones in their order, and the next timer. A partial index for each question would cost every
+/// place_at)` finds every execution that needs action: the executions that a session holds, the
+/// ready ones in their order, and the next timer. A partial index for each question would cost every
 /// insert and update a look at each. Executions that only wait for a message, or have ended, are
 /// not in the index.
 ///

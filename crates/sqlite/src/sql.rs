@@ -1,8 +1,8 @@
 //! Every statement, by name. No decisions are taken here.
 //!
-//! `place`, `rank` and `place_at` say where an execution stands: see [`crate::place::Place`]. `queue`
-//! is a route and a priority in one number, see [`crate::place::ReadyQueue`]. `state` is a sheet with
-//! everything that needs no column of its own: see [`crate::sheet`].
+//! `place`, `rank` and `place_at` say where an execution stands: see [`crate::place::Place`].
+//! `queue` is a route and a priority in one number, see [`crate::place::ReadyQueue`]. `state` is a
+//! sheet with everything that needs no column of its own: see [`crate::sheet`].
 
 // First, because the modules below use its macro.
 #[macro_use]

@@ -72,9 +72,9 @@ pub trait Store: View {
     /// session's namespace and of any route: see [`abide_core::care::look`]. Such a lease may be
     /// taken from a live session that leaves a terminate unread.
     ///
-    /// A claim that has taken [`PageBounds::claim_bytes_max`](crate::PageBounds::claim_bytes_max) of
-    /// journals and inboxes takes no more: the rest is left for the next claim. The first execution
-    /// is always taken, however large it is.
+    /// A claim that has taken [`claim_bytes_max`](crate::PageBounds::claim_bytes_max) of journals
+    /// and inboxes takes no more: the rest is left for the next claim. The first execution is
+    /// always taken, however large it is.
     fn claim(&self, claim: Claim) -> Answer<Claimed>;
 
     /// Appends entries, replaces the summary, consumes inbox messages and emits messages, all or

@@ -118,7 +118,7 @@ impl Look {
             if held_count > 0 {
                 return None;
             }
-            let running = client.list(Filter::all().status(Status::Running).limit(1)).await.expect("a list");
+            let running = client.list(Filter::all().status(Status::Running).take(1)).await.expect("a list");
             running.is_empty().then_some(())
         })
         .await;

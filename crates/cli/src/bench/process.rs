@@ -119,7 +119,7 @@ async fn asleep(file: &Path) -> Result<Abide, CommandError> {
             started.map_err(CommandError::failed)??;
         }
     }
-    let filter = abide::Filter::all().workflow("abide-bench-sleeper").status(abide::Status::Running).limit(1);
+    let filter = abide::Filter::all().workflow("abide-bench-sleeper").status(abide::Status::Running).take(1);
     while !abide.list(filter.clone()).await?.is_empty() {
         clock::pause(Duration::from_millis(50));
     }
