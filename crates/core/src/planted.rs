@@ -169,6 +169,10 @@ bugs! {
     UnreadableResultFails = "unreadable-result-fails",
     /// A suspect whose code stands still keeps every other execution out.
     IdleSuspectStays = "idle-suspect-stays",
+    /// A suspect that waits aside follows neither orders nor its deadline.
+    AsideDeaf = "aside-deaf",
+    /// Deaths after others came in beside a suspect count as its own.
+    JoinedDeathsCount = "joined-deaths-count",
     /// An execution that its holder finds damaged is not set aside.
     SetAsideUndone = "set-aside-undone",
     /// A start under an id that another execution has attaches to that execution.

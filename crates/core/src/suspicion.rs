@@ -37,6 +37,8 @@ pub enum Stand {
     },
     /// It does not run before this time.
     Resting(Timestamp),
+    /// It ran alone for long, and others run beside it now. A death says nothing about it.
+    Beside,
 }
 
 /// The evidence in a commit of a suspected execution.
@@ -90,9 +92,22 @@ impl Suspicion {
     /// no longer matters.
     pub fn left(self) -> Self {
         match self.stand {
-            Stand::Alone { .. } => Self { stand: Stand::Aside, ..self },
+            Stand::Alone { .. } | Stand::Beside => Self { stand: Stand::Aside, ..self },
             Stand::Aside | Stand::Resting(_) => self,
         }
+    }
+
+    /// Returns the suspicion from the moment on at which others may run beside the execution.
+    pub fn joined(self) -> Self {
+        match self.stand {
+            Stand::Alone { .. } if !planted(Bug::JoinedDeathsCount) => Self { stand: Stand::Beside, ..self },
+            Stand::Alone { .. } | Stand::Aside | Stand::Resting(_) | Stand::Beside => self,
+        }
+    }
+
+    /// Whether the execution runs alone.
+    pub fn is_alone(&self) -> bool {
+        matches!(self.stand, Stand::Alone { .. })
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use abide_core::planted::{Bug, planted};
-use abide_core::{Ability, Address, Block, Kind, Lease, LeaseRow, SessionId, Timestamp};
+use abide_core::{Ability, Address, Kind, Lease, LeaseRow, SessionId, Timestamp};
 use abide_store::{
     Aside, Error, ExecutionKey, Leased, Read, Retire, Snapshot, Store, Target, Unreadable, Worker,
 };
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::caretaker::Caretaker;
 use crate::driver::{Driver, End};
-use crate::failures::{self, Failures};
+use crate::failures::Failures;
 use crate::inbox::Arrival;
 use crate::mailbox::{Mailbox, Order};
 use crate::options::Options;
@@ -24,7 +24,7 @@ use crate::residents::{Entered, Residents, Source};
 use crate::runtime::{BoxFuture, Runtime};
 use crate::seat::Seat;
 use crate::watch::{Watchers, Whereabouts};
-use crate::{builds, dispatch, heartbeat, suspect, turns};
+use crate::{builds, dispatch, heartbeat, suspect};
 
 /// Runs executions on one store under one session. When its last clone is dropped without a
 /// [shutdown](Engine::shutdown), it stops; its session ends with the store or its time to live.
@@ -51,7 +51,7 @@ pub(crate) struct Inner {
     pub(crate) kick: Notify,
     /// The requests of clients.
     pub(crate) requests: Requests,
-    registry: Registry,
+    pub(crate) registry: Registry,
     session: AtomicU64,
     residents: Mutex<Residents>,
     pub(crate) failures: Failures,
@@ -418,28 +418,6 @@ impl Inner {
             }
             End::Finished(_) | End::Released | End::Unreadable(_) => RECOVER_PAUSE,
         }
-    }
-
-    /// Returns the runner of an execution.
-    pub(crate) fn begin(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> BoxFuture<End> {
-        if let Some(reason) = self.failures.verdict(&leased, self.options.commit_failure_count_max) {
-            return Box::pin(failures::block(self.clone(), leased, Block::Limit { reason }));
-        }
-        if self.has_tried(&leased) {
-            return Box::pin(turns::take(self.clone(), mailbox, leased));
-        }
-        self.begin_code(mailbox, leased)
-    }
-
-    /// Returns the runner of an execution's code.
-    pub(crate) fn begin_code(self: &Arc<Self>, mailbox: Arc<Mailbox>, leased: Leased) -> BoxFuture<End> {
-        let (kind, name) = (leased.execution.kind(), leased.execution.name());
-        let Some(driver) = self.registry.driver(kind, name).cloned() else {
-            let why = format!("there is no {} {name:?} here", kind.word());
-            return Box::pin(std::future::ready(End::Lost(why)));
-        };
-        let (seat, opening) = Seat::new(self.clone(), mailbox, leased);
-        driver.begin(seat, opening)
     }
 
     /// Looks after executions that a request with a lost answer may have leased to us.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use abide_core::planted::{Bug, planted};
 use abide_core::{
     Address, Body, Bounds, Command, Entry, Epoch, Execution, Lease, Message, MessageId, Name, Payload, Proof,
-    Refusal, Start, Summary, Suspicion, Timestamp, TreeOrder, Version, codec,
+    Refusal, Stand, Start, Summary, Suspicion, Timestamp, TreeOrder, Version, codec,
 };
 use abide_store::{
     Answer, Changes, Commit, CommitOutcome, Committed, Error, ExecutionKey, Hold, Leased, Record, Store,
@@ -47,6 +47,8 @@ pub(crate) struct Ledger {
     run_before: u32,
     /// The suspicion to carry on until the execution has proven that it does not kill its worker.
     suspicion: Option<Suspicion>,
+    /// Whether the suspicion has changed since the last commit.
+    has_new_suspicion: bool,
     /// Whether the execution's code caused one of the decisions.
     has_work: bool,
     /// Whether a closure that was open when the last holder died is open again.
@@ -70,7 +72,11 @@ struct InFlight {
 /// The outcome of a commit.
 pub(crate) enum Flushed {
     /// It is durable.
-    Committed { committed: Committed, ends_suspicion: bool },
+    Committed {
+        committed: Committed,
+        /// Whether a death may be its own after this commit.
+        is_alone: bool,
+    },
     /// The store refused it.
     Refused(Refusal),
     /// The store will never take it: forget everything that is in memory, and begin with the
@@ -114,6 +120,7 @@ impl Ledger {
             news: Vec::new(),
             run_before: leased.execution.run(),
             suspicion: (leased.takeover_count > 0).then(|| leased.suspicion.unwrap_or_default()),
+            has_new_suspicion: false,
             has_work: false,
             has_open: false,
             execution: leased.execution,
@@ -184,10 +191,23 @@ impl Ledger {
         self.has_open = has_open;
     }
 
-    /// Records that other executions are in memory too from now on: a death no longer says anything
-    /// about this one.
-    pub(crate) fn stand_aside(&mut self) {
-        self.suspicion = self.suspicion.take().map(Suspicion::left);
+    /// Records, with the next commit, that it is the only execution in memory from now on: a death
+    /// is its own.
+    pub(crate) fn stand_alone(&mut self, takeover_count: u32) {
+        self.set_suspicion(|suspicion| Suspicion { stand: Stand::Alone { takeover_count }, ..suspicion });
+    }
+
+    /// Records, with the next commit, that other executions are to be in memory too: a death will
+    /// no longer say anything about this one.
+    pub(crate) fn stand_beside(&mut self) {
+        self.set_suspicion(Suspicion::joined);
+    }
+
+    fn set_suspicion(&mut self, change: impl FnOnce(Suspicion) -> Suspicion) {
+        let Some(before) = self.suspicion.take() else { return };
+        let after = change(before.clone());
+        self.has_new_suspicion |= after != before;
+        self.suspicion = Some(after);
     }
 
     /// Whether everything that was decided is durable.
@@ -197,7 +217,8 @@ impl Ledger {
 
     /// Whether anything waits to be committed.
     pub(crate) fn has_news(&self) -> bool {
-        !self.records.is_empty() || !self.consumed.is_empty() || !self.outgoing.is_empty()
+        let is_empty = self.records.is_empty() && self.consumed.is_empty() && self.outgoing.is_empty();
+        !is_empty || self.has_new_suspicion
     }
 
     /// Returns how many entries and messages wait to be committed.
@@ -265,6 +286,7 @@ impl Ledger {
     /// Returns the summary of a commit, with the suspicion that is left after it.
     fn suspected(&mut self, summary: Summary, (hold, is_transaction): (&Hold, bool)) -> Summary {
         let has_work = std::mem::take(&mut self.has_work) || is_transaction;
+        self.has_new_suspicion = false;
         let Some(suspicion) = self.suspicion.take() else { return summary };
         let proof = Proof {
             is_over: self.execution.is_finished() || self.next.is_some(),
@@ -338,8 +360,8 @@ impl Ledger {
                 news.into_iter().for_each(|one| one.tell(self.execution.address(), run));
                 self.version = self.version.next();
                 self.durable = self.durable.max(flight.entry_count);
-                let ends_suspicion = flight.commit.ends_suspicion();
-                Flushed::Committed { committed, ends_suspicion }
+                let suspicion = flight.commit.changes.summary.suspicion.as_ref();
+                Flushed::Committed { committed, is_alone: suspicion.is_some_and(Suspicion::is_alone) }
             }
             Ok(CommitOutcome::Fenced(fence)) => {
                 Flushed::Lost(format!("execution {} was fenced: {fence}", self.execution.address()))

@@ -8,7 +8,9 @@
 //! Deliberately absent: SQL, and any knowledge of which store is behind the trait; rules about the
 //! order of events, which are in `abide-core`; user-facing types, which are in `abide`.
 
+mod alarm;
 mod aside;
+mod begin;
 mod board;
 mod builds;
 mod caretaker;

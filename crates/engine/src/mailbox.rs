@@ -23,6 +23,8 @@ struct Mail {
     order: Order,
     /// The store does not have the lease.
     is_doubted: bool,
+    /// The execution has run alone for long enough.
+    is_to_be_joined: bool,
 }
 
 /// News for a seat.
@@ -34,6 +36,9 @@ pub(crate) struct News {
     /// Whether the store did not have the lease when it was asked: the lease was returned by a
     /// commit whose answer is on its way, or it is lost.
     pub(crate) is_doubted: bool,
+    /// Whether the execution is a suspect that has run alone for long enough: others are let in
+    /// when that is recorded.
+    pub(crate) is_to_be_joined: bool,
 }
 
 /// An order of the engine to a driver. Later ones outrank earlier ones.
@@ -65,6 +70,11 @@ impl Mailbox {
         self.put(|mail| mail.is_doubted = true);
     }
 
+    /// Ends the time that a suspect has alone.
+    pub(crate) fn join(&self) {
+        self.put(|mail| mail.is_to_be_joined = true);
+    }
+
     /// Changes the mail, and only then wakes the task: otherwise it could look too early and miss
     /// the news.
     fn put(&self, change: impl FnOnce(&mut Mail)) {
@@ -87,13 +97,8 @@ impl Mailbox {
             arrivals: std::mem::take(&mut mail.arrivals).into_kept(),
             order: mail.order,
             is_doubted: std::mem::take(&mut mail.is_doubted),
+            is_to_be_joined: std::mem::take(&mut mail.is_to_be_joined),
         })
-    }
-
-    /// Returns the order in force, for runners that have no commit under way.
-    pub(crate) fn in_force(&self) -> Order {
-        let mail = self.lock();
-        if mail.is_doubted { Order::Abandon } else { mail.order }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Mail> {

@@ -5,8 +5,9 @@
 //! alone: if it kills the process again, it takes no other execution with it, and if it makes
 //! progress, it is no longer a suspect (see [`abide_core::Proof`]). The steps are:
 //!
-//! 1. It waits aside, leased but not begun, while the others go on. A poison that went first in
-//!    every life of a process would kill each of them before any other execution had a turn.
+//! 1. It waits aside, leased but not begun, while the others go on, and follows orders and its
+//!    deadline. A poison that went first in every life of a process would kill each of them before
+//!    any other execution had a turn.
 //! 2. When its patience is over, memory is cleared for it: no execution comes in, and the others
 //!    leave when their running closures have ended. Other suspects leave last. Closures are not
 //!    interrupted: if they last, everything goes on, and the suspect tries again with twice the
@@ -24,14 +25,17 @@ use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use abide_core::planted::{Bug, planted};
 use abide_store::{ExecutionKey, Hold, Leased};
 
+use crate::alarm::ring;
 use crate::driver::End;
 use crate::engine::Inner;
 use crate::ledger::Ledger;
 use crate::mailbox::{Mailbox, Order};
 use crate::residents::Residents;
-use crate::suspect::{self, Record};
+use crate::seat::{Leave, Seat};
+use crate::suspect::Record;
 
 /// The number of takeovers in a row that makes an execution a suspect, unless the options say
 /// otherwise.
@@ -262,26 +266,21 @@ pub(crate) async fn run_suspect(
     mailbox: Arc<Mailbox>,
     (leased, record): (Leased, Record),
 ) -> End {
-    let key = leased.key;
-    let mut aside = Aside { engine: engine.clone(), mailbox: mailbox.clone(), leased };
-    let turn = aside.turn().await;
-    let mut leased = aside.leased;
-    match turn {
-        AsideEnd::Begin => {}
-        AsideEnd::GiveBack => return suspect::give_back(&engine, leased, &record).await,
-        AsideEnd::Lost => return End::Lost("the session is over".to_owned()),
-    }
-    if let Err(end) = suspect::mark(&engine, &mut leased, &record).await {
+    let (address, takeover_count) = (leased.address().clone(), leased.takeover_count);
+    let (seat, opening) = Seat::new(engine.clone(), mailbox.clone(), leased);
+    let mut aside = Aside { seat, record, takeover_count, is_marked: false };
+    if let AsideEnd::End(end) = aside.turn().await {
         return end;
     }
-    tracing::warn!(address = %leased.address(), takeover_count = leased.takeover_count, "a suspect runs alone");
+    tracing::warn!(%address, takeover_count, "a suspect runs alone");
     let alone_max = engine.runtime.sleep(engine.options.suspect_alone_max);
-    let mut running = engine.begin(mailbox, leased);
+    let mut running = engine.begin_seated(aside.seat, opening);
     tokio::select! {
         biased;
         end = &mut running => return end,
-        // It did no harm for long, or does harm too rarely to stop all other executions for it.
-        () = alone_max => engine.reopen(key),
+        // It did no harm for long, or does harm too rarely to stop all other executions for it. Its
+        // seat lets them in when it is recorded that deaths are not its own any longer.
+        () = alone_max => mailbox.join(),
     }
     running.await
 }
@@ -292,61 +291,127 @@ pub(crate) async fn give_back(engine: Arc<Inner>, leased: Leased) -> End {
     Ledger::new(&engine, leased).leave(summary, Hold::Yield).await
 }
 
-/// A waiting suspect.
+/// A waiting suspect. It has its seat: orders and its deadline are seen to although its code does
+/// not run.
 struct Aside {
-    engine: Arc<Inner>,
-    mailbox: Arc<Mailbox>,
-    leased: Leased,
+    seat: Seat,
+    record: Record,
+    takeover_count: u32,
+    /// Whether its last commit says that it runs alone.
+    is_marked: bool,
 }
 
 /// The end of a suspect's wait.
 enum AsideEnd {
+    /// It is recorded that the suspect runs alone: its code begins.
     Begin,
-    GiveBack,
-    Lost,
+    /// The suspect has left.
+    End(End),
 }
 
 impl Aside {
     async fn turn(&mut self) -> AsideEnd {
-        let options = &self.engine.options;
+        let engine = self.seat.engine.clone();
+        let options = &engine.options;
         // The more sessions have died with it, the more the others get done before the next one
         // does.
-        let more_count = self.leased.takeover_count.saturating_sub(options.suspect_takeover_count);
+        let more_count = self.takeover_count.saturating_sub(options.suspect_takeover_count);
         let mut patience = options.suspect_wait.saturating_mul(1 << more_count.min(DOUBLED_COUNT_MAX));
         loop {
             if let Some(turn) = self.wait(patience).await {
                 return turn;
             }
-            self.engine.clear();
+            engine.clear();
             if let Some(turn) = self.wait(patience).await {
                 return turn;
             }
-            self.engine.reopen(self.leased.key);
+            engine.reopen(self.seat.key());
             patience = patience.saturating_mul(2).min(PATIENCE_MAX);
         }
     }
 
-    /// Waits for this long; returns `None` if its turn did not come.
+    /// Waits for this long; returns `None` if its turn did not come. A commit under way is waited
+    /// for: it says that the suspect runs alone, or leaves.
     async fn wait(&mut self, patience: Duration) -> Option<AsideEnd> {
-        let mut is_over = self.engine.runtime.sleep(patience);
-        poll_fn(|cx| match self.look(cx) {
-            Some(turn) => Poll::Ready(Some(turn)),
-            None => is_over.as_mut().poll(cx).map(|()| None),
+        let runtime = self.seat.engine.runtime.clone();
+        let mut is_over = runtime.sleep(patience);
+        let mut alarm = None;
+        poll_fn(|cx| {
+            loop {
+                if let Poll::Ready(turn) = self.look(cx) {
+                    return Poll::Ready(Some(turn));
+                }
+                if self.seat.is_busy() {
+                    return Poll::Pending;
+                }
+                if !ring(&mut alarm, self.seat.expires_at(), |at| runtime.sleep_until(at), cx) {
+                    return is_over.as_mut().poll(cx).map(|()| None);
+                }
+            }
         })
         .await
     }
 
-    fn look(&mut self, cx: &mut Context<'_>) -> Option<AsideEnd> {
-        self.mailbox.task.register(cx.waker());
-        // Mail that arrives meanwhile stays in the mailbox.
-        match self.mailbox.in_force() {
-            Order::Run => {
-                let is_turn = self.engine.residents().quarantine.is_turn_of(self.leased.key);
-                is_turn.then_some(AsideEnd::Begin)
-            }
-            Order::Drain | Order::Leave => Some(AsideEnd::GiveBack),
-            Order::Abandon => Some(AsideEnd::Lost),
+    fn look(&mut self, cx: &mut Context<'_>) -> Poll<AsideEnd> {
+        self.seat.enter(cx);
+        let polled = self.poll(cx);
+        match &polled {
+            Poll::Pending | Poll::Ready(AsideEnd::Begin) => self.seat.leave(false),
+            Poll::Ready(AsideEnd::End(_)) => self.seat.vacate(),
         }
+        polled
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<AsideEnd> {
+        loop {
+            if let Poll::Ready(end) = self.seat.poll_end(cx) {
+                return Poll::Ready(AsideEnd::End(end));
+            }
+            if self.seat.is_busy() {
+                return Poll::Pending;
+            }
+            if self.is_marked {
+                return Poll::Ready(AsideEnd::Begin);
+            }
+            let is_deaf = planted(Bug::AsideDeaf);
+            let followed = || self.seat.obey(false).or_else(|| self.seat.expire(false));
+            if let Some(entries) = (!is_deaf).then(followed).flatten() {
+                if let Some(last) = entries.into_iter().next_back().filter(|last| last.event.is_terminal()) {
+                    self.seat.finish(last.event);
+                }
+                continue;
+            }
+            if self.seat.has_news() || self.seat.order() >= Order::Drain || !self.seat.may_run() {
+                if !self.go() {
+                    return Poll::Pending;
+                }
+            } else if self.seat.keeps_others_out() {
+                self.mark();
+            } else {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Returns the lease: the suspect is to leave, or has followed an order or its deadline, and
+    /// comes back if it may run. Returns `false` if mail that is not known here would wake it at
+    /// once.
+    fn go(&mut self) -> bool {
+        let is_free = self.seat.order() >= Order::Drain || self.seat.may_run();
+        if !is_free && !self.seat.has_all_mail() {
+            return false;
+        }
+        let hold = if is_free { Hold::Yield } else { self.seat.parked() };
+        let end = Some(End::Released);
+        self.seat.send(Leave { hold, waiting: &self.record.waiting, wake_at: None, end });
+        true
+    }
+
+    /// Records that the suspect runs alone, before it does.
+    fn mark(&mut self) {
+        self.is_marked = true;
+        self.seat.stand_alone(self.takeover_count);
+        self.seat.send(Leave::keep(&self.record.waiting));
     }
 }
 

@@ -184,6 +184,9 @@ impl Seat {
             self.order = self.order.max(news.order);
             self.inbox.arrive(news.arrivals);
             is_doubted = news.is_doubted;
+            if news.is_to_be_joined {
+                self.ledger.stand_beside();
+            }
         }
         // The answer to a commit under way will show whether the lease is lost.
         let is_lost = is_doubted && (!self.ledger.is_busy() || planted(Bug::DoubtWhileCommitting));
@@ -215,9 +218,10 @@ impl Seat {
 
     fn flushed(&mut self, flushed: Flushed) -> Seated {
         match flushed {
-            Flushed::Committed { committed, ends_suspicion } => {
+            Flushed::Committed { committed, is_alone } => {
                 self.engine.adopt(committed.born);
-                if ends_suspicion && self.engine.is_shut() {
+                // Only now: a death after others came in must not be found beside the mark.
+                if !is_alone && self.engine.is_shut() {
                     self.engine.reopen(self.ledger.key);
                 }
                 match self.closing.take() {
@@ -442,6 +446,11 @@ impl Seat {
         self.ledger.is_suspected()
     }
 
+    /// Records, with the next commit, that this suspect runs alone from now on.
+    pub(crate) fn stand_alone(&mut self, takeover_count: u32) {
+        self.ledger.stand_alone(takeover_count);
+    }
+
     /// Sets, before a commit of an execution that [is suspected](Self::is_suspected), whether a
     /// closure that was open when the last holder died is open again, and neither recorded nor
     /// abandoned.
@@ -489,7 +498,7 @@ impl Seat {
         let unclaimed = self.unclaimed.as_deref().cloned();
         let summary = Summary { cared_epoch: self.cared_epoch, unclaimed, ..summary };
         if self.is_suspected() && !self.keeps_others_out() {
-            self.ledger.stand_aside();
+            self.ledger.stand_beside();
         }
         // A commit that creates work for others is no longer alone.
         let alone = self.ledger.has_little_news() && self.engine.is_alone();

@@ -18,7 +18,7 @@ use abide_store::{Error, Hold, Leased, Read, Result, Target};
 use crate::driver::End;
 use crate::engine::Inner;
 use crate::failures;
-use crate::ledger::{Flushed, Ledger, Terms};
+use crate::ledger::Ledger;
 use crate::mailbox::Mailbox;
 use crate::options::Options;
 use crate::quarantine::{Admission, run_suspect};
@@ -67,7 +67,7 @@ fn judge(summary: Summary, takeover_count: u32, now: Timestamp, options: &Option
                 Verdict::Rest(now.after(rest))
             }
         }
-        Stand::Aside | Stand::Alone { .. } | Stand::Resting(_) => Verdict::Run,
+        Stand::Aside | Stand::Alone { .. } | Stand::Resting(_) | Stand::Beside => Verdict::Run,
     };
     let stand = match verdict {
         Verdict::Rest(until) => Stand::Resting(until),
@@ -77,12 +77,6 @@ fn judge(summary: Summary, takeover_count: u32, now: Timestamp, options: &Option
 }
 
 impl Record {
-    /// Returns the summary of a suspect whose code does not run yet. The waits of its last life
-    /// wake nobody: the suspect would be put back at once.
-    fn summary(&self, leased: &Leased) -> Summary {
-        Summary { wake_at: None, ..leased.execution.summary(&self.waiting) }
-    }
-
     /// Returns the summary of a resting suspect. It listens to nothing, whatever its phase, and
     /// nothing is lost: it is woken when its rest is over, and a caretaker applies orders that need
     /// no code.
@@ -124,36 +118,25 @@ pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, mut leased: 
             let summary = record.summary_at_rest(&leased, until);
             Ledger::new(&engine, leased).leave(summary, Hold::Park { seen: Vec::new() }).await
         }
-        Verdict::Run => match engine.admit_suspect(&leased) {
-            Admission::Begin | Admission::Wait => run_suspect(engine, mailbox, (leased, record)).await,
-            Admission::GiveBack => give_back(&engine, leased, &record).await,
+        Verdict::Run => match engine.fit(leased).await {
+            Ok(leased) => admit(engine, mailbox, (leased, record)).await,
+            Err(end) => end,
         },
     }
 }
 
-/// Returns a suspect's lease without running anything of it; its record stays.
-pub(crate) async fn give_back(engine: &Inner, leased: Leased, record: &Record) -> End {
-    let summary = record.summary(&leased);
-    Ledger::new(engine, leased).leave(summary, Hold::Yield).await
+async fn admit(engine: Arc<Inner>, mailbox: Arc<Mailbox>, (leased, record): (Leased, Record)) -> End {
+    match engine.admit_suspect(&leased) {
+        Admission::Begin | Admission::Wait => run_suspect(engine, mailbox, (leased, record)).await,
+        Admission::GiveBack => give_back(&engine, leased, &record).await,
+    }
 }
 
-/// Records that a suspect runs alone from now on.
-pub(crate) async fn mark(
-    engine: &Inner,
-    leased: &mut Leased,
-    record: &Record,
-) -> std::result::Result<(), End> {
-    let stand = Stand::Alone { takeover_count: leased.takeover_count };
-    leased.suspicion = Some(Suspicion { stand, ..record.suspicion.clone() });
-    let summary = record.summary(leased);
-    let mut ledger = Ledger::new(engine, leased.clone());
-    match ledger.flushed(Terms { summary, hold: Hold::Keep, born_slots: 0, alone: false }).await {
-        Flushed::Committed { .. } => {
-            leased.version = leased.version.next();
-            Ok(())
-        }
-        other => Err(other.end()),
-    }
+/// Returns a suspect's lease without running anything of it; its record stays. The waits of its
+/// last life wake nobody: the suspect would be put back at once.
+async fn give_back(engine: &Inner, leased: Leased, record: &Record) -> End {
+    let summary = Summary { wake_at: None, ..leased.execution.summary(&record.waiting) };
+    Ledger::new(engine, leased).leave(summary, Hold::Yield).await
 }
 
 async fn summary(engine: &Inner, leased: &Leased) -> Result<Summary> {
@@ -212,6 +195,7 @@ mod tests {
         assert_eq!(check(&[1], alone(6)), (2, rests(12)));
         assert_eq!(check(&[1, 2], alone(6)), (3, (Stand::Aside, Verdict::Block)));
         assert_eq!(check(&[1], alone(7)), (1, (Stand::Aside, Verdict::Run)), "nobody died since");
+        assert_eq!(check(&[1], Stand::Beside), (1, (Stand::Aside, Verdict::Run)), "others were there");
         assert_eq!(check(&[1, 2, 3], Stand::Aside), (3, (Stand::Aside, Verdict::Run)), "it was unblocked");
         assert_eq!(
             check(&[1, 2, 3], alone(6)),

@@ -111,6 +111,11 @@ impl TaskRunner {
                 self.release(self.seat.parked());
                 continue;
             }
+            // A change of phase is committed at once: the function may run for long.
+            if self.seat.has_news() && self.future.is_some() && !planted(Bug::TaskPauseUntold) {
+                self.keep();
+                continue;
+            }
             let result = std::task::ready!(self.poll_code(cx));
             self.ended(result);
         }
@@ -136,20 +141,22 @@ impl TaskRunner {
         }
     }
 
-    /// Follows an order that was applied. A change of phase is committed at once: the function may
-    /// run for long.
+    /// Follows an order that was applied.
     fn obeyed(&mut self, entries: Vec<Entry>) {
         let Some(last) = entries.into_iter().next_back() else { return };
         if last.event.is_terminal() {
             self.future = None;
             self.seat.finish(last.event);
-        } else if self.future.is_some() && !planted(Bug::TaskPauseUntold) {
+        } else if self.future.is_some() {
             self.set_deadline();
-            let name = self.seat.execution().name().clone();
-            let attempt = self.seat.execution().attempt_count() + 1;
-            let waiting = [Waiting::Step { name, attempt }];
-            self.seat.send(Leave { hold: Hold::Keep, waiting: &waiting, wake_at: None, end: None });
         }
+    }
+
+    /// Commits the news of a task that goes on.
+    fn keep(&mut self) {
+        let name = self.seat.execution().name().clone();
+        let attempt = self.seat.execution().attempt_count() + 1;
+        self.seat.send(Leave::keep(&[Waiting::Step { name, attempt }]));
     }
 
     fn poll_code(&mut self, cx: &mut Context<'_>) -> Poll<Result<Payload, TaskEnd>> {

@@ -28,23 +28,31 @@ impl Inner {
     }
 }
 
-/// Runs an execution that this build could not go on with, unless a build that may be the fixed one
-/// is live: then that build is to take it.
+/// Runs an execution that this build could not go on with, unless it is [left](leave) to another.
 pub(crate) async fn take(engine: Arc<Inner>, mailbox: Arc<Mailbox>, leased: Leased) -> End {
+    match leave(&engine, leased).await {
+        Ok(leased) => engine.begin_code(mailbox, leased).await,
+        Err(end) => end,
+    }
+}
+
+/// Leaves an execution that this build could not go on with to a live build that may be the fixed
+/// one. Returns the execution if there is none.
+pub(crate) async fn leave(engine: &Inner, leased: Leased) -> std::result::Result<Leased, End> {
     let (address, execution) = (leased.address().clone(), &leased.execution);
     let wants = |build: Option<&Name>| build.is_some_and(|build| !execution.tried().contains(build));
     match is_served(&*engine.store, execution, engine.runtime.now(), wants).await {
-        Ok(false) => return engine.begin_code(mailbox, leased).await,
+        Ok(false) => return Ok(leased),
         Ok(true) => tracing::debug!(%address, "an execution is left to another build"),
         Err(error) => {
             tracing::warn!(%error, %address, "who else may run an execution is not known");
-            return engine.begin_code(mailbox, leased).await;
+            return Ok(leased);
         }
     }
     let until = engine.runtime.now().after(TURN_PAUSE);
     let summary = execution.summary(&[Waiting::Build { until }]);
     // It listens to nothing, and nothing is lost: it is woken when its pause is over.
-    Ledger::new(&engine, leased).leave(summary, Hold::Park { seen: Vec::new() }).await
+    Err(Ledger::new(engine, leased).leave(summary, Hold::Park { seen: Vec::new() }).await)
 }
 
 /// Whether no live build is left that could go on with a blocked execution: each of them has tried,

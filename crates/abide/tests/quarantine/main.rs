@@ -1,6 +1,7 @@
 //! A step that kills its process takes no other execution down: from the second takeover on it runs
 //! alone.
 
+mod controls;
 mod loops;
 mod waiters;
 mod world;
@@ -328,7 +329,10 @@ fn a_long_step_is_not_interrupted_for_a_suspect_and_stops_nobody() {
         assert!(world.company("poison").len() == 2, "it still waits");
         let why = abide.handle::<()>("poison").why().await.unwrap();
         assert!(why.contains("is held by worker"), "{why}");
-        assert!(why.contains("2 workers in a row died while holding it, so it runs alone"), "{why}");
+        assert!(
+            why.contains("2 workers in a row died while holding it, so it waits aside to run alone"),
+            "{why}"
+        );
         within(&world, secs(400), abide.handle::<u64>("poison").result()).await.unwrap();
         finish(&world, abide, &["long".to_owned()]).await;
         assert_eq!(world.begun.lock().unwrap()["default/long/1/work/1"], 1);

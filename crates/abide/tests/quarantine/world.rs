@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use abide::prelude::*;
 use abide::testing::{Lab, Machine};
-use abide_core::{Address, ExecutionId, Namespace};
+use abide_core::{Address, ExecutionId, Message, Namespace};
 use abide_store::{Read, Snapshot, Target, Workers};
 use tokio::sync::Notify;
 
@@ -89,6 +89,13 @@ impl World {
                 return found.unwrap();
             }
         }
+    }
+
+    /// Returns the unread messages of an execution.
+    pub(crate) async fn unread(&self, id: &str) -> Vec<Message> {
+        let address = Address { namespace: Namespace::default(), id: ExecutionId::new(id).unwrap() };
+        let read = Read { target: Target::Address(address), run: None, from: 0, limit: 0, with_inbox: true };
+        self.lab.store().read(read).await.unwrap().unwrap().inbox.messages
     }
 
     /// Kills the process.

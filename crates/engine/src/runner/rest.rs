@@ -1,6 +1,7 @@
 //! The turns of an idle runner: commit, wait, leave memory.
 
 use super::*;
+use crate::alarm::ring;
 use abide_core::Summary;
 
 impl Runner {
@@ -239,26 +240,4 @@ impl Active {
             Request::ChildResult { child } => Waiting::Child { id: child.clone() },
         })
     }
-}
-
-/// Sets an alarm, unless it is already set to that time. Returns `true` if it has rung; then it is
-/// no longer set.
-fn ring<T: PartialEq + Copy>(
-    alarm: &mut Option<(T, BoxFuture<()>)>,
-    at: Option<T>,
-    sleep: impl FnOnce(T) -> BoxFuture<()>,
-    cx: &mut Context<'_>,
-) -> bool {
-    let Some(at) = at else {
-        *alarm = None;
-        return false;
-    };
-    if alarm.as_ref().is_none_or(|(set, _)| *set != at) {
-        *alarm = Some((at, sleep(at)));
-    }
-    let has_rung = alarm.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(cx).is_ready());
-    if has_rung {
-        *alarm = None;
-    }
-    has_rung
 }

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use abide_core::{
-    Body, By, Entry, Event, ExecutionId, Kind, Message, Name, Phase, Route, Status, StepRemedy, Timestamp,
-    Waiting, care,
+    Body, By, Entry, Event, ExecutionId, Kind, Message, Name, Phase, Route, Stand, Status, StepRemedy,
+    Timestamp, Waiting, care,
 };
 use abide_store::{Snapshot, Trouble, WorkerRow};
 
@@ -59,14 +59,14 @@ pub(super) struct Suspect {
 }
 
 impl Suspect {
-    /// Returns the held execution as a suspect, if it is one.
+    /// Returns the held execution as a suspect, if it is one and lets no other in.
     pub(super) fn of(held: &Snapshot, row: &WorkerRow) -> Option<Self> {
-        let is_mark = |wait: &Waiting| matches!(wait, Waiting::Suspect { until: None, .. });
         let takeover_count = held.takeover_count;
-        (takeover_count >= SUSPECT_TAKEOVER_COUNT).then(|| Self {
+        let stand = stand(held);
+        (takeover_count >= SUSPECT_TAKEOVER_COUNT && stand != Stand::Beside).then(|| Self {
             id: held.execution.address().id.clone(),
             takeover_count,
-            is_alone: held.summary.waiting.iter().any(is_mark),
+            is_alone: matches!(stand, Stand::Alone { .. }),
             worker: worker_name(row),
         })
     }
@@ -459,12 +459,29 @@ fn is_held_live(facts: &Facts) -> bool {
     facts.workers.iter().any(|row| Some(row.session) == holder && row.is_live(facts.now))
 }
 
+/// Returns how a suspect was last restricted.
+fn stand(snapshot: &Snapshot) -> Stand {
+    snapshot.summary.suspicion.as_ref().map(|suspicion| suspicion.stand).unwrap_or_default()
+}
+
 fn deaths(facts: &Facts) -> String {
-    let alone = if is_suspect(facts) { ", so it runs alone" } else { "" };
+    let alone = if is_suspect(facts) { alone(facts) } else { "" };
     match facts.snapshot.takeover_count {
         0 => String::new(),
         1 => format!("; a worker died while holding it{alone}"),
         count => format!("; {count} workers in a row died while holding it{alone}"),
+    }
+}
+
+/// Describes what follows for a suspect.
+fn alone(facts: &Facts) -> &'static str {
+    let is_resting = matches!(facts.snapshot.summary.status, Status::Paused | Status::Blocked);
+    match stand(&facts.snapshot) {
+        _ if is_resting => ", so it is to run alone when it goes on",
+        _ if !is_held_live(facts) => ", so it is to run alone",
+        Stand::Alone { .. } => ", so it runs alone",
+        Stand::Beside => ", so it ran alone for a while, and others run beside it now",
+        Stand::Aside | Stand::Resting(_) => ", so it waits aside to run alone",
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use abide_core::{
     Ability, Address, Block, Epoch, Execution, Failure, FailureKind, Kind, LeaseRow, Message, MessageId,
-    Name, Namespace, Op, OpKind, Payload, Remedy, SessionId, Start, Version,
+    Name, Namespace, Op, OpKind, Payload, Remedy, SessionId, Start, Suspicion, Version,
 };
 use abide_store::{ExecutionKey, Worker};
 
@@ -311,14 +311,23 @@ fn what_is_held_says_by_whom() {
         r#"workflow "x" is running step "ship", held by worker "w" (session 3); a worker died while holding it."#,
     );
     held.snapshot.takeover_count = 2;
-    check(
-        &held,
-        r#"workflow "x" is held by worker "w" (session 3), last seen running step "ship"; 2 workers in a row died while holding it, so it runs alone."#,
-    );
+    for (stand, words) in [
+        (Stand::Aside, "it waits aside to run alone"),
+        (Stand::Alone { takeover_count: 2 }, "it runs alone"),
+        (Stand::Beside, "it ran alone for a while, and others run beside it now"),
+    ] {
+        held.snapshot.summary.suspicion = Some(Suspicion { died_at: Vec::new(), stand });
+        check(
+            &held,
+            &format!(
+                r#"workflow "x" is held by worker "w" (session 3), last seen running step "ship"; 2 workers in a row died while holding it, so {words}."#
+            ),
+        );
+    }
     held.workers[0].expires_at = at(70);
     check(
         &held,
-        r#"workflow "x" is held by worker "w" (session 3), which has given no sign of life and expired at 1970-01-01T00:01:10.000Z (30 s ago); no live worker can take it over: there is none; 2 workers in a row died while holding it, so it runs alone."#,
+        r#"workflow "x" is held by worker "w" (session 3), which has given no sign of life and expired at 1970-01-01T00:01:10.000Z (30 s ago); no live worker can take it over: there is none; 2 workers in a row died while holding it, so it is to run alone."#,
     );
     held.workers.push(worker(4, "order", "default"));
     held.workers[0].retired = Some("its process is gone".to_owned());
@@ -403,6 +412,19 @@ fn deaths_are_counted_in_words() {
         assert_eq!(rests.to_string(), expected);
         let runs = Waiting::Suspect { died_at, until: None };
         assert_eq!(runs.to_string(), format!("running alone after {words} of its worker"));
+    }
+}
+
+#[test]
+fn a_suspect_that_is_blocked_or_paused_does_not_run() {
+    let block = Event::Blocked { reason: Block::Poison { reason: "it kills".to_owned() }, build: None };
+    let pause = Event::Paused { by: By("ann".to_owned()), reason: "lunch".to_owned() };
+    for event in [block, pause] {
+        let mut facts = facts(vec![event], &[]);
+        facts.snapshot.takeover_count = 7;
+        let sentence = of(&facts);
+        let end = "7 workers in a row died while holding it, so it is to run alone when it goes on.";
+        assert!(sentence.ends_with(end), "{sentence}");
     }
 }
 
